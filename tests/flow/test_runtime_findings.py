@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 import intact
@@ -15,8 +16,8 @@ from intact.data.sources import open_samples
 from intact.flow import runtime_findings
 from intact.flow.remedies import with_command
 from intact.flow.result import Result
-from intact.flow.runtime_findings import products_in_float, time_if_slower
-from intact.formats.onnx_qdq.run import kernel_seconds
+from intact.flow.runtime_findings import products_in_float, slow_sign, time_if_slower
+from intact.formats.onnx_qdq.kernels import profile_kernels
 from tests.models import ModelBuilder
 
 DATA = {"x": np.random.default_rng(0).normal(size=(16, 4, 8, 8)).astype(np.float32)}
@@ -96,7 +97,7 @@ def test_slower_in_each_round_is_a_finding(result: Result, monkeypatch: pytest.M
     assert (found.cause, found.unit) == ("slower_than_float", "times")
     assert "takes 8 ms quantized and 4 ms in float on one thread" in found.evidence
     assert found.severity == pytest.approx(0.25)
-    assert found.remedies[0].options == {"keep_float": ["alone"]}
+    assert found.remedies[0].options == {"fastest": True}
 
 
 @pytest.mark.parametrize(
@@ -125,14 +126,22 @@ def test_what_runs_in_float_is_named_before_the_time(
     assert second.remedies[0].options == {"activation_bits": 8, "bits": None}
 
 
-def test_all_layers_are_never_kept_in_float(monkeypatch: pytest.MonkeyPatch) -> None:
-    b = ModelBuilder()
-    x = b.node("Sin", b.input("x", ["n", 4, 8, 8]))
-    b.output(b.node("Sin", b.node("Conv", x, b.weight(4, 4, 1, 1))))
-    made = intact.quantize(b.build(), DATA)
+def test_quantize_says_that_a_result_is_slower_and_what_mends_it(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
     timed(monkeypatch, *[(0.004, 0.008)] * 5)
-    (found,) = found_in(made, {})
-    assert [each.text for each in found.remedies] == ["deploy the float model on this processor"]
+    (found,) = slow_sign(result, DATA, lambda _: None, 1000.0)
+    assert found.cause == "slower_than_float"
+    command = with_command(found, {"model": "m.onnx", "data": "d.npz"}).remedy
+    assert command == "intact quantize m.onnx --data d.npz --fastest --output mended"
+
+
+def test_nothing_is_timed_where_that_would_take_long(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = timed(monkeypatch, *[(0.004, 0.008)] * 5)
+    assert slow_sign(result, DATA, lambda _: None, 1e-6) == []
+    assert asked == []
 
 
 @pytest.mark.parametrize("given", [None, {"other": 4, "alone": 6}])
@@ -145,7 +154,11 @@ def test_bits_of_a_remedy_leave_those_of_other_nodes(given: Mapping[str, int] | 
     assert "alone=6" not in command
 
 
-def test_kernel_seconds_name_the_runtimes_operators(result: Result) -> None:
-    integers = kernel_seconds(result.exported.model, DATA)
+def test_kernels_are_named_by_the_runtimes_operators(result: Result) -> None:
+    def seconds(model: ir.Model) -> dict[str, float]:
+        kernels = profile_kernels(model, DATA, runs=2, threads=1)
+        return {each.op_type: each.seconds for each in kernels}
+
+    integers = seconds(result.exported.model)
     assert integers["QLinearConv"] > 0
-    assert kernel_seconds(result.plan.graph.model, DATA).keys() & {"Conv", "FusedConv"}
+    assert seconds(result.plan.graph.model).keys() & {"Conv", "FusedConv"}

@@ -182,11 +182,15 @@ class FloatRuns:
         graph: The float model.
         batches: Inputs by name, each batch with its number of real samples.
         threads: Batches that run side by side; 0 takes all cores.
+
+    Attributes:
+        graph: The float model.
     """
 
     def __init__(
         self, graph: Graph, batches: Sequence[tuple[Batch, int]], *, threads: int = 0
     ) -> None:
+        self.graph = graph
         self._batches = tuple(batches)
         self._pool = ThreadPoolExecutor(threads or None)
         self._session = self._pool.submit(make_session, graph.model, threads=1)
@@ -224,7 +228,7 @@ class FloatRuns:
 
     def _begin(self) -> None:
         missing = self._batches[len(self._outputs) :]
-        self._outputs += [self._pool.submit(self._run, feeds) for feeds, _ in missing]
+        self._outputs += [self._pool.submit(self.run, feeds) for feeds, _ in missing]
 
     def without_numbers(self) -> dict[str, int]:
         """Count the samples of which the float model's outputs have a NaN, or no finite number."""
@@ -271,7 +275,8 @@ class FloatRuns:
             }
         )
 
-    def _run(self, feeds: Batch) -> _Arrays:
+    def run(self, feeds: Batch) -> _Arrays:
+        """Run the float model on one thread, and return its outputs by name."""
         arrays = run_session(self._session.result(), feeds, self._names)
         return dict(zip(self._names, arrays, strict=True))
 

@@ -46,6 +46,7 @@ def results(
         for each in found.values():
             say_made(each)
             say(escape(_made_with(each.plan.provenance).removesuffix(", ")))
+            _fastest(each)
             _improvements(each, explain=explain)
             _notes(each)
             _loss(each)
@@ -77,6 +78,7 @@ def result(found: Result, *, seconds: float, as_json: bool, explain: bool = Fals
     say_made(found)
     count = f"{_samples(found)} samples, " if _samples(found) else ""
     say(escape(f"{_made_with(found.plan.provenance)}{count}{seconds:.1f} s"))
+    _fastest(found)
     _improvements(found, explain=explain)
     _notes(found)
     _loss(found)
@@ -88,8 +90,11 @@ def result(found: Result, *, seconds: float, as_json: bool, explain: bool = Fals
 
 def _notes(found: Result) -> None:
     from intact.flow.result import PLAN
+    from intact.plan import NoteKind
 
-    notes(found.plan.notes, all_in=f"in {(found.folder or Path()) / PLAN}")
+    said = (NoteKind.SPEED,) if found.fastest is not None else ()
+    told = [note for note in found.plan.notes if note.kind not in said]
+    notes(told, all_in=f"in {(found.folder or Path()) / PLAN}")
 
 
 def _is_verifiable(found: Result) -> bool:
@@ -122,7 +127,14 @@ def json_of(found: Result) -> dict[str, object]:
         "improvements": show_improvements.json_of(found),
         "loss": msgspec.to_builtins(found.loss),
         "findings": [each.to_json() for each in found.findings],
+        "fastest": msgspec.to_builtins(found.fastest),
     }
+
+
+def _fastest(found: Result) -> None:
+    """Say what stays float because that is faster, and what it saves."""
+    if found.fastest is not None:
+        say(escape(str(found.fastest)))
 
 
 def _improvements(found: Result, *, explain: bool) -> None:

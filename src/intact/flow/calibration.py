@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -10,13 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
+import numpy as np
 import onnx_ir as ir
 
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
-from intact.data.batching import Batch
+from intact.data.batching import Batch, sample_count
 from intact.data.chosen_samples import ChosenSamples
 from intact.data.feeding import Feeding
 from intact.data.preprocess import Preprocess
@@ -34,17 +36,18 @@ from intact.flow.result import Result
 from intact.flow.samples import open_fed
 from intact.formats.base.format import Io
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
-from intact.formats.registry import export
+from intact.formats.registry import ONNX_QDQ, export
 from intact.formats.scales import read_scales
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.improve.passes import Request
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
-from intact.recipe.groups import CalibrationOptions
+from intact.recipe.groups import CalibrationOptions, SpeedOptions
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
+    from intact.flow.fastest.choice import Fastest
     from intact.recipe.groups import DataSource, ScaleSource
 
 _SMALL = 1 << 26
@@ -136,12 +139,14 @@ class Calibration:
             quantized already.
         drawn: How many samples were drawn, which come as the model takes them; 0 for those of a
             user.
+        speed: What is asked for of speed; None where nothing is.
     """
 
     options: CalibrationOptions
     preprocess: Preprocess
     original: Original | None = None
     drawn: int = 0
+    speed: SpeedOptions | None = None
 
     def run(
         self,
@@ -161,6 +166,7 @@ class Calibration:
             refusals: Takes what is wrong with one job, of which there is no result then.
         """
         refusals = refusals or Refusals(collects=False)
+        start = time.perf_counter()
         needs = [required_tensors(job.plan, given) for job in jobs]
         self._refuse_data(jobs, data, needed=given is None and any(needs))
         groups: dict[int, list[int]] = {}
@@ -195,6 +201,11 @@ class Calibration:
                     comparing = comparing or pool.submit(self._compared, graph, sample)
                     compared = comparing.result()  # a difference stops all
                     with refusals.of(name):
+                        fastest = None
+                        if self.speed is not None:
+                            job, made, fastest = self._fastest(
+                                job, made, observed, given, self.speed, start
+                            )
                         made = self._improved(job, made, observed, data)
                         if made.plan.graph is not graph:
                             compared = self._compared(made.plan.graph, sample)
@@ -202,8 +213,12 @@ class Calibration:
                         loss = self._loss(job, made)
                         findings = self._findings(made, observed)
                         made = made._replace(choice=None)  # its sessions have copies of weights
-                        results[index] = self._written(job, made, sample, compared)
-                        results[index].loss, results[index].findings = loss, findings
+                        result = self._written(job, made, sample, compared)
+                        if observed is not None and fastest is None:
+                            spent = time.perf_counter() - start
+                            findings += self._slow_sign(result, observed, spent)
+                        result.loss, result.findings, result.fastest = loss, findings, fastest
+                        results[index] = result
         return [results[index] for index in sorted(results)]
 
     def _refuse_data(self, jobs: Sequence[Job], data: DataSource | None, *, needed: bool) -> None:
@@ -248,6 +263,28 @@ class Calibration:
         run_once(result, sample, compared.outputs, threads=self.options.threads)
         return result
 
+    def _fastest(
+        self,
+        job: Job,
+        scaled: Scaled,
+        observed: _Observed | None,
+        given: ScaleTable | None,
+        speed: SpeedOptions,
+        start: float,
+    ) -> tuple[Job, Scaled, Fastest]:
+        """Keep in float what is faster so; it takes as long as what was done since the start."""
+        from intact.flow.fastest.placing import placed
+
+        begin(self.options.progress, "looking for the fastest")
+        sample = None if observed is None else observed.sample(speed.batch)
+        seconds = time.perf_counter() - start
+        threads = self.options.threads
+        own, found = placed(job, scaled, sample, given, speed, threads, seconds)
+        if not found.kept_float:
+            return own, scaled, found
+        needs = required_tensors(own.plan, given)
+        return own, self._scaled(own, needs, observed, given), found
+
     def _loss(self, job: Job, scaled: Scaled) -> Loss | None:
         """Find what a plan loses, where that is much."""
         statistics, choice = scaled.statistics, scaled.choice
@@ -260,6 +297,16 @@ class Calibration:
             return assign(job.keeping(names, graph), statistics, method, given)
 
         return find_loss(choice, again)
+
+    def _slow_sign(
+        self, result: Result, observed: _Observed, seconds: float
+    ) -> tuple[Finding, ...]:
+        """Look whether the runtime is slower than in float, where that is quickly told."""
+        if next(iter(result.exports)) != ONNX_QDQ or result.plan.graph is not observed.runs.graph:
+            return ()
+        from intact.flow.runtime_findings import slow_sign  # with much else
+
+        return tuple(slow_sign(result, observed.first, observed.runs.run, seconds))
 
     def _findings(self, scaled: Scaled, observed: _Observed | None) -> tuple[Finding, ...]:
         """Look for what costs little to find."""
@@ -348,7 +395,8 @@ class Calibration:
         runs = FloatRuns(graph, batches, threads=self.options.threads)
         skipped = _skipped(opened.skipped)
         fed, shapes = opened.feeding, opened.usual_shapes
-        return _Observed(statistics, inputs, skipped, first, fed, shapes, runs)
+        is_free = opened.batch_size(2) == 2
+        return _Observed(statistics, inputs, skipped, first, fed, shapes, runs, is_free)
 
     def _open(self, data: DataSource, graph: Graph) -> Samples:
         return open_fed(
@@ -374,6 +422,27 @@ class _Observed(NamedTuple):
     """What most samples have where the model leaves it open."""
     runs: FloatRuns
     """Some samples, to try plans on."""
+    has_free_batch: bool = False
+    """Whether a batch may have any number of samples."""
+
+    def sample(self, count: int) -> Batch:
+        """Return a batch of so many samples, some of them several times.
+
+        Raises:
+            UsageError: The model fixes another number.
+        """
+        if self.has_free_batch:
+            rows = np.arange(count)
+            return {
+                name: array[rows % len(array)] for name, array in self.runs.batches[0][0].items()
+            }
+        feeds = dict(self.runs.batches[0][0])
+        size = sample_count(feeds)
+        if count not in (1, size):
+            raise UsageError(
+                f"--batch {count}: the model takes {size} sample(s) at once", remedy="leave it out"
+            )
+        return feeds
 
 
 def given_scales(

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 _BLOCKS, _WARM_UP, _TIMED = 5, 2, 5
+_ROUNDS = 16
 _SECONDS = 4.0
 """For each of the two; one run of each is timed however long it takes."""
 
@@ -81,3 +82,37 @@ def _block(
         function()
         times.append(clock() - start)
     return times[_WARM_UP:] or times[-1:]
+
+
+def in_turn(
+    runs: Sequence[Callable[[], object]], *, seconds: float, rounds: int = _ROUNDS
+) -> list[tuple[float, ...]]:
+    """Time several models in rounds, a block of runs of each in every round.
+
+    Args:
+        runs: Each runs a model once.
+        seconds: For all, in all; one round is timed however long it takes.
+        rounds: At most.
+
+    Returns:
+        For each round the seconds of the fastest run of each: what else a machine does only adds.
+    """
+    found: list[tuple[float, ...]] = []
+    share = seconds / rounds / max(len(runs), 1)
+    start = last = time.perf_counter()
+    while len(found) < rounds:
+        found.append(tuple(min(_block(run, share, time.perf_counter)) for run in runs))
+        now = time.perf_counter()
+        if now - start + (now - last) > seconds:
+            break
+        last = now
+    return found
+
+
+def lower_quartiles(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """Return what each model takes: the lower quartile over rounds.
+
+    Whatever else the machine does makes rounds longer, often most of them; a clock that jumps
+    makes one of them nonsense, shorter or longer.
+    """
+    return [sorted(column)[len(column) // 4] for column in zip(*rounds, strict=True)]

@@ -43,7 +43,12 @@ from intact.plan import Overrides, QuantizedGraph, build_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import write_recipe
-from intact.recipe.groups import ArrayStepOptions, ImageStepOptions, WidthOptions
+from intact.recipe.groups import (
+    ArrayStepOptions,
+    ImageStepOptions,
+    SpeedOptions,
+    WidthOptions,
+)
 from intact.recipe.options import (
     COMMANDS,
     ExportOptions,
@@ -116,11 +121,7 @@ def results_for(
     if not options.in_place:
         described = _not_in_place(described)
     names = _distinct_names(described)
-    requests_of(options.improve)  # a wrong name is refused before anything is read
-    if options.data_free:
-        from intact.flow.data_free import refuse_options_of_data
-
-        refuse_options_of_data(options)
+    _refuse_wrong(options)
     ready = _ready(options, described, refusals)
     if not ready:
         return {}
@@ -167,7 +168,8 @@ def results_for(
             jobs.append(Job(plan, methods, deployment, keeping, passes.requests))
     compared = original_of(options.model, threads=options.threads)
     count = 0 if drawn is None else drawn.count
-    calibration = Calibration(options, preprocess, compared, drawn=count)
+    speed = options if options.fastest else None
+    calibration = Calibration(options, preprocess, compared, drawn=count, speed=speed)
     results = {
         result.plan.target.name: result
         for result in calibration.run(jobs, models.data, given, refusals)
@@ -190,6 +192,19 @@ def _ready(
             deployment = deployment_of(each, options.formats, options.io)
             found.append((each, Method.candidates(each, *given), deployment))
     return found
+
+
+def _refuse_wrong(options: QuantizationOptions) -> None:
+    """Refuse wrong names, and options that would have no effect, before anything is read."""
+    requests_of(options.improve)
+    if options.data_free:
+        from intact.flow.data_free import refuse_options_of_data
+
+        refuse_options_of_data(options)
+    for name, declared in options_of(SpeedOptions).items():
+        if not options.fastest and getattr(options, name) != declared.default:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} is for --fastest", remedy="give that too, or leave it out")
 
 
 def _expanded(graphs: Sequence[Graph], op_types: Sequence[str]) -> dict[int, Graph]:
@@ -375,9 +390,10 @@ def recipe_of(
         values["formats"] = [str(name) for name in result.exports]
     if isinstance(options, WidthOptions):
         overrides = overrides_of(options) or Overrides()
+        faster = () if result is None or result.fastest is None else result.fastest.kept_float
         widths = {str(end): bits for end, bits in overrides.widths.items()}
         values |= {
-            "keep_float": overrides.keep_float or None,
+            "keep_float": tuple(dict.fromkeys((*overrides.keep_float, *faster))) or None,
             "bits": {**overrides.bits, **widths} or None,
             "weight_bits": overrides.weight_bits,
             "activation_bits": overrides.activation_bits,

@@ -54,6 +54,7 @@ _SHOWN_NOTES = 5
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
+    from intact.flow.fastest.choice import Fastest
     from intact.flow.improvement import Tried
     from intact.flow.report_page import ReportPage
     from intact.improve.trained import Trained
@@ -77,6 +78,8 @@ class Result:
             stored.
         improvements: What improvement passes did, with seconds, where this result was just made;
             the plan keeps what they gained.
+        fastest: What was measured to place precision, where that was asked for. Not stored, but for
+            the nodes: times differ.
         trained: How training went, where this result was just trained. It is not stored either.
     """
 
@@ -89,6 +92,7 @@ class Result:
     loss: Loss | None = None
     findings: tuple[Finding, ...] = ()
     improvements: tuple[Tried, ...] = ()
+    fastest: Fastest | None = None
     trained: Trained | None = None
 
     def __post_init__(self) -> None:

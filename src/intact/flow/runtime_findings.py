@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -17,7 +17,8 @@ from intact.errors import IntactError
 from intact.flow.latency import timed_blocks
 from intact.flow.result import Result
 from intact.formats.base.format import Deployed
-from intact.formats.onnx_qdq.run import QdqRuntime, kernel_seconds
+from intact.formats.onnx_qdq.kernels import profile_kernels
+from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.registry import FORMATS, ONNX_QDQ
 from intact.graph import OPS, OpKind, data_slots, weight_slot
 from intact.plan import QuantizedGraph
@@ -33,15 +34,14 @@ _LEAST_SECONDS = 2e-4
 _BATCH = 8
 _SPEED = 0.5
 """Severity of what costs nothing but time: what makes outputs wrong comes first."""
-_ISLAND = 3
-"""Quantized nodes, neighbours of float ones, that hardly pay for their quantizers."""
-_SOME = 0.25
-"""Part of the layers that such nodes are at least, to be what costs time."""
 _MUCH = 0.1
 """Part of the time that is worth a remedy."""
+_PROFILED = 5
+"""Runs whose kernels are timed."""
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
-_IN_INTEGERS, _IN_FLOATS = ("QLinear{}", "Q{}"), ("{}", "Fused{}")
-"""What ONNX Runtime calls the kernels of an operator."""
+_FASTEST = Remedy(options={"fastest": True})
+_LITTLE = 0.025
+"""Part of the time of a quantization that the sign of slowness may take for each model."""
 
 
 class Slower(msgspec.Struct, frozen=True):
@@ -180,8 +180,56 @@ def time_if_slower(result: Result, feeds: Batch) -> Slower | None:
     Returns:
         None where it is not slower in each round, or where the models are too small to be timed.
     """
+    return _always_slower(_timed(result, feeds))
+
+
+def slow_sign(
+    result: Result, feeds: Batch, in_float: Callable[[Batch], object], seconds: float
+) -> list[Finding]:
+    """Find that a result is slower than float, in a small part of the time that making it took.
+
+    Args:
+        result: As written.
+        feeds: The inputs of a batch.
+        in_float: Runs the float model on one thread.
+        seconds: What making the result took.
+    """
+    if next(iter(result.exports)) != ONNX_QDQ:
+        return []
+    start = time.perf_counter()
+    in_float(feeds)
+    if time.perf_counter() - start > _LITTLE * seconds / _ROUNDS:
+        return []  # the blocks would take longer
+    written = result.exported
+    runtime = QdqRuntime(written.model, threads=1, exact=False, message=written.message)
+    left = 2 * _LITTLE * seconds - (time.perf_counter() - start)
+    if left <= 0:
+        return []
+    runtime.run(feeds)
+    slower = _always_slower(
+        timed_blocks(
+            lambda: in_float(feeds),
+            lambda: runtime.run(feeds),
+            seconds=min(left / 2, _SECONDS),
+            clock=time.thread_time,
+        )
+    )
+    if slower is None:
+        return []
+    evidence = (
+        f"a batch of {len(next(iter(feeds.values())))} takes {1e3 * slower.quantized:.3g} ms "
+        f"quantized and {1e3 * slower.in_float:.3g} ms in float on one thread"
+    )
+    lost = 1 - slower.in_float / slower.quantized
+    return [
+        Finding("slower_than_float", evidence, _SPEED * lost, remedies=(_FASTEST,), unit="times")
+    ]
+
+
+def _always_slower(blocks: Iterable[tuple[list[float], list[float]]]) -> Slower | None:
+    """Return the times if the second is slower in each block."""
     times: list[tuple[float, float]] = []
-    for one, other in _timed(result, feeds):
+    for one, other in blocks:
         pair = min(one), min(other)
         if min(pair) < _LEAST_SECONDS or pair[1] < _SLOWER * pair[0]:
             return None
@@ -213,64 +261,17 @@ def _timed(result: Result, feeds: Batch) -> Iterator[tuple[list[float], list[flo
 
 
 def _slowness(result: Result, feeds: Batch, slower: Slower, in_float: Mapping[str, str]) -> Finding:
-    floats = kernel_seconds(result.plan.graph.model, feeds)
-    integers = kernel_seconds(result.exported.model, feeds)
-    total = sum(integers.values())
-    moved = sum(integers.get(name, 0.0) for name in _QUANTIZERS) / total if total else 0.0
+    kernels = profile_kernels(result.exported.model, feeds, runs=_PROFILED, threads=1)
+    total = sum(each.seconds for each in kernels)
+    moved = sum(each.seconds for each in kernels if each.op_type in _QUANTIZERS)
+    moved = moved / total if total else 0.0
     evidence = (
         f"a batch of {len(next(iter(feeds.values())))} takes {1e3 * slower.quantized:.3g} ms "
         f"quantized and {1e3 * slower.in_float:.3g} ms in float on one thread, slower in "
         f"each of {slower.rounds} rounds; {100 * moved:.0f} % of it are quantizers"
     )
-    candidates = [
-        *(_for_fallback(result.plan, in_float) if in_float else ()),
-        *_kept_float(result.plan, floats, integers),
-    ]
-    remedies = [each for each in candidates if each.options] or [
-        Remedy(text="deploy the float model on this processor")
-    ]
+    narrower = _for_fallback(result.plan, in_float) if in_float else ()
+    remedies = (*(each for each in narrower if each.options), _FASTEST)
     lost = 1 - slower.in_float / slower.quantized
     severity = _SPEED * (lost if not in_float else min(lost, _MUCH))  # float kernels are why
-    return Finding("slower_than_float", evidence, severity, remedies=tuple(remedies), unit="times")
-
-
-def _kept_float(
-    plan: QuantizedGraph, floats: Mapping[str, float], integers: Mapping[str, float]
-) -> Iterator[Remedy]:
-    """Yield what to keep in float: nodes alone between float ones, operators of slow kernels.
-
-    Some layers stay in integers: a result that has none is the float model.
-    """
-    total = sum(integers.values())
-    products = frozenset(_products(plan))
-    alone = [name for each in _islands(plan) if len(each) <= _ISLAND for name in each]
-    if _SOME * len(products) <= len(products & set(alone)) < len(products):
-        yield Remedy(options={"keep_float": alone})
-    kinds = {node.op_type for node in plan.graph.nodes if plan.is_quantized(node)}
-    multiplied = {kind for kind in kinds if _multiplies(kind)}
-    slow = []
-    for kind in sorted(kinds):
-        taken = sum(integers.get(name.format(kind), 0.0) for name in _IN_INTEGERS)
-        before = sum(floats.get(name.format(kind), 0.0) for name in _IN_FLOATS)
-        if taken - before > _MUCH * total:
-            slow.append(kind)
-    if slow and not multiplied <= set(slow):
-        yield Remedy(options={"keep_float": slow})
-
-
-def _islands(plan: QuantizedGraph) -> Sequence[Sequence[str]]:
-    """Return the quantized nodes in groups that pass codes to each other."""
-    group: dict[str, list[str]] = {}
-    for node in plan.graph.nodes:
-        if not plan.is_quantized(node):
-            continue
-        own = group.setdefault(str(node.name), [str(node.name)])
-        for value in node.inputs:
-            producer = None if value is None else value.producer()
-            before = None if producer is None else group.get(str(producer.name))
-            if before is not None and before is not own:
-                before.extend(own)
-                for name in own:
-                    group[name] = before
-                own = before
-    return list({id(each): each for each in group.values()}.values())
+    return Finding("slower_than_float", evidence, severity, remedies=remedies, unit="times")

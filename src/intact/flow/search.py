@@ -151,6 +151,7 @@ def search(options: SearchOptions) -> FoundStrategy:
         deployment,
         options.widths,
         allow_float=options.allow_float,
+        in_integers=options.minimize == "latency" and options.widths is None,
         look=partial(values_of, graph=graph, options=options, data=options.data),
     )
     begin(options.progress, "calibrating")

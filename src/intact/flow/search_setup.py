@@ -258,9 +258,20 @@ def choices(
     widths: Sequence[int] | None,
     *,
     allow_float: bool,
+    in_integers: bool = False,
     look: Callable[[tuple[str, ...]], Values] | None = None,
 ) -> Space:
     """Return the choices that target, user and formats leave.
+
+    Args:
+        graph: The graph.
+        target: The hardware.
+        overrides: What is settled.
+        deployment: The formats.
+        widths: Those to choose from; None for all.
+        allow_float: Whether parts may stay float.
+        in_integers: Leave out widths that the runtime would compute in float.
+        look: What the constants of the graph are, for the error where nothing can be quantized.
 
     Raises:
         UsageError: There are none.
@@ -268,10 +279,11 @@ def choices(
     space = Space.of(graph, target, overrides, widths=widths, allow_float=allow_float)
     refuse_nothing_to_do(space.plan, look)
     able = expressible(deployment.formats)
+    computed = able.integer_bits if in_integers else frozenset(range(2, 17))
     space = deployable(
         space,
-        weight_bits=able.weight_bits,
-        activation_bits=able.activation_bits,
+        weight_bits=able.weight_bits & computed,
+        activation_bits=able.activation_bits & computed,
         floats=able.floats,
         mixes=able.mixes,
     )

@@ -16,7 +16,7 @@ from intact.config import MEANING, QuantState, StateMeaning, TensorQuantConfig, 
 from intact.errors import PlanError
 from intact.graph import IMPLICIT_SLOT, Graph
 from intact.plan.provenance import Provenance
-from intact.targets import Arithmetic, Target
+from intact.targets import Arithmetic, Functions, Target
 
 
 class Direction(StrEnum):
@@ -71,6 +71,9 @@ class TensorEnd(msgspec.Struct, frozen=True, order=True):
         return f"{self.node}.{self.direction}[{self.slot}]"
 
 
+COMPOSED = "intact.composed"
+"""Metadata of a node that was read, and that the file has as several operators on codes."""
+
 Codes: TypeAlias = npt.NDArray[np.integer[Any]]
 
 """Integers of a constant; 4-bit integers in an 8-bit type."""
@@ -93,6 +96,7 @@ class NoteKind(StrEnum):
     EXPORT = "export"
     WIDTH = "width"
     REWRITE = "rewrite"
+    SPEED = "speed"
 
 
 class Note(msgspec.Struct, frozen=True, order=True):
@@ -175,7 +179,11 @@ class QuantizedGraph:
     def arithmetic_of(self, node: ir.Node) -> Arithmetic:
         """Return the target's arithmetic of a node, with what depends on the plan's zero points."""
         right = self.configs.get(TensorEnd.input(str(node.name), 1))
-        return self.target.arithmetic_of(node, None if right is None else _zero_point(right))
+        found = self.target.arithmetic_of(node, None if right is None else _zero_point(right))
+        is_read = self.keeps_runtime and COMPOSED not in node.metadata_props
+        if is_read and found.functions is Functions.COMPOSED:  # its file has one operator
+            return msgspec.structs.replace(found, functions=Functions.FLOAT32)
+        return found
 
     def copy(self) -> QuantizedGraph:
         """Copy the plan; configs that share a scale here share one in the copy."""

@@ -408,6 +408,37 @@ class GraphOptions(Options, kw_only=True):
     )
 
 
+class SpeedOptions(Options, kw_only=True):
+    """Precision where it pays."""
+
+    section: ClassVar[str] = "Speed"
+
+    fastest: bool = option(
+        Flag(),
+        False,
+        "Keep in float what is faster so: the target's runtime is timed on this machine, with "
+        "--threads threads (see docs/speed.md).",
+        recorded=False,
+    )
+    batch: int = option(
+        Whole(least=1), 1, "Samples at once, when a model is timed for --fastest.", recorded=False
+    )
+    min_sqnr: float | None = option(
+        Number(),
+        None,
+        "For --fastest: the least signal to quantization noise of an output, in dB; more stays "
+        "float until every output has it.",
+        recorded=False,
+    )
+    timings: str | Path | None = option(
+        File(),
+        None,
+        "The file that keeps measured times; left out, intact/timings.json in the cache folder of "
+        "the user.",
+        recorded=False,
+    )
+
+
 class ImageStepOptions(Options, kw_only=True):
     """What is done to images."""
 

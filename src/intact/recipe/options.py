@@ -30,6 +30,7 @@ from intact.recipe.groups import (
     LabelOptions,
     OutputOptions,
     RecipeOptions,
+    SpeedOptions,
     WidthOptions,
     named,
 )
@@ -54,7 +55,12 @@ if TYPE_CHECKING:
 
 
 class QuantizationOptions(
-    ImageStepOptions, CalibrationOptions, GraphOptions, WidthOptions, FormatOptions
+    ImageStepOptions,
+    CalibrationOptions,
+    GraphOptions,
+    WidthOptions,
+    SpeedOptions,
+    FormatOptions,
 ):
     """The options of `quantize` but for the target."""
 
@@ -158,6 +164,7 @@ class QuantizeCommand(OutputOptions, RecipeOptions, QuantizationOptions):
         "weight_bits",
         "keep_float",
         "preset",
+        "fastest",
         "recipe",
         "as_json",
     )

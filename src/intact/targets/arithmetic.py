@@ -99,6 +99,9 @@ class Functions(enum.StrEnum):
     TRUNCATED = "truncated"
     """In fixed point too; what is a table there is divided by the output's scale and cast to an
     integer (LiteRT's int8 SQRT)."""
+    COMPOSED = "composed"
+    """HardSwish of 8-bit codes is two kernels of codes, as the file has it: a sum that saturates
+    where the gate does, in steps of 1/255, and a product. Other functions are as in ``float32``."""
 
 
 class Addition(enum.StrEnum):

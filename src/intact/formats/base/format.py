@@ -81,6 +81,7 @@ class Expressible(msgspec.Struct, frozen=True):
     Attributes:
         weight_bits: Widths of weights, where a format holds fewer codes than any integers.
         activation_bits: Widths of activations.
+        integer_bits: Widths that its runtime computes with integers, of those.
         floats: Whether operators may stay float.
         packs: Whether codes of 4 bits are stored two a byte.
         logarithmic: Whether levels may be spaced logarithmically.
@@ -90,6 +91,7 @@ class Expressible(msgspec.Struct, frozen=True):
 
     weight_bits: frozenset[int] = frozenset(range(2, 17))
     activation_bits: frozenset[int] = frozenset(range(2, 17))
+    integer_bits: frozenset[int] = frozenset(range(2, 17))
     floats: bool = True
     packs: bool = True
     logarithmic: bool = False
@@ -101,6 +103,7 @@ class Expressible(msgspec.Struct, frozen=True):
         return Expressible(
             self.weight_bits & other.weight_bits,
             self.activation_bits & other.activation_bits,
+            self.integer_bits & other.integer_bits,
             self.floats and other.floats,
             self.packs and other.packs,
             self.logarithmic and other.logarithmic,
@@ -167,6 +170,26 @@ class Deployed(msgspec.Struct, frozen=True):
                     f"{name} is not what this plan gives: changed by hand, or by another version",
                     remedy="quantize again, or record the device's tensors and give --observed",
                 )
+
+
+class Kernel(msgspec.Struct, frozen=True):
+    """One kernel of a runtime, as its profile shows it.
+
+    Attributes:
+        name: The node that the runtime names it after.
+        op_type: The operator that the runtime made.
+        seconds: What it takes.
+        writes: Names of the tensors that it writes, where the runtime tells.
+        reads_elements: Elements of the largest tensor that it reads.
+        writes_elements: Elements of the largest tensor that it writes.
+    """
+
+    name: str
+    op_type: str
+    seconds: float
+    writes: tuple[str, ...] = ()
+    reads_elements: int = 0
+    writes_elements: int = 0
 
 
 class FloatSource(msgspec.Struct, frozen=True):
@@ -246,6 +269,10 @@ class Format(msgspec.Struct, frozen=True):
             so before it is called done. None where there is no runtime, or where starting it takes
             longer than all else.
         load: Lets its runtime load what was written, where no inputs are known to run it on.
+        runner: Loads what was written as applications do, and returns what runs a batch: for
+            timing. None where a run's time would say nothing of the hardware.
+        kernels_of: Profiles its runtime on a batch, in a number of runs.
+        runtime_name: The runtime with its version.
         runtime: Modules that running imports, besides those of intact's own dependencies.
         float_nodes: Names the nodes that the plan quantizes and the runtime computes in float, with
             their operators; None where a runtime does not tell, or has no choice.
@@ -270,6 +297,9 @@ class Format(msgspec.Struct, frozen=True):
     verify: Callable[[Deployed, Iterable[Feeds]], Verification] | None = None
     run: Callable[[Deployed, Feeds], Feeds] | None = None
     load: Callable[[Deployed], object] | None = None
+    runner: Callable[[Deployed], Callable[[Feeds], object]] | None = None
+    kernels_of: Callable[[Deployed, Feeds, int], list[Kernel]] | None = None
+    runtime_name: Callable[[], str] | None = None
     float_nodes: Callable[[Deployed], Mapping[str, str]] | None = None
     runtime: tuple[str, ...] = ()
     run_up_to: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,6 +78,20 @@ def _load(deployed: Deployed) -> NcnnRuntime:
     return NcnnRuntime(written.param, written.weights, threads=deployed.threads)
 
 
+def _runner(deployed: Deployed) -> Callable[[Feeds], object]:
+    from intact.formats.ncnn.run import NcnnRuntime, run_samples
+
+    written = write_ncnn(lower_nodes(deployed.plan))
+    runtime = NcnnRuntime(written.param, written.weights, threads=deployed.threads)
+    return lambda feeds: run_samples(runtime, written.fed(feeds), written.outputs.values())
+
+
+def _runtime_name() -> str:
+    from intact.formats.ncnn.run import ncnn_version
+
+    return ncnn_version()
+
+
 def _scales() -> tuple[ScaleReader, ...]:
     from intact.formats.ncnn.table import is_ncnn_table, parse_ncnn_table
 
@@ -92,6 +106,8 @@ NCNN = Format(
     verify=_verify,
     run=_run,
     load=_load,
+    runner=_runner,
+    runtime_name=_runtime_name,
     runtime=("ncnn",),
     scales=_scales,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 import onnx_ir as ir
 
 from intact.errors import PlanError
-from intact.formats.base.format import Deployed, Exported, Feeds, Format, Io, QuantizedSource
+from intact.formats.base.format import (
+    Deployed,
+    Exported,
+    Expressible,
+    Feeds,
+    Format,
+    Io,
+    Kernel,
+    QuantizedSource,
+)
 from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel, write_qdq
 from intact.graph import load_model
 from intact.plan import QuantizedGraph
@@ -66,6 +75,28 @@ def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
     return _load(deployed).run(feeds)[0]
 
 
+def _runner(deployed: Deployed) -> Callable[[Feeds], object]:
+    from intact.formats.onnx_qdq.run import QdqRuntime
+
+    written = deployed.held(QdqModel)
+    return QdqRuntime(
+        written.model, threads=deployed.threads, exact=False, message=written.message
+    ).run
+
+
+def _kernels_of(deployed: Deployed, feeds: Feeds, runs: int) -> list[Kernel]:
+    from intact.formats.onnx_qdq.kernels import profile_kernels
+
+    model = deployed.held(QdqModel).model
+    return profile_kernels(model, feeds, runs=runs, threads=deployed.threads)
+
+
+def _runtime_name() -> str:
+    from intact.formats.onnx_qdq.run import RUNTIME
+
+    return RUNTIME
+
+
 def _float_nodes(deployed: Deployed) -> Mapping[str, str]:
     from intact.formats.onnx_qdq.run import float_leftovers
 
@@ -90,9 +121,13 @@ ONNX_QDQ = Format(
     _write,
     _read,
     optional=_FILES[1:],
+    expressible=Expressible(integer_bits=frozenset(range(5, 9))),  # fewer are stored as 4 bits
     verify=_verify,
     run=_run,
     load=_load,
+    runner=_runner,
+    kernels_of=_kernels_of,
+    runtime_name=_runtime_name,
     float_nodes=_float_nodes,
     open_onnx=_open,
 )

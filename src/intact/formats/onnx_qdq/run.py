@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
-import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -33,9 +30,6 @@ _CODES = {
     ir.DataType.INT16,
 }
 """Types that carry codes; wider integers are shapes and indices."""
-
-_PROFILED = 5
-"""Runs whose kernels are timed."""
 
 _FLOAT_READERS_OF_CODES = {"DequantizeLinear", "MatMulNBits"}
 """Operators that take integers and compute in float."""
@@ -75,7 +69,6 @@ class QdqRuntime:
         exact: bool = True,
         packs: bool = True,
         message: bytes | None = None,
-        profile: Path | None = None,
     ) -> None:
         self.name = f"{RUNTIME}, {EXACT}" if exact and saturates_pairs() else RUNTIME
         self._ends = tuple(codes or ())
@@ -85,21 +78,15 @@ class QdqRuntime:
             editor = Editor(model)
             editor.model.graph.outputs.extend(editor.value(codes[end]) for end in self._ends)
             model = editor.finish()
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        # As in every session of intact: idle threads do not hold the cores of others.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
+        options = make_options(threads)
         options.add_session_config_entry("session.disable_quant_qdq", "0" if fuse else "1")
         options.add_session_config_entry("session.disable_prepacking", "0" if packs else "1")
-        if profile is not None:
-            options.enable_profiling = True
-            options.profile_file_prefix = str(profile)
         opened = exact_sums(model, options) if exact else model
         if message is not None and opened is given:
             self._session = _session(message, options)
             return
         with tempfile.TemporaryDirectory() as folder:
-            self._session = _open(opened, options, Path(folder))
+            self._session = open_session(opened, options, Path(folder))
 
     def run(
         self, feeds: Mapping[str, np.ndarray[Any, Any]]
@@ -116,88 +103,6 @@ class QdqRuntime:
         count = len(self._outputs)
         outputs = dict(zip(self._outputs, arrays[:count], strict=True))
         return outputs, dict(zip(self._ends, arrays[count:], strict=True))
-
-    def end_profile(self) -> Path:
-        """Write what each kernel took, and return the file."""
-        return Path(self._session.end_profiling())
-
-
-_RUNS = 10
-_KERNEL = re.compile(r"(.*?)(_token_\d+)?_kernel_time", re.S)
-"""What the runtime calls the time of a kernel; a token tells kernels of one node apart."""
-
-
-def kernel_times(
-    model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]], *, threads: int, exact: bool
-) -> dict[str, float]:
-    """Measure what each kernel takes.
-
-    Args:
-        model: The written model.
-        feeds: A batch.
-        threads: As of `QdqRuntime`.
-        exact: As of `QdqRuntime`.
-
-    Returns:
-        Medians of some runs in ms, by the node that a kernel is named after: the first of those
-        that were fused. What the runtime adds has names of its own.
-
-    Raises:
-        ExportError: The runtime refuses the model, or fails.
-    """
-    found: dict[str, list[float]] = {}
-    with tempfile.TemporaryDirectory() as folder:
-        profile = Path(folder) / "profile"
-        runtime = QdqRuntime(model, threads=threads, exact=exact, profile=profile)
-        for _ in range(1 + _RUNS):
-            runtime.run(feeds)
-        events = json.loads(runtime.end_profile().read_text("utf-8", errors="replace"))
-    for event in events:
-        name = _KERNEL.fullmatch(event["name"]) if event.get("cat") == "Node" else None
-        if name is not None:
-            found.setdefault(name[1], []).append(event["dur"] / 1000)
-    # A node may have several kernels in each run; the first run, which allocates, is left out.
-    runs = 1 + _RUNS
-    whole = {name: each for name, each in found.items() if len(each) % runs == 0}
-    return {
-        name: float(np.median(np.reshape(each, (runs, -1))[1:].sum(axis=1)))
-        for name, each in whole.items()
-    }
-
-
-def kernel_seconds(model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
-    """Return the seconds that kernels take in a run on one thread, by the runtime's operators.
-
-    Of each node the shortest of a few runs: the first allocates, and the machine does other things.
-
-    Args:
-        model: A float model or a written one.
-        feeds: The inputs of a batch.
-
-    Raises:
-        ExportError: The runtime refuses the model, or fails on these inputs.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.enable_profiling = True
-        options.profile_file_prefix = str(Path(folder) / "kernels")
-        session = _open(model, options, Path(folder))
-        try:
-            for _ in range(_PROFILED):
-                session.run(None, dict(feeds))
-        except Exception as error:  # the runtime raises a dozen unrelated classes
-            raise ExportError(f"{RUNTIME} fails on this input: {_first_line(error)}") from error
-        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    nodes: dict[tuple[str, str], float] = {}
-    for event in events:
-        if event.get("cat") == "Node" and str(event["name"]).endswith("_kernel_time"):
-            place = str(event["args"]["op_name"]), str(event["name"])
-            nodes[place] = min(nodes.get(place, math.inf), 1e-6 * event["dur"])
-    taken: dict[str, float] = {}
-    for (operator, _), seconds in nodes.items():
-        taken[operator] = taken.get(operator, 0.0) + seconds
-    return taken
 
 
 def float_leftovers(model: ir.Model, quantized: Iterable[str]) -> dict[str, str]:
@@ -225,7 +130,7 @@ def _fused(model: ir.Model) -> ir.Model:
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.optimized_model_filepath = str(path)
-        _open(model, options, Path(folder))
+        open_session(model, options, Path(folder))
         return ir.load(path)
 
 
@@ -247,8 +152,27 @@ def _holds_codes(value: ir.Value) -> bool:
     return producer.op_type == "QuantizeLinear" or producer.op_type.startswith(("QLinear", "QGemm"))
 
 
-def _open(model: ir.Model, options: ort.SessionOptions, folder: Path) -> ort.InferenceSession:
-    """Build a CPU session from a file, as users do and as large models need."""
+def make_options(threads: int) -> ort.SessionOptions:
+    """Return the options of a session that applications would open, but for idle threads.
+
+    Args:
+        threads: Threads inside one operator; 0 lets the runtime choose.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    # As in every session of intact: idle threads do not hold the cores of others.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
+
+
+def open_session(
+    model: ir.Model, options: ort.SessionOptions, folder: Path
+) -> ort.InferenceSession:
+    """Build a CPU session from a file, as users do and as large models need.
+
+    Raises:
+        ExportError: The runtime refuses the model.
+    """
     path = folder / "model.onnx"
     save_model(model, path)
     return _session(str(path), options)

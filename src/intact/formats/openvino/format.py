@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,6 +93,16 @@ def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
     return run_openvino(deployed.held(OpenVinoModel), feeds, threads=deployed.threads)
 
 
+def _runner(deployed: Deployed) -> Callable[[Feeds], object]:
+    return _load(deployed).run
+
+
+def _runtime_name() -> str:
+    from intact.formats.openvino.run import openvino_version
+
+    return f"OpenVINO {openvino_version()}"
+
+
 def _float_nodes(deployed: Deployed) -> Mapping[str, str]:
     from intact.formats.openvino.verify import float_nodes
 
@@ -108,6 +118,8 @@ OPENVINO = Format(
     verify=_verify,
     run=_run,
     load=_load,
+    runner=_runner,
+    runtime_name=_runtime_name,
     float_nodes=_float_nodes,
     runtime=("openvino",),
 )

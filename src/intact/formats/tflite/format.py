@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -137,6 +137,28 @@ def _load(deployed: Deployed) -> object:
     return TfliteRuntime(content, kernels=_kernels(deployed), threads=threads)
 
 
+def _runner(deployed: Deployed) -> Callable[[Feeds], object]:
+    """Load it with the kernels that applications get: the reference kernels are for comparing."""
+    from intact.formats.base.comparison import stored_feeds
+    from intact.formats.tflite.deployed import written_file
+    from intact.formats.tflite.run import Kernels, TfliteRuntime
+
+    (content,) = deployed.files.values()
+    kind = _interpreter(deployed)
+    if kind is Interpreter.MICRO:
+        raise ExportError("TensorFlow Lite Micro on this machine tells nothing of a device's time")
+    kernels = Kernels.XNNPACK if kind is Interpreter.REF else Kernels(kind.value)
+    runtime = TfliteRuntime(content, kernels=kernels, threads=max(deployed.threads, 1))
+    lowered, program, file = written_file(deployed.plan, runtime)
+    return lambda feeds: file.run(stored_feeds(program, feeds, lowered.inputs))
+
+
+def _runtime_name() -> str:
+    from intact.formats.tflite.run import litert_version
+
+    return litert_version()
+
+
 def _in_micro(deployed: Deployed) -> bool:
     """Whether TensorFlow Lite Micro runs it: LiteRT does where that is not installed."""
     is_micro = _interpreter(deployed) is Interpreter.MICRO
@@ -196,6 +218,9 @@ TFLITE = Format(
     verify=_verify,
     run=_run,
     load=_load,
+    runner=_runner,
+    runtime_name=_runtime_name,
+    runtime=("ai_edge_litert",),
     kernels=tuple(Interpreter),
     models=_models,
     tensor_names=_tensor_names,

@@ -108,6 +108,11 @@ _FUNCTIONS: dict[Unary, _Function] = {
 
 _OF_TABLES: dict[Unary, _Function] = {Unary.SIGMOID: _sigmoid_of_table}
 
+GATE_STEPS = 255
+"""Steps of the gate of a hard swish that is composed: the codes of 8 bits."""
+GATE_OFFSET, GATE_SCALE = 3.0, 6.0 / GATE_STEPS
+"""What is added to the input of such a gate, and the steps in which the sum is kept."""
+
 _FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 
 _STRAIGHT = (Unary.CLAMP, Unary.LEAKY_RELU, Unary.ABS, Unary.NEG)
@@ -128,6 +133,10 @@ def function_of_codes(
     not defined (the root of a negative number) becomes the lowest code.
     """
     steps = np.clip(codes, data.quant_min, data.quant_max) - int(data.zero_point)
+    if operation.kind is Unary.HARD_SWISH and arithmetic.functions is Functions.COMPOSED:
+        spans = {each.quant_max - each.quant_min for each in (data, output)}
+        if spans == {GATE_STEPS}:
+            return _gated(operation, arithmetic, steps, data, output)
     if arithmetic.requantize in _FLOATS:
         return _in_float(operation, arithmetic, steps, data, output)
     if operation.kind in _STRAIGHT:
@@ -168,6 +177,27 @@ def _straight(
         return requantizer(-steps if flips else steps)
 
     return np.where(steps < 0, side(below), side(above))
+
+
+def _gated(
+    operation: Function,
+    arithmetic: Arithmetic,
+    steps: Integers,
+    data: Encoding,
+    output: Encoding,
+) -> Array:
+    """Compute a hard swish as two kernels of codes.
+
+    ``x + 3`` in steps of ``GATE_SCALE`` saturates where the gate does, as ONNX Runtime's QLinearAdd
+    computes it; read in steps a sixth as wide it is the gate, which QLinearMul multiplies by.
+    """
+    scale = np.float32(GATE_SCALE)
+    factor, offset = np.float32(data.scale) / scale, np.float32(GATE_OFFSET) / scale
+    sums = (steps * np.float64(factor) + np.float64(offset)).astype(np.float32)
+    gate = np.clip(np.rint(sums), 0, GATE_STEPS).astype(np.int64)
+    factors = [np.asarray(data.scale), np.asarray(np.float32(1 / GATE_STEPS))]
+    multiplier = real_multiplier(arithmetic, factors, output)
+    return Requantizer(arithmetic, multiplier, output, operation.bounds)(steps * gate)
 
 
 def _in_float(

@@ -1,0 +1,142 @@
+"""The fastest placement for a job of calibration: the job that keeps more in float."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from intact.calibrate.assign import assign
+from intact.calibrate.choice import MOST_DB, Choice
+from intact.data.batching import Batch
+from intact.engines.simulate import Simulator
+from intact.errors import UsageError
+from intact.flow.fastest.choice import Fastest, FastestSearch, open_cache
+from intact.flow.first_run import draw_sample
+from intact.flow.improvement import Scaled
+from intact.formats.base.format import Exported, Format, is_installed
+from intact.formats.registry import FORMATS, export
+from intact.graph import Graph
+from intact.plan import Note, NoteKind, QuantizedGraph
+
+if TYPE_CHECKING:
+    from intact.flow.calibration import Job
+    from intact.plan.given_scales import ScaleTable
+    from intact.recipe.groups import SpeedOptions
+
+
+_GROUPS = 64
+"""Groups of quantizers whose noise is measured."""
+
+
+def placed(
+    job: Job,
+    scaled: Scaled,
+    sample: Batch | None,
+    given: ScaleTable | None,
+    options: SpeedOptions,
+    threads: int,
+    seconds: float,
+) -> tuple[Job, Fastest]:
+    """Find what is faster in float, and return the job that keeps it so.
+
+    Args:
+        job: As it would be without.
+        scaled: Its plan with scales.
+        sample: A batch; None to draw one.
+        given: Scales that need no samples.
+        options: What was asked for.
+        threads: Of the runtime; 0 takes all cores.
+        seconds: To spend.
+
+    Raises:
+        UsageError: A bound is asked for and there is nothing to measure it on.
+    """
+    feeds = draw_sample(scaled.plan, scaled.statistics) if sample is None else sample
+    choice = scaled.choice
+    if options.min_sqnr is not None and choice is None:
+        raise UsageError("--min-sqnr needs samples", remedy="give some with --data")
+    method = job.methods[0] if choice is None else choice.method
+
+    def planner(names: Sequence[str]) -> QuantizedGraph:
+        return assign(job.keeping(names), scaled.statistics, method, given)
+
+    name = next((each for each in job.deployment.formats if _can_be_timed(FORMATS[each])), None)
+
+    def write(plan: QuantizedGraph) -> Exported:
+        written = export(plan, [str(name)], job.deployment.io)
+        return next(iter(written.values()))
+
+    def decibels(plan: QuantizedGraph) -> float:
+        if choice is None:
+            return MOST_DB
+        return min(choice.changed(plan).errors.decibels.values(), default=MOST_DB)
+
+    def noise() -> dict[str, float]:
+        return {} if choice is None else _noise_of_nodes(choice)
+
+    search = FastestSearch(
+        scaled.plan,
+        planner,
+        write,
+        None if name is None else FORMATS[name],
+        feeds or {},
+        options.batch,
+        threads,
+        seconds,
+        open_cache(options.timings),
+        options.min_sqnr,
+        decibels,
+        noise,
+    )
+    found = search.found()
+    return _keeping(job, found), found
+
+
+def _noise_of_nodes(choice: Choice) -> dict[str, float]:
+    """Return the noise power of each node's quantizers, alone, in the output that loses most."""
+    from intact.analyze.diagnose.quantizers import noise_alone  # with much else
+
+    decibels = choice.errors.decibels
+    if not decibels:
+        return {}
+    output = min(decibels, key=lambda name: decibels[name])
+    simulator = Simulator(choice.plan, threads=1, switched=True)
+    _, groups = noise_alone(simulator, choice.runs.first(1), output, groups=_GROUPS)
+    found: dict[str, float] = {}
+    for group in groups:
+        for point in group.points:
+            writer = point.value.producer()
+            nodes = [writer] if writer is not None else [node for node, _ in point.readers]
+            for node in nodes:
+                share = group.power / len(group.points) / len(nodes)
+                found[str(node.name)] = found.get(str(node.name), 0.0) + share
+    return found
+
+
+def _can_be_timed(row: Format) -> bool:
+    return row.runner is not None and all(map(is_installed, row.runtime))
+
+
+def _keeping(job: Job, found: Fastest) -> Job:
+    """Return the job that keeps these nodes in float in all its plans."""
+    if not found.kept_float:
+        return job
+    before = job.keeping
+
+    def keeping(names: Sequence[str], graph: Graph | None = None) -> QuantizedGraph:
+        return before((*found.kept_float, *names), graph)
+
+    plan = keeping(())
+    notes = tuple(note for note in job.plan.notes if note not in plan.notes)
+    where = found.runtime or "the target's cost table"
+    said = Note(
+        NoteKind.SPEED,
+        found.kept_float[0],
+        f"{len(found.kept_float)} node(s) stay float to be faster ({where})",
+        remedy="leave out --fastest to have them in integers",
+    )
+    plan = replace(plan, notes=(*plan.notes, *notes, said))
+    return msgspec.structs.replace(job, plan=plan, keeping=keeping)
