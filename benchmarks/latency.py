@@ -34,6 +34,7 @@ from rich.console import Console
 from rich.table import Table
 
 import intact
+from intact.engines.cpu import detect_cpu
 from intact.errors import IntactError
 from intact.flow.latency import in_turn, lower_quartiles
 from intact.numerics.metrics import sqnr_db
@@ -41,6 +42,8 @@ from zoo import CALIBRATION, MODELS, TEST, ZOO
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 _SAMPLES, _TESTED = 64, 16
+TARGET = "onnxruntime-avx2" if detect_cpu().saturates_pairs else "onnxruntime"
+"""Where sums of two products saturate, both quantizers get 7 bits for weights."""
 _WAYS = ("float", "intact", "fastest", "peer")
 _MADE = 96
 """Rows and columns of the images of nets that are made here."""
@@ -254,6 +257,7 @@ def by_peer(case: Case, folder: Path) -> Path | None:
             per_channel=True,
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
+            reduce_range=bool(detect_cpu().saturates_pairs),
         )
         session(made, 1)
     except Exception as error:  # whatever it raises is its answer
@@ -299,7 +303,7 @@ def measure(case: Case, batch: int, threads: int, seconds: float, folder: Path) 
             made = intact.quantize(
                 case.path,
                 dict(case.calibration),
-                target="onnxruntime",
+                target=TARGET,
                 output=out,
                 **common,
                 **more,
