@@ -104,7 +104,7 @@ class Net:
         w = self._random.normal(0, channels**-0.5, (classes, channels)).astype(np.float32)
         bias = self.weight(np.zeros(classes, np.float32))
         x = self.add("Gemm", x, self.weight(w), bias, transB=1)
-        shape = ["N", 3, _MADE, _MADE]
+        shape: list[str | int | None] = ["N", 3, _MADE, _MADE]
         given = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
         taken = helper.make_tensor_value_info(x, TensorProto.FLOAT, ["N", classes])
         graph = helper.make_graph(self._nodes, "net", [given], [taken], self._weights)
@@ -295,8 +295,8 @@ def measure(case: Case, batch: int, threads: int, seconds: float, folder: Path) 
     """Quantize in all ways, and time them in turn."""
     row = Row(case.name, batch)
     paths: dict[str, Path] = {"float": case.path}
-    common = {"threads": threads, "samples": _SAMPLES, **case.options}
-    for way, more in (("intact", {}), ("fastest", {"fastest": True, "batch": batch})):
+    common: dict[str, Any] = {"threads": threads, "samples": _SAMPLES, **case.options}
+    for way, more in (("intact", {}), ("fastest", {"fastest": True, "fastest_batch": batch})):
         begun = time.perf_counter()
         out = folder / f"{case.name}.{way}.{batch}"
         try:

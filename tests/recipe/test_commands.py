@@ -19,7 +19,7 @@ from intact.recipe.commands import RECIPES, flags_of, owner_of
         ("--keep-float", "export", "quantize"),
         ("--keep-float", "quantize", ""),
         ("--max-memory", "evaluate", "quantize"),
-        ("--top-k", "quantize", "evaluate"),
+        ("--batch", "quantize", "evaluate"),
         ("--kernels", "verify", ""),
         ("--scales", "import", "quantize"),
         ("--no-such-flag", "verify", ""),
