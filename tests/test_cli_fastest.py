@@ -48,7 +48,7 @@ def test_times_are_told_and_kept_and_the_recipe_makes_the_same(
 
 
 @pytest.mark.parametrize(
-    "options", [("--batch", "8"), ("--min-sqnr", "30"), ("--timings", "x.json")]
+    "options", [("--fastest-batch", "8"), ("--min-sqnr", "30"), ("--timings", "x.json")]
 )
 def test_options_of_fastest_are_refused_without_it(
     options: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -276,7 +276,7 @@ class Calibration:
         from intact.flow.fastest.placing import placed
 
         begin(self.options.progress, "looking for the fastest")
-        sample = None if observed is None else observed.sample(speed.batch)
+        sample = None if observed is None else observed.sample(speed.fastest_batch)
         seconds = time.perf_counter() - start
         threads = self.options.threads
         own, found = placed(job, scaled, sample, given, speed, threads, seconds)
@@ -440,7 +440,8 @@ class _Observed(NamedTuple):
         size = sample_count(feeds)
         if count not in (1, size):
             raise UsageError(
-                f"--batch {count}: the model takes {size} sample(s) at once", remedy="leave it out"
+                f"--fastest-batch {count}: the model takes {size} sample(s) at once",
+                remedy="leave it out",
             )
         return feeds
 

@@ -420,7 +420,7 @@ class SpeedOptions(Options, kw_only=True):
         "--threads threads (see docs/speed.md).",
         recorded=False,
     )
-    batch: int = option(
+    fastest_batch: int = option(
         Whole(least=1), 1, "Samples at once, when a model is timed for --fastest.", recorded=False
     )
     min_sqnr: float | None = option(

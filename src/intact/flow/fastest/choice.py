@@ -32,7 +32,7 @@ _MIXED = 3
 """Solutions that are built and profiled in turn; each corrects the costs of the next."""
 _SAME = 1.02
 """Times that differ by less are the same: the placement with more integers is taken."""
-_MOST_ROUNDS = 0.7
+_MOST_ROUNDS = 0.8
 """Part of the rounds in which a placement with fewer integers must be faster."""
 _PRICES = tuple(np.logspace(-3, 4, 15))
 """Of noise, in costs: from next to nothing to all in float."""

@@ -83,7 +83,7 @@ def placed(
         write,
         None if name is None else FORMATS[name],
         feeds or {},
-        options.batch,
+        options.fastest_batch,
         threads,
         seconds,
         open_cache(options.timings),
