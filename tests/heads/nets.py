@@ -64,7 +64,13 @@ class _Detector(Layers):
         return [found[3], found[4]]
 
     def head(
-        self, x: str, outputs: int, mean: npt.ArrayLike, deviation: npt.ArrayLike, *, hidden: int = 32
+        self,
+        x: str,
+        outputs: int,
+        mean: npt.ArrayLike,
+        deviation: npt.ArrayLike,
+        *,
+        hidden: int = 32,
     ) -> str:
         """Two convolutions; results have this mean and deviation, one number or one a channel."""
         x = self.relu(self.convolution(x, _WIDTH, hidden))
@@ -286,7 +292,9 @@ def keypoints() -> onnx.ModelProto:
     bins, scores, points = _distances(b, [more])
     boxes = _corners(b, bins, as_centres=True)
     points = b.node("Reshape", points, b.ints(0, POINTS, 3, PLACES))
-    xy = b.node("Add", b.node("Mul", b.part(points, 0, 2, 2), b.scalar(2)), b.number(_all_centres()))
+    xy = b.node(
+        "Add", b.node("Mul", b.part(points, 0, 2, 2), b.scalar(2)), b.number(_all_centres())
+    )
     xy = b.node("Mul", xy, b.number(_all_strides()))
     seen = b.node("Sigmoid", b.part(points, 2, 3, 2))
     points = b.node("Concat", xy, seen, axis=2)

@@ -93,6 +93,7 @@ class NoteKind(StrEnum):
     EXPORT = "export"
     WIDTH = "width"
     REWRITE = "rewrite"
+    HEAD = "head"
 
 
 class Note(msgspec.Struct, frozen=True, order=True):
