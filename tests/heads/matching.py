@@ -19,7 +19,7 @@ MOST_APART = 0.1
 
 
 class Boxes(NamedTuple):
-    """Boxes of one image.
+    """Boxes of one image; each place has one for each class, if none is chosen.
 
     Attributes:
         corners: ``[boxes, 4]``, x and y of two corners in pixels.
@@ -64,7 +64,8 @@ def boxes_of(family: Family, output: npt.NDArray[Any]) -> list[Boxes]:
             continue
         start = 5 if family.objectness else 4
         scores = each[:, start : start + CLASSES] * (each[:, 4:5] if family.objectness else 1)
-        found.append(Boxes(corners, scores.max(1), scores.argmax(1)))
+        classes = np.tile(np.arange(CLASSES), len(each))
+        found.append(Boxes(np.repeat(corners, CLASSES, axis=0), scores.ravel(), classes))
     return found
 
 

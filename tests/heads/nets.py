@@ -27,7 +27,7 @@ STRIDES = (80, 160)
 GRIDS = tuple(IMAGE_SIDE // stride for stride in STRIDES)
 CLASSES, BINS = 5, 16
 PLACES = sum(grid * grid for grid in GRIDS)
-TOP = 20
+TOP = 40
 MASKS, POINTS = 8, 4
 _WIDTH = 48
 _SCORES = (-4.0, 2.5)
@@ -135,7 +135,7 @@ def _all_strides() -> Floats:
     )[None, None]
 
 
-_ANCHORS = (((60, 90), (120, 80), (100, 160)), ((180, 200), (260, 180), (220, 300)))
+_ANCHORS = (((100, 130), (160, 300), (330, 230)), ((300, 610), (620, 450), (590, 800)))
 
 
 def yolo_v5() -> onnx.ModelProto:
@@ -143,7 +143,7 @@ def yolo_v5() -> onnx.ModelProto:
     b = _Detector(5)
     width = 5 + CLASSES
     mean = [0, 0, 0, 0, -3, *[-2] * CLASSES] * 3
-    deviation = [0.8, 0.8, 0.5, 0.5, 3, *[2.5] * CLASSES] * 3
+    deviation = [0.6, 0.6, 0.4, 0.4, 3, *[2.5] * CLASSES] * 3
     outputs = []
     for x, grid, stride, anchors in zip(b.features(), GRIDS, STRIDES, _ANCHORS, strict=True):
         x = b.head(x, 3 * width, mean, deviation)
@@ -207,7 +207,7 @@ def yolo_v8() -> onnx.ModelProto:
 
 
 def yolo_v10() -> onnx.ModelProto:
-    """The best places are chosen in the graph: ``[batch, 20, 6]``, corners, score, class."""
+    """The best places are chosen in the graph: ``[batch, 40, 6]``, corners, score, class."""
     b = _Detector(10)
     bins, scores = _distances(b)
     boxes = b.node("Transpose", _corners(b, bins, as_centres=False), perm=[0, 2, 1])
@@ -253,7 +253,7 @@ def ssd() -> onnx.ModelProto:
 
 
 def centernet() -> onnx.ModelProto:
-    """Peaks of a heat map, sizes and offsets: ``[batch, 20, 6]``, corners, score, class."""
+    """Peaks of a heat map, sizes and offsets: ``[batch, 40, 6]``, corners, score, class."""
     b = _Detector(12)
     x, grid, stride = b.features()[0], GRIDS[0], STRIDES[0]
     b.nodes = b.nodes[:-2]  # the second map is not used

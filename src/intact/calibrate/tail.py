@@ -108,15 +108,17 @@ class Tail(msgspec.Struct, frozen=True):
         return Tail(plan, nodes, joins, decoders, tuple(_parts(plan.graph, nodes)))
 
     @property
-    def joined(self) -> tuple[str, ...]:
-        """Names of what is joined, whose ranges have to be known."""
-        return tuple(dict.fromkeys(name for join in self.joins for name in _computed(join)))
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the activations that it reads, whose ranges have to be known."""
+        values = (each for node in self.nodes for each in node.inputs)
+        read = (v for v in values if self.plan.graph.is_float(v) and not is_constant(v))
+        return tuple(dict.fromkeys(str(value.name) for value in read if value is not None))
 
     def unlike(self, statistics: Statistics) -> list[Join]:
         """Find the joins of unlike ranges, the worst first.
 
         Args:
-            statistics: Of what is `joined`.
+            statistics: Of the `tensors`.
         """
         found = []
         for node in self.joins:

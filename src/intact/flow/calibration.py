@@ -103,8 +103,8 @@ class Calibration:
         for members in groups.values():  # some targets calibrate a graph of their own
             begin(self.options.progress, "calibrating")
             graph = jobs[members[0]].plan.graph
-            heads = {i: _heads_of(jobs[i], given) for i in members if data is not None}
-            more = [name for each in heads.values() if each is not None for name in each.tensors]
+            heads = {i: _heads_of(jobs[i]) for i in members if data is not None}
+            more = [name for each in heads.values() if each is not None for name in each.tail.tensors]
             required = [*(n for i in members for n in needs[i]), *more]
             observed = self._observe(graph, required, data)
             sample = None if observed is None else observed.first
@@ -320,13 +320,13 @@ class _Observed(NamedTuple):
     """Some samples, to try plans on."""
 
 
-def _heads_of(job: Job, given: ScaleTable | None) -> Heads | None:
+def _heads_of(job: Job) -> Heads | None:
     """Find what there is to decide behind the last layers."""
     if not job.floats_heads:
         return None
     from intact.flow.heads import Heads  # with much else
 
-    return Heads.of(job, given)
+    return Heads.of(job)
 
 
 def given_scales(

@@ -9,10 +9,13 @@ of pixels may be all that is left of scores.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import msgspec
 
-from intact.calibrate.assign import assign, required_tensors
+from intact.calibrate.assign import assign
 from intact.calibrate.choice import Choice, Errors, FloatRuns
+from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import Join, Tail
 from intact.data.preprocess import Preprocess
@@ -23,9 +26,12 @@ from intact.graph import Graph
 from intact.graph.edit import Editor
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
+from intact.plan.topology import decoded
 
 _GAIN_DB = 1.0
 """What float must gain on the mean of the parts, dB."""
+_MORE_DB = 0.1
+"""What more nodes in float must gain beside others, dB: they need no further conversion."""
 _UNDO = "--quantize-heads undoes it"
 
 
@@ -35,25 +41,16 @@ class Heads(msgspec.Struct, frozen=True):
     Attributes:
         job: What is made.
         tail: What stands there.
-        tensors: Names of the activations whose statistics are needed to decide.
     """
 
     job: Job
     tail: Tail
-    tensors: tuple[str, ...]
 
     @staticmethod
-    def of(job: Job, given: ScaleTable | None) -> Heads | None:
+    def of(job: Job) -> Heads | None:
         """Find what there is to decide of a job; None for nothing."""
         tail = Tail.of(job.plan)
-        if tail is None:
-            return None
-        needed = dict.fromkeys(tail.joined)
-        for names in tail.candidates(tail.joins):
-            planned = _kept(job, names)
-            if planned is not None:
-                needed |= dict.fromkeys(required_tensors(planned, given))
-        return Heads(job, tail, tuple(needed))
+        return None if tail is None else Heads(job, tail)
 
     def decided(
         self, choice: Choice, statistics: Statistics, given: ScaleTable | None, threads: int
@@ -62,7 +59,7 @@ class Heads(msgspec.Struct, frozen=True):
 
         Args:
             choice: The plan with its scales, as the target's rules have it.
-            statistics: Of the tensors of this and of the job.
+            statistics: Of what the plan needs, and of the tail's tensors.
             given: Scales that need none.
             threads: Of the runtime.
 
@@ -76,18 +73,18 @@ class Heads(msgspec.Struct, frozen=True):
         judge = _Judge(self.tail, choice.runs, threads)
         first = best = judge.errors(choice.plan)
         found: tuple[str, ...] = ()
+        least = _GAIN_DB
         for names in self.tail.candidates(join.node for join in unlike):
-            planned = _kept(job, names)
-            if planned is None:
+            plan = _kept(job, names, statistics, choice.method, given)
+            if plan is None:
                 continue
-            plan = assign(planned, statistics, choice.method, given)
             errors = judge.errors(plan)
-            gains = errors.mean > best.mean + _GAIN_DB and not errors.loses(best)
+            gains = errors.mean > best.mean + least and not errors.loses(best)
             if gains and _is_held(job, plan):
-                found, best = names, errors
+                found, best, least = names, errors, _MORE_DB
         if not found:
             return job
-        return job.decoding(found, _note(found, unlike, self.tail, first, best))
+        return job.decoding(found, _note(found, unlike, first, best))
 
 
 class _Judge:
@@ -110,15 +107,22 @@ class _Judge:
         return errors
 
 
-def _kept(job: Job, names: tuple[str, ...]) -> QuantizedGraph | None:
-    """Make the plan that keeps nodes in float; None where the target has none."""
+def _kept(
+    job: Job,
+    names: tuple[str, ...],
+    statistics: Statistics,
+    method: Method,
+    given: ScaleTable | None,
+) -> QuantizedGraph | None:
+    """Make the plan with scales that keeps nodes in float; None where there is none."""
     types = {node.op_type for node in job.plan.graph.nodes}
     if types.intersection(names):
         return None  # such a name would keep all operators of that type
     try:
-        return job.keeping(names)
+        plan = assign(job.keeping(names), statistics, method, given)
     except IntactError:
         return None
+    return replace(plan, decisions={**plan.decisions, **decoded(names)})
 
 
 def _is_held(job: Job, plan: QuantizedGraph) -> bool:
@@ -131,7 +135,7 @@ def _is_held(job: Job, plan: QuantizedGraph) -> bool:
 
 
 def _note(
-    names: tuple[str, ...], unlike: list[Join], tail: Tail, before: Errors, after: Errors
+    names: tuple[str, ...], unlike: list[Join], before: Errors, after: Errors
 ) -> Note:
     """Say in one line what stays float, and what that gains."""
     was, has = before.decibels, after.decibels
