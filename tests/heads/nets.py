@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnx.utils
 import onnxruntime as ort
 from onnx import TensorProto, numpy_helper
 
@@ -29,7 +30,7 @@ CLASSES, BINS = 5, 16
 PLACES = sum(grid * grid for grid in GRIDS)
 TOP = 40
 MASKS, POINTS = 8, 4
-_WIDTH = 48
+_WIDTH, _HIDDEN = 48, 32
 _SCORES = (-4.0, 2.5)
 """Mean and deviation of logits of scores: one of twenty is above 0.5."""
 
@@ -46,63 +47,54 @@ def images(count: int, seed: int = 0) -> Floats:
 
 
 class _Detector(Layers):
-    """A builder with a backbone and scaled heads."""
+    """A builder with a backbone and heads, whose layers give what trained ones do."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed=seed)
         self.scaled: list[tuple[str, str, str, Floats, Floats]] = []
 
-    def features(self) -> list[str]:
-        """Feature maps of strides 8 and 16 of the input."""
-        x = self.input("image", ("batch", 3, SIDE, SIDE))
-        found = []
-        channels = 3
-        for width, stride in ((16, 2), (32, 2), (_WIDTH, 2), (_WIDTH, 1), (_WIDTH, 2)):
-            x = self.relu(self.convolution(x, channels, width, stride=stride))
-            channels = width
-            found.append(x)
-        return [found[3], found[4]]
-
-    def head(
+    def layer(
         self,
         x: str,
+        inputs: int,
         outputs: int,
-        mean: npt.ArrayLike,
-        deviation: npt.ArrayLike,
-        *,
-        hidden: int = 32,
+        mean: npt.ArrayLike = 0.2,
+        deviation: npt.ArrayLike = 1,
+        **given: int,
     ) -> str:
-        """Two convolutions; results have this mean and deviation, one number or one a channel."""
-        x = self.relu(self.convolution(x, _WIDTH, hidden))
-        weight = self.constant(
-            self.random.normal(size=(outputs, hidden, 1, 1)).astype(np.float32),
-            f"weight{len(self.scaled)}",
-        )
-        bias = self.constant(np.zeros(outputs, np.float32), f"bias{len(self.scaled)}")
-        x = self.node("Conv", x, weight, bias, name=f"head{len(self.scaled)}")
+        """A convolution whose results have this mean and deviation, one number or one a channel."""
+        kernel, name = given.get("kernel", 3), f"layer{len(self.scaled)}"
+        shape = outputs, inputs, kernel, kernel
+        weight = self.constant(self.random.normal(size=shape).astype(np.float32), f"{name}.weight")
+        bias = self.constant(np.zeros(outputs, np.float32), f"{name}.bias")
+        strides, pads = [given.get("stride", 1)] * 2, [kernel // 2] * 4
+        x = self.node("Conv", x, weight, bias, name=name, pads=pads, strides=strides)
         means, deviations = (
             np.broadcast_to(np.asarray(each, np.float32), outputs) for each in (mean, deviation)
         )
         self.scaled.append((x, weight, bias, means, deviations))
         return x
 
+    def features(self, maps: int = 2) -> list[str]:
+        """Feature maps of strides 8 and 16 of the input."""
+        x, channels = self.input("image", ("batch", 3, SIDE, SIDE)), 3
+        found = []
+        for width, stride in ((16, 2), (32, 2), (_WIDTH, 2), (_WIDTH, 1), (_WIDTH, 2))[: 3 + maps]:
+            x, channels = self.relu(self.layer(x, channels, width, stride=stride)), width
+            found.append(x)
+        return found[3:]
+
+    def head(self, x: str, outputs: int, mean: npt.ArrayLike, deviation: npt.ArrayLike) -> str:
+        """Two convolutions; the results have this mean and deviation."""
+        x = self.relu(self.layer(x, _WIDTH, _HIDDEN))
+        return self.layer(x, _HIDDEN, outputs, mean, deviation, kernel=1)
+
     def done(self) -> onnx.ModelProto:
-        """Build, and scale the heads."""
+        """Build, and scale the layers one after another."""
         model = self.build()
         tensors = {each.name: each for each in model.graph.initializer}
-        part = onnx.ModelProto()
-        part.CopyFrom(model)
-        del part.graph.output[:]
-        for name, *_ in self.scaled:
-            part.graph.output.append(
-                onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, None)
-            )
-        options = ort.SessionOptions()
-        options.intra_op_num_threads, options.log_severity_level = 1, 3
-        session = ort.InferenceSession(part.SerializeToString(), options)
-        names = [name for name, *_ in self.scaled]
-        found = session.run(names, {"image": images(16, seed=9)})
-        for values, (_, weight, bias, means, deviations) in zip(found, self.scaled, strict=True):
+        for name, weight, bias, means, deviations in self.scaled:
+            values = _values(model, name)
             factor = deviations / values.std((0, 2, 3))
             scaled = numpy_helper.to_array(tensors[weight]) * factor[:, None, None, None]
             tensors[weight].CopyFrom(numpy_helper.from_array(scaled.astype(np.float32), weight))
@@ -117,6 +109,19 @@ class _Detector(Layers):
     def part(self, x: str, start: int, stop: int, axis: int) -> str:
         """A slice along one axis."""
         return self.node("Slice", x, *(self.ints(each) for each in (start, stop, axis)))
+
+
+def _values(model: onnx.ModelProto, name: str) -> Floats:
+    """Run a model up to a tensor."""
+    part = onnx.ModelProto()
+    part.CopyFrom(model)
+    del part.graph.output[:]
+    part.graph.output.append(onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+    part = onnx.utils.Extractor(part).extract_model(["image"], [name])
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    session = ort.InferenceSession(part.SerializeToString(), options)
+    return np.asarray(session.run([name], {"image": images(16, seed=9)})[0])
 
 
 def _centres(grid: int) -> Floats:
@@ -255,8 +260,7 @@ def ssd() -> onnx.ModelProto:
 def centernet() -> onnx.ModelProto:
     """Peaks of a heat map, sizes and offsets: ``[batch, 40, 6]``, corners, score, class."""
     b = _Detector(12)
-    x, grid, stride = b.features()[0], GRIDS[0], STRIDES[0]
-    b.nodes = b.nodes[:-2]  # the second map is not used
+    x, grid, stride = b.features(1)[0], GRIDS[0], STRIDES[0]
     heat = b.node("Sigmoid", b.head(x, CLASSES, *_SCORES))
     size, offset = b.head(x, 2, [1.6, 1.8], [0.4, 0.5]), b.head(x, 2, 0.5, 0.2)
     peaks = b.node("MaxPool", heat, kernel_shape=[3, 3], pads=[1] * 4)

@@ -27,7 +27,6 @@ from intact.graph import (
 )
 from intact.graph.op_table import RECURRENT
 from intact.plan import QuantizedGraph
-from intact.program.lower.chains import Points, chains
 
 UNLIKE = 8.0
 """Times by which ranges differ that are called unlike: of eight bits three are lost."""
@@ -100,8 +99,13 @@ class Tail(msgspec.Struct, frozen=True):
     @staticmethod
     def of(plan: QuantizedGraph) -> Tail | None:
         """Find it; None where it neither joins nor decodes, or nothing of it is quantized."""
-        nodes = tuple(_behind_layers(plan))
-        joins = tuple(n for n in nodes if n.op_type == "Concat" and _is_join(plan, n))
+        if not any(_is_join(plan, n) or _decodes(n) for n in _behind_layers(plan, set())):
+            return None
+        from intact.program.lower.chains import Points, chains  # with much else
+
+        fused = {n for chain in chains(plan, Points.of(plan)) if _has_layer(chain) for n in chain}
+        nodes = tuple(_behind_layers(plan, fused))
+        joins = tuple(n for n in nodes if _is_join(plan, n))
         decoders = tuple(n for n in nodes if _decodes(n))
         if not (joins or decoders) or not any(plan.is_quantized(node) for node in nodes):
             return None
@@ -164,18 +168,24 @@ class Tail(msgspec.Struct, frozen=True):
         return layers == 0 or sum(_results(node) for node in kept) <= _CHEAP * layers
 
 
-def _behind_layers(plan: QuantizedGraph) -> Iterator[ir.Node]:
-    """Yield the nodes of which all that is computed reaches outputs without another layer."""
-    layers = {node for node in plan.graph.nodes if _is_layer(node)}
-    for chain in chains(plan, Points.of(plan)):
-        if layers.intersection(chain):
-            layers.update(chain)  # what is fused with a layer costs nothing as integers
+def _behind_layers(plan: QuantizedGraph, fused: Collection[ir.Node]) -> Iterator[ir.Node]:
+    """Yield the nodes of which all that is computed reaches outputs without another layer.
+
+    Args:
+        plan: The plan.
+        fused: What is computed inside a layer, and costs nothing as integers.
+    """
     behind: set[ir.Node] = set()
     for node in reversed(plan.graph.nodes):
         readers = [reader for value in node.outputs for reader, _ in plan.graph.consumers(value)]
-        if node not in layers and all(reader in behind for reader in readers):
+        is_layer = node in fused or _is_layer(node)
+        if not is_layer and all(reader in behind for reader in readers):
             behind.add(node)
     return (node for node in plan.graph.nodes if node in behind)
+
+
+def _has_layer(chain: Iterable[ir.Node]) -> bool:
+    return any(_is_layer(node) for node in chain)
 
 
 def _is_layer(node: ir.Node) -> bool:
@@ -206,7 +216,8 @@ def _decodes(node: ir.Node) -> bool:
 
 
 def _is_join(plan: QuantizedGraph, node: ir.Node) -> bool:
-    return plan.is_quantized(node) and len(set(_computed(node))) > 1
+    joins = node.op_type == "Concat" and len(set(_computed(node))) > 1
+    return joins and plan.is_quantized(node)
 
 
 def _computed(node: ir.Node) -> list[str]:

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 _SMALL = 1 << 26
 """Bytes of weights of which several copies in memory do not matter."""
+_DECODING = frozenset(("Concat", "Exp", "NonMaxSuppression", "Softmax", "TopK"))
+"""Operators without which nothing decodes behind the last layers."""
 _BATCH = 4
 """Samples that plans are tried on at once: the floats of a runtime may change with it."""
 
@@ -322,7 +324,8 @@ class _Observed(NamedTuple):
 
 def _heads_of(job: Job) -> Heads | None:
     """Find what there is to decide behind the last layers."""
-    if not job.floats_heads:
+    types = {node.op_type for node in job.plan.graph.nodes}
+    if not job.floats_heads or not types & _DECODING:
         return None
     from intact.flow.heads import Heads  # with much else
 
