@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -148,10 +149,10 @@ def yolo_v5() -> onnx.ModelProto:
     b = _Detector(5)
     width = 5 + CLASSES
     mean = [0, 0, 0, 0, -3, *[-2] * CLASSES] * 3
-    deviation = [0.6, 0.6, 0.4, 0.4, 3, *[2.5] * CLASSES] * 3
+    deviation = [0.5, 0.5, 0.3, 0.3, 3, *[2.5] * CLASSES] * 3
     outputs = []
-    for x, grid, stride, anchors in zip(b.features(), GRIDS, STRIDES, _ANCHORS, strict=True):
-        x = b.head(x, 3 * width, mean, deviation)
+    for features, grid, stride, anchors in zip(b.features(), GRIDS, STRIDES, _ANCHORS, strict=True):
+        x = b.head(features, 3 * width, mean, deviation)
         x = b.node("Reshape", x, b.ints(0, 3, width, grid, grid))
         x = b.node("Sigmoid", b.node("Transpose", x, perm=[0, 1, 3, 4, 2]))
         xy, wh, rest = b.split(x, (2, 2, 1 + CLASSES), 4)
@@ -180,8 +181,8 @@ def _distances(b: _Detector, more: Sequence[tuple[int, Any, Any]] = ()) -> list[
     for x in b.features():
         parts = [b.head(x, 4 * BINS, mean, 0.8), b.head(x, CLASSES, *_SCORES)]
         parts += [b.head(x, *each) for each in more]
-        x = b.node("Concat", *parts, axis=1)
-        joined.append(b.node("Reshape", x, b.ints(0, sum(widths), -1)))
+        every = b.node("Concat", *parts, axis=1)
+        joined.append(b.node("Reshape", every, b.ints(0, sum(widths), -1)))
     return b.split(b.node("Concat", *joined, axis=2), widths, 1)
 
 
@@ -202,7 +203,7 @@ def _corners(b: _Detector, bins: str, *, as_centres: bool) -> str:
 
 
 def yolo_v8() -> onnx.ModelProto:
-    """No anchors: expectation over bins; boxes and scores joined, ``[batch, 4 + classes, places]``."""
+    """No anchors: expectation over bins; boxes and scores joined, ``[batch, 4 + classes, n]``."""
     b = _Detector(8)
     bins, scores = _distances(b)
     boxes = _corners(b, bins, as_centres=True)
@@ -211,12 +212,19 @@ def yolo_v8() -> onnx.ModelProto:
     return b.done()
 
 
-def yolo_v10() -> onnx.ModelProto:
-    """The best places are chosen in the graph: ``[batch, 40, 6]``, corners, score, class."""
+def yolo_v10(*, dense: bool = False) -> onnx.ModelProto:
+    """The best places are chosen in the graph: ``[batch, 40, 6]``, corners, score, class.
+
+    If it is dense, all are given: ``[batch, places, 4 + classes]``.
+    """
     b = _Detector(10)
     bins, scores = _distances(b)
     boxes = b.node("Transpose", _corners(b, bins, as_centres=False), perm=[0, 2, 1])
     scores = b.node("Transpose", b.node("Sigmoid", scores), perm=[0, 2, 1])
+    if dense:
+        b.node("Concat", boxes, scores, axis=2, out="detections")
+        b.output("detections", ("batch", PLACES, 4 + CLASSES))
+        return b.done()
     best = b.node("ReduceMax", scores, axes=[2], keepdims=0)
     b.nodes.append(
         onnx.helper.make_node("TopK", [best, b.ints(TOP)], ["best", "at"], name="top", axis=1)
@@ -236,11 +244,11 @@ def ssd() -> onnx.ModelProto:
     b = _Detector(3)
     boxes, scores, anchors = [], [], []
     for x, grid, stride in zip(b.features(), GRIDS, STRIDES, strict=True):
-        moved = b.head(x, 8, [0, 0, 0, 0] * 2, [1.5, 1.5, 1, 1] * 2)
+        moved = b.head(x, 8, [0, 0, 0, 0] * 2, [1, 1, 0.8, 0.8] * 2)
         logits = b.head(x, 2 * (CLASSES + 1), [5, *[0] * CLASSES] * 2, 2.5)
         for each, found, width in ((moved, boxes, 4), (logits, scores, CLASSES + 1)):
-            each = b.node("Transpose", each, perm=[0, 2, 3, 1])
-            found.append(b.node("Reshape", each, b.ints(0, -1, width)))
+            last = b.node("Transpose", each, perm=[0, 2, 3, 1])
+            found.append(b.node("Reshape", last, b.ints(0, -1, width)))
         centres = np.repeat(_centres(grid).T * stride, 2, axis=0)
         sizes = np.tile([[1.2 * stride, 1.5 * stride], [2 * stride, 1.3 * stride]], (grid**2, 1))
         anchors.append(np.concatenate([centres, sizes], axis=1))
@@ -257,34 +265,41 @@ def ssd() -> onnx.ModelProto:
     return b.done()
 
 
-def centernet() -> onnx.ModelProto:
-    """Peaks of a heat map, sizes and offsets: ``[batch, 40, 6]``, corners, score, class."""
+def centernet(*, dense: bool = False) -> onnx.ModelProto:
+    """Peaks of a heat map, sizes and offsets: ``[batch, 40, 6]``, corners, score, class.
+
+    If it is dense, all places are given: ``[batch, 4 + classes, places]``.
+    """
     b = _Detector(12)
     x, grid, stride = b.features(1)[0], GRIDS[0], STRIDES[0]
     heat = b.node("Sigmoid", b.head(x, CLASSES, *_SCORES))
-    size, offset = b.head(x, 2, [1.6, 1.8], [0.4, 0.5]), b.head(x, 2, 0.5, 0.2)
+    size, offset = b.head(x, 2, [1.6, 1.8], [0.3, 0.35]), b.head(x, 2, 0.5, 0.15)
     peaks = b.node("MaxPool", heat, kernel_shape=[3, 3], pads=[1] * 4)
+    corner = b.number(_centres(grid)[None] - 0.5)
+    middle, half = (b.node("Reshape", each, b.ints(0, 2, grid * grid)) for each in (offset, size))
+    middle = b.node("Mul", b.node("Add", middle, corner), b.scalar(stride))
+    half = b.node("Mul", half, b.scalar(stride / 2))
+    ends = b.node("Sub", middle, half), b.node("Add", middle, half)
+    boxes = b.node("Concat", *ends, axis=1)
+    if dense:
+        scores = b.node("Reshape", heat, b.ints(0, CLASSES, grid * grid))
+        b.nodes = [node for node in b.nodes if node.op_type != "MaxPool"]
+        b.node("Concat", boxes, scores, axis=1, out="detections")
+        b.output("detections", ("batch", 4 + CLASSES, grid * grid))
+        return b.done()
     kept = b.node("Cast", b.node("Equal", heat, peaks), to=TensorProto.FLOAT)
     flat = b.node("Reshape", b.node("Mul", heat, kept), b.ints(0, CLASSES, grid * grid))
     best = b.node("ReduceMax", flat, axes=[1], keepdims=0)
     b.nodes.append(
         onnx.helper.make_node("TopK", [best, b.ints(TOP)], ["best", "at"], name="top", axis=1)
     )
-    label = b.node("ArgMax", flat, axis=1, keepdims=0)
-    label = b.node("GatherElements", label, "at", axis=1)
+    label = b.node("GatherElements", b.node("ArgMax", flat, axis=1, keepdims=0), "at", axis=1)
     label = b.node("Cast", b.node("Unsqueeze", label, b.ints(2)), to=TensorProto.FLOAT)
-    chosen = b.node("Tile", b.node("Unsqueeze", "at", b.ints(2)), b.ints(1, 1, 2))
-    places = []
-    for each, more in ((offset, _centres(grid).T[None] - 0.5), (size, None)):
-        each = b.node("Reshape", each, b.ints(0, 2, grid * grid))
-        each = b.node("Transpose", each, perm=[0, 2, 1])
-        each = each if more is None else b.node("Add", each, b.number(more))
-        each = b.node("Mul", each, b.scalar(stride))
-        places.append(b.node("GatherElements", each, chosen, axis=1))
-    half = b.node("Mul", places[1], b.scalar(0.5))
-    first, second = b.node("Sub", places[0], half), b.node("Add", places[0], half)
+    chosen = b.node("Tile", b.node("Unsqueeze", "at", b.ints(2)), b.ints(1, 1, 4))
+    boxes = b.node("Transpose", boxes, perm=[0, 2, 1])
+    boxes = b.node("GatherElements", boxes, chosen, axis=1)
     score = b.node("Unsqueeze", "best", b.ints(2))
-    b.node("Concat", first, second, score, label, axis=2, out="detections")
+    b.node("Concat", boxes, score, label, axis=2, out="detections")
     b.output("detections", ("batch", TOP, 6))
     return b.done()
 
@@ -347,4 +362,8 @@ FAMILIES = {
     "centernet": Family(centernet, "chosen", corners=True),
     "keypoints": Family(keypoints, "channels"),
     "segmentation": Family(segmentation, "channels"),
+    "yolo_v10_dense": Family(partial(yolo_v10, dense=True), "places", corners=True),
+    "centernet_dense": Family(partial(centernet, dense=True), "channels", corners=True),
 }
+CHOOSING = {"yolo_v10": "yolo_v10_dense", "centernet": "centernet_dense"}
+"""Families that choose in the graph, which some runtimes cannot, and what those get instead."""

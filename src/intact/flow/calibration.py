@@ -106,7 +106,9 @@ class Calibration:
             begin(self.options.progress, "calibrating")
             graph = jobs[members[0]].plan.graph
             heads = {i: _heads_of(jobs[i]) for i in members if data is not None}
-            more = [name for each in heads.values() if each is not None for name in each.tail.tensors]
+            more = [
+                name for each in heads.values() if each is not None for name in each.tail.tensors
+            ]
             required = [*(n for i in members for n in needs[i]), *more]
             observed = self._observe(graph, required, data)
             sample = None if observed is None else observed.first

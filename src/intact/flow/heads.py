@@ -134,18 +134,16 @@ def _is_held(job: Job, plan: QuantizedGraph) -> bool:
     return True
 
 
-def _note(
-    names: tuple[str, ...], unlike: list[Join], before: Errors, after: Errors
-) -> Note:
+def _note(names: tuple[str, ...], unlike: list[Join], before: Errors, after: Errors) -> Note:
     """Say in one line what stays float, and what that gains."""
     was, has = before.decibels, after.decibels
     most = max((n for n in was if n in has), key=lambda name: has[name] - was[name])
     joins = [join for join in unlike if str(join.node.name) in names]
     why = f"{joins[0]}" if joins else "decodes what the last layers say"
-    more = f" and {len(names) - 1} node(s) beside it" if len(names) > 1 else ""
+    more = f" and {len(names) - 1} node(s) around it stay" if len(names) > 1 else " stays"
     node = str(joins[0].node.name) if joins else names[0]
     message = (
-        f"{why}: it{more} stay(s) float, which gives {most!r} {has[most]:.1f} dB of signal to "
-        f"noise instead of {was[most]:.1f}"
+        f"{why}: it{more} float, and {most!r} has {has[most]:.1f} dB of signal to noise instead "
+        f"of {was[most]:.1f}"
     )
     return Note(NoteKind.HEAD, node, message, _UNDO)
