@@ -149,7 +149,7 @@ def yolo_v5() -> onnx.ModelProto:
     b = _Detector(5)
     width = 5 + CLASSES
     mean = [0, 0, 0, 0, -3, *[-2] * CLASSES] * 3
-    deviation = [0.5, 0.5, 0.3, 0.3, 3, *[2.5] * CLASSES] * 3
+    deviation = [0.4, 0.4, 0.25, 0.25, 2.5, *[2.2] * CLASSES] * 3
     outputs = []
     for features, grid, stride, anchors in zip(b.features(), GRIDS, STRIDES, _ANCHORS, strict=True):
         x = b.head(features, 3 * width, mean, deviation)
@@ -245,7 +245,7 @@ def ssd() -> onnx.ModelProto:
     boxes, scores, anchors = [], [], []
     for x, grid, stride in zip(b.features(), GRIDS, STRIDES, strict=True):
         moved = b.head(x, 8, [0, 0, 0, 0] * 2, [1, 1, 0.8, 0.8] * 2)
-        logits = b.head(x, 2 * (CLASSES + 1), [5, *[0] * CLASSES] * 2, 2.5)
+        logits = b.head(x, 2 * (CLASSES + 1), [4, *[0] * CLASSES] * 2, 2)
         for each, found, width in ((moved, boxes, 4), (logits, scores, CLASSES + 1)):
             last = b.node("Transpose", each, perm=[0, 2, 3, 1])
             found.append(b.node("Reshape", last, b.ints(0, -1, width)))

@@ -159,8 +159,16 @@ def results_for(
             )
             notes = () if drawn is None else drawn.notes
             plan = plan.with_notes((*notes, *models.notes, *passes.notes))
-            floats_heads = not options.quantize_heads
-            jobs.append(Job(plan, methods, deployment, keeping, passes.requests, floats_heads))
+            jobs.append(
+                Job(
+                    plan,
+                    methods,
+                    deployment,
+                    keeping,
+                    passes.requests,
+                    floats_heads=not options.quantize_heads,
+                )
+            )
     compared = original_of(options.model, threads=options.threads)
     count = 0 if drawn is None else drawn.count
     calibration = Calibration(options, preprocess, compared, drawn=count)
