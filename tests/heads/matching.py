@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from tests.heads.nets import CLASSES, Family
+from tests.heads.nets import Family
 
 Floats = npt.NDArray[np.float64]
 
@@ -63,9 +63,11 @@ def boxes_of(family: Family, output: npt.NDArray[Any]) -> list[Boxes]:
             found.append(Boxes(corners, each[:, 4], np.rint(each[:, 5]).astype(np.int64)))
             continue
         start = 5 if family.objectness else 4
-        scores = each[:, start : start + CLASSES] * (each[:, 4:5] if family.objectness else 1)
-        classes = np.tile(np.arange(CLASSES), len(each))
-        found.append(Boxes(np.repeat(corners, CLASSES, axis=0), scores.ravel(), classes))
+        scores = each[:, start : start + family.classes] * (
+            each[:, 4:5] if family.objectness else 1
+        )
+        classes = np.tile(np.arange(family.classes), len(each))
+        found.append(Boxes(np.repeat(corners, family.classes, axis=0), scores.ravel(), classes))
     return found
 
 

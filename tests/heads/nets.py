@@ -346,12 +346,14 @@ class Family:
             (rows of corners, score and class).
         corners: Whether boxes are corners, and not centre and size.
         objectness: Whether a score of any object is multiplied with those of classes.
+        classes: Number of classes.
     """
 
     build: Callable[[], onnx.ModelProto]
     layout: str
     corners: bool = False
     objectness: bool = False
+    classes: int = CLASSES
 
 
 FAMILIES = {

@@ -19,7 +19,8 @@ from intact.plan import NoteKind
 from tests.heads.matching import matched
 from tests.heads.nets import FAMILIES, Family, images
 
-MATCHED = 0.98
+MATCHED = 0.96
+"""Of some hundred boxes; of more it is 0.98 (`benchmarks/heads.py`)."""
 _TESTED = 6
 
 

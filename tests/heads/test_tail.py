@@ -10,9 +10,8 @@ import pytest
 
 from intact.calibrate.collect import collect
 from intact.calibrate.tail import Tail
-from intact.data.stream import Samples
-from intact.graph import Graph
-from intact.graph.normalization import normalize
+from intact.data.sources import open_samples
+from intact.graph import normalize
 from intact.plan import QuantizedGraph, build_plan
 from intact.targets import load_target
 from tests.gallery import vision
@@ -22,11 +21,7 @@ from tests.heads.nets import FAMILIES
 
 def planned(model: onnx.ModelProto, target: str = "tflite") -> QuantizedGraph:
     """Plan a model for a target."""
-    from intact.flow.sources import FloatSource, open_source
-
-    source = open_source(model)
-    assert isinstance(source, FloatSource)
-    return build_plan(Graph(normalize(source.model).model), load_target(target))
+    return build_plan(normalize(model), load_target(target))
 
 
 @pytest.mark.parametrize("build", [vision.densenet, vision.inception, vision.mobilenet_v3])
@@ -67,7 +62,7 @@ def test_unlike_joins_are_found_from_statistics() -> None:
     tail = Tail.of(plan)
     assert tail is not None
     feeds = {"image": np.asarray(nets.images(4), np.float32)}
-    statistics = collect(plan.graph, Samples.of(feeds, plan.graph), tail.tensors)
+    statistics = collect(plan.graph, open_samples(feeds, plan.graph), tail.tensors)
     worst, *_ = tail.unlike(statistics)
     assert worst.node.name == "Concat_detections"
     assert worst.reach[1] > 100 > 1 >= worst.reach[0]

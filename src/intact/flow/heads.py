@@ -29,8 +29,8 @@ from intact.plan.given_scales import ScaleTable
 from intact.plan.topology import decoded
 
 _GAIN_DB = 1.0
-"""What float must gain on the mean of the parts, dB."""
-_MORE_DB = 0.1
+"""What float must gain on some part, dB."""
+_MORE_DB = 0.3
 """What more nodes in float must gain beside others, dB: they need no further conversion."""
 _UNDO = "--quantize-heads undoes it"
 
@@ -64,8 +64,8 @@ class Heads(msgspec.Struct, frozen=True):
             threads: Of the runtime.
 
         Returns:
-            The job itself where nothing gains 1 dB on the mean of the parts without a loss, or
-            where the target's formats cannot hold it.
+            The job itself where nothing gains 1 dB on some part without a loss on another, or where
+            the target's formats cannot hold it.
         """
         job, unlike = self.job, self.tail.unlike(statistics)
         if not unlike and not self.tail.decoders:
@@ -79,8 +79,8 @@ class Heads(msgspec.Struct, frozen=True):
             if plan is None:
                 continue
             errors = judge.errors(plan)
-            gains = errors.mean > best.mean + least and not errors.loses(best)
-            if gains and _is_held(job, plan):
+            gain = max(_gains(best, errors).values(), default=0.0)
+            if gain > least and not errors.loses(best) and _is_held(job, plan):
                 found, best, least = names, errors, _MORE_DB
         if not found:
             return job
@@ -134,10 +134,16 @@ def _is_held(job: Job, plan: QuantizedGraph) -> bool:
     return True
 
 
+def _gains(before: Errors, after: Errors) -> dict[str, float]:
+    """Return what each part has gained, dB."""
+    was, has = before.decibels, after.decibels
+    return {name: has[name] - was[name] for name in was if name in has}
+
+
 def _note(names: tuple[str, ...], unlike: list[Join], before: Errors, after: Errors) -> Note:
     """Say in one line what stays float, and what that gains."""
-    was, has = before.decibels, after.decibels
-    most = max((n for n in was if n in has), key=lambda name: has[name] - was[name])
+    was, has, gains = before.decibels, after.decibels, _gains(before, after)
+    most = max(gains, key=lambda name: gains[name])
     joins = [join for join in unlike if str(join.node.name) in names]
     why = f"{joins[0]}" if joins else "decodes what the last layers say"
     more = f" and {len(names) - 1} node(s) around it stay" if len(names) > 1 else " stays"
