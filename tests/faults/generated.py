@@ -255,7 +255,7 @@ FAULTS: tuple[Case, ...] = (
     Case(
         "boxes-and-scores",
         "unlike_ranges",
-        _varied(nets.unlike, 640, 1, *TFLITE, *FLOAT_IO),
+        _varied(nets.unlike, 640, 1, *TFLITE, *FLOAT_IO, "--quantize-heads"),
         loss=15,
     ),
     Case("one-scale", "per_tensor_weights", by_target(_steep, PER_TENSOR), loss=10),

@@ -43,6 +43,8 @@ class Simulator:
             activations from the caller (see ``teacher_inputs``), so that an error in one layer does
             not affect the next.
         switched: Quantizers can be disabled, which costs time.
+        tensors: Names of further activations that are returned with the outputs, as their readers
+            get them.
 
     Raises:
         PlanError: The plan has ends without a scale.
@@ -60,10 +62,12 @@ class Simulator:
         threads: int = 0,
         teacher_forced: bool = False,
         switched: bool = False,
+        tensors: Sequence[str] = (),
     ) -> None:
         refuse_unready(plan)
         editor = Editor(plan.graph.model)
         self.outputs = tuple(str(value.name) for value in plan.graph.outputs)
+        shown = {name: editor.value(name) for name in tensors if name not in self.outputs}
         self.points: dict[TensorEnd, QuantPoint] = {}
         self.teacher_inputs: dict[TensorEnd, str] = {}
         self._parameters: dict[TensorEnd, QuantizerInputs] = {}
@@ -73,6 +77,12 @@ class Simulator:
                 _bake(editor, point)
             elif not point.is_passed_on:
                 self._add(editor, point, teacher_forced, switched)
+                name = str(point.value.name)
+                if name in shown:
+                    shown[name] = editor.value(self._results[point.end])
+        results = editor.model.graph.outputs
+        results.extend(value for value in shown.values() if not any(value is r for r in results))
+        self._tensors = {name: str(value.name) for name, value in shown.items()}
         self._session = make_session(editor.finish(), threads=threads, fuses_quantizers=False)
 
     def _add(self, editor: Editor, point: QuantPoint, teacher_forced: bool, switched: bool) -> None:
@@ -115,7 +125,8 @@ class Simulator:
             disabled: Points that do not quantize, if the simulator is ``switched``.
 
         Returns:
-            The graph's outputs by name, and the observed values (float32, fake-quantized).
+            The graph's outputs and the further tensors by name, and the observed values (float32,
+            fake-quantized).
 
         Raises:
             PlanError: ``plan`` has no config or scale for a point, or one with another rounding or
@@ -133,10 +144,11 @@ class Simulator:
             if plan is not None:
                 config = _recalibrated(plan, end, config)
             full |= parameters.feeds(config, enabled=end not in disabled)
-        names = [*self.outputs, *(self._results[end] for end in observe)]
+        returned = {**{name: name for name in self.outputs}, **self._tensors}
+        names = [*returned.values(), *(self._results[end] for end in observe)]
         arrays = run_session(self._session, full, names)
-        count = len(self.outputs)
-        return dict(zip(self.outputs, arrays, strict=False)), dict(
+        count = len(returned)
+        return dict(zip(returned, arrays, strict=False)), dict(
             zip(observe, arrays[count:], strict=True)
         )
 

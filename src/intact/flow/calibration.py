@@ -8,13 +8,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from intact.calibrate.assign import Method, assign, required_tensors
+from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
@@ -28,19 +27,18 @@ from intact.data.stream import AGAIN, Samples
 from intact.errors import UsageError
 from intact.flow.first_run import draw_sample, run_once
 from intact.flow.improvement import Improver, Scaled
+from intact.flow.job import Job
 from intact.flow.loss import Loss, find_loss
 from intact.flow.original import Compared, Original
 from intact.flow.quick_findings import plan_signs, preprocessing_signs
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result
 from intact.flow.samples import open_fed
-from intact.formats.base.format import Io
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
-from intact.formats.registry import ONNX_QDQ, export
+from intact.formats.registry import ONNX_QDQ
 from intact.formats.scales import read_scales
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
-from intact.improve.passes import Request
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
@@ -48,84 +46,15 @@ from intact.recipe.groups import CalibrationOptions, SpeedOptions
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.flow.fastest.choice import Fastest
+    from intact.flow.heads import Heads
     from intact.recipe.groups import DataSource, ScaleSource
 
 _SMALL = 1 << 26
 """Bytes of weights of which several copies in memory do not matter."""
+_DECODING = frozenset(("Concat", "Exp", "NonMaxSuppression", "Softmax", "TopK"))
+"""Operators without which nothing decodes behind the last layers."""
 _BATCH = 4
 """Samples that plans are tried on at once: the floats of a runtime may change with it."""
-
-
-class Deployment(msgspec.Struct, frozen=True):
-    """What is written of a plan.
-
-    Attributes:
-        formats: At least one.
-        io: What the ends of a file hold, where the format leaves a choice.
-    """
-
-    formats: tuple[str, ...]
-    io: Io = Io.INT8
-
-    def result(
-        self,
-        plan: QuantizedGraph,
-        statistics: Statistics | None,
-        preprocess: Preprocess,
-        notes: tuple[Note, ...] = (),
-    ) -> Result:
-        """Write a calibrated plan, and say in it as what."""
-        named = plan.provenance.written(self.formats, self.io.value)
-        plan = replace(plan, provenance=named)
-        exports = export(plan, self.formats, self.io)
-        notes += tuple(note for exported in exports.values() for note in exported.notes)
-        return Result(plan.with_notes(notes), statistics, exports, preprocess)
-
-    def again(self, result: Result) -> Result:
-        """Write the plan of a result anew; what was noted of its formats is left behind."""
-        plan = result.plan
-        notes = tuple(note for note in plan.notes if note.kind is not NoteKind.EXPORT)
-        return self.result(replace(plan, notes=notes), result.statistics, result.preprocess)
-
-
-class Keeping(Protocol):
-    """Makes a plan without scales that keeps nodes in float."""
-
-    def __call__(self, names: Sequence[str], graph: Graph | None = None) -> QuantizedGraph:
-        """Make it.
-
-        Args:
-            names: Of nodes to keep in float.
-            graph: Another graph with the same nodes; None for the one that was given.
-        """
-
-
-class Job(msgspec.Struct, frozen=True):
-    """What is made for one target.
-
-    Attributes:
-        plan: Without scales.
-        methods: How scales follow from statistics: the preferred method, and others to choose from.
-        deployment: What is written.
-        keeping: Makes the plan again with these nodes in float too.
-        requests: The improvement passes.
-    """
-
-    plan: QuantizedGraph
-    methods: Sequence[Method]
-    deployment: Deployment
-    keeping: Keeping
-    requests: Sequence[Request] = ()
-
-    def on(self, graph: Graph) -> Job:
-        """Return the job for a graph that a rewrite made."""
-        plan = self.keeping((), graph)
-        notes = tuple(note for note in self.plan.notes if note not in plan.notes)
-
-        def keeping(names: Sequence[str], other: Graph | None = None) -> QuantizedGraph:
-            return self.keeping(names, graph if other is None else other)
-
-        return msgspec.structs.replace(self, plan=plan.with_notes(notes), keeping=keeping)
 
 
 @dataclass(frozen=True)
@@ -167,6 +96,7 @@ class Calibration:
         """
         refusals = refusals or Refusals(collects=False)
         start = time.perf_counter()
+        jobs = list(jobs)
         needs = [required_tensors(job.plan, given) for job in jobs]
         self._refuse_data(jobs, data, needed=given is None and any(needs))
         groups: dict[int, list[int]] = {}
@@ -182,7 +112,12 @@ class Calibration:
         for members in groups.values():  # some targets calibrate a graph of their own
             begin(self.options.progress, "calibrating")
             graph = jobs[members[0]].plan.graph
-            observed = self._observe(graph, [n for i in members for n in needs[i]], data)
+            heads = {i: _heads_of(jobs[i]) for i in members if data is not None}
+            more = [
+                name for each in heads.values() if each is not None for name in each.tail.tensors
+            ]
+            required = [*(n for i in members for n in needs[i]), *more]
+            observed = self._observe(graph, required, data)
             sample = None if observed is None else observed.first
             comparing: Future[Compared] | None = None
             with ThreadPoolExecutor(1) as pool:
@@ -195,6 +130,7 @@ class Calibration:
                     made: Scaled | None = None
                     with refusals.of(name):
                         made = self._scaled(job, needs[index], observed, given)
+                        job, made = self._decoded(heads.get(index), job, made, observed)
                     if made is None:
                         continue
                     sample = draw_sample(made.plan, made.statistics) if sample is None else sample
@@ -284,6 +220,19 @@ class Calibration:
             return own, scaled, found
         needs = required_tensors(own.plan, given)
         return own, self._scaled(own, needs, observed, given), found
+
+    def _decoded(
+        self, heads: Heads | None, job: Job, scaled: Scaled, observed: _Observed | None
+    ) -> tuple[Job, Scaled]:
+        """Keep decoding in float where that loses less."""
+        if heads is None or scaled.choice is None or observed is None:
+            return job, scaled
+        begin(self.options.progress, f"choosing what decodes in float for {job.plan.target.name}")
+        given, threads = scaled.given, self.options.threads
+        found = heads.decided(scaled.choice, observed.statistics, given, threads)
+        if found is job:
+            return job, scaled
+        return found, self._scaled(found, required_tensors(found.plan, given), observed, given)
 
     def _loss(self, job: Job, scaled: Scaled) -> Loss | None:
         """Find what a plan loses, where that is much."""
@@ -444,6 +393,16 @@ class _Observed(NamedTuple):
                 remedy="leave it out",
             )
         return feeds
+
+
+def _heads_of(job: Job) -> Heads | None:
+    """Find what there is to decide behind the last layers."""
+    types = {node.op_type for node in job.plan.graph.nodes}
+    if not job.floats_heads or not types & _DECODING:
+        return None
+    from intact.flow.heads import Heads  # with much else
+
+    return Heads.of(job)
 
 
 def given_scales(

@@ -13,15 +13,10 @@ from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
 from intact.data.progress import begin
 from intact.errors import ModelError, UsageError
-from intact.flow.calibration import (
-    Calibration,
-    Deployment,
-    Job,
-    Keeping,
-    given_scales,
-)
+from intact.flow.calibration import Calibration, given_scales
 from intact.flow.first_run import run_once
 from intact.flow.improvement import chosen
+from intact.flow.job import Deployment, Job, Keeping
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result, Results, check_output, save_several
 from intact.flow.shapes import shaped
@@ -165,7 +160,16 @@ def results_for(
             )
             notes = () if drawn is None else drawn.notes
             plan = plan.with_notes((*notes, *models.notes, *passes.notes))
-            jobs.append(Job(plan, methods, deployment, keeping, passes.requests))
+            jobs.append(
+                Job(
+                    plan,
+                    methods,
+                    deployment,
+                    keeping,
+                    passes.requests,
+                    floats_heads=not options.quantize_heads,
+                )
+            )
     compared = original_of(options.model, threads=options.threads)
     count = 0 if drawn is None else drawn.count
     speed = options if options.fastest else None

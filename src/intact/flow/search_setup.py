@@ -16,7 +16,7 @@ from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.errors import UsageError, nearest
-from intact.flow.calibration import Deployment
+from intact.flow.job import Deployment
 from intact.flow.latency import latencies
 from intact.flow.result import Result, check_output
 from intact.flow.samples import open_fed

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from intact.errors import UsageError
-from intact.flow.calibration import Deployment
+from intact.flow.job import Deployment
 from intact.flow.original import Original
 from intact.flow.result import PLAN, Result, refuse_several
 from intact.formats.base.format import FloatSource, Io, QuantizedSource

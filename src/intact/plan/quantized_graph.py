@@ -97,6 +97,7 @@ class NoteKind(StrEnum):
     WIDTH = "width"
     REWRITE = "rewrite"
     SPEED = "speed"
+    HEAD = "head"
 
 
 class Note(msgspec.Struct, frozen=True, order=True):

@@ -8,6 +8,8 @@ float stays float, since quantizing it would only add an error.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx_ir as ir
 
 from intact.graph import (
@@ -26,6 +28,7 @@ from intact.plan.quantized_graph import Decision
 from intact.targets import DType, OpRule, Target
 
 _ASKED = "kept float as asked (--keep-float "
+_DECODED = "decoded in float, which loses less (--quantize-heads undoes it for "
 _WEIGHTS_ONLY = "weights only: "
 
 
@@ -63,8 +66,20 @@ def kept_float_entry(decision: Decision) -> str | None:
     >>> kept_float_entry(Decision(False, "kept float as asked (--keep-float conv(1))"))
     'conv(1)'
     """
-    is_asked = not decision.quantized and decision.reason.startswith(_ASKED)
-    return decision.reason[len(_ASKED) : -1] if is_asked else None
+    for reason in (_ASKED, _DECODED):
+        if not decision.quantized and decision.reason.startswith(reason):
+            return decision.reason[len(reason) : -1]
+    return None
+
+
+def decoded(names: Iterable[str]) -> dict[str, Decision]:
+    """Return the decisions about nodes that decode what a network says, and stay float for that."""
+    return {name: Decision(False, f"{_DECODED}{name})") for name in names}
+
+
+def is_decoded(decision: Decision) -> bool:
+    """Tell whether a node decodes what a network says, and stays float for that."""
+    return not decision.quantized and decision.reason.startswith(_DECODED)
 
 
 def has_weights_only(decision: Decision) -> bool:

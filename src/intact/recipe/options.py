@@ -120,6 +120,13 @@ class QuantizationOptions(
         True,
         "Let operators pass the scale of their output to their input, on targets that do so.",
     )
+    quantize_heads: bool = option(
+        Flag(),
+        False,
+        "Compute with integers behind the last layers too, as far as the target does: the decoding "
+        "of boxes, and joins of unlike ranges, which stay float where that loses less (see "
+        "docs/heads.md).",
+    )
     allow_empty: bool = option(
         Flag(), False, "Accept a model of which the target quantizes nothing."
     )

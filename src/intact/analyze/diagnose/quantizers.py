@@ -42,6 +42,8 @@ WIDEN = Remedy(options={"method": "minmax", "method_options": None, "scales": No
 _NO_TAIL = Remedy(
     options={"method": "percentile", "method_options": {"percentile": 99.99}, "scales": None}
 )
+_FLOAT_HEADS = Remedy(options={"quantize_heads": None})
+"""What `quantize` does by itself where a join of unlike ranges leads to the outputs."""
 _STEPS = 2.0
 """Steps that a channel has at least, to be more than rounded away."""
 
@@ -210,21 +212,21 @@ class _Seen(msgspec.Struct, frozen=True):
 def _of_tensor(point: QuantPoint, values: npt.NDArray[Any], part: float, heard: str) -> Finding:
     """Name what is wrong with the activation that costs most, by its values."""
     seen = _Seen.of(point, values)
-    cause, why, remedy = next(found for check in _CHECKS if (found := check(seen)) is not None)
+    cause, why, remedies = next(found for check in _CHECKS if (found := check(seen)) is not None)
     name = str(point.value.name)
     share = f"quantizing activations makes {100 * part:.0f} % {heard}, most at tensor {name!r}: "
     node = point.end.node
-    return Finding(cause, share + why, part, node=node, tensor=name, remedies=(remedy,))
+    return Finding(cause, share + why, part, node=node, tensor=name, remedies=remedies)
 
 
-_Named = tuple[str, str, Remedy]
-"""A cause, its figures and its remedy."""
+_Named = tuple[str, str, tuple[Remedy, ...]]
+"""A cause, its figures and its remedies."""
 
 
 def _powers(seen: _Seen) -> _Named | None:
     if not seen.point.config.policy & QuantPolicy.POWER_OF_2:
         return None
-    return "power_of_two", f"its scale is a power of two, {seen.step:.4g}", BEST
+    return "power_of_two", f"its scale is a power of two, {seen.step:.4g}", (BEST,)
 
 
 def _mask(seen: _Seen) -> _Named | None:
@@ -233,7 +235,7 @@ def _mask(seen: _Seen) -> _Named | None:
     producer = seen.point.value.producer()
     nodes = [*([] if producer is None else [str(producer.name)]), seen.softmax]
     why = f"a mask adds {seen.least:.4g} in front of a Softmax, other values reach {seen.most:.4g}"
-    return "attention_mask", why, Remedy(options={"keep_float": nodes})
+    return "attention_mask", why, (Remedy(options={"keep_float": nodes}),)
 
 
 def _tie(seen: _Seen) -> _Named | None:
@@ -243,7 +245,8 @@ def _tie(seen: _Seen) -> _Named | None:
     why = f"it is joined with others at {str(join.name)!r} and has their scale, whose codes reach "
     behind = [str(node.name) for value in join.outputs for node in value.consumers()]
     keep = Remedy(options={"keep_float": [str(join.name), *behind]})
-    return "unlike_ranges", f"{why}{seen.high:.4g}, its values {seen.most:.4g}", keep
+    remedies = (_FLOAT_HEADS, keep)
+    return "unlike_ranges", f"{why}{seen.high:.4g}, its values {seen.most:.4g}", remedies
 
 
 def _clipping(seen: _Seen) -> _Named | None:
@@ -252,7 +255,7 @@ def _clipping(seen: _Seen) -> _Named | None:
     why = (
         f"{100 * seen.outside:.2g} % of its values lie outside of {seen.low:.4g} to {seen.high:.4g}"
     )
-    return "clipping", why, WIDEN
+    return "clipping", why, (WIDEN,)
 
 
 def _outlier(seen: _Seen) -> _Named | None:
@@ -262,16 +265,16 @@ def _outlier(seen: _Seen) -> _Named | None:
         return None
     if producer is not None and producer.op_type == "Concat":
         why = f"what is joined reaches {most:.4g}, half of its channels {usual:.4g}"
-        return "unlike_ranges", why, EQUALIZE
+        return "unlike_ranges", why, (_FLOAT_HEADS, EQUALIZE)
     why = f"channel {int(channels.argmax())} reaches {most:.4g}, half of them {usual:.4g}"
-    return "outlier_channel", why, EQUALIZE
+    return "outlier_channel", why, (EQUALIZE,)
 
 
 def _tail(seen: _Seen) -> _Named | None:
     if not seen.reach > UNLIKE * seen.tail > 0:
         return None
     why = f"its range reaches {seen.reach:.4g}, 99 % of its values {seen.tail:.4g}"
-    return "heavy_tail", why, _NO_TAIL
+    return "heavy_tail", why, (_NO_TAIL,)
 
 
 def _starved(seen: _Seen) -> _Named | None:
@@ -282,15 +285,15 @@ def _starved(seen: _Seen) -> _Named | None:
         f"{len(seen.starved)} of {len(seen.channels)} channels are less than {_STEPS:g} steps of "
         f"{seen.step:.3g}, channel {first} {seen.channels[first]:.3g}"
     )
-    return "dead_channel", why, EQUALIZE
+    return "dead_channel", why, (EQUALIZE,)
 
 
 def _rounding(seen: _Seen) -> _Named | None:
     config, most = seen.point.config, float(seen.channels.max(initial=0))
     why = f"a step of {config.bits} bits is {seen.step:.3g}, its values reach {most:.4g}"
     if config.bits >= USUAL_BITS:
-        return "rounding", why, Remedy(options={"keep_float": [seen.point.end.node]})
-    return "rounding", why, Remedy(options={"activation_bits": USUAL_BITS, "bits": None})
+        return "rounding", why, (Remedy(options={"keep_float": [seen.point.end.node]}),)
+    return "rounding", why, (Remedy(options={"activation_bits": USUAL_BITS, "bits": None}),)
 
 
 _CHECKS = (_powers, _mask, _tie, _clipping, _outlier, _tail, _starved, _rounding)

@@ -14,6 +14,7 @@ from intact.errors import Unsupported
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
 from intact.plan import QuantizedGraph, refuse_unready
+from intact.plan.topology import is_decoded
 from intact.program.lower import floats, moves, pointwise, products, recurrent, windows
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.chains import Points, chains
@@ -97,7 +98,14 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
         for node in chain:
             _in_floats(builder, node, floats)
     outputs = {str(value.name): builder.floats_of(value) for value in plan.graph.outputs}
-    return Program(builder.inputs, outputs, tuple(builder.steps), in_float)
+    return Program(builder.inputs, outputs, tuple(builder.steps), in_float, _decoded(plan))
+
+
+def _decoded(plan: QuantizedGraph) -> frozenset[str]:
+    """Return the outputs that are decoded in float."""
+    made = ((str(value.name), value.producer()) for value in plan.graph.outputs)
+    decisions = plan.decisions
+    return frozenset(n for n, by in made if by is not None and is_decoded(decisions[str(by.name)]))
 
 
 def _in_integers(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> str | None:

@@ -13,7 +13,8 @@ from intact.program.program import Program, Step, Tensor
 def integer_io(program: Program, names: Collection[str] | None = None) -> Program:
     """Return a program whose inputs and outputs are the integers.
 
-    Inputs and outputs that are integers already, and inputs that nothing reads, stay as they are.
+    Inputs and outputs that are integers already, inputs that nothing reads, and outputs that are
+    decoded in float because integers lose more, stay as they are.
 
     Args:
         program: The program; not changed.
@@ -46,6 +47,8 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
     for name, tensor in program.outputs.items():
         outputs[name] = renamed.get(tensor.name, tensor)
         if not _is_float(outputs[name]) or _is_left(name, names):
+            continue
+        if names is None and name in program.float_outputs:
             continue
         made_of = _codes_of(tensor, makers.get(tensor.name))
         if isinstance(made_of, Tensor):

@@ -1,0 +1,278 @@
+"""What stands behind the last layers of a net: activations, joins, the decoding of boxes.
+
+These nodes cost little, and what they compute is what a user reads. Where they decode, eight bits
+may be too few: boxes of 0 to 640 pixels that are joined with scores of 0 to 1 on one scale leave
+nothing of the scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from math import prod
+
+import msgspec
+import onnx_ir as ir
+
+from intact.calibrate.statistics import Statistics
+from intact.graph import (
+    Graph,
+    OpKind,
+    constant_array,
+    data_slots,
+    is_constant,
+    moves_values,
+    op_spec,
+    output_channels,
+    weight_slot,
+)
+from intact.graph.op_table import RECURRENT
+from intact.plan import QuantizedGraph
+
+UNLIKE = 8.0
+"""Times by which ranges differ that are called unlike: of eight bits three are lost."""
+_FEW = 256
+"""Elements of a weight that is no layer's, but that of an expectation over bins."""
+_CHEAP = 0.1
+"""Share of all multiplications that nodes in float may be as many as, to cost nothing."""
+_LAYERS = frozenset((*RECURRENT, "Attention", "Einsum", "QuantizeLinear", "DequantizeLinear"))
+_CHOICES = frozenset(
+    [
+        "TopK",
+        "NonMaxSuppression",
+        "ArgMax",
+        "ArgMin",
+        "NonZero",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "Less",
+        "LessOrEqual",
+        "Unique",
+        "Compress",
+    ]
+)
+"""Operators whose results are other values, and no near ones, where inputs change a little."""
+
+
+class Join(msgspec.Struct, frozen=True):
+    """A join of values that have one scale.
+
+    Attributes:
+        node: The Concat.
+        small: Name of the input of the smallest range.
+        large: Name of the input of the largest range.
+        reach: The largest magnitudes of both.
+    """
+
+    node: ir.Node
+    small: str
+    large: str
+    reach: tuple[float, float]
+
+    def __str__(self) -> str:
+        """Say what is joined."""
+        small, large = self.reach
+        return (
+            f"joins {self.large!r}, up to {large:.3g}, with {self.small!r}, up to {small:.3g}, "
+            "on one scale"
+        )
+
+
+class Tail(msgspec.Struct, frozen=True):
+    """What stands behind the last layers, as far as it is more than activations.
+
+    Attributes:
+        plan: The plan.
+        nodes: All of it, in topological order.
+        joins: The nodes of it that join computed values, and are quantized.
+        decoders: Those that decode: exponentials, expectations over bins, choices.
+        parts: Names of the tensors to judge it by: those that reach the outputs as they are, joined
+            with others or chosen from. An output of the graph that reads no tail is its own part.
+    """
+
+    plan: QuantizedGraph
+    nodes: Sequence[ir.Node]
+    joins: Sequence[ir.Node]
+    decoders: Sequence[ir.Node]
+    parts: Sequence[str]
+
+    @staticmethod
+    def of(plan: QuantizedGraph) -> Tail | None:
+        """Find it; None where it neither joins nor decodes, or nothing of it is quantized."""
+        if not any(_is_join(plan, n) or _decodes(n) for n in _behind_layers(plan, set())):
+            return None
+        from intact.program.lower.chains import Points, chains  # with much else
+
+        fused = {n for chain in chains(plan, Points.of(plan)) if _has_layer(chain) for n in chain}
+        nodes = tuple(_behind_layers(plan, fused))
+        joins = tuple(n for n in nodes if _is_join(plan, n))
+        decoders = tuple(n for n in nodes if _decodes(n))
+        if not (joins or decoders) or not any(plan.is_quantized(node) for node in nodes):
+            return None
+        return Tail(plan, nodes, joins, decoders, tuple(_parts(plan.graph, nodes)))
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the activations that it reads, whose ranges have to be known."""
+        values = (each for node in self.nodes for each in node.inputs)
+        read = (v for v in values if self.plan.graph.is_float(v) and not is_constant(v))
+        return tuple(dict.fromkeys(str(value.name) for value in read if value is not None))
+
+    def unlike(self, statistics: Statistics) -> list[Join]:
+        """Find the joins of unlike ranges, the worst first.
+
+        Args:
+            statistics: Of the `tensors`.
+        """
+        found = []
+        for node in self.joins:
+            reaches = {}
+            for name in _computed(node):
+                seen = statistics[name]
+                reaches[name] = max(-seen.minimum, seen.maximum)
+            reaches = {name: reach for name, reach in reaches.items() if reach > 0}
+            small = min(reaches, key=lambda name: reaches[name], default="")
+            large = max(reaches, key=lambda name: reaches[name], default="")
+            if small and reaches[large] >= UNLIKE * reaches[small]:
+                found.append(Join(node, small, large, (reaches[small], reaches[large])))
+        return sorted(found, key=lambda join: join.reach[0] / join.reach[1])
+
+    def candidates(self, unlike: Iterable[ir.Node]) -> Iterator[tuple[str, ...]]:
+        """Yield names of quantized nodes to keep in float, fewer first.
+
+        Those are joins of unlike ranges, what decodes, or the whole tail, each with all that reads
+        it. What would cost more than a tenth of the layers is left out.
+
+        Args:
+            unlike: The joins of unlike ranges.
+        """
+        joins = list(unlike)
+        seen: set[tuple[str, ...]] = set()
+        for first in (joins, [*joins, *self.decoders], self.nodes):
+            kept = self._from(first)
+            names = tuple(str(node.name) for node in kept if self.plan.is_quantized(node))
+            if names and names not in seen and self._is_cheap(kept):
+                seen.add(names)
+                yield names
+
+    def _from(self, first: Collection[ir.Node]) -> list[ir.Node]:
+        """Return nodes with all that reads them."""
+        found: dict[ir.Node, None] = {}
+        for node in self.nodes:
+            if node in first or any(_producer(value) in found for value in node.inputs):
+                found[node] = None
+        return list(found)
+
+    def _is_cheap(self, kept: Iterable[ir.Node]) -> bool:
+        layers = sum(_products(node) for node in self.plan.graph.nodes)
+        return layers == 0 or sum(_results(node) for node in kept) <= _CHEAP * layers
+
+
+def _behind_layers(plan: QuantizedGraph, fused: Collection[ir.Node]) -> Iterator[ir.Node]:
+    """Yield the nodes of which all that is computed reaches outputs without another layer.
+
+    Args:
+        plan: The plan.
+        fused: What is computed inside a layer, and costs nothing as integers.
+    """
+    behind: set[ir.Node] = set()
+    for node in reversed(plan.graph.nodes):
+        readers = [reader for value in node.outputs for reader, _ in plan.graph.consumers(value)]
+        is_layer = node in fused or _is_layer(node)
+        if not is_layer and all(reader in behind for reader in readers):
+            behind.add(node)
+    return (node for node in plan.graph.nodes if node in behind)
+
+
+def _has_layer(chain: Iterable[ir.Node]) -> bool:
+    return any(_is_layer(node) for node in chain)
+
+
+def _is_layer(node: ir.Node) -> bool:
+    """Tell whether a node is one that a tail stands behind."""
+    spec = op_spec(node)
+    if spec is None or spec.kind is OpKind.NORMALIZATION or node.op_type in _LAYERS:
+        return True
+    if spec.kind is OpKind.COMPUTE:
+        return not _is_expectation(node)
+    return spec.kind is OpKind.POOL and not moves_values(node)
+
+
+def _is_expectation(node: ir.Node) -> bool:
+    """Tell whether a node sums a few numbers that are weighted by a Softmax."""
+    slot = weight_slot(node)
+    weight = None if slot is None else constant_array(node.inputs[slot])
+    if weight is None or weight.size > _FEW:
+        return False
+    source = _producer(node.inputs[0])
+    while source is not None and moves_values(source):
+        source = _producer(source.inputs[0])
+    return source is not None and source.op_type == "Softmax"
+
+
+def _decodes(node: ir.Node) -> bool:
+    is_expectation = not _is_layer(node) and weight_slot(node) is not None
+    return node.op_type in ("Exp", "TopK", "NonMaxSuppression") or is_expectation
+
+
+def _is_join(plan: QuantizedGraph, node: ir.Node) -> bool:
+    joins = node.op_type == "Concat" and len(set(_computed(node))) > 1
+    return joins and plan.is_quantized(node)
+
+
+def _computed(node: ir.Node) -> list[str]:
+    """Return the names of the inputs that are no constants."""
+    values = (node.inputs[slot] for slot in data_slots(node))
+    return [str(value.name) for value in values if value is not None and not is_constant(value)]
+
+
+def _parts(graph: Graph, nodes: Sequence[ir.Node]) -> Iterator[str]:
+    """Yield the tensors that reach the outputs as they are, joined or chosen from."""
+    tail = set(nodes)
+    chosen: set[ir.Node] = set()
+    for node in nodes:
+        if node.op_type in _CHOICES or any(_producer(value) in chosen for value in node.inputs):
+            chosen.add(node)
+    found: dict[ir.Value, None] = {}
+    open_values = list(graph.outputs)
+    seen: set[ir.Value] = set()
+    while open_values:
+        value = open_values.pop()
+        if value in seen:
+            continue
+        seen.add(value)
+        node = value.producer()
+        if node in tail and node in chosen:
+            open_values += [each for each in node.inputs if each is not None]
+        elif node in tail and node is not None and _passes(node):
+            slots = data_slots(node) if node.op_type != "Where" else (1, 2)
+            slots = slots[:1] if moves_values(node) else slots
+            open_values += [each for slot in slots if (each := node.inputs[slot]) is not None]
+        elif node is not None and graph.is_float(value) and not is_constant(value):
+            found[value] = None
+    return (str(value.name) for value in graph.values if value in found)
+
+
+def _passes(node: ir.Node) -> bool:
+    spec = op_spec(node)
+    return moves_values(node) or (spec is not None and spec.kind in (OpKind.JOIN, OpKind.MOVE))
+
+
+def _producer(value: ir.Value | None) -> ir.Node | None:
+    return None if value is None else value.producer()
+
+
+def _products(node: ir.Node) -> float:
+    """Count the multiplications of a layer with a constant weight; open axes count as 1."""
+    slot = weight_slot(node)
+    weight = None if slot is None else node.inputs[slot]
+    if weight is None or weight.const_value is None or not _is_layer(node):
+        return 0.0
+    channels = output_channels(node) or weight.const_value.shape.numpy()[-1]
+    return _results(node) * weight.const_value.size / max(channels, 1)
+
+
+def _results(node: ir.Node) -> int:
+    """Count the results of a node; open axes count as 1."""
+    shapes = [value.shape for value in node.outputs if value.shape is not None]
+    return sum(prod(axis for axis in shape if isinstance(axis, int)) for shape in shapes)

@@ -1,0 +1,155 @@
+"""Which of the decoding behind a net's last layers stays float, because integers lose more there.
+
+Boxes and scores that are joined share a scale where the target has one for a join; grids, squares,
+exponentials and expectations over bins need finer steps than eight bits have. Plans that keep
+more and more of that in float are simulated on the samples that the scales were chosen on. What is
+compared are the parts of the outputs, each by itself: noise that is small beside boxes of hundreds
+of pixels may be all that is left of scores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+
+from intact.calibrate.assign import assign
+from intact.calibrate.choice import Choice, Errors, FloatRuns
+from intact.calibrate.method import Method
+from intact.calibrate.statistics import Statistics
+from intact.calibrate.tail import Join, Tail
+from intact.data.preprocess import Preprocess
+from intact.engines.simulate import Simulator
+from intact.errors import IntactError
+from intact.flow.job import Job
+from intact.graph import Graph
+from intact.graph.edit import Editor
+from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.plan.given_scales import ScaleTable
+from intact.plan.topology import decoded
+
+_GAIN_DB = 1.0
+"""What float must gain on some part, dB."""
+_MORE_DB = 0.3
+"""What more nodes in float must gain beside others, dB: they need no further conversion."""
+_UNDO = "--quantize-heads undoes it"
+
+
+class Heads(msgspec.Struct, frozen=True):
+    """A job, and what stands behind its last layers.
+
+    Attributes:
+        job: What is made.
+        tail: What stands there.
+    """
+
+    job: Job
+    tail: Tail
+
+    @staticmethod
+    def of(job: Job) -> Heads | None:
+        """Find what there is to decide of a job; None for nothing."""
+        tail = Tail.of(job.plan)
+        return None if tail is None else Heads(job, tail)
+
+    def decided(
+        self, choice: Choice, statistics: Statistics, given: ScaleTable | None, threads: int
+    ) -> Job:
+        """Return the job with what loses less in float.
+
+        Args:
+            choice: The plan with its scales, as the target's rules have it.
+            statistics: Of what the plan needs, and of the tail's tensors.
+            given: Scales that need none.
+            threads: Of the runtime.
+
+        Returns:
+            The job itself where nothing gains 1 dB on some part without a loss on another, or where
+            the target's formats cannot hold it.
+        """
+        job, unlike = self.job, self.tail.unlike(statistics)
+        if not unlike and not self.tail.decoders:
+            return job
+        judge = _Judge(self.tail, choice.runs, threads)
+        first = best = judge.errors(choice.plan)
+        found: tuple[str, ...] = ()
+        least = _GAIN_DB
+        for names in self.tail.candidates(join.node for join in unlike):
+            plan = _kept(job, names, statistics, choice.method, given)
+            if plan is None:
+                continue
+            errors = judge.errors(plan)
+            gain = max(_gains(best, errors).values(), default=0.0)
+            if gain > least and not errors.loses(best) and _is_held(job, plan):
+                found, best, least = names, errors, _MORE_DB
+        if not found:
+            return job
+        return job.decoding(found, _note(found, unlike, first, best))
+
+
+class _Judge:
+    """Simulates plans, and compares the parts of the outputs with those of the float model."""
+
+    def __init__(self, tail: Tail, runs: FloatRuns, threads: int) -> None:
+        self._names = tail.parts
+        editor = Editor(tail.plan.graph.model)
+        outputs = editor.model.graph.outputs
+        shown = [editor.value(name) for name in self._names]
+        for value in outputs[:]:
+            outputs.remove(value)
+        outputs.extend(shown)
+        self._runs = FloatRuns(Graph(editor.finish()), runs.batches, threads=threads)
+
+    def errors(self, plan: QuantizedGraph) -> Errors:
+        """Simulate a plan with scales."""
+        simulator = Simulator(plan, threads=1, tensors=self._names)
+        (errors,) = self._runs.errors(lambda feeds: simulator.run(feeds)[0])
+        return errors
+
+
+def _kept(
+    job: Job,
+    names: tuple[str, ...],
+    statistics: Statistics,
+    method: Method,
+    given: ScaleTable | None,
+) -> QuantizedGraph | None:
+    """Make the plan with scales that keeps nodes in float; None where there is none."""
+    types = {node.op_type for node in job.plan.graph.nodes}
+    if types.intersection(names):
+        return None  # such a name would keep all operators of that type
+    try:
+        plan = assign(job.keeping(names), statistics, method, given)
+    except IntactError:
+        return None
+    return replace(plan, decisions={**plan.decisions, **decoded(names)})
+
+
+def _is_held(job: Job, plan: QuantizedGraph) -> bool:
+    """Tell whether the formats can hold a plan."""
+    try:
+        job.deployment.result(plan, None, Preprocess())
+    except IntactError:
+        return False
+    return True
+
+
+def _gains(before: Errors, after: Errors) -> dict[str, float]:
+    """Return what each part has gained, dB."""
+    was, has = before.decibels, after.decibels
+    return {name: has[name] - was[name] for name in was if name in has}
+
+
+def _note(names: tuple[str, ...], unlike: list[Join], before: Errors, after: Errors) -> Note:
+    """Say in one line what stays float, and what that gains."""
+    was, has, gains = before.decibels, after.decibels, _gains(before, after)
+    most = max(gains, key=lambda name: gains[name])
+    joins = [join for join in unlike if str(join.node.name) in names]
+    why = f"{joins[0]}" if joins else "decodes what the last layers say"
+    more = f" and {len(names) - 1} node(s) around it stay" if len(names) > 1 else " stays"
+    node = str(joins[0].node.name) if joins else names[0]
+    message = (
+        f"{why}: it{more} float, and {most!r} has {has[most]:.1f} dB of signal to noise instead "
+        f"of {was[most]:.1f}"
+    )
+    return Note(NoteKind.HEAD, node, message, _UNDO)

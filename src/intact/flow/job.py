@@ -1,0 +1,110 @@
+"""What is made for one target: a plan, how it gets its scales, what is written of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import msgspec
+
+from intact.calibrate.method import Method
+from intact.calibrate.statistics import Statistics
+from intact.data.preprocess import Preprocess
+from intact.flow.result import Result
+from intact.formats.base.format import Io
+from intact.formats.registry import export
+from intact.graph import Graph
+from intact.improve.passes import Request
+from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.plan.topology import decoded
+
+
+class Deployment(msgspec.Struct, frozen=True):
+    """What is written of a plan.
+
+    Attributes:
+        formats: At least one.
+        io: What the ends of a file hold, where the format leaves a choice.
+    """
+
+    formats: tuple[str, ...]
+    io: Io = Io.INT8
+
+    def result(
+        self,
+        plan: QuantizedGraph,
+        statistics: Statistics | None,
+        preprocess: Preprocess,
+        notes: tuple[Note, ...] = (),
+    ) -> Result:
+        """Write a calibrated plan, and say in it as what."""
+        named = plan.provenance.written(self.formats, self.io.value)
+        plan = replace(plan, provenance=named)
+        exports = export(plan, self.formats, self.io)
+        notes += tuple(note for exported in exports.values() for note in exported.notes)
+        return Result(plan.with_notes(notes), statistics, exports, preprocess)
+
+    def again(self, result: Result) -> Result:
+        """Write the plan of a result anew; what was noted of its formats is left behind."""
+        plan = result.plan
+        notes = tuple(note for note in plan.notes if note.kind is not NoteKind.EXPORT)
+        return self.result(replace(plan, notes=notes), result.statistics, result.preprocess)
+
+
+class Keeping(Protocol):
+    """Makes a plan without scales that keeps nodes in float."""
+
+    def __call__(self, names: Sequence[str], graph: Graph | None = None) -> QuantizedGraph:
+        """Make it.
+
+        Args:
+            names: Of nodes to keep in float.
+            graph: Another graph with the same nodes; None for the one that was given.
+        """
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What is made for one target.
+
+    Attributes:
+        plan: Without scales.
+        methods: How scales follow from statistics: the preferred method, and others to choose from.
+        deployment: What is written.
+        keeping: Makes the plan again with these nodes in float too.
+        requests: The improvement passes.
+        floats_heads: Whether decoding behind the last layers may stay float.
+    """
+
+    plan: QuantizedGraph
+    methods: Sequence[Method]
+    deployment: Deployment
+    keeping: Keeping
+    requests: Sequence[Request] = ()
+    floats_heads: bool = False
+
+    def on(self, graph: Graph) -> Job:
+        """Return the job for a graph that a rewrite made."""
+
+        def keeping(names: Sequence[str], other: Graph | None = None) -> QuantizedGraph:
+            return self.keeping(names, graph if other is None else other)
+
+        return self._replanned(keeping)
+
+    def decoding(self, names: Sequence[str], note: Note) -> Job:
+        """Return the job with nodes in float that decode what the last layers say."""
+
+        def keeping(more: Sequence[str], other: Graph | None = None) -> QuantizedGraph:
+            nodes = {str(node.name) for node in (other or self.plan.graph).nodes}
+            own = [name for name in names if name in nodes]  # a rewrite may have left some out
+            plan = self.keeping((*own, *more), other)
+            return replace(plan, decisions={**plan.decisions, **decoded(own)})
+
+        changed = self._replanned(keeping)
+        return msgspec.structs.replace(changed, plan=changed.plan.with_notes((note,)))
+
+    def _replanned(self, keeping: Keeping) -> Job:
+        """Return the job with other plans; what was noted beside planning stays noted."""
+        plan = keeping(())
+        notes = tuple(note for note in self.plan.notes if note not in plan.notes)
+        return msgspec.structs.replace(self, plan=plan.with_notes(notes), keeping=keeping)

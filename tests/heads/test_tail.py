@@ -1,0 +1,68 @@
+"""What stands behind the last layers, and what of it may have to stay float."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+
+from intact.calibrate.collect import collect
+from intact.calibrate.tail import Tail
+from intact.data.sources import open_samples
+from intact.graph import normalize
+from intact.plan import QuantizedGraph, build_plan
+from intact.targets import load_target
+from tests.gallery import vision
+from tests.heads import nets
+from tests.heads.nets import FAMILIES
+
+
+def planned(model: onnx.ModelProto, target: str = "tflite") -> QuantizedGraph:
+    """Plan a model for a target."""
+    return build_plan(normalize(model), load_target(target))
+
+
+@pytest.mark.parametrize("build", [vision.densenet, vision.inception, vision.mobilenet_v3])
+@pytest.mark.parametrize("target", ["tflite", "onnxruntime", "openvino"])
+def test_a_classifier_has_none(build: Callable[[], onnx.ModelProto], target: str) -> None:
+    assert Tail.of(planned(build(), target)) is None
+
+
+def test_the_expectation_belongs_to_the_tail_and_heads_do_not() -> None:
+    tail = Tail.of(planned(nets.yolo_v8()))
+    assert tail is not None
+    names = {str(node.name) for node in tail.nodes}
+    assert "expectation" in names
+    assert not any(name.startswith("layer") for name in names)
+    assert [node.name for node in tail.decoders] == ["expectation"]
+
+
+@pytest.mark.parametrize("name", ["yolo_v10", "centernet"])
+def test_what_is_chosen_from_is_judged(name: str) -> None:
+    model = FAMILIES[name].build()
+    makers = {node.output[0]: node.op_type for node in model.graph.node}
+    tail = Tail.of(planned(model, "onnxruntime"))
+    if tail is None:  # nothing of it is quantized
+        return
+    assert {makers[part] for part in tail.parts} <= {"Mul", "Sub", "Add", "Sigmoid"}
+
+
+def test_candidates_are_nested() -> None:
+    tail = Tail.of(planned(nets.yolo_v8()))
+    assert tail is not None
+    found = [set(names) for names in tail.candidates(tail.joins[-1:])]
+    assert len(found) > 1
+    assert all(less < more for less, more in zip(found, found[1:], strict=False))
+
+
+def test_unlike_joins_are_found_from_statistics() -> None:
+    plan = planned(nets.yolo_v8())
+    tail = Tail.of(plan)
+    assert tail is not None
+    feeds = {"image": np.asarray(nets.images(4), np.float32)}
+    statistics = collect(plan.graph, open_samples(feeds, plan.graph), tail.tensors)
+    worst, *_ = tail.unlike(statistics)
+    assert worst.node.name == "Concat_detections"
+    assert worst.reach[1] > 100 > 1 >= worst.reach[0]
