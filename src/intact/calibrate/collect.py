@@ -100,6 +100,7 @@ def collect(
     max_memory: int | None = None,
     first: Batch | None = None,
     chosen: ChosenSamples | None = None,
+    observer: Observer | None = None,
 ) -> Statistics:
     """Observe tensors of the float model over all samples.
 
@@ -126,6 +127,7 @@ def collect(
             samples, those of the first are taken.
         first: Filled with the inputs of the first sample, or of the batch that the model fixes.
         chosen: Filled with some of the samples.
+        observer: Of these tensors; made if it is not given.
 
     Returns:
         The same statistics whatever the order and the batching of the samples.
@@ -136,7 +138,7 @@ def collect(
             that are to be read several times cannot be.
     """
     KERNELS.load_beside()  # while the session is made and runs the first batch
-    observer = Observer(graph, tensors, takes_feeds=samples.takes_feeds)
+    observer = observer or Observer(graph, tensors, takes_feeds=samples.takes_feeds)
     workers = worker_count(threads, len(tensors))
     if max_memory is None:
         return _observe(graph, samples, observer, workers, progress, first, chosen)
@@ -174,7 +176,7 @@ def _observe(
         from intact.calibrate.observe.padding import Padding
 
         padding = Padding(graph, observer.tensors, samples.mask, observer.layout)
-    feed = _Feed(samples, observer.batch_size, progress, sample, chosen)
+    feed = Feed(samples, observer.batch_size, progress, sample, chosen)
     with ThreadPoolExecutor(workers) as pool:
         try:  # Ctrl-C may come while the first thread already counts and the next is not started
             waiting = [pool.submit(_count_all, observer, feed, padding) for _ in range(workers)]
@@ -187,7 +189,7 @@ def _observe(
     return first.statistics(graph.hash)
 
 
-def _count_all(observer: Observer, feed: _Feed, padding: Padding | None) -> Counter:
+def _count_all(observer: Observer, feed: Feed, padding: Padding | None) -> Counter:
     """Count batches until there are none left; one thread's work."""
     counter = Counter(observer, padding)
     try:
@@ -247,7 +249,7 @@ class _Passes:
         self._ended += 1
 
 
-class _Feed:
+class Feed:
     """Batches that several threads take in turn, each when it has room for one.
 
     Samples are read no faster than they are run, and no thread waits for another's hand-over.

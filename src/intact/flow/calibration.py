@@ -24,6 +24,7 @@ from intact.data.progress import begin
 from intact.data.sources import has_image_steps
 from intact.data.stream import AGAIN, Samples
 from intact.errors import UsageError
+from intact.flow.cluster import processor_notes
 from intact.flow.first_run import draw_sample, run_once
 from intact.flow.improvement import Improver, Scaled
 from intact.flow.loss import Loss, find_loss
@@ -45,6 +46,7 @@ from intact.recipe.groups import CalibrationOptions
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
+    from intact.calibrate.shards import ShardedCollector
     from intact.recipe.groups import DataSource, ScaleSource
 
 _SMALL = 1 << 26
@@ -136,12 +138,14 @@ class Calibration:
             quantized already.
         drawn: How many samples were drawn, which come as the model takes them; 0 for those of a
             user.
+        cluster: Observes on a cluster; None for this process.
     """
 
     options: CalibrationOptions
     preprocess: Preprocess
     original: Original | None = None
     drawn: int = 0
+    cluster: ShardedCollector | None = None
 
     def run(
         self,
@@ -334,7 +338,8 @@ class Calibration:
         inputs = tuple(opened.specs)
         first: Batch = {}
         chosen = ChosenSamples(whole=opened.takes_feeds)
-        statistics = collect(
+        observe = collect if self.cluster is None else self.cluster.collect
+        statistics = observe(
             graph,
             opened,
             tuple(dict.fromkeys((*inputs, *required))),
@@ -346,9 +351,9 @@ class Calibration:
         )
         batches = list(chosen.batches(opened.batch_size(_BATCH)))
         runs = FloatRuns(graph, batches, threads=self.options.threads)
-        skipped = _skipped(opened.skipped)
+        notes = (*_skipped(opened.skipped), *processor_notes(self.cluster))
         fed, shapes = opened.feeding, opened.usual_shapes
-        return _Observed(statistics, inputs, skipped, first, fed, shapes, runs)
+        return _Observed(statistics, inputs, notes, first, fed, shapes, runs)
 
     def _open(self, data: DataSource, graph: Graph) -> Samples:
         return open_fed(

@@ -20,6 +20,7 @@ from intact.flow.calibration import (
     Keeping,
     given_scales,
 )
+from intact.flow.cluster import collector_of
 from intact.flow.first_run import run_once
 from intact.flow.improvement import chosen
 from intact.flow.refusals import Refusals
@@ -117,6 +118,7 @@ def results_for(
         described = _not_in_place(described)
     names = _distinct_names(described)
     requests_of(options.improve)  # a wrong name is refused before anything is read
+    cluster = collector_of(options)
     if options.data_free:
         from intact.flow.data_free import refuse_options_of_data
 
@@ -167,16 +169,23 @@ def results_for(
             jobs.append(Job(plan, methods, deployment, keeping, passes.requests))
     compared = original_of(options.model, threads=options.threads)
     count = 0 if drawn is None else drawn.count
-    calibration = Calibration(options, preprocess, compared, drawn=count)
-    results = {
-        result.plan.target.name: result
-        for result in calibration.run(jobs, models.data, given, refusals)
-    }
-    for name, given_as in zip(names, targets, strict=True):
-        if name in results:
-            named = target_named(given_as)
-            results[name].recipe = recipe_of("quantize", options, results[name], target=named)
+    with cluster as collector:
+        calibration = Calibration(options, preprocess, compared, count, collector)
+        results = {
+            result.plan.target.name: result
+            for result in calibration.run(jobs, models.data, given, refusals)
+        }
+    _add_recipes(results, options, dict(zip(names, targets, strict=True)))
     return results
+
+
+def _add_recipes(
+    results: Mapping[str, Result], options: QuantizationOptions, given: Mapping[str, TargetSource]
+) -> None:
+    """Write the recipe of each result, which names its target as it was given."""
+    for name, result in results.items():
+        target = target_named(given[name])
+        result.recipe = recipe_of("quantize", options, result, target=target)
 
 
 def _ready(

@@ -24,6 +24,7 @@ from intact.recipe.groups import (
     SAMPLES,
     ArrayStepOptions,
     CalibrationOptions,
+    ClusterOptions,
     FormatOptions,
     GraphOptions,
     ImageStepOptions,
@@ -54,7 +55,12 @@ if TYPE_CHECKING:
 
 
 class QuantizationOptions(
-    ImageStepOptions, CalibrationOptions, GraphOptions, WidthOptions, FormatOptions
+    ImageStepOptions,
+    ClusterOptions,
+    CalibrationOptions,
+    GraphOptions,
+    WidthOptions,
+    FormatOptions,
 ):
     """The options of `quantize` but for the target."""
 

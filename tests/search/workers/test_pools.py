@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from intact.cluster.problem import WorkerError
 from intact.errors import MissingExtraError, ModelError, UsageError
 from intact.search import workers as pools
 from intact.search.trial import Ask, Measured, State
 from intact.search.workers import MOST_WORKERS, cores, make_pool, ray_
-from intact.search.workers.messages import WorkerError
 from intact.search.workers.pool import InlinePool, Pool, WorkerPool
 from intact.search.workers.processes import ProcessLauncher
 from tests.search.workers.fakes import (
