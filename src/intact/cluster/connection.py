@@ -18,6 +18,8 @@ from intact.errors import ClusterError, MissingExtraError
 
 _PATIENCE = 10
 """Seconds to wait for a connection."""
+_ATTEMPTS = 2
+"""To start a cluster on this machine."""
 _LONGEST_REASON = 300
 """Characters of what Ray says."""
 
@@ -53,19 +55,24 @@ class Connection:
         if ray.is_initialized():
             return
         address = self._address or os.environ.get("RAY_ADDRESS") or "local"
-        here: dict[str, Any] = {}
-        if address == "local":
+        is_here = address == "local"
+        if is_here:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            here = {"include_dashboard": False}
         logging.getLogger("ray").setLevel(logging.ERROR)
-        try:
-            _knock(address)
-            ray.init(address, log_to_driver=False, configure_logging=False, **here)
-        except (ValueError, RuntimeError, OSError) as error:
-            raise ClusterError(
-                f"Ray cannot be reached at {address!r}: {_short(str(error))}",
-                remedy="check the address, and that the cluster runs the same versions",
-            ) from error
+        here: dict[str, Any] = {"include_dashboard": False} if is_here else {}
+        for attempt in range(_ATTEMPTS if is_here else 1):
+            try:
+                _knock(address)
+                ray.init(address, log_to_driver=False, configure_logging=False, **here)
+                break
+            except Exception as error:  # Ray raises a dozen unrelated classes, Exception too
+                ray.shutdown()
+                if is_here and attempt + 1 < _ATTEMPTS:
+                    continue  # on a busy machine Ray gives up after 30 s
+                raise ClusterError(
+                    f"Ray cannot be reached at {address!r}: {_short(str(error))}",
+                    remedy="check the address, and that the cluster runs the same versions",
+                ) from error
         self._is_ours = True
 
     @property

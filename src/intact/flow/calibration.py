@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -24,7 +25,6 @@ from intact.data.progress import begin
 from intact.data.sources import has_image_steps
 from intact.data.stream import AGAIN, Samples
 from intact.errors import UsageError
-from intact.flow.cluster import processor_notes
 from intact.flow.first_run import draw_sample, run_once
 from intact.flow.improvement import Improver, Scaled
 from intact.flow.loss import Loss, find_loss
@@ -42,7 +42,7 @@ from intact.graph.files.tensors import weight_bytes
 from intact.improve.passes import Request
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
-from intact.recipe.groups import CalibrationOptions
+from intact.recipe.groups import CalibrationOptions, ClusterOptions
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
@@ -351,7 +351,9 @@ class Calibration:
         )
         batches = list(chosen.batches(opened.batch_size(_BATCH)))
         runs = FloatRuns(graph, batches, threads=self.options.threads)
-        notes = (*_skipped(opened.skipped), *processor_notes(self.cluster))
+        notes = _skipped(opened.skipped)
+        if self.cluster is not None:
+            notes += self.cluster.notes
         fed, shapes = opened.feeding, opened.usual_shapes
         return _Observed(statistics, inputs, notes, first, fed, shapes, runs)
 
@@ -379,6 +381,25 @@ class _Observed(NamedTuple):
     """What most samples have where the model leaves it open."""
     runs: FloatRuns
     """Some samples, to try plans on."""
+
+
+def collector_of(options: ClusterOptions) -> AbstractContextManager[ShardedCollector | None]:
+    """Return what observes on the cluster of the options, if they name one.
+
+    Raises:
+        UsageError: There are workers and no cluster.
+        MissingExtraError: Ray is not installed.
+    """
+    if options.cluster is None:
+        if options.workers is not None:
+            raise UsageError(
+                "--workers are those of a cluster, and there is none",
+                remedy="give --cluster local, or --threads instead",
+            )
+        return nullcontext()
+    from intact.calibrate.shards import ShardedCollector
+
+    return ShardedCollector(options.cluster, options.workers)
 
 
 def given_scales(

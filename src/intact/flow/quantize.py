@@ -18,9 +18,9 @@ from intact.flow.calibration import (
     Deployment,
     Job,
     Keeping,
+    collector_of,
     given_scales,
 )
-from intact.flow.cluster import collector_of
 from intact.flow.first_run import run_once
 from intact.flow.improvement import chosen
 from intact.flow.refusals import Refusals

@@ -45,6 +45,7 @@ from intact.engines.session import make_session, run_session
 from intact.errors import UsageError
 from intact.graph import Graph
 from intact.graph.files.limits import limit_of
+from intact.plan import Note, NoteKind
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -68,10 +69,6 @@ class ShardedCollector:
         address: Of the Ray cluster; ``local`` starts one here.
         workers: How many; None for one on each processor.
 
-    Attributes:
-        processors: Names of the workers' processors that are not this machine's: there floats may
-            differ in their last bits.
-
     Raises:
         MissingExtraError: Ray is not installed.
     """
@@ -79,7 +76,19 @@ class ShardedCollector:
     def __init__(self, address: str, workers: int | None = None) -> None:
         self._connection = Connection(address)
         self._workers = workers
-        self.processors: set[str] = set()
+        self._processors: set[str] = set()
+
+    @property
+    def notes(self) -> tuple[Note, ...]:
+        """What is to be known of the workers."""
+        if not self._processors:
+            return ()
+        names = ", ".join(sorted(self._processors))
+        message = (
+            f"some samples were run on other processors ({names}), where ONNX Runtime's floats may "
+            "differ in their last bits"
+        )
+        return (Note(NoteKind.CALIBRATION, "", message),)
 
     def __enter__(self) -> ShardedCollector:
         """Return itself."""
@@ -159,7 +168,7 @@ class ShardedCollector:
         return statistics
 
     def _message(self, task: _ReadHere | _Decoded) -> _Message:
-        return _Message(task, self.processors)
+        return _Message(task, self._processors)
 
 
 class _Message:
