@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _GATHERED = 64
 
-"""Batches gathered by a thread before they are folded in."""
+"""Counts of batches gathered by a thread before they are folded in."""
 
 _NO_COUNTS = np.zeros(0, np.int64)
 
@@ -52,14 +52,22 @@ class Counter:
         self._tensors = [TensorStatistics(counts=_NO_COUNTS) for _ in observer.tensors]
 
     def add(self, batch: Batch, count: int, real: RealPositions | None) -> None:
-        """Run and count one batch."""
-        seen = self._observer.run(batch, count)
-        parts: Iterable[Observed] = (seen,)
-        if self._padding is not None and real is not None:
-            parts = self._padding.real_parts(seen, real)
-        for each in parts:
-            rows = self._accumulator.add(each.values, each.starts, each.elements, each.samples)
-            self._gathered.append(rows)
+        """Run one batch, and count it or gather it until some are counted at once."""
+        if self._padding is None or real is None:
+            self._count(self._observer.add(batch, count))
+            return
+        for each in self._padding.real_parts(self._observer.run(batch, count), real):
+            self._count(each)
+
+    def end(self) -> None:
+        """Count what is gathered; in the thread that has run it."""
+        self._count(self._observer.rest())
+
+    def _count(self, seen: Observed | None) -> None:
+        if seen is None:
+            return
+        rows = self._accumulator.add(seen.values, seen.starts, seen.elements, seen.samples)
+        self._gathered.append(rows)
         if len(self._gathered) >= _GATHERED:
             self._settle()
 
@@ -104,8 +112,8 @@ def collect(
 ) -> Statistics:
     """Observe tensors of the float model over all samples.
 
-    Memory does not grow with the number of samples: each thread has one batch of activations in
-    flight and 512 KiB of counts a tensor. Padding, by the samples' mask, is left out
+    Memory does not grow with the number of samples: each thread has up to 32 MiB of activations, or
+    one batch, and 512 KiB of counts a tensor. Padding, by the samples' mask, is left out
     (see :class:`intact.calibrate.observe.padding.Padding`).
 
     Where that would be more than ``max_memory``, fewer threads are used; then the tensors are
@@ -195,6 +203,7 @@ def _count_all(observer: Observer, feed: Feed, padding: Padding | None) -> Count
     try:
         for batch, count, real in feed:
             counter.add(batch, count, real)
+        counter.end()
     except BaseException:
         feed.stop()
         raise
