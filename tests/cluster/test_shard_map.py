@@ -95,11 +95,10 @@ def test_workers_that_do_not_start(
 ) -> None:
     monkeypatch.setattr(shard_map, "_PATIENCE", 0.5)
 
-    @ray.remote(num_cpus=2)
     class Other:
         def here(self) -> None: ...
 
-    other = Other.remote()
+    other = ray.remote(Other).options(num_cpus=2).remote()
     ray.get(other.here.remote())  # has all processors
     try:
         with (

@@ -314,7 +314,7 @@ class _Worker(Generic[Item]):
         """
         ray = ray_module()
         try:
-            reply = _replies.decode(ray.get(self._references.popleft()))
+            reply: _Done | Problem = _replies.decode(ray.get(self._references.popleft()))
         except ray.exceptions.RayTaskError:
             raise  # a bug: errors are replies
         except ray.exceptions.RayError as error:

@@ -121,7 +121,7 @@ def test_images_are_decoded_by_the_workers(
     images(tmp_path / "images", 150, bad=[0, 1, 70, 149])
     monkeypatch.chdir(tmp_path)
     if not is_seen:
-        monkeypatch.setattr(collector.Seen, "of", lambda *_: Seen("0/003.png", 7))
+        monkeypatch.setattr(Seen, "of", lambda *_: Seen("0/003.png", 7))
     graph = normalize(residual_net())
     folder = Path("images")  # relative to the working directory, which workers do not share
     left = same(
@@ -136,7 +136,7 @@ def test_images_are_decoded_by_the_workers(
 def test_a_bad_image_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = normalize(residual_net())
     folder = images(tmp_path / "images", 12, bad=[5])
-    monkeypatch.setattr(collector.Seen, "of", lambda *_: None)
+    monkeypatch.setattr(Seen, "of", lambda *_: None)
     with (
         ShardedCollector("local", 2) as cluster,
         pytest.raises(DataError, match=r"images/2/005\.png: .*skip_bad"),

@@ -13,7 +13,6 @@ from intact.calibrate.observe.observer import Observer
 from intact.calibrate.shards.messages import (
     Batches,
     Counted,
-    Images,
     Job,
     Place,
     Rows,
@@ -81,13 +80,12 @@ class ShardCounter:
         if not message:
             return encode(self._place())
         with raised_limits(self._job.raise_limits):
-            match decode_shard(message):
-                case Batches(batches):
-                    return encode(self._counted(self._rows(batches)))
-                case Images(files, None):
-                    return encode(self._images(files))
-                case Images(files, contents):
-                    return encode(self._sent(files, contents or ()))
+            shard = decode_shard(message)
+            if isinstance(shard, Batches):
+                return encode(self._counted(self._rows(shard.batches)))
+            if shard.contents is None:
+                return encode(self._images(shard.files))
+            return encode(self._sent(shard.files, shard.contents))
 
     def _place(self) -> Place:
         job, folder = self._job, Path(self._job.folder)
