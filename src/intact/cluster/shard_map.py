@@ -225,7 +225,7 @@ class ShardMap:
         return hello.answer
 
 
-_REMEDY = "check the nodes and their memory, or leave out --cluster"
+_REMEDY = "check the nodes (intact on each, and enough memory), or leave out --cluster"
 
 
 class _LostError(Exception):
