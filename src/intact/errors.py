@@ -10,6 +10,7 @@
     ├── ConfigError         an impossible quantization policy, state transition or parameter
     ├── CalibrationError    statistics or a threshold method that cannot give a scale
     ├── PlanError           a plan file that cannot be read, or does not fit its model
+    ├── ClusterError        a cluster that is not there, or whose workers fail
     ├── SearchError         a search that finds nothing within its limits, or a log of another one
     ├── ExportError         a plan that a format cannot express
     ├── OutputError         a result that cannot be written
@@ -82,6 +83,10 @@ class CalibrationError(IntactError):
 
 class PlanError(IntactError):
     """A plan file that cannot be read, or does not fit its model."""
+
+
+class ClusterError(IntactError):
+    """A cluster that cannot be reached, has other versions, or loses its workers."""
 
 
 class SearchError(IntactError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _GATHERED = 64
 
-"""Batches gathered by a thread before they are folded in."""
+"""Counts of batches gathered by a thread before they are folded in."""
 
 _NO_COUNTS = np.zeros(0, np.int64)
 
@@ -52,14 +52,22 @@ class Counter:
         self._tensors = [TensorStatistics(counts=_NO_COUNTS) for _ in observer.tensors]
 
     def add(self, batch: Batch, count: int, real: RealPositions | None) -> None:
-        """Run and count one batch."""
-        seen = self._observer.run(batch, count)
-        parts: Iterable[Observed] = (seen,)
-        if self._padding is not None and real is not None:
-            parts = self._padding.real_parts(seen, real)
-        for each in parts:
-            rows = self._accumulator.add(each.values, each.starts, each.elements, each.samples)
-            self._gathered.append(rows)
+        """Run one batch, and count it or gather it until some are counted at once."""
+        if self._padding is None or real is None:
+            self._count(self._observer.add(batch, count))
+            return
+        for each in self._padding.real_parts(self._observer.run(batch, count), real):
+            self._count(each)
+
+    def end(self) -> None:
+        """Count what is gathered; in the thread that has run it."""
+        self._count(self._observer.rest())
+
+    def _count(self, seen: Observed | None) -> None:
+        if seen is None:
+            return
+        rows = self._accumulator.add(seen.values, seen.starts, seen.elements, seen.samples)
+        self._gathered.append(rows)
         if len(self._gathered) >= _GATHERED:
             self._settle()
 
@@ -100,11 +108,12 @@ def collect(
     max_memory: int | None = None,
     first: Batch | None = None,
     chosen: ChosenSamples | None = None,
+    observer: Observer | None = None,
 ) -> Statistics:
     """Observe tensors of the float model over all samples.
 
-    Memory does not grow with the number of samples: each thread has one batch of activations in
-    flight and 512 KiB of counts a tensor. Padding, by the samples' mask, is left out
+    Memory does not grow with the number of samples: each thread has up to 32 MiB of activations, or
+    one batch, and 512 KiB of counts a tensor. Padding, by the samples' mask, is left out
     (see :class:`intact.calibrate.observe.padding.Padding`).
 
     Where that would be more than ``max_memory``, fewer threads are used; then the tensors are
@@ -126,6 +135,7 @@ def collect(
             samples, those of the first are taken.
         first: Filled with the inputs of the first sample, or of the batch that the model fixes.
         chosen: Filled with some of the samples.
+        observer: Of these tensors; made if it is not given.
 
     Returns:
         The same statistics whatever the order and the batching of the samples.
@@ -136,7 +146,7 @@ def collect(
             that are to be read several times cannot be.
     """
     KERNELS.load_beside()  # while the session is made and runs the first batch
-    observer = Observer(graph, tensors, takes_feeds=samples.takes_feeds)
+    observer = observer or Observer(graph, tensors, takes_feeds=samples.takes_feeds)
     workers = worker_count(threads, len(tensors))
     if max_memory is None:
         return _observe(graph, samples, observer, workers, progress, first, chosen)
@@ -174,7 +184,7 @@ def _observe(
         from intact.calibrate.observe.padding import Padding
 
         padding = Padding(graph, observer.tensors, samples.mask, observer.layout)
-    feed = _Feed(samples, observer.batch_size, progress, sample, chosen)
+    feed = Feed(samples, observer.batch_size, progress, sample, chosen)
     with ThreadPoolExecutor(workers) as pool:
         try:  # Ctrl-C may come while the first thread already counts and the next is not started
             waiting = [pool.submit(_count_all, observer, feed, padding) for _ in range(workers)]
@@ -187,12 +197,13 @@ def _observe(
     return first.statistics(graph.hash)
 
 
-def _count_all(observer: Observer, feed: _Feed, padding: Padding | None) -> Counter:
+def _count_all(observer: Observer, feed: Feed, padding: Padding | None) -> Counter:
     """Count batches until there are none left; one thread's work."""
     counter = Counter(observer, padding)
     try:
         for batch, count, real in feed:
             counter.add(batch, count, real)
+        counter.end()
     except BaseException:
         feed.stop()
         raise
@@ -247,7 +258,7 @@ class _Passes:
         self._ended += 1
 
 
-class _Feed:
+class Feed:
     """Batches that several threads take in turn, each when it has room for one.
 
     Samples are read no faster than they are run, and no thread waits for another's hand-over.

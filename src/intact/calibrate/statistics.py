@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 import numpy as np
@@ -81,6 +81,27 @@ class TensorStatistics:
         for moment in _MOMENTS:
             getattr(self, moment).merge(getattr(other, moment))
 
+    def merge_saved(
+        self,
+        *,
+        bins: npt.NDArray[np.uint16],
+        counts: npt.NDArray[Any],
+        zeros: int,
+        samples: int,
+        minimum: float,
+        maximum: float,
+        sums: Mapping[str, ExactSum],
+    ) -> None:
+        """Add statistics of other samples, of which only the bins that are not empty are given."""
+        self._made = None
+        self.counts[bins] += counts.astype(np.int64)  # no bin is given twice
+        self.zeros += zeros
+        self.samples += samples
+        self.minimum = min(self.minimum, minimum)
+        self.maximum = max(self.maximum, maximum)
+        for moment in _MOMENTS:
+            getattr(self, moment).merge(sums[moment])
+
     def distribution(self) -> Distribution:
         """Return the distribution for the threshold methods; made once, each tries it."""
         if self._made is None:
@@ -144,10 +165,28 @@ class Statistics(msgspec.Struct):
         for name, tensor in self.tensors.items():
             tensor.merge(other.tensors[name])
 
-    def to_bytes(self) -> bytes:
+    def merge_bytes(self, content: bytes) -> None:
+        """Add the statistics that ``to_bytes`` wrote, exactly; what has no tensors yet gets them.
+
+        Only the bins that are not empty are touched, so merging costs little for each tensor.
+
+        Raises:
+            CalibrationError: As of ``merge`` and ``load``.
+        """
+        other = _read("statistics of a worker", io.BytesIO(content))
+        if other.model_hash != self.model_hash:
+            raise CalibrationError("statistics of different models cannot be merged")
+        if not self.tensors:
+            self.tensors = {name: TensorStatistics() for name in other.names}
+        if self.tensors.keys() != set(other.names):
+            raise CalibrationError("statistics of different tensors cannot be merged")
+        other.merge_into(self.tensors)
+
+    def to_bytes(self, *, compressed: bool = True) -> bytes:
         """Return the ``.npz`` form; equal statistics give equal bytes."""
         buffer = io.BytesIO()
-        np.savez_compressed(buffer, allow_pickle=False, **self._arrays())
+        write = np.savez_compressed if compressed else np.savez
+        write(buffer, allow_pickle=False, **self._arrays())
         return buffer.getvalue()
 
     def hash(self) -> str:
@@ -189,16 +228,10 @@ class Statistics(msgspec.Struct):
         Raises:
             CalibrationError: The file is missing, damaged or of another version.
         """
-        try:
-            arrays = read_npz(path)
-            _check(arrays)
-            return _from_arrays(arrays)
-        except Exception as error:  # zipfile, zlib and numpy raise a dozen unrelated classes
-            reason = str(error) or type(error).__name__
-            raise CalibrationError(
-                f"{path}: cannot be read as statistics ({reason})",
-                remedy="copy it again, or quantize again",
-            ) from error
+        found = _read(str(path), path)
+        statistics = Statistics(found.model_hash, {n: TensorStatistics() for n in found.names})
+        found.merge_into(statistics.tensors)
+        return statistics
 
 
 _MOST_PADDING = 1 << 20
@@ -257,20 +290,51 @@ def _check(arrays: dict[str, npt.NDArray[Any]]) -> None:
         raise ValueError("a range that is no number")
 
 
-def _from_arrays(arrays: dict[str, npt.NDArray[Any]]) -> Statistics:
-    statistics = Statistics(str(arrays["model_hash"]))
-    start = 0
-    for index, name in enumerate(_unpacked_names(arrays["names"])):
-        end = int(arrays["bin_ends"][index])
-        tensor = TensorStatistics(
-            zeros=int(arrays["zeros"][index]),
-            samples=int(arrays["samples"][index]),
-            minimum=float(arrays["minimum"][index]),
-            maximum=float(arrays["maximum"][index]),
-        )
-        for moment in _MOMENTS:
-            setattr(tensor, moment, ExactSum.from_array(arrays[moment][index]))
-        tensor.counts[arrays["bins"][start:end]] = arrays["counts"][start:end]
-        statistics.tensors[name] = tensor
-        start = end
-    return statistics
+class _Saved:
+    """Statistics as they are saved."""
+
+    def __init__(self, arrays: dict[str, npt.NDArray[Any]]) -> None:
+        _check(arrays)
+        self._arrays = arrays
+        self.model_hash = str(arrays["model_hash"])
+        self.names = _unpacked_names(arrays["names"])
+        self._sums = {
+            moment: [ExactSum.from_array(words) for words in arrays[moment]] for moment in _MOMENTS
+        }
+        if any(len(sums) != len(self.names) for sums in self._sums.values()):
+            raise ValueError("sums of other tensors")
+
+    def merge_into(self, tensors: dict[str, TensorStatistics]) -> None:
+        """Add them to statistics of these tensors."""
+        arrays, start = self._arrays, 0
+        for index, name in enumerate(self.names):
+            end = int(arrays["bin_ends"][index])
+            tensors[name].merge_saved(
+                bins=arrays["bins"][start:end],
+                counts=arrays["counts"][start:end],
+                zeros=int(arrays["zeros"][index]),
+                samples=int(arrays["samples"][index]),
+                minimum=float(arrays["minimum"][index]),
+                maximum=float(arrays["maximum"][index]),
+                sums={moment: sums[index] for moment, sums in self._sums.items()},
+            )
+            start = end
+
+
+def _read(source: str, file: Path | IO[bytes]) -> _Saved:
+    """Read saved statistics.
+
+    Raises:
+        CalibrationError: They are missing, damaged or of another version.
+    """
+    try:
+        if isinstance(file, Path):
+            return _Saved(read_npz(file))
+        with np.load(file, allow_pickle=False) as arrays:
+            return _Saved(dict(arrays))
+    except Exception as error:  # zipfile, zlib and numpy raise a dozen unrelated classes
+        reason = str(error) or type(error).__name__
+        raise CalibrationError(
+            f"{source}: cannot be read as statistics ({reason})",
+            remedy="copy it again, or quantize again",
+        ) from error

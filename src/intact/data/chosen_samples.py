@@ -10,7 +10,7 @@ from __future__ import annotations
 import bisect
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
 import numpy as np
@@ -24,6 +24,18 @@ _MOST_BYTES = 1 << 26
 """Bytes of them, but for a single sample, which may be larger."""
 
 
+class Mark(NamedTuple):
+    """One of the samples that are kept.
+
+    Attributes:
+        checksum: Of what it holds.
+        number: Its place among all that passed by.
+    """
+
+    checksum: int
+    number: int
+
+
 class ChosenSamples:
     """Keeps some of the samples that pass by, all in the form that the model takes.
 
@@ -35,7 +47,14 @@ class ChosenSamples:
         self._whole = whole
         self._sums: list[int] = []
         self._rows: list[Batch] = []
-        self._limit: int | None = None  # the least checksum that was left out for want of room
+        self._numbers: list[int] = []
+        self._passed = 0
+        self.limit: int | None = None  # the least checksum that was left out for want of room
+
+    @property
+    def marks(self) -> list[Mark]:
+        """What is kept, in order of the checksums."""
+        return [Mark(*pair) for pair in zip(self._sums, self._numbers, strict=True)]
 
     def add(self, batch: Batch, count: int) -> None:
         """Let a batch pass; only its first ``count`` samples are real."""
@@ -47,21 +66,23 @@ class ChosenSamples:
             self._offer(batch, [array[row : row + 1] for array in arrays])
 
     def _offer(self, batch: Batch, arrays: Sequence[npt.NDArray[Any]]) -> None:
-        found = 0
+        found, number = 0, self._passed
+        self._passed += 1
         for array in arrays:
             found = crc32(array.data, found)
-        if self._limit is not None and found >= self._limit:
+        if self.limit is not None and found >= self.limit:
             return
         at = bisect.bisect_left(self._sums, found)
         if self._sums[at : at + 1] == [found]:
             return  # the same sample again
         self._sums.insert(at, found)
+        self._numbers.insert(at, number)
         self._rows.insert(at, {n: array.copy() for n, array in zip(batch, arrays, strict=True)})
         sizes = (sum(array.nbytes for array in rows.values()) for rows in self._rows)
         fit = sum(total <= _MOST_BYTES for total in accumulate(sizes))
         most = max(1, min(MOST, fit))
-        self._limit = self._sums[most] if most < len(self._sums) else self._limit
-        del self._sums[most:], self._rows[most:]
+        self.limit = self._sums[most] if most < len(self._sums) else self.limit
+        del self._sums[most:], self._numbers[most:], self._rows[most:]
 
     def batches(self, size: int, most: int = MOST) -> Iterator[tuple[Batch, int]]:
         """Yield batches of ``size`` samples in order of their checksums, the last one padded.

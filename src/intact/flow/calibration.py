@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
@@ -41,10 +42,11 @@ from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
-from intact.recipe.groups import CalibrationOptions, SpeedOptions
+from intact.recipe.groups import CalibrationOptions, ClusterOptions, SpeedOptions
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
+    from intact.calibrate.shards import ShardedCollector
     from intact.flow.fastest.choice import Fastest
     from intact.flow.heads import Heads
     from intact.recipe.groups import DataSource, ScaleSource
@@ -69,6 +71,7 @@ class Calibration:
         drawn: How many samples were drawn, which come as the model takes them; 0 for those of a
             user.
         speed: What is asked for of speed; None where nothing is.
+        cluster: Observes on a cluster; None for this process.
     """
 
     options: CalibrationOptions
@@ -76,6 +79,7 @@ class Calibration:
     original: Original | None = None
     drawn: int = 0
     speed: SpeedOptions | None = None
+    cluster: ShardedCollector | None = None
 
     def run(
         self,
@@ -330,7 +334,8 @@ class Calibration:
         inputs = tuple(opened.specs)
         first: Batch = {}
         chosen = ChosenSamples(whole=opened.takes_feeds)
-        statistics = collect(
+        observe = collect if self.cluster is None else self.cluster.collect
+        statistics = observe(
             graph,
             opened,
             tuple(dict.fromkeys((*inputs, *required))),
@@ -342,10 +347,12 @@ class Calibration:
         )
         batches = list(chosen.batches(opened.batch_size(_BATCH)))
         runs = FloatRuns(graph, batches, threads=self.options.threads)
-        skipped = _skipped(opened.skipped)
+        notes = _skipped(opened.skipped)
+        if self.cluster is not None:
+            notes += self.cluster.notes
         fed, shapes = opened.feeding, opened.usual_shapes
         is_free = opened.batch_size(2) == 2
-        return _Observed(statistics, inputs, skipped, first, fed, shapes, runs, is_free)
+        return _Observed(statistics, inputs, notes, first, fed, shapes, runs, is_free)
 
     def _open(self, data: DataSource, graph: Graph) -> Samples:
         return open_fed(
@@ -403,6 +410,25 @@ def _heads_of(job: Job) -> Heads | None:
     from intact.flow.heads import Heads  # with much else
 
     return Heads.of(job)
+
+
+def collector_of(options: ClusterOptions) -> AbstractContextManager[ShardedCollector | None]:
+    """Return what observes on the cluster of the options, if they name one.
+
+    Raises:
+        UsageError: There are workers and no cluster.
+        MissingExtraError: Ray is not installed.
+    """
+    if options.cluster is None:
+        if options.workers is not None:
+            raise UsageError(
+                "--workers are those of a cluster, and there is none",
+                remedy="give --cluster local, or --threads instead",
+            )
+        return nullcontext()
+    from intact.calibrate.shards import ShardedCollector
+
+    return ShardedCollector(options.cluster, options.workers)
 
 
 def given_scales(

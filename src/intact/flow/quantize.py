@@ -13,7 +13,7 @@ from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
 from intact.data.progress import begin
 from intact.errors import ModelError, UsageError
-from intact.flow.calibration import Calibration, given_scales
+from intact.flow.calibration import Calibration, collector_of, given_scales
 from intact.flow.first_run import run_once
 from intact.flow.improvement import chosen
 from intact.flow.job import Deployment, Job, Keeping
@@ -117,6 +117,7 @@ def results_for(
         described = _not_in_place(described)
     names = _distinct_names(described)
     _refuse_wrong(options)
+    cluster = collector_of(options)
     ready = _ready(options, described, refusals)
     if not ready:
         return {}
@@ -173,16 +174,23 @@ def results_for(
     compared = original_of(options.model, threads=options.threads)
     count = 0 if drawn is None else drawn.count
     speed = options if options.fastest else None
-    calibration = Calibration(options, preprocess, compared, drawn=count, speed=speed)
-    results = {
-        result.plan.target.name: result
-        for result in calibration.run(jobs, models.data, given, refusals)
-    }
-    for name, given_as in zip(names, targets, strict=True):
-        if name in results:
-            named = target_named(given_as)
-            results[name].recipe = recipe_of("quantize", options, results[name], target=named)
+    with cluster as collector:
+        calibration = Calibration(options, preprocess, compared, count, speed, collector)
+        results = {
+            result.plan.target.name: result
+            for result in calibration.run(jobs, models.data, given, refusals)
+        }
+    _add_recipes(results, options, dict(zip(names, targets, strict=True)))
     return results
+
+
+def _add_recipes(
+    results: Mapping[str, Result], options: QuantizationOptions, given: Mapping[str, TargetSource]
+) -> None:
+    """Write the recipe of each result, which names its target as it was given."""
+    for name, result in results.items():
+        target = target_named(given[name])
+        result.recipe = recipe_of("quantize", options, result, target=target)
 
 
 def _ready(

@@ -134,6 +134,27 @@ class ThreadOptions(Options, kw_only=True):
     )
 
 
+class ClusterOptions(Options, kw_only=True):
+    """Who runs the model on the samples."""
+
+    section: ClassVar[str] = "On a cluster (see docs/cluster.md)"
+
+    cluster: str | None = option(
+        Text("an address, or local", "ADDRESS|local"),
+        None,
+        "A Ray cluster whose workers run the model on shards of the samples, with the same result; "
+        "local starts one on this machine.",
+        recorded=False,
+    )
+    workers: int | None = option(
+        Whole(least=1),
+        None,
+        "Workers of the cluster; left out, one for each of its processors. --threads are those of "
+        "each worker.",
+        recorded=False,
+    )
+
+
 class ProgressOptions(Options, kw_only=True):
     """What only Python has."""
 

@@ -24,6 +24,7 @@ from intact.recipe.groups import (
     SAMPLES,
     ArrayStepOptions,
     CalibrationOptions,
+    ClusterOptions,
     FormatOptions,
     GraphOptions,
     ImageStepOptions,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 
 class QuantizationOptions(
     ImageStepOptions,
+    ClusterOptions,
     CalibrationOptions,
     GraphOptions,
     WidthOptions,

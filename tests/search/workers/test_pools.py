@@ -10,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from intact.cluster import connection
+from intact.cluster.connection import packed, unpack
+from intact.cluster.problem import WorkerError
 from intact.errors import MissingExtraError, ModelError, UsageError
 from intact.search import workers as pools
 from intact.search.trial import Ask, Measured, State
 from intact.search.workers import MOST_WORKERS, cores, make_pool, ray_
-from intact.search.workers.messages import WorkerError
 from intact.search.workers.pool import InlinePool, Pool, WorkerPool
 from intact.search.workers.processes import ProcessLauncher
 from tests.search.workers.fakes import (
@@ -183,7 +185,7 @@ def test_one_worker_is_this_process() -> None:
 
 
 def test_ray_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_, "find_spec", lambda _: None)
+    monkeypatch.setattr(connection, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'intact\[distributed\]'"):
         make_pool(FakeTrialData(), distributed=True)
     with pytest.raises(MissingExtraError, match="needs ray"):
@@ -205,6 +207,6 @@ def test_saved_files_travel_with_their_folders(tmp_path: Path) -> None:
     source.mkdir()
     copy.mkdir()
     FakeTrialData(factor=2.5).save(source)
-    ray_._unpack(ray_._packed(source), copy)
+    unpack(packed(source), copy)
     assert open_fake(copy, 1).float_score == 2.5 / 3
-    assert ray_._packed(copy) == ray_._packed(source)
+    assert packed(copy) == packed(source)

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from intact.errors import ModelError, SearchError
+from intact.errors import ClusterError, ModelError
 from intact.search.trial import Ask, State
 from intact.search.workers.pool import WorkerPool
 from intact.search.workers.ray_ import RayLauncher
@@ -31,7 +31,7 @@ def closed_port() -> int:
 def test_a_cluster_that_is_not_there(closed_port: int, address: str) -> None:
     place = address.format(closed_port)
     with ray_pool(FakeTrialData(), place) as pool:
-        with pytest.raises(SearchError, match="Ray cannot be reached at") as caught:
+        with pytest.raises(ClusterError, match="Ray cannot be reached at") as caught:
             list(pool.evaluate([Ask((1,))]))
         assert place in str(caught.value)
         assert "check the address" in str(caught.value)

@@ -9,18 +9,17 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from intact.cluster.problem import Problem, WorkerError
 from intact.errors import IntactError, ModelError, PlanError, SearchError
 from intact.search.trial import Ask, State
 from intact.search.workers.messages import (
     Confirm,
     FloatScore,
-    Problem,
     Ready,
     Reply,
     Request,
     Result,
     Score,
-    WorkerError,
     decode_reply,
     decode_request,
     encode,

@@ -161,7 +161,8 @@ def part_observers(
             part = _part(whole, names or [whole.graph.output[0].name])  # any: it will not be run
             path.write_bytes(part.SerializeToString())
             # No name holds the session, so that it goes with its observer.
-            yield Observer(graph, group, session=_session(path, Optimization.NONE), layout=layout)
+            session = _session(path, Optimization.NONE)
+            yield Observer(graph, group, session=session, layout=layout, gathers=False)
 
 
 def _rewritten(model: ir.Model, folder: Path) -> onnx.ModelProto:

@@ -134,7 +134,7 @@ class _Made(NamedTuple):
 
     values: npt.NDArray[Any]
     positions: list[int]
-    bad: list[tuple[str, str]]
+    bad: list[tuple[int, str, str]]
 
 
 class ImageFolder:
@@ -152,9 +152,13 @@ class ImageFolder:
         threads: Number of threads; 0 uses all cores.
 
     Attributes:
+        folder: As given.
+        files: As given.
         takes: As given.
         labels: As given.
+        skip_bad: As given.
         skipped: One line for each file that the last pass skipped: path and reason.
+        bad: The positions of these files.
     """
 
     def __init__(
@@ -169,11 +173,12 @@ class ImageFolder:
     ) -> None:
         self.takes = takes
         self.skipped: list[str] = []
-        self._folder = folder
-        self._files = files
+        self.bad: list[int] = []
+        self.folder = folder
+        self.files = files
         self.labels = labels
         self._labels = None if labels.numbers is None else np.array(labels.numbers, np.int64)
-        self._skip_bad = skip_bad
+        self.skip_bad = skip_bad
         self._threads = threads or min(os.cpu_count() or 1, _MOST_THREADS)
         room = max(1, _AHEAD_BYTES // takes.image_bytes)  # images
         share = -(-len(files) // self._threads)
@@ -182,7 +187,7 @@ class ImageFolder:
 
     def __len__(self) -> int:
         """Return the number of files, including unreadable ones."""
-        return len(self._files)
+        return len(self.files)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield batches of a few images with their labels, if any.
@@ -190,11 +195,11 @@ class ImageFolder:
         Raises:
             DataError: A file is not an image, damaged or too large (with ``skip_bad``: all are).
         """
-        self.skipped = []
+        self.skipped, self.bad = [], []
         waiting: deque[Future[_Made]] = deque()
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="intact-images")
         try:
-            for start in range(0, len(self._files), self._size):
+            for start in range(0, len(self.files), self._size):
                 waiting.append(pool.submit(self._make, start))
                 if len(waiting) >= self._ahead:
                     yield from self._taken(waiting.popleft().result())
@@ -202,16 +207,25 @@ class ImageFolder:
                 yield from self._taken(waiting.popleft().result())
         finally:  # at the end, after an error, or if the iterator is dropped
             pool.shutdown(cancel_futures=True)
-        if len(self.skipped) == len(self._files) > 0:
+        self.refuse_all_bad()
+
+    def refuse_all_bad(self) -> None:
+        """Refuse a folder of which the last pass skipped all.
+
+        Raises:
+            DataError: It did.
+        """
+        if len(self.skipped) == len(self.files) > 0:
             raise DataError(
-                f"{self._folder}: none of {len(self._files)} images can be used; the first: "
+                f"{self.folder}: none of {len(self.files)} images can be used; the first: "
                 f"{self.skipped[0]}",
                 remedy="give other files",
             )
 
     def _taken(self, made: _Made) -> Iterator[Batch]:
-        for file, reason in made.bad:
-            self.skipped.append(_skipped(self._folder, file, reason, self._skip_bad))
+        for position, file, reason in made.bad:
+            self.bad.append(position)
+            self.skipped.append(_skipped(self.folder, file, reason, self.skip_bad))
         if made.positions:
             batch = {self.takes.name: made.values}
             if self._labels is not None and self.takes.name != LABELS:
@@ -220,24 +234,24 @@ class ImageFolder:
 
     def _make(self, start: int) -> _Made:
         """Decode the batch that starts with a file; runs in a thread."""
-        files = self._files[start : start + self._size]
+        files = self.files[start : start + self._size]
         takes = self.takes
         canvas, gray = blank(takes, len(files)), takes.channels == 1
         positions: list[int] = []
-        bad: list[tuple[str, str]] = []
+        bad: list[tuple[int, str, str]] = []
         for offset, file in enumerate(files):
             try:
                 draw(decode(self._source(file), gray=gray), takes, canvas[len(positions)])
                 positions.append(start + offset)
             except BadImageError as error:
                 name = f"image {start + offset}" if is_picture(file) else str(file)
-                bad.append((name, str(error)))
-                if not self._skip_bad:
+                bad.append((start + offset, name, str(error)))
+                if not self.skip_bad:
                     break
         return _Made(takes.finished(canvas[: len(positions)]), positions, bad)
 
     def _source(self, file: str | Path | Image) -> Path | Image:
-        return file if is_picture(file) else self._folder / str(file)
+        return file if is_picture(file) else self.folder / str(file)
 
 
 def blank(takes: ImageInput, count: int) -> npt.NDArray[np.uint8]:

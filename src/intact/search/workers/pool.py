@@ -12,6 +12,7 @@ from functools import cached_property, partial
 from types import TracebackType
 from typing import Protocol
 
+from intact.cluster.problem import Problem
 from intact.errors import IntactError, SearchError, UsageError
 from intact.search.space import Candidate
 from intact.search.trial import Ask, Measured, State
@@ -19,7 +20,6 @@ from intact.search.workers.messages import (
     Confirm,
     FloatScore,
     Measure,
-    Problem,
     Ready,
     Reply,
     Request,

@@ -19,11 +19,11 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO
 
+from intact.cluster.problem import Problem
 from intact.search.workers.messages import (
     Confirm,
     FloatScore,
     Measure,
-    Problem,
     Ready,
     Reply,
     Request,

@@ -1,0 +1,133 @@
+"""The connection to a Ray cluster, and what workers need as files.
+
+Nodes share no disk: what a worker loads is sent through Ray's object store; intact must be
+installed on every node.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from intact.errors import ClusterError, MissingExtraError
+
+_PATIENCE = 10
+"""Seconds to wait for a connection."""
+_ATTEMPTS = 2
+"""To start a cluster on this machine."""
+_LONGEST_REASON = 300
+"""Characters of what Ray says."""
+
+
+class Connection:
+    """A connection to a cluster; made by `open`.
+
+    Args:
+        address: Of the cluster; None uses the one that this program is connected to or that is in
+            the variable ``RAY_ADDRESS``, or starts one on this machine, as ``local`` always does.
+        what: What needs it, for messages.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+    """
+
+    def __init__(self, address: str | None = None, what: str = "--cluster") -> None:
+        if find_spec("ray") is None:
+            raise MissingExtraError(
+                f"{what} needs ray, which is not installed",
+                remedy="pip install 'intact[distributed]'",
+            )
+        self._address = address
+        self._is_ours = False
+
+    def open(self) -> None:
+        """Connect, where the program is not connected.
+
+        Raises:
+            ClusterError: There is no cluster at the address.
+        """
+        ray = ray_module()
+        if ray.is_initialized():
+            return
+        address = self._address or os.environ.get("RAY_ADDRESS") or "local"
+        is_here = address == "local"
+        if is_here:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        here: dict[str, Any] = {"include_dashboard": False} if is_here else {}
+        for attempt in range(_ATTEMPTS if is_here else 1):
+            try:
+                _knock(address)
+                ray.init(address, log_to_driver=False, configure_logging=False, **here)
+                break
+            except Exception as error:  # Ray raises a dozen unrelated classes, Exception too
+                ray.shutdown()
+                if is_here and attempt + 1 < _ATTEMPTS:
+                    continue  # on a busy machine Ray gives up after 30 s
+                raise ClusterError(
+                    f"Ray cannot be reached at {address!r}: {_short(str(error))}",
+                    remedy="check the address, and that the cluster runs the same versions",
+                ) from error
+        self._is_ours = True
+
+    @property
+    def processors(self) -> int:
+        """The number of processors of the cluster."""
+        return int(ray_module().cluster_resources().get("CPU", 0))
+
+    def close(self) -> None:
+        """Disconnect if `open` connected."""
+        if self._is_ours:
+            self._is_ours = False
+            ray_module().shutdown()
+
+
+def _knock(address: str) -> None:
+    """Check that a cluster listens at the address: Ray itself would try for minutes.
+
+    Raises:
+        OSError: It does not.
+    """
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+
+
+def ray_module() -> Any:
+    """Import ray and its exceptions; only the extra installs it."""
+    import_module("ray.exceptions")
+    return import_module("ray")
+
+
+def lost_reason(error: Exception) -> str:
+    """Say on one line why a worker was lost.
+
+    An error of the worker's own start comes with a traceback, whose last line tells.
+    """
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return _short(lines[-1] if "Traceback" in str(error) else lines[0])
+
+
+def _short(text: str) -> str:
+    return " ".join(text.split())[:_LONGEST_REASON]
+
+
+def packed(folder: Path) -> dict[str, bytes]:
+    """Read all files below a folder, by relative path."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def unpack(files: dict[str, bytes], folder: Path) -> None:
+    """Write what `packed` read below another folder."""
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
