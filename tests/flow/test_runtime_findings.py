@@ -13,10 +13,11 @@ import pytest
 import intact
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.data.sources import open_samples
-from intact.flow import runtime_findings
+from intact.flow import runtime_findings, slowness
 from intact.flow.remedies import with_command
 from intact.flow.result import Result
-from intact.flow.runtime_findings import products_in_float, slow_sign, time_if_slower
+from intact.flow.runtime_findings import products_in_float, time_if_slower
+from intact.flow.slowness import slow_sign
 from intact.formats.onnx_qdq.kernels import profile_kernels
 from tests.models import ModelBuilder
 
@@ -59,7 +60,8 @@ def timed(monkeypatch: pytest.MonkeyPatch, *blocks: tuple[float, float]) -> list
             asked.append(1)
             yield [one, 2 * one], [other, 2 * other]
 
-    monkeypatch.setattr(runtime_findings, "timed_blocks", made)
+    for module in (runtime_findings, slowness):
+        monkeypatch.setattr(module, "timed_blocks", made)
     return asked
 
 

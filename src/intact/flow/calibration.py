@@ -257,7 +257,7 @@ class Calibration:
         """Look whether the runtime is slower than in float, where that is quickly told."""
         if next(iter(result.exports)) != ONNX_QDQ or result.plan.graph is not observed.runs.graph:
             return ()
-        from intact.flow.runtime_findings import slow_sign  # with much else
+        from intact.flow.slowness import slow_sign
 
         return tuple(slow_sign(result, observed.first, observed.runs.run, seconds))
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-
-import msgspec
+from collections.abc import Iterator, Mapping
 
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.weights import USUAL_BITS
@@ -16,6 +14,7 @@ from intact.engines.session import FloatModel
 from intact.errors import IntactError
 from intact.flow.latency import timed_blocks
 from intact.flow.result import Result
+from intact.flow.slowness import FASTEST, SPEED, Slower, always_slower
 from intact.formats.base.format import Deployed
 from intact.formats.onnx_qdq.kernels import profile_kernels
 from intact.formats.onnx_qdq.run import QdqRuntime
@@ -25,37 +24,12 @@ from intact.plan import QuantizedGraph
 
 _SECONDS = 1.0
 """For each of the two models that are timed, in all."""
-_ROUNDS = 3
-"""How many times a model must be slower, at least; where there is time for five, each of them."""
-_SLOWER = 1.15
-"""Times as long as the float model takes, from which on it is no chance."""
-_LEAST_SECONDS = 2e-4
-"""Models that take less are not timed: the call takes as long as the kernels."""
 _BATCH = 8
-_SPEED = 0.5
-"""Severity of what costs nothing but time: what makes outputs wrong comes first."""
 _MUCH = 0.1
 """Part of the time that is worth a remedy."""
 _PROFILED = 5
 """Runs whose kernels are timed."""
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
-_FASTEST = Remedy(options={"fastest": True})
-_LITTLE = 0.025
-"""Part of the time of a quantization that the sign of slowness may take for each model."""
-
-
-class Slower(msgspec.Struct, frozen=True):
-    """Times of one run, in seconds.
-
-    Attributes:
-        in_float: Of the float model.
-        quantized: Of the quantized model.
-        rounds: In how many rounds it was slower: in all of them.
-    """
-
-    in_float: float
-    quantized: float
-    rounds: int
 
 
 def products_in_float(result: Result, *, threads: int = 0) -> dict[str, str]:
@@ -132,7 +106,7 @@ def _fallback(plan: QuantizedGraph, in_float: Mapping[str, str]) -> Finding:
     return Finding(
         "float_fallback",
         evidence,
-        _SPEED * part,
+        SPEED * part,
         node=first,
         remedies=tuple(_for_fallback(plan, in_float)),
         unit="times",
@@ -180,64 +154,7 @@ def time_if_slower(result: Result, feeds: Batch) -> Slower | None:
     Returns:
         None where it is not slower in each round, or where the models are too small to be timed.
     """
-    return _always_slower(_timed(result, feeds))
-
-
-def slow_sign(
-    result: Result, feeds: Batch, in_float: Callable[[Batch], object], seconds: float
-) -> list[Finding]:
-    """Find that a result is slower than float, in a small part of the time that making it took.
-
-    Args:
-        result: As written.
-        feeds: The inputs of a batch.
-        in_float: Runs the float model on one thread.
-        seconds: What making the result took.
-    """
-    if next(iter(result.exports)) != ONNX_QDQ:
-        return []
-    start = time.perf_counter()
-    in_float(feeds)
-    if time.perf_counter() - start > _LITTLE * seconds / _ROUNDS:
-        return []  # the blocks would take longer
-    written = result.exported
-    runtime = QdqRuntime(written.model, threads=1, exact=False, message=written.message)
-    left = 2 * _LITTLE * seconds - (time.perf_counter() - start)
-    if left <= 0:
-        return []
-    runtime.run(feeds)
-    slower = _always_slower(
-        timed_blocks(
-            lambda: in_float(feeds),
-            lambda: runtime.run(feeds),
-            seconds=min(left / 2, _SECONDS),
-            clock=time.thread_time,
-        )
-    )
-    if slower is None:
-        return []
-    evidence = (
-        f"a batch of {len(next(iter(feeds.values())))} takes {1e3 * slower.quantized:.3g} ms "
-        f"quantized and {1e3 * slower.in_float:.3g} ms in float on one thread"
-    )
-    lost = 1 - slower.in_float / slower.quantized
-    return [
-        Finding("slower_than_float", evidence, _SPEED * lost, remedies=(_FASTEST,), unit="times")
-    ]
-
-
-def _always_slower(blocks: Iterable[tuple[list[float], list[float]]]) -> Slower | None:
-    """Return the times if the second is slower in each block."""
-    times: list[tuple[float, float]] = []
-    for one, other in blocks:
-        pair = min(one), min(other)
-        if min(pair) < _LEAST_SECONDS or pair[1] < _SLOWER * pair[0]:
-            return None
-        times.append(pair)
-    if len(times) < _ROUNDS:
-        return None
-    fastest = [min(column) for column in zip(*times, strict=True)]
-    return Slower(fastest[0], fastest[1], len(times))
+    return always_slower(_timed(result, feeds))
 
 
 def speedup(result: Result, feeds: Batch) -> float:
@@ -271,7 +188,7 @@ def _slowness(result: Result, feeds: Batch, slower: Slower, in_float: Mapping[st
         f"each of {slower.rounds} rounds; {100 * moved:.0f} % of it are quantizers"
     )
     narrower = _for_fallback(result.plan, in_float) if in_float else ()
-    remedies = (*(each for each in narrower if each.options), _FASTEST)
+    remedies = (*(each for each in narrower if each.options), Remedy(options=FASTEST))
     lost = 1 - slower.in_float / slower.quantized
-    severity = _SPEED * (lost if not in_float else min(lost, _MUCH))  # float kernels are why
+    severity = SPEED * (lost if not in_float else min(lost, _MUCH))  # float kernels are why
     return Finding("slower_than_float", evidence, severity, remedies=remedies, unit="times")
