@@ -107,10 +107,12 @@ def faces(calibration: int, count: int) -> Case:
     """Read BlazeFace from the zoo."""
     folder = ZOO / "real" / FACES
     data = [dict(np.load(folder / f"{part}.npz")) for part in ("calib", "test")]
-    limits = zip(data, (calibration, count), strict=True)
-    given = ({name: array[:most] for name, array in each.items()} for each, most in limits)
+    first, second = (
+        {name: array[:most] for name, array in each.items()}
+        for each, most in zip(data, (calibration, count), strict=True)
+    )
     family = Family(lambda: onnx.load(folder / "model.onnx"), "places", corners=True, classes=1)
-    return Case(FACES, family, family.build(), *given, _decoded_faces)
+    return Case(FACES, family, family.build(), first, second, _decoded_faces)
 
 
 def _decoded_faces(outputs: Arrays) -> npt.NDArray[Any]:

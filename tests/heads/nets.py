@@ -242,13 +242,15 @@ def yolo_v10(*, dense: bool = False) -> onnx.ModelProto:
 def ssd() -> onnx.ModelProto:
     """Anchors, Exp and Softmax: corners and scores joined, ``[batch, places, 4 + classes]``."""
     b = _Detector(3)
-    boxes, scores, anchors = [], [], []
+    boxes: list[str] = []
+    scores: list[str] = []
+    anchors = []
     for x, grid, stride in zip(b.features(), GRIDS, STRIDES, strict=True):
         moved = b.head(x, 8, [0, 0, 0, 0] * 2, [1, 1, 0.8, 0.8] * 2)
         logits = b.head(x, 2 * (CLASSES + 1), [4, *[0] * CLASSES] * 2, 2)
-        for each, found, width in ((moved, boxes, 4), (logits, scores, CLASSES + 1)):
+        for each, group, width in ((moved, boxes, 4), (logits, scores, CLASSES + 1)):
             last = b.node("Transpose", each, perm=[0, 2, 3, 1])
-            found.append(b.node("Reshape", last, b.ints(0, -1, width)))
+            group.append(b.node("Reshape", last, b.ints(0, -1, width)))
         centres = np.repeat(_centres(grid).T * stride, 2, axis=0)
         sizes = np.tile([[1.2 * stride, 1.5 * stride], [2 * stride, 1.3 * stride]], (grid**2, 1))
         anchors.append(np.concatenate([centres, sizes], axis=1))

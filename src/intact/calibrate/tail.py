@@ -241,14 +241,14 @@ def _parts(graph: Graph, nodes: Sequence[ir.Node]) -> Iterator[str]:
         if value in seen:
             continue
         seen.add(value)
-        node = value.producer()
-        if node in tail and node in chosen:
-            open_values += [each for each in node.inputs if each is not None]
-        elif node in tail and node is not None and _passes(node):
-            slots = data_slots(node) if node.op_type != "Where" else (1, 2)
-            slots = slots[:1] if moves_values(node) else slots
-            open_values += [each for slot in slots if (each := node.inputs[slot]) is not None]
-        elif node is not None and graph.is_float(value) and not is_constant(value):
+        maker = value.producer()
+        if maker in chosen:
+            open_values += [each for each in maker.inputs if each is not None]
+        elif maker in tail and _passes(maker):
+            slots = data_slots(maker) if maker.op_type != "Where" else (1, 2)
+            slots = slots[:1] if moves_values(maker) else slots
+            open_values += [each for slot in slots if (each := maker.inputs[slot]) is not None]
+        elif maker is not None and graph.is_float(value) and not is_constant(value):
             found[value] = None
     return (str(value.name) for value in graph.values if value in found)
 

@@ -86,18 +86,22 @@ class Job(msgspec.Struct, frozen=True):
     def on(self, graph: Graph) -> Job:
         """Return the job for a graph that a rewrite made."""
 
-        def keeping(names: Sequence[str], other: Graph | None = None) -> QuantizedGraph:
-            return self.keeping(names, graph if other is None else other)
+        own = graph
+
+        def keeping(names: Sequence[str], graph: Graph | None = None) -> QuantizedGraph:
+            return self.keeping(names, own if graph is None else graph)
 
         return self._replanned(keeping)
 
     def decoding(self, names: Sequence[str], note: Note) -> Job:
         """Return the job with nodes in float that decode what the last layers say."""
 
-        def keeping(more: Sequence[str], other: Graph | None = None) -> QuantizedGraph:
-            nodes = {str(node.name) for node in (other or self.plan.graph).nodes}
-            own = [name for name in names if name in nodes]  # a rewrite may have left some out
-            plan = self.keeping((*own, *more), other)
+        heads = names
+
+        def keeping(names: Sequence[str], graph: Graph | None = None) -> QuantizedGraph:
+            nodes = {str(node.name) for node in (graph or self.plan.graph).nodes}
+            own = [name for name in heads if name in nodes]  # a rewrite may have left some out
+            plan = self.keeping((*own, *names), graph)
             return replace(plan, decisions={**plan.decisions, **decoded(own)})
 
         changed = self._replanned(keeping)
