@@ -170,11 +170,9 @@ class QuantizeCommand(OutputOptions, RecipeOptions, QuantizationOptions):
         "normalize",
         "samples",
         "method",
-        "weight_bits",
         "keep_float",
         "preset",
         "fastest",
-        "recipe",
         "as_json",
     )
 

@@ -14,7 +14,6 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from intact.engines.exact_sums import exact_sums
 from intact.errors import ExportError
 from intact.formats.base.format import Kernel
 from intact.formats.onnx_qdq.run import RUNTIME, make_options, open_session
@@ -56,8 +55,7 @@ def profile_kernels(
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "profile")
         options.optimized_model_filepath = str(optimized)
-        opened = exact_sums(model, options) if exact else model
-        session = open_session(opened, options, Path(folder))
+        session = open_session(model, options, Path(folder), exact=exact)
         try:
             for _ in range(runs + 1):
                 session.run(None, dict(feeds))

@@ -166,15 +166,21 @@ def make_options(threads: int) -> ort.SessionOptions:
 
 
 def open_session(
-    model: ir.Model, options: ort.SessionOptions, folder: Path
+    model: ir.Model, options: ort.SessionOptions, folder: Path, *, exact: bool = False
 ) -> ort.InferenceSession:
     """Build a CPU session from a file, as users do and as large models need.
+
+    Args:
+        model: The model.
+        options: Of the session.
+        folder: Where the file is written.
+        exact: Sum exactly, where the processor saturates pairs of products.
 
     Raises:
         ExportError: The runtime refuses the model.
     """
     path = folder / "model.onnx"
-    save_model(model, path)
+    save_model(exact_sums(model, options) if exact else model, path)
     return _session(str(path), options)
 
 

@@ -26,7 +26,6 @@ from intact.formats.base.stored_weights import (
     is_looked_up,
     stored_readers,
 )
-from intact.formats.onnx_qdq.compose import compose_hard_swishes
 from intact.formats.onnx_qdq.containers import Container, container_for
 from intact.formats.onnx_qdq.reader.parameters import is_quantize
 from intact.formats.onnx_qdq.shield import shield_float_products
@@ -217,7 +216,10 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
             writer.constant(point)
         else:
             writer.activation(point)
-    compose_hard_swishes(plan, writer.editor)
+    if any(node.op_type == "HardSwish" for node in plan.graph.nodes):
+        from intact.formats.onnx_qdq.compose import compose_hard_swishes  # with much else
+
+        compose_hard_swishes(plan, writer.editor)
     if plan.keeps_runtime:
         drop_clamps(writer.editor.model.graph, is_quantize)
     else:
