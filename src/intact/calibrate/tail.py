@@ -241,14 +241,16 @@ def _parts(graph: Graph, nodes: Sequence[ir.Node]) -> Iterator[str]:
         if value in seen:
             continue
         seen.add(value)
-        maker = value.producer()
+        maker: ir.Node | None = value.producer()
+        if maker is None:
+            continue
         if maker in chosen:
             open_values += [each for each in maker.inputs if each is not None]
         elif maker in tail and _passes(maker):
             slots = data_slots(maker) if maker.op_type != "Where" else (1, 2)
             slots = slots[:1] if moves_values(maker) else slots
             open_values += [each for slot in slots if (each := maker.inputs[slot]) is not None]
-        elif maker is not None and graph.is_float(value) and not is_constant(value):
+        elif graph.is_float(value) and not is_constant(value):
             found[value] = None
     return (str(value.name) for value in graph.values if value in found)
 

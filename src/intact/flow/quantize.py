@@ -402,10 +402,11 @@ def recipe_of(
         values["formats"] = [str(name) for name in result.exports]
     if isinstance(options, WidthOptions):
         overrides = overrides_of(options) or Overrides()
-        faster = () if result is None or result.fastest is None else result.fastest.kept_float
+        found = () if result is None or result.fastest is None else result.fastest.kept_float
+        faster = (name for name in found if name not in overrides.keep_float)
         widths = {str(end): bits for end, bits in overrides.widths.items()}
         values |= {
-            "keep_float": tuple(dict.fromkeys((*overrides.keep_float, *faster))) or None,
+            "keep_float": (*overrides.keep_float, *faster) or None,
             "bits": {**overrides.bits, **widths} or None,
             "weight_bits": overrides.weight_bits,
             "activation_bits": overrides.activation_bits,

@@ -72,7 +72,8 @@ class Runtime:
             any(plan.is_quantized(node) != inside for node, _ in plan.graph.consumers(value))
             for value in plan.graph.values
             if value.const_value is None
-            for inside in [value.producer() is not None and plan.is_quantized(value.producer())]
+            for maker in [value.producer()]
+            for inside in [maker is not None and plan.is_quantized(maker)]
         )
         conversion = Kernel("x", "QuantizeLinear", self.conversion, (), 64, 64)
         return [*found, *[conversion] * count]

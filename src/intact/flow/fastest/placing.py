@@ -22,7 +22,7 @@ from intact.graph import Graph
 from intact.plan import Note, NoteKind, QuantizedGraph
 
 if TYPE_CHECKING:
-    from intact.flow.calibration import Job
+    from intact.flow.job import Job
     from intact.plan.given_scales import ScaleTable
     from intact.recipe.groups import SpeedOptions
 
