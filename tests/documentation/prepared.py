@@ -119,6 +119,12 @@ def diagnosis() -> None:
     intact.quantize("model.onnx", "calib.npz", output="out")
 
 
+def compared() -> None:
+    intact.quantize("model.onnx", "calib.npz", output="out")
+    intact.quantize("model.onnx", "calib.npz", weight_bits=4, output="narrow")
+    intact.quantize("model.onnx", "calib.npz", target="tflite", output="tflite")
+
+
 def quantized_models() -> None:
     intact.quantize("model.onnx", "calib.npz", target="onnxruntime", output="others")
     intact.quantize("model.onnx", "calib.npz", target="tflite", output="lite")
@@ -159,6 +165,7 @@ def photos_of_models_with_colours() -> None:
 
 PREPARED: Mapping[str, Callable[[], Names | None]] = {
     "data.md": data,
+    "compare.md": compared,
     "diagnosis.md": diagnosis,
     "from-hago.md": small_model,
     "from-mqbench.md": mqbench,
@@ -168,6 +175,7 @@ PREPARED: Mapping[str, Callable[[], Names | None]] = {
     "quickstart.md": photos_of_models_with_colours,
     "recipes.md": recipes,
     "search-log.md": small_model,
+    "report.md": diagnosis,
     "searching.md": small_model,
     "tensors.md": small_model,
     "targets/nnie.md": small_model,
