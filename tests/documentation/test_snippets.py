@@ -26,7 +26,7 @@ from tests.documentation.snippets import (
 
 PAGES = {name_of(page): page for page in pages()}
 RUN = {"sh", "python", "toml"}
-SHOWN = {"", "text", "json", "c", "{toctree}"}
+SHOWN = {"", "text", "yaml", "json", "c", "{toctree}"}
 """Blocks of other languages: what is printed, what a file has, what the site is made of."""
 NOWHERE_ELSE: tuple[frozenset[str], str] = (frozenset(), "")
 WITH_BLOCKS = [

@@ -93,7 +93,7 @@ def test_the_engine_runs_only_where_a_bound_allows_a_loss(
     def refused(*_: object, **__: object) -> None:
         pytest.fail("the integer engine was made")
 
-    monkeypatch.setattr(arithmetic, "lower", refused)
+    monkeypatch.setattr("intact.program.lower.lower", refused)
     assert found_in(plan) == SumFindings()
 
 
