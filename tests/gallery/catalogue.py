@@ -55,8 +55,8 @@ class GalleryModel:
 
 
 _ENCODER = {
-    "no operator": "Sub Erf Tanh",
-    "no kernel": "LayerNormalization",
+    "no operator": "Sub Tanh",
+    "no kernel": "LayerNormalization Gelu",
     "no integer source": "Gather Add Mul",
     "weights only": "Gather",
     "no integer reader": "Add Mul",
@@ -74,7 +74,7 @@ GALLERY: Mapping[str, GalleryModel] = {
     "mobilenet_v3": GalleryModel(
         vision.mobilenet_v3,
         (33, 30, 28, 24),
-        {"no operator": "HardSwish HardSigmoid", "no integer reader": "Mul"},
+        {"no operator": "HardSigmoid"},
     ),
     "shufflenet": GalleryModel(vision.shufflenet, (35, 32, 31, 20)),
     "inception": GalleryModel(vision.inception, (35, 29, 33, 28)),
