@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from intact.analyze.diagnose.weights import bias_finding
 from intact.calibrate.choice import Errors, Powers
 from intact.flow.loss import _disagrees
 from tests.command_lines import Say
 from tests.faults.case import Case, quantized_data
 from tests.faults.generated import FAULTS, HEALTHY
+from tests.models import ModelBuilder
+from tests.plans import calibrated
 
 QUICK = ("--threads", "1", "--samples", "64")
 CASES = {case.name: case for case in (*FAULTS, *HEALTHY)}
@@ -78,3 +81,14 @@ def test_decisions_that_differ_by_chance_are_no_loss() -> None:
     assert not _disagrees(powers(0, 0))
     joined = Errors({"y": powers(4, 8)}).joined(Errors({"y": powers(8, 8)}))
     assert int(joined.outputs["y"].agrees.sum()) == 12
+
+
+def test_one_channel_that_is_almost_dead_is_no_lack_of_room_for_biases() -> None:
+    b = ModelBuilder()
+    weight = np.random.default_rng(1).normal(size=(4, 4, 1, 1)).astype(np.float32)
+    weight[2] *= 1e-9
+    bias = b.constant(np.ones(4, np.float32))
+    x = b.node("Conv", b.input("x", ["n", 4, 6, 6]), b.constant(weight), bias, name="conv")
+    b.output(x, ["n", 4, 6, 6])
+    plan = calibrated(b.build())
+    assert bias_finding(plan) is None

@@ -9,8 +9,6 @@ from intact.analyze.diagnose.weights import bias_finding
 from intact.calibrate.statistics import Statistics
 from intact.plan import QuantizedGraph, quantization_points
 
-_MANY = 0.5
-"""Part of the weights that make room for biases: single channels that hardly count are no fault."""
 _CUT = 0.05
 """Part of the values beyond the codes that no method gives up for finer steps."""
 
@@ -53,4 +51,4 @@ def _clipped(plan: QuantizedGraph, statistics: Statistics) -> list[Finding]:
 
 def _biases(plan: QuantizedGraph) -> list[Finding]:
     found = bias_finding(plan)
-    return [] if found is None or found.severity <= _MANY else [found]
+    return [] if found is None else [found]

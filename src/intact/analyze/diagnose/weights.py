@@ -150,17 +150,23 @@ def _weights(point: QuantPoint) -> npt.NDArray[np.float64] | None:
 
 
 def _room(point: QuantPoint) -> float:
-    """Return the width of a weight's codes against the largest code that a channel has."""
+    """Return the width of a weight's codes against the largest code that a channel has.
+
+    Of several scales that of the middle channel counts: one that is almost dead, with a bias
+    beside its small weights, has much room and costs nothing.
+    """
     array, config = _weights(point), point.config
     if array is None or not array.any():
         return 0.0
     codes = np.abs(point.constant_codes().astype(np.int64))
+    if not codes.any():
+        return 0.0
     granularity = config.granularity
     if isinstance(granularity, PerChannel):
         codes = np.moveaxis(codes, granularity.axis, 0).reshape(codes.shape[granularity.axis], -1)
         codes = codes.max(axis=1)
-    most = codes.max() if codes.ndim > 1 else codes[codes > 0].min()
-    return float(config.grid.quant_max / max(int(most), 1))
+    most = codes.max() if codes.ndim > 1 else np.median(codes[codes > 0])
+    return float(config.grid.quant_max / max(float(most), 1.0))
 
 
 def _unlikeness(point: QuantPoint) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -205,6 +205,3 @@ def signature(plan: QuantizedGraph, piece: Sequence[str]) -> list[str]:
         ]
         found += [node.op_type, *attributes, *shapes, *widths]
     return found
-
-
-Signatures = Mapping[str, str]
