@@ -86,7 +86,7 @@ def test_decisions_that_differ_by_chance_are_no_loss() -> None:
 def test_one_channel_that_is_almost_dead_is_no_lack_of_room_for_biases() -> None:
     b = ModelBuilder()
     weight = np.random.default_rng(1).normal(size=(4, 4, 1, 1)).astype(np.float32)
-    weight[2] *= 1e-9
+    weight[2] *= 1e-7
     bias = b.constant(np.ones(4, np.float32))
     x = b.node("Conv", b.input("x", ["n", 4, 6, 6]), b.constant(weight), bias, name="conv")
     b.output(x, ["n", 4, 6, 6])
