@@ -45,6 +45,14 @@ def test_a_shard_of_a_lost_worker_is_done_again(connection: Connection, tmp_path
     assert said == {b"1 threads"}
 
 
+def test_the_last_shard_of_the_only_worker_is_done_again(
+    connection: Connection, tmp_path: Path
+) -> None:
+    """Nothing is left to take when the worker dies, and none is there but the one that starts."""
+    with ShardMap(connection, FakeJob(tmp_path), OPENER, workers=1) as shards:
+        assert done(shards, [b"a", ONCE]) == [b"A", ONCE.upper()]
+
+
 def test_shards_that_cost_several_workers_end_the_work(
     connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,9 @@ _FEW = 256
 _CHEAP = 0.1
 """Share of all multiplications that nodes in float may be as many as, to cost nothing."""
 _LAYERS = frozenset((*RECURRENT, "Attention", "Einsum", "QuantizeLinear", "DequantizeLinear"))
+_DECODERS = frozenset(("Exp", "NonMaxSuppression", "TopK"))
+SIGNS_OF_DECODING = _DECODERS | {"Concat", "Softmax"}
+"""Operators without which nothing decodes or joins behind the last layers."""
 _CHOICES = frozenset(
     [
         "TopK",
@@ -212,7 +215,7 @@ def _is_expectation(node: ir.Node) -> bool:
 
 def _decodes(node: ir.Node) -> bool:
     is_expectation = not _is_layer(node) and weight_slot(node) is not None
-    return node.op_type in ("Exp", "TopK", "NonMaxSuppression") or is_expectation
+    return node.op_type in _DECODERS or is_expectation
 
 
 def _is_join(plan: QuantizedGraph, node: ir.Node) -> bool:
@@ -247,8 +250,7 @@ def _parts(graph: Graph, nodes: Sequence[ir.Node]) -> Iterator[str]:
         if maker in chosen:
             open_values += [each for each in maker.inputs if each is not None]
         elif maker in tail and _passes(maker):
-            slots = data_slots(maker) if maker.op_type != "Where" else (1, 2)
-            slots = slots[:1] if moves_values(maker) else slots
+            slots = data_slots(maker)[:1] if moves_values(maker) else data_slots(maker)
             open_values += [each for slot in slots if (each := maker.inputs[slot]) is not None]
         elif graph.is_float(value) and not is_constant(value):
             found[value] = None

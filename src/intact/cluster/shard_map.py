@@ -244,7 +244,12 @@ class _Tasks(Generic[Item]):
     def __init__(self, items: Iterable[Item]) -> None:
         self._items = iter(items)
         self._back: deque[_Task[Item]] = deque()
-        self.is_done = False
+        self._is_read = False
+
+    @property
+    def is_done(self) -> bool:
+        """Whether nothing is left to take; what workers have may come back."""
+        return self._is_read and not self._back
 
     def take(self) -> _Task[Item] | None:
         """Return the next one; None if there is none at this time."""
@@ -252,7 +257,7 @@ class _Tasks(Generic[Item]):
             return self._back.popleft()
         for item in self._items:
             return _Task(item)
-        self.is_done = True
+        self._is_read = True
         return None
 
     def take_back(self, tasks: Iterable[_Task[Item]], reason: str) -> None:

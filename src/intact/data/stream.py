@@ -143,9 +143,15 @@ class Samples:
         """
         if self.fixed_batch is not None:
             return self.fixed_batch
-        if any(None in spec.shape[1:] for spec in self.specs.values()):
+        if not self.has_free_batch:
             return 1
         return wanted if self.count is None else max(1, min(wanted, self.count))
+
+    @property
+    def has_free_batch(self) -> bool:
+        """Whether a batch may have any number of samples: all have one shape."""
+        is_open = any(None in spec.shape[1:] for spec in self.specs.values())
+        return self.fixed_batch is None and not is_open
 
     @property
     def skipped(self) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
+from intact.calibrate.tail import SIGNS_OF_DECODING
 from intact.data.batching import Batch, sample_count
 from intact.data.chosen_samples import ChosenSamples
 from intact.data.feeding import Feeding
@@ -53,8 +54,6 @@ if TYPE_CHECKING:
 
 _SMALL = 1 << 26
 """Bytes of weights of which several copies in memory do not matter."""
-_DECODING = frozenset(("Concat", "Exp", "NonMaxSuppression", "Softmax", "TopK"))
-"""Operators without which nothing decodes behind the last layers."""
 _BATCH = 4
 """Samples that plans are tried on at once: the floats of a runtime may change with it."""
 
@@ -351,7 +350,7 @@ class Calibration:
         if self.cluster is not None:
             notes += self.cluster.notes
         fed, shapes = opened.feeding, opened.usual_shapes
-        is_free = opened.batch_size(2) == 2
+        is_free = opened.has_free_batch
         return _Observed(statistics, inputs, notes, first, fed, shapes, runs, is_free)
 
     def _open(self, data: DataSource, graph: Graph) -> Samples:
@@ -405,7 +404,7 @@ class _Observed(NamedTuple):
 def _heads_of(job: Job) -> Heads | None:
     """Find what there is to decide behind the last layers."""
     types = {node.op_type for node in job.plan.graph.nodes}
-    if not job.floats_heads or not types & _DECODING:
+    if not job.floats_heads or not types & SIGNS_OF_DECODING:
         return None
     from intact.flow.heads import Heads  # with much else
 

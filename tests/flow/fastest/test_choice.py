@@ -183,6 +183,15 @@ def test_what_was_found_is_known_the_next_time(
     assert second.kept_float == first.kept_float
 
 
+def test_what_is_known_must_keep_the_bound_of_this_plan(search: Callable[..., Fastest]) -> None:
+    """Other samples give other scales, with which a choice of before may lose more."""
+    first = search(Runtime({}), bound=30.0, decibels=lambda _: 40.0)
+    assert first.kept_float == ()
+    second = search(Runtime({}), bound=30.0, decibels=lambda _: 20.0)
+    assert not second.known
+    assert second.kept_float != ()
+
+
 def test_times_of_pieces_serve_another_bound(
     plan: QuantizedGraph, search: Callable[..., Fastest]
 ) -> None:

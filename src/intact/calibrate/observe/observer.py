@@ -271,7 +271,7 @@ class Observer:
 
     def rest(self) -> Observed | None:
         """Return what the calling thread has gathered and not returned."""
-        arena = self._arena()
+        arena: _Arena | None = getattr(self._local, "arena", None)
         return None if arena is None else arena.taken()
 
     def _arena(self) -> _Arena | None:

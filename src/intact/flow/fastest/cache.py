@@ -63,8 +63,8 @@ class TimingCache:
         damage: Why what is there was ignored; empty where it was read, or is not there.
     """
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.path = default_path() if path is None else path
+    def __init__(self, path: str | Path | None = None) -> None:
+        self.path = default_path() if path is None else Path(path)
         self.damage = ""
         self._content = self._read()
 
@@ -129,6 +129,7 @@ def _is_sound(content: _Content) -> bool:
         *(time.elements for time in content.pieces.values()),
         *(each for line in lines for each in (line.fixed, line.each)),
         *(each for choice in content.choices.values() for each in choice.milliseconds),
+        *(choice.predicted for choice in content.choices.values()),
     ]
     return all(math.isfinite(each) and each >= 0 for each in numbers)
 

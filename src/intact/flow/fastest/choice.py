@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
@@ -89,11 +89,11 @@ class Fastest(msgspec.Struct, frozen=True):
 
 
 class _Solution(NamedTuple):
-    """A placement with the costs that it follows from, and those outside all pieces."""
+    """A placement with the costs that it follows from, and those outside all pieces if known."""
 
     kept: Kept
     costs: Costs | None = None
-    outside: float = 0.0
+    outside: float | None = None
 
 
 @dataclass(frozen=True)
@@ -116,6 +116,7 @@ class FastestSearch:
         threads: Of the runtime; 0 takes all cores.
         seconds: To spend, about.
         cache: What was measured before.
+        io: How the written model takes and gives data.
         bound: The least signal to noise of an output, in dB; None for any.
         decibels: Measures that of a plan.
         noise: Measures the noise power of each node's quantizers in an output.
@@ -130,6 +131,7 @@ class FastestSearch:
     threads: int
     seconds: float
     cache: TimingCache
+    io: str = ""
     bound: float | None = None
     decibels: Callable[[QuantizedGraph], float] = lambda _: MOST_DB
     noise: Callable[[], Mapping[str, float]] | None = None
@@ -144,7 +146,7 @@ class FastestSearch:
         self._machine = (
             self.row.runtime_name() if self.row is not None and self.row.runtime_name else "",
             detect_cpu(),
-            self.threads,
+            self.threads or os.cpu_count(),
         )
 
     def found(self) -> Fastest:
@@ -157,15 +159,17 @@ class FastestSearch:
             return self._by_table(best)
         key = self._choice_key()
         known = self.cache.choices.get(key)
-        if known is not None and set(known.kept_float) <= set(self._pieces.of_node):
+        if known is not None and self._still_holds(known):
             return _told(best, known, known=True)
         found = self._measured()
         if isinstance(found, str):
             return msgspec.structs.replace(best, note=found)  # nothing was timed
         self.cache.choices[key] = found
         failed = self.cache.save()
-        note = f"times were not kept: {failed}" if failed else ""
-        if self.cache.damage:
+        note = ""
+        if failed:
+            note = f"times were not kept: {failed}"
+        elif self.cache.damage:
             note = f"{self.cache.path} was ignored and is replaced: {self.cache.damage}"
         return msgspec.structs.replace(_told(best, found), note=note)
 
@@ -210,7 +214,7 @@ class FastestSearch:
         times = [1e3 * each for each in lower_quartiles(rounds)]
         at = self._best(candidates, rounds, floats=floats is not None)
         predicted = 0.0
-        if last is not None and last.costs is not None:
+        if last is not None and last.costs is not None and last.outside is not None:
             whole, own = (
                 last.costs.total(self._pieces, kept) + last.outside
                 for kept in (self._none, candidates[at].kept)
@@ -248,6 +252,11 @@ class FastestSearch:
             return True
         return self.decibels(self._plan(kept)) >= self.bound
 
+    def _still_holds(self, known: KnownChoice) -> bool:
+        """Tell whether a choice of before is one for this plan, whose scales may be others."""
+        names = set(known.kept_float)
+        return names <= set(self._pieces.of_node) and self._is_accepted(self._pieces.marked(names))
+
     def _solutions(self, first: float) -> Iterator[_Solution]:
         """Yield placements of least cost."""
         row = self.row
@@ -256,17 +265,17 @@ class FastestSearch:
             return
         runs = int(np.clip(0.1 * self.seconds / max(first, 1e-6), *_PROFILED))
         found = self._known_costs()
+        outside: float | None = None
         if found is None:
-            profiles = [self._profile(kept, runs) for kept in (self._none, ~self._none)]
-            if None in profiles:
+            integers, floats = self._profile(self._none, runs), self._profile(~self._none, runs)
+            if integers is None or floats is None:
                 yield from self._guessed()
                 return
-            integers, floats = profiles
-            costs = measured(self._pieces, floats, integers, self.feeds)  # type: ignore[arg-type]
+            costs = measured(self._pieces, floats, integers, self.feeds)
             self._keep_costs(costs)
-            outside = integers.outside(self._pieces)  # type: ignore[union-attr]
+            outside = integers.outside(self._pieces)
         else:
-            costs, outside = found, 0.0
+            costs = found
         tried: list[Kept] = [self._none, ~self._none]
         for _ in range(_MIXED):
             kept = costs.cheapest(self._pieces)
@@ -354,7 +363,7 @@ class FastestSearch:
             return None
         try:
             kernels = self.row.kernels_of(self._deployed(kept), dict(self.feeds), runs)
-        except (IntactError, msgspec.MsgspecError, ValueError, OSError):
+        except IntactError:
             return None
         return Profile(kernels, self.plan)
 
@@ -366,11 +375,11 @@ class FastestSearch:
     def _choice_key(self) -> str:
         widths = [(end, config.bits, config.state) for end, config in self.plan.configs.items()]
         decided = [name for name, each in self.plan.decisions.items() if each.quantized]
-        target = self.plan.target.name
         return key_of(
             *self._machine,
             self.plan.graph.hash,
-            target,
+            self.plan.target,
+            self.io,
             decided,
             widths,
             self._shapes(),
@@ -391,6 +400,8 @@ class FastestSearch:
         sizes = {name: int(array.size) for name, array in self.feeds.items()}
         for piece, each in zip(self._pieces.names, known, strict=True):
             sizes[piece[-1]] = each.elements
+        if any(tensor.source not in sizes for tensor in self._pieces.tensors):
+            return None  # what always is float writes some of them
         return Costs(
             np.array([each.in_float for each in known]),
             np.array([each.in_integers for each in known]),
@@ -417,8 +428,3 @@ def _told(best: Fastest, choice: KnownChoice, *, known: bool = False) -> Fastest
         predicted=choice.predicted,
         known=known,
     )
-
-
-def open_cache(path: str | Path | None) -> TimingCache:
-    """Open the file of measured times."""
-    return TimingCache(None if path is None else Path(path))

@@ -10,10 +10,11 @@ import msgspec
 
 from intact.calibrate.assign import assign
 from intact.calibrate.choice import MOST_DB, Choice
-from intact.data.batching import Batch
+from intact.data.batching import Batch, sample_count
 from intact.engines.simulate import Simulator
 from intact.errors import UsageError
-from intact.flow.fastest.choice import Fastest, FastestSearch, open_cache
+from intact.flow.fastest.cache import TimingCache
+from intact.flow.fastest.choice import Fastest, FastestSearch
 from intact.flow.first_run import draw_sample
 from intact.flow.improvement import Scaled
 from intact.formats.base.format import Exported, Format, is_installed
@@ -83,10 +84,11 @@ def placed(
         write,
         None if name is None else FORMATS[name],
         feeds or {},
-        options.fastest_batch,
+        options.fastest_batch if sample is not None else sample_count(feeds or {}),
         threads,
         seconds,
-        open_cache(options.timings),
+        TimingCache(options.timings),
+        str(job.deployment.io),
         options.min_sqnr,
         decibels,
         noise,

@@ -47,7 +47,8 @@ def profile_kernels(
         exact: Sum exactly, where the processor saturates pairs of products.
 
     Raises:
-        ExportError: The runtime refuses the model, or fails on these inputs.
+        ExportError: The runtime refuses the model, fails on these inputs, or writes no profile
+            that is understood.
     """
     with tempfile.TemporaryDirectory() as folder:
         optimized = Path(folder) / "optimized.onnx"
@@ -61,12 +62,16 @@ def profile_kernels(
                 session.run(None, dict(feeds))
         except Exception as error:  # the runtime raises a dozen unrelated classes
             raise ExportError(f"{RUNTIME} fails on this input: {error}") from error
-        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-        writes = {
-            str(node.name): tuple(str(value.name) for value in node.outputs)
-            for node in ir.load(optimized).graph
-        }
-    return _kernels(events, writes)
+        profile = Path(session.end_profiling())
+        try:
+            events = json.loads(profile.read_text(encoding="utf-8", errors="replace"))
+            writes = {
+                str(node.name): tuple(str(value.name) for value in node.outputs)
+                for node in ir.load(optimized).graph
+            }
+            return _kernels(events, writes)
+        except (OSError, ValueError, KeyError, TypeError, msgspec.MsgspecError) as error:
+            raise ExportError(f"{RUNTIME} writes a profile of another form: {error}") from error
 
 
 def _kernels(events: list[Any], writes: Mapping[str, tuple[str, ...]]) -> list[Kernel]:

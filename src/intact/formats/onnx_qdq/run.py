@@ -47,7 +47,6 @@ class QdqRuntime:
             does for its users; else every operator computes in float32 what it says.
         exact: Whether sums of 8-bit products are exact, also on a processor that saturates pairs
             of them; False runs the model as the runtime does by default.
-        profile: Where the runtime notes what each kernel takes; None for nowhere.
         packs: Whether the runtime keeps a copy of the weights in its kernels' own order, which
             takes longer than one run gains, and as much memory as the weights.
         message: The written model serialized, if that is at hand.
