@@ -16,7 +16,7 @@ from intact.engines.simulate import Simulator
 from intact.numerics.metrics import sqnr_db
 from intact.plan import QuantizedGraph, quantization_points
 from tests.models import MODELS, ModelBuilder, random_inputs, residual_net
-from tests.plans import Arrays, calibrated
+from tests.plans import Arrays, calibrate, calibrated, planned
 
 COUNT = 2
 """Samples that every one of the three ways runs."""
@@ -144,3 +144,17 @@ def test_every_model(name: str) -> None:
         assert each.accumulated.kl is None or each.accumulated.kl >= 0
     json.dumps(found.to_json(), allow_nan=False)
     assert found == model_errors(plan, data, threads=2)
+
+
+def test_what_is_no_number_is_lost_and_not_exact() -> None:
+    """A code of 0 stands for a small number, of which a logarithm is taken."""
+    b = ModelBuilder()
+    x = b.conv(b.input("x", ["n", 3, 4, 4]), 3, 4, kernel=1)
+    x = b.node("Log", b.node("Sigmoid", b.node("Mul", x, b.scalar(20.0))))
+    b.output(b.node("Relu", b.node("Neg", x), out="y"))
+    feeds = random_inputs(b.build(), batch=16, seed=0)
+    plan = calibrate(planned(b.build()), feeds)
+    assert np.isinf(Simulator(plan).run(feeds)[0]["y"]).any()
+    found = model_errors(plan, open_samples(feeds, plan.graph))
+    assert found.outputs[0].error.sqnr_db == -100.0
+    assert not any(math.isnan(each.accumulated.sqnr_db) for each in found.layers)

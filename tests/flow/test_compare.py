@@ -253,3 +253,16 @@ def test_costs_of_a_plan_are_those_of_a_search(made: Made) -> None:
     space = Space.of(plan.graph, plan.target, allow_float=False)
     for name, cost in plan_costs(plan, feeds).items():
         assert cost == make_cost(name, space, feeds).of(space.default)
+
+
+def test_outputs_are_listed_without_errors_of_layers(made: Made, digits_test: Images) -> None:
+    data = labelled(digits_test, 20)
+    table = comparison_text.figures(compared(made, "usual", "narrow", data=data))
+    assert any(row[0].startswith("SQNR of ") for row in table.rows)
+
+
+def test_a_latency_is_of_drawn_inputs_where_there_are_no_data(made: Made) -> None:
+    found = compared(made, "usual", "narrow", latency=True)
+    assert found.is_drawn
+    assert any("inputs are drawn" in remark for remark in found.remarks)
+    assert not compared(made, "usual", "narrow").is_drawn

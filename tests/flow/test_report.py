@@ -16,6 +16,7 @@ import pytest
 
 import intact
 from intact import demo
+from intact.analyze.layers import model_errors
 from intact.analyze.report import figures, page
 from intact.analyze.report.page import page_of
 from intact.errors import DataError, OutputError, UsageError
@@ -287,3 +288,16 @@ def test_a_training_is_shown_from_the_log_beside_the_result(folder: Path, tmp_pa
     assert found is not None
     assert found.best == 1
     assert [tuple(msgspec.to_builtins(epoch)) for epoch in found.epochs][1] == (1, 0.3, 0.2, 90.0)
+
+
+def test_errors_of_layers_are_measured_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        measured.append(arguments)
+        return model_errors(*arguments, **options)
+
+    for module in ("intact.flow.report", "intact.analyze.diagnose.diagnosis"):
+        monkeypatch.setattr(f"{module}.model_errors", counted)
+    intact.report(folder, leave_out=["verification"])
+    assert len(measured) == 1

@@ -24,9 +24,7 @@ _SHOWN_NODES = 3
 
 def figures(found: Comparison) -> Figures:
     """Write the figures of each result: a column each, and a row for what at least one has."""
-    outputs = dict.fromkeys(
-        output.name for result in found.results if result.errors for output in result.errors.outputs
-    )
+    outputs = dict.fromkeys(name for result in found.results for name in _outputs(result))
     rows: list[tuple[str, Callable[[ComparedResult], str]]] = [
         ("target", lambda result: result.target),
         ("format", lambda result: ", ".join(result.formats)),
@@ -128,6 +126,14 @@ def _widths(counts: Mapping[int, int]) -> str:
 
 def _cost(result: ComparedResult, name: str, write: Callable[[float], str]) -> str:
     return write(result.cost[name]) if name in result.cost else ""
+
+
+def _outputs(result: ComparedResult) -> Iterator[str]:
+    """Yield the outputs whose error is known."""
+    if result.errors is not None:
+        yield from (each.name for each in result.errors.outputs)
+    if result.measured is not None:
+        yield from result.measured.sqnr_db
 
 
 def _output(name: str) -> Callable[[ComparedResult], str]:

@@ -14,7 +14,7 @@ import numpy as np
 from intact.analyze.errors import layer_results
 from intact.analyze.side_by_side import Array, ComparedPoint, SideBySide, workers
 from intact.analyze.teacher import OwnResult, Replaced, TeacherForced
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.choice import MOST_DB, FloatRuns
 from intact.config import QuantPolicy
 from intact.data.batching import Batch, real_samples
 from intact.data.stream import Samples
@@ -37,7 +37,8 @@ class Figures(msgspec.Struct, frozen=True):
     """How far a tensor is from that of the float model.
 
     Attributes:
-        sqnr_db: Signal to quantization noise, dB; infinite without noise.
+        sqnr_db: Signal to quantization noise, dB; infinite without noise, -100 at least: that of
+            what is NaN or infinite, or something where the float model has nothing.
         cosine: Cosine of both.
         mse: Mean squared difference.
         kl: Kullback-Leibler divergence of the values, nats, in up to 64 bins over the codes; None
@@ -182,7 +183,7 @@ class _Sums:
     @property
     def figures(self) -> Figures:
         errors, nats = self.errors, None if self._values is None else self._values.nats
-        return Figures(errors.sqnr_db, errors.cosine, errors.mse, nats)
+        return Figures(_bounded(errors.sqnr_db), errors.cosine, errors.mse, nats)
 
     def output(self, name: str) -> OutputError:
         return OutputError(name, self.figures, self._scores.agreement if self._scores else None)
@@ -206,6 +207,11 @@ class _Scores:
     @property
     def agreement(self) -> float | None:
         return 100 * self._same / self._all if self._all else None
+
+
+def _bounded(level: float) -> float:
+    """Return decibels of which only those without noise are no number."""
+    return -MOST_DB if math.isnan(level) else max(level, -MOST_DB)
 
 
 def _divergence(point: QuantPoint) -> Divergence | None:
@@ -232,6 +238,10 @@ class _Own:
         self._weights.add(result.reference, result.weights)
         self._activations.add(result.weights, result.quantized)
 
+    def _channels(self) -> list[float]:
+        found: list[float] = self._all.channel_sqnr_db.tolist()
+        return found
+
     def layer(
         self, place: ComparedPoint, accumulated: Figures, alone: float | None, bias: float | None
     ) -> LayerErrors:
@@ -249,11 +259,11 @@ class _Own:
             place.node.op_type,
             place.tensor,
             accumulated,
-            own=self._all.sqnr_db,
-            channels=() if place.axis is None else tuple(self._all.channel_sqnr_db.tolist()),
-            weights=self._weights.sqnr_db,
+            own=_bounded(self._all.sqnr_db),
+            channels=() if place.axis is None else tuple(map(_bounded, self._channels())),
+            weights=_bounded(self._weights.sqnr_db),
             bias=None if bias is None else decibels(signal, bias * self._weights.elements),
-            activations=decibels(signal, self._activations.noise),
+            activations=_bounded(decibels(signal, self._activations.noise)),
             alone=alone,
         )
 

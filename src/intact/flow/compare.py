@@ -68,14 +68,19 @@ def compare(options: CompareOptions) -> Comparison:
     begin(options.progress, "comparing decisions")
     nodes = compare_plans([result.plan for result in results])
     rows = [_described(name, result) for name, result in named.items()]
-    if options.errors or options.data is not None or options.latency:
+    if _runs_models(options):
         rows = _with_changes(list(_runs(options, rows, results)))
     remarks = tuple(_remarks(results, rows, options))
-    found = Comparison(tuple(rows), nodes, remarks, options.data is None and options.errors)
+    is_drawn = options.data is None and _runs_models(options)
+    found = Comparison(tuple(rows), nodes, remarks, is_drawn)
     if options.output is not None:
         begin(options.progress, "writing")
         write_page(Path(options.output), _page(found, results))
     return found
+
+
+def _runs_models(options: CompareOptions) -> bool:
+    return options.errors or options.data is not None or options.latency
 
 
 def _page(found: Comparison, results: Sequence[Result]) -> bytes:
@@ -316,7 +321,7 @@ def _remarks(
             "the targets differ: so may codes and granularity at equal loss, and bit-operations "
             "and latency are those of different hardware"
         )
-    if options.errors or options.data is not None:
+    if _runs_models(options):
         yield from _remarks_on_runs(results, rows, options)
     for row in rows:
         if row.why_no_errors:

@@ -177,7 +177,9 @@ class _Parts:
         """Diagnose."""
         from intact.flow.diagnose import diagnose
 
-        own = self._taken(DiagnoseOptions, samples=self._options.samples or 256)
+        most = options_of(DiagnoseOptions)["samples"].default
+        samples = min(self._options.samples or most, most)
+        own = self._taken(DiagnoseOptions, samples=samples, layers=False)
         found = diagnose(own).findings
         return tuple(
             figures.Finding(

@@ -9,6 +9,8 @@ from intact.analyze.report import figures
 from intact.errors import IntactError, UsageError
 from intact.flow.result import Result
 from intact.flow.train import LOG, read_epochs
+from intact.search.loop import best as best_trial
+from intact.search.loop import front
 from intact.search.logs.line import read_log
 from intact.search.logs.settings import LogSettings
 from intact.search.trial import Trial
@@ -86,13 +88,10 @@ def _read(found: str, path: Path, result: Result, *, is_named: bool) -> figures.
                 remedy="give the log of this result's search",
             )
         return figures.Search(found)
-    front = _front(trials, settings.samples)
-    goal = settings.goal
     if best is None:
-        within = [each for each in front if goal.accepts(each)]
-        ranked = sorted(within, key=lambda each: goal.rank(each.score, each.cost))
-        best = ranked[-1].number if ranked else None
-    on_front = {trial.number for trial in front}
+        taken = best_trial(trials, settings.goal, settings.samples)
+        best = None if taken is None else taken.number
+    on_front = {trial.number for trial in front(trials, settings.samples)}
     always = on_front | ({best} if best is not None else set())
     step = -(-len(trials) // _MOST_TRIALS) if trials else 1
     shown = [t for i, t in enumerate(trials) if not i % step or t.number in always]
@@ -119,16 +118,6 @@ def _trial(trial: Trial, samples: int, front: set[int]) -> figures.Trial:
         trial.counts(samples),
         trial.number in front,
     )
-
-
-def _front(trials: list[Trial], samples: int) -> list[Trial]:
-    """Return the complete trials of which none is better and not dearer, the cheapest first."""
-    complete = [t for t in trials if t.counts(samples) and math.isfinite(t.score)]
-    front: list[Trial] = []
-    for trial in sorted(complete, key=lambda each: (each.cost, -each.score, each.number)):
-        if not front or trial.score > front[-1].score:
-            front.append(trial)
-    return front
 
 
 def _finite(value: float) -> float | None:
