@@ -177,7 +177,8 @@ def in_numbers(samples: Samples, plan: QuantizedGraph, *, pixels: bool = True) -
     if has_logarithmic_levels(plan):  # there is no program, and no code of integers
         return samples
     arrays = (np.asarray(b.get(name)) for b in _batches(samples) or () for name in samples.specs)
-    if not any(np.issubdtype(array.dtype, np.integer) for array in arrays):
+    types = {array.dtype for array in arrays if np.issubdtype(array.dtype, np.integer)}
+    if types <= ({np.dtype(np.uint8)} if _are_pixels(samples, pixels=pixels) else set()):
         return samples
     from intact.program.lower import lower  # compiled code, slow to load
 
@@ -199,7 +200,7 @@ def with_codes(samples: Samples, program: Program, *, pixels: bool = False) -> S
     if given is None:
         return samples
     encodings = _input_encodings(program)
-    pixels = pixels or samples.preprocess != Preprocess()
+    pixels = _are_pixels(samples, pixels=pixels)
     found: dict[str, None] = {}
     batches: list[Batch] = []
     for batch in given:
@@ -215,6 +216,10 @@ def with_codes(samples: Samples, program: Program, *, pixels: bool = False) -> S
     if not found:
         return samples
     return replace(samples, reader=batches, preprocess=Preprocess(), codes=tuple(found))
+
+
+def _are_pixels(samples: Samples, *, pixels: bool) -> bool:
+    return pixels or samples.preprocess != Preprocess()
 
 
 def _batches(samples: Samples) -> list[Batch] | None:

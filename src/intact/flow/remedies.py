@@ -23,6 +23,7 @@ from intact.errors import DataError, IntactError, UsageError
 from intact.flow.result import Result
 from intact.flow.result_samples import open_for_result
 from intact.flow.runtime_findings import speedup
+from intact.formats.registry import expressible
 from intact.recipe.command_line import command_line
 from intact.recipe.file import COMMAND, recipe_options
 from intact.recipe.options import QuantizeCommand, QuantizeOptions
@@ -173,7 +174,12 @@ def _remedies(finding: Finding, made_by: Mapping[str, Any] | None) -> Iterator[t
 
 
 def _command(remedy: Remedy, made_by: Mapping[str, Any]) -> str:
-    """Write the command that makes a result with other options; "" where they change nothing."""
+    """Write the command that makes a result with other options.
+
+    "" where they change nothing, or keep layers in float for a format that has none.
+    """
+    if "keep_float" in remedy.options and not expressible(made_by.get("formats") or ()).floats:
+        return ""
     changed = dict(made_by)
     for name, value in remedy.options.items():
         if value is None:

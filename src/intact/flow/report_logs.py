@@ -9,10 +9,10 @@ from intact.analyze.report import figures
 from intact.errors import IntactError, UsageError
 from intact.flow.result import Result
 from intact.flow.train import LOG, read_epochs
-from intact.search.loop import best as best_trial
-from intact.search.loop import front
 from intact.search.logs.line import read_log
 from intact.search.logs.settings import LogSettings
+from intact.search.loop import best as best_trial
+from intact.search.loop import front
 from intact.search.trial import Trial
 
 _MOST_TRIALS = 4000

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.weights import USUAL_BITS
+from intact.calibrate.choice import Run
 from intact.data.batching import Batch
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
@@ -45,6 +46,20 @@ def products_in_float(result: Result, *, threads: int = 0) -> dict[str, str]:
         found = row.float_nodes(Deployed(result.plan, exported, None, threads))
         return {name: op_type for name, op_type in found.items() if _multiplies(op_type)}
     return {}
+
+
+def deployed_run(result: Result) -> Run | None:
+    """Return what runs the deployed model as applications do, on one thread; None if nothing does.
+
+    The model is loaded when it is run.
+    """
+    name, exported = next(iter(result.exports.items()))
+    if name == ONNX_QDQ:
+        return lambda feeds: QdqRuntime(result.exported.model, threads=1, exact=False).run(feeds)[0]
+    run = FORMATS[name].run
+    if run is None or not FORMATS[name].can_run(exported):
+        return None
+    return lambda feeds: run(Deployed(result.plan, exported, None, 1), feeds)
 
 
 def runtime_findings(

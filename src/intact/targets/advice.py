@@ -57,6 +57,25 @@ def saturating_variant(target: Target) -> Target | None:
     return load_target(found) if found else None
 
 
+def described_from(target: Target, fits: Callable[[Target], bool]) -> str:
+    """Name the nearest target that a target's file extends, in the same runtime, which fits.
+
+    Args:
+        target: The one that the model was quantized for.
+        fits: Whether a target lacks what is wrong with this one.
+
+    Returns:
+        Its name; empty where there is none, or it is no shipped target.
+    """
+    name = target.extends
+    while name in target_names():
+        found = load_target(name)
+        if found.formats[:1] == target.formats[:1] and fits(found):
+            return name
+        name = found.extends
+    return ""
+
+
 def advice(*phrases: str) -> str:
     """Join phrases by "or", without those that are empty.
 

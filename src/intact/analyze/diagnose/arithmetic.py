@@ -15,7 +15,7 @@ import msgspec
 
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.weights import USUAL_BITS
-from intact.calibrate.choice import Errors, FloatRuns
+from intact.calibrate.choice import Errors, FloatRuns, Run
 from intact.config import TensorQuantConfig
 from intact.engines.cpu import instruction_sets
 from intact.engines.exact_sums import EXACT, saturates_pairs
@@ -96,6 +96,7 @@ def sum_findings(
     *,
     well: float,
     in_float: Collection[str] = (),
+    deployed: Run | None = None,
 ) -> SumFindings:
     """Find out whether outputs are lost by sums of products.
 
@@ -105,12 +106,14 @@ def sum_findings(
         simulated: The errors of the plan on them, with exact sums.
         well: Signal to noise from which on an output is well, dB.
         in_float: Nodes that the runtime computes in float: their sums are not lost.
+        deployed: Runs the deployed model in its runtime, as applications do; None where that cannot
+            be done.
     """
     computed = computed_errors(plan, runs, in_float=in_float)
     if computed is not None:
         found = _of_target(plan, computed, simulated, well)
         return SumFindings(found, computed.errors.decibels)
-    return _of_processor(plan, runs, simulated, in_float)
+    return _of_processor(plan, runs, simulated, in_float, deployed)
 
 
 def computed_errors(
@@ -242,20 +245,29 @@ def _saturated(computed: Computed) -> str:
 
 
 def _of_processor(
-    plan: QuantizedGraph, runs: FloatRuns, simulated: Errors, in_float: Collection[str]
+    plan: QuantizedGraph,
+    runs: FloatRuns,
+    simulated: Errors,
+    in_float: Collection[str],
+    deployed: Run | None,
 ) -> SumFindings:
     """Say what outputs lose on this processor, if its kernels saturate pairs of exact sums.
 
     Only what loses nearly everything is a finding: the target promises exact sums, and an
-    application may ask for them.
+    application may ask for them. The runtime itself, which is quick, is asked what is lost; the
+    integer engine then tells where nearly everything is.
     """
     here, remedies, exactly = _on_this_processor(plan)
     if here is None:
         return SumFindings()
-    computed = computed_errors(replace(plan, target=here), runs, in_float=in_float)
-    if computed is None or not computed.worst:
-        return SumFindings()
-    decibels, exact = computed.errors.decibels, simulated.decibels
+    exact = simulated.decibels
+    decibels = None if deployed is None else _decibels(runs, deployed)
+    computed = None
+    if decibels is None or min(decibels.values(), default=_LOST_DB) < _LOST_DB:
+        computed = computed_errors(replace(plan, target=here), runs, in_float=in_float)
+        if computed is None or not computed.worst:
+            return SumFindings()
+        decibels = computed.errors.decibels
     output = min(decibels, key=lambda name: decibels[name], default="")
     if not output or not decibels[output] < exact.get(output, 0.0) - _HEARD_DB:
         return SumFindings()
@@ -263,7 +275,7 @@ def _of_processor(
         f"this processor saturates pairs of 8-bit products: output {output!r} has "
         f"{decibels[output]:.1f} dB here, {exact[output]:.1f} dB {exactly}"
     )
-    if decibels[output] >= _LOST_DB:
+    if computed is None or decibels[output] >= _LOST_DB:
         return SumFindings(note=f"{said}; --target {remedies[0].options['target']} avoids that")
     part = 1 - 10 ** ((decibels[output] - exact[output]) / 10)
     found = Finding(
@@ -274,6 +286,15 @@ def _of_processor(
         remedies=remedies,
     )
     return SumFindings((found,))
+
+
+def _decibels(runs: FloatRuns, run: Run) -> Mapping[str, float]:
+    """Return the signal to noise of each output; of none where the runtime cannot run it."""
+    try:
+        (errors,) = runs.errors(run)
+    except IntactError:  # `verify` tells why
+        return {}
+    return errors.decibels
 
 
 def _on_this_processor(plan: QuantizedGraph) -> tuple[Target | None, tuple[Remedy, ...], str]:

@@ -20,7 +20,7 @@ from intact.analyze.diagnose.preprocessing import preprocessing_findings
 from intact.analyze.diagnose.quantizers import Tensors, cut_in_calibration, quantizer_findings
 from intact.analyze.diagnose.weights import BEST, OF_WEIGHTS
 from intact.analyze.layers import ModelErrors, model_errors
-from intact.calibrate.choice import MOST_DB, Errors, FloatRuns, Powers
+from intact.calibrate.choice import MOST_DB, Errors, FloatRuns, Powers, Run
 from intact.calibrate.observe.observer import model_of_outputs
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
@@ -104,6 +104,7 @@ def diagnose_plan(
     is_drawn: bool = False,
     layers: bool = True,
     in_float: Collection[str] = (),
+    deployed: Run | None = None,
     threads: int = 0,
 ) -> Diagnosis:
     """Find out what is wrong with a plan, its samples or its calibration.
@@ -118,6 +119,8 @@ def diagnose_plan(
         layers: Measure the errors of each layer too.
         in_float: Nodes with products that the runtime computes in float although they are planned
             for integers.
+        deployed: Runs the deployed model in its runtime, as applications do; None where that cannot
+            be done.
         threads: Of the runtime; 0 takes all cores.
 
     Raises:
@@ -132,7 +135,7 @@ def diagnose_plan(
     runs = FloatRuns(plan.graph, _batches(samples), threads=threads)
     findings += _without_numbers(runs)
     simulator, errors = _simulated(plan, runs)
-    sums = sum_findings(plan, runs, errors, well=WELL_DB, in_float=in_float)
+    sums = sum_findings(plan, runs, errors, well=WELL_DB, in_float=in_float, deployed=deployed)
     decibels = dict(errors.decibels)
     if not findings and min(decibels.values(), default=WELL_DB) < WELL_DB:
         if statistics is not None and not is_drawn:

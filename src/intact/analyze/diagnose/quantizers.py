@@ -36,6 +36,10 @@ _FEW_DB = 20.0
 """Signal to noise that 8 bits leave of a healthy net at least."""
 _USUAL = ("rounding", "clipping")
 """What every quantizer does: above that it is no fault."""
+_OF_ONE_TENSOR = ("outlier_channel", "heavy_tail", "unlike_ranges", "attention_mask")
+"""What no quantizer does by itself: the values of that tensor are such."""
+_HALF = 0.5
+"""Part of the noise of the tensor that costs most, from which on another is looked at."""
 _MOST = 0.1
 """Part of the values of a joined tensor that its scale cuts off, if it is that of another."""
 WIDEN = Remedy(options={"method": "minmax", "method_options": None, "scales": None})
@@ -90,20 +94,37 @@ def quantizer_findings(
     total = float(found.outputs[output].noise.sum())
     weights, noises = noise_alone(simulator, runs, output)
     heard = f"of the noise of output {output!r} ({decibels[output]:.1f} dB)"
-    largest = max(noises, key=lambda each: each.power, default=None)
     activations = sum(each.power for each in noises)
     named: list[Finding] = []
     if weights >= EXPLAINED * total > 0:
         named.append(weight_finding(plan, min(1.0, weights / total), heard))
-    if largest is not None and activations >= EXPLAINED * total > 0:
-        point = max(largest.points, key=lambda each: _error(each, tensors))
-        values = tensors.get(str(point.value.name))
-        if values is not None and values.size:
-            named.append(_of_tensor(point, values, min(1.0, activations / total), heard))
+    if activations >= EXPLAINED * total > 0:
+        named += _of_activations(noises, tensors, min(1.0, activations / total), heard)
     if decibels[output] >= _FEW_DB:
         named = [each for each in named if each.cause not in _USUAL]
     # Where both count, a fault of one side tells more than what every quantizer does.
     return sorted(named, key=lambda each: (each.cause in _USUAL, -each.severity))[:1]
+
+
+def _of_activations(
+    noises: Sequence[Noise], tensors: Tensors, part: float, heard: str
+) -> list[Finding]:
+    """Name what is wrong with the activation that costs most.
+
+    Where another costs at least half of that, and has what only single tensors have, that is named:
+    what many clip or round is often chosen for its sake, as one method serves all.
+    """
+    most = max((each.power for each in noises), default=0.0)
+    found = []
+    for noise in sorted(noises, key=lambda each: -each.power):
+        if noise.power < _HALF * most:
+            break
+        point = max(noise.points, key=lambda each: _error(each, tensors))
+        values = tensors.get(str(point.value.name))
+        if values is not None and values.size:
+            found.append(_of_tensor(point, values, part, heard))
+    special = (each for each in found if each.cause in _OF_ONE_TENSOR)
+    return [next(special, found[0])] if found else []
 
 
 def noise_alone(
