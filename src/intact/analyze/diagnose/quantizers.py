@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.weights import BEST, EQUALIZE, UNLIKE, USUAL_BITS, weight_finding
-from intact.calibrate.choice import Errors, FloatRuns
+from intact.calibrate.choice import Errors, FloatRuns, Run
 from intact.calibrate.scales.masked import MASKED_BEYOND
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantPolicy
@@ -28,8 +28,8 @@ Doubles = npt.NDArray[np.float64]
 
 EXPLAINED = 0.4
 """Part of an output's noise that a cause explains, from which on it is named."""
-_GROUPS = 64
-"""Quantizers, or groups that follow each other, that are switched on alone at most."""
+_GROUPS = 16
+"""Groups of quantizers that follow each other, which are switched on alone at first."""
 CUT_AWAY = 16.0
 """Mean square of what is cut off, in times of rounding's: a chosen range has about once."""
 _FEW_DB = 20.0
@@ -92,7 +92,7 @@ def quantizer_findings(
         return []
     output = min(decibels, key=lambda name: decibels[name])
     total = float(found.outputs[output].noise.sum())
-    weights, noises = noise_alone(simulator, runs, output)
+    weights, noises = _narrowed(simulator, runs, output)
     heard = f"of the noise of output {output!r} ({decibels[output]:.1f} dB)"
     activations = sum(each.power for each in noises)
     named: list[Finding] = []
@@ -128,7 +128,7 @@ def _of_activations(
 
 
 def noise_alone(
-    simulator: Simulator, runs: FloatRuns, output: str, *, groups: int = _GROUPS
+    simulator: Simulator, runs: FloatRuns, output: str, *, groups: int
 ) -> tuple[float, list[Noise]]:
     """Measure what weights cost an output, and what groups of quantizers cost alone beyond that.
 
@@ -141,9 +141,9 @@ def noise_alone(
     points = list(simulator.points.values())
     size = -(-len(points) // groups) or 1
     parts = [tuple(points[at : at + size]) for at in range(0, len(points), size)]
-    weights = noise_of(simulator, runs, output, ())
+    weights, *powers = _noises_of(simulator, runs, output, [(), *parts])
     return weights, [
-        Noise(part, max(noise_of(simulator, runs, output, part) - weights, 0.0)) for part in parts
+        Noise(part, max(power - weights, 0.0)) for part, power in zip(parts, powers, strict=True)
     ]
 
 
@@ -151,9 +151,51 @@ def noise_of(
     simulator: Simulator, runs: FloatRuns, output: str, enabled: Sequence[QuantPoint]
 ) -> float:
     """Return the noise power of an output, where weights and some activations are quantized."""
-    off = frozenset(simulator.points) - {point.end for point in enabled}
-    (errors,) = runs.errors(lambda feeds: simulator.run(feeds, disabled=off)[0])
-    return float(errors.outputs[output].noise.sum())
+    (power,) = _noises_of(simulator, runs, output, [enabled])
+    return power
+
+
+def _noises_of(
+    simulator: Simulator, runs: FloatRuns, output: str, parts: Iterable[Sequence[QuantPoint]]
+) -> list[float]:
+    """Return the noise powers of an output, with each of some parts of the activations quantized.
+
+    The parts run side by side.
+    """
+    ends = frozenset(simulator.points)
+
+    def run_of(enabled: Sequence[QuantPoint]) -> Run:
+        off = ends - {point.end for point in enabled}
+        return lambda feeds: simulator.run(feeds, disabled=off)[0]
+
+    found = runs.errors(*map(run_of, parts))
+    return [float(each.outputs[output].noise.sum()) for each in found]
+
+
+def _narrowed(simulator: Simulator, runs: FloatRuns, output: str) -> tuple[float, list[Noise]]:
+    """Measure as `noise_alone`, and take apart the groups that cost much until single ones do.
+
+    Noises of several quantizers nearly add, so that what costs little together needs no further
+    look.
+    """
+    weights, found = noise_alone(simulator, runs, output, groups=_GROUPS)
+    while True:
+        most = max((each.power for each in found), default=0.0)
+        wide = [each for each in found if len(each.points) > 1 and each.power >= _HALF * most > 0]
+        if not wide:
+            return weights, found
+        halves = [half for each in wide for half in _halves(each.points)]
+        powers = _noises_of(simulator, runs, output, halves)
+        found = [each for each in found if each not in wide]
+        found += [
+            Noise(half, max(power - weights, 0.0))
+            for half, power in zip(halves, powers, strict=True)
+        ]
+
+
+def _halves(points: tuple[QuantPoint, ...]) -> tuple[tuple[QuantPoint, ...], ...]:
+    middle = len(points) // 2
+    return points[:middle], points[middle:]
 
 
 def _error(point: QuantPoint, tensors: Tensors) -> float:
