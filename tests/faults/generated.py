@@ -221,6 +221,13 @@ FAULTS: tuple[Case, ...] = (
         unit="points",
         loss=40,
     ),
+    Case(
+        "mean-of-units-for-pixels",
+        "preprocessing",
+        prepared(_pixels, _RIGHT_UNIT, _RIGHT, nets.branches),
+        unit="points",
+        loss=30,
+    ),
     Case("dark-calibration", "calibration_samples", _dark_calibration, loss=20),
     Case("blank-calibration", "calibration_samples", _blank_calibration, loss=20),
     Case("percentile-90", "clipping", by_options(nets.plain, PERCENTILE), loss=20),

@@ -31,7 +31,9 @@ def quantized(case: Case, folder: Path, say: Say, *, faulty: bool = True) -> Any
     return json.loads(said)
 
 
-@pytest.mark.parametrize("name", ["pixels-unscaled", "mean-of-pixels-for-units"])
+@pytest.mark.parametrize(
+    "name", ["pixels-unscaled", "mean-of-pixels-for-units", "mean-of-units-for-pixels"]
+)
 def test_wrong_preprocessing_is_named(name: str, tmp_path: Path, say: Say) -> None:
     found = quantized(CASES[name], tmp_path, say)["findings"]
     assert found[0]["cause"] == "preprocessing"

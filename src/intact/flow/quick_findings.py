@@ -1,7 +1,8 @@
 """What is looked for at the end of every quantization, because it costs little.
 
 Signs of wrong preprocessing, on the few samples that methods were tried on: one class for all of
-them, or first layers far from what BatchNormalizations remember. Only where there is such a sign,
+them, first layers far from what BatchNormalizations remember, or steps that leave numbers far from
+one, as a mean for 0..1 does where pixels are 0..255. Only where there is such a sign,
 the samples are prepared in other ways, as `intact diagnose` does. Then, where an output has less
 than 30 dB, what plan and statistics tell without running anything.
 """
@@ -33,6 +34,8 @@ _CLASSES = 10
 """Columns from which on an output is taken for one of classes."""
 _OFF = 1.0
 """Mismatch with BatchNormalizations, in their deviations, from which on it is a sign."""
+_USUAL = (0.1, 10.0)
+"""Root mean square of numbers that a mean and a scale are meant to make: about one."""
 _WELL_DB = 30.0
 """Signal to noise of every output from which on nothing is looked for in a plan."""
 
@@ -49,7 +52,8 @@ def preprocessing_signs(
         threads: Of the runtime; 0 takes all cores.
     """
     few = runs.first(_FEW)
-    if not _is_one_class(few) and _mismatch(graph, few) <= _OFF:
+    is_odd = preprocess != Preprocess() and _is_far_from_one(few)
+    if not is_odd and not _is_one_class(few) and _mismatch(graph, few) <= _OFF:
         return []
     arrays = _joined(runs.first(_MANY).batches)
     if arrays is None:
@@ -86,6 +90,14 @@ def _is_one_class(runs: FloatRuns) -> bool:
         chosen.update(scores[:real].argmax(axis=1).tolist())
         count += real
     return len(chosen) == 1 and count >= _FEW
+
+
+def _is_far_from_one(runs: FloatRuns) -> bool:
+    """Tell whether inputs of floats are much smaller or larger than normalized ones."""
+    low, high = _USUAL
+    floats = [a for feeds, _ in runs.batches for a in feeds.values() if a.dtype == np.float32]
+    sizes = [float(np.sqrt(np.mean(np.square(each, dtype=np.float64)))) for each in floats]
+    return any(0 < size < low or size > high for size in sizes)
 
 
 def _mismatch(graph: Graph, runs: FloatRuns) -> float:
