@@ -137,6 +137,24 @@ def test_a_processor_that_saturates_a_little_is_a_note(monkeypatch: pytest.Monke
     assert found.note.startswith("this processor saturates pairs of 8-bit products: output 'y' has")
 
 
+@pytest.mark.parametrize(("noise", "is_said"), [(0.0, False), (0.05, True)])
+def test_what_the_runtime_computes_here_needs_no_engine(
+    noise: float, is_said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arithmetic, "saturates_pairs", lambda: True)
+    monkeypatch.setattr("intact.program.lower.lower", lambda *_: pytest.fail("the engine was made"))
+    plan = calibrate(planned(dense(), "onnxruntime"), DATA)
+    simulator = Simulator(plan, threads=1)
+
+    def deployed(feeds: dict[str, Any]) -> dict[str, Any]:
+        outputs = simulator.run(feeds)[0]
+        return {name: array * np.float32(1 + noise) for name, array in outputs.items()}
+
+    found = found_in(plan, deployed=deployed)
+    assert found.findings == ()
+    assert bool(found.note) == is_said
+
+
 @pytest.mark.parametrize(
     ("target", "saturates"), [("onnxruntime", False), ("tflite", True), ("onnxruntime-avx2", True)]
 )

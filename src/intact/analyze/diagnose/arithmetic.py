@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -260,28 +260,20 @@ def _of_processor(
     here, remedies, exactly = _on_this_processor(plan)
     if here is None:
         return SumFindings()
-    exact = simulated.decibels
-    decibels = None if deployed is None else _decibels(runs, deployed)
-    computed = None
-    if decibels is None or min(decibels.values(), default=_LOST_DB) < _LOST_DB:
-        computed = computed_errors(replace(plan, target=here), runs, in_float=in_float)
-        if computed is None or not computed.worst:
-            return SumFindings()
-        decibels = computed.errors.decibels
-    output = min(decibels, key=lambda name: decibels[name], default="")
-    if not output or not decibels[output] < exact.get(output, 0.0) - _HEARD_DB:
+    if deployed is not None:
+        heard = _Heard.of(_decibels(runs, deployed), simulated, exactly)
+        if heard is None or heard.left >= _LOST_DB:
+            return SumFindings(note=_note(heard, remedies))
+    computed = computed_errors(replace(plan, target=here), runs, in_float=in_float)
+    if computed is None or not computed.worst:
         return SumFindings()
-    said = (
-        f"this processor saturates pairs of 8-bit products: output {output!r} has "
-        f"{decibels[output]:.1f} dB here, {exact[output]:.1f} dB {exactly}"
-    )
-    if computed is None or decibels[output] >= _LOST_DB:
-        return SumFindings(note=f"{said}; --target {remedies[0].options['target']} avoids that")
-    part = 1 - 10 ** ((decibels[output] - exact[output]) / 10)
+    heard = _Heard.of(computed.errors.decibels, simulated, exactly)
+    if heard is None or heard.left >= _LOST_DB:
+        return SumFindings(note=_note(heard, remedies))
     found = Finding(
         "pair_saturation",
-        f"{said}; {_saturated(computed)}",
-        part,
+        f"{heard.said}; {_saturated(computed)}",
+        heard.part,
         node=computed.worst,
         remedies=remedies,
     )
@@ -295,6 +287,33 @@ def _decibels(runs: FloatRuns, run: Run) -> Mapping[str, float]:
     except IntactError:  # `verify` tells why
         return {}
     return errors.decibels
+
+
+class _Heard(NamedTuple):
+    """What saturating pairs cost the worst output: in words, what is left of it in dB, the part."""
+
+    said: str
+    left: float
+    part: float
+
+    @staticmethod
+    def of(decibels: Mapping[str, float], simulated: Errors, exactly: str) -> _Heard | None:
+        """Compare outputs here with those of exact sums; None where that is not worth a word."""
+        output = min(decibels, key=lambda name: decibels[name], default="")
+        exact = simulated.decibels.get(output, 0.0)
+        if not output or not decibels[output] < exact - _HEARD_DB:
+            return None
+        said = (
+            f"this processor saturates pairs of 8-bit products: output {output!r} has "
+            f"{decibels[output]:.1f} dB here, {exact:.1f} dB {exactly}"
+        )
+        return _Heard(said, decibels[output], 1 - 10 ** ((decibels[output] - exact) / 10))
+
+
+def _note(heard: _Heard | None, remedies: tuple[Remedy, ...]) -> str:
+    if heard is None:
+        return ""
+    return f"{heard.said}; --target {remedies[0].options['target']} avoids that"
 
 
 def _on_this_processor(plan: QuantizedGraph) -> tuple[Target | None, tuple[Remedy, ...], str]:
