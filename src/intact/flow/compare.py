@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact import __version__
+from intact._files import write_whole
 from intact.analyze import comparison_text
 from intact.analyze.compare import (
     ComparedResult,
@@ -31,7 +32,7 @@ from intact.data.stream import AGAIN, Samples
 from intact.errors import IntactError, UsageError
 from intact.flow.evaluation import evaluate_result
 from intact.flow.evaluation_report import Evaluation
-from intact.flow.report_tables import check_file, write_page
+from intact.flow.report_tables import check_file
 from intact.flow.result import Result, results_in
 from intact.flow.result_samples import open_for_result
 from intact.flow.sources import load_result
@@ -75,7 +76,7 @@ def compare(options: CompareOptions) -> Comparison:
     found = Comparison(tuple(rows), nodes, remarks, is_drawn)
     if options.output is not None:
         begin(options.progress, "writing")
-        write_page(Path(options.output), _page(found, results))
+        write_whole(Path(options.output), _page(found, results))
     return found
 
 

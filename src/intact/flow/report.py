@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from intact import __version__
+from intact._files import write_whole
 from intact.analyze.diagnose.findings import CAUSES
 from intact.analyze.layers import ModelErrors, model_errors
 from intact.analyze.report import figures
@@ -21,7 +22,7 @@ from intact.data.progress import begin
 from intact.data.stream import AGAIN, Samples
 from intact.errors import DataError, IntactError, UsageError, nearest
 from intact.flow.report_logs import search_of, training_of
-from intact.flow.report_tables import check_tables, write_page, write_tables
+from intact.flow.report_tables import check_tables, write_tables
 from intact.flow.result import REPORT, Result
 from intact.flow.result_samples import open_for_result
 from intact.flow.sources import load_result
@@ -72,7 +73,7 @@ def report(options: ReportOptions) -> figures.Report:
     found = gather(options, result, parts, errors)
     begin(options.progress, "writing")
     if path is not None:
-        write_page(path, page_of(found))
+        write_whole(path, page_of(found))
     tables = write_tables(options, result.plan, errors)
     return msgspec.structs.replace(found, written=tables)
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from intact._files import write_whole
 from intact.analyze.report.figures import Report
 from intact.analyze.report.page import page_of
 from intact.flow.report import report
-from intact.flow.report_tables import write_page
 from intact.recipe.reports import ReportOptions
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ReportPage(msgspec.Struct, frozen=True):
         Raises:
             OutputError: It cannot be written.
         """
-        write_page(Path(path), self.page)
+        write_whole(Path(path), self.page)
 
 
 def report_page(result: Result, data: DataSource | None, given: Mapping[str, Any]) -> ReportPage:
