@@ -328,6 +328,15 @@ def _outputs(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
             yield ComparedPoint(node, str(value.name), None)
 
 
+def errors_of_chains(plan: QuantizedGraph, errors: ModelErrors | None) -> Mapping[str, LayerErrors]:
+    """Return the errors of layers by the last node of the fused chain: it writes their result."""
+    found = {}
+    for layer in () if errors is None else errors.layers:
+        last = plan.graph.value(layer.tensor).producer()
+        found[layer.name if last is None else str(last.name)] = layer
+    return found
+
+
 def finite(found: Any) -> Any:
     """Replace numbers that are not finite by None, in what JSON can hold."""
     if isinstance(found, Mapping):

@@ -23,7 +23,7 @@ from intact.analyze.compare import (
     widths,
 )
 from intact.analyze.layers import MOST_SAMPLES, ModelErrors, model_errors
-from intact.analyze.report.comparison import Table, comparison_page
+from intact.analyze.report.comparison import comparison_page
 from intact.analyze.report.layout import require_layout
 from intact.calibrate.synthetic import drawn_samples
 from intact.data.progress import begin
@@ -86,13 +86,12 @@ def _runs_models(options: CompareOptions) -> bool:
 
 def _page(found: Comparison, results: Sequence[Result]) -> bytes:
     """Return a comparison as a page."""
-    written = (
-        ("figures", comparison_text.figures(found)),
-        ("decisions", comparison_text.decisions(found)),
-        ("scales", comparison_text.scales(found)),
-        ("layers", comparison_text.layers(found)),
-    )
-    tables = {name: Table(each.title, each.headings, each.rows) for name, each in written}
+    tables = {
+        "figures": comparison_text.figures(found),
+        "decisions": comparison_text.decisions(found),
+        "scales": comparison_text.scales(found),
+        "layers": comparison_text.layers(found),
+    }
     plans = [result.plan for result in results]
     return comparison_page(found, plans, tables, version=__version__)
 

@@ -438,7 +438,7 @@ class _Writer:
     def _clip(self, point: QuantPoint, value: ir.Value, base: str) -> ir.Value:
         low, high = (
             self.editor.initializer(f"{base}_{name}", np.float32(bound))
-            for name, bound in zip(("low", "high"), _bounds(point.config), strict=True)
+            for name, bound in zip(("low", "high"), point.config.value_range(), strict=True)
         )
         span = (point.config.quant_min, point.config.quant_max, _container(point).data_type.name)
         self._clipped.setdefault(span, []).append(point.end.node)
@@ -460,8 +460,3 @@ def _needed_opset(point: QuantPoint) -> int:
 def _axis_attribute(point: QuantPoint) -> dict[str, int | float | str]:
     axis = point.config.granularity.axis
     return {} if axis is None else {"axis": axis}
-
-
-def _bounds(config: TensorQuantConfig) -> tuple[np.float32, np.float32]:
-    low, high = config.dequantize(np.array([config.quant_min, config.quant_max]))
-    return low, high
