@@ -10,20 +10,20 @@ from intact._files import appearing, short_name, whole_file, write_whole
 from intact.errors import OutputError
 
 
-class Interrupted(Exception):
+class InterruptionError(Exception):
     """What may come from anywhere while a file is written."""
 
 
 def write_half(path: Path) -> None:
     with whole_file(path) as file:
         file.write(b"half")
-        raise Interrupted
+        raise InterruptionError
 
 
 def test_file_stays_as_it_was_where_writing_fails(tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     write_whole(path, b"before")
-    with pytest.raises(Interrupted):
+    with pytest.raises(InterruptionError):
         write_half(path)
     assert path.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [path]

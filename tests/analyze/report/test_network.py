@@ -13,7 +13,8 @@ from tests.reports import evil_model, samples
 def test_outline_has_the_places_and_widths_and_quantizes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plan = intact.quantize(evil_model(), samples(), keep_float=["GlobalAveragePool"], preset="fast").plan
+    kept = ["GlobalAveragePool"]
+    plan = intact.quantize(evil_model(), samples(), keep_float=kept, preset="fast").plan
     whole = network_of(plan, None, None)
     monkeypatch.setattr(network, "channels_of", None)
     outline = outline_of(plan)
