@@ -36,7 +36,7 @@ from intact.flow.report_tables import check_file
 from intact.flow.result import Result, results_in
 from intact.flow.result_samples import open_for_result
 from intact.flow.sources import load_result
-from intact.formats.registry import ONNX_QDQ, expressible
+from intact.formats.registry import expressible
 from intact.numerics.metrics import AccuracyDifference, accuracy_difference, in_top_k
 from intact.plan.provenance import Provenance
 from intact.recipe.reports import CompareOptions
@@ -235,7 +235,7 @@ def _run(
             timed=options.latency,
             scored=lambda scores, labels: right.append(in_top_k(scores, labels, 1)),
         )
-        measured = _measured(found, result, options)
+        measured = _measured(found, options)
     row = msgspec.structs.replace(row, errors=errors, measured=measured)
     return _Run(row, right[0] if right else None)
 
@@ -261,17 +261,9 @@ def _takes_inputs_of(result: Result, other: Result) -> bool:
     )
 
 
-def _measured(found: Evaluation, result: Result, options: CompareOptions) -> Measured:
+def _measured(found: Evaluation, options: CompareOptions) -> Measured:
     outputs = {name: each.sqnr_db for name, each in found.outputs.items()}
     is_drawn = options.data is None
-    why = ""
-    if options.latency and found.latency_ms is None:
-        name = next(iter(result.exports))
-        why = (
-            "its float model is not the one that was quantized"
-            if name == ONNX_QDQ
-            else f"it is deployed as {name}: latency is measured in ONNX Runtime, of onnx_qdq"
-        )
     return Measured(
         samples=found.samples,
         runtime=found.runtime,
@@ -281,7 +273,7 @@ def _measured(found: Evaluation, result: Result, options: CompareOptions) -> Mea
         sqnr_db=outputs or {found.output: found.sqnr_db},
         latency_ms=found.latency_ms,
         latency_batch=found.latency_batch,
-        why_no_latency=why,
+        why_no_latency=found.why_no_latency,
     )
 
 
