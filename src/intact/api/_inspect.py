@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from intact.errors import UsageError
-from intact.flow.quantize import overrides_of
+from intact.flow.recipes import overrides_of
 from intact.flow.shapes import with_shapes
 from intact.flow.sources import FloatSource, is_result, load_result, open_source, target_of
 from intact.graph.passes.expand import expand

@@ -56,6 +56,8 @@ def float_graph(model: Result | ModelSource) -> Graph:
         UsageError: The model is quantized.
         IntactError: It cannot be read.
     """
+    if isinstance(model, Result):
+        return model.plan.graph
     if is_result(model):
         return load_result(model).plan.graph
     return normalize(_float_source(model).model)

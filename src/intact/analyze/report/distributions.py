@@ -43,8 +43,7 @@ def tensors_of(
         if ends is None:
             yield figures.Tensor(name, histogram=histogram)
             continue
-        seen = found is not None and histogram is not None
-        clipped = clipped_share(found, *ends) if seen else None
+        clipped = None if found is None or histogram is None else clipped_share(found, *ends)
         yield figures.Tensor(name, rounded(ends[0]), rounded(ends[1]), clipped, histogram)
 
 
