@@ -188,7 +188,7 @@ def test_the_table_is_sorted_and_filtered(page: Any, report: figures.Report) -> 
     assert len(known) >= 2
     heads[3].find_element("tag name", "button").click()
     assert heads[3].get_attribute("aria-sort") == "descending"
-    page.find_element("id", "filter").send_keys("conv")
+    page.find_element("id", "layers-filter").send_keys("conv")
     assert len(all_of(page, ".layers tbody tr")) == 2 < rows
     page.find_element("css selector", "#kind option[value='float']").click()
     assert not all_of(page, ".layers tbody tr")

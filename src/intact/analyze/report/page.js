@@ -156,10 +156,12 @@ function timeBand(part) { return part === undefined ? "none" : TIMES.find(([leas
 
 const TIME_LEGEND = [...TIMES.map(([, colour, name]) => [colour, name]), ["none", "not known, or part of another"]];
 
+const {precision: byPrecision, ...byBits} = OWN_COLOURS;
 const COLOURS = {
   ...(report.samples ? errorColours(errorsOf) : {}),
-  ...OWN_COLOURS,
+  ...byBits,
   ...(timed ? {time: {name: "time of each kernel", of: (node) => timeBand(share(node)), legend: TIME_LEGEND}} : {}),
+  precision: byPrecision,
 };
 
 const graph = drawGraph(network, {name: `Network of ${summary.model}, ${plural(summary.nodes, "node")}; arrow keys go from node to node`,

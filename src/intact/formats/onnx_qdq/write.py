@@ -33,7 +33,7 @@ from intact.graph import constant_array, input_value, save_model
 from intact.graph.edit import Editor
 from intact.graph.files.opset import convert_opset
 from intact.graph.files.save import message_of
-from intact.graph.origins import forget_origins
+from intact.graph.origins import bare
 from intact.plan import (
     Note,
     NoteKind,
@@ -228,19 +228,8 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     writer.result.notes += writer.clip_notes() + _rounding_notes(points)
     if not float_weights:
         writer.result.notes += _packed_notes(points)
-    writer.result.model = _bare(writer.editor.finish())
+    writer.result.model = bare(writer.editor.finish())
     return writer.result
-
-
-def _bare(model: ir.Model) -> ir.Model:
-    """Drop what a runtime does not read: exporters' traces, remembered BatchNormalization."""
-    forget_origins(model)
-    for node in model.graph.all_nodes():
-        node.metadata_props.clear()
-        node.doc_string = None
-    for value in (*model.graph.inputs, *model.graph.initializers.values()):
-        value.metadata_props.clear()
-    return model
 
 
 def _refuse_inexpressible(points: list[QuantPoint]) -> None:
