@@ -202,6 +202,26 @@ def test_search_and_training_are_drawn(page: Any) -> None:
     assert len(all_of(page, "#training .curve.own circle")) == 3  # none before training
 
 
+def test_what_is_counted_has_whole_ticks(page: Any) -> None:
+    for chart in ("layers", "training"):
+        axis = all_of(page, f"#{chart} svg .axis:last-of-type")[0]
+        ticks = [each.text for each in axis.find_elements("css selector", "text")]
+        assert len(ticks) >= 2
+        assert all(each.isdecimal() for each in ticks)
+
+
+def test_search_without_a_best_trial_names_none(
+    browser: Any, report: figures.Report, tmp_path: Path
+) -> None:
+    search = msgspec.structs.replace(searched(), best=None)
+    path = tmp_path / "report.html"
+    path.write_bytes(page_of(msgspec.structs.replace(report, search=search)))
+    browser.get(path.as_uri())
+    legend = text_of(browser, "#search .legend")
+    assert "no trial is better and cheaper" in legend
+    assert "taken" not in legend
+
+
 @pytest.mark.parametrize("width", [400, 1280])
 def test_nothing_is_wider_than_the_page(browser: Any, path: Path, width: int) -> None:
     resize(browser, width)
