@@ -64,7 +64,7 @@ test-all: $(VENV)/dev ## Run every test
 
 latest: ## Run the tests with the newest version of every package, in .venv-latest
 	rm -rf .venv-latest
-	$(MAKE) VENV=.venv-latest CONSTRAINTS= test
+	$(MAKE) VENV=.venv-latest CONSTRAINTS= .venv-latest/bench test
 
 constraints: ## Write the versions of .venv-latest to constraints.txt, once `make latest` is green
 	(sed '/^[^#]/,$$d' constraints.txt; .venv-latest/bin/python -m pip freeze --exclude-editable) > constraints.new

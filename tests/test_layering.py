@@ -15,11 +15,12 @@ BELOW = "*"  # every room below the API
 ROOMS: dict[str, tuple[str, ...]] = {
     "_lazy": (),
     "_text": (),
+    "_files": ("errors",),
     "errors": ("_lazy",),
     "numerics": ("errors", "_text"),
     "cluster": ("errors",),
     "config": ("numerics",),
-    "graph": ("errors",),
+    "graph": ("errors", "_files"),
     "targets": ("config", "graph"),
     "plan": ("targets",),
     "program": ("plan",),

@@ -188,7 +188,7 @@ def test_the_table_is_sorted_and_filtered(page: Any, report: figures.Report) -> 
     assert len(known) >= 2
     heads[3].find_element("tag name", "button").click()
     assert heads[3].get_attribute("aria-sort") == "descending"
-    page.find_element("id", "filter").send_keys("conv")
+    page.find_element("id", "layers-filter").send_keys("conv")
     assert len(all_of(page, ".layers tbody tr")) == 2 < rows
     page.find_element("css selector", "#kind option[value='float']").click()
     assert not all_of(page, ".layers tbody tr")
@@ -200,6 +200,26 @@ def test_search_and_training_are_drawn(page: Any) -> None:
     assert all_of(page, "#search svg .trial.stopped")
     assert len(all_of(page, "#training svg")) == 2
     assert len(all_of(page, "#training .curve.own circle")) == 3  # none before training
+
+
+def test_what_is_counted_has_whole_ticks(page: Any) -> None:
+    for chart in ("layers", "training"):
+        axis = all_of(page, f"#{chart} svg .axis:last-of-type")[0]
+        ticks = [each.text for each in axis.find_elements("css selector", "text")]
+        assert len(ticks) >= 2
+        assert all(each.isdecimal() for each in ticks)
+
+
+def test_search_without_a_best_trial_names_none(
+    browser: Any, report: figures.Report, tmp_path: Path
+) -> None:
+    search = msgspec.structs.replace(searched(), best=None)
+    path = tmp_path / "report.html"
+    path.write_bytes(page_of(msgspec.structs.replace(report, search=search)))
+    browser.get(path.as_uri())
+    legend = text_of(browser, "#search .legend")
+    assert "no trial is better and cheaper" in legend
+    assert "taken" not in legend
 
 
 @pytest.mark.parametrize("width", [400, 1280])

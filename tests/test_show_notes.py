@@ -22,7 +22,7 @@ def test_notes_that_say_the_same_are_one_line(capfd: pytest.CaptureFixture[str])
     many = [overflow(f"conv{number}", number) for number in (2, 1, 9, 4, 3)]
     other = Note(NoteKind.TIE, "add", "has one scale")
     assert lines(capfd, many[0], other, *many[1:]) == [
-        "note 5 nodes (conv2, conv1, conv9, and 2 more): the int32 bias would overflow in 1 to 9 "
+        "note 5 nodes (conv2, conv1, conv9 and 2 more): the int32 bias would overflow in 1 to 9 "
         "channel(s); keep it float; each: in out/plan.json",
         "note add: has one scale",
     ]
@@ -55,7 +55,7 @@ def test_notes_that_differ_in_decimals_are_one_line_with_their_range(
 ) -> None:
     (line,) = lines(capfd, *measured("0.456", "0.123", "0.3", "0.2"))
     assert line == (
-        "note 4 nodes (n0, n1, n2, and 1 more): loses 0.12 to 0.46 dB in 3 channels of 0.5; "
+        "note 4 nodes (n0, n1, n2 and 1 more): loses 0.12 to 0.46 dB in 3 channels of 0.5; "
         "each: in out/plan.json"
     )
 

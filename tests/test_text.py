@@ -48,6 +48,10 @@ def test_public_results_have_short_reprs(result: Result) -> None:
         assert repr(each).startswith(f"{type(each).__name__}(")
 
 
+def test_result_is_inspected_as_its_folder(result: Result) -> None:
+    assert intact.inspect(result) == intact.inspect(result.folder or Path())
+
+
 def test_evaluation_prints_as_the_command_does(
     result: Result, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -56,6 +57,25 @@ def _heading(text: str) -> str:
 
 def _cell(text: str) -> str:
     return f'<td style="text-align: left">{html.escape(text)}</td>'
+
+
+def first_names(names: Sequence[str], most: int = 3) -> str:
+    """Return the first of some names, and how many more there are.
+
+    >>> first_names(["a", "b", "c", "d"])
+    'a, b, c and 1 more'
+    """
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return f"{', '.join(names[:most])}{more}"
+
+
+def finite(found: Any) -> Any:
+    """Replace numbers that are not finite by None, in what JSON can hold."""
+    if isinstance(found, Mapping):
+        return {name: finite(each) for name, each in found.items()}
+    if isinstance(found, list | tuple):
+        return [finite(each) for each in found]
+    return None if isinstance(found, float) and not math.isfinite(found) else found
 
 
 def kilobytes(size: float) -> str:

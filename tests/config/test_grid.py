@@ -152,6 +152,12 @@ def test_rounding_and_axis_reach_the_arithmetic() -> None:
     assert channels.quantize(np.full((1, 2), 4, np.float32), params).tolist() == [[4, 2]]
 
 
+def test_value_range_is_that_of_all_channels() -> None:
+    made = grid(CHANNELS, granularity=PerChannel(1))
+    params = made.check_params([0.5, 2.0], None)
+    assert made.value_range(params) == (-254.0, 254.0)
+
+
 def test_exponential_levels_are_sixteen_to_the_octave() -> None:
     made = grid(EXPONENTIAL)
     params = made.check_params(0.25, None)

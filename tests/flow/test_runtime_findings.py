@@ -60,8 +60,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, *blocks: tuple[float, float]) -> list
             asked.append(1)
             yield [one, 2 * one], [other, 2 * other]
 
-    for module in (runtime_findings, slowness):
-        monkeypatch.setattr(module, "timed_blocks", made)
+    monkeypatch.setattr(slowness, "blocks_in_turn", made)
     return asked
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from itertools import product
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 
-from intact.numerics.min_cut import FORBIDDEN, cheapest_labels
+from intact.numerics.min_cut import cheapest_labels
 
 Edges = list[tuple[int, int, float]]
 
@@ -24,7 +25,7 @@ def test_labels_cost_as_little_as_any(seed: int) -> None:
     count = int(random.integers(1, 9))
     costs = random.uniform(0, 1e-3, (count, 2))  # seconds
     edges: Edges = [
-        (int(a), int(b), float(random.choice([random.uniform(0, 1e-3), FORBIDDEN])))
+        (int(a), int(b), float(random.choice([random.uniform(0, 1e-3), math.inf])))
         for a, b in random.integers(0, count, (2 * count, 2))
         if a != b
     ]
@@ -40,5 +41,5 @@ def test_nothing_to_label_and_nothing_that_costs() -> None:
 
 
 def test_ruled_out_labels_are_not_given() -> None:
-    costs = np.array([[FORBIDDEN, 5.0], [1.0, FORBIDDEN]])
+    costs = np.array([[math.inf, 5.0], [1.0, math.inf]])
     assert cheapest_labels(costs, [(0, 1, 2.0)]).tolist() == [True, False]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from intact import Preprocess, api, demo
 from intact.cli import run
 from intact.errors import UsageError
-from intact.flow.quantize import recipe_of
+from intact.flow.recipes import recipe_of
 from intact.recipe.file import read_recipe
 from intact.recipe.options import QuantizeCommand, QuantizeOptions
 

@@ -15,7 +15,8 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from intact.analyze.layers import ModelErrors, finite
+from intact._text import finite
+from intact.analyze.layers import ModelErrors
 from intact.calibrate.scales.roles import point_role
 from intact.config import TensorQuantConfig
 from intact.graph import Graph, Role, is_constant

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from intact._text import Figures, kilobytes
+from intact._text import Figures, first_names, kilobytes
 from intact.analyze.compare import (
     KINDS,
     ComparedNode,
@@ -19,7 +19,6 @@ from intact.analyze.layers import LayerErrors
 
 LEAST_CHANGE = 0.1
 """Decibels by which the error of a layer differs where it is listed."""
-_SHOWN_NODES = 3
 
 
 def figures(found: Comparison) -> Figures:
@@ -61,7 +60,13 @@ def decisions(found: Comparison) -> Figures:
             groups.setdefault(group, []).append(node.name)
     rows = sorted(groups.items(), key=lambda item: _ORDER[item[0].kind])
     written = [
-        (group.place, group.kind.replace("_", " "), *group.cells, str(len(nodes)), _named(nodes))
+        (
+            group.place,
+            group.kind.replace("_", " "),
+            *group.cells,
+            str(len(nodes)),
+            first_names(nodes),
+        )
         for group, nodes in rows
     ]
     headings = ("place", "differs in", *_names(found), "count", "nodes")
@@ -259,11 +264,6 @@ def _scale(node: ComparedNode, tensor: ComparedTensor, at: int) -> str:
 def _range(numbers: tuple[float, float] | tuple[int, int], form: str) -> str:
     low, high = (format(each, form) for each in numbers)
     return low if low == high else f"{low}..{high}"
-
-
-def _named(nodes: Sequence[str]) -> str:
-    more = f" and {len(nodes) - _SHOWN_NODES} more" if len(nodes) > _SHOWN_NODES else ""
-    return f"{', '.join(nodes[:_SHOWN_NODES])}{more}"
 
 
 # ---- layers ----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from intact._text import finite
 from intact.analyze.side_by_side import Array, ComparedPoint, SideBySide
 from intact.data.stream import Samples
 from intact.graph import weight_slot
@@ -69,11 +70,11 @@ class LayerError:
             "name": self.name,
             "op_type": self.op_type,
             "tensor": self.tensor,
-            "cosine": _finite(self.cosine),
-            "mean_cosine": _finite(self.mean_cosine),
-            "channel_cosines": [_finite(each) for each in self.channel_cosines],
-            "sqnr_db": _finite(self.sqnr_db),
-            "mse": _finite(self.mse),
+            "cosine": finite(self.cosine),
+            "mean_cosine": finite(self.mean_cosine),
+            "channel_cosines": [finite(each) for each in self.channel_cosines],
+            "sqnr_db": finite(self.sqnr_db),
+            "mse": finite(self.mse),
         }
 
 
@@ -120,7 +121,7 @@ class TensorMoments:
     def to_json(self) -> dict[str, float | None]:
         """Convert to JSON values; numbers that are not finite become None."""
         named = {"mean": self.mean, "std": self.std, "min": self.min, "max": self.max}
-        return {name: _finite(number) for name, number in named.items()}
+        return {name: finite(number) for name, number in named.items()}
 
 
 @dataclass(frozen=True)
@@ -173,8 +174,8 @@ class EdgeStatistic:
             "position": self.position,
             "before": self.before.to_json(),
             "after": self.after.to_json(),
-            "sqnr_db": _finite(self.sqnr_db),
-            "cosine": _finite(self.cosine),
+            "sqnr_db": finite(self.sqnr_db),
+            "cosine": finite(self.cosine),
         }
 
 
@@ -200,10 +201,6 @@ class GraphStatistic:
         """Convert to JSON values."""
         edges = [edge.to_json() for edge in self.edges]
         return {"samples": self.samples, "executor": self.executor, "edges": edges}
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None
 
 
 __all__ = [

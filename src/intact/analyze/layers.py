@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from intact._text import finite
 from intact.analyze.errors import layer_results
 from intact.analyze.side_by_side import Array, ComparedPoint, SideBySide, workers
 from intact.analyze.teacher import OwnResult, Replaced, TeacherForced
@@ -328,10 +329,10 @@ def _outputs(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
             yield ComparedPoint(node, str(value.name), None)
 
 
-def finite(found: Any) -> Any:
-    """Replace numbers that are not finite by None, in what JSON can hold."""
-    if isinstance(found, Mapping):
-        return {name: finite(each) for name, each in found.items()}
-    if isinstance(found, list | tuple):
-        return [finite(each) for each in found]
-    return None if isinstance(found, float) and not math.isfinite(found) else found
+def errors_of_chains(plan: QuantizedGraph, errors: ModelErrors | None) -> Mapping[str, LayerErrors]:
+    """Return the errors of layers by the last node of the fused chain: it writes their result."""
+    found = {}
+    for layer in () if errors is None else errors.layers:
+        last = plan.graph.value(layer.tensor).producer()
+        found[layer.name if last is None else str(last.name)] = layer
+    return found

@@ -8,9 +8,8 @@ from intact.data.preprocess import Preprocess
 from intact.errors import UsageError
 from intact.flow.execution import Executor, Run, run_float, run_integer, run_simulated
 from intact.flow.preprocessing import steps_for
-from intact.flow.result import Result
 from intact.flow.samples import open_fed
-from intact.flow.sources import FloatSource, load_result, names_result, open_source, target_of
+from intact.flow.sources import FloatSource, is_result, load_result, open_source, target_of
 from intact.graph import Graph, normalize
 from intact.plan import QuantizedGraph
 from intact.recipe.declare import public
@@ -56,7 +55,7 @@ def execute(options: ExecuteOptions) -> Run:
 
 def _runnable(options: ExecuteOptions) -> tuple[Graph, QuantizedGraph | None, Preprocess]:
     """Open the float graph, the plan if there is one, and the steps of its calibration."""
-    if isinstance(options.model, Result) or names_result(options.model):
+    if is_result(options.model):
         loaded = load_result(options.model)
         return loaded.plan.graph, loaded.plan, loaded.preprocess
     source = open_source(options.model)

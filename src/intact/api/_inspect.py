@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from intact.errors import UsageError
-from intact.flow.quantize import overrides_of
+from intact.flow.recipes import overrides_of
 from intact.flow.shapes import with_shapes
-from intact.flow.sources import FloatSource, load_result, names_result, open_source, target_of
+from intact.flow.sources import FloatSource, is_result, load_result, open_source, target_of
 from intact.graph.passes.expand import expand
 from intact.numerics.conversion import Quantization
 from intact.plan import build_plan
@@ -28,7 +28,7 @@ def inspect(options: InspectOptions) -> Inspection:
         IntactError: The model, the target or an override is wrong.
     """
     overrides = overrides_of(options)
-    if names_result(options.model):
+    if is_result(options.model):
         plan = load_result(options.model).plan
     else:
         source = open_source(options.model)

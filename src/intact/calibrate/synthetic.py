@@ -166,9 +166,7 @@ def _range(plan: QuantizedGraph, name: str, spec: InputSpec) -> tuple[float, flo
     value = plan.graph.value(name)
     for _, _, config in plan.consumer_configs(value):
         if quantizes(config) or config.state is QuantState.OVERLAPPED:
-            grid = config.dominator
-            low, high = grid.dequantize(np.array([grid.quant_min, grid.quant_max]))
-            return float(low), float(high)
+            return config.dominator.value_range()
     readers = [node.op_type for node, _ in plan.graph.consumers(value)]
     if spec.dtype.kind in "iu" and spec.dtype.itemsize <= 2 and "DequantizeLinear" in readers:
         limits = np.iinfo(spec.dtype)

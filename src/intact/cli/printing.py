@@ -30,9 +30,6 @@ _ASKING = frozenset(["FORCE_COLOR", "TTY_COMPATIBLE"])
 """Variables of the environment that rich reads."""
 _NO_TERMINAL = 1000  # columns: other programs get each row whole, on one line
 
-SHOWN_NAMES = 3
-"""How many of many names a line shows."""
-
 
 @contextmanager
 def progress(what: str, *, quiet: bool, at_most: int | None = None) -> Iterator[Report]:
@@ -175,13 +172,3 @@ def console() -> Console:
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
     print(msgspec.json.format(msgspec.json.encode(value)).decode())  # noqa: T201
-
-
-def first_names(names: Sequence[str]) -> str:
-    """Return the first of some names, and how many more there are.
-
-    >>> first_names(["a", "b", "c", "d"])
-    'a, b, c, and 1 more'
-    """
-    more = f", and {len(names) - SHOWN_NAMES} more" if len(names) > SHOWN_NAMES else ""
-    return f"{', '.join(names[:SHOWN_NAMES])}{more}"

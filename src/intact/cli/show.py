@@ -226,36 +226,42 @@ def _batch_norms(found: Sequence[BatchNormScale]) -> None:
 
 def _loss(found: Result) -> None:
     """Warn of what is lost and what is odd, with the command that regains it."""
-    if found.loss is None and not found.findings:
-        return
     _findings(found)
-    if found.loss is not None:
-        say(f"[yellow]warning[/] {escape(str(found.loss))}")
-    if found.loss is not None and found.loss.cause:
-        say(f"[yellow]warning[/] {found.loss.cause}: {escape(found.loss.evidence)}")
-    if found.loss is not None and found.loss.keep_float:
-        flags = (f"--keep-float={name}" for name in found.loss.keep_float)
-        again = shlex.join(["intact", *sys.argv[1:], *flags])
-        say(f"[yellow]warning[/] {escape(f'{found.loss.gain}: {again}')}")
-    if found.folder is not None:
+    loss = found.loss
+    if loss is not None:
+        _warn(str(loss))
+        if loss.cause:
+            _warn(f"{loss.cause}: {loss.evidence}")
+        if loss.keep_float:
+            from intact.cli.long_commands import printed
+
+            flags = (f"--keep-float={name}" for name in loss.keep_float)
+            again = printed(["intact", *sys.argv[1:], *flags], found.folder, "keep-float")
+            _warn(f"{loss.gain}: {again}")
+    if found.folder is not None and (loss is not None or found.findings):
         why = shlex.join(["intact", "diagnose", str(found.folder)])
-        say(f"[yellow]warning[/] why, and what else may mend it: {escape(why)}")
+        _warn(f"why, and what else may mend it: {why}")
+
+
+def _warn(text: str) -> None:
+    say(f"[yellow]warning[/] {escape(text)}")
 
 
 def _findings(found: Result) -> None:
     """Warn of what is odd, and of what the loss is due to, each with its remedy."""
     if not found.findings:
         return
+    from intact.cli.long_commands import remedy_of
     from intact.flow.remedies import options_that_made, with_command
 
     said = "" if found.loss is None else found.loss.cause
     made_by = options_that_made(found)
     for each in [each for each in found.findings if each.cause != said][:_SHOWN_FINDINGS]:
         finding = with_command(each, made_by)
-        place = f" at {escape(finding.node)}" if finding.node else ""
-        say(f"[yellow]warning[/] {finding.cause}{place}: {escape(finding.evidence)}")
+        place = f" at {finding.node}" if finding.node else ""
+        _warn(f"{finding.cause}{place}: {finding.evidence}")
         if finding.remedy:
-            say(f"[yellow]warning[/] {finding.cause}: {escape(finding.remedy)}")
+            _warn(f"{finding.cause}: {remedy_of(finding, found.folder)}")
 
 
 def evaluation(found: Evaluation, *, as_json: bool) -> None:

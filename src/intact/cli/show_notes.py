@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from intact.cli.printing import escape, first_names, say
+from intact._text import first_names
+from intact.cli.printing import escape, say
 
 if TYPE_CHECKING:
     from intact.plan import Note

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from intact._text import decibels
+from intact._text import decibels, first_names
 from intact.cli.phases import with_phases
 from intact.cli.printing import (
     console,
     escape,
-    first_names,
     new_table,
     print_json,
     say,

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from intact.cluster.connection import Connection
-from intact.cluster.shard_map import Hello, Savable, ShardMap
+from intact.cluster.shard_map import ShardMap
 
-__all__ = ["Connection", "Hello", "Savable", "ShardMap"]
+__all__ = ["Connection", "ShardMap"]

@@ -1,8 +1,4 @@
-"""The connection to a Ray cluster, and what workers need as files.
-
-Nodes share no disk: what a worker loads is sent through Ray's object store; intact must be
-installed on every node.
-"""
+"""The connection to a Ray cluster; intact must be installed on every node."""
 
 from __future__ import annotations
 
@@ -11,7 +7,6 @@ import os
 import socket
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 from intact.errors import ClusterError, MissingExtraError
@@ -117,17 +112,3 @@ def lost_reason(error: Exception) -> str:
 
 def _short(text: str) -> str:
     return " ".join(text.split())[:_LONGEST_REASON]
-
-
-def packed(folder: Path) -> dict[str, bytes]:
-    """Read all files below a folder, by relative path."""
-    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
-
-
-def unpack(files: dict[str, bytes], folder: Path) -> None:
-    """Write what `packed` read below another folder."""
-    for name, content in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content)

@@ -6,20 +6,17 @@ shards wait at each worker, so that none idles while the next is on its way.
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from intact.cluster.connection import Connection, lost_reason, packed, ray_module, unpack
+from intact.cluster.actors import Actors, LostError, Savable, kill, reply_of, unpacked
+from intact.cluster.connection import Connection, ray_module
 from intact.cluster.problem import Problem
 from intact.errors import ClusterError, UsageError
 
@@ -37,25 +34,6 @@ _PACKAGES = ("numpy", "onnxruntime")
 
 Answer = Callable[[bytes], bytes]
 Item = TypeVar("Item")
-
-
-class Savable(Protocol):
-    """A job: what workers load."""
-
-    def save(self, folder: Path) -> None:
-        """Write it to an empty folder."""
-
-
-class Hello(msgspec.Struct, frozen=True):
-    """What a worker says once it has loaded the job.
-
-    Attributes:
-        answer: The reply of the job to an empty message.
-        machine: Its name and processor.
-    """
-
-    answer: bytes
-    machine: str
 
 
 class _Done(msgspec.Struct, tag=True, frozen=True):
@@ -78,7 +56,6 @@ class ShardMap:
 
     Attributes:
         workers: How many there are.
-        machines: What workers said of their machines.
 
     Raises:
         UsageError: The number of workers is out of range.
@@ -97,15 +74,8 @@ class ShardMap:
         self.workers = min(processors, MOST_WORKERS) if workers is None else workers
         if not 1 <= self.workers <= MOST_WORKERS:
             raise UsageError(f"{workers} workers", remedy=f"give 1 to {MOST_WORKERS}")
-        self.machines: set[str] = set()
         self._opener = opener
-        self._threads = threads or max(1, processors // self.workers)
-        # Each claims a processor, for more might fit on no node. With fewer processors than
-        # workers none is claimed, or some would wait for ever.
-        self._claimed = 1 if self.workers <= processors else 0
-        with tempfile.TemporaryDirectory(prefix="intact-cluster-") as folder:
-            job.save(Path(folder))
-            self._files = ray_module().put(packed(Path(folder)))
+        self._actors = Actors(connection, _Actor, job, workers=self.workers, threads=threads)
         self._alive: list[_Worker[Any]] = []
 
     def results(
@@ -115,7 +85,8 @@ class ShardMap:
 
         Args:
             items: Taken when a worker has room for one.
-            message: Of an item, for a worker that said that of itself (``Hello.answer``).
+            message: Of an item, for a worker that said that of itself: its answer to an empty
+                message.
 
         Raises:
             ClusterError: No worker starts or all are lost, one has another version, or a shard
@@ -147,7 +118,6 @@ class ShardMap:
     ) -> None:
         """End the workers."""
         self.close()
-        self._files = None
 
     def _results(
         self,
@@ -169,7 +139,7 @@ class ShardMap:
             worker, reply = self._next(busy, starting)
             if worker in starting:
                 starting.remove(worker)
-            if isinstance(reply, _LostError):
+            if isinstance(reply, LostError):
                 reason = str(reply)
                 self._drop(worker)
                 if worker in ready:
@@ -182,12 +152,12 @@ class ShardMap:
                 yield worker.tasks.popleft().item, reply
             else:
                 starts = max(starts, _STARTS)  # workers do start
-                worker.said = self._welcomed(reply)
+                worker.said = reply
                 ready.append(worker)
 
     def _next(
         self, busy: list[_Worker[Item]], starting: list[_Worker[Item]]
-    ) -> tuple[_Worker[Item], bytes | _LostError]:
+    ) -> tuple[_Worker[Item], bytes | LostError]:
         """Wait for the next reply of any worker.
 
         Raises:
@@ -205,12 +175,9 @@ class ShardMap:
         return worker, worker.reply()
 
     def _started(self) -> _Worker[Any]:
-        actor = ray_module().remote(_Actor)
-        options = actor.options(
-            num_cpus=self._claimed, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
-        )
+        actors = self._actors
         worker: _Worker[Any] = _Worker(
-            options.remote(), versions(), self._files, self._opener, self._threads
+            actors.start(), versions(), actors.files, self._opener, actors.threads
         )
         self._alive.append(worker)
         return worker
@@ -219,17 +186,8 @@ class ShardMap:
         worker.kill()
         self._alive.remove(worker)
 
-    def _welcomed(self, reply: bytes) -> bytes:
-        hello = msgspec.msgpack.decode(reply, type=Hello)
-        self.machines.add(hello.machine)
-        return hello.answer
-
 
 _REMEDY = "check the nodes (intact on each, and enough memory), or leave out --cluster"
-
-
-class _LostError(Exception):
-    """A worker died; the message says how."""
 
 
 class _Task(Generic[Item]):
@@ -311,27 +269,23 @@ class _Worker(Generic[Item]):
         self.tasks.append(task)
         self._references.append(self._actor.answer.remote(message))
 
-    def reply(self) -> bytes | _LostError:
+    def reply(self) -> bytes | LostError:
         """Return the reply that is there.
 
         Raises:
             IntactError: What the worker raised.
         """
-        ray = ray_module()
         try:
-            reply: _Done | Problem = _replies.decode(ray.get(self._references.popleft()))
-        except ray.exceptions.RayTaskError:
-            raise  # a bug: errors are replies
-        except ray.exceptions.RayError as error:
-            return _LostError(lost_reason(error))
+            reply: _Done | Problem = _replies.decode(reply_of(self._references.popleft()))
+        except LostError as error:
+            return error
         if isinstance(reply, Problem):
             reply.throw()
         return reply.content
 
     def kill(self) -> None:
         """End the actor."""
-        with contextlib.suppress(Exception):  # it, or the whole cluster, is dead already
-            ray_module().kill(self._actor)
+        kill(self._actor)
 
 
 def versions() -> dict[str, str]:
@@ -367,13 +321,10 @@ class _Actor:
         machine = os.uname().nodename if hasattr(os, "uname") else "a worker"
         _refuse_other_versions(wanted, machine)
         module, _, function = opener.partition(":")
-        folder = Path(tempfile.mkdtemp(prefix="intact-cluster-"))
-        try:
-            unpack(files, folder)
+        with unpacked(files) as folder:
             self._answer = answer = getattr(import_module(module), function)(folder, threads)
-        finally:  # what is open stays readable
-            shutil.rmtree(folder, ignore_errors=True)
-        return msgspec.msgpack.encode(Hello(answer(b""), machine))
+        said: bytes = answer(b"")
+        return said
 
 
 def _refuse_other_versions(wanted: dict[str, str], machine: str) -> None:

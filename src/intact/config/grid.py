@@ -165,6 +165,14 @@ class Grid:
             axis=self.axis,
         )
 
+    def value_range(self, params: QuantParams) -> tuple[float, float]:
+        """Return the values of the lowest and the highest code, over all channels."""
+        codes = np.array([self.quant_min, self.quant_max])
+        if self.axis is not None:
+            codes = np.broadcast_to(codes, (1,) * self.axis + (params.scale.size, 2))
+        values = self.dequantize(codes, params)
+        return float(values.min()), float(values.max())
+
     def _broadcast(self, scale: FloatArray, shape: tuple[int, ...]) -> FloatArray:
         """Reshape ``[channels]`` to broadcast along the channel axis of a tensor."""
         if self.axis is None:

@@ -240,6 +240,14 @@ class TensorQuantConfig(SharedScale):
         """
         return self.grid.fake_quantize(values, self._usable_params())
 
+    def value_range(self) -> tuple[float, float]:
+        """Return the values of the lowest and the highest code, over all channels.
+
+        Raises:
+            ConfigError: If the state is INITIAL or PASSIVE_INIT, or there is no scale.
+        """
+        return self.grid.value_range(self._usable_params())
+
     # ---- copies ------------------------------------------------------------------------------
 
     def copy(self) -> TensorQuantConfig:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact._text import first_names
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import (
     OpKind,
@@ -248,8 +249,7 @@ def limits_of_simulation(plan: QuantizedGraph) -> tuple[str, ...]:
     lines = [f"{field} ({', '.join(ops)})" for field, ops in fields.items()]
     wide = [name for name, most in largest_sums(plan) if most >= EXACT_BELOW]
     if wide:
-        more = f" and {len(wide) - 3} more" if len(wide) > 3 else ""
-        lines.append(f"sums that may reach 2**24, rounded by float32: {', '.join(wide[:3])}{more}")
+        lines.append(f"sums that may reach 2**24, rounded by float32: {first_names(wide)}")
     return tuple(lines)
 
 

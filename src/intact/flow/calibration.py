@@ -38,7 +38,6 @@ from intact.flow.result import Result
 from intact.flow.samples import open_fed
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.formats.registry import ONNX_QDQ
-from intact.formats.scales import read_scales
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind, QuantizedGraph
@@ -436,6 +435,8 @@ def given_scales(
     """Return the scales that need no calibration: those of tables, or else the model's own."""
     if scales is None:
         return scales_of_model(model)
+    from intact.formats.scales import read_scales  # few give tables
+
     sources = [scales] if isinstance(scales, str | Path | ScaleTable) else scales
     tables = [
         each if isinstance(each, ScaleTable) else read_scales(each, graph) for each in sources

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact import __version__
+from intact._files import write_whole
 from intact.analyze import comparison_text
 from intact.analyze.compare import (
     ComparedResult,
@@ -22,7 +23,7 @@ from intact.analyze.compare import (
     widths,
 )
 from intact.analyze.layers import MOST_SAMPLES, ModelErrors, model_errors
-from intact.analyze.report.comparison import Table, comparison_page
+from intact.analyze.report.comparison import comparison_page
 from intact.analyze.report.layout import require_layout
 from intact.calibrate.synthetic import drawn_samples
 from intact.data.progress import begin
@@ -31,11 +32,11 @@ from intact.data.stream import AGAIN, Samples
 from intact.errors import IntactError, UsageError
 from intact.flow.evaluation import evaluate_result
 from intact.flow.evaluation_report import Evaluation
-from intact.flow.report_tables import check_file, write_page
+from intact.flow.report_tables import check_file
 from intact.flow.result import Result, results_in
 from intact.flow.result_samples import open_for_result
 from intact.flow.sources import load_result
-from intact.formats.registry import ONNX_QDQ, expressible
+from intact.formats.registry import expressible
 from intact.numerics.metrics import AccuracyDifference, accuracy_difference, in_top_k
 from intact.plan.provenance import Provenance
 from intact.recipe.reports import CompareOptions
@@ -75,7 +76,7 @@ def compare(options: CompareOptions) -> Comparison:
     found = Comparison(tuple(rows), nodes, remarks, is_drawn)
     if options.output is not None:
         begin(options.progress, "writing")
-        write_page(Path(options.output), _page(found, results))
+        write_whole(Path(options.output), _page(found, results))
     return found
 
 
@@ -85,13 +86,12 @@ def _runs_models(options: CompareOptions) -> bool:
 
 def _page(found: Comparison, results: Sequence[Result]) -> bytes:
     """Return a comparison as a page."""
-    written = (
-        ("figures", comparison_text.figures(found)),
-        ("decisions", comparison_text.decisions(found)),
-        ("scales", comparison_text.scales(found)),
-        ("layers", comparison_text.layers(found)),
-    )
-    tables = {name: Table(each.title, each.headings, each.rows) for name, each in written}
+    tables = {
+        "figures": comparison_text.figures(found),
+        "decisions": comparison_text.decisions(found),
+        "scales": comparison_text.scales(found),
+        "layers": comparison_text.layers(found),
+    }
     plans = [result.plan for result in results]
     return comparison_page(found, plans, tables, version=__version__)
 
@@ -235,7 +235,7 @@ def _run(
             timed=options.latency,
             scored=lambda scores, labels: right.append(in_top_k(scores, labels, 1)),
         )
-        measured = _measured(found, result, options)
+        measured = _measured(found, options)
     row = msgspec.structs.replace(row, errors=errors, measured=measured)
     return _Run(row, right[0] if right else None)
 
@@ -261,17 +261,9 @@ def _takes_inputs_of(result: Result, other: Result) -> bool:
     )
 
 
-def _measured(found: Evaluation, result: Result, options: CompareOptions) -> Measured:
+def _measured(found: Evaluation, options: CompareOptions) -> Measured:
     outputs = {name: each.sqnr_db for name, each in found.outputs.items()}
     is_drawn = options.data is None
-    why = ""
-    if options.latency and found.latency_ms is None:
-        name = next(iter(result.exports))
-        why = (
-            "its float model is not the one that was quantized"
-            if name == ONNX_QDQ
-            else f"it is deployed as {name}: latency is measured in ONNX Runtime, of onnx_qdq"
-        )
     return Measured(
         samples=found.samples,
         runtime=found.runtime,
@@ -281,7 +273,7 @@ def _measured(found: Evaluation, result: Result, options: CompareOptions) -> Mea
         sqnr_db=outputs or {found.output: found.sqnr_db},
         latency_ms=found.latency_ms,
         latency_batch=found.latency_batch,
-        why_no_latency=why,
+        why_no_latency=found.why_no_latency,
     )
 
 

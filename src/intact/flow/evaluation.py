@@ -124,7 +124,10 @@ def evaluate_result(
         float_is_trained=reference is None and bool(result.plan.provenance.trained),
         remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
     )
-    if timed and next(iter(result.exports)) == ONNX_QDQ:  # run by what it is deployed to
+    name = next(iter(result.exports))
+    if timed and name != ONNX_QDQ:
+        evaluation.why_no_latency = f"it is deployed as {name}, and was run by the {runtime}"
+    elif timed:  # run by what it is deployed to
         begin(samples.progress, "timing both models")
         found = latencies(lambda: float_model.run(first), lambda: quantized(first))
         evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio

@@ -61,6 +61,7 @@ class Evaluation:
         latency_ms: Median time of one batch, (float, quantized); None where the quantized model
             was not run by the runtime that it is deployed to.
         latency_batch: Samples in that batch.
+        why_no_latency: Why there is none, where it was asked for.
         latency_runs: How many runs of each the medians are of, (float, quantized); none where
             nothing was timed.
         speedup: Median over blocks run in turn of float time over quantized time; None likewise.
@@ -102,6 +103,7 @@ class Evaluation:
     why_no_float: str = ""
     codes: tuple[str, ...] = ()
     float_is_trained: bool = False
+    why_no_latency: str = ""
 
     def __repr__(self) -> str:
         """Name the figures that matter most."""

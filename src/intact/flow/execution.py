@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from intact._files import whole_file
 from intact.data.batching import Batch, real_samples
 from intact.data.feeding import Carried
 from intact.data.items import Items
@@ -19,8 +20,7 @@ from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
-from intact.errors import DataError, OutputError, UsageError, nearest
-from intact.flow.replacement import short_name
+from intact.errors import DataError, UsageError, nearest
 from intact.graph import Graph
 from intact.numerics.affine import dequantize
 from intact.plan import QuantizedGraph
@@ -283,17 +283,8 @@ def save_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     Raises:
         OutputError: The file cannot be written.
     """
-    staging = path.with_name(f".{short_name(path.name)}.partial")
-    try:
-        with zipfile.ZipFile(staging, "w") as archive:
-            for name, array in arrays.items():
-                member = zipfile.ZipInfo(f"{name}.npy")  # a fixed date: equal arrays, equal bytes
-                with archive.open(member, "w", force_zip64=True) as file:
-                    np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
-        staging.replace(path)
-    except OSError as error:
-        staging.unlink(missing_ok=True)
-        raise OutputError(
-            f"{path}: cannot be written ({error.strerror or error})",
-            remedy="name a file that you may write",
-        ) from error
+    with whole_file(path) as whole, zipfile.ZipFile(whole, "w") as archive:
+        for name, array in arrays.items():
+            member = zipfile.ZipInfo(f"{name}.npy")  # a fixed date: equal arrays, equal bytes
+            with archive.open(member, "w", force_zip64=True) as file:
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)

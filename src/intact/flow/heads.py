@@ -84,7 +84,7 @@ class Heads(msgspec.Struct, frozen=True):
                 found, best, least = names, errors, _MORE_DB
         if not found:
             return job
-        return job.decoding(found, _note(found, unlike, first, best))
+        return job.in_float(found, _note(found, unlike, first, best), decoding=True)
 
 
 class _Judge:

@@ -93,16 +93,22 @@ class Job(msgspec.Struct, frozen=True):
 
         return self._replanned(keeping)
 
-    def decoding(self, names: Sequence[str], note: Note) -> Job:
-        """Return the job with nodes in float that decode what the last layers say."""
+    def in_float(self, names: Sequence[str], note: Note, *, decoding: bool = False) -> Job:
+        """Return the job that keeps nodes in float in all its plans.
 
-        heads = names
+        Args:
+            names: Of the nodes.
+            note: Says so.
+            decoding: Whether they decode what the last layers say.
+        """
+        always = names
 
         def keeping(names: Sequence[str], graph: Graph | None = None) -> QuantizedGraph:
             nodes = {str(node.name) for node in (graph or self.plan.graph).nodes}
-            own = [name for name in heads if name in nodes]  # a rewrite may have left some out
+            own = [name for name in always if name in nodes]  # a rewrite may have left some out
             plan = self.keeping((*own, *names), graph)
-            return replace(plan, decisions={**plan.decisions, **decoded(own)})
+            decisions = {**plan.decisions, **(decoded(own) if decoding else {})}
+            return replace(plan, decisions=decisions)
 
         changed = self._replanned(keeping)
         return msgspec.structs.replace(changed, plan=changed.plan.with_notes((note,)))

@@ -40,34 +40,35 @@ def latencies(
         second: Runs the other.
         seconds: For each of them.
     """
-    blocks = list(timed_blocks(first, second, seconds=seconds))
+    blocks = list(blocks_in_turn((first, second), seconds=2 * seconds))
     pairs = [(statistics.median(one), statistics.median(other)) for one, other in blocks]
     one, other = (1e3 * statistics.median(column) for column in zip(*pairs, strict=True))
     counts = (sum(len(a) for a, _ in blocks), sum(len(b) for _, b in blocks))
     return Latency((one, other), statistics.median(a / b for a, b in pairs), counts)
 
 
-def timed_blocks(
-    first: Callable[[], object],
-    second: Callable[[], object],
+def blocks_in_turn(
+    runs: Sequence[Callable[[], object]],
     *,
     seconds: float,
+    rounds: int = _BLOCKS,
     clock: Callable[[], float] | None = None,
-) -> Iterator[tuple[list[float], list[float]]]:
-    """Yield blocks of runs in turn, in seconds a run, five at most, as there is time for.
+) -> Iterator[tuple[list[float], ...]]:
+    """Yield rounds of blocks of runs, one block of each model, in seconds a run.
 
     Args:
-        first: As for `latencies`.
-        second: As for `latencies`.
-        seconds: For each of them.
+        runs: Each runs a model once, as for `latencies`.
+        seconds: For all, in all; one round is timed however long it takes.
+        rounds: At most, as there is time for.
         clock: Seconds of the runs; None for the wall's, which tells the time that is left anyway.
     """
     clock = time.perf_counter if clock is None else clock
+    share = seconds / rounds / max(len(runs), 1)
     start = last = time.perf_counter()
-    for _ in range(_BLOCKS):
-        yield _block(first, seconds / _BLOCKS, clock), _block(second, seconds / _BLOCKS, clock)
+    for _ in range(rounds):
+        yield tuple(_block(run, share, clock) for run in runs)
         now = time.perf_counter()
-        if now - start + (now - last) > 2 * seconds:  # the next would take as long as this one
+        if now - start + (now - last) > seconds:  # the next would take as long as this one
             return
         last = now
 
@@ -97,16 +98,8 @@ def in_turn(
     Returns:
         For each round the seconds of the fastest run of each: what else a machine does only adds.
     """
-    found: list[tuple[float, ...]] = []
-    share = seconds / rounds / max(len(runs), 1)
-    start = last = time.perf_counter()
-    while len(found) < rounds:
-        found.append(tuple(min(_block(run, share, time.perf_counter)) for run in runs))
-        now = time.perf_counter()
-        if now - start + (now - last) > seconds:
-            break
-        last = now
-    return found
+    blocks = blocks_in_turn(runs, seconds=seconds, rounds=rounds)
+    return [tuple(map(min, each)) for each in blocks]
 
 
 def lower_quartiles(rounds: Sequence[Sequence[float]]) -> list[float]:

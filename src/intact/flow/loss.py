@@ -111,10 +111,11 @@ def find_loss(choice: Choice, planner: Planner) -> Loss | None:
     agrees = errors[output].agrees
     agreeing = int(agrees.sum()) if len(agrees) else None
     found = Loss(output, decibels[output], len(runs), agreeing)
-    cause = _first_cause(choice.plan, runs.first(_DIAGNOSED))
+    simulator = Simulator(choice.plan, threads=1, switched=True)
+    cause = _first_cause(choice.plan, simulator, runs.first(_DIAGNOSED))
     if cause is not None:
         found = msgspec.structs.replace(found, cause=cause.cause, evidence=cause.evidence)
-    groups = _by_noise(choice, runs.first(1), output)
+    groups = _by_noise(simulator, runs.first(1), output)
     if not groups:
         return found
     around = _Neighbours(choice.plan)
@@ -139,21 +140,20 @@ def _disagrees(powers: Powers) -> bool:
     return count > 0 and sum(at_most) < _CHANCE
 
 
-def _first_cause(plan: QuantizedGraph, runs: FloatRuns) -> Finding | None:
+def _first_cause(plan: QuantizedGraph, simulator: Simulator, runs: FloatRuns) -> Finding | None:
     """Return what costs the outputs most; None where nothing stands out."""
     from intact.analyze.diagnose.diagnosis import plan_findings  # with much else
 
-    return next(iter(plan_findings(plan, runs)), None)
+    return next(iter(plan_findings(plan, simulator, runs)), None)
 
 
-def _by_noise(choice: Choice, runs: FloatRuns, output: str) -> list[Noise]:
+def _by_noise(simulator: Simulator, runs: FloatRuns, output: str) -> list[Noise]:
     """Return the groups of quantizers that cause noise, the worst first.
 
     The quantizers of the first group are in this order too.
     """
     from intact.analyze.diagnose.quantizers import noise_alone, noise_of  # with much else
 
-    simulator = Simulator(choice.plan, threads=1, switched=True)
     _, groups = noise_alone(simulator, runs, output, groups=_GROUPS)
     groups = sorted((g for g in groups if g.power > 0), key=lambda g: -g.power)
     if groups and len(groups[0].points) > 1:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from intact.data.preprocess import NORMALIZATIONS, Preprocess
 from intact.data.sources import has_image_steps
 from intact.errors import UsageError
-from intact.flow.quantize import preprocess_of
+from intact.flow.recipes import preprocess_of
 from intact.recipe.declare import options_of
 from intact.recipe.groups import ArrayStepOptions, ComparisonOptions, ImageStepOptions
 

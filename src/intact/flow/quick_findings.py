@@ -22,6 +22,7 @@ from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.preprocess import Preprocess
 from intact.engines.session import make_session, run_session
 from intact.graph import Graph
+from intact.numerics.answers import CLASSES
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
@@ -30,8 +31,6 @@ _FEW = 8
 """Samples that show the first signs."""
 _MANY = 32
 """Samples that decide."""
-_CLASSES = 10
-"""Columns from which on an output is taken for one of classes."""
 _OFF = 1.0
 """Mismatch with BatchNormalizations, in their deviations, from which on it is a sign."""
 _USUAL = (0.1, 10.0)
@@ -85,7 +84,7 @@ def _is_one_class(runs: FloatRuns) -> bool:
     count = 0
     for outputs, (feeds, real) in zip(runs.outputs(), runs.batches, strict=True):
         scores = next(iter(outputs.values()))
-        if scores.ndim != 2 or len(scores) != sample_count(feeds) or scores.shape[1] < _CLASSES:
+        if scores.ndim != 2 or len(scores) != sample_count(feeds) or scores.shape[1] < CLASSES:
             return False
         chosen.update(scores[:real].argmax(axis=1).tolist())
         count += real

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import hashlib
 import json
 import os
 import re
@@ -32,6 +31,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from intact._files import short_name
 from intact.errors import OutputError
 
 IsOwn = Callable[[Path], bool]
@@ -44,8 +44,6 @@ _PARTS = frozenset(
 )
 _INSIDE = "intact"
 """Stands in the name of a staging folder that lies in the folder itself."""
-_LONGEST_NAME = 200
-"""Bytes of a folder's name that a staging folder's holds; file systems take 255."""
 _RANDOM = r"[a-z0-9_]{8}"
 """What `tempfile.mkdtemp` adds."""
 _UNLOCKED_FOR = 3600.0
@@ -272,15 +270,6 @@ def _is_left_by_us(path: Path, name: str) -> bool:
         if stat.S_ISDIR(mode) and is_private:
             return {each.name for each in path.iterdir()} <= _PARTS
     return False
-
-
-def short_name(name: str) -> str:
-    """Bound a name, so that there is room for what is added to it; other names stay others."""
-    encoded = os.fsencode(name)
-    if len(encoded) <= _LONGEST_NAME:
-        return name
-    head = encoded[: _LONGEST_NAME // 2].decode(errors="ignore")
-    return f"{head}~{hashlib.sha256(encoded).hexdigest()[:16]}"
 
 
 def _nearest(folder: Path) -> Path:

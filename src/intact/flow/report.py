@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from intact import __version__
+from intact._files import write_whole
+from intact._text import first_names
 from intact.analyze.diagnose.findings import CAUSES
 from intact.analyze.layers import ModelErrors, model_errors
 from intact.analyze.report import figures
@@ -21,7 +23,7 @@ from intact.data.progress import begin
 from intact.data.stream import AGAIN, Samples
 from intact.errors import DataError, IntactError, UsageError, nearest
 from intact.flow.report_logs import search_of, training_of
-from intact.flow.report_tables import check_tables, write_page, write_tables
+from intact.flow.report_tables import check_tables, write_tables
 from intact.flow.result import REPORT, Result
 from intact.flow.result_samples import open_for_result
 from intact.flow.sources import load_result
@@ -45,15 +47,20 @@ _BATCH = 100
 _AGAIN = "again"
 """Folder that the command on the page writes to."""
 
-_NAMES = 3
-"""Names in a line."""
-
 T = TypeVar("T")
 O = TypeVar("O", bound=Options)  # noqa: E741
 
 
 def report(options: ReportOptions) -> figures.Report:
-    """Gather a report, and write its page.
+    """Gather a report, and write its page; raises as `report_with_page`."""
+    return report_with_page(options)[0]
+
+
+def report_with_page(options: ReportOptions) -> tuple[figures.Report, bytes]:
+    """Gather a report, and write its page, if there is a place for it.
+
+    Returns:
+        The report, and its page.
 
     Raises:
         MissingExtraError: The package that lays out graphs is not installed.
@@ -71,10 +78,11 @@ def report(options: ReportOptions) -> figures.Report:
     errors = parts.of("errors", parts.errors)
     found = gather(options, result, parts, errors)
     begin(options.progress, "writing")
+    page = page_of(found)
     if path is not None:
-        write_page(path, page_of(found))
+        write_whole(path, page)
     tables = write_tables(options, result.plan, errors)
-    return msgspec.structs.replace(found, written=tables)
+    return msgspec.structs.replace(found, written=tables), page
 
 
 def gather(
@@ -275,7 +283,7 @@ def _verified(found: Verification) -> figures.Verified:
     if found.float_nodes:
         remarks.append(
             f"{len(found.float_nodes)} node(s) planned for integers run in float, for want of an "
-            f"integer kernel in the runtime: {_first_names(list(found.float_nodes))}"
+            f"integer kernel in the runtime: {first_names(list(found.float_nodes))}"
         )
     remarks += [
         f"{each.step}: {each.overflows} of {each.sums} sums leave the accumulator"
@@ -298,11 +306,6 @@ def _verified(found: Verification) -> figures.Verified:
         tuple(filter(None, remarks)),
         found.refused,
     )
-
-
-def _first_names(names: list[str]) -> str:
-    more = f", and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
-    return ", ".join(names[:_NAMES]) + more
 
 
 # ---- what the folder says --------------------------------------------------------------------

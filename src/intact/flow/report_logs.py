@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 
+from intact._text import finite
 from intact.analyze.report import figures
 from intact.errors import IntactError, UsageError
 from intact.flow.result import Result
@@ -113,12 +113,14 @@ def _read(found: str, path: Path, result: Result, *, is_named: bool) -> figures.
 def _trial(trial: Trial, samples: int, front: set[int]) -> figures.Trial:
     return figures.Trial(
         trial.number,
-        _finite(trial.cost),
-        _finite(trial.score),
+        _shown(trial.cost),
+        _shown(trial.score),
         trial.counts(samples),
         trial.number in front,
     )
 
 
-def _finite(value: float) -> float | None:
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+def _shown(value: float) -> float | None:
+    """Round to six digits; None where the number is not finite."""
+    rounded: float | None = finite(float(f"{value:.6g}"))
+    return rounded

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from intact._files import write_whole
 from intact.analyze.report.figures import Report
-from intact.analyze.report.page import page_of
-from intact.flow.report import report
-from intact.flow.report_tables import write_page
+from intact.flow.report import report_with_page
 from intact.recipe.reports import ReportOptions
 
 if TYPE_CHECKING:
@@ -52,7 +51,7 @@ class ReportPage(msgspec.Struct, frozen=True):
         Raises:
             OutputError: It cannot be written.
         """
-        write_page(Path(path), self.page)
+        write_whole(Path(path), self.page)
 
 
 def report_page(result: Result, data: DataSource | None, given: Mapping[str, Any]) -> ReportPage:
@@ -64,5 +63,4 @@ def report_page(result: Result, data: DataSource | None, given: Mapping[str, Any
     """
     options = ReportOptions(result, data, **given)
     with options.in_force():
-        found = report(options)
-    return ReportPage(found, page_of(found))
+        return ReportPage(*report_with_page(options))

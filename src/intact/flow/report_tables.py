@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+from intact._files import write_whole
 from intact.analyze.layers import ModelErrors
 from intact.analyze.report.model_explorer import node_data
 from intact.analyze.report.tables import csv_of, node_figures
@@ -59,7 +60,7 @@ def write_tables(
     """
     found = {}
     for path, content, what in _tables(options, plan, errors):
-        write_page(path, content)
+        write_whole(path, content)
         found[str(path)] = what
     return found
 
@@ -74,23 +75,3 @@ def _tables(
         for number, (name, content) in enumerate(node_data(plan, errors).items()):
             of = path if number == 0 else path.with_name(f"{path.stem}.{name}{path.suffix}")
             yield of, content, f"node data for Model Explorer: {name.replace('_', ' ')}"
-
-
-def write_page(path: Path, page: bytes) -> None:
-    """Write a page: whole, or not at all.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    staging = path.with_name(f".{path.name[:100]}.partial")
-    try:
-        staging.write_bytes(page)
-        staging.replace(path)
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise OutputError(
-            f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})",
-            remedy="name a file that you may write, with --output",
-        ) from error
-    finally:
-        if staging.exists():
-            staging.unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator, Mapping
 
 from intact.analyze.diagnose.findings import Finding, Remedy
@@ -12,19 +11,22 @@ from intact.calibrate.choice import Run
 from intact.data.batching import Batch
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
-from intact.errors import IntactError
-from intact.flow.latency import timed_blocks
+from intact.errors import ExportError, IntactError
 from intact.flow.result import Result
-from intact.flow.slowness import FASTEST, SPEED, Slower, always_slower
+from intact.flow.slowness import (
+    FASTEST,
+    SPEED,
+    Slower,
+    always_slower,
+    blocks_of_both,
+    deployed_alone,
+    runner_of,
+)
 from intact.formats.base.format import Deployed
-from intact.formats.onnx_qdq.kernels import profile_kernels
-from intact.formats.onnx_qdq.run import QdqRuntime
-from intact.formats.registry import FORMATS, ONNX_QDQ
+from intact.formats.registry import FORMATS
 from intact.graph import OPS, OpKind, data_slots, weight_slot
 from intact.plan import QuantizedGraph
 
-_SECONDS = 1.0
-"""For each of the two models that are timed, in all."""
 _BATCH = 8
 _MUCH = 0.1
 """Part of the time that is worth a remedy."""
@@ -54,12 +56,19 @@ def deployed_run(result: Result) -> Run | None:
     The model is loaded when it is run.
     """
     name, exported = next(iter(result.exports.items()))
-    if name == ONNX_QDQ:
-        return lambda feeds: QdqRuntime(result.exported.model, threads=1, exact=False).run(feeds)[0]
-    run = FORMATS[name].run
-    if run is None or not FORMATS[name].can_run(exported):
+    row = FORMATS[name]
+    deployed, runner, run = Deployed(result.plan, exported, None, 1), row.runner, row.run
+    if row.runs_float and runner is not None:
+        load = runner
+
+        def loaded(feeds: Batch) -> Batch:
+            outputs: Batch = load(deployed)(feeds)
+            return outputs
+
+        return loaded
+    if run is None or not row.can_run(exported):
         return None
-    return lambda feeds: run(Deployed(result.plan, exported, None, 1), feeds)
+    return lambda feeds: run(deployed, feeds)
 
 
 def runtime_findings(
@@ -76,7 +85,7 @@ def runtime_findings(
         DataError: The samples do not fit the model.
     """
     found = [_fallback(result.plan, in_float)] if in_float else []
-    if next(iter(result.exports)) != ONNX_QDQ:
+    if deployed_alone(result) is None:
         return found
     feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
     with contextlib.suppress(IntactError):  # a model that the runtime refuses: `verify` says it
@@ -163,8 +172,7 @@ def _widest(plan: QuantizedGraph, nodes: Mapping[str, str]) -> tuple[int, int]:
 def time_if_slower(result: Result, feeds: Batch) -> Slower | None:
     """Time both models in turn until the quantized one is not slower once.
 
-    It runs as applications run it by default, but with one thread, whose own time is counted: so
-    whatever else the machine does is no alarm.
+    It runs as applications run it by default, but with one thread.
 
     Returns:
         None where it is not slower in each round, or where the models are too small to be timed.
@@ -179,31 +187,27 @@ def speedup(result: Result, feeds: Batch) -> float:
     return first / second
 
 
-def _timed(result: Result, feeds: Batch) -> Iterator[tuple[list[float], list[float]]]:
+def _timed(result: Result, feeds: Batch) -> Iterator[tuple[list[float], ...]]:
     """Yield blocks of times of both models, in float first; the first run of each is not timed."""
-    model = FloatModel(result.plan.graph, threads=1)
-    runtime = QdqRuntime(result.exported.model, threads=1, exact=False)
-    model.run(feeds), runtime.run(feeds)
-    yield from timed_blocks(
-        lambda: model.run(feeds),
-        lambda: runtime.run(feeds),
-        seconds=_SECONDS,
-        clock=time.thread_time,
-    )
+    model, run = FloatModel(result.plan.graph, threads=1), runner_of(result)
+    if run is None:
+        raise ExportError("no runtime here runs both models", remedy="measure on the hardware")
+    model.run(feeds), run(feeds)
+    yield from blocks_of_both(lambda: model.run(feeds), lambda: run(feeds))
 
 
 def _slowness(result: Result, feeds: Batch, slower: Slower, in_float: Mapping[str, str]) -> Finding:
-    kernels = profile_kernels(result.exported.model, feeds, runs=_PROFILED, threads=1)
+    deployed, profile = deployed_alone(result), FORMATS[next(iter(result.exports))].kernels_of
+    kernels = [] if deployed is None or profile is None else profile(deployed, feeds, _PROFILED)
     total = sum(each.seconds for each in kernels)
     moved = sum(each.seconds for each in kernels if each.op_type in _QUANTIZERS)
     moved = moved / total if total else 0.0
     evidence = (
-        f"a batch of {len(next(iter(feeds.values())))} takes {1e3 * slower.quantized:.3g} ms "
-        f"quantized and {1e3 * slower.in_float:.3g} ms in float on one thread, slower in "
-        f"each of {slower.rounds} rounds; {100 * moved:.0f} % of it are quantizers"
+        f"{slower.told(feeds)}, slower in each of {slower.rounds} rounds; {100 * moved:.0f} % of "
+        "it are quantizers"
     )
     narrower = _for_fallback(result.plan, in_float) if in_float else ()
     remedies = (*(each for each in narrower if each.options), Remedy(options=FASTEST))
-    lost = 1 - slower.in_float / slower.quantized
-    severity = SPEED * (lost if not in_float else min(lost, _MUCH))  # float kernels are why
+    lost = min(slower.lost, _MUCH) if in_float else slower.lost  # float kernels are why
+    severity = SPEED * lost
     return Finding("slower_than_float", evidence, severity, remedies=remedies, unit="times")

@@ -19,7 +19,7 @@ from intact.data.stream import AGAIN
 from intact.errors import SearchError, UsageError
 from intact.flow.doubts import doubts_of
 from intact.flow.first_run import draw_sample, run_once
-from intact.flow.quantize import overrides_of, preprocess_of, recipe_of, target_named
+from intact.flow.recipes import overrides_of, preprocess_of, recipe_of, target_named
 from intact.flow.result import Result, check_output
 from intact.flow.search_setup import (
     Setup,

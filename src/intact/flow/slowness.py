@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from intact.data.batching import Batch
-from intact.flow.latency import timed_blocks
-from intact.formats.registry import ONNX_QDQ
+from intact.flow.latency import blocks_in_turn
+from intact.formats.base.format import Deployed
+from intact.formats.registry import FORMATS
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
@@ -45,6 +46,47 @@ class Slower(msgspec.Struct, frozen=True):
     quantized: float
     rounds: int
 
+    def told(self, feeds: Batch) -> str:
+        """Say what a batch takes."""
+        return (
+            f"a batch of {len(next(iter(feeds.values())))} takes {1e3 * self.quantized:.3g} ms "
+            f"quantized and {1e3 * self.in_float:.3g} ms in float on one thread"
+        )
+
+    @property
+    def lost(self) -> float:
+        """The part of the time that float would save."""
+        return 1 - self.in_float / self.quantized
+
+
+def deployed_alone(result: Result) -> Deployed | None:
+    """Return what is deployed, on one thread; None where no runtime runs it and float models."""
+    name, exported = next(iter(result.exports.items()))
+    if not FORMATS[name].runs_float:
+        return None
+    return Deployed(result.plan, exported, None, 1)
+
+
+def runner_of(result: Result) -> Callable[[Batch], Any] | None:
+    """Load what is deployed as applications do, on one thread; None as of `deployed_alone`."""
+    deployed, row = deployed_alone(result), FORMATS[next(iter(result.exports))]
+    return None if deployed is None or row.runner is None else row.runner(deployed)
+
+
+def blocks_of_both(
+    in_float: Callable[[], object], quantized: Callable[[], object], seconds: float = _SECONDS
+) -> Iterator[tuple[list[float], ...]]:
+    """Time both models in turn, each on one thread, whose own time is counted.
+
+    So whatever else the machine does is no alarm.
+
+    Args:
+        in_float: Runs the float model once.
+        quantized: Runs the quantized one.
+        seconds: For each of them, in all.
+    """
+    return blocks_in_turn((in_float, quantized), seconds=2 * seconds, clock=time.thread_time)
+
 
 def slow_sign(
     result: Result, feeds: Batch, in_float: Callable[[Batch], object], seconds: float
@@ -57,42 +99,29 @@ def slow_sign(
         in_float: Runs the float model on one thread.
         seconds: What making the result took.
     """
-    if next(iter(result.exports)) != ONNX_QDQ:
+    if deployed_alone(result) is None:
         return []
-    from intact.formats.onnx_qdq.run import QdqRuntime
-
     start = time.perf_counter()
     in_float(feeds)
     if time.perf_counter() - start > _LITTLE * seconds / _ROUNDS:
         return []  # the blocks would take longer
-    written = result.exported
-    runtime = QdqRuntime(written.model, threads=1, exact=False, message=written.message)
+    run = runner_of(result)
     left = 2 * _LITTLE * seconds - (time.perf_counter() - start)
-    if left <= 0:
+    if run is None or left <= 0:
         return []
-    runtime.run(feeds)
-    slower = always_slower(
-        timed_blocks(
-            lambda: in_float(feeds),
-            lambda: runtime.run(feeds),
-            seconds=min(left / 2, _SECONDS),
-            clock=time.thread_time,
-        )
-    )
+    run(feeds)
+    blocks = blocks_of_both(lambda: in_float(feeds), lambda: run(feeds), min(left / 2, _SECONDS))
+    slower = always_slower(blocks)
     if slower is None:
         return []
-    evidence = (
-        f"a batch of {len(next(iter(feeds.values())))} takes {1e3 * slower.quantized:.3g} ms "
-        f"quantized and {1e3 * slower.in_float:.3g} ms in float on one thread"
-    )
     from intact.analyze.diagnose.findings import Finding, Remedy  # with much else
 
-    severity = SPEED * (1 - slower.in_float / slower.quantized)
+    evidence, severity = slower.told(feeds), SPEED * slower.lost
     remedies = (Remedy(options=FASTEST),)
     return [Finding("slower_than_float", evidence, severity, remedies=remedies, unit="times")]
 
 
-def always_slower(blocks: Iterable[tuple[list[float], list[float]]]) -> Slower | None:
+def always_slower(blocks: Iterable[tuple[list[float], ...]]) -> Slower | None:
     """Return the times if the second is slower in each block."""
     times: list[tuple[float, float]] = []
     for one, other in blocks:

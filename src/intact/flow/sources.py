@@ -31,9 +31,9 @@ __all__ = [
     "default_target",
     "deployment_of",
     "float_graph",
+    "is_result",
     "load_result",
     "names_deployed",
-    "names_result",
     "open_source",
     "original_of",
     "target_of",
@@ -56,7 +56,9 @@ def float_graph(model: Result | ModelSource) -> Graph:
         UsageError: The model is quantized.
         IntactError: It cannot be read.
     """
-    if isinstance(model, Result) or names_result(model):
+    if isinstance(model, Result):
+        return model.plan.graph
+    if is_result(model):
         return load_result(model).plan.graph
     return normalize(_float_source(model).model)
 
@@ -128,8 +130,10 @@ def names_deployed(model: object) -> TypeGuard[str | Path]:
     return found is not None and found[1].deployed is not None
 
 
-def names_result(model: ModelSource) -> TypeGuard[str | Path]:
-    """Check whether a source is the folder of a result."""
+def is_result(model: object) -> TypeGuard[Result | str | Path]:
+    """Check whether a source is a result, or its folder."""
+    if isinstance(model, Result):
+        return True
     return isinstance(model, str | Path) and (Path(model) / PLAN).is_file()
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from intact.data.images.steps import ImageSteps
 from intact.data.preprocess import Preprocess
 from intact.errors import DataError, MissingExtraError
+from intact.flow.recipes import preprocess_of
 from intact.recipe.kinds import is_instance
 
 if TYPE_CHECKING:
@@ -51,8 +52,6 @@ def with_exported(options: O) -> O:
     given: Any = options
     if not is_module(given.model):
         return options
-    from intact.flow.quantize import preprocess_of
-
     image = (preprocess_of(given) or Preprocess()).image
     model, data = exported(
         given.model, given.data, given.example, transform=given.transform, image=image

@@ -12,7 +12,7 @@ import msgspec
 from intact.data.progress import begin
 from intact.errors import UsageError
 from intact.flow.first_run import run_once
-from intact.flow.quantize import recipe_of
+from intact.flow.recipes import recipe_of
 from intact.flow.result import Result, check_output
 from intact.flow.result_samples import open_for_result
 from intact.flow.sources import deployment_of, load_result

@@ -129,9 +129,19 @@ def set_origins(model: ir.Model, origins: Origins) -> None:
     set_metadata(model, METADATA_KEY, stored)
 
 
-def forget_origins(model: ir.Model) -> None:
-    """Drop them from a model that is deployed; it is changed."""
+def bare(model: ir.Model) -> ir.Model:
+    """Drop what no runtime reads: origins, exporters' traces, remembered BatchNormalizations.
+
+    Args:
+        model: To be deployed; it is changed.
+    """
     model.metadata_props.pop(METADATA_KEY, None)
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+    return model
 
 
 def origins_of(model: ir.Model) -> Origins | None:

@@ -19,7 +19,7 @@ _DEVIATIONS = 2
 """How many standard deviations above chance an accuracy may lie and be chance's."""
 FEW = 16
 """Samples up to which one class for all of them is nothing odd."""
-_CLASSES = 10
+CLASSES = 10
 """Columns from which on an output without labels is taken for one of classes."""
 
 
@@ -42,7 +42,7 @@ def are_classes(
     """Tell whether an output is one of classes, of which the samples have several."""
     if labels is not None:
         return bool((labels != labels[0]).any())
-    return bool(scores.size) and (scores.shape[1] >= _CLASSES or _are_probabilities(scores))
+    return bool(scores.size) and (scores.shape[1] >= CLASSES or _are_probabilities(scores))
 
 
 def is_one_class(scores: npt.NDArray[np.floating]) -> bool:

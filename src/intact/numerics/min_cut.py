@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,9 +9,6 @@ import numpy.typing as npt
 
 _CAPACITY = 1 << 29
 """What all costs together are in the integers of the flow: twice that still fits in 32 bits."""
-
-FORBIDDEN = math.inf
-"""The cost of what must not be."""
 
 
 def cheapest_labels(
@@ -25,7 +21,7 @@ def cheapest_labels(
 
     Args:
         costs: Cost of each thing where its label is False and where it is True, float64
-            ``[things, 2]``, 0 or more; ``FORBIDDEN`` rules a label out.
+            ``[things, 2]``, 0 or more; infinity rules a label out.
         edges: (first, second, cost): what it costs where the first is True and the second False.
 
     Returns:

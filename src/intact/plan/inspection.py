@@ -38,6 +38,13 @@ class NodeReport:
     fused_into: str
     reason: str
 
+    @property
+    def computes(self) -> str:
+        """How: ``integer``, ``float``, or ``stored``, float with weights stored as integers."""
+        if self.quantized:
+            return "integer"
+        return "float" if self.weight_bits is None else "stored"
+
 
 @dataclass(frozen=True)
 class Inspection:

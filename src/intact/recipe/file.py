@@ -108,7 +108,12 @@ def write_recipe(
     lines = _HEAD.format(command=command, file=RECIPE)
     if lost:
         lines += f"# Given as an object in Python, so not written here: {', '.join(lost)}.\n"
-    return lines + "\n".join(_toml({COMMAND: command, **values})) + "\n"
+    return lines + recipe_text(command, values)
+
+
+def recipe_text(command: str, values: Mapping[str, Any]) -> str:
+    """Write options for a command as TOML; the values are those of `Kind.to_toml`."""
+    return "\n".join(_toml({COMMAND: command, **values})) + "\n"
 
 
 def _objects(recipe: type[Options]) -> dict[str, Option]:

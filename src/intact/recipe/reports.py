@@ -40,14 +40,16 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from intact.data.metric import Metric, MetricFunction
-    from intact.recipe.groups import DataSource, ModelSource, TargetSource
+    from intact.recipe.groups import DataSource, TargetSource
 
 
 class InspectOptions(GraphOptions, WidthOptions, LimitOptions):
     """The options of `inspect`."""
 
-    model: ModelSource = required(
-        RUNNABLE, "A folder that intact wrote, or an .onnx, .tflite or .tmfile file."
+    model: Any = required(
+        RUNNABLE,
+        "A folder that intact wrote, or an .onnx, .tflite or .tmfile file.",
+        in_python="A result will do too.",
     )
     _: KW_ONLY
     target: TargetSource | None = option(

@@ -7,9 +7,7 @@ names those that it has.
 from __future__ import annotations
 
 import hashlib
-import io
 import json
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,10 +17,11 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from intact._files import whole_file
 from intact.calibrate.scales.bias import rescale_bias
 from intact.config import QuantState, TensorQuantConfig
 from intact.data.archive import read_npz
-from intact.errors import DataError, IntactError, OutputError, PlanError
+from intact.errors import DataError, IntactError, PlanError
 from intact.graph import bias_slot
 from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
 
@@ -204,18 +203,9 @@ class Roundings:
             rows.append([str(end), bits])
             arrays |= {f"{number}.{name}": array for name, array in each.arrays.items()}
         listed = json.dumps({"observer": self.observer, "places": rows}).encode()
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **{_LIST: np.frombuffer(listed, np.uint8)}, **arrays)
-        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
-        try:
-            partial.write_bytes(buffer.getbuffer())
-            partial.replace(path)
-        except OSError as error:
-            partial.unlink(missing_ok=True)
-            raise OutputError(
-                f"cannot write {path}: {error.strerror or error}",
-                remedy="give a log on a disk with room",
-            ) from error
+        named = {_LIST: np.frombuffer(listed, np.uint8)}
+        with whole_file(path, "give a log on a disk with room") as file:
+            np.savez(file, allow_pickle=False, **named, **arrays)
 
     @staticmethod
     def load(path: Path) -> Roundings:

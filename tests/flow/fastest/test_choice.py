@@ -64,10 +64,7 @@ class Runtime:
         return sum(kernel.seconds for kernel in self._of(plan))
 
     def _of(self, plan: QuantizedGraph) -> list[Kernel]:
-        found = [
-            Kernel(str(n.name), n.op_type, self._time(plan, str(n.name)), (), 64, 64)
-            for n in plan.graph.nodes
-        ]
+        found = [self._kernel(plan, str(n.name), n.op_type) for n in plan.graph.nodes]
         count = len(Pieces.of(plan).tensors) and sum(
             any(plan.is_quantized(node) != inside for node, _ in plan.graph.consumers(value))
             for value in plan.graph.values
@@ -77,6 +74,9 @@ class Runtime:
         )
         conversion = Kernel("x", "QuantizeLinear", self.conversion, (), 64, 64)
         return [*found, *[conversion] * count]
+
+    def _kernel(self, plan: QuantizedGraph, name: str, op_type: str) -> Kernel:
+        return Kernel(name, op_type, self._time(plan, name), (name,), 64, 64)
 
     def _time(self, plan: QuantizedGraph, name: str) -> float:
         quantized = plan.decisions[name].quantized
@@ -216,6 +216,14 @@ def test_a_bound_keeps_the_noisiest_in_float(
     )
     assert noisy in found.kept_float
     assert convs(plan)[0] not in found.kept_float
+
+
+def test_bound_that_nothing_keeps_is_said_to_be_missed(search: Callable[..., Fastest]) -> None:
+    runtime = Runtime({})
+    runtime.refuses_float = True
+    found = search(runtime, bound=30.0, decibels=lambda _: 20.0)
+    assert "--min-sqnr 30 is missed: it has 20.0 dB" in str(found)
+    assert "missed" not in str(search(Runtime({}), bound=10.0, decibels=lambda _: 20.0))
 
 
 def test_what_is_too_small_is_not_timed(

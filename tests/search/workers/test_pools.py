@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from intact.cluster import connection
-from intact.cluster.connection import packed, unpack
+from intact.cluster.actors import packed, unpacked
 from intact.cluster.problem import WorkerError
 from intact.errors import MissingExtraError, ModelError, UsageError
 from intact.search import workers as pools
@@ -203,10 +203,10 @@ def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_saved_files_travel_with_their_folders(tmp_path: Path) -> None:
-    source, copy = tmp_path / "a", tmp_path / "b"
+    source = tmp_path / "a"
     source.mkdir()
-    copy.mkdir()
     FakeTrialData(factor=2.5).save(source)
-    unpack(packed(source), copy)
-    assert open_fake(copy, 1).float_score == 2.5 / 3
-    assert packed(copy) == packed(source)
+    with unpacked(packed(source)) as copy:
+        assert open_fake(copy, 1).float_score == 2.5 / 3
+        assert packed(copy) == packed(source)
+    assert not copy.exists()

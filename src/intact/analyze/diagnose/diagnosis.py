@@ -134,7 +134,8 @@ def diagnose_plan(
         )
     runs = FloatRuns(plan.graph, _batches(samples), threads=threads)
     findings += _without_numbers(runs)
-    simulator, errors = _simulated(plan, runs)
+    simulator = Simulator(plan, threads=1, switched=True)
+    errors = _errors(simulator, runs)
     sums = sum_findings(plan, runs, errors, well=WELL_DB, in_float=in_float, deployed=deployed)
     decibels = dict(errors.decibels)
     if not findings and min(decibels.values(), default=WELL_DB) < WELL_DB:
@@ -157,23 +158,20 @@ def diagnose_plan(
     )
 
 
-def plan_findings(plan: QuantizedGraph, runs: FloatRuns) -> list[Finding]:
+def plan_findings(plan: QuantizedGraph, simulator: Simulator, runs: FloatRuns) -> list[Finding]:
     """Find out what in a plan its outputs are lost by, whatever they lose.
 
     Args:
         plan: A plan with scales.
+        simulator: Of it, switched.
         runs: The samples that are tried.
-
-    Raises:
-        PlanError: An end has no scale yet.
     """
-    return _causes(plan, runs, *_simulated(plan, runs))
+    return _causes(plan, runs, simulator, _errors(simulator, runs))
 
 
-def _simulated(plan: QuantizedGraph, runs: FloatRuns) -> tuple[Simulator, Errors]:
-    simulator = Simulator(plan, threads=1, switched=True)
+def _errors(simulator: Simulator, runs: FloatRuns) -> Errors:
     (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
-    return simulator, _finite(errors)
+    return _finite(errors)
 
 
 def _without_numbers(runs: FloatRuns) -> list[Finding]:
@@ -251,7 +249,9 @@ def decibels_of(plan: QuantizedGraph, samples: Samples, *, threads: int = 0) -> 
     """Return each output's signal to quantization noise on the first 8 samples, dB."""
     runs = FloatRuns(plan.graph, _batches(samples), threads=threads)
     computed = computed_errors(plan, runs)
-    return dict((_simulated(plan, runs)[1] if computed is None else computed.errors).decibels)
+    if computed is not None:
+        return dict(computed.errors.decibels)
+    return dict(_errors(Simulator(plan, threads=1, switched=True), runs).decibels)
 
 
 def _batches(samples: Samples) -> list[tuple[Batch, int]]:

@@ -238,7 +238,7 @@ class _Seen(msgspec.Struct, frozen=True):
     @staticmethod
     def of(point: QuantPoint, values: npt.NDArray[Any]) -> _Seen:
         """Measure what is needed."""
-        low, high = range_of(point)
+        low, high = point.config.value_range()
         step = (high - low) / (point.config.grid.quant_max - point.config.grid.quant_min)
         wide = values.astype(np.float64)
         beyond = np.maximum(low - wide, 0) + np.maximum(wide - high, 0)
@@ -372,13 +372,6 @@ def _channel_sizes(values: npt.NDArray[Any]) -> Doubles:
     return np.asarray(wide.max(axis=tuple(others)))
 
 
-def range_of(point: QuantPoint) -> tuple[float, float]:
-    """Return the values of the lowest and highest code."""
-    config = point.config
-    values = config.dequantize(np.array([config.grid.quant_min, config.grid.quant_max]))
-    return float(values.min()), float(values.max())
-
-
 class Cut(NamedTuple):
     """What a quantizer cuts off.
 
@@ -400,7 +393,7 @@ def cut_in_calibration(point: QuantPoint, statistics: Statistics) -> Cut:
     if name not in statistics.tensors:
         return Cut(1.0, math.inf)
     values = statistics[name].distribution()
-    low, high = range_of(point)
+    low, high = point.config.value_range()
     step = (high - low) / (point.config.grid.quant_max - point.config.grid.quant_min)
     middle = (values.low + values.high) / 2
     beyond = np.maximum(low - middle, 0) + np.maximum(middle - high, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from intact.analyze.diagnose.batch_norms import batch_norm_findings
 from intact.analyze.diagnose.findings import Finding
-from intact.analyze.diagnose.quantizers import CUT_AWAY, WIDEN, cut_in_calibration, range_of
+from intact.analyze.diagnose.quantizers import CUT_AWAY, WIDEN, cut_in_calibration
 from intact.analyze.diagnose.weights import bias_finding
 from intact.calibrate.statistics import Statistics
 from intact.plan import QuantizedGraph, quantization_points
@@ -40,7 +40,7 @@ def _clipped(plan: QuantizedGraph, statistics: Statistics) -> list[Finding]:
     cut, point = max(much, key=lambda each: each[0].noise, default=(None, None))
     if cut is None or point is None:
         return []
-    low, high = range_of(point)
+    low, high = point.config.value_range()
     evidence = (
         f"{100 * cut.share:.2g} % of the values that calibration saw of tensor "
         f"{str(point.value.name)!r} lie outside of {low:.4g} to {high:.4g}"

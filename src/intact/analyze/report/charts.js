@@ -20,17 +20,25 @@ function drawing(width, height, ...children) {
   return s("svg", {width, height, viewBox: `0 0 ${width} ${height}`}, children);
 }
 
-/* A scale from values to pixels, with round ticks. */
-function linear(low, high, start, end, count = 5) {
+/* A scale from values to pixels, with round ticks, at least so far apart. */
+function linear(low, high, start, end, count = 5, least = 0) {
   if (!(high > low)) [low, high] = [low - 0.5, low + 0.5];
   const rough = (high - low) / Math.max(1, count), power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
+  const step = Math.max(least, [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough));
   const ticks = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + step * 1e-9; i += 1) {
     ticks.push(Number((i * step).toPrecision(12)));
   }
   const scale = (value) => start + (value - low) / (high - low) * (end - start);
   return Object.assign(scale, {ticks, low, high});
+}
+
+/* A scale of what is counted: of trials, epochs, channels. */
+function counting(low, high, start, end, count) { return linear(low, high, start, end, count, 1); }
+
+/* A scale of values that are there: whole ticks where all of them are whole. */
+function spanning(values, start, end, count) {
+  return linear(Math.min(...values), Math.max(...values), start, end, count, values.every(Number.isInteger) ? 1 : 0);
 }
 
 function horizontalAxis(scale, y, format = number) {
@@ -84,7 +92,7 @@ function channelRanges(weight) {
     const low = unit * Math.min(...weight.low, ...weight.quantized_low, 0);
     const high = unit * Math.max(...weight.high, ...weight.quantized_high, 0);
     const y = linear(low, high, bottom, top, 4);
-    const x = linear(0, weight.count, left, width - 4, width < 360 ? 4 : 8);
+    const x = counting(0, weight.count, left, width - 4, width < 360 ? 4 : 8);
     const each = (width - 4 - left) / entries;
     const columns = weight.low.map((_, i) => {
       const middle = left + (i + 0.5) * each;
@@ -106,7 +114,7 @@ function channelErrors(values, count, what) {
     const known = values.filter((value) => value !== null);
     if (!known.length) return drawing(width, 20, s("text", {x: 0, y: 14, class: "note"}, "all exact"));
     const y = linear(Math.min(0, ...known), Math.max(...known), bottom, top, 3);
-    const x = linear(0, count, left, width - 4, width < 360 ? 4 : 8);
+    const x = counting(0, count, left, width - 4, width < 360 ? 4 : 8);
     const each = (width - 4 - left) / values.length;
     const bars = values.map((value, i) => s("rect", {
       class: "dot", "data-colour": bandOf(value), x: left + i * each + each * 0.1, width: Math.max(0.8, each * 0.8),
@@ -124,7 +132,7 @@ function profile(layers, onselect) {
     const values = layers.flatMap(({errors}) => [errors.own, errors.accumulated])
       .filter((value) => value !== null && value !== undefined);
     const y = linear(Math.min(0, ...values), Math.max(50, ...values), bottom, top, 5);
-    const x = linear(0, Math.max(1, layers.length - 1), left + 8, width - 10, width < 500 ? 4 : 10);
+    const x = counting(0, Math.max(1, layers.length - 1), left + 8, width - 10, width < 500 ? 4 : 10);
     const at = (value) => y(value === null || value === undefined ? y.high : value);
     const line = layers.map(({errors}, i) => `${i ? "L" : "M"}${x(i).toFixed(1)},${at(errors.accumulated).toFixed(1)}`);
     const radius = Math.max(2, Math.min(4, (width - left) / layers.length / 2));
@@ -144,8 +152,8 @@ function trialPlane(search) {
   return chart(name, (width) => {
     const height = 260, left = 60, bottom = height - 38, top = 10;
     const costs = known.map(([, cost]) => cost), scores = known.map(([, , score]) => score);
-    const x = linear(Math.min(...costs), Math.max(...costs), left + 8, width - 12, width < 500 ? 4 : 8);
-    const y = linear(Math.min(...scores), Math.max(...scores), bottom - 6, top + 4, 5);
+    const x = spanning(costs, left + 8, width - 12, width < 500 ? 4 : 8);
+    const y = spanning(scores, bottom - 6, top + 4, 5);
     const front = known.filter(([, , , , isFront]) => isFront).sort((a, b) => a[1] - b[1]);
     const path = front.map(([, cost, score], i) => (i ? `H${x(cost)}V${y(score)}` : `M${x(cost)},${y(score)}`));
     const marks = known.map(([number_, cost, score, isComplete, isFront]) => s("circle", {
@@ -166,8 +174,8 @@ function walk(search, index, what) {
   return chart(`${what} of the trials in their order`, (width) => {
     const height = 150, left = 60, bottom = height - 22, top = 8;
     const values = rows.map((trial) => trial[index]);
-    const x = linear(0, Math.max(1, search.count - 1), left + 6, width - 10, width < 500 ? 4 : 8);
-    const y = linear(Math.min(...values), Math.max(...values), bottom - 4, top + 2, 4);
+    const x = counting(0, Math.max(1, search.count - 1), left + 6, width - 10, width < 500 ? 4 : 8);
+    const y = spanning(values, bottom - 4, top + 2, 4);
     const marks = rows.map((trial) => s("circle", {
       class: `trial${trial[3] ? "" : " stopped"}${trial[4] ? " front" : ""}${trial[0] === search.best ? " best" : ""}`,
       cx: x(trial[0]), cy: y(trial[index]), r: trial[0] === search.best ? 5 : 2.4,
@@ -181,8 +189,8 @@ function curves(name, epochs, series, best) {
   return chart(name, (width) => {
     const height = 190, left = 60, bottom = height - 22, top = 10;
     const values = series.flatMap(({index}) => epochs.map((epoch) => epoch[index])).filter((value) => value !== null);
-    const x = linear(0, Math.max(1, epochs[epochs.length - 1][0]), left + 6, width - 12, Math.min(10, epochs.length));
-    const y = linear(Math.min(...values), Math.max(...values), bottom - 4, top, 4);
+    const x = counting(0, Math.max(1, epochs[epochs.length - 1][0]), left + 6, width - 12, Math.min(10, epochs.length));
+    const y = spanning(values, bottom - 4, top, 4);
     const lines = series.map(({index, kind}) => {
       const known = epochs.filter((epoch) => epoch[index] !== null);
       const path = known.map((epoch, i) => `${i ? "L" : "M"}${x(epoch[0])},${y(epoch[index])}`);

@@ -10,24 +10,22 @@ const measured = results.some((result) => result.errors);
 
 function keyOf(node) { return `${node.op || node.op_type}\n${node.name}`; }
 
-function section(id, title, ...content) {
-  return h("section", {id, "aria-labelledby": `${id}-title`}, h("h2", {id: `${id}-title`}, title), content);
-}
-
 /* ---- colours ---- */
 
 const SEVERE = ["node", "computes"], CLEAR = ["bits", "granularity", "quantized", "fused", "reason", "weights"];
 const COLOURS = {
-  differs: {name: "what differs", of: differsBand, legend: [["e6", "there or not, integer or float"], ["e4", "width, granularity, place, weights"], ["e3", "codes, scale, zero point, method"], ["none", "the same"]]},
-  change: {name: `error of each layer by itself, against ${names[0]}`, errors: true, of: changeBand,
-    legend: [["e6", "worse by 6 dB or more"], ["e5", "by 3\u20136"], ["e3", "by 1\u20133"], ["e1", "within 1 dB"], ["b8", "better by 1\u20133"], ["b6", "by 3\u20136"], ["b4", "by 6 or more"], ["none", "not measured"]]},
-  own: {name: "error of each layer by itself", errors: true, of: (node, at) => errorBand(node, at, (layer) => layer.own), legend: errorLegend()},
-  accumulated: {name: "error accumulated up to a layer", errors: true, of: (node, at) => errorBand(node, at, (layer) => layer.accumulated.sqnr_db), legend: errorLegend()},
-  alone: {name: "cost to the outputs of a layer alone", errors: true, of: (node, at) => errorBand(node, at, (layer) => layer.alone), legend: errorLegend()},
-  weights: {name: "bits of weights", of: (node) => bitsBand(node.weight_bits), legend: bitsLegend()},
-  activations: {name: "bits of activations", of: (node) => bitsBand(node.kind === "float" ? 32 : node.bits), legend: bitsLegend()},
-  precision: {name: "precision", of: (node) => node.kind, legend: [["integer", "integer"], ["stored", "integer weights, float operator"], ["float", "float"]]},
+  differs: {name: "what differs", of: differsBand,
+    legend: [["e6", "there or not, integer or float"], ["e4", "width, granularity, place, weights"], ["e3", "codes, scale, zero point, method"], ["none", "the same"]]},
+  ...(measured ? {change: {name: `error of each layer by itself, against ${names[0]}`, of: changeBand,
+    legend: [["e6", "worse by 6 dB or more"], ["e5", "by 3\u20136"], ["e3", "by 1\u20133"], ["e1", "within 1 dB"], ["b8", "better by 1\u20133"], ["b6", "by 3\u20136"], ["b4", "by 6 or more"], ["none", "not measured"]]}} : {}),
+  ...(measured ? errorColours(errorsOf) : {}),
+  ...OWN_COLOURS,
 };
+
+function errorsOf(node, at) {
+  const layer = errors[at].get(keyOf(node));
+  return layer && {own: layer.own, accumulated: layer.accumulated.sqnr_db, alone: layer.alone};
+}
 
 function differsBand(node) {
   const {differs = []} = compared.get(keyOf(node)) || {};
@@ -46,23 +44,6 @@ function changeBand(node, at) {
 
 function level(value) { return value === null ? Infinity : value; }
 
-function errorBand(node, at, figure) {
-  const layer = errors[at].get(keyOf(node));
-  const value = layer ? figure(layer) : undefined;
-  return layer && value !== undefined ? bandOf(value) : "none";
-}
-
-function errorLegend() { return [...BANDS.map(([, colour], i) => [colour, BAND_NAMES[i]]), ["none", "not measured"]]; }
-
-function bitsBand(bits) {
-  if (!bits) return "none";
-  return bits >= 32 ? "b32" : bits > 8 ? "b16" : bits === 8 ? "b8" : bits > 4 ? "b6" : bits === 4 ? "b4" : "b2";
-}
-
-function bitsLegend() {
-  return [["b32", "float"], ["b16", "9\u201316"], ["b8", "8"], ["b6", "5\u20137"], ["b4", "4"], ["b2", "2\u20133"], ["none", "none"]];
-}
-
 /* ---- graphs ---- */
 
 const graphs = networks.map((network, at) => drawGraph(network, {
@@ -70,13 +51,12 @@ const graphs = networks.map((network, at) => drawGraph(network, {
 }));
 const panel = h("div", {"aria-live": "polite", role: "region", "aria-label": "The selected node in each result"});
 const legendPlace = h("ul", {class: "legend", "aria-label": "Colours"});
-const follow = synchronise(graphs, keyOf);
+const follow = selectTogether(graphs, keyOf);
 graphs.forEach((graph, own) => { graph.onview = (view) => moveOthers(own, view); });
 
 function described(node) {
-  const end = node.kind === "input" || node.kind === "output";
-  if (end) return [node.kind, "", `${node.kind} of the model: ${node.name}`];
-  const width = node.kind === "float" ? "float" : node.weight_bits ? `w${node.weight_bits} a${node.bits || "?"}` : `a${node.bits || "?"}`;
+  if (isTerminal(node)) return terminalText(node);
+  const width = precision(node);
   const {differs = []} = compared.get(keyOf(node)) || {};
   return [node.op, width, `${node.name}, ${node.op}, ${width}${differs.length ? `; differs in ${differs.map(word).join(", ")}` : "; the same in all"}`];
 }
@@ -121,27 +101,18 @@ function link(name, op) {
 
 function paint(name) {
   graphs.forEach((graph, at) => graph.paint((node) => COLOURS[name].of(node, at)));
-  replace(legendPlace, COLOURS[name].legend.map(([colour, text]) => h("li", {}, h("i", {"data-colour": colour}), text)));
+  replace(legendPlace, legendOf(COLOURS[name].legend));
 }
 
 function networkSection() {
-  const options = Object.entries(COLOURS).filter(([, colour]) => measured || !colour.errors);
-  const choice = h("select", {id: "colour", onchange: (event) => paint(event.target.value)},
-    options.map(([name, colour]) => h("option", {value: name}, colour.name)));
+  const colours = Object.entries(COLOURS).map(([name, colour]) => [name, colour.name]);
   const all = [...new Set(networks.flatMap((network) => network.nodes.map((node) => node.name)))];
-  const search = h("input", {id: "find", type: "search", list: "names", placeholder: "Name of a node", onchange: (event) => find(event.target.value, all)});
   paint("differs");
   return section("network", "Networks", h("p", {class: "quiet"}, "The graphs move and select together."),
-    h("div", {class: "controls"}, h("label", {for: "colour"}, "Colour"), choice, h("label", {for: "find"}, "Find"), search,
-      h("datalist", {id: "names"}, all.map((name) => h("option", {value: name})))),
+    h("div", {class: "controls"}, control("Colour", choiceOf("colour", colours, paint)),
+      nameField(all, (name) => name !== undefined && reveal(name))),
     legendPlace,
     h("div", {class: "graphs"}, graphs.map((graph, at) => h("figure", {}, h("figcaption", {}, names[at]), graph.element))), panel);
-}
-
-function find(text, all) {
-  const wanted = text.trim().toLowerCase();
-  const found = wanted && (all.find((name) => name.toLowerCase() === wanted) || all.find((name) => name.toLowerCase().includes(wanted)));
-  if (found) reveal(found);
 }
 
 /* ---- one node in each result ---- */
@@ -187,7 +158,7 @@ function errorRows(node) {
 
 /* ---- tables ---- */
 
-function head(headings) { return h("thead", {}, h("tr", {}, headings.map((name) => h("th", {scope: "col"}, name)))); }
+function head(headings) { return h("thead", {}, h("tr", {}, headings.map(textHead))); }
 
 function figuresTable() {
   const {headings, rows} = tables.figures;
@@ -196,78 +167,46 @@ function figuresTable() {
       cells.map((cell) => h("td", {class: cell === cells[0] ? null : "other"}, cell)))))));
 }
 
-/* A table with a filter, sorted by the column that is clicked; the first column may name nodes.
-   Of many rows the first are shown: the filter finds the others. */
+/* Of many rows the first are shown: the filter finds the others. */
 const MOST_ROWS = 500;
 
-function sortable(id, {headings, rows}, linked) {
-  const body = h("tbody"), count = h("p", {class: "quiet", role: "status"});
-  const text = h("input", {id: `${id}-filter`, type: "search", placeholder: "Any text", oninput: () => update()});
-  const order = {column: null, up: true};
-    const heads = headings.map((name, at) => h("th", {scope: "col", "aria-sort": "none"},
-    h("button", {type: "button", onclick: () => sortBy(at)}, name)));
+/* A table of texts; its first column may name nodes. */
+function textTable(id, {headings, rows}, linked) {
+  const columns = headings.map((name, at) => ({name, compare: (a, b) => asNumbers(a[at], b[at]),
+    cell: (cells) => (linked && at === 0 ? link(cells[0]) : cells[at])}));
+  return sortable(columns, rows, {
+    id, hint: "Any text", kind: "texts", noun: "row", most: MOST_ROWS,
+    matches: (cells, wanted) => cells.join("\n").toLowerCase().includes(wanted),
+  });
+}
 
-  function sortBy(at) {
-    order.up = order.column === at ? !order.up : true;
-    order.column = at;
-    heads.forEach((each, i) => each.setAttribute("aria-sort", i !== at ? "none" : order.up ? "ascending" : "descending"));
-    update();
-  }
-
-  function update() {
-    const wanted = text.value.trim().toLowerCase();
-    const kept = rows.filter((cells) => !wanted || cells.join("\n").toLowerCase().includes(wanted));
-    if (order.column !== null) {
-      kept.sort((a, b) => {
-        const one = a[order.column], other = b[order.column];
-        const [x, y] = [parseFloat(one), parseFloat(other)];
-        const least = Number.isNaN(x) || Number.isNaN(y) ? (one < other ? -1 : one > other ? 1 : 0) : x - y;
-        return order.up ? least : -least;
-      });
-    }
-    const visible = kept.slice(0, MOST_ROWS);
-    replace(body, visible.map((cells) => h("tr", {}, cells.map((cell, at) => (linked && at === 0
-      ? h("th", {scope: "row"}, link(cell)) : h("td", {}, cell))))));
-    replace(count, `${whole(visible.length)} of ${plural(rows.length, "row")}`);
-  }
-
-  update();
-  return [h("div", {class: "controls"}, h("label", {for: `${id}-filter`}, "Filter"), text, count),
-    h("div", {class: "scroll tall", tabindex: 0, role: "region", "aria-label": `Table: ${id}`},
-      h("table", {class: "plain sorted"}, h("thead", {}, h("tr", {}, heads)), body))];
+/* By the numbers that two texts begin with, or else as texts. */
+function asNumbers(one, other) {
+  const [x, y] = [parseFloat(one), parseFloat(other)];
+  return Number.isNaN(x) || Number.isNaN(y) ? ordered(one, other) : x - y;
 }
 
 function decisionsSection() {
   const differs = comparison.nodes.filter((node) => node.differs.length).length;
   const said = differs ? `${whole(differs)} of ${plural(comparison.nodes.length, "node")} differ.` : `The same in all ${whole(comparison.nodes.length)} nodes.`;
   return section("decisions", "Decisions", h("p", {class: "quiet"}, said),
-    tables.decisions.rows.length > 0 && sortable("decisions", tables.decisions, false),
-    tables.scales.rows.length > 0 && [h("h3", {}, "Scales and zero points"), sortable("scales", tables.scales, true)]);
+    tables.decisions.rows.length > 0 && textTable("decisions", tables.decisions, false),
+    tables.scales.rows.length > 0 && [h("h3", {}, "Scales and zero points"), textTable("scales", tables.scales, true)]);
 }
 
 function layersSection() {
   if (!measured) return null;
   return section("layers", "Layers", h("p", {class: "quiet"}, tables.layers.rows.length ? `${tables.layers.title}.` : "The errors of layers by themselves are the same."),
-    tables.layers.rows.length > 0 && sortable("layers", tables.layers, true));
+    tables.layers.rows.length > 0 && textTable("layers", tables.layers, true));
 }
 
-function build() {
-  const sections = [
-    section("summary", "Summary", figuresTable(), comparison.remarks.map((line) => h("p", {class: "remark"}, line))),
-    networkSection(), decisionsSection(), layersSection(),
-  ].filter(Boolean);
-  const links = sections.map((each) => h("li", {}, h("a", {href: `#${each.id}`}, each.querySelector("h2").textContent)));
-  replace(document.getElementById("page"),
-    h("a", {class: "skip", href: "#network"}, "To the networks"),
-    h("header", {}, h("p", {class: "mark-line"}, "intact"), h("h1", {}, `Comparison of ${names.join(", ")}`),
-      h("nav", {"aria-label": "Sections"}, h("ul", {}, links))),
-    h("main", {}, sections),
-    h("footer", {}, `Written by intact ${page.intact}. Nothing on this page is fetched.`));
-  const start = comparison.nodes.find((node) => node.differs.length) || comparison.nodes[0];
-  if (start) {
-    const at = networks.findIndex((network) => network.nodes.some((node) => keyOf(node) === keyOf(start)));
-    graphs[at].select(networks[at].nodes.findIndex((node) => keyOf(node) === keyOf(start)));
-  }
-}
+fillPage({title: `Comparison of ${names.join(", ")}`, skip: "To the networks", version: page.intact}, [
+  section("summary", "Summary", figuresTable(), comparison.remarks.map((line) => h("p", {class: "remark"}, line))),
+  networkSection(), decisionsSection(), layersSection(),
+]);
 
-build();
+const start = comparison.nodes.find((node) => node.differs.length) || comparison.nodes[0];
+if (start) {
+  const at = networks.findIndex((network) => network.nodes.some((node) => keyOf(node) === keyOf(start)));
+  graphs[at].select(networks[at].nodes.findIndex((node) => keyOf(node) === keyOf(start)));
+}

@@ -7,34 +7,20 @@ from typing import Any
 
 import msgspec
 
+from intact._text import Figures
 from intact.analyze.compare import Comparison
-from intact.analyze.report import figures
-from intact.analyze.report.network import network_of
+from intact.analyze.report.network import outline_of
 from intact.analyze.report.page import assembled
 from intact.plan import QuantizedGraph
 
-SCRIPTS = ("elements.js", "graph.js", "comparison.js")
+SCRIPTS = ("elements.js", "graph.js", "sections.js", "comparison.js")
 STYLES = ("page.css", "comparison.css")
-
-
-class Table(msgspec.Struct, frozen=True):
-    """A table of text.
-
-    Attributes:
-        title: Above it.
-        headings: Of its columns.
-        rows: As many cells each.
-    """
-
-    title: str
-    headings: Sequence[str]
-    rows: Sequence[Sequence[str]]
 
 
 def comparison_page(
     found: Comparison,
     plans: Sequence[QuantizedGraph],
-    tables: Mapping[str, Table],
+    tables: Mapping[str, Figures],
     *,
     version: str,
 ) -> bytes:
@@ -52,7 +38,7 @@ def comparison_page(
     data = {
         "intact": version,
         "comparison": _plain(found),
-        "networks": [_drawn(plan) for plan in plans],
+        "networks": [outline_of(plan) for plan in plans],
         "tables": tables,
     }
     title = ", ".join(result.name for result in found.results)
@@ -67,11 +53,3 @@ def _plain(found: Comparison) -> dict[str, Any]:
         for layer in (result["errors"] or {}).get("layers", ()):
             del layer["channels"]
     return plain
-
-
-def _drawn(plan: QuantizedGraph) -> figures.Network:
-    """Lay out a graph: names, places and widths of nodes; all else is in the comparison."""
-    network = network_of(plan, None, None)
-    kept = ("name", "op", "x", "y", "kind", "bits", "weight_bits")
-    nodes = (figures.Node(**{name: getattr(node, name) for name in kept}) for node in network.nodes)
-    return msgspec.structs.replace(network, nodes=tuple(nodes), tensors=())

@@ -6,7 +6,7 @@
      select(index, quiet) selects a node and brings it into view; quiet tells nobody
      view, look(view)     what is seen: {x, y, k}, the centre in pixels of the drawing and the scale
      onview               called with the view after the user moved it
-   synchronise(graphs, keyOf) lets several graphs on one page move and select together. */
+   selectTogether(graphs, keyOf) returns, for each of several graphs, what selects in the others. */
 
 const NODE = {width: 156, height: 40};
 const LEAST_SCALE = 0.02, MOST_SCALE = 3, FAR = 0.42;
@@ -41,7 +41,7 @@ function drawGraph(network, options) {
     return s("g", {class: `node ${node.kind}`, transform: `translate(${x} ${y})`, role: "button",
       tabindex: index ? -1 : 0, "aria-label": spoken, "data-index": index},
     s("rect", {width: NODE.width, height: NODE.height, rx: end ? NODE.height / 2 : 5}),
-    s("text", {x: 10, y: 17, class: "op"}, shortened(title, 17)),
+    s("text", {x: 10, y: 17, class: "op"}, shortened(title, roomFor(detail))),
     s("text", {x: NODE.width - 10, y: 17, class: "width"}, detail),
     s("text", {x: 10, y: 31, class: "name"}, shortened(node.name, 22)),
     s("title", {}, spoken));
@@ -252,6 +252,9 @@ function tool(sign, name, act) {
   return h("button", {type: "button", "aria-label": name, title: name, onclick: act}, sign);
 }
 
+/* Letters of a title that fit beside what stands at its right. */
+function roomFor(detail) { return Math.floor((NODE.width - 26 - 6 * detail.length) / 7.2); }
+
 /* A node on the map: as large as it is, but large enough to be seen. */
 function onMap(node, network) {
   const pixel = Math.max(network.width / 64, network.height / 640);
@@ -273,14 +276,11 @@ function route(nodes, [source, reader, bends]) {
   return path;
 }
 
-/* Let graphs move together, and select together what has the same key. */
-function synchronise(graphs, keyOf) {
+/* For each graph a function that selects in the others what has the key of one of its nodes. */
+function selectTogether(graphs, keyOf) {
   const indices = graphs.map((graph) => new Map(graph.network.nodes.map((node, i) => [keyOf(node), i])));
-  return graphs.map((graph, own) => {
-    graph.onview = (view) => graphs.forEach((other) => { if (other !== graph) other.look(view); });
-    return (index) => graphs.forEach((other, i) => {
-      const found = indices[i].get(keyOf(graph.network.nodes[index]));
-      if (i !== own && found !== undefined) other.select(found, true);
-    });
-  });
+  return graphs.map((graph, own) => (index) => graphs.forEach((other, i) => {
+    const found = indices[i].get(keyOf(graph.network.nodes[index]));
+    if (i !== own && found !== undefined) other.select(found, true);
+  }));
 }

@@ -12,27 +12,25 @@ import numpy.typing as npt
 import onnx_ir as ir
 from msgspec import UNSET
 
-from intact.analyze.layers import LayerErrors, ModelErrors
+from intact.analyze.layers import LayerErrors, ModelErrors, errors_of_chains
 from intact.analyze.report import figures
+from intact.analyze.report.distributions import (
+    MOST_CHANNELS,
+    channels_of,
+    groups_of,
+    rounded,
+    tensors_of,
+)
 from intact.analyze.report.layout import layered
-from intact.calibrate.statistics import Statistics, TensorStatistics
+from intact.calibrate.statistics import Statistics
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import Graph, is_constant, weight_slot
 from intact.graph.ops import bias_slot, output_channel_axis
 from intact.plan import Note, QuantizedGraph, QuantPoint, TensorEnd, quantization_points
 from intact.plan.inspection import NodeReport, inspect_plan
 
-_BINS = 64
-_MOST_CHANNELS = 256
-"""Entries of one layer's channels; more channels are shown as groups of neighbours."""
 _ALL_CHANNELS = 40_000
 """Entries of all layers together, about."""
-_UNITS = 1000
-"""Integers that the largest magnitude of a weight is shown as."""
-_MOST_BIN_VALUES = 1_000_000
-_EXACT_DB = 999
-
-Floats = npt.NDArray[np.float64]
 
 
 def network_of(
@@ -56,22 +54,39 @@ def network_of(
     """
     points = list(quantization_points(plan))
     rows = inspect_plan(plan).nodes
-    inputs = [value for value in plan.graph.inputs if value.consumers()]
-    outputs = [value for value in plan.graph.outputs if value.producer() is not None]
+    nodes = _Nodes(plan, points, rows, errors, findings, times or {})
+    network = _laid_out(plan.graph, list(nodes))
+    tensors = tuple(tensors_of(plan.graph, points, statistics))
+    return msgspec.structs.replace(network, tensors=tensors)
+
+
+def outline_of(plan: QuantizedGraph) -> figures.Network:
+    """Lay out a plan's graph: names, places and widths of its nodes, and nothing else of them.
+
+    Raises:
+        MissingExtraError: The package that lays out graphs is not installed.
+    """
+    return _laid_out(plan.graph, [_outline(row) for row in inspect_plan(plan).nodes])
+
+
+def _laid_out(graph: Graph, nodes: Sequence[figures.Node]) -> figures.Network:
+    """Give nodes their places, between the model's inputs and outputs."""
+    inputs = _inputs(graph)
+    outputs = [value for value in graph.outputs if value.producer() is not None]
     first = len(inputs)
-    count = first + len(rows) + len(outputs)
+    count = first + len(nodes) + len(outputs)
     writers = {str(value.name): index for index, value in enumerate(inputs)}
     writers |= {
         str(value.name): first + index
-        for index, node in enumerate(plan.graph.nodes)
+        for index, node in enumerate(graph.nodes)
         for value in node.outputs
     }
-    pairs = sorted(set(_edges(plan.graph, writers, first)))
+    pairs = sorted(set(_edges(graph, writers, first)))
     pairs += [
-        (writers[str(value.name)], first + len(rows) + index) for index, value in enumerate(outputs)
+        (writers[str(value.name)], first + len(nodes) + index)
+        for index, value in enumerate(outputs)
     ]
     layout = layered(count, pairs)
-    nodes = _Nodes(plan, points, rows, errors, findings, times or {}, first)
     drawn = [
         *(_terminal(value, "input") for value in inputs),
         *nodes,
@@ -86,8 +101,12 @@ def network_of(
             figures.Edge(source, reader, bends)
             for (source, reader), bends in zip(pairs, layout.bends, strict=True)
         ),
-        tuple(_tensors(plan.graph, points, statistics)),
     )
+
+
+def _inputs(graph: Graph) -> list[ir.Value]:
+    """Return the inputs that are drawn: something reads them."""
+    return [value for value in graph.inputs if value.consumers()]
 
 
 def floats_of(network: figures.Network) -> tuple[figures.FloatNodes, ...]:
@@ -128,6 +147,19 @@ def _placed(node: figures.Node, x: int, y: int) -> figures.Node:
     return msgspec.structs.replace(node, x=x, y=y)
 
 
+def _outline(row: NodeReport) -> figures.Node:
+    """Return what is drawn of a node, before it has a place."""
+    return figures.Node(
+        row.node,
+        row.op_type,
+        0,
+        0,
+        row.computes,
+        bits=row.activation_bits or 0,
+        weight_bits=row.weight_bits or 0,
+    )
+
+
 class _Nodes:
     """The nodes of a plan, in topological order."""
 
@@ -139,7 +171,6 @@ class _Nodes:
         errors: ModelErrors | None,
         findings: Sequence[figures.Finding],
         times: Mapping[str, float],
-        first: int,
     ) -> None:
         self._plan, self._rows, self._findings, self._times = plan, rows, findings, times
         self._weights: dict[tuple[str, int | None], QuantPoint] = {
@@ -150,12 +181,11 @@ class _Nodes:
         }
         nodes = (plan.graph.node(row.node) for row in rows)
         layers = sum((str(node.name), weight_slot(node)) in self._weights for node in nodes)
-        self._most = max(16, min(_MOST_CHANNELS, _ALL_CHANNELS // max(layers, 1)))
+        self._most = max(16, min(MOST_CHANNELS, _ALL_CHANNELS // max(layers, 1)))
+        first = len(_inputs(plan.graph))
         self._index = {row.node: first + index for index, row in enumerate(rows)}
         self._ends = {id(config): str(end) for end, config in plan.configs.items()}
-        self._errors: dict[str, LayerErrors] = {}
-        for each in () if errors is None else errors.layers:
-            self._errors[_last(plan, each)] = each
+        self._errors = errors_of_chains(plan, errors)
 
     def __iter__(self) -> Iterator[figures.Node]:
         return map(self._of, self._rows)
@@ -164,15 +194,9 @@ class _Nodes:
         node = self._plan.graph.node(row.node)
         errors = self._errors.get(row.fused_into or row.node)
         weight = self._weight(node)
-        stored = not row.quantized and row.weight_bits is not None
-        return figures.Node(
-            row.node,
-            row.op_type,
-            0,
-            0,
-            "integer" if row.quantized else "stored" if stored else "float",
-            bits=row.activation_bits or 0,
-            weight_bits=row.weight_bits or 0,
+        time = self._times.get(row.node)
+        return msgspec.structs.replace(
+            _outline(row),
             reason=row.reason,
             layer=None if errors is None else self._index[errors.name],
             errors=_errors(errors, self._most) if errors and errors.name == row.node else None,
@@ -183,7 +207,7 @@ class _Nodes:
             findings=tuple(
                 index for index, each in enumerate(self._findings) if each.node == row.node
             ),
-            time_ms=_short(self._times.get(row.node)),
+            time_ms=None if time is None else rounded(time),
         )
 
     def _weight(self, node: ir.Node) -> figures.Channels | None:
@@ -246,16 +270,10 @@ def _extremes(array: npt.NDArray[Any]) -> tuple[Any, ...]:
     return (low,) if low == high else (low, high)
 
 
-def _last(plan: QuantizedGraph, errors: LayerErrors) -> str:
-    """Name the last node of a fused chain: that which writes the compared tensor."""
-    node = plan.graph.value(errors.tensor).producer()
-    return errors.name if node is None else str(node.name)
-
-
 def _errors(errors: LayerErrors, most: int) -> figures.Errors:
     channels = np.array(errors.channels, np.float64)
     if channels.size:
-        channels = np.minimum.reduceat(channels, _starts(channels.size, most))
+        channels = np.minimum.reduceat(channels, groups_of(channels.size, most))
     return figures.Errors(
         accumulated=decibels(errors.accumulated.sqnr_db),
         own=decibels(errors.own),
@@ -280,153 +298,3 @@ def _weights(node: ir.Node) -> int:
     if value is None or not is_constant(value) or value.const_value is None:
         return 0
     return int(value.const_value.size)
-
-
-# ---- distributions ---------------------------------------------------------------------------
-
-
-def _tensors(
-    graph: Graph, points: Sequence[QuantPoint], statistics: Statistics | None
-) -> Iterator[figures.Tensor]:
-    """Yield each activation that is quantized or was observed."""
-    observed = {} if statistics is None else statistics.tensors
-    ranges: dict[str, tuple[float, float]] = {}
-    for point in points:
-        if not point.is_constant and point.config.params is not None:
-            ranges.setdefault(str(point.value.name), range_of(point.config))
-    names = [str(value.name) for value in graph.inputs]
-    names += [str(value.name) for node in graph.nodes for value in node.outputs]
-    for name in names:
-        found, ends = observed.get(name), ranges.get(name)
-        histogram = None if found is None else histogram_of(found)
-        if ends is None and histogram is None:
-            continue
-        low, high = ends or (None, None)
-        clipped = None
-        if found is not None and histogram is not None and ends is not None:
-            clipped = clipped_share(found, *ends)
-        yield figures.Tensor(name, _short(low), _short(high), clipped, histogram)
-
-
-def range_of(config: TensorQuantConfig) -> tuple[float, float]:
-    """Return the values of the lowest and the highest code, over all channels."""
-    grid, params = config.dominator.grid, config.params
-    if params is None:
-        return 0.0, 0.0
-    codes = np.array([grid.quant_min, grid.quant_max])
-    if grid.axis is not None:
-        codes = np.broadcast_to(codes, (1,) * grid.axis + (params.scale.size, 2))
-    values = grid.dequantize(codes, params)
-    return float(values.min()), float(values.max())
-
-
-def histogram_of(tensor: TensorStatistics) -> figures.Histogram | None:
-    """Return the observed values in equal bins; None where there are none."""
-    if not tensor.minimum <= tensor.maximum:
-        return None
-    values = tensor.distribution()
-    low, high = values.minimum, values.maximum
-    if low == high:
-        bins = np.array([float(values.total)])
-    else:
-        edges = np.linspace(low, high, _BINS + 1)
-        bins = np.diff(_below(values.low, values.high, values.count, edges))
-    counts = np.rint(bins * (_MOST_BIN_VALUES / max(values.total, 1))).astype(np.int64)
-    counts[(bins >= 0.5) & (counts == 0)] = 1  # a few values of many are shown
-    variance = max(0.0, values.mean_square - values.mean**2)
-    return figures.Histogram(
-        _number(low),
-        _number(high),
-        tuple(counts.tolist()),
-        values.total,
-        _number(values.mean),
-        _number(math.sqrt(variance)),
-        _number(values.zeros / max(values.total, 1)),
-    )
-
-
-def clipped_share(tensor: TensorStatistics, low: float, high: float) -> float:
-    """Return the part of the observed values outside a range."""
-    values = tensor.distribution()
-    outside = values.total - values.mass_between(low, high)
-    return _number(min(1.0, max(0.0, outside / max(values.total, 1))))
-
-
-def _below(low: Floats, high: Floats, count: npt.NDArray[np.int64], edges: Floats) -> Floats:
-    """Count the values below each edge; points count from their place on, the last edge has all."""
-    wide = high > low
-    knots = np.column_stack([low[wide], high[wide]]).ravel()
-    total = np.zeros(len(edges))
-    if knots.size:
-        after = np.cumsum(count[wide]).astype(np.float64)
-        steps = np.column_stack([after - count[wide], after]).ravel()
-        total += np.interp(edges, knots, steps, left=0.0)
-    at, held = low[~wide], np.concatenate([[0], np.cumsum(count[~wide])])
-    total += held[np.searchsorted(at, edges, side="left")]
-    total[-1] = float(count.sum())
-    return total
-
-
-def channels_of(
-    values: npt.NDArray[np.float32],
-    quantized: npt.NDArray[np.float32],
-    axis: int | None,
-    most: int = _MOST_CHANNELS,
-) -> figures.Channels | None:
-    """Compare a weight by channel before and after quantization.
-
-    Args:
-        values: The weight, any shape.
-        quantized: The same, quantized and dequantized.
-        axis: The channel axis; None takes the whole weight as one channel.
-        most: Entries at most.
-
-    Returns:
-        The figures; None for a weight without elements.
-    """
-    if not values.size:
-        return None
-    before, after = (_by_channel(each, axis) for each in (values, quantized))
-    noise = np.square(before - after).sum(axis=1)
-    signal = np.square(before).sum(axis=1)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio = 10 * np.log10(signal / noise)
-    ratio = np.where(noise == 0, np.inf, ratio)
-    starts = _starts(len(before), most)
-    ends = (before.min(axis=1), before.max(axis=1), after.min(axis=1), after.max(axis=1))
-    joins = (np.minimum, np.maximum, np.minimum, np.maximum)
-    grouped = [join.reduceat(each, starts) for join, each in zip(joins, ends, strict=True)]
-    largest = max(float(np.abs(each).max()) for each in grouped)
-    unit = _number(largest / _UNITS) if largest > 0 and math.isfinite(largest) else 1.0
-    low, high, quantized_low, quantized_high = (
-        tuple(np.rint(np.nan_to_num(each) / unit).astype(int).tolist()) for each in grouped
-    )
-    worst = np.nan_to_num(np.minimum.reduceat(ratio, starts), nan=0.0, posinf=_EXACT_DB, neginf=0)
-    decibels_of = tuple(None if each == _EXACT_DB else round(each) for each in worst.tolist())
-    return figures.Channels(
-        len(before), unit, low, high, quantized_low, quantized_high, decibels_of
-    )
-
-
-def _by_channel(values: npt.NDArray[np.float32], axis: int | None) -> Floats:
-    wide = values.astype(np.float64)
-    return (
-        wide.reshape(1, -1)
-        if axis is None
-        else np.moveaxis(wide, axis, 0).reshape(wide.shape[axis], -1)
-    )
-
-
-def _starts(count: int, most: int) -> npt.NDArray[np.intp]:
-    """Return where groups of neighbours begin, at most so many."""
-    size = -(-count // most)
-    return np.arange(0, count, size, dtype=np.intp)
-
-
-def _number(value: float) -> float:
-    """Round to four digits, which is what is shown."""
-    return float(f"{value:.4g}")
-
-
-def _short(value: float | None) -> float | None:
-    return None if value is None else _number(value)

@@ -11,7 +11,7 @@ const layers = collected();
 function collected() {
   const found = [], byIndex = new Map();
   network.nodes.forEach((node, index) => {
-    if (node.kind === "input" || node.kind === "output") return;
+    if (isTerminal(node)) return;
     const head = byIndex.get(node.layer);
     if (head) {
       head.members.push(index);
@@ -37,12 +37,6 @@ function collected() {
 
 function errorsOf(node) {
   return node.layer === undefined ? undefined : network.nodes[node.layer].errors;
-}
-
-function precision(node) {
-  if (node.kind === "stored") return `w${node.weight_bits}`;
-  if (node.kind !== "integer") return node.kind === "float" ? "float" : "";
-  return node.weight_bits ? `w${node.weight_bits} a${node.bits || "?"}` : `a${node.bits || "?"}`;
 }
 
 /* ---- summary ---- */
@@ -96,14 +90,10 @@ function metricsTable() {
   if (accuracy && accuracy.top1 && accuracy.agreement !== undefined) rows.push(["agreement %", [null, accuracy.agreement]]);
   if (!rows.length) return null;
   return h("div", {class: "scroll"}, h("table", {class: "plain"},
-    h("thead", {}, h("tr", {}, h("th", {scope: "col"}, "Metric"), numberHead("Float"), numberHead("Quantized"))),
+    h("thead", {}, h("tr", {}, textHead("Metric"), numberHead("Float"), numberHead("Quantized"))),
     h("tbody", {}, rows.map(([name, [float, quantized]]) => h("tr", {}, h("th", {scope: "row"}, name),
       numberCell(float === null ? DASH : number(float)), numberCell(number(quantized)))))));
 }
-
-function numberHead(text) { return h("th", {scope: "col", class: "number"}, text); }
-
-function numberCell(text) { return h("td", {class: "number"}, text); }
 
 function floatList() {
   const groups = report.floats || [];
@@ -126,7 +116,7 @@ function nodeLink(index, most = 48) {
 function verificationTable() {
   const rows = report.verified || [];
   if (!rows.length) return null;
-  const head = ["Deployed as", "Runtime"].map((name) => h("th", {scope: "col"}, name));
+  const head = ["Deployed as", "Runtime"].map(textHead);
   const numbers = ["Tensors", "Values", "Differ", "Most, steps", "Same class"].map(numberHead);
   return [h("h3", {}, "Verification"),
     h("p", {class: "quiet"}, "The deployed model in its runtime against the integers of the plan, each tensor from the runtime\u2019s own inputs."),
@@ -153,54 +143,26 @@ function remarks() {
 
 /* ---- network ---- */
 
-const COLOURS = {
-  own: {name: "error of each layer by itself", of: (node) => band(node, "own"), legend: errorLegend},
-  accumulated: {name: "error accumulated up to a layer", of: (node) => band(node, "accumulated"), legend: errorLegend},
-  alone: {name: "cost to the outputs of a layer alone", of: (node) => band(node, "alone"), legend: errorLegend},
-  weights: {name: "bits of weights", of: (node) => bitsBand(node.weight_bits), legend: bitsLegend},
-  activations: {name: "bits of activations", of: (node) => bitsBand(node.kind === "float" ? 32 : node.bits), legend: bitsLegend},
-  time: {name: "time of each kernel", of: (node) => timeBand(share(node)), legend: timeLegend},
-  precision: {name: "precision", of: (node) => node.kind, legend: precisionLegend},
-};
-
-function band(node, which) {
-  const errors = errorsOf(node);
-  return errors ? bandOf(errors[which]) : "none";
-}
-
-function bitsBand(bits) {
-  if (!bits) return "none";
-  return bits >= 32 ? "b32" : bits > 8 ? "b16" : bits === 8 ? "b8" : bits > 4 ? "b6" : bits === 4 ? "b4" : "b2";
-}
-
 /* The part that a layer takes of the time of all kernels; undefined where it is not known. */
 function share(node) {
   const head = node.layer === undefined ? node : network.nodes[node.layer];
   return timed && head.time_ms !== undefined ? head.time_ms / report.accuracy.kernels_ms : undefined;
 }
 
-const TIMES = [[0.1, "e6"], [0.05, "e5"], [0.03, "e4"], [0.02, "e3"], [0.01, "e2"], [0, "e1"]];
+const TIMES = [[0.1, "e6", "\u2265 10 % of the time"], [0.05, "e5", "5\u201310"], [0.03, "e4", "3\u20135"],
+  [0.02, "e3", "2\u20133"], [0.01, "e2", "1\u20132"], [0, "e1", "< 1 %"]];
 
 function timeBand(part) { return part === undefined ? "none" : TIMES.find(([least]) => part >= least)[1]; }
 
-function timeLegend() {
-  const names = ["\u2265 10 % of the time", "5\u201310", "3\u20135", "2\u20133", "1\u20132", "< 1 %"];
-  return legend([...TIMES.map(([, colour], i) => [colour, names[i]]), ["none", "not known, or part of another"]]);
-}
+const TIME_LEGEND = [...TIMES.map(([, colour, name]) => [colour, name]), ["none", "not known, or part of another"]];
 
-function legend(entries) {
-  return entries.map(([colour, text]) => h("li", {}, h("i", {"data-colour": colour}), text));
-}
-
-function errorLegend() { return legend([...BANDS.map(([, colour], i) => [colour, BAND_NAMES[i]]), ["none", "not measured"]]); }
-
-function bitsLegend() {
-  return legend([["b32", "float"], ["b16", "9\u201316"], ["b8", "8"], ["b6", "5\u20137"], ["b4", "4"], ["b2", "2\u20133"], ["none", "none"]]);
-}
-
-function precisionLegend() {
-  return legend([["integer", "integer"], ["stored", "integer weights, float operator"], ["float", "float"]]);
-}
+const {precision: byPrecision, ...byBits} = OWN_COLOURS;
+const COLOURS = {
+  ...(report.samples ? errorColours(errorsOf) : {}),
+  ...byBits,
+  ...(timed ? {time: {name: "time of each kernel", of: (node) => timeBand(share(node)), legend: TIME_LEGEND}} : {}),
+  precision: byPrecision,
+};
 
 const graph = drawGraph(network, {name: `Network of ${summary.model}, ${plural(summary.nodes, "node")}; arrow keys go from node to node`,
   text: describe, onselect: (index) => details(index)});
@@ -208,49 +170,32 @@ const panel = h("aside", {class: "panel", "aria-live": "polite", "aria-label": "
 const legendPlace = h("ul", {class: "legend", "aria-label": "Colours"});
 
 function describe(node) {
-  if (node.kind === "input" || node.kind === "output") {
-    return [node.kind, shapeText(node.ends[0].shape), `${node.kind} of the model: ${node.name}`];
-  }
+  if (isTerminal(node)) return terminalText(node);
   const errors = errorsOf(node), own = errors ? `, ${decibels(errors.own)}` : "";
   const spoken = node.kind === "integer" ? precision(node).replace("w", "weights of ").replace("a", "activations of ") + " bits" : node.kind;
   return [node.op, precision(node), `${node.name}, ${node.op}, ${spoken}${own}`];
 }
 
-function shapeText(shape) { return shape && shape.length ? shape.join("\u00d7") : ""; }
-
 function networkSection() {
-  const names = Object.entries(COLOURS)
-    .filter(([name]) => (name === "time" ? timed : report.samples || !["own", "accumulated", "alone"].includes(name)));
-  const choice = h("select", {id: "colour", onchange: (event) => paint(event.target.value)},
-    names.map(([name, {name: text}]) => h("option", {value: name}, text)));
-  const search = h("input", {id: "find", type: "search", list: "names", placeholder: "Name of a node",
-    onchange: (event) => find(event.target.value)});
-  const list = h("datalist", {id: "names"}, network.nodes.map((node) => h("option", {value: node.name})));
+  const names = Object.entries(COLOURS).map(([name, {name: text}]) => [name, text]);
   paint(names[0][0]);
   const worst = layers.filter(({errors}) => errors && errors.own !== null).sort((a, b) => a.errors.own - b.errors.own)[0];
   const start = findings.map((finding) => network.nodes.findIndex((node) => node.name === finding.node)).find((i) => i >= 0);
   const chosen = start !== undefined ? start : worst ? worst.index : network.nodes.findIndex((node) => node.ends && node.kind !== "input");
   if (chosen >= 0) graph.select(chosen);
   return section("network", "Network",
-    h("div", {class: "controls"}, control("Colour", choice), control("Find", search), list),
+    h("div", {class: "controls"}, control("Colour", choiceOf("colour", names, paint)),
+      nameField(network.nodes.map((node) => node.name), find)),
     legendPlace, h("div", {class: "split"}, graph.element, panel));
-}
-
-function control(name, input) {
-  return h("span", {class: "control"}, h("label", {for: input.id}, name), input);
 }
 
 function paint(name) {
   graph.paint(COLOURS[name].of);
-  replace(legendPlace, COLOURS[name].legend());
+  replace(legendPlace, legendOf(COLOURS[name].legend));
 }
 
-function find(text) {
-  const wanted = text.trim().toLowerCase();
-  if (!wanted) return;
-  const exact = network.nodes.findIndex((node) => node.name.toLowerCase() === wanted);
-  const found = exact >= 0 ? exact : network.nodes.findIndex((node) => node.name.toLowerCase().includes(wanted));
-  if (found >= 0) graph.select(found);
+function find(name) {
+  if (name !== undefined) graph.select(network.nodes.findIndex((node) => node.name === name));
 }
 
 function reveal(index) {
@@ -332,8 +277,8 @@ function endsTable(node) {
   const ends = node.ends || [];
   if (!ends.length) return null;
   return [h("h4", {}, "Configurations"), h("div", {class: "scroll"}, h("table", {class: "plain ends"},
-    h("thead", {}, h("tr", {}, ["End", "Tensor"].map((name) => h("th", {scope: "col"}, name)),
-      ["Bits", "Codes", "Scale", "Zero point"].map(numberHead), h("th", {scope: "col"}, "State"))),
+    h("thead", {}, h("tr", {}, ["End", "Tensor"].map(textHead),
+      ["Bits", "Codes", "Scale", "Zero point"].map(numberHead), textHead("State"))),
     h("tbody", {}, ends.map((end) => h("tr", {}, h("th", {scope: "row"}, end.slot),
       h("td", {title: end.tensor}, h("span", {class: "name"}, shortened(end.tensor, 26)), end.shape && end.shape.length ? h("small", {}, ` ${shapeText(end.shape)}`) : null),
       numberCell(end.bits || DASH), numberCell(end.codes && end.bits <= 16 ? span(end.codes, String) : DASH),
@@ -347,16 +292,20 @@ function span(values, text) { return values.map((value) => signed(text(value))).
 /* ---- layers ---- */
 
 const COLUMNS = [
-  {name: "Layer", key: ({title}) => title, cell: ({index}) => nodeLink(index, 34), text: true},
-  {name: "Operator", key: ({op}) => op, cell: ({op}) => op, text: true},
-  {name: "Bits", key: ({bits}) => bits, cell: ({bits}) => bits, text: true},
-  {name: "By itself", title: "Signal to noise of the layer by itself", key: ({errors}) => rank(errors && errors.own), cell: ({errors}) => tinted(errors, "own")},
-  {name: "Accumulated", title: "Signal to noise in the quantized model", key: ({errors}) => rank(errors && errors.accumulated), cell: ({errors}) => tinted(errors, "accumulated")},
-  {name: "To the outputs", title: "Signal to noise of the outputs where this layer alone is quantized", key: ({errors}) => rank(errors && errors.alone), cell: ({errors}) => tinted(errors, "alone")},
-  {name: "Clipped", title: "Part of the result\u2019s values outside of its codes", key: ({clipped}) => (clipped === undefined ? -1 : clipped), cell: ({clipped}) => percent(clipped)},
-  ...(timed ? [{name: "Time", title: "What its kernel takes of a batch", key: ({node}) => node.time_ms || 0, cell: ({node}) => milliseconds(node)}] : []),
-  {name: "Weights", key: ({node}) => node.weights || 0, cell: ({node}) => (node.weights ? whole(node.weights) : DASH)},
-];
+  {name: "Layer", key: ({title}) => title, cell: layerCell},
+  {name: "Operator", key: ({op}) => op, cell: ({op}) => op},
+  {name: "Bits", key: ({bits}) => bits, cell: ({bits}) => bits},
+  {name: "By itself", title: "Signal to noise of the layer by itself", key: ({errors}) => rank(errors && errors.own), cell: ({errors}) => tinted(errors, "own"), number: true},
+  {name: "Accumulated", title: "Signal to noise in the quantized model", key: ({errors}) => rank(errors && errors.accumulated), cell: ({errors}) => tinted(errors, "accumulated"), number: true},
+  {name: "To the outputs", title: "Signal to noise of the outputs where this layer alone is quantized", key: ({errors}) => rank(errors && errors.alone), cell: ({errors}) => tinted(errors, "alone"), number: true},
+  {name: "Clipped", title: "Part of the result\u2019s values outside of its codes", key: ({clipped}) => (clipped === undefined ? -1 : clipped), cell: ({clipped}) => percent(clipped), number: true, falls: true},
+  ...(timed ? [{name: "Time", title: "What its kernel takes of a batch", key: ({node}) => node.time_ms || 0, cell: ({node}) => milliseconds(node), number: true, falls: true}] : []),
+  {name: "Weights", key: ({node}) => node.weights || 0, cell: ({node}) => (node.weights ? whole(node.weights) : DASH), number: true, falls: true},
+].map((column) => ({...column, compare: (a, b) => ordered(column.key(a), column.key(b))}));
+
+function layerCell({index, findings: mine}) {
+  return [nodeLink(index, 34), mine.length > 0 && h("span", {class: "flag", title: "the diagnosis names it"}, " \u25cf")];
+}
 
 function milliseconds(node) { return node.time_ms === undefined ? DASH : `${fixed(node.time_ms, 2)} ms`; }
 
@@ -367,61 +316,30 @@ function tinted(errors, which) {
   return h("span", {class: "tint", "data-colour": bandOf(errors[which])}, decibels(errors[which]));
 }
 
-function tableRow(layer) {
-  const [name, ...others] = COLUMNS;
-  const flag = layer.findings.length > 0 && h("span", {class: "flag", title: "the diagnosis names it"}, " \u25cf");
-  return h("tr", {}, h("th", {scope: "row"}, name.cell(layer), flag),
-    others.map(({cell, text}) => h("td", {class: text ? null : "number"}, cell(layer))));
-}
+/* Which layers a choice shows. */
+const SHOWN = {
+  all: () => true,
+  integer: ({node}) => node.kind === "integer",
+  float: ({node}) => node.kind !== "integer",
+  "with a finding": ({findings: mine}) => mine.length > 0,
+  "below 20 dB by itself": ({errors}) => errors && errors.own !== null && errors.own < 20,
+};
 
 function layersSection() {
   const measured = layers.filter(({errors}) => errors);
-  const body = h("tbody"), count = h("p", {class: "quiet", role: "status"});
-  const rows = layers.map((layer) => ({layer, row: tableRow(layer)}));
-  const order = {column: null, up: true};
-  const text = h("input", {id: "filter", type: "search", placeholder: "Name or operator", oninput: () => update()});
-  const kinds = [["", "all"], ["integer", "integer"], ["float", "float"], ["finding", "with a finding"], ["poor", "below 20 dB by itself"]];
-  const kind = h("select", {id: "kind", onchange: () => update()}, kinds.map(([value, name]) => h("option", {value}, name)));
-  const heads = COLUMNS.map((column) => h("th", {scope: "col", class: column.text ? null : "number", "aria-sort": "none", title: column.title},
-    h("button", {type: "button", onclick: () => sortBy(column)}, column.name)));
-
-  function sortBy(column) {
-    order.up = order.column === column ? !order.up : !["Clipped", "Time", "Weights"].includes(column.name);
-    order.column = column;
-    heads.forEach((head, i) => head.setAttribute("aria-sort", COLUMNS[i] !== column ? "none" : order.up ? "ascending" : "descending"));
-    update();
-  }
-
-  function matches({title, op, node, errors, findings: mine}) {
-    const wanted = text.value.trim().toLowerCase();
-    if (wanted && !`${title} ${op}`.toLowerCase().includes(wanted)) return false;
-    if (kind.value === "finding") return mine.length > 0;
-    if (kind.value === "poor") return errors && errors.own !== null && errors.own < 20;
-    if (kind.value === "float") return node.kind !== "integer";
-    return !kind.value || node.kind === kind.value;
-  }
-
-  function update() {
-    const kept = rows.filter(({layer}) => matches(layer));
-    if (order.column) {
-      const {key} = order.column;
-      kept.sort((a, b) => {
-        const one = key(a.layer), other = key(b.layer);
-        const compared = one < other ? -1 : one > other ? 1 : 0;
-        return order.up ? compared : -compared;
-      });
-    }
-    replace(body, kept.map(({row}) => row));
-    replace(count, `${whole(kept.length)} of ${plural(rows.length, "layer")}`);
-  }
-
-  update();
+  let kind = "all";
+  const table = sortable(COLUMNS, layers, {
+    id: "layers", hint: "Name or operator", kind: "layers", noun: "layer",
+    matches: (layer, wanted) => `${layer.title} ${layer.op}`.toLowerCase().includes(wanted) && SHOWN[kind](layer),
+    more: (update) => control("Show", choiceOf("kind", Object.keys(SHOWN).map((name) => [name, name]), (chosen) => {
+      kind = chosen;
+      update();
+    })),
+  });
   return section("layers", "Layers",
     measured.length ? [h("p", {class: "quiet"}, "Signal to noise along the network, dB: a dot for each layer by itself, the line for what has accumulated. Lower is worse."),
       profile(measured, (index) => reveal(index))] : null,
-    h("div", {class: "controls"}, control("Filter", text), control("Show", kind), count),
-    h("div", {class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Table of layers"},
-      h("table", {class: "plain layers"}, h("thead", {}, h("tr", {}, heads)), body)));
+    table);
 }
 
 /* ---- diagnosis, improvements, search, training, provenance ---- */
@@ -445,7 +363,7 @@ function improvementsSection() {
   const rows = report.improvements || [];
   if (!rows.length) return null;
   return section("improvements", "Improvements", h("div", {class: "scroll"}, h("table", {class: "plain"},
-    h("thead", {}, h("tr", {}, h("th", {scope: "col"}, "Pass"), numberHead("Before"), numberHead("After"), h("th", {scope: "col"}, "Kept"))),
+    h("thead", {}, h("tr", {}, textHead("Pass"), numberHead("Before"), numberHead("After"), textHead("Kept"))),
     h("tbody", {}, rows.map((row) => h("tr", {}, h("th", {scope: "row"}, row.name), numberCell(decibels(row.before)), numberCell(decibels(row.after)), h("td", {}, row.kept ? "yes" : "no")))))));
 }
 
@@ -460,8 +378,8 @@ function searchSection() {
     ? `${plural(search.count, "trial")} by ${search.sampler}; ${search.objective} on ${plural(search.samples, "sample")}, `
       + `${search.cost} as the cost${goal.length ? `; wanted: ${goal.join(", ")}` : ""}.`
     : "Its log is not beside the result: --log names it.";
-  const marks = [["mark best", `taken: trial ${search.best}`], ["mark front", "no trial is better and cheaper"],
-    ["mark", "others"], ["mark stopped", "stopped early"]];
+  const marks = [search.best !== undefined && ["mark best", `taken: trial ${search.best}`],
+    ["mark front", "no trial is better and cheaper"], ["mark", "others"], ["mark stopped", "stopped early"]].filter(Boolean);
   return section("search", "Search", h("p", {class: "quiet"}, `Found by ${search.found}. ${told}`),
     known && [
       h("h3", {}, "Score and cost"), markLegend(marks), trialPlane(search),
@@ -480,7 +398,7 @@ function trainingSection() {
   const epochs = training.epochs || [], scored = epochs.some((epoch) => epoch[3] !== null);
   const missing = epochs.length ? "" : " The log of its epochs is not beside the result.";
   const marks = [["curve-mark", "training"], ["curve-mark held", "held out"],
-    ["", `large dot: epoch ${training.best}, which was taken`]];
+    training.best !== undefined && ["", `large dot: epoch ${training.best}, which was taken`]].filter(Boolean);
   const losses = [{index: 1, kind: "own"}, {index: 2, kind: "held"}];
   return section("training", "Training", h("p", {class: "quiet"}, `Learned ${training.how}.${missing}`),
     epochs.length > 1 && [
@@ -530,22 +448,11 @@ function copied(button, text) {
 
 /* ---- the page ---- */
 
-function section(id, title, ...content) {
-  return h("section", {id, "aria-labelledby": `${id}-title`}, h("h2", {id: `${id}-title`}, title), content);
-}
-
-function build() {
-  const sections = [summarySection(), diagnosisSection(), networkSection(), layersSection(), improvementsSection(), searchSection(), trainingSection(), provenanceSection()].filter(Boolean);
-  const links = sections.map((each) => h("li", {}, h("a", {href: `#${each.id}`}, each.querySelector("h2").textContent)));
-  const calibrated = summary.samples ? `, calibrated on ${plural(summary.samples, "sample")}` : "";
-  replace(document.getElementById("page"),
-    h("a", {class: "skip", href: "#network"}, "To the network"),
-    h("header", {}, h("p", {class: "mark-line"}, "intact"), h("h1", {}, summary.model),
-      h("p", {class: "lead"}, `Quantized for ${summary.target}${calibrated}${summary.method ? ` (${summary.method})` : ""}${summary.source ? `; ${summary.source}` : ""}.`,
-        report.accuracy ? ` Run by ${report.accuracy.runtime}.` : ""),
-      h("nav", {"aria-label": "Sections"}, h("ul", {}, links))),
-    h("main", {}, sections),
-    h("footer", {}, `Written by intact ${report.intact}. Nothing on this page is fetched.`));
-}
-
-build();
+const calibrated = summary.samples ? `, calibrated on ${plural(summary.samples, "sample")}` : "";
+fillPage({
+  title: summary.model,
+  lead: h("p", {class: "lead"}, `Quantized for ${summary.target}${calibrated}${summary.method ? ` (${summary.method})` : ""}${summary.source ? `; ${summary.source}` : ""}.`,
+    report.accuracy ? ` Run by ${report.accuracy.runtime}.` : ""),
+  skip: "To the network",
+  version: report.intact,
+}, [summarySection(), diagnosisSection(), networkSection(), layersSection(), improvementsSection(), searchSection(), trainingSection(), provenanceSection()]);

@@ -17,7 +17,7 @@ from intact.analyze.report.figures import Report
 
 HEAD = b"<!doctype html><!-- intact report -->"
 """How every page begins: by this a result folder knows its own."""
-SCRIPTS = ("elements.js", "graph.js", "charts.js", "page.js")
+SCRIPTS = ("elements.js", "graph.js", "sections.js", "charts.js", "page.js")
 """In the order in which they run. `graph.js` draws graphs, several on one page if wanted."""
 _PLACE = re.compile(r"\{\{ (\w+) \}\}")
 _ESCAPED = {

@@ -5,14 +5,14 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
-from intact.analyze.layers import LayerErrors, ModelErrors
+from intact.analyze.layers import LayerErrors, ModelErrors, errors_of_chains
 from intact.plan import QuantizedGraph
-from intact.plan.inspection import NodeReport, inspect_plan
+from intact.plan.inspection import inspect_plan
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 """What a spreadsheet takes for the beginning of a formula."""
@@ -75,22 +75,13 @@ def node_figures(plan: QuantizedGraph, errors: ModelErrors | None) -> Iterator[N
         yield NodeFigures(
             node=row.node,
             op=row.op_type,
-            computes=_computes(row),
+            computes=row.computes,
             activation_bits=row.activation_bits,
             weight_bits=row.weight_bits,
             fused_into=row.fused_into,
             reason=row.reason,
             **({} if layer is None else _of_layer(layer)),
         )
-
-
-def errors_of_chains(plan: QuantizedGraph, errors: ModelErrors | None) -> Mapping[str, LayerErrors]:
-    """Return the errors of layers by the last node of the fused chain: it writes their result."""
-    found = {}
-    for layer in () if errors is None else errors.layers:
-        last = plan.graph.value(layer.tensor).producer()
-        found[layer.name if last is None else str(last.name)] = layer
-    return found
 
 
 def csv_of(rows: Iterator[NodeFigures]) -> bytes:
@@ -113,12 +104,6 @@ def _cell(value: object) -> str:
     if isinstance(value, str):
         return f"'{value}" if value.startswith(_FORMULA) else value
     return f"{value:.6g}" if isinstance(value, float) else str(value)
-
-
-def _computes(row: NodeReport) -> str:
-    if row.quantized:
-        return "integer"
-    return "float" if row.weight_bits is None else "stored"
 
 
 def _of_layer(layer: LayerErrors) -> dict[str, Any]:

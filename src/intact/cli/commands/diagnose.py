@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from intact.cli.parameters import Command, Given
 from intact.cli.phases import LOADING
 from intact.recipe.reports import DiagnoseCommand, DiagnoseOptions
@@ -24,7 +26,7 @@ def _diagnose(given: Given[DiagnoseCommand]) -> None:
         found = api.diagnose(**given.of(DiagnoseOptions), progress=progress)
     from intact.cli import show_diagnosis
 
-    show_diagnosis.diagnosis(found, as_json=options.as_json)
+    show_diagnosis.diagnosis(found, Path(options.result), as_json=options.as_json)
 
 
 DIAGNOSE = Command("diagnose", DiagnoseCommand, _diagnose, timed=True)

@@ -136,6 +136,7 @@ class FastestSearch:
     decibels: Callable[[QuantizedGraph], float] = lambda _: MOST_DB
     noise: Callable[[], Mapping[str, float]] | None = None
     _plans: dict[bytes, QuantizedGraph] = field(default_factory=dict)
+    _measured_decibels: dict[bytes, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Divide the plan, and bound the time."""
@@ -160,10 +161,10 @@ class FastestSearch:
         key = self._choice_key()
         known = self.cache.choices.get(key)
         if known is not None and self._still_holds(known):
-            return _told(best, known, known=True)
+            return _chosen(best, known, known=True)
         found = self._measured()
         if isinstance(found, str):
-            return msgspec.structs.replace(best, note=found)  # nothing was timed
+            return self._noted(best, found)  # nothing was timed
         self.cache.choices[key] = found
         failed = self.cache.save()
         note = ""
@@ -171,7 +172,7 @@ class FastestSearch:
             note = f"times were not kept: {failed}"
         elif self.cache.damage:
             note = f"{self.cache.path} was ignored and is replaced: {self.cache.damage}"
-        return msgspec.structs.replace(_told(best, found), note=note)
+        return self._noted(_chosen(best, found), note)
 
     # ---- without a runtime --------------------------------------------------------------------
 
@@ -179,10 +180,14 @@ class FastestSearch:
         costs = from_table(self.plan, self._pieces, self.feeds)
         if costs is None:
             note = f"no runtime of {self.plan.target.name} is here, and its file has no [cost]"
-            return msgspec.structs.replace(best, runtime="", note=note)
+            return self._noted(msgspec.structs.replace(best, runtime=""), note)
         kept = costs.cheapest(self._pieces)
+        if not self._is_accepted(kept):
+            bounded = self._bounded(costs)
+            kept = ~self._none if bounded is None else bounded
         names = self._pieces.nodes(kept)
-        return msgspec.structs.replace(best, runtime="", kept_float=names, is_from_table=True)
+        found = msgspec.structs.replace(best, runtime="", kept_float=names, is_from_table=True)
+        return self._noted(found)
 
     # ---- measured -----------------------------------------------------------------------------
 
@@ -230,7 +235,8 @@ class FastestSearch:
         """Choose the fastest placement, with as many integers as can be, none slower than float.
 
         One with fewer integers must be faster by more than 2 %, and so in most rounds: what is
-        faster by chance is so in half of them.
+        faster by chance is so in half of them. Where none is within the bound, that with the
+        fewest integers is taken; a note says so.
 
         Args:
             candidates: All in integers first; all in float second, where there is that.
@@ -250,7 +256,20 @@ class FastestSearch:
     def _is_accepted(self, kept: Kept) -> bool:
         if self.bound is None or kept.all():
             return True
-        return self.decibels(self._plan(kept)) >= self.bound
+        return self._decibels(kept) >= self.bound
+
+    def _decibels(self, kept: Kept) -> float:
+        key = kept.tobytes()
+        if key not in self._measured_decibels:
+            self._measured_decibels[key] = self.decibels(self._plan(kept))
+        return self._measured_decibels[key]
+
+    def _noted(self, found: Fastest, note: str = "") -> Fastest:
+        """Add a note, and that the bound is missed, where it is."""
+        kept, missed = self._pieces.marked(found.kept_float), ""
+        if not self._is_accepted(kept):
+            missed = f"--min-sqnr {self.bound:g} is missed: it has {self._decibels(kept):.1f} dB"
+        return msgspec.structs.replace(found, note="; ".join(filter(None, (missed, note))))
 
     def _still_holds(self, known: KnownChoice) -> bool:
         """Tell whether a choice of before is one for this plan, whose scales may be others."""
@@ -418,7 +437,7 @@ class FastestSearch:
             )
 
 
-def _told(best: Fastest, choice: KnownChoice, *, known: bool = False) -> Fastest:
+def _chosen(best: Fastest, choice: KnownChoice, *, known: bool = False) -> Fastest:
     in_float, integers, chosen = choice.milliseconds
     times = {"float": in_float, "integers": integers, "chosen": chosen}
     return msgspec.structs.replace(

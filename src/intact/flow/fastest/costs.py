@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -19,8 +18,6 @@ from intact.search.cost.kinds import is_product, products
 from intact.search.cost.structure import Shapes
 from intact.targets import DType
 
-_ADDED = re.compile(r"(_nchwc|_quantized|_dequantized|_dq|_token_\d+)+$")
-"""What ONNX Runtime, and the writer of pairs, append to names."""
 _QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 USUAL = Line(5e-6, 0.4e-9)
 """Of a conversion that no profile shows: as on one core of 2021."""
@@ -87,12 +84,11 @@ class Profile:
 
     def _node_of(self, kernel: Kernel) -> str:
         """Return the node that a kernel computes; the last of several that are fused."""
-        for name in (kernel.name, *kernel.writes):
-            for plain in (name, _ADDED.sub("", name)):
-                if plain in self._nodes:
-                    return plain
-                if plain in self._writers:
-                    return self._writers[plain]
+        for name in kernel.computes:
+            if name in self._nodes:
+                return name
+            if name in self._writers:
+                return self._writers[name]
         return ""
 
 

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING
-
-import msgspec
 
 from intact.calibrate.assign import assign
 from intact.calibrate.choice import MOST_DB, Choice
@@ -19,7 +16,6 @@ from intact.flow.first_run import draw_sample
 from intact.flow.improvement import Scaled
 from intact.formats.base.format import Exported, Format, is_installed
 from intact.formats.registry import FORMATS, export
-from intact.graph import Graph
 from intact.plan import Note, NoteKind, QuantizedGraph
 
 if TYPE_CHECKING:
@@ -126,19 +122,11 @@ def _keeping(job: Job, found: Fastest) -> Job:
     """Return the job that keeps these nodes in float in all its plans."""
     if not found.kept_float:
         return job
-    before = job.keeping
-
-    def keeping(names: Sequence[str], graph: Graph | None = None) -> QuantizedGraph:
-        return before((*found.kept_float, *names), graph)
-
-    plan = keeping(())
-    notes = tuple(note for note in job.plan.notes if note not in plan.notes)
     where = found.runtime or "the target's cost table"
-    said = Note(
+    note = Note(
         NoteKind.SPEED,
         found.kept_float[0],
         f"{len(found.kept_float)} node(s) stay float to be faster ({where})",
         remedy="leave out --fastest to have them in integers",
     )
-    plan = replace(plan, notes=(*plan.notes, *notes, said))
-    return msgspec.structs.replace(job, plan=plan, keeping=keeping)
+    return job.in_float(found.kept_float, note)

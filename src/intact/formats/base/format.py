@@ -179,7 +179,8 @@ class Kernel(msgspec.Struct, frozen=True):
         name: The node that the runtime names it after.
         op_type: The operator that the runtime made.
         seconds: What it takes.
-        writes: Names of the tensors that it writes, where the runtime tells.
+        computes: What nodes and tensors that it may compute are called in the plan, the likeliest
+            first: without what writer and runtime add to names.
         reads_elements: Elements of the largest tensor that it reads.
         writes_elements: Elements of the largest tensor that it writes.
     """
@@ -187,7 +188,7 @@ class Kernel(msgspec.Struct, frozen=True):
     name: str
     op_type: str
     seconds: float
-    writes: tuple[str, ...] = ()
+    computes: tuple[str, ...] = ()
     reads_elements: int = 0
     writes_elements: int = 0
 
@@ -271,6 +272,8 @@ class Format(msgspec.Struct, frozen=True):
         load: Lets its runtime load what was written, where no inputs are known to run it on.
         runner: Loads what was written as applications do, and returns what runs a batch: for
             timing. None where a run's time would say nothing of the hardware.
+        runs_float: Whether its runtime runs the float model too, so that times of both compare; a
+            runner then gives the outputs by name, as numbers.
         kernels_of: Profiles its runtime on a batch, in a number of runs.
         runtime_name: The runtime with its version.
         runtime: Modules that running imports, besides those of intact's own dependencies.
@@ -297,7 +300,8 @@ class Format(msgspec.Struct, frozen=True):
     verify: Callable[[Deployed, Iterable[Feeds]], Verification] | None = None
     run: Callable[[Deployed, Feeds], Feeds] | None = None
     load: Callable[[Deployed], object] | None = None
-    runner: Callable[[Deployed], Callable[[Feeds], object]] | None = None
+    runner: Callable[[Deployed], Callable[[Feeds], Any]] | None = None
+    runs_float: bool = False
     kernels_of: Callable[[Deployed, Feeds, int], list[Kernel]] | None = None
     runtime_name: Callable[[], str] | None = None
     float_nodes: Callable[[Deployed], Mapping[str, str]] | None = None

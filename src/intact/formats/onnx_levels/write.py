@@ -21,7 +21,7 @@ import onnx_ir as ir
 from intact.config import Rounding, TensorQuantConfig
 from intact.graph import save_model
 from intact.graph.edit import Editor
-from intact.graph.origins import forget_origins
+from intact.graph.origins import bare
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.logarithmic import levels_of, zero_below
 from intact.plan import (
@@ -108,19 +108,8 @@ def write_levels(plan: QuantizedGraph) -> LevelsModel:
             writer.constant(point)
         elif not point.is_passed_on:
             writer.activation(point)
-    writer.result.model = _bare(writer.editor.finish())
+    writer.result.model = bare(writer.editor.finish())
     return writer.result
-
-
-def _bare(model: ir.Model) -> ir.Model:
-    """Drop what a runtime does not read."""
-    forget_origins(model)
-    for node in model.graph.all_nodes():
-        node.metadata_props.clear()
-        node.doc_string = None
-    for value in (*model.graph.inputs, *model.graph.initializers.values()):
-        value.metadata_props.clear()
-    return model
 
 
 class _Writer:

@@ -75,13 +75,14 @@ def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
     return _load(deployed).run(feeds)[0]
 
 
-def _runner(deployed: Deployed) -> Callable[[Feeds], object]:
+def _runner(deployed: Deployed) -> Callable[[Feeds], Feeds]:
     from intact.formats.onnx_qdq.run import QdqRuntime
 
     written = deployed.held(QdqModel)
-    return QdqRuntime(
+    runtime = QdqRuntime(
         written.model, threads=deployed.threads, exact=False, message=written.message
-    ).run
+    )
+    return lambda feeds: runtime.run(feeds)[0]
 
 
 def _kernels_of(deployed: Deployed, feeds: Feeds, runs: int) -> list[Kernel]:
@@ -126,6 +127,7 @@ ONNX_QDQ = Format(
     run=_run,
     load=_load,
     runner=_runner,
+    runs_float=True,
     kernels_of=_kernels_of,
     runtime_name=_runtime_name,
     float_nodes=_float_nodes,

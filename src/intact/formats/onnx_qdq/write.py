@@ -33,7 +33,7 @@ from intact.graph import constant_array, input_value, save_model
 from intact.graph.edit import Editor
 from intact.graph.files.opset import convert_opset
 from intact.graph.files.save import message_of
-from intact.graph.origins import forget_origins
+from intact.graph.origins import bare
 from intact.plan import (
     Note,
     NoteKind,
@@ -228,19 +228,8 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     writer.result.notes += writer.clip_notes() + _rounding_notes(points)
     if not float_weights:
         writer.result.notes += _packed_notes(points)
-    writer.result.model = _bare(writer.editor.finish())
+    writer.result.model = bare(writer.editor.finish())
     return writer.result
-
-
-def _bare(model: ir.Model) -> ir.Model:
-    """Drop what a runtime does not read: exporters' traces, remembered BatchNormalization."""
-    forget_origins(model)
-    for node in model.graph.all_nodes():
-        node.metadata_props.clear()
-        node.doc_string = None
-    for value in (*model.graph.inputs, *model.graph.initializers.values()):
-        value.metadata_props.clear()
-    return model
 
 
 def _refuse_inexpressible(points: list[QuantPoint]) -> None:
@@ -438,7 +427,7 @@ class _Writer:
     def _clip(self, point: QuantPoint, value: ir.Value, base: str) -> ir.Value:
         low, high = (
             self.editor.initializer(f"{base}_{name}", np.float32(bound))
-            for name, bound in zip(("low", "high"), _bounds(point.config), strict=True)
+            for name, bound in zip(("low", "high"), point.config.value_range(), strict=True)
         )
         span = (point.config.quant_min, point.config.quant_max, _container(point).data_type.name)
         self._clipped.setdefault(span, []).append(point.end.node)
@@ -460,8 +449,3 @@ def _needed_opset(point: QuantPoint) -> int:
 def _axis_attribute(point: QuantPoint) -> dict[str, int | float | str]:
     axis = point.config.granularity.axis
     return {} if axis is None else {"axis": axis}
-
-
-def _bounds(config: TensorQuantConfig) -> tuple[np.float32, np.float32]:
-    low, high = config.dequantize(np.array([config.quant_min, config.quant_max]))
-    return low, high

@@ -30,7 +30,7 @@ from intact.formats.openvino.fake_quantize import (
 from intact.formats.openvino.shields import FACTORS, SUMS, keep_results
 from intact.graph import Role, input_role, save_model
 from intact.graph.edit import Editor
-from intact.graph.origins import forget_origins
+from intact.graph.origins import bare
 from intact.plan import (
     Note,
     NoteKind,
@@ -373,12 +373,7 @@ class _Writer:
         drop_clamps(self.editor.model.graph, lambda node: node.op_type == OP_TYPE)
         model = self.editor.finish()
         inline_functions(model)
-        forget_origins(model)
-        for node in model.graph.all_nodes():
-            node.metadata_props.clear()
-            node.doc_string = None
-        for value in (*model.graph.inputs, *model.graph.initializers.values()):
-            value.metadata_props.clear()
+        bare(model)
         if any(node.domain == DOMAIN for node in model.graph):
             model.opset_imports[DOMAIN] = 1
         return model

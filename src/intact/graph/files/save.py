@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
 import onnx
 import onnx_ir as ir
 
+from intact._files import appearing
 from intact.errors import OutputError
 from intact.graph.files.external import MappedTensor, tensor_bytes
 from intact.graph.files.protobuf import frame_weights
@@ -128,7 +127,7 @@ def detach_weights(
 
 
 def _write_message(model: ir.Model, path: Path) -> None:
-    with _appearing(path) as (file,):
+    with appearing(path) as (file,):
         file.write(_serialized(model))
 
 
@@ -143,7 +142,7 @@ def _write_inside(model: ir.Model, path: Path) -> None:
         return
     headers = [(_header(tensor), tensor.nbytes) for tensor in weights]
     frames = frame_weights(ir.to_proto(rest), headers)
-    with _appearing(path) as (file,):
+    with appearing(path) as (file,):
         for frame, tensor in zip(frames, weights, strict=True):
             file.write(frame)
             _write_tensor(file, tensor)
@@ -153,7 +152,7 @@ def _write_beside(model: ir.Model, path: Path) -> None:
     rest, weights = detach_weights(model, larger_than=_EXTERNAL_FROM)
     proto = ir.to_proto(rest)
     data = path.with_name(f"{path.name}.data")
-    with _appearing(data, path) as (data_file, file):
+    with appearing(data, path) as (data_file, file):
         for tensor in weights:
             offset = -(-data_file.tell() // _ALIGNMENT) * _ALIGNMENT
             data_file.seek(offset)
@@ -186,21 +185,3 @@ def _write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
             file.seek(len(block), os.SEEK_CUR)
         else:
             file.write(block)
-
-
-@contextlib.contextmanager
-def _appearing(*paths: Path) -> Iterator[tuple[BinaryIO, ...]]:
-    """Open temporary files that are renamed to these paths, in order, when all are complete."""
-    partials = [path.with_name(f".{path.name}.{os.getpid()}.partial") for path in paths]
-    try:
-        with contextlib.ExitStack() as stack:
-            files = tuple(stack.enter_context(partial.open("wb")) for partial in partials)
-            yield files
-            for file in files:
-                file.truncate()  # extends the file over a hole at its end
-        for partial, path in zip(partials, paths, strict=True):
-            partial.replace(path)
-    finally:
-        for partial in partials:
-            with contextlib.suppress(OSError):
-                partial.unlink()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 
+from intact.cluster.actors import Savable
 from intact.errors import UsageError
 from intact.search.workers.pool import InlinePool, Measurer, Pool, WorkerPool
-from intact.search.workers.processes import ProcessLauncher, Savable
+from intact.search.workers.processes import ProcessLauncher
 from intact.search.workers.ray_ import RayLauncher
 
 MOST_WORKERS = 1024

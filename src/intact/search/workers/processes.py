@@ -9,8 +9,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
+from intact.cluster.actors import Savable
 from intact.errors import UsageError
 from intact.search.workers.messages import Start, encode, receive, send
 from intact.search.workers.pool import WorkerLostError
@@ -29,13 +30,6 @@ _THREADS = (
     "VECLIB_MAXIMUM_THREADS",
 )
 """Environment variables with the number of threads, read by libraries when they are loaded."""
-
-
-class Savable(Protocol):
-    """Data that workers load: `TrialData`."""
-
-    def save(self, folder: Path) -> None:
-        """Write the data to an empty folder."""
 
 
 class ProcessLauncher:

@@ -6,15 +6,12 @@ because nodes share no disk; intact must be installed on every node.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import Any
 
-from intact.cluster.connection import Connection, lost_reason, packed, ray_module, unpack
+from intact.cluster.actors import Actors, LostError, Savable, kill, reply_of, unpacked
+from intact.cluster.connection import Connection
 from intact.search.workers.messages import Start, encode
 from intact.search.workers.pool import WorkerLostError
-from intact.search.workers.processes import Savable
 from intact.search.workers.worker import OPENER, Server
 
 
@@ -37,9 +34,7 @@ class RayLauncher:
     ) -> None:
         self._connection = Connection(address, "a distributed search")
         self._data, self._workers, self._opener = trial_data, workers, opener
-        self._files: Any = None
-        self._actor: Any = None
-        self._threads = 1
+        self._actors: Actors | None = None
 
     def open(self) -> None:
         """Connect, and put the trial data into the object store.
@@ -48,25 +43,18 @@ class RayLauncher:
             ClusterError: There is no cluster at the address.
         """
         self._connection.open()
-        ray, cpus = ray_module(), self._connection.processors
-        self._threads = max(1, cpus // self._workers)
-        # Each actor claims one processor: more might fit on no node. With fewer processors than
-        # workers none is claimed, or some actors would wait forever.
-        claimed = 1 if self._workers <= cpus else 0
-        self._actor = ray.remote(_Actor).options(
-            num_cpus=claimed, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
-        )
-        with tempfile.TemporaryDirectory(prefix="intact-search-") as folder:
-            self._data.save(Path(folder))
-            self._files = ray.put(packed(Path(folder)))
+        self._actors = Actors(self._connection, _Actor, self._data, workers=self._workers)
 
     def start(self) -> RayWorker:
-        """Start an actor."""
-        return RayWorker(self._actor.remote(), self._files, self._opener, self._threads)
+        """Start an actor; `open` was called."""
+        actors = self._actors
+        if actors is None:
+            raise WorkerLostError("the connection to the cluster is closed")
+        return RayWorker(actors.start(), actors.files, self._opener, actors.threads)
 
     def close(self) -> None:
         """Disconnect, if it was `open` that connected."""
-        self._files = self._actor = None
+        self._actors = None
         self._connection.close()
 
 
@@ -92,7 +80,7 @@ class RayWorker:
 
     def kill(self) -> None:
         """End the actor."""
-        ray_module().kill(self._actor)
+        kill(self._actor)
 
     def close(self) -> None:
         """Drop the reference to the actor, which ends it."""
@@ -107,23 +95,15 @@ class _Actor:
 
     def start(self, files: dict[str, bytes], opener: str, threads: int) -> bytes:
         """Load the trial data; their files are removed once they are open."""
-        folder = Path(tempfile.mkdtemp(prefix="intact-search-"))
-        try:
-            unpack(files, folder)
+        with unpacked(files) as folder:
             return self._server.answer(encode(Start(str(folder), opener, threads)))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def answer(self, request: bytes) -> bytes:
         return self._server.answer(request)
 
 
 def _got(reference: Any) -> bytes:
-    ray = ray_module()
     try:
-        content: bytes = ray.get(reference)
-    except ray.exceptions.RayTaskError:
-        raise  # a bug: errors of evaluators are replies
-    except ray.exceptions.RayError as error:
-        raise WorkerLostError(f"the worker died ({lost_reason(error)})") from error
-    return content
+        return reply_of(reference)
+    except LostError as error:
+        raise WorkerLostError(f"the worker died ({error})") from error

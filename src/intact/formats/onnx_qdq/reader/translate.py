@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 import onnx_ir as ir
 
+from intact._text import first_names
 from intact.errors import ConfigError, DataError
 from intact.formats.base.read_points import GraphEdits
 from intact.formats.onnx_qdq.containers import container_of_range
@@ -27,8 +28,6 @@ from intact.plan import Note, NoteKind
 
 _RANGE = ("quant_min", "quant_max")
 _ANY = (-(2**31), 2**31 - 1)
-_LISTED = 3
-"""Nodes that a note names."""
 
 
 def translate_quantizers(model: ir.Model) -> tuple[Note, ...]:
@@ -98,8 +97,7 @@ class _Pairs:
     def notes(self) -> Iterator[Note]:
         """Yield what the files of this kind say otherwise, once for each kind."""
         for change, nodes in self._changed.items():
-            more = f" and {len(nodes) - _LISTED} more" if len(nodes) > _LISTED else ""
-            where = ", ".join(map(repr, nodes[:_LISTED])) + more
+            where = first_names(list(map(repr, nodes)))
             yield Note(NoteKind.REWRITE, "", f"{change} (quantizers {where})")
 
     def _node(

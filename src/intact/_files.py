@@ -1,0 +1,84 @@
+"""Files that appear when they are complete: written beside their places, then renamed."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from intact.errors import OutputError
+
+_LONGEST_NAME = 200
+"""Bytes of a name that is kept where something is added to it; file systems take 255."""
+
+
+@contextmanager
+def appearing(*paths: Path) -> Iterator[tuple[BinaryIO, ...]]:
+    """Open temporary files that are renamed to these paths, in order, when all are complete.
+
+    Raises:
+        OSError: One cannot be written, or is no name of a file; nothing new is left.
+    """
+    partials = [_partial(path) for path in paths]
+    try:
+        with contextlib.ExitStack() as stack:
+            files = tuple(stack.enter_context(partial.open("wb")) for partial in partials)
+            yield files
+            for file in files:
+                file.truncate()  # extends the file over a hole at its end
+        for partial, path in zip(partials, paths, strict=True):
+            partial.replace(path)
+    finally:
+        for partial in partials:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+
+
+@contextmanager
+def whole_file(path: Path, remedy: str = "name a file that you may write") -> Iterator[BinaryIO]:
+    """Open a file that a user named; it is there whole, or as it was before.
+
+    Args:
+        path: The file.
+        remedy: What helps if it cannot be written.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    try:
+        with appearing(path) as (file,):
+            yield file
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror or error})", remedy=remedy
+        ) from error
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that a user named; it is there whole, or as it was before.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    with whole_file(path) as file:
+        file.write(content)
+
+
+def _partial(path: Path) -> Path:
+    if not path.name or "\0" in str(path):
+        raise OSError(errno.EINVAL, "no name of a file")
+    return path.with_name(f".{short_name(path.name)}.{os.getpid()}.partial")
+
+
+def short_name(name: str) -> str:
+    """Bound a name, so that there is room for what is added to it; other names stay others."""
+    encoded = os.fsencode(name)
+    if len(encoded) <= _LONGEST_NAME:
+        return name
+    head = encoded[: _LONGEST_NAME // 2].decode(errors="ignore")
+    return f"{head}~{hashlib.sha256(encoded).hexdigest()[:16]}"

@@ -1,0 +1,75 @@
+"""Commands that name very many nodes, as a terminal shows them: the names in a recipe file."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from intact._files import write_whole
+from intact.errors import OutputError
+from intact.recipe.file import HEAD, recipe_text
+
+if TYPE_CHECKING:
+    from intact.analyze.diagnose.findings import Finding
+
+_LONGEST = 500
+"""Characters of a command that is printed as it is: a few lines of a terminal."""
+_FLAG = "--keep-float"
+_ABOUT = HEAD.decode() + "{command} --recipe` with this file keeps these nodes in float.\n"
+
+
+def printed(words: Sequence[str], folder: Path | None, cause: str) -> str:
+    """Return a command to paste; the nodes that it keeps in float are put in a file if it is long.
+
+    Args:
+        words: Of the command, ``intact`` first.
+        folder: Of the result; the file lies beside it. None for a result in memory.
+        cause: Why, for the name of the file.
+
+    Returns:
+        The command as it is where it is short, reads another recipe, or no file can be written.
+    """
+    whole = shlex.join(words)
+    names, others = _without_names(words)
+    if len(whole) <= _LONGEST or not names or folder is None:
+        return whole
+    path = folder.with_name(f"{folder.name}.{cause}.toml")
+    is_free = not path.exists() or _is_ours(path)
+    if not is_free or any(word.split("=")[0] == "--recipe" for word in others):
+        return whole
+    text = _ABOUT.format(command=others[1]) + recipe_text(others[1], {"keep_float": names})
+    try:
+        write_whole(path, text.encode())
+    except OutputError:
+        return whole
+    return shlex.join([*others[:2], "--recipe", str(path), *others[2:]])
+
+
+def remedy_of(finding: Finding, folder: Path | None) -> str:
+    """Return the remedy of a finding on the result in a folder, as a terminal shows it."""
+    remedy = finding.remedy
+    if not remedy.startswith("intact "):
+        return remedy
+    return printed(shlex.split(remedy), folder, finding.cause)
+
+
+def _without_names(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Divide a command into what it keeps in float and all else."""
+    names: list[str] = []
+    others: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == _FLAG:
+            names.append(next(rest, ""))
+        elif word.startswith(f"{_FLAG}="):
+            names.append(word.removeprefix(f"{_FLAG}="))
+        else:
+            others.append(word)
+    return names, others
+
+
+def _is_ours(path: Path) -> bool:
+    with path.open("rb") as file:
+        return file.read(len(HEAD)) == HEAD
