@@ -3,8 +3,8 @@
 Pairs sit exactly at the plan's quantization points, so ONNX Runtime fuses
 ``DequantizeLinear -> op -> QuantizeLinear`` into its integer kernels. Weights and biases are
 stored as integers, or as floats for runtimes that quantize weights themselves. Codes of 4 bits or
-fewer are stored two a byte, behind a Cast to 8 bits: the runtime has integer kernels for bytes only,
-and computes the Cast of a constant once, when it loads the model. An activation that
+fewer are stored two a byte, behind a Cast to 8 bits: the runtime has integer kernels for bytes
+only, and computes the Cast of a constant once, when it loads the model. An activation that
 saturation performs anyway (a Relu before a range that starts at 0, a Clip(0, 6) before one that
 ends at 6) is left out, since the runtime would run it in float.
 """
