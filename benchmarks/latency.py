@@ -1,7 +1,7 @@
 """Latency in ONNX Runtime: float, intact, intact --fastest, and ONNX Runtime's own quantizer.
 
     python benchmarks/latency.py [--models a,b] [--batches 1,32] [--threads 2] [--seconds 6]
-        [--json]
+        [--weight-bits 4] [--json]
 
 Each model is quantized three ways (ONNX Runtime's: `quantize_static` to QDQ, min-max, a weight
 scale for each channel), all are loaded as applications load them, and run in turn in one process;
@@ -291,11 +291,23 @@ def session(path: Path, threads: int) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def measure(case: Case, batch: int, threads: int, seconds: float, folder: Path) -> Row:
+def measure(
+    case: Case,
+    batch: int,
+    threads: int,
+    seconds: float,
+    folder: Path,
+    weight_bits: int | None = None,
+) -> Row:
     """Quantize in all ways, and time them in turn."""
     row = Row(case.name, batch)
     paths: dict[str, Path] = {"float": case.path}
-    common: dict[str, Any] = {"threads": threads, "samples": _SAMPLES, **case.options}
+    common: dict[str, Any] = {
+        "threads": threads,
+        "samples": _SAMPLES,
+        "weight_bits": weight_bits,
+        **case.options,
+    }
     for way, more in (("intact", {}), ("fastest", {"fastest": True, "fastest_batch": batch})):
         begun = time.perf_counter()
         out = folder / f"{case.name}.{way}.{batch}"
@@ -359,6 +371,7 @@ def main() -> None:
     parser.add_argument("--batches", default="1,32")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=6.0, help="for each model and way")
+    parser.add_argument("--weight-bits", type=int, help="of intact's; the other has 8")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     wanted = {name for name in given.models.split(",") if name}
@@ -374,7 +387,7 @@ def main() -> None:
         folder = Path(name)
         for case in cases(folder, wanted):
             for batch in map(int, given.batches.split(",")):
-                row = measure(case, batch, given.threads, given.seconds, folder)
+                row = measure(case, batch, given.threads, given.seconds, folder, given.weight_bits)
                 if given.json:
                     print(json.dumps(asdict(row)), flush=True)
                 if not row.ms:

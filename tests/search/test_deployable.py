@@ -112,7 +112,7 @@ def test_several_formats_leave_what_all_express() -> None:
         frozenset(range(2, 9)), eight, floats=False, packs=False, open_sizes=False, mixes=False
     )
     assert expressible([]) == Expressible()
-    assert expressible(["onnx_qdq"]) == Expressible(integer_bits=frozenset(range(5, 9)))
+    assert expressible(["onnx_qdq"]) == Expressible(integer_bits=frozenset(range(2, 9)))
 
 
 def test_a_group_without_choices_keeps_the_targets_width() -> None:

@@ -127,10 +127,13 @@ def read(model: onnx.ModelProto) -> QuantizedGraph:
 
 
 def scales_of(model: ir.Model) -> set[tuple[bytes, bytes, str]]:
-    """Scale, zero point and type of every pair of a model."""
+    """Scale, zero point and type of every pair of a model; packed codes are read as bytes."""
     nodes = [node for node in model.graph if is_quantize(node) or is_dequantize(node)]
     found = (read_parameters(node) for node in nodes)
-    return {(p.scale.tobytes(), p.zero_point.tobytes(), str(p.container.data_type)) for p in found}
+    return {
+        (p.scale.tobytes(), p.zero_point.tobytes(), str(p.container.in_bytes.data_type))
+        for p in found
+    }
 
 
 def assert_exact(

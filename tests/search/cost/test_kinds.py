@@ -94,7 +94,7 @@ def test_bytes_count_a_scale_for_each_channel() -> None:
     space = space_of(b.build())
     cost = make_cost("bytes", space)
     step = cost.of(space.default) - cost.of(with_bits(space, conv_weight=4))
-    assert step == (9 - 5) + (3 - 2)  # codes, and zero points, two a byte
+    assert step == 9 - 5  # codes, two a byte; zero points are bytes
     step = cost.of(with_bits(space, conv_weight=FLOAT)) - cost.of(space.default)
     assert step == 4 * 9 - 9 - 3 * (4 + 1)
     # A format that packs nothing stores 4 bits as it stores 8.
@@ -157,7 +157,8 @@ def test_bytes_are_exactly_those_of_a_written_residual_net() -> None:
     space = space_of(model)
     cost = make_cost("bytes", space)
     feeds = random_inputs(model, seed=0)
-    assert cost.of(space.default) == written_bytes(space, space.default, feeds)
+    for candidate in (space.default, weights_at(space, 4)):
+        assert cost.of(candidate) == written_bytes(space, candidate, feeds)
 
 
 def test_bytes_keep_the_widest_activations_and_three_weights() -> None:

@@ -36,6 +36,17 @@ class Container(msgspec.Struct, frozen=True):
         return self.opset if config.granularity.axis is None else max(self.opset, _PER_CHANNEL)
 
     @property
+    def in_bytes(self) -> Container:
+        """The smallest type of whole bytes that holds the same codes: what kernels read."""
+        family = _SIGNED if self.low < 0 else _UNSIGNED
+        return family[1] if self.is_packed else self
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether a byte holds two codes."""
+        return self.data_type.bitwidth < _BYTE
+
+    @property
     def codes(self) -> np.dtype[Any]:
         """The NumPy type in which codes are kept: without the 4-bit types that NumPy lacks."""
         return np.dtype(f"{'i' if self.low < 0 else 'u'}{max(self.data_type.bitwidth // 8, 1)}")
@@ -46,6 +57,7 @@ class Container(msgspec.Struct, frozen=True):
 
 
 _PER_CHANNEL = 13
+_BYTE = 8
 
 _SIGNED = (
     Container(ir.DataType.INT4, ml_dtypes.int4, -8, 7, 21),

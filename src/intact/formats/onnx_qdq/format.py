@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from intact.errors import PlanError
 from intact.formats.base.format import (
+    UP_TO_EIGHT_BITS,
     Deployed,
     Exported,
     Expressible,
@@ -122,7 +123,7 @@ ONNX_QDQ = Format(
     _write,
     _read,
     optional=_FILES[1:],
-    expressible=Expressible(integer_bits=frozenset(range(5, 9))),  # fewer are stored as 4 bits
+    expressible=Expressible(integer_bits=UP_TO_EIGHT_BITS),
     verify=_verify,
     run=_run,
     load=_load,

@@ -214,12 +214,12 @@ class _Stored:
         bits, tensor = self._structure.bits(end, choice), self._value.const_value
         if tensor is None:
             return 0
-        dtype = DType.holding(bits, signed=is_signed(self._structure.plan, end))
+        signed = is_signed(self._structure.plan, end)
+        in_bytes = DType.holding(max(bits, 8), signed=signed)
+        dtype = DType.holding(bits, signed=signed) if self._structure.packs else in_bytes
         axis = self._structure.plan.configs[end].granularity.axis
         channels = 1 if axis is None else int(tensor.shape.numpy()[axis])
-        if not self._structure.packs:
-            dtype = DType.holding(max(bits, 8), signed=dtype.is_signed)
-        scales = channels * _SCALE_BYTES + packed(channels, dtype)
+        scales = channels * _SCALE_BYTES + packed(channels, in_bytes)
         return packed(tensor.size, dtype) + (scales if has_scales else 0)
 
 

@@ -2,7 +2,8 @@
 
 The pairs have the attributes ``quant_min`` and ``quant_max`` where the codes do not fill their
 type, as MQBench's own exports of opset 13 have them. A Clip of the codes between two of a pair,
-which PyTorch writes for 7 bits and Brevitas for fewer than 8, becomes such attributes too.
+which PyTorch writes for 7 bits and Brevitas for fewer than 8, becomes such attributes too. So does
+a Cast of constant codes of 4 bits to bytes, as intact writes them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import onnx_ir as ir
 from intact._text import first_names
 from intact.errors import ConfigError, DataError
 from intact.formats.base.read_points import GraphEdits
-from intact.formats.onnx_qdq.containers import container_of_range
+from intact.formats.onnx_qdq.containers import container_of, container_of_range
 from intact.formats.onnx_qdq.reader.given import Grid, fitting_axis, unreadable_quantizer
 from intact.formats.onnx_qdq.reader.parameters import is_dequantize, is_quantize
 from intact.formats.onnx_qdq.reader.quantizers import is_quantizer, read_quantizer
@@ -46,6 +47,7 @@ def translate_quantizers(model: ir.Model) -> tuple[Note, ...]:
                 raise unreadable_quantizer(node, "it stands in the body of another node")
             quantizers.append(node)
     _take_clips(model.graph)
+    _take_casts(model.graph)
     _fold_operands(model)
     pairs = _Pairs(model.graph)
     for node in quantizers:
@@ -184,6 +186,30 @@ def _take_clips(graph: ir.Graph) -> None:
             name = names.fresh(f"{source.name}_clipped")
             source = add_constant(graph, clipped.astype(codes.dtype), name)
         result.replace_all_uses_with(source)
+        graph.remove(node, safe=True)
+
+
+def _take_casts(graph: ir.Graph) -> None:
+    """Let DequantizeLinear say the range of constant codes that a Cast brings from 4 to 8 bits."""
+    names = GraphEdits(graph).names
+    for node in tuple(graph):
+        if node.domain != "" or node.op_type != "Cast" or len(node.outputs) != 1:
+            continue
+        source, result = node.inputs[0], node.outputs[0]
+        codes = constant_array(source)
+        container = None if source is None else container_of(source.dtype)
+        if source is None or codes is None or container is None or not container.is_packed:
+            continue
+        widened, uses = container.in_bytes, tuple(result.uses())
+        if node.attributes.get_int("to", 0) != widened.data_type or result.is_graph_output():
+            continue
+        if not all(is_dequantize(use.node) and use.idx == 0 for use in uses):
+            continue
+        for use in uses:
+            for key, bound in zip(_RANGE, (container.low, container.high), strict=True):
+                use.node.attributes.setdefault(key, ir.AttrInt64(key, bound))
+        name = names.fresh(str(source.name))
+        result.replace_all_uses_with(add_constant(graph, codes.astype(widened.numpy), name))
         graph.remove(node, safe=True)
 
 
