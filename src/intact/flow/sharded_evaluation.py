@@ -6,24 +6,19 @@ sums, and the outputs that figures are made of here: the scores, or all for a me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 import numpy.typing as npt
 
 from intact.calibrate.shards import SampleMap
-from intact.calibrate.shards.cutting import BatchesHere, FilesThere, files_of
 from intact.calibrate.shards.messages import Array, Source, decode_shard, encode
 from intact.calibrate.shards.reading import ShardReader
-from intact.calibrate.shards.worker import mapped
 from intact.data.batching import Batch
-from intact.data.mask import RealPositions
-from intact.data.signature import LABELS
 from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.flow.evaluation_pass import Models, Pass, run_both
@@ -117,36 +112,17 @@ def run_both_on(
         UsageError: The samples have an order, or can be read once only.
         IntactError: As of `run_both`.
     """
-    cluster.open_for(samples)
-    quiet = replace(samples, progress=None)  # what is done counts, and not what is read
     first: Batch = {}
-    reader = files_of(samples, skips=False)
-    cut: BatchesHere | FilesThere
-    if reader is None:
-
-        def feed() -> Iterator[tuple[Batch, int, RealPositions | None]]:
-            for rows, count in quiet.batches(job.size):
-                first.update({} if first else rows)
-                yield rows, count, None
-
-        cut = BatchesHere(samples, job.size, feed)
-    else:
-        cut = FilesThere(samples, reader, job.size)
-        first.update(next(quiet.batches(job.size))[0])
-    found: dict[int, _Seen] = {}
-    done = 0
-    for shard, reply in cluster.replies(cut, job.saved(cut.source), _OPENER, threads=threads):
-        seen = found[shard.number] = _decode_seen(reply)
-        done += seen.samples
-        if samples.progress is not None:
-            samples.progress(done, samples.count)
-    if reader is not None:
-        numbers = None if reader.takes.name == LABELS else reader.labels.numbers
-        known = {} if numbers is None else {LABELS: np.array(numbers, np.int64)}
-        samples.was_read(known, len(reader.files))
-    passes = [_pass_of(found[number], job.size) for number in sorted(found)]
-    runtimes = dict.fromkeys(each.runtime for each in found.values())
-    return reduce(_joined, passes), first, " and ".join(sorted(runtimes))
+    replies = cluster.replies_in_order(
+        samples, job.size, job.saved, _OPENER, threads=threads, first=first
+    )
+    seen = [_decode_seen(reply) for reply in replies]
+    runtimes = sorted({each.runtime for each in seen})
+    return (
+        reduce(_joined, (_pass_of(each, job.size) for each in seen)),
+        first,
+        " and ".join(runtimes),
+    )
 
 
 def _joined(one: Pass, more: Pass) -> Pass:
@@ -174,7 +150,7 @@ def open_evaluator(folder: Path, threads: int) -> Callable[[bytes], bytes]:
         result = Result.load(folder / _RESULT)
         has_reference = (folder / _FLOAT).is_file()
         graph = Graph.load(folder / _FLOAT) if has_reference else result.plan.graph
-        models = Models(mapped(graph), result, threads)
+        models = Models(graph, result, threads)
     reader = ShardReader(result.plan.graph, job.source, threads)
 
     def answer(message: bytes) -> bytes:

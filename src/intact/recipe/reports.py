@@ -375,7 +375,7 @@ class RunCommand(TerminalOptions, RunOptions):
     )
 
 
-class VerifyAllOptions(LabelOptions, ComparisonOptions):
+class VerifyAllOptions(LabelOptions, ClusterOptions, ComparisonOptions):
     """The options of `verify_all`."""
 
     section: ClassVar[str] = "What is compared"

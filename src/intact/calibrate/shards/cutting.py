@@ -23,7 +23,7 @@ from intact.data.preprocess import preprocess_to_toml
 from intact.data.stream import AGAIN, Samples
 from intact.errors import UsageError
 
-_SHARDS = 8
+SHARDS = 8
 """Shards for each worker: while the last ones are done, others idle."""
 _MOST_SAMPLES = 1024
 _MOST_BYTES = 1 << 26
@@ -96,7 +96,7 @@ class BatchesHere:
         samples: Samples,
         size: int,
         feed: Callable[[], Iterable[tuple[Batch, int, RealPositions | None]]],
-        each: int = _SHARDS,
+        each: int = SHARDS,
     ) -> None:
         self.source = Source(samples.source, samples.mask, samples.feeding.no_batch)
         self._count, self._size, self._feed, self._each = samples.count, size, feed, each
@@ -138,7 +138,7 @@ class FilesThere:
     """
 
     def __init__(
-        self, samples: Samples, reader: ImageFolder, size: int, each: int = _SHARDS
+        self, samples: Samples, reader: ImageFolder, size: int, each: int = SHARDS
     ) -> None:
         self.folder = reader.folder.resolve()
         self.files = [str(name) for name in reader.files]

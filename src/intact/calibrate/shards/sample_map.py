@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from types import TracebackType
 
-from intact.calibrate.shards.cutting import Cut, refuse_order
-from intact.calibrate.shards.messages import Numbered, decode_place, encode
+import numpy as np
+
+from intact.calibrate.shards.cutting import (
+    SHARDS,
+    BatchesHere,
+    Cut,
+    FilesThere,
+    files_of,
+    refuse_order,
+)
+from intact.calibrate.shards.messages import Images, Numbered, Source, decode_place, encode
 from intact.cluster import Connection, Savable, ShardMap
+from intact.data.batching import Batch
+from intact.data.mask import RealPositions
+from intact.data.signature import LABELS
 from intact.data.stream import Samples
 from intact.engines.cpu import detect_cpu
 
@@ -90,3 +103,70 @@ class SampleMap:
             self._connection, job, opener, workers=self._workers, threads=threads
         ) as shards:
             yield from shards.results(cut.shards(shards.workers), message)
+
+    def replies_in_order(
+        self,
+        samples: Samples,
+        size: int,
+        job: Callable[[Source], Savable],
+        opener: str,
+        *,
+        threads: int = 0,
+        shards: int = SHARDS,
+        first: Batch | None = None,
+    ) -> list[bytes]:
+        """Map shards of whole batches, the same as one machine would run.
+
+        Images are read here where bad ones are skipped: batches would shift within a shard.
+
+        Args:
+            samples: The samples; their labels and references are known afterwards, and their
+                progress is told after every shard.
+            size: Of a batch.
+            job: Makes what workers load, for what they must know of the samples.
+            opener: As of `replies`.
+            threads: As of `replies`.
+            shards: For each worker, at least, where there are enough batches.
+            first: Filled with the first batch.
+
+        Returns:
+            The reply to each shard, in the order of the samples.
+
+        Raises:
+            ClusterError: As of `open_for` and `replies`.
+            IntactError: A sample is wrong, or what a worker raised.
+        """
+        self.open_for(samples)
+        quiet = replace(samples, progress=None)  # what is done counts, and not what is read
+        reader = files_of(samples, skips=False)
+        cut: BatchesHere | FilesThere
+        if reader is None:
+
+            def feed() -> Iterator[tuple[Batch, int, RealPositions | None]]:
+                for rows, count in quiet.batches(size):
+                    if first is not None and not first:
+                        first.update(rows)
+                    yield rows, count, None
+
+            cut = BatchesHere(samples, size, feed, shards)
+        else:
+            cut = FilesThere(samples, reader, size, shards)
+            if first is not None:
+                first.update(next(quiet.batches(size))[0])
+        found: dict[int, bytes] = {}
+        done = 0
+        for each, reply in self.replies(cut, job(cut.source), opener, threads=threads):
+            found[each.number] = reply
+            shard = each.shard
+            done += (
+                len(shard.files)
+                if isinstance(shard, Images)
+                else sum(rows.count for rows in shard.batches)
+            )
+            if samples.progress is not None:
+                samples.progress(done, samples.count)
+        if reader is not None:
+            numbers = None if reader.takes.name == LABELS else reader.labels.numbers
+            known = {} if numbers is None else {LABELS: np.array(numbers, np.int64)}
+            samples.was_read(known, len(reader.files))
+        return [found[number] for number in sorted(found)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import onnx_ir as ir
+
 from intact.calibrate.collect import collect
 from intact.calibrate.observe.observer import Observer
 from intact.calibrate.shards.messages import Counted, Images, Job, decode_job, decode_shard, encode
@@ -25,16 +27,16 @@ def open_counter(folder: Path, threads: int) -> Callable[[bytes], bytes]:
     """Load a job; an opener of `intact.cluster.ShardMap`."""
     job = decode_job((folder / JOB).read_bytes())
     with raised_limits(job.raise_limits):
-        graph = mapped(Graph.load(folder / MODEL))
+        graph = Graph.load(folder / MODEL)
+    mapped(graph.model)
     return ShardCounter(graph, job, threads).answer
 
 
-def mapped(graph: Graph) -> Graph:
-    """Map the weights of a graph that was just loaded: its files are removed."""
-    for value in graph.model.graph.initializers.values():
+def mapped(model: ir.Model) -> None:
+    """Map the weights of a model that was just loaded: its files are removed."""
+    for value in model.graph.initializers.values():
         if value.const_value is not None:
             value.const_value.numpy()
-    return graph
 
 
 class ShardCounter:
