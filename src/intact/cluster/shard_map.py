@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from importlib import import_module
@@ -20,6 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from intact.cluster.connection import Connection, lost_reason, packed, ray_module, unpack
+from intact.cluster.folders import new_owner, remove_left, temporary_folder
 from intact.cluster.problem import Problem
 from intact.errors import ClusterError, UsageError
 
@@ -103,9 +102,10 @@ class ShardMap:
         # Each claims a processor, for more might fit on no node. With fewer processors than
         # workers none is claimed, or some would wait for ever.
         self._claimed = 1 if self.workers <= processors else 0
-        with tempfile.TemporaryDirectory(prefix="intact-cluster-") as folder:
-            job.save(Path(folder))
-            self._files = ray_module().put(packed(Path(folder)))
+        self._owner = new_owner()
+        with temporary_folder(self._owner) as folder:
+            job.save(folder)
+            self._files = ray_module().put(packed(folder))
         self._alive: list[_Worker[Any]] = []
 
     def results(
@@ -131,9 +131,12 @@ class ShardMap:
 
     def close(self) -> None:
         """End the workers, even while they work."""
+        if not self._alive:
+            return
         for worker in self._alive:
             worker.kill()
         self._alive.clear()
+        remove_left(self._owner)  # by workers that were killed while they loaded
 
     def __enter__(self) -> ShardMap:
         """Return itself."""
@@ -210,7 +213,7 @@ class ShardMap:
             num_cpus=self._claimed, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
         worker: _Worker[Any] = _Worker(
-            options.remote(), versions(), self._files, self._opener, self._threads
+            options.remote(), versions(), self._files, self._owner, self._opener, self._threads
         )
         self._alive.append(worker)
         return worker
@@ -293,13 +296,11 @@ def _give(
 class _Worker(Generic[Item]):
     """An actor, and the shards that it has."""
 
-    def __init__(
-        self, actor: Any, wanted: dict[str, str], files: Any, opener: str, threads: int
-    ) -> None:
+    def __init__(self, actor: Any, wanted: dict[str, str], files: Any, *how: str | int) -> None:
         self._actor = actor
         self.tasks: deque[_Task[Item]] = deque()
         self.said = b""
-        self._references = deque([actor.open.remote(wanted, files, opener, threads)])
+        self._references = deque([actor.open.remote(wanted, files, *how)])
 
     @property
     def waits_for(self) -> Any:
@@ -349,10 +350,24 @@ class _Actor:
         self._answer: Answer | None = None
 
     def open(
-        self, wanted: dict[str, str], files: dict[str, bytes], opener: str, threads: int
+        self,
+        wanted: dict[str, str],
+        files: dict[str, bytes],
+        owner: str,
+        opener: str,
+        threads: int,
     ) -> bytes:
         """Load the job, and say hello."""
-        return _encoded(lambda: self._opened(wanted, files, opener, threads))
+
+        def opened() -> bytes:
+            _refuse_other_versions(wanted, _machine())
+            module, _, function = opener.partition(":")
+            with temporary_folder(owner) as folder:  # what is open stays readable
+                unpack(files, folder)
+                self._answer = answer = getattr(import_module(module), function)(folder, threads)
+            return msgspec.msgpack.encode(Hello(answer(b""), _machine()))
+
+        return _encoded(opened)
 
     def answer(self, message: bytes) -> bytes:
         """Answer a message."""
@@ -361,19 +376,9 @@ class _Actor:
             return _encoded(lambda: _raise("a worker got a shard before its job"))
         return _encoded(lambda: answer(message))
 
-    def _opened(
-        self, wanted: dict[str, str], files: dict[str, bytes], opener: str, threads: int
-    ) -> bytes:
-        machine = os.uname().nodename if hasattr(os, "uname") else "a worker"
-        _refuse_other_versions(wanted, machine)
-        module, _, function = opener.partition(":")
-        folder = Path(tempfile.mkdtemp(prefix="intact-cluster-"))
-        try:
-            unpack(files, folder)
-            self._answer = answer = getattr(import_module(module), function)(folder, threads)
-        finally:  # what is open stays readable
-            shutil.rmtree(folder, ignore_errors=True)
-        return msgspec.msgpack.encode(Hello(answer(b""), machine))
+
+def _machine() -> str:
+    return os.uname().nodename if hasattr(os, "uname") else "a worker"
 
 
 def _refuse_other_versions(wanted: dict[str, str], machine: str) -> None:

@@ -6,12 +6,10 @@ because nodes share no disk; intact must be installed on every node.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from intact.cluster.connection import Connection, lost_reason, packed, ray_module, unpack
+from intact.cluster.folders import new_owner, remove_left, temporary_folder
 from intact.search.workers.messages import Start, encode
 from intact.search.workers.pool import WorkerLostError
 from intact.search.workers.processes import Savable
@@ -40,6 +38,7 @@ class RayLauncher:
         self._files: Any = None
         self._actor: Any = None
         self._threads = 1
+        self._owner = new_owner()
 
     def open(self) -> None:
         """Connect, and put the trial data into the object store.
@@ -56,26 +55,28 @@ class RayLauncher:
         self._actor = ray.remote(_Actor).options(
             num_cpus=claimed, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
-        with tempfile.TemporaryDirectory(prefix="intact-search-") as folder:
-            self._data.save(Path(folder))
-            self._files = ray.put(packed(Path(folder)))
+        with temporary_folder(self._owner) as folder:
+            self._data.save(folder)
+            self._files = ray.put(packed(folder))
 
     def start(self) -> RayWorker:
         """Start an actor."""
-        return RayWorker(self._actor.remote(), self._files, self._opener, self._threads)
+        how = self._owner, self._opener, self._threads
+        return RayWorker(self._actor.remote(), self._files, *how)
 
     def close(self) -> None:
         """Disconnect, if it was `open` that connected."""
         self._files = self._actor = None
         self._connection.close()
+        remove_left(self._owner)  # by workers that were killed while they loaded
 
 
 class RayWorker:
     """An actor; see `Worker`."""
 
-    def __init__(self, actor: Any, files: Any, opener: str, threads: int) -> None:
+    def __init__(self, actor: Any, files: Any, owner: str, opener: str, threads: int) -> None:
         self._actor = actor
-        self._first = actor.start.remote(files, opener, threads)
+        self._first = actor.start.remote(files, owner, opener, threads)
 
     @property
     def is_alive(self) -> bool:
@@ -105,14 +106,11 @@ class _Actor:
     def __init__(self) -> None:
         self._server = Server()
 
-    def start(self, files: dict[str, bytes], opener: str, threads: int) -> bytes:
+    def start(self, files: dict[str, bytes], owner: str, opener: str, threads: int) -> bytes:
         """Load the trial data; their files are removed once they are open."""
-        folder = Path(tempfile.mkdtemp(prefix="intact-search-"))
-        try:
+        with temporary_folder(owner) as folder:
             unpack(files, folder)
             return self._server.answer(encode(Start(str(folder), opener, threads)))
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
 
     def answer(self, request: bytes) -> bytes:
         return self._server.answer(request)
