@@ -28,7 +28,7 @@ from rich.table import Table
 
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.collect import collect
-from intact.calibrate.shards import ShardedCollector
+from intact.calibrate.shards import SampleMap, collect_on
 from intact.calibrate.shards.messages import Images, encode
 from intact.calibrate.statistics import Statistics
 from intact.cluster import Connection
@@ -110,8 +110,9 @@ def rate(case: Case, workers: int, samples: int) -> tuple[float, float]:
     From the first shard that is counted to the last.
     """
     seen: list[tuple[float, float, int]] = []
-    with ShardedCollector("local", workers) as cluster:
-        cluster.collect(
+    with SampleMap("local", workers) as cluster:
+        collect_on(
+            cluster,
             case.graph,
             case.samples(samples),
             case.tensors,

@@ -12,7 +12,7 @@ from intact.data.sources import open_samples
 from intact.engines.integer.engine import IntegerEngine
 from intact.flow import verification
 from intact.flow.result import Result
-from intact.flow.verification import batches_of, values_of
+from intact.flow.verification import batch_size_of, batches_of, values_of
 from intact.graph import normalize
 from intact.program.lower import lower
 from tests.models import ModelBuilder
@@ -42,7 +42,10 @@ def test_as_many_samples_run_at_once_as_memory_is_meant_for(
     data = open_samples(demo.test_path(), graph, limit=20)
 
     def sizes() -> list[int]:
-        return [len(next(iter(batch.values()))) for batch in batches_of(data, graph)]
+        return [
+            len(next(iter(batch.values())))
+            for batch in batches_of(data, batch_size_of(data, graph))
+        ]
 
     assert sizes() == [16, 4]
     monkeypatch.setattr(verification, "_VALUES", 7 * values_of(graph))

@@ -11,6 +11,7 @@ from intact.flow.evaluation import evaluate_result
 from intact.flow.evaluation_report import Evaluation
 from intact.flow.result import Result
 from intact.flow.result_samples import open_for_result
+from intact.flow.samples import cluster_of
 from intact.flow.sources import float_graph, load_result
 from intact.recipe.declare import public
 from intact.recipe.reports import EdgeOptions, EvaluateOptions, LayerOptions
@@ -26,15 +27,17 @@ def evaluate(options: EvaluateOptions) -> Evaluation:
     begin(options.progress, "reading the result")
     metric = None if options.metric is None else Metric.of(options.metric)
     loaded = load_result(options.result)
-    return evaluate_result(
-        loaded,
-        _open(options, loaded),
-        reference=None if options.float_model is None else float_graph(options.float_model),
-        batch=options.batch,
-        threads=options.threads,
-        metric=metric,
-        top_k=options.top_k,
-    )
+    with cluster_of(options) as cluster:
+        return evaluate_result(
+            loaded,
+            _open(options, loaded),
+            reference=None if options.float_model is None else float_graph(options.float_model),
+            batch=options.batch,
+            threads=options.threads,
+            metric=metric,
+            top_k=options.top_k,
+            cluster=cluster,
+        )
 
 
 @public(LayerOptions)

@@ -6,14 +6,13 @@ Nodes share no disk: the files of a job are sent through Ray's object store.
 from __future__ import annotations
 
 import contextlib
-import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
 from intact.cluster.connection import Connection, lost_reason, ray_module
+from intact.cluster.folders import new_owner, remove_left, temporary_folder
 
 
 class Savable(Protocol):
@@ -39,6 +38,7 @@ class Actors:
 
     Attributes:
         files: A reference to the files of the job, for `unpacked`.
+        owner: Part of the names of their temporary folders.
         threads: Of each.
     """
 
@@ -53,13 +53,18 @@ class Actors:
         self._actor = ray.remote(kind).options(
             num_cpus=claimed, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
-        with tempfile.TemporaryDirectory(prefix="intact-cluster-") as folder:
-            job.save(Path(folder))
-            self.files = ray.put(packed(Path(folder)))
+        self.owner = new_owner()
+        with temporary_folder(self.owner) as folder:
+            job.save(folder)
+            self.files = ray.put(packed(folder))
 
     def start(self) -> Any:
         """Start one, and return its handle."""
         return self._actor.remote()
+
+    def close(self) -> None:
+        """Remove what actors that were killed while they loaded have left on this machine."""
+        remove_left(self.owner)
 
 
 def reply_of(reference: Any) -> bytes:
@@ -85,17 +90,19 @@ def kill(actor: Any) -> None:
 
 
 @contextmanager
-def unpacked(files: dict[str, bytes]) -> Iterator[Path]:
-    """Write the files of a job to a folder, which is removed again: what is open stays readable."""
-    folder = Path(tempfile.mkdtemp(prefix="intact-cluster-"))
-    try:
+def unpacked(files: dict[str, bytes], owner: str) -> Iterator[Path]:
+    """Write the files of a job to a folder, which is removed again: what is open stays readable.
+
+    Args:
+        files: As `packed` read them.
+        owner: Of ``Actors``.
+    """
+    with temporary_folder(owner) as folder:
         for name, content in files.items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def packed(folder: Path) -> dict[str, bytes]:

@@ -102,9 +102,12 @@ class ShardMap:
 
     def close(self) -> None:
         """End the workers, even while they work."""
+        if not self._alive:
+            return
         for worker in self._alive:
             worker.kill()
         self._alive.clear()
+        self._actors.close()
 
     def __enter__(self) -> ShardMap:
         """Return itself."""
@@ -177,7 +180,12 @@ class ShardMap:
     def _started(self) -> _Worker[Any]:
         actors = self._actors
         worker: _Worker[Any] = _Worker(
-            actors.start(), versions(), actors.files, self._opener, actors.threads
+            actors.start(),
+            versions(),
+            actors.files,
+            actors.owner,
+            self._opener,
+            actors.threads,
         )
         self._alive.append(worker)
         return worker
@@ -251,13 +259,11 @@ def _give(
 class _Worker(Generic[Item]):
     """An actor, and the shards that it has."""
 
-    def __init__(
-        self, actor: Any, wanted: dict[str, str], files: Any, opener: str, threads: int
-    ) -> None:
+    def __init__(self, actor: Any, wanted: dict[str, str], files: Any, *how: str | int) -> None:
         self._actor = actor
         self.tasks: deque[_Task[Item]] = deque()
         self.said = b""
-        self._references = deque([actor.open.remote(wanted, files, opener, threads)])
+        self._references = deque([actor.open.remote(wanted, files, *how)])
 
     @property
     def waits_for(self) -> Any:
@@ -303,10 +309,24 @@ class _Actor:
         self._answer: Answer | None = None
 
     def open(
-        self, wanted: dict[str, str], files: dict[str, bytes], opener: str, threads: int
+        self,
+        wanted: dict[str, str],
+        files: dict[str, bytes],
+        owner: str,
+        opener: str,
+        threads: int,
     ) -> bytes:
         """Load the job, and say hello."""
-        return _encoded(lambda: self._opened(wanted, files, opener, threads))
+
+        def opened() -> bytes:
+            _refuse_other_versions(wanted, _machine())
+            module, _, function = opener.partition(":")
+            with unpacked(files, owner) as folder:
+                self._answer = answer = getattr(import_module(module), function)(folder, threads)
+            said: bytes = answer(b"")
+            return said
+
+        return _encoded(opened)
 
     def answer(self, message: bytes) -> bytes:
         """Answer a message."""
@@ -315,16 +335,9 @@ class _Actor:
             return _encoded(lambda: _raise("a worker got a shard before its job"))
         return _encoded(lambda: answer(message))
 
-    def _opened(
-        self, wanted: dict[str, str], files: dict[str, bytes], opener: str, threads: int
-    ) -> bytes:
-        machine = os.uname().nodename if hasattr(os, "uname") else "a worker"
-        _refuse_other_versions(wanted, machine)
-        module, _, function = opener.partition(":")
-        with unpacked(files) as folder:
-            self._answer = answer = getattr(import_module(module), function)(folder, threads)
-        said: bytes = answer(b"")
-        return said
+
+def _machine() -> str:
+    return os.uname().nodename if hasattr(os, "uname") else "a worker"
 
 
 def _refuse_other_versions(wanted: dict[str, str], machine: str) -> None:

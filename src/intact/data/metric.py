@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, TypeAlias
@@ -108,6 +108,18 @@ class OutputRecord:
             self._batches.setdefault(name, []).append(output)
             if not output.ndim or len(output) != size:
                 self._without_samples.add(name)
+
+    def join(self, more: OutputRecord) -> None:
+        """Add all that another holds, behind."""
+        self._counts += more._counts
+        self._without_samples |= more._without_samples
+        for name, arrays in more._batches.items():
+            self._batches.setdefault(name, []).extend(arrays)
+
+    def batches(self) -> Iterator[tuple[dict[str, npt.NDArray[Any]], int]]:
+        """Yield the outputs of each batch, with the number of samples that are not padding."""
+        for number, count in enumerate(self._counts):
+            yield {name: arrays[number] for name, arrays in self._batches.items()}, count
 
     def outputs(self) -> Outputs:
         """Return all outputs, without those of padding."""

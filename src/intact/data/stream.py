@@ -196,6 +196,11 @@ class Samples:
         """
         return joined_references(self.source, self._seen)
 
+    def was_read(self, references: Mapping[str, Reference], count: int) -> None:
+        """Take the references of samples that were read elsewhere, as if a pass had seen them."""
+        self._start()
+        self._seen.append(BatchReferences(references, count, count))
+
     def _progressed(self) -> Iterator[Batch]:
         """Yield feeds, with the states that the float model gives, and report each."""
         carried = Carried(self.feeding.states, self.specs)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -42,11 +41,11 @@ from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
-from intact.recipe.groups import CalibrationOptions, ClusterOptions, SpeedOptions
+from intact.recipe.groups import CalibrationOptions, SpeedOptions
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
-    from intact.calibrate.shards import ShardedCollector
+    from intact.calibrate.shards import SampleMap
     from intact.flow.fastest.choice import Fastest
     from intact.flow.heads import Heads
     from intact.recipe.groups import DataSource, ScaleSource
@@ -77,7 +76,7 @@ class Calibration:
     original: Original | None = None
     drawn: int = 0
     speed: SpeedOptions | None = None
-    cluster: ShardedCollector | None = None
+    cluster: SampleMap | None = None
 
     def run(
         self,
@@ -332,8 +331,7 @@ class Calibration:
         inputs = tuple(opened.specs)
         first: Batch = {}
         chosen = ChosenSamples(whole=opened.takes_feeds)
-        observe = collect if self.cluster is None else self.cluster.collect
-        statistics = observe(
+        statistics = self._collect(
             graph,
             opened,
             tuple(dict.fromkeys((*inputs, *required))),
@@ -347,10 +345,18 @@ class Calibration:
         runs = FloatRuns(graph, batches, threads=self.options.threads)
         notes = _skipped(opened.skipped)
         if self.cluster is not None:
-            notes += self.cluster.notes
+            notes += tuple(Note(NoteKind.CALIBRATION, "", each) for each in self.cluster.doubts)
         fed, shapes = opened.feeding, opened.usual_shapes
         is_free = opened.has_free_batch
         return _Observed(statistics, inputs, notes, first, fed, shapes, runs, is_free)
+
+    @property
+    def _collect(self) -> Callable[..., Statistics]:
+        if self.cluster is None:
+            return collect
+        from intact.calibrate.shards import collect_on
+
+        return partial(collect_on, self.cluster)
 
     def _open(self, data: DataSource, graph: Graph) -> Samples:
         return open_fed(
@@ -408,25 +414,6 @@ def _heads_of(job: Job) -> Heads | None:
     from intact.flow.heads import Heads  # with much else
 
     return Heads.of(job)
-
-
-def collector_of(options: ClusterOptions) -> AbstractContextManager[ShardedCollector | None]:
-    """Return what observes on the cluster of the options, if they name one.
-
-    Raises:
-        UsageError: There are workers and no cluster.
-        MissingExtraError: Ray is not installed.
-    """
-    if options.cluster is None:
-        if options.workers is not None:
-            raise UsageError(
-                "--workers are those of a cluster, and there is none",
-                remedy="give --cluster local, or --threads instead",
-            )
-        return nullcontext()
-    from intact.calibrate.shards import ShardedCollector
-
-    return ShardedCollector(options.cluster, options.workers)
 
 
 def given_scales(

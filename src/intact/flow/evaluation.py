@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
-from intact.data.batching import Batch
-from intact.data.feeding import Carried
 from intact.data.metric import Metric, OutputRecord
 from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.engines.exact_sums import EXACT
-from intact.engines.session import FloatModel
-from intact.engines.simulate import Simulator
 from intact.errors import DataError, UsageError
 from intact.flow.doubts import PREPROCESSED, doubts_of
+from intact.flow.evaluation_pass import Models, Pass, Scores, run_both
 from intact.flow.evaluation_report import Accuracy, Evaluation, OutputComparison
 from intact.flow.latency import latencies
 from intact.flow.result import Result
-from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph
 from intact.numerics.metrics import (
     AccuracyDifference,
-    ErrorSums,
     accuracy_difference,
     agreement,
     in_top_k,
 )
-from intact.plan.points import has_logarithmic_levels
-from intact.program.lower import lower
 from intact.targets.advice import quantize_for_saturating_pairs
+
+if TYPE_CHECKING:
+    from intact.calibrate.shards import SampleMap
 
 LITTLE_IN_COMMON = 3.0
 """Signal to quantization noise, dB, under which half of an output's power is noise."""
@@ -43,11 +39,6 @@ _NO_FLOAT = (
     "no float figures: without its codes the model that was read computes something else (an "
     "activation that its ranges stand for?), or the data is not preprocessed as it wants"
 )
-
-
-Scores = npt.NDArray[np.float32]
-
-_Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def evaluate_result(
@@ -61,6 +52,7 @@ def evaluate_result(
     top_k: int = 5,
     timed: bool = True,
     scored: Callable[[Scores, npt.NDArray[np.int64]], None] | None = None,
+    cluster: SampleMap | None = None,
 ) -> Evaluation:
     """Run both models over the samples.
 
@@ -77,8 +69,11 @@ def evaluate_result(
         timed: Measure the latency, where the model runs in the runtime that it is deployed to.
         scored: Called with the quantized model's scores, [samples, classes], and the labels, if
             there are any.
+        cluster: Whose workers run both models, with as many threads each; the metric and the
+            latency are computed here. None runs them here.
 
     Raises:
+        ClusterError: The cluster cannot be reached, has other versions, or loses its workers.
         DataError: The data does not fit the model, there are not as many labels as samples, or
             the metric fails.
         UsageError: ``batch`` or ``threads`` is out of range, or the reference has other inputs or
@@ -91,11 +86,21 @@ def evaluate_result(
     size = samples.batch_size(batch)
     graph = result.plan.graph if reference is None else reference
     _refuse_other_ends(graph, result.plan.graph)
-    begin(samples.progress, "loading both models")
-    float_model = FloatModel(graph, threads=threads)
-    runtime, quantized = _runs(result, threads)
-    begin(samples.progress, "evaluating")
-    seen, first = _run_both(float_model, quantized, samples, size, metric)
+    models: Models | None = None
+    doubts: tuple[str, ...] = ()
+    if cluster is None:
+        begin(samples.progress, "loading both models")
+        models = Models(graph, result, threads)
+        runtime = models.runtime
+        begin(samples.progress, "evaluating")
+        seen, first = run_both(models, samples, size, keeps_outputs=metric is not None)
+    else:
+        from intact.flow.sharded_evaluation import EvaluationJob, run_both_on
+
+        begin(samples.progress, "evaluating on the cluster")
+        job = EvaluationJob(result, reference, size, metric is not None)
+        seen, first, runtime = run_both_on(cluster, job, samples, threads=threads)
+        doubts = cluster.doubts
     scores = seen.scores()
     labels = _class_labels(samples, seen, scores, is_optional=metric is not None)
     if scored is not None and labels is not None and scores is not None:
@@ -120,7 +125,7 @@ def evaluate_result(
         skipped=samples.skipped,
         codes=samples.codes,
         why_no_labels=samples.why_no_labels,
-        warnings=_warnings(scores, labels, error),
+        warnings=(*_warnings(scores, labels, error), *doubts),
         float_is_trained=reference is None and bool(result.plan.provenance.trained),
         remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
     )
@@ -129,7 +134,8 @@ def evaluate_result(
         evaluation.why_no_latency = f"it is deployed as {name}, and was run by the {runtime}"
     elif timed:  # run by what it is deployed to
         begin(samples.progress, "timing both models")
-        found = latencies(lambda: float_model.run(first), lambda: quantized(first))
+        both = models or Models(graph, result, threads)
+        found = latencies(lambda: both.in_float.run(first), lambda: both.quantized(first))
         evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio
         evaluation.latency_runs = found.runs
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
@@ -147,25 +153,6 @@ def _refuse_other_ends(reference: Graph, graph: Graph) -> None:
                 f"{', '.join(sorted(own))}",
                 remedy="give the model that was quantized",
             )
-
-
-def _run_both(
-    float_model: FloatModel,
-    quantized: Callable[[Batch], _Arrays],
-    samples: Samples,
-    size: int,
-    metric: Metric | None,
-) -> tuple[_Pass, Batch]:
-    """Run both models over the samples; return what was seen, and the first batch."""
-    seen = _Pass.of(float_model.outputs, metric)
-    first: Batch = {}
-    carried = Carried(samples.feeding.states, samples.specs)  # of the quantized model itself
-    for feeds, count in samples.batches(size):
-        first = first or feeds
-        found = quantized(carried.into(feeds))
-        carried.keep(found)
-        seen.add(float_model.run(feeds), found, size, count)
-    return seen, first
 
 
 def _warnings(
@@ -202,93 +189,6 @@ def _without_float(found: Evaluation) -> Evaluation:
     )
 
 
-_Run: TypeAlias = Callable[[Batch], _Arrays]
-
-
-def _runs(result: Result, threads: int) -> tuple[str, _Run]:
-    """Choose what runs the quantized model: the file itself, else what computes the same."""
-    if next(iter(result.exports)) == ONNX_QDQ:
-        return _deployed(result, threads)
-    if has_logarithmic_levels(result.plan):
-        return _simulated(result, threads)
-    return _integers(result, threads)
-
-
-def _simulated(result: Result, threads: int) -> tuple[str, _Run]:
-    """Quantized values in float32, for levels that no integer arithmetic computes with."""
-    simulator = Simulator(result.plan, threads=threads)
-    return f"simulation for {result.plan.target.name}", lambda feeds: simulator.run(feeds)[0]
-
-
-def _deployed(result: Result, threads: int) -> tuple[str, _Run]:
-    """The written ONNX model in ONNX Runtime, computing as the target describes."""
-    exact = not result.plan.target.saturates_pairs
-    runtime = QdqRuntime(result.exported.model, threads=threads, exact=exact)
-    return runtime.name, lambda feeds: runtime.run(feeds)[0]
-
-
-def _integers(result: Result, threads: int) -> tuple[str, _Run]:
-    """What the target computes, for a runtime that is not here or does not show its integers."""
-    from intact.engines.integer import IntegerEngine  # compiled code, slow to load
-
-    engine = IntegerEngine(lower(result.plan), threads=threads)
-    return f"integer engine for {result.plan.target.name}", lambda feeds: engine.run(feeds).outputs
-
-
-@dataclass
-class _Pass:
-    """What a pass over the samples leaves of the outputs of both models, (float, quantized).
-
-    Attributes:
-        output: Name of the output that is scored.
-        errors: By output.
-        records: Two, if there is a metric.
-        pairs: The scored output, batch by batch; empty once it has no classes. Anything else may
-            be as large as the samples, and is not kept.
-        shape: Of the scored output in the last batch.
-        samples: How many there were.
-    """
-
-    output: str
-    errors: dict[str, ErrorSums]
-    records: tuple[OutputRecord, ...]
-    pairs: list[tuple[Scores, Scores]] = field(default_factory=list)
-    shape: tuple[int, ...] = ()
-    samples: int = 0
-    _has_classes: bool = True
-
-    @staticmethod
-    def of(outputs: Sequence[str], metric: Metric | None) -> _Pass:
-        errors = {name: ErrorSums() for name in outputs}
-        records = () if metric is None else (OutputRecord(), OutputRecord())
-        return _Pass(outputs[0], errors, records)
-
-    def add(self, want: _Arrays, have: _Arrays, size: int, count: int) -> None:
-        """Add what both models gave for a batch of ``size`` samples, ``count`` of them real."""
-        self.samples += count
-        first, second = want[self.output], have[self.output]
-        classes = self.shape[1:] if self.pairs else first.shape[1:]
-        self._has_classes &= (
-            first.shape == second.shape == (size, *classes) and len(classes) == 1 < classes[0]
-        )
-        self.shape = first.shape
-        if self._has_classes:
-            self.pairs.append((first[:count], second[:count]))
-        else:
-            self.pairs.clear()
-        for name, sums in self.errors.items():
-            sums.add(*(_real(arrays[name], size, count) for arrays in (want, have)))
-        for record, arrays in zip(self.records, (want, have), strict=False):
-            record.add(arrays, size, count)
-
-    def scores(self) -> tuple[Scores, Scores] | None:
-        """Return the scored output, [samples, classes]; None if it has no classes."""
-        if not self.pairs:
-            return None
-        want, have = zip(*self.pairs, strict=True)
-        return np.concatenate(want), np.concatenate(have)
-
-
 def _figures(
     metric: Metric, records: Sequence[OutputRecord], samples: Samples
 ) -> dict[str, tuple[float, float]]:
@@ -303,14 +203,8 @@ def _figures(
     return {name: (figure, after[name]) for name, figure in before.items()}
 
 
-def _real(output: Scores, size: int, count: int) -> Scores:
-    """Return an output's real samples; one that has no sample axis as a single row."""
-    has_samples = output.ndim > 0 and output.shape[0] == size
-    return output[:count] if has_samples else output.reshape(1, -1)
-
-
 def _class_labels(
-    samples: Samples, seen: _Pass, scores: tuple[Scores, Scores] | None, *, is_optional: bool
+    samples: Samples, seen: Pass, scores: tuple[Scores, Scores] | None, *, is_optional: bool
 ) -> npt.NDArray[np.int64] | None:
     """Return the labels, [N], if there are any and they are classes of the scored output.
 
@@ -345,7 +239,7 @@ def _check_names(samples: Samples, scores: tuple[Scores, Scores] | None) -> None
 
 def _check_classes(
     source: str,
-    seen: _Pass,
+    seen: Pass,
     scores: tuple[Scores, Scores] | None,
     labels: npt.NDArray[np.int64],
 ) -> None:

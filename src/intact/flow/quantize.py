@@ -13,13 +13,14 @@ from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.errors import ModelError, UsageError
-from intact.flow.calibration import Calibration, collector_of, given_scales
+from intact.flow.calibration import Calibration, given_scales
 from intact.flow.first_run import run_once
 from intact.flow.improvement import chosen
 from intact.flow.job import Deployment, Job, Keeping
 from intact.flow.recipes import overrides_of, preprocess_of, recipe_of, target_named
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result, Results, check_output, save_several
+from intact.flow.samples import cluster_of
 from intact.flow.shapes import shaped
 from intact.flow.sources import (
     FloatSource,
@@ -113,7 +114,7 @@ def results_for(
         described = _not_in_place(described)
     names = _distinct_names(described)
     _refuse_wrong(options)
-    cluster = collector_of(options)
+    cluster = cluster_of(options)
     ready = _ready(options, described, refusals)
     if not ready:
         return {}
@@ -170,8 +171,8 @@ def results_for(
     compared = original_of(options.model, threads=options.threads)
     count = 0 if drawn is None else drawn.count
     speed = options if options.fastest else None
-    with cluster as collector:
-        calibration = Calibration(options, preprocess, compared, count, speed, collector)
+    with cluster as mapped:
+        calibration = Calibration(options, preprocess, compared, count, speed, mapped)
         results = {
             result.plan.target.name: result
             for result in calibration.run(jobs, models.data, given, refusals)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -31,6 +31,9 @@ from intact.plan import QuantizedGraph
 from intact.program.lower import lower
 from intact.targets import Target
 
+if TYPE_CHECKING:
+    from intact.calibrate.shards import SampleMap
+
 _Verify: TypeAlias = Callable[[Deployed, Iterable[Batch]], Verification]
 
 _BATCH = 16
@@ -48,12 +51,14 @@ class Subject:
         exports: What was deployed, by format.
         preprocess: What was done to the samples of the calibration.
         result: Where it came from; None for a file of others.
+        file: That file; None for a result.
     """
 
     plan: QuantizedGraph
     exports: Mapping[str, Exported]
     preprocess: Preprocess = field(default_factory=Preprocess)
     result: Result | None = None
+    file: Path | None = None
 
     @staticmethod
     def of_result(result: Result) -> Subject:
@@ -71,7 +76,7 @@ class Subject:
         found = model_reader(path)
         if found is not None and found[1].deployed is not None:
             plan, exported = found[1].deployed(path, target)
-            return Subject(plan, {found[0]: exported})
+            return Subject(plan, {found[0]: exported}, file=path)
         raise UsageError(f"{path}: no model file that can be verified", remedy="give a result")
 
     @property
@@ -87,9 +92,13 @@ class Subject:
         return evenly_drawn_samples(self.plan, count)
 
 
-def batches_of(samples: Samples, graph: Graph, place: str = "") -> Iterator[Batch]:
-    """Yield samples as the verifications take them: as many at once as memory is meant for."""
-    size = samples.batch_size(max(1, min(_BATCH, _VALUES // max(1, values_of(graph)))))
+def batch_size_of(samples: Samples, graph: Graph) -> int:
+    """Return how many samples are compared at once: as many as memory is meant for."""
+    return samples.batch_size(max(1, min(_BATCH, _VALUES // max(1, values_of(graph)))))
+
+
+def batches_of(samples: Samples, size: int, place: str = "") -> Iterator[Batch]:
+    """Yield samples as the verifications take them, so many at once."""
     whole = samples.fixed_batch is not None  # such a model cannot run fewer
     begin(samples.progress, f"reading samples{place}")
     for number, (batch, count) in enumerate(samples.batches(size)):
@@ -124,6 +133,7 @@ def compare(
     deployed: str | None = None,
     threads: int = 0,
     place: str = "",
+    cluster: SampleMap | None = None,
 ) -> Verification:
     """Compare what was deployed, in the runtime that fits its format, with its plan.
 
@@ -134,19 +144,30 @@ def compare(
         deployed: Which format, if there are several; None takes the first that can be run.
         threads: Threads of the runtime; 0 takes all cores.
         place: Stands behind the name of each phase.
+        cluster: Whose workers compare, each with so many threads; None does it here.
 
     Raises:
+        ClusterError: The cluster cannot be reached, has other versions, or loses its workers; or
+            these are not alike.
         UsageError: There is no such format or kernel, or the format has no kernels to choose.
         IntactError: The runtime refuses the model, or is not installed.
     """
-    feeds = batches_of(samples, subject.plan.graph, place)
+    size = batch_size_of(samples, subject.plan.graph)
     if subject.result is None and deployed is not None:
         raise UsageError("--format is for a result, this is one file", remedy="leave it out")
-    name, run = _chosen(subject.exports, deployed)
+    name, run = chosen_format(subject.exports, deployed)
     if kernels is not None and not FORMATS[name].kernels:
         raise UsageError(f"--kernels is for a .tflite, this is {name}", remedy="leave it out")
-    begin(samples.progress, f"loading in the runtime{place}")
-    found = run(Deployed(subject.plan, subject.exports[name], kernels, threads), feeds)
+    if cluster is None:
+        begin(samples.progress, f"loading in the runtime{place}")
+        model = Deployed(subject.plan, subject.exports[name], kernels, threads)
+        found = run(model, batches_of(samples, size, place))
+    else:
+        from intact.flow.sharded_verification import VerificationJob, compare_on
+
+        begin(samples.progress, f"comparing on the cluster{place}")
+        job = VerificationJob(subject, name, kernels, size)
+        found = compare_on(cluster, job, samples, threads=threads)
     if subject.result is not None:
         found.format = name
     if samples.takes_feeds:  # formats see batches, whose lengths say nothing here
@@ -174,7 +195,12 @@ def takes_kernels(name: str) -> bool:
     return bool(FORMATS[name].kernels)
 
 
-def _chosen(exports: Mapping[str, Exported], deployed: str | None) -> tuple[str, _Verify]:
+def chosen_format(exports: Mapping[str, Exported], deployed: str | None) -> tuple[str, _Verify]:
+    """Return a format by its name, or the first that can be run, and what verifies it.
+
+    Raises:
+        UsageError: There is none of that name, or nothing to run in it.
+    """
     by_case = {name.lower(): name for name in exports}
     if deployed is None:
         deployed = next(iter((*runnable(exports), *exports)))
@@ -214,7 +240,7 @@ def compare_observed(
     else:
         dump = {key: np.asarray(array) for key, array in observed.items()}
     dump = by_own_name(name, plan.graph.aliases, dump)
-    batches = list(batches_of(samples, plan.graph))
+    batches = list(batches_of(samples, batch_size_of(samples, plan.graph)))
     if samples.takes_feeds and len(batches) > 1:
         raise DataError(
             f"{name}: recorded tensors are of one run, and there are {len(batches)} samples of one "

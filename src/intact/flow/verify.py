@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from intact.data.progress import begin
 from intact.data.stream import AGAIN, Samples
-from intact.errors import DataError, IntactError, UsageError
+from intact.errors import ClusterError, DataError, IntactError, UsageError
 from intact.flow.execution import in_numbers
 from intact.flow.preprocessing import steps_for
 from intact.flow.result import Result, results_in
-from intact.flow.samples import open_fed
+from intact.flow.samples import cluster_of, open_fed
 from intact.flow.sources import default_target, load_result, names_deployed, target_of
 from intact.flow.verification import (
     Subject,
@@ -27,6 +27,7 @@ from intact.formats.registry import runnable
 from intact.recipe.reports import VerifyAllOptions, VerifyOptions
 
 if TYPE_CHECKING:
+    from intact.calibrate.shards import SampleMap
     from intact.recipe.groups import TargetSource
 
 _SAMPLES = 64
@@ -43,6 +44,11 @@ def verify(options: VerifyOptions) -> Verification:
         raise UsageError(
             "--observed needs the inputs of the device", remedy="give them with --data"
         )
+    if observed is not None and options.cluster is not None:
+        raise UsageError(
+            "--observed compares what was recorded, on this machine", remedy="leave out --cluster"
+        )
+    mapped = cluster_of(options)
     begin(options.progress, "reading the result")
     subject = _subject(options.result, options.target)
     samples = _SAMPLES if options.samples is None and observed is None else options.samples
@@ -51,13 +57,15 @@ def verify(options: VerifyOptions) -> Verification:
     if observed is not None:
         begin(options.progress, "comparing")
         return compare_observed(subject.plan, opened, observed, threads=options.threads)
-    return compare(
-        subject,
-        opened,
-        kernels=options.kernels,
-        deployed=options.deployed,
-        threads=options.threads,
-    )
+    with mapped as cluster:
+        return compare(
+            subject,
+            opened,
+            kernels=options.kernels,
+            deployed=options.deployed,
+            threads=options.threads,
+            cluster=cluster,
+        )
 
 
 def verify_all(options: VerifyAllOptions) -> list[Verification]:
@@ -66,6 +74,11 @@ def verify_all(options: VerifyAllOptions) -> list[Verification]:
     Raises:
         IntactError: A folder or the data is wrong, or nothing in it can be run.
     """
+    with cluster_of(options) as cluster:
+        return _verify_all(options, cluster)
+
+
+def _verify_all(options: VerifyAllOptions, cluster: SampleMap | None) -> list[Verification]:
     kernels = options.kernels
     samples = _SAMPLES if options.samples is None else options.samples
     begin(options.progress, "reading the result")
@@ -105,10 +118,12 @@ def verify_all(options: VerifyAllOptions) -> list[Verification]:
                     deployed=name,
                     threads=options.threads,
                     place=place,
+                    cluster=cluster,
                 )
             )
         except IntactError as error:
-            if isinstance(error, UsageError) or not (inside or len(rows) > 1):
+            is_common = isinstance(error, UsageError | ClusterError)
+            if is_common or not (inside or len(rows) > 1):
                 raise
             errors.append(error)
             found.append(not_compared(subject.plan.target.name, str(error), name))

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import DataError
+from intact.numerics.exact_sum import ExactSum
 
 FloatArray = npt.NDArray[np.floating[Any]]
 
@@ -56,14 +57,31 @@ def cosine(reference: FloatArray, actual: FloatArray) -> float:
     return min(max(float(first @ second) / lengths, -1.0), 1.0)
 
 
+class SavedSums(NamedTuple):
+    """What `ErrorSums` holds, as plain values that can be sent."""
+
+    exact: tuple[bytes, ...]
+    """The saved form of each exact sum."""
+    beyond: tuple[float, ...]
+    """What was added to each that is not finite."""
+    elements: int
+    """How many numbers were compared."""
+    comparable: bool
+    """Whether all pieces were."""
+
+
 class ErrorSums:
     """SQNR and cosine of two results that arrive piece by piece, without keeping them.
 
-    The sums are taken in float64, so that float32 pieces of any size neither overflow nor vanish.
+    The sums of a piece are taken in float64, so that float32 pieces of any size neither overflow
+    nor vanish, and those of all pieces exactly: the order of pieces, and who summed which, have no
+    effect.
     """
 
     def __init__(self) -> None:
-        self._reference, self._actual, self._product, self._noise = 0.0, 0.0, 0.0, 0.0
+        # reference, actual, product, noise
+        self._exact = tuple(ExactSum() for _ in range(4))
+        self._beyond = [0.0] * 4
         self._comparable, self._elements = True, 0
 
     def add(self, reference: FloatArray, actual: FloatArray) -> None:
@@ -73,29 +91,63 @@ class ErrorSums:
         self._comparable &= numbers and first.shape == second.shape
         if not self._comparable:
             return
-        first, second = first.astype(np.float64).ravel(), second.astype(np.float64).ravel()
         self._elements += first.size
-        self._reference += float(first @ first)
-        self._actual += float(second @ second)
-        self._product += float(first @ second)
-        self._noise += float(np.sum((first - second) ** 2))
+        piece = ChannelErrorSums()
+        piece.add(first, second)
+        for place, value in enumerate(piece.sums):
+            if math.isfinite(value):
+                self._exact[place].add(value)
+            else:
+                self._beyond[place] += value
+
+    def join(self, more: ErrorSums) -> None:
+        """Add what was summed of other pieces."""
+        self._comparable &= more._comparable
+        self._elements += more._elements
+        for own, other in zip(self._exact, more._exact, strict=True):
+            own.merge(other)
+        self._beyond = [a + b for a, b in zip(self._beyond, more._beyond, strict=True)]
+
+    def saved(self) -> SavedSums:
+        """Return the sums as plain values."""
+        exact = tuple(each.to_array().tobytes() for each in self._exact)
+        return SavedSums(exact, tuple(self._beyond), self._elements, self._comparable)
+
+    @classmethod
+    def of(cls, saved: SavedSums) -> ErrorSums:
+        """Return the sums that `saved` gave.
+
+        Raises:
+            CalibrationError: They are damaged.
+        """
+        found = cls()
+        words = (np.frombuffer(each, np.int64) for each in saved.exact)
+        found._exact = tuple(ExactSum.from_array(each) for each in words)
+        found._beyond = list(saved.beyond)
+        found._elements, found._comparable = saved.elements, saved.comparable
+        return found
+
+    def _sums(self) -> list[float]:
+        return [e.value() + b for e, b in zip(self._exact, self._beyond, strict=True)]
 
     @property
     def sqnr_db(self) -> float:
         """As :func:`sqnr_db` of the whole; NaN where that cannot be said."""
         if not self._comparable or not self._elements:
             return math.nan
-        return decibels(self._reference, self._noise)
+        reference, _, _, noise = self._sums()
+        return decibels(reference, noise)
 
     @property
     def cosine(self) -> float:
         """As :func:`cosine` of the whole; NaN where that cannot be said."""
         if not self._comparable or not self._elements:
             return math.nan
-        if 0.0 in (self._reference, self._actual):
-            return 1.0 if self._reference == self._actual else 0.0
-        lengths = math.sqrt(self._reference) * math.sqrt(self._actual)
-        return min(max(self._product / lengths, -1.0), 1.0)
+        reference, actual, product, _ = self._sums()
+        if 0.0 in (reference, actual):
+            return 1.0 if reference == actual else 0.0
+        lengths = math.sqrt(reference) * math.sqrt(actual)
+        return min(max(product / lengths, -1.0), 1.0)
 
 
 def top_k(scores: FloatArray, labels: npt.NDArray[np.integer[Any]], k: int = 1) -> float:
@@ -306,6 +358,12 @@ class ChannelErrorSums:
     def elements(self) -> int:
         """The number of elements of either tensor."""
         return self._elements
+
+    @property
+    def sums(self) -> tuple[float, float, float, float]:
+        """The sums of all channels: squares of both, products, squared differences."""
+        reference, actual, both, noise = self._sums.sum(axis=1).tolist()
+        return reference, actual, both, noise
 
     @property
     def signal(self) -> float:

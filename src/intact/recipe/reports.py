@@ -14,6 +14,7 @@ from intact.recipe.groups import (
     RESULT,
     RUNNABLE,
     SAMPLES,
+    ClusterOptions,
     ComparisonOptions,
     GraphOptions,
     LabelOptions,
@@ -64,7 +65,7 @@ class InspectCommand(TerminalOptions, InspectOptions):
     """The command `inspect`."""
 
 
-class EvaluateOptions(LabelOptions, ComparisonOptions):
+class EvaluateOptions(LabelOptions, ClusterOptions, ComparisonOptions):
     """The options of `evaluate`."""
 
     result: Any = required(RESULT, "A folder that intact wrote.", in_python="A result will do too.")
@@ -376,7 +377,7 @@ class RunCommand(TerminalOptions, RunOptions):
     )
 
 
-class VerifyAllOptions(LabelOptions, ComparisonOptions):
+class VerifyAllOptions(LabelOptions, ClusterOptions, ComparisonOptions):
     """The options of `verify_all`."""
 
     section: ClassVar[str] = "What is compared"

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from PIL import Image
 
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.collect import collect
-from intact.calibrate.shards import ShardedCollector, collector
+from intact.calibrate.shards import SampleMap, collect_on, sample_map
 from intact.calibrate.shards.messages import Seen
 from intact.calibrate.shards.worker import open_counter
 from intact.calibrate.statistics import Statistics
@@ -72,7 +73,7 @@ class Inline:
 @pytest.fixture(autouse=True)
 def inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Inline, "_folder", tmp_path / "job", raising=False)
-    monkeypatch.setattr(collector, "ShardMap", Inline)
+    monkeypatch.setattr(sample_map, "ShardMap", Inline)
     monkeypatch.setattr("intact.cluster.Connection.open", lambda _: None)
 
 
@@ -108,8 +109,8 @@ def everything(
 
 def same(graph: Graph, opened: Callable[[], Samples], **how: Any) -> Everything:
     """Check that a cluster leaves what one machine does; return it."""
-    with ShardedCollector("local", 2) as cluster:
-        sharded = everything(cluster.collect, graph, opened(), **how)
+    with SampleMap("local", 2) as cluster:
+        sharded = everything(partial(collect_on, cluster), graph, opened(), **how)
     assert sharded == everything(collect, graph, opened(), **how)
     return sharded
 
@@ -138,20 +139,20 @@ def test_a_bad_image_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     folder = images(tmp_path / "images", 12, bad=[5])
     monkeypatch.setattr(Seen, "of", lambda *_: None)
     with (
-        ShardedCollector("local", 2) as cluster,
+        SampleMap("local", 2) as cluster,
         pytest.raises(DataError, match=r"images/2/005\.png: .*skip_bad"),
     ):
-        everything(cluster.collect, graph, open_samples(folder, graph))
+        everything(partial(collect_on, cluster), graph, open_samples(folder, graph))
 
 
 def test_no_image_can_be_used(tmp_path: Path) -> None:
     graph = normalize(residual_net())
     folder = images(tmp_path / "images", 70, bad=range(70))
     with (
-        ShardedCollector("local", 2) as cluster,
+        SampleMap("local", 2) as cluster,
         pytest.raises(DataError, match="none of 70 images can be used; the first: 0/000"),
     ):
-        everything(cluster.collect, graph, open_samples(folder, graph, skip_bad=True))
+        everything(partial(collect_on, cluster), graph, open_samples(folder, graph, skip_bad=True))
 
 
 def fixed_batch() -> onnx.ModelProto:
@@ -214,13 +215,13 @@ def test_inputs_without_a_batch() -> None:
 
 def test_what_cannot_be_cut_into_shards() -> None:
     graph = normalize(depthwise_net())
-    with ShardedCollector("local") as cluster:
+    with SampleMap("local") as cluster:
         once = open_samples(generated(), graph)
         with pytest.raises(UsageError, match="data: an iterator cannot be cut into shards"):
-            everything(cluster.collect, graph, once)
+            everything(partial(collect_on, cluster), graph, once)
         ordered = open_samples(ROWS, graph, feeding=Feeding(states={"logits": "image"}))
         with pytest.raises(UsageError, match="samples with states are a sequence"):
-            everything(cluster.collect, graph, ordered)
+            everything(partial(collect_on, cluster), graph, ordered)
 
 
 def test_statistics_of_other_tensors_are_not_merged() -> None:

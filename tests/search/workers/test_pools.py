@@ -206,7 +206,7 @@ def test_saved_files_travel_with_their_folders(tmp_path: Path) -> None:
     source = tmp_path / "a"
     source.mkdir()
     FakeTrialData(factor=2.5).save(source)
-    with unpacked(packed(source)) as copy:
+    with unpacked(packed(source), "0123abcd") as copy:
         assert open_fake(copy, 1).float_score == 2.5 / 3
         assert packed(copy) == packed(source)
     assert not copy.exists()

@@ -1,7 +1,8 @@
-"""Statistics from the workers of a cluster: shards of samples, counted apart and merged exactly."""
+"""Samples in shards on the workers of a cluster, and ``collect`` by them."""
 
 from __future__ import annotations
 
-from intact.calibrate.shards.collector import ShardedCollector
+from intact.calibrate.shards.collector import collect_on
+from intact.calibrate.shards.sample_map import SampleMap
 
-__all__ = ["ShardedCollector"]
+__all__ = ["SampleMap", "collect_on"]

@@ -52,14 +52,11 @@ class Seen(msgspec.Struct, frozen=True):
             return None
 
 
-class Job(msgspec.Struct, frozen=True):
-    """What a worker counts, beside the model.
+class Source(msgspec.Struct, frozen=True):
+    """What a worker must know of samples to read a shard of them.
 
     Attributes:
-        source: Name of the data for messages.
-        tensors: Names of the values to observe.
-        raise_limits: How far the limits of files are raised.
-        max_memory: Of one worker, as in `intact.calibrate.collect`.
+        name: Of the data, for messages.
         mask: Name of the mask.
         no_batch: Inputs that have no axis for samples.
         folder: Of the images, an absolute path.
@@ -68,16 +65,29 @@ class Job(msgspec.Struct, frozen=True):
         skip_bad: Whether images that cannot be read are left out.
     """
 
-    source: str
-    tensors: tuple[str, ...]
-    raise_limits: int = 1
-    max_memory: int | None = None
+    name: str
     mask: str | None = None
     no_batch: tuple[str, ...] = ()
     folder: str = ""
     seen: tuple[Seen, ...] = ()
     preprocess: bytes = b""
     skip_bad: bool = False
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What a worker counts, beside the model.
+
+    Attributes:
+        source: Of the samples.
+        tensors: Names of the values to observe.
+        raise_limits: How far the limits of files are raised.
+        max_memory: Of one worker, as in `intact.calibrate.collect`.
+    """
+
+    source: Source
+    tensors: tuple[str, ...]
+    raise_limits: int = 1
+    max_memory: int | None = None
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -136,6 +146,13 @@ class Images(msgspec.Struct, tag=True, frozen=True):
 
 
 Shard: TypeAlias = Batches | Images
+
+
+class Numbered(msgspec.Struct, frozen=True):
+    """A shard and its place in the order of the samples."""
+
+    number: int
+    shard: Shard
 
 
 class Counted(msgspec.Struct, frozen=True):

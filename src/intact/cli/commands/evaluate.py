@@ -97,6 +97,10 @@ def _compare_layers(given: Given[EvaluateCommand]) -> None:
             f"{name} compares layers: --metric and --labels are for outputs",
             remedy="leave these out",
         )
+    if options.cluster is not None or options.workers is not None:
+        raise UsageError(
+            f"{name} runs some samples on this machine", remedy="leave out --cluster and --workers"
+        )
     arguments = given.of(LayerOptions)
     found: QuantLoss | GraphStatistic
     with shown("comparing layers", quiet=options.as_json, at_most=options.samples) as progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import mmap
 import stat
@@ -88,8 +89,8 @@ def require_pillow() -> None:
         log.addHandler(logging.NullHandler())
 
 
-def decode(source: Path | Image, *, gray: bool) -> Image:
-    """Decode a file, or an image of Pillow, to mode L or RGB, rotated by its EXIF orientation.
+def decode(source: Path | bytes | Image, *, gray: bool) -> Image:
+    """Decode a file, its content or an image of Pillow to mode L or RGB, upright by its EXIF.
 
     Colours are converted to grey by ITU-R BT.601 (0.299 R + 0.587 G + 0.114 B). Transparency is
     dropped, 16 bits keep their upper byte, CMYK is converted without a colour profile, and only the
@@ -104,7 +105,7 @@ def decode(source: Path | Image, *, gray: bool) -> Image:
     opened: AbstractContextManager[Image.Image]
     try:
         # An image of the caller's stays open.
-        opened = _opened(source) if isinstance(source, Path) else nullcontext(source)
+        opened = _opened(source) if isinstance(source, Path | bytes) else nullcontext(source)
         with opened as image:
             pixels = image.width * image.height
             if pixels > LARGEST_IMAGE:
@@ -127,19 +128,24 @@ def decode(source: Path | Image, *, gray: bool) -> Image:
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Image]:
-    """Open a file; nothing is decoded yet."""
+def _opened(source: Path | bytes) -> Iterator[Image]:
+    """Open a file, or its content; nothing is decoded yet."""
     from PIL import Image
 
-    about = path.stat()
-    if not stat.S_ISREG(about.st_mode):
-        raise BadImageError("not a file")
-    if not about.st_size:
+    if isinstance(source, bytes):
+        size = len(source)
+    else:
+        about = source.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise BadImageError("not a file")
+        size = about.st_size
+    if not size:
         raise BadImageError("not an image: the file is empty")
-    if about.st_size > _LARGEST_FILE:
+    if size > _LARGEST_FILE:
         raise BadImageError(f"larger than {_LARGEST_FILE >> 20} MiB")
     # Memory-mapped: otherwise Pillow would allocate as much as a false size in the file.
-    with _pages(path) as pages, Image.open(pages, formats=_FORMATS) as image:
+    held = io.BytesIO(source) if isinstance(source, bytes) else _pages(source)
+    with held as pages, Image.open(pages, formats=_FORMATS) as image:
         yield image
 
 

@@ -250,7 +250,7 @@ class ImageFolder:
                     break
         return _Made(takes.finished(canvas[: len(positions)]), positions, bad)
 
-    def _source(self, file: str | Path | Image) -> Path | Image:
+    def _source(self, file: str | Path | Image) -> Path | Image | bytes:
         return file if is_picture(file) else self.folder / str(file)
 
 

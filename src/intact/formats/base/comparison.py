@@ -129,7 +129,7 @@ class LayerComparison:
     operation: str = ""
     values: int = 0
     mismatches: int = 0
-    largest: float = 0
+    largest: int | float = 0  # of codes an integer, when it was sent too
     layout: str = ""
 
     @property
@@ -157,6 +157,12 @@ class LayerComparison:
         self.mismatches += count
         self.largest = max(self.largest, largest)
 
+    def join(self, more: LayerComparison) -> None:
+        """Add what was compared of further samples."""
+        self.values += more.values
+        self.mismatches += more.mismatches
+        self.largest = max(self.largest, more.largest)
+
 
 @dataclass
 class OutputComparison:
@@ -173,8 +179,24 @@ class OutputComparison:
     name: str
     values: int = 0
     mismatches: int = 0
-    largest: float = 0
+    largest: int | float = 0
     sqnr_db: float = math.inf
+
+    def __post_init__(self) -> None:
+        """Begin the sums that the SQNR is made of; they are no field, which would be shown."""
+        self.sums = ErrorSums()
+
+    def join(self, more: OutputComparison) -> None:
+        """Add what was compared of further samples."""
+        self.values += more.values
+        self.mismatches += more.mismatches
+        self.largest = max(self.largest, more.largest)
+        self.sums.join(more.sums)
+        self.sum_up()
+
+    def sum_up(self) -> None:
+        """Compute the SQNR."""
+        self.sqnr_db = self.sums.sqnr_db if self.mismatches else math.inf
 
 
 @dataclass
@@ -194,6 +216,11 @@ class Classes:
         self.deployed += _best(deployed)
         self.expected += _best(expected)
 
+    def join(self, more: Classes) -> None:
+        """Add the decisions for further samples."""
+        self.deployed += more.deployed
+        self.expected += more.expected
+
 
 def _best(scores: npt.NDArray[Any]) -> list[int]:
     return [int(best) for best in scores.reshape(len(scores), -1).argmax(axis=1)]
@@ -209,7 +236,7 @@ class OutputComparer:
     """Collects the comparison of each output over batches."""
 
     def __init__(self) -> None:
-        self._found: dict[str, tuple[OutputComparison, ErrorSums]] = {}
+        self._found: dict[str, OutputComparison] = {}
         self._classes: Classes | None = None
 
     def add(
@@ -232,8 +259,7 @@ class OutputComparer:
         """
         if not self._found and has_classes(deployed):
             self._classes = Classes()
-        new = OutputComparison(name), ErrorSums()
-        found, sums = self._found.setdefault(name, new)
+        found = self._found.setdefault(name, OutputComparison(name))
         if deployed.shape != expected.shape:
             raise DataError(
                 f"output {name!r}: the deployed model gives {list(deployed.shape)}, "
@@ -247,14 +273,15 @@ class OutputComparer:
         found.mismatches += count
         found.largest = max(found.largest, largest)
         if tensor is None:
-            sums.add(deployed, expected)
+            found.sums.add(deployed, expected)
         else:
-            sums.add(in_numbers(deployed, tensor), in_numbers(expected, tensor))
-        found.sqnr_db = sums.sqnr_db if found.mismatches else math.inf
+            found.sums.add(in_numbers(deployed, tensor), in_numbers(expected, tensor))
 
     def found(self) -> list[OutputComparison]:
         """Return them in the order in which they came."""
-        return [comparison for comparison, _ in self._found.values()]
+        for each in self._found.values():
+            each.sum_up()
+        return list(self._found.values())
 
     def classes(self) -> Classes | None:
         """The classes that the first output decides, if it does."""

@@ -37,6 +37,13 @@ class OverflowReport:
     largest: int
     limit: int
 
+    def join(self, more: OverflowReport) -> None:
+        """Add what was counted in further runs."""
+        self.overflows += more.overflows
+        self.sums += more.sums
+        self.largest = max(self.largest, more.largest)
+        self.limit = max(self.limit, more.limit)
+
 
 @dataclass
 class Verification:
@@ -61,7 +68,8 @@ class Verification:
         ends: How many quantized tensor ends the plan has: places where numbers become codes, of
             activations; those that only move codes count where they are compared.
         ends_compared: How many of these were compared, each alone.
-        overflows: Steps of which sums left the accumulator.
+        overflows: Steps of which sums left the accumulator, worst first. It is made with all steps,
+            which `counted` keeps.
         format: What was deployed, by the name of its format; "" for files of others.
         classes: What the models decide for each sample; None where the first output has no
             classes.
@@ -131,7 +139,45 @@ class Verification:
         return Figures(repr(self), headings, rows, lines).to_html()
 
     def __post_init__(self) -> None:
-        """Count in how many decisions both sides agree."""
+        """Leave out steps of which no sums left the accumulator, and count agreement."""
+        self.counted = self.overflows  # no field, which would be shown
+        self._sum_up()
+
+    def join(self, more: Verification) -> None:
+        """Add what was found for further samples, behind these.
+
+        Both are of one plan and runtime, before `count` and `score`.
+        """
+        self.samples += more.samples
+        for own, others in (
+            (self.layers, more.layers),
+            (self.end_to_end, more.end_to_end),
+            (self.simulation, more.simulation),
+        ):
+            for layer, other in zip(own, others, strict=True):
+                layer.join(other)
+        for output, another in zip(self.summed, more.summed, strict=True):
+            output.join(another)
+        self.outputs_sqnr_db = sqnr_by_name(self.outputs)
+        for step, its in zip(self.counted, more.counted, strict=True):
+            step.join(its)
+        if self.classes is not None and more.classes is not None:
+            self.classes.join(more.classes)
+        self._sum_up()
+
+    def with_all_steps(self) -> Verification:
+        """Return it with all steps in ``overflows``, as it is made: to be sent."""
+        self.overflows = self.counted
+        return self
+
+    @property
+    def summed(self) -> list[OutputComparison]:
+        """All outputs that have sums."""
+        return [*self.outputs, *([] if self.processor is None else self.processor.outputs)]
+
+    def _sum_up(self) -> None:
+        overflowed = [each for each in self.counted if each.overflows]
+        self.overflows = sorted(overflowed, key=lambda each: -each.overflows)
         if self.classes is not None and self.classes.deployed:
             same = np.equal(self.classes.deployed, self.classes.expected)
             self.agreement = 100.0 * float(same.mean())
@@ -170,14 +216,12 @@ class Verification:
 
 
 def overflow_reports(*engines: IntegerEngine) -> list[OverflowReport]:
-    """Return the steps whose sums left the accumulator, worst first."""
-    found = [
+    """Return what was counted of each step's sums."""
+    return [
         OverflowReport(step, each.overflows, each.sums, each.largest, each.limit)
         for engine in engines
         for step, each in engine.overflows.items()
-        if each.overflows
     ]
-    return sorted(found, key=lambda each: -each.overflows)
 
 
 def sqnr_by_name(outputs: list[OutputComparison]) -> dict[str, float]:

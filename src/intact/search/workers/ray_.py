@@ -50,20 +50,22 @@ class RayLauncher:
         actors = self._actors
         if actors is None:
             raise WorkerLostError("the connection to the cluster is closed")
-        return RayWorker(actors.start(), actors.files, self._opener, actors.threads)
+        return RayWorker(actors.start(), actors.files, actors.owner, self._opener, actors.threads)
 
     def close(self) -> None:
         """Disconnect, if it was `open` that connected."""
-        self._actors = None
+        actors, self._actors = self._actors, None
         self._connection.close()
+        if actors is not None:
+            actors.close()
 
 
 class RayWorker:
     """An actor; see `Worker`."""
 
-    def __init__(self, actor: Any, files: Any, opener: str, threads: int) -> None:
+    def __init__(self, actor: Any, files: Any, owner: str, opener: str, threads: int) -> None:
         self._actor = actor
-        self._first = actor.start.remote(files, opener, threads)
+        self._first = actor.start.remote(files, owner, opener, threads)
 
     @property
     def is_alive(self) -> bool:
@@ -93,9 +95,9 @@ class _Actor:
     def __init__(self) -> None:
         self._server = Server()
 
-    def start(self, files: dict[str, bytes], opener: str, threads: int) -> bytes:
+    def start(self, files: dict[str, bytes], owner: str, opener: str, threads: int) -> bytes:
         """Load the trial data; their files are removed once they are open."""
-        with unpacked(files) as folder:
+        with unpacked(files, owner) as folder:
             return self._server.answer(encode(Start(str(folder), opener, threads)))
 
     def answer(self, request: bytes) -> bytes:

@@ -1,0 +1,65 @@
+"""Temporary folders of workers go, however their processes end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+
+from intact.cluster.folders import new_owner, remove_left, temporary_folder
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
+
+HOLD = """
+import sys, time
+from intact.cluster.folders import temporary_folder
+with temporary_folder(sys.argv[1]) as folder:
+    (folder / "deep").mkdir()
+    print(folder, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # of other processes
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+def held(owner: str) -> subprocess.Popen[str]:
+    """Start a process that has a folder."""
+    process = subprocess.Popen([sys.executable, "-c", HOLD, owner], stdout=-1, text=True)
+    assert process.stdout is not None
+    assert Path(process.stdout.readline().strip()).is_dir()
+    return process
+
+
+def test_what_a_killed_process_leaves_is_removed_by_the_next(scratch: Path) -> None:
+    other = scratch / "intact-cluster-abc"  # of an older version, which does not lock
+    other.mkdir()
+    process = held(new_owner())
+    with temporary_folder(new_owner()) as folder:
+        assert len(list(scratch.iterdir())) == 3  # that in use is kept
+        process.kill()
+        process.wait()
+        with temporary_folder(new_owner()):
+            pass
+        assert {*scratch.iterdir()} == {other, folder}
+    assert [*scratch.iterdir()] == [other]
+
+
+def test_processes_that_end_are_waited_for(scratch: Path) -> None:
+    owner = new_owner()
+    process = held(owner)
+    with temporary_folder(new_owner()) as others:
+        began = time.monotonic()
+        process.kill()
+        remove_left(owner)
+        assert [*scratch.iterdir()] == [others]
+        assert time.monotonic() - began < 4
+    process.wait()
