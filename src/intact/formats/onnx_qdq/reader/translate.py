@@ -19,7 +19,11 @@ from intact.errors import ConfigError, DataError
 from intact.formats.base.read_points import GraphEdits
 from intact.formats.onnx_qdq.containers import container_of, container_of_range
 from intact.formats.onnx_qdq.reader.given import Grid, fitting_axis, unreadable_quantizer
-from intact.formats.onnx_qdq.reader.parameters import is_dequantize, is_quantize
+from intact.formats.onnx_qdq.reader.parameters import (
+    integer_attribute,
+    is_dequantize,
+    is_quantize,
+)
 from intact.formats.onnx_qdq.reader.quantizers import is_quantizer, read_quantizer
 from intact.graph import constant_array, input_value, is_constant, output_channel_axis
 from intact.graph.passes import library
@@ -201,7 +205,7 @@ def _take_casts(graph: ir.Graph) -> None:
         if source is None or codes is None or container is None or not container.is_packed:
             continue
         widened, uses = container.in_bytes, tuple(result.uses())
-        if node.attributes.get_int("to", 0) != widened.data_type or result.is_graph_output():
+        if integer_attribute(node, "to", 0) != widened.data_type or result.is_graph_output():
             continue
         if not all(is_dequantize(use.node) and use.idx == 0 for use in uses):
             continue
