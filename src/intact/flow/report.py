@@ -40,8 +40,8 @@ from intact.recipe.reports import (
 
 _DRAWN = 32
 """Samples that are drawn where there are no data."""
-_PROFILED = 10
-"""Runs whose kernels are timed."""
+_PROFILED, _PROFILED_MS = 10, 1000.0
+"""Runs whose kernels are timed, and how long they may take; two in any case."""
 _BATCH = 100
 """Samples whose latency is measured, as by `evaluate`."""
 _AGAIN = "again"
@@ -215,7 +215,8 @@ class _Parts:
         found = evaluate_result(result, samples, threads=options.threads)
         if found.latency_ms is not None:
             begin(options.progress, "timing kernels")
-            self.times = _kernel_times(result, samples, threads=options.threads)
+            runs = max(2, min(_PROFILED, int(_PROFILED_MS / found.latency_ms[1])))
+            self.times = _kernel_times(result, samples, runs, threads=options.threads)
         accuracy = found.accuracy
         points = None if accuracy is None else accuracy.difference
         metrics = dict(found.metrics)
@@ -252,7 +253,7 @@ class _Parts:
         return kind(**{**common, "result": self._result, **others})
 
 
-def _kernel_times(result: Result, samples: Samples, *, threads: int) -> dict[str, float]:
+def _kernel_times(result: Result, samples: Samples, runs: int, *, threads: int) -> dict[str, float]:
     """Time the kernels of a model that ONNX Runtime runs, on the batch that `evaluate` times.
 
     Returns:
@@ -262,9 +263,7 @@ def _kernel_times(result: Result, samples: Samples, *, threads: int) -> dict[str
 
     feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
     exact = not result.plan.target.saturates_pairs
-    kernels = profile_kernels(
-        result.exported.model, feeds, runs=_PROFILED, threads=threads, exact=exact
-    )
+    kernels = profile_kernels(result.exported.model, feeds, runs=runs, threads=threads, exact=exact)
     times: dict[str, float] = {}
     for kernel in kernels:
         times[kernel.name] = times.get(kernel.name, 0.0) + 1e3 * kernel.seconds
