@@ -1,13 +1,16 @@
 """Latency in ONNX Runtime: float, intact, intact --fastest, and ONNX Runtime's own quantizer.
 
     python benchmarks/latency.py [--models a,b] [--batches 1,32] [--threads 2] [--seconds 6]
-        [--weight-bits 4] [--json]
+        [--weight-bits 4] [--target openvino] [--json]
 
 Each model is quantized three ways (ONNX Runtime's: `quantize_static` to QDQ, min-max, a weight
 scale for each channel), all are loaded as applications load them, and run in turn in one process;
 times are the lower quartile over rounds of the fastest run in each, in milliseconds. SQNR is that
 of the worst output on samples that calibration did not see. Machines that do other work besides
 are noisy: compare ratios, and repeat.
+
+With ``--target`` (openvino, tflite or ncnn) the same is measured in that target's runtime, where
+float is the same model written for it with every layer in float, and there is no other quantizer.
 """
 
 from __future__ import annotations
@@ -37,7 +40,10 @@ import intact
 from intact.engines.cpu import detect_cpu
 from intact.errors import IntactError
 from intact.flow.latency import in_turn, lower_quartiles
+from intact.formats.base.format import Deployed
+from intact.formats.registry import FORMATS
 from intact.numerics.metrics import sqnr_db
+from intact.targets import load_target
 from zoo import CALIBRATION, MODELS, TEST, ZOO
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
@@ -352,6 +358,45 @@ def measure(
     return row
 
 
+def measure_elsewhere(case: Case, batch: int, threads: int, seconds: float, target: str) -> Row:
+    """Time a model in the runtime of another target: in float, as planned, and `--fastest`."""
+    row = Row(case.name, batch)
+    feeds = {k: np.resize(v, (batch, *v.shape[1:])) for k, v in case.test.items()}
+    common: dict[str, Any] = {"threads": threads, "samples": _SAMPLES, "target": target}
+    common |= {"io": "float"} if FORMATS[load_target(target).formats[0]].has_io else {}
+    runs: dict[str, Callable[[], object]] = {}
+    names = [each.node for each in intact.inspect(case.path, target=target).nodes]
+    ways: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("float", {"keep_float": names, "allow_empty": True}),
+        ("intact", {}),
+        ("fastest", {"fastest": True, "fastest_batch": batch}),
+    )
+    for way, more in ways:
+        begun = time.perf_counter()
+        try:
+            made = intact.quantize(
+                case.path, dict(case.calibration), **common, **case.options, **more
+            )
+            ((name, exported),) = made.exports.items()
+            runner = FORMATS[name].runner
+            assert runner is not None
+            run = runner(Deployed(made.plan, exported, None, threads))
+            run(feeds)
+        except IntactError as error:
+            print(f"{case.name} {way} {batch} {target}: {error}", file=sys.stderr)
+            continue
+        row.seconds[way] = time.perf_counter() - begun
+        runs[way] = lambda run=run: run(feeds)  # type: ignore[misc]
+        if made.fastest is not None:
+            row.kept_float, row.predicted = len(made.fastest.kept_float), made.fastest.predicted
+    if "float" not in runs:
+        return row
+    rounds = in_turn(list(runs.values()), seconds=seconds * len(runs))
+    row.ms = {w: 1e3 * each for w, each in zip(runs, lower_quartiles(rounds), strict=True)}
+    row.ratio = {way: each / row.ms["float"] for way, each in row.ms.items()}
+    return row
+
+
 def _worst(expected: list[Any], found: list[Any]) -> float:
     pairs = []
     for at, each in enumerate(expected[0]):
@@ -372,6 +417,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=6.0, help="for each model and way")
     parser.add_argument("--weight-bits", type=int, help="of intact's; the other has 8")
+    parser.add_argument("--target", default=TARGET, choices=(TARGET, "openvino", "tflite", "ncnn"))
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     wanted = {name for name in given.models.split(",") if name}
@@ -387,7 +433,11 @@ def main() -> None:
         folder = Path(name)
         for case in cases(folder, wanted):
             for batch in map(int, given.batches.split(",")):
-                row = measure(case, batch, given.threads, given.seconds, folder, given.weight_bits)
+                how = batch, given.threads, given.seconds
+                if given.target == TARGET:
+                    row = measure(case, *how, folder, given.weight_bits)
+                else:
+                    row = measure_elsewhere(case, *how, given.target)
                 if given.json:
                     print(json.dumps(asdict(row)), flush=True)
                 if not row.ms:
