@@ -162,9 +162,9 @@ def test_what_is_not_mapped(digits: Result, arrays: Any, tmp_path: Path) -> None
     once = iter([arrays])
     for run in (intact.evaluate, intact.verify):
         with pytest.raises(UsageError, match="an iterator cannot be cut into shards"):
-            run(digits, once, cluster="local")  # type: ignore[operator]
+            run(digits, once, cluster="local")
         with pytest.raises(UsageError, match=r"cluster local|cluster='local'|--cluster local"):
-            run(digits, arrays, workers=2)  # type: ignore[operator]
+            run(digits, arrays, workers=2)
     np.savez(tmp_path / "seen.npz", x=[1])
     with pytest.raises(UsageError, match="observed compares what was recorded, on this machine"):
         intact.verify(digits, arrays, observed=tmp_path / "seen.npz", cluster="local")
@@ -231,7 +231,7 @@ def test_a_file_of_others(tmp_path: Path, arrays: Any) -> None:
     intact.quantize(
         demo.model_path(), demo.calibration_path(), target="tflite", output=tmp_path / "out"
     )
-    rows = {"image": np.float32(arrays["image"]).transpose(0, 2, 3, 1)}
+    rows = {"image": arrays["image"].astype(np.float32).transpose(0, 2, 3, 1)}
     one, other = (
         intact.verify(tmp_path / "out" / "model.int8.tflite", rows, cluster=each, threads=1)
         for each in (None, "local")
