@@ -1,13 +1,16 @@
-"""Calibration on a cluster: two workers against one, and what a hundred would take on paper.
+"""Work on a cluster: two workers against one, and what a hundred would take on paper.
 
-    python benchmarks/cluster.py [--repeats 3] [--samples 2048] [--parts speed,constants,paper]
+    python benchmarks/cluster.py [--repeats 3] [--samples 2048]
+        [--parts speed,reports,constants,paper]
 
 1. speed: on local Ray, in turn, one worker and two, each with one thread: samples per second from
    the first shard that is counted to the last; what this program computes for a sample, which no
    number of workers makes shorter; and the load of the machine meanwhile.
-2. constants: seconds of one sample on one core, seconds of one merge, bytes of a reply, of a file
+2. reports: `evaluate` and `verify` of the EfficientNet-Lite1 likewise, in seconds with and without
+   the start of the workers.
+3. constants: seconds of one sample on one core, seconds of one merge, bytes of a reply, of a file
    and of the model; of an EfficientNet-Lite1 at 224x224 and a ResNet-20 at 32x32.
-3. paper: from these constants, 10^6 images on 100 workers: the time of the workers, that of the
+4. paper: from these constants, 10^6 images on 100 workers: the time of the workers, that of the
    merges here, and the bytes that travel.
 """
 
@@ -18,6 +21,7 @@ import os
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,6 +30,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+import intact
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.collect import collect
 from intact.calibrate.shards import SampleMap, collect_on
@@ -36,6 +41,9 @@ from intact.data.preprocess import Preprocess
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
+from intact.flow.evaluation import evaluate_result
+from intact.flow.result import Result
+from intact.flow.verification import Subject, compare
 from intact.graph import Graph, normalize
 from intact.plan import build_plan
 from intact.targets import load_target
@@ -150,6 +158,60 @@ def print_speed(found: Sequence[Case], samples: int, repeats: int) -> None:
     Console(width=120).print(table)
 
 
+# ---- reports -------------------------------------------------------------------------------------
+
+
+def seconds(result: Result, what: str, workers: int, samples: Samples) -> tuple[float, float]:
+    """Return what a command takes, and for each sample behind the first shard."""
+    seen: list[tuple[float, int]] = []
+    counted = replace(samples, progress=lambda done, _: seen.append((time.perf_counter(), done)))
+    began = time.perf_counter()
+    with SampleMap("local", workers) as cluster:
+        if what == "evaluate":
+            evaluate_result(result, counted, batch=8, threads=1, timed=False, cluster=cluster)
+        else:
+            compare(Subject.of_result(result), counted, threads=1, cluster=cluster)
+    ended = time.perf_counter()
+    (first, before), (last, after) = seen[0], seen[-1]
+    return ended - began, (last - first) / (after - before) if after > before else 0.0
+
+
+def print_reports(case: Case, repeats: int) -> None:
+    """Table 2."""
+    steps = Preprocess((127.0,), (1 / 128,))
+    result = intact.quantize(
+        ZOO / "efficientnet_lite1.onnx", case.files[0].parent, preprocess=steps, samples=32
+    )
+    connection = Connection("local")
+    connection.open()
+    table = Table(title="seconds, one thread a worker, in turn; medians")
+    for heading in (
+        "command",
+        "samples",
+        "1 worker",
+        "2 workers",
+        "ratio",
+        "of work alone",
+        "load",
+    ):
+        table.add_column(heading, justify="right")
+    for what, count in (("evaluate", 600), ("verify", 192)):
+        files = [case.files[number % len(case.files)] for number in range(count)]
+        samples = open_samples(files, case.graph, preprocess=steps)
+        pairs = [
+            [seconds(result, what, workers, samples) for workers in (1, 2)] for _ in range(repeats)
+        ]
+        one, two = (statistics.median(pair[each][0] for pair in pairs) for each in (0, 1))
+        ratio = statistics.median(first[0] / second[0] for first, second in pairs)
+        parts = [first[1] / second[1] for first, second in pairs if first[1] and second[1]]
+        work = f"{statistics.median(parts):.2f}" if parts else "-"  # one shard tells nothing
+        load = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+        row = (what, str(count), f"{one:.1f}", f"{two:.1f}", f"{ratio:.2f}", work, load)
+        table.add_row(*row)
+    connection.close()
+    Console(width=120).print(table)
+
+
 # ---- constants -----------------------------------------------------------------------------------
 
 
@@ -192,7 +254,7 @@ def measured(case: Case, repeats: int) -> Constants:
 
 
 def print_constants(found: Sequence[Constants]) -> None:
-    """Table 2."""
+    """Table 3."""
     table = Table(title="constants")
     headings = (
         "model",
@@ -257,7 +319,7 @@ def paper(constants: Constants, images: int = IMAGES, workers: int = WORKERS) ->
 
 
 def print_paper(found: Sequence[Constants]) -> None:
-    """Table 3."""
+    """Table 4."""
     table = Table(title=f"{IMAGES:,} images, shards of {SHARD}, 10 Gbit/s here; on paper")
     headings = ("model", "workers", "workers, s", "merges, s", "replies, GB", "files, GB")
     for heading in (*headings, "in all, s", "files sent, s", "of one worker"):
@@ -287,11 +349,13 @@ def main() -> None:
     )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--samples", type=int, default=2048)
-    parser.add_argument("--parts", default="speed,constants,paper")
+    parser.add_argument("--parts", default="speed,reports,constants,paper")
     arguments = parser.parse_args()
     parts, found = arguments.parts.split(","), cases()
     if "speed" in parts:
         print_speed(found, arguments.samples, arguments.repeats)
+    if "reports" in parts:
+        print_reports(found[0], arguments.repeats)
     if {"constants", "paper"} & set(parts):
         constants = [measured(case, arguments.repeats) for case in found]
         print_constants(constants)

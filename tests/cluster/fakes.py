@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -34,8 +35,11 @@ class FakeJob:
 
 def open_fake(folder: Path, threads: int) -> Callable[[bytes], bytes]:
     """Load it."""
-    if (folder / "opening").read_text(encoding="utf-8") == "die":
+    opening = (folder / "opening").read_text(encoding="utf-8")
+    if opening == "die":
         os.kill(os.getpid(), signal.SIGKILL)
+    if opening == "wait":
+        time.sleep(600)
     notes = Path((folder / "deep" / "notes").read_text(encoding="utf-8"))
 
     def answer(message: bytes) -> bytes:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from intact.cluster import Connection, ShardMap, shard_map
+from intact.cluster.folders import new_owner, temporary_folder
 from intact.errors import ClusterError, DataError, UsageError
 from tests.cluster.fakes import ALWAYS, ONCE, OPENER, REFUSE, FakeJob
 from tests.clusters import local_cluster
@@ -68,11 +71,33 @@ def test_every_worker_lost(
     connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_map, "_STARTS", 1)
+    monkeypatch.setattr(shard_map, "new_owner", lambda: "deadbeef")
     with (
         ShardMap(connection, FakeJob(tmp_path, "die"), OPENER, workers=1) as shards,
         pytest.raises(ClusterError, match="every worker of the cluster was lost; the last: "),
     ):
         done(shards, [b"a"])
+    with temporary_folder(new_owner()):  # whoever comes next removes what the worker left
+        left = list(Path(tempfile.gettempdir()).glob("intact-cluster-deadbeef-*"))
+    assert left == []
+
+
+def test_a_worker_that_is_killed_while_it_loads_leaves_no_folder(
+    connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shard_map, "new_owner", lambda: "beefbeef")
+
+    def folders() -> list[Path]:
+        return list(Path(tempfile.gettempdir()).glob("intact-cluster-beefbeef-*"))
+
+    shards = ShardMap(connection, FakeJob(tmp_path, "wait"), OPENER, workers=1)
+    shards._started()
+    ends = time.monotonic() + 60
+    while not folders() and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert folders()
+    shards.close()
+    assert folders() == []
 
 
 def test_errors_of_workers_are_raised_here(connection: Connection, tmp_path: Path) -> None:

@@ -73,7 +73,18 @@ def _run(given: Sequence[str], phases: Phases) -> int:
     except click.ClickException as error:
         where: click.Context | None = getattr(error, "ctx", None)
         command = where.command_path if where else "intact"
-        return _complain(f"{error.format_message().rstrip('.')}; see `{command} --help`", WRONG_USE)
+        said = error.format_message().rstrip(".")
+        if isinstance(error, click.NoSuchOption):
+            said = _of_others(error.option_name) or said
+        return _complain(f"{said}; see `{command} --help`", WRONG_USE)
+
+
+def _of_others(flag: str) -> str:
+    """Say that a command does not have a flag, where others do; "" where none does."""
+    from intact.recipe.commands import RECIPES, flags_of
+
+    owners = [f"`intact {name}`" for name, recipe in RECIPES.items() if flag in flags_of(recipe)]
+    return f"{flag} is an option of {', '.join(owners)} only" if owners else ""
 
 
 def _internal(error: Exception, given: Sequence[str]) -> int:

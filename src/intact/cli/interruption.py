@@ -3,12 +3,14 @@
 An interrupt in the middle of an import surfaces as whatever the package makes of it: an
 ImportError, a RuntimeError of a C extension, or nothing. So one that comes while a module loads
 ends the process at once: results appear whole or not at all, and the next run removes what is left.
+Only a cluster that was started is ended first.
 """
 
 from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
@@ -42,4 +44,9 @@ def _interrupt(_number: int, frame: FrameType | None) -> None:
 def _stop() -> None:
     with suppress(OSError):
         os.write(_STDERR, _LINE)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # who presses it again does not wait
+    cluster = sys.modules.get("intact.cluster.connection")
+    if cluster is not None:
+        with suppress(Exception):
+            cluster.close_all()
     os._exit(_STOPPED)

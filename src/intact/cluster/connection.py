@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import signal
 import socket
+import threading
+from collections.abc import Iterator
 from importlib import import_module
 from importlib.util import find_spec
 from typing import Any
@@ -17,6 +21,10 @@ _ATTEMPTS = 2
 """To start a cluster on this machine."""
 _LONGEST_REASON = 300
 """Characters of what Ray says."""
+_STOPPING = (signal.SIGINT, signal.SIGTERM)
+
+_ours: list[Connection] = []
+"""Those that are open and that this program made."""
 
 
 class Connection:
@@ -38,7 +46,6 @@ class Connection:
                 remedy="pip install 'intact[distributed]'",
             )
         self._address = address
-        self._is_ours = False
 
     def open(self) -> None:
         """Connect, where the program is not connected.
@@ -58,7 +65,9 @@ class Connection:
         for attempt in range(_ATTEMPTS if is_here else 1):
             try:
                 _knock(address)
-                ray.init(address, log_to_driver=False, configure_logging=False, **here)
+                with _undisturbed():
+                    ray.init(address, log_to_driver=False, configure_logging=False, **here)
+                    _ours.append(self)
                 break
             except Exception as error:  # Ray raises a dozen unrelated classes, Exception too
                 ray.shutdown()
@@ -68,7 +77,6 @@ class Connection:
                     f"Ray cannot be reached at {address!r}: {_short(str(error))}",
                     remedy="check the address, and that the cluster runs the same versions",
                 ) from error
-        self._is_ours = True
 
     @property
     def processors(self) -> int:
@@ -77,9 +85,42 @@ class Connection:
 
     def close(self) -> None:
         """Disconnect if `open` connected."""
-        if self._is_ours:
-            self._is_ours = False
+        if self in _ours:
+            _ours.remove(self)
             ray_module().shutdown()
+
+
+def close_all() -> None:
+    """Disconnect what `open` connected; for a process that is about to exit."""
+    for each in tuple(_ours):
+        each.close()
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Put off Ctrl-C and termination: whoever interrupts Ray's start leaves processes behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals do not come here
+        return
+    came: list[int] = []
+    before = {each: signal.getsignal(each) for each in _STOPPING}
+
+    def later(number: int, _frame: object) -> None:
+        if number in came:  # whoever insists does not wait
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        came.append(number)
+
+    for each in before:
+        signal.signal(each, later)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            if signal.getsignal(each) is later:  # Ray sets its own for termination
+                signal.signal(each, handler)
+        for number in came:
+            signal.raise_signal(number)
 
 
 def _knock(address: str) -> None:

@@ -5,7 +5,6 @@ Here the workers are functions of this process; `tests/cluster/` has those of Ra
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,8 @@ from PIL import Image
 
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.collect import collect
-from intact.calibrate.shards import SampleMap, collect_on, sample_map
+from intact.calibrate.shards import SampleMap, collect_on
 from intact.calibrate.shards.messages import Seen
-from intact.calibrate.shards.worker import open_counter
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
 from intact.data.chosen_samples import ChosenSamples
@@ -33,6 +31,7 @@ from intact.errors import CalibrationError, DataError, UsageError
 from intact.graph import Graph, normalize
 from intact.plan import build_plan
 from intact.targets import load_target
+from tests.clusters import Inline
 from tests.models import ModelBuilder, depthwise_net, residual_net
 
 pytest.importorskip("ray")
@@ -40,41 +39,9 @@ pytest.importorskip("ray")
 STEPS = Preprocess((10, 20, 30), (0.5, 2, 1), ImageSteps(letterbox=(8, 8)))
 
 
-class Inline:
-    """Workers of this process, which answer the last shard first."""
-
-    def __init__(self, _: object, job: Any, opener: str, **how: Any) -> None:
-        del opener
-        self.workers, self._job, self._threads = how["workers"] or 2, job, how["threads"]
-
-    def results(
-        self, items: Iterable[Any], message: Callable[[Any, bytes], bytes]
-    ) -> Iterator[tuple[Any, bytes]]:
-        shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder.mkdir()
-        self._job.save(self._folder)
-        answer = open_counter(self._folder, self._threads)
-        said = answer(b"")
-        sent = [(item, message(item, said)) for item in items]
-        Inline.shards = len(sent)
-        answer(sent[0][1])  # of a worker that is lost before it is heard
-        for item, content in reversed(sent):
-            yield item, answer(content)
-
-    def __enter__(self) -> Inline:
-        return self
-
-    def __exit__(self, *_: object) -> None: ...
-
-    _folder: Path
-    shards = 0
-
-
 @pytest.fixture(autouse=True)
 def inline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Inline, "_folder", tmp_path / "job", raising=False)
-    monkeypatch.setattr(sample_map, "ShardMap", Inline)
-    monkeypatch.setattr("intact.cluster.Connection.open", lambda _: None)
+    Inline.put(monkeypatch, tmp_path / "job")
 
 
 def images(folder: Path, count: int, bad: Iterable[int] = ()) -> Path:
