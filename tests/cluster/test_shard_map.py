@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from intact.cluster import Connection, ShardMap, shard_map
+from intact.cluster import Connection, ShardMap, actors, shard_map
 from intact.cluster.folders import new_owner, temporary_folder
 from intact.errors import ClusterError, DataError, UsageError
 from tests.cluster.fakes import ALWAYS, ONCE, OPENER, REFUSE, FakeJob
@@ -71,7 +71,7 @@ def test_every_worker_lost(
     connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(shard_map, "_STARTS", 1)
-    monkeypatch.setattr(shard_map, "new_owner", lambda: "deadbeef")
+    monkeypatch.setattr(actors, "new_owner", lambda: "deadbeef")
     with (
         ShardMap(connection, FakeJob(tmp_path, "die"), OPENER, workers=1) as shards,
         pytest.raises(ClusterError, match="every worker of the cluster was lost; the last: "),
@@ -85,7 +85,7 @@ def test_every_worker_lost(
 def test_a_worker_that_is_killed_while_it_loads_leaves_no_folder(
     connection: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_map, "new_owner", lambda: "beefbeef")
+    monkeypatch.setattr(actors, "new_owner", lambda: "beefbeef")
 
     def folders() -> list[Path]:
         return list(Path(tempfile.gettempdir()).glob("intact-cluster-beefbeef-*"))
