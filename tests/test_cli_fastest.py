@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+import intact
 from intact import demo
 from intact.cli import run
+from intact.flow.fastest.choice import Fastest
+from intact.flow.recipes import recipe_of
+from intact.recipe.options import QuantizeOptions
 
 
 def quantize(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> Any:
@@ -45,6 +49,15 @@ def test_times_are_told_and_kept_and_the_recipe_makes_the_same(
     again = ["quantize", "--recipe", tmp_path / "again.toml", "--output", tmp_path / "again"]
     assert run([*map(str, again)]) == 0
     assert (tmp_path / "again" / "model.int8.onnx").read_bytes() == written
+
+
+def test_the_recipe_of_what_is_fastest_in_float_runs(tmp_path: Path) -> None:
+    names = [each.node for each in intact.inspect(demo.model_path()).nodes]
+    given = QuantizeOptions(model=demo.model_path(), data=demo.calibration_path())
+    result = intact.quantize(given.model, given.data, keep_float=names, allow_empty=True)
+    result.fastest = Fastest("a runtime", 1, 1, kept_float=tuple(names))
+    (tmp_path / "again.toml").write_text(recipe_of("quantize", given, result))
+    assert run(["quantize", "--recipe", f"{tmp_path}/again.toml", "-o", f"{tmp_path}/again"]) == 0
 
 
 @pytest.mark.parametrize(
