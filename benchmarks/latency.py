@@ -253,8 +253,10 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 def by_peer(case: Case, folder: Path) -> Path | None:
     """Quantize with ONNX Runtime's own quantizer; None where it cannot."""
     prepared, made = folder / "prepared.onnx", folder / f"{case.name}.peer.onnx"
+    path = case.path.resolve()
     try:
-        quant_pre_process(str(case.path), str(prepared))
+        with contextlib.chdir(folder):  # shape inference leaves files where it runs
+            quant_pre_process(str(path), str(prepared))
         quantize_static(
             str(prepared),
             str(made),
