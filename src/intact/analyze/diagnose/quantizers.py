@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -141,8 +142,20 @@ def noise_alone(
     points = list(simulator.points.values())
     size = -(-len(points) // groups) or 1
     parts = [tuple(points[at : at + size]) for at in range(0, len(points), size)]
-    weights, *powers = _noises_of(simulator, runs, output, [(), *parts])
-    return weights, [
+    weights = noise_of(simulator, runs, output, ())
+    return weights, _beyond(weights, simulator, runs, output, parts)
+
+
+def _beyond(
+    weights: float,
+    simulator: Simulator,
+    runs: FloatRuns,
+    output: str,
+    parts: Sequence[tuple[QuantPoint, ...]],
+) -> list[Noise]:
+    """Measure what parts of the activations cost alone, beyond the noise of the weights."""
+    powers = _noises_of(simulator, runs, output, parts)
+    return [
         Noise(part, max(power - weights, 0.0)) for part, power in zip(parts, powers, strict=True)
     ]
 
@@ -181,16 +194,12 @@ def _narrowed(simulator: Simulator, runs: FloatRuns, output: str) -> tuple[float
     weights, found = noise_alone(simulator, runs, output, groups=_GROUPS)
     while True:
         most = max((each.power for each in found), default=0.0)
-        wide = [each for each in found if len(each.points) > 1 and each.power >= _HALF * most > 0]
-        if not wide:
+        is_wide = [len(each.points) > 1 and each.power >= _HALF * most > 0 for each in found]
+        if not any(is_wide):
             return weights, found
-        halves = [half for each in wide for half in _halves(each.points)]
-        powers = _noises_of(simulator, runs, output, halves)
-        found = [each for each in found if each not in wide]
-        found += [
-            Noise(half, max(power - weights, 0.0))
-            for half, power in zip(halves, powers, strict=True)
-        ]
+        halves = [half for each in compress(found, is_wide) for half in _halves(each.points)]
+        kept = [each for each, wide in zip(found, is_wide, strict=True) if not wide]
+        found = [*kept, *_beyond(weights, simulator, runs, output, halves)]
 
 
 def _halves(points: tuple[QuantPoint, ...]) -> tuple[tuple[QuantPoint, ...], ...]:

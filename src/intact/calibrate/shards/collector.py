@@ -58,18 +58,11 @@ def collect_on(
     first: Batch | None = None,
     chosen: ChosenSamples | None = None,
 ) -> Statistics:
-    """Observe tensors of the float model over all samples; see `intact.calibrate.collect`.
+    """Observe tensors of the float model over all samples, on the workers of a cluster.
 
-    Args:
-        cluster: Whose workers run it.
-        graph: The float model.
-        samples: What to run it on.
-        tensors: Names of the values to observe.
-        threads: Of each worker; 0 divides the processors of the cluster.
-        progress: Called after every shard.
-        max_memory: Of each worker.
-        first: Filled with the inputs of the first sample, or of the batch that the model fixes.
-        chosen: Filled with some of the samples.
+    The other arguments are those of `intact.calibrate.collect`. Threads and memory are those of
+    each worker, where 0 threads divides the processors of the cluster; ``progress`` is called after
+    every shard.
 
     Returns:
         The statistics that one machine gives.
