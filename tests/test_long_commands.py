@@ -50,6 +50,24 @@ def test_files_and_recipes_of_users_stay(tmp_path: Path) -> None:
     assert printed(words_of(MANY), None, "x") == shlex.join(words_of(MANY))
 
 
+@pytest.mark.parametrize("folder", [".", "inner/.."])
+def test_a_result_in_the_present_folder_has_its_name(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "result"
+    (place / "inner").mkdir(parents=True)
+    monkeypatch.chdir(place)
+    text = printed(words_of(MANY), Path(folder), "rounding")
+    assert shlex.split(text)[3] == str(tmp_path / "result.rounding.toml")
+    assert printed(words_of(MANY), Path("/"), "x") == shlex.join(words_of(MANY))
+
+
+def test_a_folder_of_that_name_stays(tmp_path: Path) -> None:
+    (tmp_path / "out.rounding.toml").mkdir()
+    words = words_of(MANY)
+    assert printed(words, tmp_path / "out", "rounding") == shlex.join(words)
+
+
 def test_pasted_command_keeps_the_nodes_in_float(
     say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,7 +35,10 @@ def printed(words: Sequence[str], folder: Path | None, cause: str) -> str:
     names, others = _without_names(words)
     if len(whole) <= _LONGEST or not names or folder is None:
         return whole
-    path = folder.with_name(f"{folder.name}.{cause}.toml")
+    place = folder if folder.name not in ("", "..") else folder.resolve()
+    if not place.name:  # the root of the file system
+        return whole
+    path = place.with_name(f"{place.name}.{cause}.toml")
     is_free = not path.exists() or _is_ours(path)
     if not is_free or any(word.split("=")[0] == "--recipe" for word in others):
         return whole
@@ -71,5 +74,8 @@ def _without_names(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _is_ours(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(len(HEAD)) == HEAD
+    try:
+        with path.open("rb") as file:
+            return file.read(len(HEAD)) == HEAD
+    except OSError:  # a folder, or nobody may read it
+        return False
