@@ -44,6 +44,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     return report
 
 
+@pytest.fixture(autouse=True)
+def _modules_of_the_test(tmp_path_factory: pytest.TempPathFactory) -> Generator[None, None, None]:
+    """Forget the modules that a test wrote: another test may write one of the same name."""
+    before = set(sys.modules)
+    yield
+    written = str(tmp_path_factory.getbasetemp())
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(written):
+            del sys.modules[name]
+
+
 @pytest.fixture(scope="session")
 def zoo() -> Path:
     """The folder of trained models and real images, which is not part of the repository."""
