@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ import numpy as np
 
 from intact._text import finite
 from intact.analyze.errors import layer_results
-from intact.analyze.side_by_side import Array, ComparedPoint, SideBySide, workers
+from intact.analyze.side_by_side import Array, ComparedPoint, FloatTensors, SideBySide, workers
 from intact.analyze.teacher import OwnResult, Replaced, TeacherForced
 from intact.calibrate.choice import MOST_DB, FloatRuns
 from intact.config import QuantPolicy
@@ -21,7 +21,7 @@ from intact.data.batching import Batch, real_samples
 from intact.data.stream import Samples
 from intact.graph.ops import bias_slot, constant_array
 from intact.numerics.answers import are_classes
-from intact.numerics.divergence import Divergence
+from intact.numerics.divergence import Bins, Divergence
 from intact.numerics.metrics import ChannelErrorSums, agreement, decibels
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points
 
@@ -134,16 +134,15 @@ def model_errors(
         PlanError: An end has no scale yet.
         DataError: A sample does not fit the model.
     """
-    places = tuple(layer_results(plan))
-    outputs = tuple(_outputs(plan))
-    own, alone = _own_errors(plan, places, samples, threads)
-    both = SideBySide(plan, (*own, *outputs), threads=threads, integers=False)
+    places, outputs = tuple(layer_results(plan)), tuple(_outputs(plan))
+    floats = FloatTensors(plan.graph, _float_tensors(plan, places))
+    forced = TeacherForced(plan, places)
+    own = _own_errors(forced, floats, samples)
+    alone = _alone_errors(plan, forced, floats, samples, threads)
+    both = SideBySide(plan, (*own, *outputs), threads=threads, integers=False, floats=floats)
     points = {point.end: point for point in quantization_points(plan)}
-
-    def begin(place: ComparedPoint) -> _Sums:
-        return _Sums(place, points.get(place.end) if place.end else None)
-
-    total = both.summed(samples, most, begin)
+    bins = {place: _bins(points[place.end]) for place in both.places if place.end}
+    total = both.summed(samples, most, lambda place: _Sums(place, bins.get(place)))
     of_place = dict(zip(both.places, total, strict=True))
     biases = _bias_errors(plan)
     layers = tuple(
@@ -159,12 +158,20 @@ def model_errors(
     return ModelErrors(both.samples, found, layers)
 
 
+def _float_tensors(plan: QuantizedGraph, places: Iterable[ComparedPoint]) -> list[str]:
+    """List what is compared of the float model, what its layers read, and its outputs."""
+    read = (point.value for point in quantization_points(plan) if not point.is_constant)
+    computed = (str(value.name) for value in read if value.producer() is not None)
+    outputs = (str(value.name) for value in plan.graph.outputs)
+    return list(dict.fromkeys((*outputs, *computed, *(place.tensor for place in places))))
+
+
 class _Sums:
     """What is summed of a tensor in both models."""
 
-    def __init__(self, place: ComparedPoint, point: QuantPoint | None) -> None:
+    def __init__(self, place: ComparedPoint, bins: Bins | None) -> None:
         self.errors = ChannelErrorSums()
-        self._values = None if point is None else _divergence(point)
+        self._values = None if bins is None else Divergence(bins)
         self._scores = _Scores() if place.end is None else None
 
     def add(self, reference: Array, actual: Array) -> None:
@@ -215,8 +222,8 @@ def _bounded(level: float) -> float:
     return -MOST_DB if math.isnan(level) else max(level, -MOST_DB)
 
 
-def _divergence(point: QuantPoint) -> Divergence | None:
-    """Make bins over the codes of a tensor; None where channels or levels are unlike."""
+def _bins(point: QuantPoint) -> Bins | None:
+    """Lay bins over the codes of a tensor; None where channels or levels are unlike."""
     config = point.config
     grid = config.grid
     if grid.exponential or not config.policy & QuantPolicy.PER_TENSOR:
@@ -224,7 +231,7 @@ def _divergence(point: QuantPoint) -> Divergence | None:
     low, high = config.dequantize(np.array([grid.quant_min, grid.quant_max])).tolist()
     step = (high - low) / (grid.quant_max - grid.quant_min)
     bins = min(_BINS, grid.quant_max - grid.quant_min + 1)
-    return Divergence(low - step / 2, high + step / 2, bins)
+    return Bins(low - step / 2, high + step / 2, bins)
 
 
 class _Own:
@@ -270,43 +277,55 @@ class _Own:
 
 
 def _own_errors(
-    plan: QuantizedGraph, places: Sequence[ComparedPoint], samples: Samples, threads: int
-) -> tuple[dict[ComparedPoint, _Own], dict[str, float]]:
-    """Run each layer by itself, then the float model with the result of one layer at a time.
-
-    Returns:
-        What is summed by layer, and the decibels of the outputs by tensor.
-    """
-    forced = TeacherForced(plan, places)
+    forced: TeacherForced, floats: FloatTensors, samples: Samples
+) -> dict[ComparedPoint, _Own]:
+    """Run each layer by itself, and return what is summed of it."""
     found = {place: _Own(place) for place in forced.places}
-    kept: list[tuple[Batch, int]] = []
-    results: dict[int, dict[str, Array]] = {}
-    limit = _OWN if samples.limit is None else min(_OWN, samples.limit)
-    few = replace(samples, limit=limit, progress=None)
-    size = few.batch_size(min(_ALONE, limit))
-    done = 0
+    few, size = _first(samples, _OWN)
     for feeds, count in few.batches(size):
-        of_batch = forced.run(feeds)
-        if done < _ALONE:
-            own = {name: array.copy() for name, array in feeds.items()}
-            kept.append((own, count))
-            quantized = (result.quantized for result in of_batch)
-            names = (place.tensor for place in forced.places)
-            results[id(own)] = dict(zip(names, quantized, strict=True))
-        done += count
+        of_batch = forced.run(feeds, floats.run(feeds))
         for sums, result in zip(found.values(), of_batch, strict=True):
             real = real_samples(result._asdict(), size, count)
             sums.add(OwnResult(**real))
-    replaced = Replaced(plan, [place.tensor for place in forced.places])
+    return found
+
+
+def _first(samples: Samples, most: int) -> tuple[Samples, int]:
+    """Return the first samples, and the size of their batches."""
+    limit = most if samples.limit is None else min(most, samples.limit)
+    return replace(samples, limit=limit, progress=None), samples.batch_size(limit)
+
+
+def _alone_errors(
+    plan: QuantizedGraph,
+    forced: TeacherForced,
+    floats: FloatTensors,
+    samples: Samples,
+    threads: int,
+) -> dict[str, float]:
+    """Run the float model with the quantized result of one layer at a time.
+
+    Returns:
+        The decibels of the outputs by tensor.
+    """
+    batches: list[tuple[Batch, int]] = []
+    results: dict[int, dict[str, Array]] = {}
+    tensors = [place.tensor for place in forced.places]
+    replaced = Replaced(plan, tensors)
+    few, size = _first(samples, _ALONE)
+    for feeds, count in few.batches(size):
+        own = {name: array.copy() for name, array in feeds.items()}
+        batches.append((own, count))
+        of_batch = (result.quantized for result in forced.run(own, floats.run(own)))
+        results[id(own)] = dict(zip(tensors, of_batch, strict=True))
 
     def run(tensor: str, feeds: Batch) -> dict[str, Array]:
         return replaced.run(feeds, tensor, results[id(feeds)][tensor])
 
-    runs = FloatRuns(plan.graph, kept, threads=workers(threads))
-    tensors = [place.tensor for place in forced.places]
+    runs = FloatRuns(plan.graph, batches, threads=workers(threads), model=floats.run)
     errors = runs.errors(*(partial(run, tensor) for tensor in tensors))
     outputs = zip(tensors, errors, strict=True)
-    return found, {tensor: each.mean for tensor, each in outputs if each.decibels}
+    return {tensor: each.mean for tensor, each in outputs if each.decibels}
 
 
 def _bias_errors(plan: QuantizedGraph) -> dict[str, float]:

@@ -17,6 +17,7 @@ from intact.data.batching import real_samples
 from intact.data.stream import Samples
 from intact.engines.session import Feeds, make_session, run_session
 from intact.engines.simulate import Simulator
+from intact.graph import Graph
 from intact.numerics.affine import dequantize
 from intact.plan import QuantizedGraph, TensorEnd
 from intact.program import Tensor
@@ -58,6 +59,26 @@ class ComparedPoint:
     axis: int | None = None
 
 
+class FloatTensors:
+    """The float model with tensors of it as outputs.
+
+    Args:
+        graph: The model.
+        tensors: Their names.
+        threads: Threads inside one operator.
+    """
+
+    def __init__(self, graph: Graph, tensors: Sequence[str], *, threads: int = 1) -> None:
+        self._tensors = tuple(tensors)
+        self._session = make_session(model_of_outputs(graph, self._tensors), threads=threads)
+
+    def run(self, feeds: Feeds, tensors: Sequence[str] | None = None) -> dict[str, Array]:
+        """Run one batch, and return the tensors by name: all, or some of them."""
+        names = self._tensors if tensors is None else tensors
+        arrays = run_session(self._session, feeds, names) if names else []
+        return dict(zip(names, arrays, strict=True))
+
+
 class SideBySide:
     """Runs both models, some batches at a time.
 
@@ -69,6 +90,7 @@ class SideBySide:
         threads: Batches that run side by side, four at most; 0 takes all cores. Threads of the
             integer engine, which runs one batch at a time.
         integers: Run the integer engine, not the simulation in float32.
+        floats: The float model; it has the tensors of the places. Built where there is none.
 
     Raises:
         PlanError: An end has no scale yet.
@@ -80,7 +102,13 @@ class SideBySide:
     """
 
     def __init__(
-        self, plan: QuantizedGraph, places: Iterable[ComparedPoint], *, threads: int, integers: bool
+        self,
+        plan: QuantizedGraph,
+        places: Iterable[ComparedPoint],
+        *,
+        threads: int,
+        integers: bool,
+        floats: FloatTensors | None = None,
     ) -> None:
         self.executor = "integer" if integers else "simulate"
         self._workers = 1 if integers else workers(threads)
@@ -90,9 +118,8 @@ class SideBySide:
         self.places = self._quantized.places
         self.samples = 0
         self._tensors = list(dict.fromkeys(place.tensor for place in self.places))
-        float_threads = threads if integers else 1
-        self._session = make_session(
-            model_of_outputs(plan.graph, self._tensors), threads=float_threads
+        self._floats = floats or FloatTensors(
+            plan.graph, self._tensors, threads=threads if integers else 1
         )
 
     def summed(
@@ -123,9 +150,7 @@ class SideBySide:
         """Yield what is summed of each batch, in order."""
 
         def compare(feeds: Feeds, count: int) -> list[Sums]:
-            names = self._tensors
-            arrays = run_session(self._session, feeds, names) if names else []
-            wanted = real_samples(dict(zip(names, arrays, strict=True)), size, count)
+            wanted = real_samples(self._floats.run(feeds, self._tensors), size, count)
             found = real_samples(self._quantized.run(feeds), size, count)
             sums = [begin(place) for place in self.places]
             for each, place in zip(sums, self.places, strict=True):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.analyze.side_by_side import Array, ComparedPoint
-from intact.calibrate.observe.observer import model_of_outputs
+from intact.config import TensorQuantConfig
 from intact.engines.session import Feeds, make_session, run_session
-from intact.engines.simulate import Simulator
+from intact.engines.simulate import bake, teach
 from intact.graph.edit import Editor
-from intact.plan import QuantizedGraph, TensorEnd
+from intact.plan import (
+    QuantizedGraph,
+    QuantPoint,
+    TensorEnd,
+    quantization_points,
+    refuse_unready,
+)
 
 
 class OwnResult(NamedTuple):
@@ -33,6 +39,9 @@ class OwnResult(NamedTuple):
 class TeacherForced:
     """Runs every layer of a plan on the float model's activations.
 
+    The model is cut at every quantized activation, and has its weights quantized. What it reads
+    there is given as it is, or quantized, and so is what each layer computes.
+
     Args:
         plan: A plan with scales.
         places: The results of the layers.
@@ -41,45 +50,66 @@ class TeacherForced:
         PlanError: An end has no scale yet.
 
     Attributes:
-        places: Those that the simulation computes, in the order given.
+        places: Those that are computed, in the order given.
+        tensors: Of the float model: what the layers read and compute.
     """
 
     def __init__(self, plan: QuantizedGraph, places: Sequence[ComparedPoint]) -> None:
-        self._simulator = Simulator(plan, threads=1, teacher_forced=True, switched=True)
-        points = self._simulator.points
+        refuse_unready(plan)
+        editor = Editor(plan.graph.model)
+        points: dict[TensorEnd, QuantPoint] = {}
+        self._read: dict[str, QuantPoint] = {}
+        for point in quantization_points(plan):
+            if point.is_constant:
+                bake(editor, point)
+            elif not point.is_passed_on:
+                points[point.end] = point
+                self._read[str(teach(editor, point).name)] = point
         self.places = tuple(each for each in places if each.end is None or each.end in points)
-        self._sources = {end: str(point.value.name) for end, point in points.items()}
-        inputs = {str(value.name) for value in plan.graph.inputs}
-        wanted = [*self._sources.values(), *(each.tensor for each in self.places)]
-        self._floats = [name for name in dict.fromkeys(wanted) if name not in inputs]
-        self._session = make_session(model_of_outputs(plan.graph, self._floats), threads=1)
-
-    def run(self, feeds: Feeds) -> list[OwnResult]:
-        """Run one batch, and return the result of each place."""
-        arrays = run_session(self._session, feeds, self._floats) if self._floats else []
-        known = {**feeds, **dict(zip(self._floats, arrays, strict=True))}
-        floats = {end: known[source] for end, source in self._sources.items()}
-        points = self._simulator.points
-        codes = {end: points[end].config.fake_quantize(each) for end, each in floats.items()}
-        quantized = self._taught(feeds, codes)
-        weights = self._taught(feeds, floats, disabled=frozenset(points))
-        references = (known[place.tensor] for place in self.places)
-        return list(map(OwnResult, references, weights, quantized))
-
-    def _taught(
-        self,
-        feeds: Feeds,
-        activations: dict[TensorEnd, Array],
-        disabled: frozenset[TensorEnd] = frozenset(),
-    ) -> list[Array]:
-        simulator = self._simulator
-        given = {name: activations[end] for end, name in simulator.teacher_inputs.items()}
-        observed = [place.end for place in self.places if place.end is not None]
-        outputs, found = simulator.run({**feeds, **given}, observed, disabled=disabled)
-        return [
-            outputs[place.tensor] if place.end is None else found[place.end]
-            for place in self.places
+        self._results = [
+            (place.tensor, points[place.end].config if place.end else None) for place in self.places
         ]
+        self._outputs = list(dict.fromkeys(place.tensor for place in self.places))
+        outputs = editor.model.graph.outputs
+        outputs.clear()
+        outputs.extend(map(editor.value, self._outputs))
+        inputs = {str(value.name) for value in plan.graph.inputs}
+        read = (str(point.value.name) for point in points.values())
+        names = dict.fromkeys((*read, *self._outputs))
+        self.tensors = tuple(name for name in names if name not in inputs)
+        self._session = make_session(editor.finish(), threads=1)
+
+    def run(self, feeds: Feeds, floats: Feeds) -> Iterator[OwnResult]:
+        """Run one batch, and yield the result of each place.
+
+        Args:
+            feeds: The model's inputs by name.
+            floats: What the float model computes for ``tensors``.
+        """
+        known = {**feeds, **floats}
+        read = {name: known[str(point.value.name)] for name, point in self._read.items()}
+        weights = self._taught({**feeds, **read})
+        levels = {name: _levels(self._read[name].config, array) for name, array in read.items()}
+        results = self._taught({**feeds, **levels})
+        del read, levels
+        for name, config in self._results:
+            yield OwnResult(known[name], weights[name], _levels(config, results[name]))
+
+    def _taught(self, feeds: Feeds) -> Feeds:
+        arrays = run_session(self._session, feeds, self._outputs) if self._outputs else []
+        return dict(zip(self._outputs, arrays, strict=True))
+
+
+def _levels(config: TensorQuantConfig | None, array: Array) -> Array:
+    """Quantize and dequantize where there is a config; NaN stays."""
+    if config is None:
+        return array
+    lost = np.isnan(array)
+    if not lost.any():
+        return config.fake_quantize(array)
+    found = config.fake_quantize(np.where(lost, 0, array))
+    found[lost] = np.nan
+    return found
 
 
 class Replaced:

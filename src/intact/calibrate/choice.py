@@ -29,7 +29,7 @@ from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples
 from intact.data.batching import sample_count as batch_length
 from intact.data.chosen_samples import MOST
-from intact.engines.session import make_session, run_session
+from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.graph import Graph
 from intact.graph.passes.random_ops import random_values
@@ -182,21 +182,28 @@ class FloatRuns:
         graph: The float model.
         batches: Inputs by name, each batch with its number of real samples.
         threads: Batches that run side by side; 0 takes all cores.
+        model: Runs the float model; built where there is none.
 
     Attributes:
         graph: The float model.
     """
 
     def __init__(
-        self, graph: Graph, batches: Sequence[tuple[Batch, int]], *, threads: int = 0
+        self,
+        graph: Graph,
+        batches: Sequence[tuple[Batch, int]],
+        *,
+        threads: int = 0,
+        model: Run | None = None,
     ) -> None:
         self.graph = graph
         self._batches = tuple(batches)
         self._pool = ThreadPoolExecutor(threads or None)
-        self._session = self._pool.submit(make_session, graph.model, threads=1)
-        self._names = [str(value.name) for value in graph.outputs]
-        chance = random_values(graph.model)
-        self._compared = frozenset(name for name in self._names if name not in chance)
+        self._model: Future[Run] = self._pool.submit(
+            lambda: model or FloatModel(graph, threads=1).run
+        )
+        names = {str(value.name) for value in graph.outputs}
+        self._compared = frozenset(names - set(random_values(graph.model)))
         self._outputs: list[Future[_Arrays]] = []  # of the first batches: shared by all parts
 
     def __len__(self) -> int:
@@ -277,8 +284,7 @@ class FloatRuns:
 
     def run(self, feeds: Batch) -> _Arrays:
         """Run the float model on one thread, and return its outputs by name."""
-        arrays = run_session(self._session.result(), feeds, self._names)
-        return dict(zip(self._names, arrays, strict=True))
+        return self._model.result()(feeds)
 
 
 def _powers(reference: npt.NDArray[Any], actual: npt.NDArray[Any], count: int) -> Powers:

@@ -74,7 +74,7 @@ class Simulator:
         self._results: dict[TensorEnd, str] = {}
         for point in quantization_points(plan):
             if point.is_constant:
-                _bake(editor, point)
+                bake(editor, point)
             elif not point.is_passed_on:
                 self._add(editor, point, teacher_forced, switched)
                 name = str(point.value.name)
@@ -90,15 +90,12 @@ class Simulator:
         result, parameters = add_quantizer(
             editor, value, point.config, f"simq/{point.end}", switched=switched
         )
-        readers = [(str(node.name), slot) for node, slot in point.readers]
-        source = result
         if teacher_forced:
-            rank = None if value.shape is None else [None] * len(value.shape)
-            source = editor.input(f"teacher/{point.end}", ir.DataType.FLOAT, rank or [])
-            if rank is None:
-                source.shape = None
+            source = teach(editor, point)
             self.teacher_inputs[point.end] = str(source.name)
-        editor.redirect(value, source, readers)
+        else:
+            source = result
+            editor.redirect(value, source, _readers(point))
         if point.at_output:
             editor.replace_output(value, result)
             editor.rebind(str(point.value.name), source)
@@ -170,7 +167,7 @@ def _recalibrated(
     return config
 
 
-def _bake(editor: Editor, point: QuantPoint) -> None:
+def bake(editor: Editor, point: QuantPoint) -> None:
     """Replace a constant by its fake-quantized values, for the readers that quantize it.
 
     They are computed when the model is serialized, so only one weight at a time is in memory.
@@ -181,5 +178,19 @@ def _bake(editor: Editor, point: QuantPoint) -> None:
         ir.Shape(() if point.value.const_value is None else point.value.const_value.shape.numpy()),
     )
     baked = editor.initializer(f"{point.value.name}/{point.end}", tensor)
-    readers = [(str(node.name), slot) for node, slot in point.readers]
-    editor.redirect(editor.value(str(point.value.name)), baked, readers)
+    editor.redirect(editor.value(str(point.value.name)), baked, _readers(point))
+
+
+def teach(editor: Editor, point: QuantPoint) -> ir.Value:
+    """Let the readers of a quantized activation read a new input of the model instead."""
+    value = editor.value(str(point.value.name))
+    rank = None if value.shape is None else [None] * len(value.shape)
+    source = editor.input(f"teacher/{point.end}", ir.DataType.FLOAT, rank or [])
+    if rank is None:
+        source.shape = None
+    editor.redirect(value, source, _readers(point))
+    return source
+
+
+def _readers(point: QuantPoint) -> list[tuple[str, int]]:
+    return [(str(node.name), slot) for node, slot in point.readers]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -12,30 +14,38 @@ _SMOOTHING = 0.5
 Information Theory 27, 1981)."""
 
 
+class Bins(NamedTuple):
+    """Equal bins, with what lies outside in the first and the last one.
+
+    Attributes:
+        low: Lower end of the first.
+        high: Upper end of the last, above ``low``.
+        number: How many.
+    """
+
+    low: float
+    high: float
+    number: int
+
+
 class Divergence:
     """The Kullback-Leibler divergence of a tensor's values from those of a reference.
 
-    Both are counted in equal bins, with what lies outside in the first and the last one.
-
     Args:
-        low: Lower end of the first bin.
-        high: Upper end of the last bin, above ``low``.
-        bins: How many.
+        bins: That both are counted in.
     """
 
-    def __init__(self, low: float, high: float, bins: int) -> None:
-        self._low, self._per_bin = low, (high - low) / bins
-        self._counts = np.zeros((2, bins), np.int64)
+    def __init__(self, bins: Bins) -> None:
+        self._low, self._per_bin = bins.low, (bins.high - bins.low) / bins.number
+        self._counts = np.zeros((2, bins.number), np.int64)
 
     def add(self, reference: npt.NDArray[np.floating], actual: npt.NDArray[np.floating]) -> None:
         """Count some values of both, of any shape; NaN and infinity are left out."""
+        from intact.numerics.comparison_kernel import count
+
         for counts, values in zip(self._counts, (reference, actual), strict=True):
-            step = max(values.size // _MOST, 1)
-            some = values.reshape(-1)[::step]
-            some = some[np.isfinite(some)]
-            places = (some - np.float32(self._low)) / np.float32(self._per_bin)
-            last = len(counts) - 1
-            counts[:] += np.bincount(places.clip(0, last).astype(np.int64), minlength=last + 1)
+            flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+            count(flat, max(flat.size // _MOST, 1), self._low, self._per_bin, counts)
 
     def join(self, more: Divergence) -> None:
         """Add what was counted of other values in the same bins."""
