@@ -19,6 +19,7 @@ from intact.calibrate.choice import MOST_DB, FloatRuns
 from intact.config import QuantPolicy
 from intact.data.batching import Batch, real_samples
 from intact.data.stream import Samples
+from intact.graph import Graph
 from intact.graph.ops import bias_slot, constant_array
 from intact.numerics.answers import are_classes
 from intact.numerics.divergence import Bins, Divergence
@@ -31,6 +32,8 @@ _OWN = 8
 """Of these, those on which each layer is run by itself."""
 _ALONE = 2
 """Of these, those on which each layer alone is quantized: the model runs once for each layer."""
+_IN_CACHE = 1 << 22
+"""Elements of activations that are worth one batch: 16 MiB."""
 _BINS = 64
 
 
@@ -137,7 +140,8 @@ def model_errors(
     places, outputs = tuple(layer_results(plan)), tuple(_outputs(plan))
     floats = FloatTensors(plan.graph, _float_tensors(plan, places))
     forced = TeacherForced(plan, places)
-    own = _own_errors(forced, floats, samples)
+    is_small = _OWN * _elements(plan.graph, forced.tensors) <= _IN_CACHE
+    own = _own_errors(forced, floats, samples, _OWN if is_small else _ALONE)
     alone = _alone_errors(plan, forced, floats, samples, threads)
     both = SideBySide(plan, (*own, *outputs), threads=threads, integers=False, floats=floats)
     points = {point.end: point for point in quantization_points(plan)}
@@ -277,11 +281,11 @@ class _Own:
 
 
 def _own_errors(
-    forced: TeacherForced, floats: FloatTensors, samples: Samples
+    forced: TeacherForced, floats: FloatTensors, samples: Samples, at_once: int
 ) -> dict[ComparedPoint, _Own]:
     """Run each layer by itself, and return what is summed of it."""
     found = {place: _Own(place) for place in forced.places}
-    few, size = _first(samples, _OWN)
+    few, size = _first(samples, _OWN, at_once)
     for feeds, count in few.batches(size):
         of_batch = forced.run(feeds, floats.run(feeds))
         for sums, result in zip(found.values(), of_batch, strict=True):
@@ -290,10 +294,17 @@ def _own_errors(
     return found
 
 
-def _first(samples: Samples, most: int) -> tuple[Samples, int]:
+def _elements(graph: Graph, tensors: Iterable[str]) -> int:
+    """Count the elements of tensors, for one sample; free dimensions count as 1."""
+    shapes = (graph.value(name).shape or () for name in tensors)
+    return sum(math.prod(dim for dim in shape if isinstance(dim, int)) for shape in shapes)
+
+
+def _first(samples: Samples, most: int, at_once: int) -> tuple[Samples, int]:
     """Return the first samples, and the size of their batches."""
     limit = most if samples.limit is None else min(most, samples.limit)
-    return replace(samples, limit=limit, progress=None), samples.batch_size(limit)
+    few = replace(samples, limit=limit, progress=None)
+    return few, few.batch_size(min(at_once, limit))
 
 
 def _alone_errors(
@@ -312,7 +323,7 @@ def _alone_errors(
     results: dict[int, dict[str, Array]] = {}
     tensors = [place.tensor for place in forced.places]
     replaced = Replaced(plan, tensors)
-    few, size = _first(samples, _ALONE)
+    few, size = _first(samples, _ALONE, _ALONE)
     for feeds, count in few.batches(size):
         own = {name: array.copy() for name, array in feeds.items()}
         batches.append((own, count))
