@@ -305,7 +305,7 @@ class _Course:
                     make_sampler(self.options.sampler, space, goal, cost, self.options.seed),
                     pool,
                     cost,
-                    TrialRecorder(log, setup.planner),
+                    TrialRecorder(log, trial_data.planner),
                     SearchProgress(
                         goal, trial_data.samples, self.budget, shown=trial_data.objective.shown
                     ),

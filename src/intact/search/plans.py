@@ -366,6 +366,7 @@ class Planner:
         self._memo = Memo()
         self._grids = Grids()
         self._structures: OrderedDict[frozenset[str], list[Structure]] = OrderedDict()
+        self._latest: tuple[Candidate, QuantizedGraph | None] = ((), None)
         self._groups = {
             end: number
             for number, group in enumerate(space.groups)
@@ -376,6 +377,8 @@ class Planner:
 
     def plan(self, candidate: Candidate) -> QuantizedGraph:
         """Make the calibrated plan of a candidate; it shares nothing with other plans.
+
+        It must not be changed before `strategy_of` was asked for the same candidate.
 
         It equals ``assign(build_plan(graph, target, space.requests(candidate)), ...)`` in every
         config, decision and note, and in its provenance; `Roundings.apply` to that where there are
@@ -395,7 +398,14 @@ class Planner:
         plan.notes = (*self._general, *self._width_notes(structure, widths), *plan.notes)
         points = structure.points_of(plan)
         found = assign_own(plan, points, self._statistics, self._method, None, self._memo)
-        return self._roundings.apply(found)
+        found = self._roundings.apply(found)
+        self._latest = tuple(candidate), found
+        return found
+
+    def strategy_of(self, candidate: Candidate) -> Strategy:
+        """Make the strategy of a candidate; its plan is not made again if it was the latest."""
+        latest, plan = self._latest
+        return self.strategy(plan if plan and latest == candidate else self.plan(candidate))
 
     def strategy(self, plan: QuantizedGraph) -> Strategy:
         """Extract the strategy of a candidate's plan, with the thresholds that the methods gave."""

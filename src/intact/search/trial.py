@@ -17,7 +17,9 @@ class State(StrEnum):
     COMPLETE = "complete"
     """All requested samples were run."""
     STOPPED = "stopped"
-    """Ended early: it could not reach the required score any more."""
+    """Ended early: it does not reach the required score."""
+    REACHED = "reached"
+    """Ended early: it is foreseen to reach the required score, which is enough."""
     FAILED = "failed"
     """The metric or a runtime failed, or a worker was lost; ``reason`` says why."""
 
@@ -39,11 +41,14 @@ class Ask:
         candidate: The choices.
         samples: Run only the first so many samples; None for all.
         bar: The required score: the trial may stop once it cannot reach it. None runs all samples.
+        is_enough: Whether it reaches the bar is all that is asked: it may stop once that is
+            foreseen.
     """
 
     candidate: Candidate
     samples: int | None = None
     bar: float | None = None
+    is_enough: bool = False
 
 
 @dataclass(frozen=True)

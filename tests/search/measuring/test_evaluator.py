@@ -337,3 +337,38 @@ def test_a_float_model_without_numbers_is_refused() -> None:
     model = b.build()
     with pytest.raises(DataError, match="float model holds NaN or infinity"):
         trial_data_of(model, data=dict(random_inputs(model, batch=20)))
+
+
+class TestEnough:
+    """Where reaching the bar is all that is asked."""
+
+    @pytest.mark.parametrize("kind", ["accuracy", "agreement", "kl", "sqnr"])
+    def test_a_result_is_foreseen_on_a_part_of_the_samples(self, kind: str) -> None:
+        data = trial_data_of(objective=Objective.of(kind), data=some_samples(residual_net(), 400))
+        evaluator = Evaluator(data, threads=1)
+        candidate = data.space.uniform(8)
+        whole = evaluator.measure(Ask(candidate))
+        slack = 10.0 if data.objective.row.is_count else 3 * abs(whole.score)
+        low, high = whole.score - slack, whole.score + slack
+        reached = evaluator.measure(Ask(candidate, bar=low, is_enough=True))
+        assert reached.state is State.REACHED
+        assert reached.samples <= 100
+        if high < data.objective.row.highest or kind in ("kl", "sqnr"):
+            missed = evaluator.measure(Ask(candidate, bar=high, is_enough=True))
+            assert missed.state is State.STOPPED
+            assert missed.samples <= 100
+        assert evaluator.measure(Ask(candidate, bar=low)).state is State.COMPLETE
+
+    def test_nothing_is_guessed_where_no_error_is_allowed(self) -> None:
+        data = trial_data_of(objective=Objective.of("kl"), error=0.0)
+        candidate = data.space.uniform(8)
+        found = Evaluator(data, threads=1).measure(Ask(candidate, bar=-99.0, is_enough=True))
+        assert found.state is State.COMPLETE
+
+    def test_a_users_metric_needs_all_samples(self) -> None:
+        metric = Metric("constant", lambda *_: 1.0)
+        data = trial_data_of(objective=Objective.of(metric=metric))
+        found = Evaluator(data, threads=1).measure(
+            Ask(data.space.uniform(8), bar=0.5, is_enough=True)
+        )
+        assert found.state is State.COMPLETE

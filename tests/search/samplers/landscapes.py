@@ -49,11 +49,13 @@ class Landscape:
         space: The candidates.
         cost: Of them.
         score: Of them; NaN fails.
+        is_misjudged: The candidates of which the wrong is foreseen.
     """
 
     space: Space
     cost: CostModel
     score: Score
+    is_misjudged: Callable[[Candidate], bool] = lambda _: False
 
     def measured(self, ask: Ask) -> Measured:
         """Return what an evaluator would: stopped below the bar, with a bad estimate."""
@@ -61,6 +63,10 @@ class Landscape:
         noise = 1.0 - score
         if math.isnan(score):
             return Measured(State.FAILED, score, score, 0, reason="made up")
+        if ask.bar is not None and ask.is_enough:
+            reaches = (score >= ask.bar) is not self.is_misjudged(ask.candidate)
+            state = State.REACHED if reaches else State.STOPPED
+            return Measured(state, ask.bar - 0.001, noise, SAMPLES // 10)
         if ask.bar is not None and score < ask.bar:  # an estimate may even lie above the bar
             guess = score + 0.001 if math.isinf(ask.bar) else ask.bar + 0.001
             return Measured(State.STOPPED, guess, noise, SAMPLES // 10)

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from intact.search.samplers import SAMPLERS
-from intact.search.trial import Goal
-from tests.search.samplers.landscapes import Landscape, additive, mixed, search, space_of, winner
+from intact.search.trial import Goal, State
+from tests.search.samplers.landscapes import (
+    SAMPLES,
+    Landscape,
+    additive,
+    mixed,
+    search,
+    space_of,
+    winner,
+)
 
 GREEDY = ("greedy", "batched-greedy")
 names = pytest.mark.parametrize("name", GREEDY)
@@ -30,7 +39,7 @@ def cheapest(landscape: Landscape, least: float) -> float:
 def test_the_cheapest_is_found_where_groups_do_not_compete(name: str) -> None:
     # damage is 1 at 4 bits and 1/4 at 5: groups are harmless down to a width, or ruinous
     landscape = additive(
-        space_of(*[(8, 7, 6, 5, 4)] * 5), [0.0, 4.0, 0.0, 16.0, 0.001], [7, 3, 1, 2, 5]
+        space_of(*[(8, 7, 6, 5, 4)] * 5), [0.0, 4.0, 0.0, 64.0, 0.001], [7, 3, 1, 2, 5]
     )
     goal = Goal(min_score=0.7)
     _, best = found(name, landscape, goal)
@@ -97,3 +106,19 @@ def test_the_batched_search_needs_fewer_rounds() -> None:
         rounds[name], costs[name] = count[0], best.cost
     assert rounds["batched-greedy"] * 4 < rounds["greedy"]
     assert costs["batched-greedy"] <= costs["greedy"]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_greedy_undoes_what_was_foreseen_wrongly(seed: int) -> None:
+    whole = mixed(12, seed, choices=(8, 7, 6, 5, 4))
+    least = 0.5 * (1 + whole.score(whole.space.uniform(5)))
+    wrong = replace(whole, is_misjudged=lambda candidate: sum(candidate[::2]) % 5 == 0)
+    trials, best = found("greedy", wrong, Goal(min_score=least))
+    assert best is not None
+    assert whole.score(best.candidate) >= least
+    assert best.measured.state is State.COMPLETE
+    part = sum(trial.measured.samples for trial in trials) / len(trials)
+    assert part < 0.5 * SAMPLES
+    _, right = found("greedy", whole, Goal(min_score=least))
+    assert right is not None
+    assert best.cost <= 1.2 * right.cost

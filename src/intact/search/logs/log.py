@@ -296,6 +296,6 @@ class TrialRecorder:
     def _strategy(self, candidate: Candidate) -> Strategy | None:
         """Make the strategy of a candidate; None where no plan can be made."""
         try:
-            return self.planner.strategy(self.planner.plan(candidate))
+            return self.planner.strategy_of(candidate)
         except IntactError:
             return None

@@ -21,10 +21,9 @@ from intact.engines.piecewise import PiecewiseSimulator
 from intact.errors import DataError, IntactError, PlanError, UsageError
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
-from intact.search.measuring.objective import Arrays, OutputPair, Rows, float_pairs
-from intact.search.measuring.stopping import Tally, can_reach
+from intact.search.measuring.objective import Arrays, OutputPair, Rows, float_pairs, margins_of
+from intact.search.measuring.stopping import Tally, can_reach, foresee
 from intact.search.measuring.trial_data import Chunk, TrialData, not_finite
-from intact.search.plans import Planner
 from intact.search.space import Candidate
 from intact.search.trial import Ask, Executor, Measured, State
 
@@ -54,6 +53,7 @@ class Scoring:
     population: int
     done: int = 0
     _rows: list[Rows] = field(default_factory=list)
+    _margins: list[Rows] = field(default_factory=list)
     _power: list[Power] = field(default_factory=list)
     _record: OutputRecord = field(default_factory=OutputRecord)
     _is_comparable: bool = True
@@ -79,6 +79,8 @@ class Scoring:
         elif kind.rows is not None:
             _refuse_other_shape(seen)
             self._rows.append(kind.rows(seen))
+            if kind.is_count:
+                self._margins.append(margins_of(seen))
         self._add_power(seen)
         self.done += count
 
@@ -126,21 +128,37 @@ class Scoring:
             signal: Power of each float output over the population, ``[outputs]``.
             share: The part of the allowed error that this check may use.
         """
-        kind, error = self.data.objective.row, self.data.error
+        judged = self._judged(bar, signal)
+        return judged is None or can_reach(*judged, share=share, error=self.data.error)
+
+    def foresee(self, bar: float, signal: Rows) -> bool | None:
+        """Foresee whether the score of the whole population reaches ``bar``; None if unclear.
+
+        Arguments are those of `can_reach`.
+        """
+        judged = self._judged(bar, signal)
+        return None if judged is None else foresee(*judged, error=self.data.error)
+
+    def _judged(self, bar: float, signal: Rows) -> tuple[Tally, float] | None:
+        """Return the samples so far and the mean that they need; None where that tells nothing."""
+        kind = self.data.objective.row
         if self.data.objective.needs_outputs:
-            return True
-        if kind.rows is not None:
+            return None
+        if kind.is_count:
+            population = slice(self.population)
+            known = self.data.float_margins[population], np.concatenate(self._margins)
+            hits = self.data.float_hits[population]
             rows = np.concatenate(self._rows)
-            base = self.data.float_hits[: self.population] if kind.is_count else None
-            tally = Tally(rows, self.population, kind.highest, kind.is_count, base)
-            return can_reach(tally, bar, share=share, error=error)
+            return Tally(rows, self.population, kind.highest, True, hits, known), bar
+        if kind.rows is not None:
+            return Tally(np.concatenate(self._rows), self.population, kind.highest), bar
         if not signal.all():
-            return True
+            return None
         # SQNR >= bar is noise <= 10^(-bar / 10). With the power of the float outputs over all
         # samples, which is known beforehand, noise is a mean over the samples.
         rows = -(self._joined.noise / signal[:, None]).mean(axis=0) * self.population
         least = -math.inf if bar == -math.inf else -(10.0 ** (-bar / 10.0)) * _SLACK
-        return can_reach(Tally(rows, self.population, 0.0), least, share=share, error=error)
+        return Tally(rows, self.population, 0.0), least
 
     @property
     def _joined(self) -> Power:
@@ -209,9 +227,7 @@ class Evaluator:
 
     def __init__(self, trial_data: TrialData, *, threads: int = 0) -> None:
         self.data = trial_data
-        self.planner = Planner(
-            trial_data.space, trial_data.statistics, trial_data.method, trial_data.roundings
-        )
+        self.planner = trial_data.planner
         budgets = {"cache_bytes": trial_data.cache_bytes, "session_bytes": trial_data.session_bytes}
         given = {name: size for name, size in budgets.items() if size is not None}
         self._simulator = PiecewiseSimulator(trial_data.space.plan.graph, **given)
@@ -260,8 +276,8 @@ class Evaluator:
     def _tried(self, ask: Ask, samples: int) -> Measured:
         plan = self.planner.plan(ask.candidate)
         if not needs_integers(plan):
-            return self._scored(self._simulation(plan), samples, ask.bar)
-        return self._exact(plan, samples, ask.bar)
+            return self._scored(self._simulation(plan), samples, ask)
+        return self._exact(plan, samples, ask)
 
     def _confirmed(self, candidate: Candidate) -> Measured:
         plan = self.planner.plan(candidate)
@@ -269,15 +285,15 @@ class Evaluator:
             return self._scored(self._simulation(plan), self.data.samples)
         return self._exact(plan, self.data.samples)
 
-    def _exact(self, plan: QuantizedGraph, samples: int, bar: float | None = None) -> Measured:
+    def _exact(self, plan: QuantizedGraph, samples: int, ask: Ask | None = None) -> Measured:
         """Run the integer engine; where that is impossible the simulation, with a reason."""
         try:
             run = self._integers(plan)
         except PlanError as error:
-            found = self._scored(self._simulation(plan), samples, bar)
+            found = self._scored(self._simulation(plan), samples, ask)
             reason = found.reason or f"simulated, there is no integer program: {error}"
             return replace(found, reason=reason)
-        return replace(self._scored(run, samples, bar), executor=Executor.INTEGER)
+        return replace(self._scored(run, samples, ask), executor=Executor.INTEGER)
 
     def _simulation(self, plan: QuantizedGraph) -> Run:
         prepared, chunks = self._simulator.prepare(plan), self.data.chunks
@@ -298,9 +314,9 @@ class Evaluator:
             found = Measured(State.FAILED, math.nan, math.nan, 0, reason=str(error))
         return replace(found, seconds=time.perf_counter() - started)
 
-    def _scored(self, run: Run, samples: int, bar: float | None = None) -> Measured:
+    def _scored(self, run: Run, samples: int, ask: Ask | None = None) -> Measured:
         """Run rounds of chunks; the result does not depend on the order in which they finish."""
-        scoring = Scoring(self.data, samples)
+        scoring, bar = Scoring(self.data, samples), None if ask is None else ask.bar
         is_whole = bar is None or self.data.objective.needs_outputs
         ends = [samples] if is_whole else list(_ends(self.data.chunks, samples))
         done = 0
@@ -310,9 +326,12 @@ class Evaluator:
             for index, outputs in zip(numbers, self._outputs(run, numbers), strict=True):
                 scoring.add(self.data.chunks[index], outputs)
             if scoring.done < samples and bar is not None:
-                share = scoring.done / sum(ends[:-1])
-                if not scoring.can_reach(bar, self._signal(samples), share=share):
+                share, signal = scoring.done / sum(ends[:-1]), self._signal(samples)
+                if not scoring.can_reach(bar, signal, share=share):
                     return _measured(State.STOPPED, scoring)
+                foreseen = scoring.foresee(bar, signal) if ask and ask.is_enough else None
+                if foreseen is not None:
+                    return _measured(State.REACHED if foreseen else State.STOPPED, scoring)
         return _measured(State.COMPLETE, scoring)
 
     def _outputs(self, run: Run, numbers: Sequence[int]) -> Iterator[Arrays]:

@@ -14,6 +14,7 @@ from intact.data.labels import Reference
 from intact.data.metric import Metric, OutputRecord
 from intact.errors import DataError, UsageError, nearest
 from intact.numerics.metrics import in_top_k
+from intact.search.measuring.margins import margins
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
@@ -82,6 +83,14 @@ def _correct(seen: OutputPair) -> Rows:
 def _same_class(seen: OutputPair) -> Rows:
     want, have = seen.first
     return np.where(want.argmax(axis=1) == have.argmax(axis=1), 100.0, 0.0)
+
+
+def margins_of(seen: OutputPair) -> Rows:
+    """Compute the margin of each sample's right class: its label, else the float model's class."""
+    want, have = seen.first
+    right = want.argmax(axis=1) if seen.labels is None else seen.labels
+    scores = _log_probabilities(have, is_probability=True) if seen.is_probability else have
+    return margins(scores, right)
 
 
 def _divergence(seen: OutputPair) -> Rows:

@@ -1,5 +1,7 @@
 """Early stopping: a trial ends once its score can no longer reach the required one (its bar).
 
+Where it is enough to know whether it is reached, a trial ends once that is foreseen (`foresee`).
+
 The samples of a trial are the first ones of a finite set in pseudo-random order. So they are drawn
 from that set without replacement, and the mean of the whole set is to be estimated. There are three
 bounds, each with a one-sided error (a good trial is stopped):
@@ -32,6 +34,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import UsageError
+from intact.search.measuring.margins import expected_hits
 
 _OF_THE_LIMIT = 0.1
 
@@ -142,6 +145,14 @@ _LEAST_NORMAL = 30
 
 """Samples from which the normal approximation is used."""
 
+_FORESEEN = 1.0
+
+"""Standard deviations from the bar at which a result is foreseen."""
+
+_LIKELY = 0.25
+
+"""Share of the samples from which the likelier result is foreseen."""
+
 
 @dataclass(frozen=True)
 class Tally:
@@ -153,6 +164,8 @@ class Tally:
         highest: The largest contribution of a sample.
         is_count: Every contribution is 0 or ``highest``.
         base: For a count: which samples the float model gets right, bool ``[population]``.
+        margins: For a count: the margins of the float model, ``[population]``, and those of the
+            candidate, ``[n]``.
     """
 
     rows: npt.NDArray[np.float64]
@@ -160,6 +173,7 @@ class Tally:
     highest: float
     is_count: bool = False
     base: npt.NDArray[np.bool_] | None = None
+    margins: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]] | None = None
 
 
 def can_reach(tally: Tally, bar: float, *, share: float = 1.0, error: float = ERROR) -> bool:
@@ -191,6 +205,41 @@ def can_reach(tally: Tally, bar: float, *, share: float = 1.0, error: float = ER
     if most / tally.population < bar:
         return False
     return _normal_upper(tally, error * share) >= bar
+
+
+def foresee(tally: Tally, bar: float, *, error: float = ERROR) -> bool | None:
+    """Foresee whether the mean of the whole set reaches ``bar``, as well as a part of it can tell.
+
+    Counts are judged by margins (`intact.search.measuring.margins`), means by their normal
+    approximation. From a quarter of the samples on the likelier answer is given: who goes on from
+    it measures all samples in the end.
+
+    Args:
+        tally: The samples so far, at least one.
+        bar: The required mean.
+        error: 0 leaves what is certain.
+
+    Returns:
+        None where more samples are needed.
+    """
+    drawn, population = len(tally.rows), tally.population
+    needed = bar
+    if tally.is_count:
+        needed = least_hits(bar, population, tally.highest)
+        if int(np.count_nonzero(tally.rows)) >= needed:
+            return True
+    if error == 0.0 or drawn < _LEAST_NORMAL:
+        return None
+    if tally.margins is not None:
+        mean, deviation = expected_hits(*tally.margins)
+    elif not tally.is_count:
+        mean, deviation = float(tally.rows.mean()), _deviation(tally)
+    else:
+        return None
+    is_likely = drawn >= _LIKELY * population
+    if is_likely or abs(mean - needed) > _FORESEEN * deviation:
+        return mean >= needed
+    return None
 
 
 def _count_can_reach(tally: Tally, hits: int, needed: int, error: float) -> bool:
@@ -254,11 +303,16 @@ def _log_choose(number: int, chosen: int) -> float:
 
 def _normal_upper(tally: Tally, error: float) -> float:
     """Compute the upper confidence limit of the mean of the whole set."""
-    drawn, population = len(tally.rows), tally.population
     mean = float(tally.rows.mean())
-    if drawn == population:
+    if len(tally.rows) == tally.population:
         return mean
-    if drawn < _LEAST_NORMAL or error == 0.0:
+    if len(tally.rows) < _LEAST_NORMAL or error == 0.0:
         return math.inf
-    variance = float(tally.rows.var(ddof=1)) * (1.0 - drawn / population) / drawn
-    return mean + NormalDist().inv_cdf(1.0 - error) * math.sqrt(variance)
+    return mean + NormalDist().inv_cdf(1.0 - error) * _deviation(tally)
+
+
+def _deviation(tally: Tally) -> float:
+    """Compute the standard error of the mean of the whole set."""
+    drawn = len(tally.rows)
+    variance = float(tally.rows.var(ddof=1)) * (1.0 - drawn / tally.population) / drawn
+    return math.sqrt(variance)

@@ -25,11 +25,14 @@ from intact.search.measuring.objective import (
     Arrays,
     Objective,
     OutputPair,
+    Rows,
     are_probabilities,
     default_kind,
     has_classes,
+    margins_of,
 )
 from intact.search.measuring.stopping import ERROR
+from intact.search.plans import Planner
 from intact.search.roundings import Roundings
 from intact.search.space import Space
 
@@ -225,6 +228,11 @@ class TrialData:
         return sum(chunk.count for chunk in self.chunks)
 
     @cached_property
+    def planner(self) -> Planner:
+        """Makes the plans of candidates."""
+        return Planner(self.space, self.statistics, self.method, self.roundings)
+
+    @cached_property
     def float_hits(self) -> npt.NDArray[np.bool_]:
         """Which samples the float model gets right, for objectives that count; bool
         ``[samples]``.
@@ -232,11 +240,19 @@ class TrialData:
         rows = self.objective.row.rows
         if rows is None:
             return np.zeros(0, np.bool_)
-        seen = (
-            OutputPair(each.outputs, each.outputs, each.count, each.labels, self.is_probability)
-            for each in self.chunks
-        )
-        return np.concatenate([rows(each) > 0.0 for each in seen])
+        return np.concatenate([rows(each) > 0.0 for each in self._float_pairs()])
+
+    @cached_property
+    def float_margins(self) -> Rows:
+        """The margins of the float model, for objectives that count; float64 ``[samples]``."""
+        return np.concatenate([margins_of(each) for each in self._float_pairs()])
+
+    def _float_pairs(self) -> Iterator[OutputPair]:
+        """Yield the float model's outputs beside themselves."""
+        for each in self.chunks:
+            yield OutputPair(
+                each.outputs, each.outputs, each.count, each.labels, self.is_probability
+            )
 
     @cached_property
     def samples_hash(self) -> str:

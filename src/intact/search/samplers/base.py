@@ -57,6 +57,7 @@ class GeneratorSampler(ABC):
         self.trials: dict[Candidate, Trial] = {}
         self.best: Trial | None = None
         self._bars: dict[Candidate, float | None] = {}
+        self._foreseen: set[Candidate] = set()
         self._per_guess = 1.0
         self.to_undercut = math.inf
         self._walk = self._whole_walk()
@@ -81,6 +82,9 @@ class GeneratorSampler(ABC):
             return
         for ask, trial in zip(self._asked, trials, strict=True):
             self.trials[trial.candidate] = trial
+            self._foreseen.discard(trial.candidate)
+            if ask.is_enough and trial.measured.state in (State.STOPPED, State.REACHED):
+                self._foreseen.add(trial.candidate)
             self._bars[trial.candidate] = ask.bar
             self._remember(trial)
         try:
@@ -94,16 +98,18 @@ class GeneratorSampler(ABC):
 
     def score(self, trial: Trial) -> float:
         """Return a score for comparisons: ``-inf`` for a failure, below its bar for a stopped
-        trial.
+        trial, not below it for one that reached it.
 
-        The score of a stopped trial is an estimate from some samples. It may be above the bar that
-        the trial was found not to reach.
+        The score of a trial that ended early is an estimate from some samples. It may be on the
+        other side of the bar than the trial was found to be.
         """
         if math.isnan(trial.score):
             return -math.inf
         bar = self._bars.get(trial.candidate)
         if trial.measured.state is State.STOPPED and bar is not None:
             return min(trial.score, math.nextafter(bar, -math.inf))
+        if trial.measured.state is State.REACHED and bar is not None:
+            return max(trial.score, bar)
         return trial.score
 
     def reaches(self, trial: Trial, score: float) -> bool:
@@ -141,25 +147,37 @@ class GeneratorSampler(ABC):
         bar = self.bar(candidate)
         return None if bar == math.inf else bar
 
-    def is_new(self, candidate: Candidate) -> bool:
-        """Tell whether a candidate has no trial yet."""
-        return candidate not in self.trials
+    def is_new(self, candidate: Candidate, *, is_enough: bool = True) -> bool:
+        """Tell whether a candidate has no trial yet, or only a foreseen one where more is asked."""
+        return candidate not in self.trials or (not is_enough and candidate in self._foreseen)
 
     def measure(
-        self, candidates: Iterable[Candidate], bar: Bar | float | None = None
+        self,
+        candidates: Iterable[Candidate],
+        bar: Bar | float | None = None,
+        *,
+        is_enough: bool = False,
     ) -> TrialsGenerator:
         """Return the trials of candidates, in their order; only new ones are requested.
 
         Args:
             candidates: May be empty and may contain duplicates.
             bar: One for all, or a function of the candidate; None runs all samples.
+            is_enough: A trial may end once it is foreseen whether it reaches its bar.
         """
         wanted = list(candidates)
-        new = [candidate for candidate in dict.fromkeys(wanted) if self.is_new(candidate)]
+        new = [each for each in dict.fromkeys(wanted) if self.is_new(each, is_enough=is_enough)]
         if new:
             bars = [bar(candidate) if callable(bar) else bar for candidate in new]
-            yield [Ask(candidate, bar=least) for candidate, least in zip(new, bars, strict=True)]
+            yield [
+                Ask(candidate, bar=least, is_enough=is_enough)
+                for candidate, least in zip(new, bars, strict=True)
+            ]
         return [self.trials[candidate] for candidate in wanted]
+
+    def whole(self, trial: Trial) -> TrialGenerator:
+        """Return the trial of the same candidate on all samples."""
+        return (yield from self.measure([trial.candidate]))[0]
 
     def _whole_walk(self) -> SearchGenerator:
         (base,) = yield from self.measure([self.space.default])

@@ -6,7 +6,9 @@ Source: [tvm], "Search": start at the default (the most bits), visit the edges i
 
 - No limits: below the best score so far (the rule of [tvm]).
 - ``min_score``: below that limit. Where the default does not reach it, groups are first widened (to
-  float, where possible) as long as the score rises, until it is reached.
+  float, where possible) as long as the score rises, until it is reached. A trial ends once its
+  result is foreseen; now and then the last one is measured on all samples, and steps that do not
+  hold there are undone. When that changes nothing any more, steps are measured as they are.
 - ``max_cost``, and the default costs more: every step loses some score, and the rule of [tvm] would
   stop at once. So a step may lose score up to an allowance per unit of cost saved. The allowance is
   0 in the first pass. Afterwards it is doubled, or raised to the median rate of the refused steps
@@ -21,11 +23,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from intact.search.samplers.base import GeneratorSampler, SearchGenerator, TrialGenerator, finite
+from intact.search.samplers.base import (
+    GeneratorSampler,
+    SearchGenerator,
+    TrialGenerator,
+    TrialsGenerator,
+    finite,
+)
 from intact.search.space import Candidate, Space
 from intact.search.trial import Trial
 
 Costing = Callable[[Candidate], float]
+
+_UNSURE = 32
+"""Steps of which only some samples were run, before the last is measured on all."""
 
 
 def narrower(space: Space, cost: Costing, candidate: Candidate, index: int) -> Candidate | None:
@@ -116,17 +127,41 @@ class Greedy(GeneratorSampler):
 
     def _lower(self, base: Trial, least: float | None = None) -> TrialGenerator:
         """Lower each group as long as the score reaches ``least``, or the best where it is None."""
-        start = None
-        while start is not base:
-            start = base
+        foresees = least is not None
+        while True:
+            start, steps = base, [base]
             for index in self.space.open:
                 while (step := self._narrower(base, index)) is not None:
                     reached = self.score(base) if least is None else least
-                    trial = yield from self._one(step, finite(reached))
+                    trial = yield from self._one(step, finite(reached), is_enough=foresees)
                     if not self.reaches(trial, reached):
                         break
-                    base = trial
-        return base
+                    steps.append(trial)
+                    if len(steps) > _UNSURE:
+                        steps = yield from self._sure(steps, reached)
+                    base = steps[-1]
+            *_, base = yield from self._sure(steps, -math.inf if least is None else least)
+            if base is start and not foresees:
+                return base
+            foresees = foresees and base is not start
+
+    def _sure(self, steps: list[Trial], least: float) -> TrialsGenerator:
+        """Return the last of some steps that reaches ``least`` on all samples.
+
+        Args:
+            steps: Each from the one before; the first one reaches it.
+            least: The required score.
+        """
+        first, end = 0, len(steps)
+        tried = end - 1  # most often the last one does
+        while first + 1 < end:
+            trial = yield from self.whole(steps[tried])
+            if self.reaches(trial, least):
+                first, steps[tried] = tried, trial
+            else:
+                end = tried
+            tried = (first + end) // 2
+        return [steps[first]]
 
     def _widen(
         self, base: Trial, *, until: float = math.inf, limit: float = math.inf
@@ -174,8 +209,10 @@ class Greedy(GeneratorSampler):
     def _narrower(self, base: Trial, index: int) -> Candidate | None:
         return narrower(self.space, self.guess, base.candidate, index)
 
-    def _one(self, candidate: Candidate, bar: float | None) -> TrialGenerator:
-        return (yield from self.measure([candidate], bar))[0]
+    def _one(
+        self, candidate: Candidate, bar: float | None, *, is_enough: bool = False
+    ) -> TrialGenerator:
+        return (yield from self.measure([candidate], bar, is_enough=is_enough))[0]
 
 
 class BatchedGreedy(GeneratorSampler):
