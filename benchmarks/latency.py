@@ -9,6 +9,8 @@ times are the lower quartile over rounds of the fastest run in each, in millisec
 of the worst output on samples that calibration did not see. Machines that do other work besides
 are noisy: compare ratios, and repeat.
 
+The time that `--fastest` predicts from those of the pieces stands beside, as a part of float's.
+
 With ``--target`` (openvino, tflite or ncnn) the same is measured in that target's runtime, where
 float is the same model written for it with every layer in float, and there is no other quantizer.
 """
@@ -18,6 +20,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import sys
 import tempfile
 import time
@@ -39,6 +42,7 @@ from rich.table import Table
 import intact
 from intact.engines.cpu import detect_cpu
 from intact.errors import IntactError
+from intact.flow.fastest.choice import Fastest
 from intact.flow.latency import in_turn, lower_quartiles
 from intact.formats.base.format import Deployed
 from intact.formats.registry import FORMATS
@@ -279,7 +283,11 @@ def by_peer(case: Case, folder: Path) -> Path | None:
 
 @dataclass
 class Row:
-    """One model at one batch: by way, milliseconds, times of float, and decibels."""
+    """One model at one batch: by way, milliseconds, times of float, and decibels.
+
+    What `--fastest` predicted is a ratio to float too: a machine that is shared has another speed
+    a minute later, and both figures of the prediction are of one minute.
+    """
 
     model: str
     batch: int
@@ -287,7 +295,7 @@ class Row:
     ratio: dict[str, float] = field(default_factory=dict)
     db: dict[str, float] = field(default_factory=dict)
     kept_float: int = 0
-    predicted: float = 0.0
+    predicted: float = float("nan")
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -334,7 +342,7 @@ def measure(
         row.seconds[way] = time.perf_counter() - begun
         paths[way] = out / made.deployed_file
         if made.fastest is not None:
-            row.kept_float, row.predicted = len(made.fastest.kept_float), made.fastest.predicted
+            row.kept_float, row.predicted = _foreseen(made.fastest)
     peer = by_peer(case, folder)
     if peer is not None:
         paths["peer"] = peer
@@ -390,13 +398,20 @@ def measure_elsewhere(case: Case, batch: int, threads: int, seconds: float, targ
         row.seconds[way] = time.perf_counter() - begun
         runs[way] = lambda run=run: run(feeds)  # type: ignore[misc]
         if made.fastest is not None:
-            row.kept_float, row.predicted = len(made.fastest.kept_float), made.fastest.predicted
+            row.kept_float, row.predicted = _foreseen(made.fastest)
     if "float" not in runs:
         return row
     rounds = in_turn(list(runs.values()), seconds=seconds * len(runs))
     row.ms = {w: 1e3 * each for w, each in zip(runs, lower_quartiles(rounds), strict=True)}
     row.ratio = {way: each / row.ms["float"] for way, each in row.ms.items()}
     return row
+
+
+def _foreseen(found: Fastest) -> tuple[int, float]:
+    """Return the nodes that stay float, and the predicted time of the choice in times of float."""
+    in_float = found.milliseconds.get("float", 0.0)
+    ratio = found.predicted / in_float if in_float and found.predicted else float("nan")
+    return len(found.kept_float), ratio
 
 
 def _worst(expected: list[Any], found: list[Any]) -> float:
@@ -409,6 +424,10 @@ def _worst(expected: list[Any], found: list[Any]) -> float:
             if stacked[0].shape == stacked[1].shape:
                 pairs.append(sqnr_db(*stacked))
     return min(pairs, default=float("nan"))
+
+
+def _shown(ratio: float) -> str:
+    return "-" if math.isnan(ratio) else f"{ratio:.2f}"
 
 
 def main() -> None:
@@ -429,7 +448,7 @@ def main() -> None:
         table.add_column("of float", justify="right")
         table.add_column("dB", justify="right")
     table.add_column("in float", justify="right")
-    table.add_column("predicted", justify="right")
+    table.add_column("predicted, of float", justify="right")
     table.add_column("quantize s", justify="right")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -452,7 +471,7 @@ def main() -> None:
                         f"{row.db[way]:.1f}" if way in row.db else "-",
                     ]
                 took = "/".join(f"{row.seconds.get(way, 0):.1f}" for way in ("intact", "fastest"))
-                table.add_row(*cells, str(row.kept_float), f"{row.predicted:.2f}", took)
+                table.add_row(*cells, str(row.kept_float), _shown(row.predicted), took)
     if not given.json:
         Console(width=160).print(table)
 
