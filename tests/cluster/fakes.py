@@ -12,7 +12,7 @@ from intact.errors import DataError
 
 OPENER = f"{__name__}:open_fake"
 
-ONCE, ALWAYS, REFUSE = b"once", b"always", b"refuse"
+ONCE, ALWAYS, REFUSE, WHO = b"once", b"always", b"refuse", b"who"
 
 
 class FakeJob:
@@ -41,6 +41,11 @@ def open_fake(folder: Path, threads: int) -> Callable[[bytes], bytes]:
     if opening == "wait":
         time.sleep(600)
     notes = Path((folder / "deep" / "notes").read_text(encoding="utf-8"))
+    if opening == "one late":
+        try:
+            (notes / "first").touch(exist_ok=False)
+        except FileExistsError:
+            time.sleep(1)
 
     def answer(message: bytes) -> bytes:
         if not message:
@@ -49,6 +54,9 @@ def open_fake(folder: Path, threads: int) -> Callable[[bytes], bytes]:
         if message == ALWAYS or (message == ONCE and not died.exists()):
             died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
+        if message == WHO:
+            time.sleep(4)
+            return str(os.getpid()).encode()
         if message == REFUSE:
             raise DataError("x: wrong", remedy="give another --data")
         return message.upper()

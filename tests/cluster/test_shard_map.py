@@ -12,7 +12,7 @@ import pytest
 from intact.cluster import Connection, ShardMap, actors, shard_map
 from intact.cluster.folders import new_owner, temporary_folder
 from intact.errors import ClusterError, DataError, UsageError
-from tests.cluster.fakes import ALWAYS, ONCE, OPENER, REFUSE, FakeJob
+from tests.cluster.fakes import ALWAYS, ONCE, OPENER, REFUSE, WHO, FakeJob
 from tests.clusters import local_cluster
 
 ray = pytest.importorskip("ray")
@@ -54,6 +54,13 @@ def test_the_last_shard_of_the_only_worker_is_done_again(
     """Nothing is left to take when the worker dies, and none is there but the one that starts."""
     with ShardMap(connection, FakeJob(tmp_path), OPENER, workers=1) as shards:
         assert done(shards, [b"a", ONCE]) == [b"A", ONCE.upper()]
+
+
+def test_no_shard_waits_at_one_worker_while_another_starts(
+    connection: Connection, tmp_path: Path
+) -> None:
+    with ShardMap(connection, FakeJob(tmp_path, "one late"), OPENER, workers=2) as shards:
+        assert len(set(done(shards, [WHO, WHO]))) == 2
 
 
 def test_shards_that_cost_several_workers_end_the_work(

@@ -1,7 +1,8 @@
 """Work in shards: each is done by some worker, and again by another if that one is lost.
 
 A worker is an actor of Ray. It loads a job once, then answers one message after the other. Two
-shards wait at each worker, so that none idles while the next is on its way.
+shards wait at each worker, so that none idles while the next is on its way; one, while there are
+workers that have not started.
 """
 
 from __future__ import annotations
@@ -131,7 +132,8 @@ class ShardMap:
         ready: list[_Worker[Item]] = []
         starts, reason = _STARTS * len(starting), ""
         while True:
-            _give(tasks, ready, message)
+            # While others start, none is given what they could do.
+            _give(tasks, ready, message, most=1 if starting else _WAITING)
             busy = [worker for worker in ready if worker.tasks]
             if not busy and tasks.is_done:
                 return
@@ -244,10 +246,14 @@ class _Tasks(Generic[Item]):
 
 
 def _give(
-    tasks: _Tasks[Item], ready: list[_Worker[Item]], message: Callable[[Item, bytes], bytes]
+    tasks: _Tasks[Item],
+    ready: list[_Worker[Item]],
+    message: Callable[[Item, bytes], bytes],
+    *,
+    most: int,
 ) -> None:
     """Give shards to workers that have room, first to those that have the least."""
-    for room in range(_WAITING):
+    for room in range(most):
         for worker in ready:
             if len(worker.tasks) == room:
                 task = tasks.take()
