@@ -180,6 +180,19 @@ def test_different_models_say_so() -> None:
     assert [result.name for result in found.results] == ["onnxruntime", "onnxruntime (2)"]
 
 
+@pytest.mark.parametrize(("shares", "said"), [(True, "the same"), (False, "no layer is in two")])
+def test_layers_that_no_two_results_have_are_not_the_same(shares: bool, said: str) -> None:
+    def model(name: str) -> onnx.ModelProto:
+        b = ModelBuilder(seed=1)
+        x = b.input("x", ["N", 3, 8, 8])
+        b.output(b.node("Conv", x, b.weight(4, 3, 1, 1), name=name), ["N", 4, 8, 8])
+        return b.build()
+
+    names = ("conv", "conv" if shares else "other")
+    found = intact.compare([intact.quantize(model(n), samples(), preset="fast") for n in names])
+    assert said in comparison_text.layers(found).lines[0]
+
+
 def test_older_results_are_compared() -> None:
     found = intact.compare([RESULTS / "version-1", RESULTS / "version-2"])
     assert [result.name for result in found.results] == ["version-1", "version-2"]

@@ -98,9 +98,11 @@ def layers(found: Comparison) -> Figures:
     """Write the errors of layers that differ: by itself and accumulated, dB, in each result."""
     of = [_errors(result) for result in found.results]
     rows: list[tuple[float, LayerErrors, list[LayerErrors | None]]] = []
+    shared = 0
     for key in dict.fromkeys(key for errors in of for key in errors):
         each = [errors.get(key) for errors in of]
         there = [layer for layer in each if layer is not None]
+        shared += len(there) > 1
         change = _spread([layer.own for layer in there])
         if change >= LEAST_CHANGE:
             rows.append((change, there[0], each))
@@ -115,7 +117,8 @@ def layers(found: Comparison) -> Figures:
         f"SQNR of layers, dB, on {max(measured, default=0)} {drawn}samples: by itself / "
         "accumulated; those that differ most first"
     )
-    lines = () if written or not measured else ("errors of layers by themselves: the same",)
+    same = "the same" if shared else "no layer is in two of the results"
+    lines = () if written or not measured else (f"errors of layers by themselves: {same}",)
     return Figures(title, ("layer", "op", *_names(found), "by itself"), written, lines)
 
 
