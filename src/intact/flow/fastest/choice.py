@@ -218,16 +218,35 @@ class FastestSearch:
         rounds = in_turn([each.run for each in candidates], seconds=max(left, 0.4 * self.seconds))
         times = [1e3 * each for each in lower_quartiles(rounds)]
         at = self._best(candidates, rounds, floats=floats is not None)
-        predicted = 0.0
-        if last is not None and last.costs is not None and last.outside is not None:
-            whole, own = (
-                last.costs.total(self._pieces, kept) + last.outside
-                for kept in (self._none, candidates[at].kept)
-            )
-            predicted = times[0] * own / whole if whole else 0.0
         in_float = 0.0 if floats is None else times[1]
+        predicted = self._predicted(last, candidates[at].kept, times[0], in_float)
         names = self._pieces.nodes(candidates[at].kept)
         return KnownChoice(names, (in_float, times[0], times[at]), predicted)
+
+    def _predicted(
+        self, last: _Solution | None, kept: Kept, integers: float, in_float: float
+    ) -> float:
+        """Predict the time of a placement from its parts, in milliseconds; 0 where none are known.
+
+        What the parts add up to is scaled as it is for the two placements that are measured anyway:
+        by that of all in integers and of all in float, as far as it is either.
+
+        Args:
+            last: The solution with the latest costs.
+            kept: The placement.
+            integers: Milliseconds of all in integers.
+            in_float: Of all in float; 0 where that was not measured.
+        """
+        if last is None or last.costs is None or last.outside is None:
+            return 0.0
+        all_integers, all_float, own = (
+            last.costs.total(self._pieces, each) + last.outside
+            for each in (self._none, ~self._none, kept)
+        )
+        if not all_integers or not all_float:
+            return 0.0
+        share = float(kept.mean()) if in_float else 0.0
+        return own * ((1 - share) * integers / all_integers + share * in_float / all_float)
 
     def _best(
         self, candidates: Sequence[_Candidate], rounds: Sequence[Sequence[float]], *, floats: bool
