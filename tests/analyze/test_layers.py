@@ -13,8 +13,9 @@ from intact.analyze import quant_loss
 from intact.analyze.layers import LayerErrors, model_errors
 from intact.data.sources import open_samples
 from intact.engines.simulate import Simulator
+from intact.graph import normalize
 from intact.numerics.metrics import sqnr_db
-from intact.plan import QuantizedGraph, quantization_points
+from intact.plan import Overrides, QuantizedGraph, quantization_points
 from tests.models import MODELS, ModelBuilder, random_inputs, residual_net
 from tests.plans import Arrays, calibrate, calibrated, planned
 
@@ -158,3 +159,12 @@ def test_what_is_no_number_is_lost_and_not_exact() -> None:
     found = model_errors(plan, open_samples(feeds, plan.graph))
     assert found.outputs[0].error.sqnr_db == -100.0
     assert not any(math.isnan(each.accumulated.sqnr_db) for each in found.layers)
+
+
+def test_a_model_without_layers_in_integers_has_errors_of_outputs_only() -> None:
+    model = residual_net()
+    names = tuple(str(node.name) for node in normalize(model).nodes)
+    plan = calibrated(model, overrides=Overrides(keep_float=names))
+    found = model_errors(plan, open_samples(random_inputs(model, batch=3), plan.graph))
+    assert found.layers == ()
+    assert [each.error.sqnr_db for each in found.outputs] == [math.inf]

@@ -70,9 +70,9 @@ class TeacherForced:
             (place.tensor, points[place.end].config if place.end else None) for place in self.places
         ]
         self._outputs = list(dict.fromkeys(place.tensor for place in self.places))
-        outputs = editor.model.graph.outputs
-        outputs.clear()
-        outputs.extend(map(editor.value, self._outputs))
+        if self._outputs:  # a model must have some
+            editor.model.graph.outputs.clear()
+            editor.model.graph.outputs.extend(map(editor.value, self._outputs))
         inputs = {str(value.name) for value in plan.graph.inputs}
         read = (str(point.value.name) for point in points.values())
         names = dict.fromkeys((*read, *self._outputs))
