@@ -54,8 +54,11 @@ def open_fake(folder: Path, threads: int) -> Callable[[bytes], bytes]:
         if message == ALWAYS or (message == ONCE and not died.exists()):
             died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        if message == WHO:
-            time.sleep(4)
+        if message == WHO:  # both are asked at the same time, or one waits in vain
+            (notes / f"{os.getpid()}.asked").touch()
+            end = time.monotonic() + 60
+            while time.monotonic() < end and len(list(notes.glob("*.asked"))) < 2:
+                time.sleep(0.05)
             return str(os.getpid()).encode()
         if message == REFUSE:
             raise DataError("x: wrong", remedy="give another --data")

@@ -352,11 +352,11 @@ class TestEnough:
         low, high = whole.score - slack, whole.score + slack
         reached = evaluator.measure(Ask(candidate, bar=low, is_enough=True))
         assert reached.state is State.REACHED
-        assert reached.samples <= 100
+        assert reached.samples <= 128
         if high < data.objective.row.highest or kind in ("kl", "sqnr"):
             missed = evaluator.measure(Ask(candidate, bar=high, is_enough=True))
             assert missed.state is State.STOPPED
-            assert missed.samples <= 100
+            assert missed.samples <= 128
         assert evaluator.measure(Ask(candidate, bar=low)).state is State.COMPLETE
 
     def test_nothing_is_guessed_where_no_error_is_allowed(self) -> None:
