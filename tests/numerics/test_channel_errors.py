@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from intact.errors import DataError
-from intact.numerics.metrics import ChannelErrorSums, cosine, mse, sqnr_db
+from intact.numerics.error_sums import ChannelErrorSums
+from intact.numerics.metrics import cosine, mse, sqnr_db
 
 
 @pytest.mark.parametrize("axis", [1, -1, None])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intact.errors import DataError
-from intact.numerics.metrics import ChannelErrorSums, Moments
+from intact.numerics.error_sums import ChannelErrorSums, Moments
 
 SHAPES = [
     ((2, 3, 200, 100), 1),  # rows beyond a block

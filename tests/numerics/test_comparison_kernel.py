@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from intact.numerics.comparison_kernel import LANES, SUMS, add_channels, count
 from intact.numerics.divergence import Bins, Divergence
-from intact.numerics.metrics import ChannelErrorSums
+from intact.numerics.error_sums import ChannelErrorSums
 
 
 def added(first: np.ndarray, second: np.ndarray) -> np.ndarray:

@@ -8,7 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from intact.numerics.metrics import ErrorSums, SavedSums, cosine, sqnr_db
+from intact.numerics.error_sums import ErrorSums, SavedSums
+from intact.numerics.metrics import cosine, sqnr_db
 
 
 def sent(sums: ErrorSums) -> ErrorSums:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from intact.errors import DataError
+from intact.numerics.error_sums import ErrorSums
 from intact.numerics.metrics import (
-    ErrorSums,
     accuracy_difference,
     agreement,
     cosine,

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from intact.numerics.metrics import Moments
+from intact.numerics.error_sums import Moments
 
 
 def streamed(values: npt.ArrayLike, cuts: list[int]) -> Moments:

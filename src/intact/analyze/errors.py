@@ -20,7 +20,7 @@ from intact._text import finite
 from intact.analyze.side_by_side import Array, ComparedPoint, SideBySide
 from intact.data.stream import Samples
 from intact.graph import weight_slot
-from intact.numerics.metrics import ChannelErrorSums, Moments
+from intact.numerics.error_sums import ChannelErrorSums, Moments
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points, quantizes
 from intact.plan.inference import EdgeTypes, infer_edges
 from intact.program.lower.chains import Points, chains

@@ -23,7 +23,8 @@ from intact.graph import Graph
 from intact.graph.ops import bias_slot, constant_array
 from intact.numerics.answers import are_classes
 from intact.numerics.divergence import Bins, Divergence
-from intact.numerics.metrics import ChannelErrorSums, agreement, decibels
+from intact.numerics.error_sums import ChannelErrorSums
+from intact.numerics.metrics import agreement, decibels
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points
 
 MOST_SAMPLES = 64

@@ -19,7 +19,7 @@ from intact.flow.result import Result
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph
-from intact.numerics.metrics import ErrorSums
+from intact.numerics.error_sums import ErrorSums
 from intact.plan.points import has_logarithmic_levels
 from intact.program.lower import lower
 

@@ -25,7 +25,7 @@ from intact.flow.evaluation_pass import Models, Pass, run_both
 from intact.flow.result import Result
 from intact.graph import Graph
 from intact.graph.files.limits import limit_of, raised_limits
-from intact.numerics.metrics import ErrorSums, SavedSums
+from intact.numerics.error_sums import ErrorSums, SavedSums
 
 _RESULT, _FLOAT, _JOB = "result", "float.onnx", "job.msgpack"
 """What a saved job consists of."""

@@ -25,7 +25,7 @@ from intact.flow.verification import Subject, batches_of, chosen_format
 from intact.formats.base.format import Deployed
 from intact.formats.base.report import Verification
 from intact.graph.files.limits import limit_of, raised_limits
-from intact.numerics.metrics import ErrorSums, SavedSums
+from intact.numerics.error_sums import ErrorSums, SavedSums
 from intact.targets import Target
 
 _RESULT, _JOB = "result", "job.msgpack"

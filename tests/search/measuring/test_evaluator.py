@@ -15,7 +15,8 @@ from intact.data.metric import Metric
 from intact.engines.integer import IntegerEngine
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, PlanError, UsageError
-from intact.numerics.metrics import ErrorSums, top_k
+from intact.numerics.error_sums import ErrorSums
+from intact.numerics.metrics import top_k
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
 from intact.search.measuring import evaluator as evaluating

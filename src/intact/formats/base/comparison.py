@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from intact.errors import DataError
 from intact.numerics.affine import dequantize, quantize
-from intact.numerics.metrics import ErrorSums
+from intact.numerics.error_sums import ErrorSums
 from intact.program import Array, Encoding, Program, Step, Tensor
 
 

@@ -24,7 +24,7 @@ from intact.errors import Unsupported
 from intact.graph import bias_slot, output_channel_axis, weight_slot
 from intact.improve.refine.walk import Array, Stop, Walk
 from intact.numerics.affine_params import QuantParams
-from intact.numerics.metrics import ChannelErrorSums
+from intact.numerics.error_sums import ChannelErrorSums
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.plan.gains import Report, unreported
 from intact.plan.given_scales import GIVEN
