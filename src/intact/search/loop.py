@@ -261,7 +261,8 @@ class Search:
         """Find the best trial within the limits as the hardware computes it.
 
         Trials are measured again on all samples, the best first. Where float32 is not exact the
-        integer engine runs them.
+        integer engine runs them. If the budget ended the search, those that are only foreseen to
+        be within the limits come before: the best, then further and further from it.
 
         Args:
             most: Maximum number of trials to measure again.
@@ -273,8 +274,12 @@ class Search:
         rivals = [
             trial for trial in self.progress.trials if trial.counts(samples) and goal.accepts(trial)
         ]
-        rivals.sort(key=lambda trial: (goal.rank(trial.score, trial.cost), -trial.number))
+        rivals.sort(key=self._rank)
         tried: list[Trial] = []
+        for trial in self._foreseen(rivals[-1:]):
+            confirmed = self._confirmed(trial)
+            if confirmed.measured.state is State.COMPLETE and goal.accepts(confirmed):
+                return confirmed
         while rivals and len(tried) < most:
             trial = rivals.pop()
             confirmed = self._confirmed(trial)
@@ -284,6 +289,30 @@ class Search:
         if tried:
             raise _nothing_found(self.progress, tried, by="by its integers ")
         raise _nothing_found(self.progress, self.progress.trials)
+
+    def _rank(self, trial: Trial) -> tuple[tuple[float, float], int]:
+        return self.progress.goal.rank(trial.score, trial.cost), -trial.number
+
+    def _foreseen(self, best: Sequence[Trial]) -> Iterator[Trial]:
+        """Yield trials that would be better than the best, but did not run all samples."""
+        progress, goal = self.progress, self.progress.goal
+        if progress.is_exhausted:  # the sampler has measured what it wanted to
+            return
+        known = {trial.candidate for trial in progress.trials if trial.counts(progress.samples)}
+        limit = math.inf if goal.max_cost is None else goal.max_cost
+        found = [
+            trial
+            for trial in progress.trials
+            if trial.measured.state is State.REACHED
+            and trial.candidate not in known
+            and trial.cost <= limit
+            and all(self._rank(trial) > self._rank(each) for each in best)
+        ]
+        found.sort(key=self._rank, reverse=True)
+        step = 1
+        while step <= len(found):
+            yield found[step - 1]
+            step *= 2
 
     def _confirmed(self, trial: Trial) -> Trial:
         """Measure a trial again, unless the resumed log has the result."""
