@@ -19,8 +19,9 @@ from tests.conftest import REPOSITORY
 MOST_FOR_QUANTIZING = 1200
 """MiB: the integers (576), and some copies of one weight (96 each); measured 810."""
 
-MOST_WHERE_PAIRS_SATURATE = MOST_FOR_QUANTIZING + 2 * 576
-"""ONNX Runtime stores integers of another type there, in two copies, to run what was written."""
+MOST_WHERE_PAIRS_SATURATE = MOST_FOR_QUANTIZING + 3 * 576
+"""ONNX Runtime stores integers of another type there, in two copies, to run what was written, and
+what is written may not have gone yet; measured 1,660 to 2,470."""
 
 MOST_FOR_RUNNING = 4000
 """MiB: ONNX Runtime holds the integer model and its packed copy."""
