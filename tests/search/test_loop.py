@@ -44,12 +44,15 @@ class Exact:
 
     journal: list[str] = field(default_factory=list)
     integers: dict[int, float] = field(default_factory=dict)
+    foresees: bool = False
     float_score: float = 100.0
 
     def evaluate(self, asks: Sequence[Ask]) -> Iterator[Measured]:
         for ask in asks:
             self.journal.append(f"measure {ask.candidate[0]}")
-            yield complete(10.0 * ask.candidate[0])
+            score = 10.0 * ask.candidate[0]
+            is_part = self.foresees and ask.candidate != (8,)
+            yield Measured(State.REACHED, score, 0.1, 10) if is_part else complete(score)
 
     def confirm(self, candidates: Sequence[Candidate]) -> Iterator[Measured]:
         for (bits,) in candidates:
@@ -159,6 +162,24 @@ def test_a_winner_that_integers_do_not_confirm_gives_way_to_the_next() -> None:
     made.run()
     best = made.confirmed()
     assert (best.candidate, best.score) == ((6,), 60.0)
+
+
+@pytest.mark.parametrize(("least", "confirmed"), [(25.0, 3), (35.0, 4), (45.0, 6), (75.0, 8)])
+def test_where_the_budget_ends_what_was_foreseen_is_confirmed(least: float, confirmed: int) -> None:
+    """The cheapest first, then twice as far from it each time; at last what ran all samples."""
+    made, pool, _ = search(Budget(trials=6), goal=Goal(min_score=least))
+    pool.foresees = True
+    made.run()
+    assert made.confirmed().candidate == (confirmed,)
+    tried = [int(line.split()[1]) for line in pool.journal if line.startswith("confirm")]
+    assert tried == [bits for bits in (3, 4, 6, 8) if bits <= confirmed]
+
+
+def test_a_search_that_came_to_its_end_does_not_confirm_what_was_foreseen() -> None:
+    made, pool, _ = search(goal=Goal(min_score=25.0))
+    pool.foresees = True
+    made.run()
+    assert made.confirmed().candidate == (8,)
 
 
 def test_an_impossible_score_says_how_near_it_came() -> None:
