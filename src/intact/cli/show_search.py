@@ -182,10 +182,10 @@ def found(found: FoundStrategy, *, seconds: float, as_json: bool) -> None:
             mark = "best" if trial.number == found.best.number else _broken(found, trial)
             shown.add_row(mark, str(trial.number), *row(trial))
         console().print(shown)
-    simulated = found.standing.trials[found.best.number].score
-    if simulated != found.best.score:
+    tried = found.standing.trials[found.best.number]
+    if tried.counts(found.standing.samples) and tried.score != found.best.score:
         say(
-            f"trial {found.best.number} simulated: {escape(objective.format(simulated))}; the "
+            f"trial {found.best.number} simulated: {escape(objective.format(tried.score))}; the "
             f"integers of the target: {escape(objective.format(found.best.score))}"
         )
     for remark in found.remarks:
