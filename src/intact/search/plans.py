@@ -378,7 +378,7 @@ class Planner:
     def plan(self, candidate: Candidate) -> QuantizedGraph:
         """Make the calibrated plan of a candidate; it shares nothing with other plans.
 
-        It must not be changed before `strategy_of` was asked for the same candidate.
+        Who asks `strategy_of` for the same candidate next gets the strategy of this very object.
 
         It equals ``assign(build_plan(graph, target, space.requests(candidate)), ...)`` in every
         config, decision and note, and in its provenance; `Roundings.apply` to that where there are
