@@ -69,6 +69,22 @@ def gated() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
+@pytest.mark.parametrize("named", ["size", "Size"])
+def test_what_computes_sizes_may_be_named_where_they_are_fixed(named: str) -> None:
+    samples = np.linspace(-4, 4, 16, dtype=np.float32).reshape(4, 4)
+
+    def fixed(**options: Any) -> Result:
+        return intact.quantize(gated(), samples, target="tflite", io="float", **options)
+
+    plain = fixed().plan
+    assert "Size" not in {node.op_type for node in plain.graph.nodes}
+    kept = fixed(keep_float=[named, "gate_Mul"], allow_empty=True).plan
+    assert not kept.is_quantized(kept.graph.node("gate_Mul"))
+    assert fixed(bits={"size.output": 8}).plan.configs.keys() == plain.configs.keys()
+    with pytest.raises(UsageError, match="no such node or op type"):
+        fixed(keep_float=["sizes"])
+
+
 def test_a_model_is_inspected_as_it_would_be_quantized(tmp_path: Path) -> None:
     def types(**options: Any) -> set[str]:
         return {row.op_type for row in intact.inspect(gated(), **options).nodes}

@@ -144,7 +144,7 @@ def results_for(
     readable = models.data is not None and not isinstance(models.data, Iterator)
     for own, (each, methods, deployment) in zip(graphs, ready, strict=True):
         with refusals.of(each.name):
-            keeping = _keeping(build_plan, own, each, overrides)
+            keeping = _keeping(build_plan, own, each, models.overrides(overrides, own))
             plan = keeping(())
             if not options.allow_empty:
                 look = partial(values_of, graph=own, options=options, data=models.data)

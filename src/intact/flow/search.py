@@ -147,7 +147,7 @@ def search(options: SearchOptions) -> FoundStrategy:
     space = choices(
         graph,
         described,
-        overrides_of(options),
+        models.overrides(overrides_of(options), graph),
         deployment,
         options.widths,
         allow_float=options.allow_float,

@@ -20,7 +20,7 @@ from intact.flow.values import Values, sizes_decide
 from intact.formats.registry import expressible
 from intact.graph import Graph, normalize
 from intact.graph.passes.input_shapes import Sizes, shown_option
-from intact.plan import Note, NoteKind
+from intact.plan import Note, NoteKind, Overrides
 from intact.recipe import groups, pairs
 from intact.recipe.kinds import Kind
 
@@ -43,12 +43,19 @@ class Shaped(msgspec.Struct, frozen=True):
         data: The samples, with those that were looked at.
         shapes: Of the inputs, as they were given or found, for formats of fixed sizes.
         notes: What the user should know of them.
+        folded: The nodes and operator types that only the model with open sizes has: what computes
+            sizes is a constant where they are fixed. A user may name them nevertheless.
     """
 
     graphs: tuple[Graph, ...]
     data: DataSource | None
     shapes: Shapes
     notes: tuple[Note, ...] = ()
+    folded: frozenset[str] = frozenset()
+
+    def overrides(self, given: Overrides | None, graph: Graph) -> Overrides | None:
+        """Return what a user overrides in one of the graphs, or in what was made of it."""
+        return given and given.without(self.folded - _names(graph))
 
 
 def with_shapes(model: ir.Model, given: Shapes | None) -> Graph:
@@ -115,7 +122,13 @@ def shaped(
     named = {name: sizes for name, sizes in shapes.items() if name}
     static, shapes = _fixed(model, {**named, **found})
     graphs = tuple(static if each else graph for each in fixed)
-    return Shaped(graphs, data, shapes, (_fixed_note(shapes),) if decide else ())
+    notes = (_fixed_note(shapes),) if decide else ()
+    return Shaped(graphs, data, shapes, notes, _names(graph) - _names(static))
+
+
+def _names(graph: Graph) -> frozenset[str]:
+    """Return the names of nodes, and the operator types."""
+    return frozenset(name for node in graph.nodes for name in (str(node.name), node.op_type))
 
 
 def _fixed_note(shapes: Shapes) -> Note:

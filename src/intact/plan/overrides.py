@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import msgspec
 
@@ -63,6 +63,15 @@ class Overrides(msgspec.Struct, frozen=True):
         for where, bits in widths.items():
             if bits is not None and not 2 <= bits <= 16:
                 raise UsageError(f"{where}: {bits} bits", remedy="give a width from 2 to 16")
+
+    def without(self, names: Collection[str]) -> Overrides:
+        """Leave out what is said of these nodes and operator types."""
+        bits = {place: bits for place, bits in self.bits.items() if not self._is_of(place, names)}
+        kept = tuple(name for name in self.keep_float if name not in names)
+        return msgspec.structs.replace(self, keep_float=kept, bits=bits)
+
+    def _is_of(self, place: str, names: Collection[str]) -> bool:
+        return place in names or self.place_node(place) in names
 
     @staticmethod
     def place_node(place: str) -> str:
