@@ -11,13 +11,15 @@ import onnx_ir as ir
 import pytest
 
 import intact
+from intact.analyze.diagnose import arithmetic
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.data.sources import open_samples
-from intact.flow import runtime_findings, slowness
+from intact.engines.simulate import Simulator
+from intact.flow import runtime_findings, runtime_signs
 from intact.flow.remedies import with_command
 from intact.flow.result import Result
 from intact.flow.runtime_findings import products_in_float, time_if_slower
-from intact.flow.slowness import slow_sign
+from intact.flow.runtime_signs import slow_sign
 from intact.formats.onnx_qdq.kernels import profile_kernels
 from tests.models import ModelBuilder
 
@@ -60,7 +62,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, *blocks: tuple[float, float]) -> list
             asked.append(1)
             yield [one, 2 * one], [other, 2 * other]
 
-    monkeypatch.setattr(slowness, "blocks_in_turn", made)
+    monkeypatch.setattr(runtime_signs, "blocks_in_turn", made)
     return asked
 
 
@@ -143,6 +145,35 @@ def test_nothing_is_timed_where_that_would_take_long(
     asked = timed(monkeypatch, *[(0.004, 0.008)] * 5)
     assert slow_sign(result, DATA, lambda _: None, 1e-6) == []
     assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("saturates", "noise", "is_said"), [(True, 0.5, True), (True, 0.0, False), (False, 0.5, False)]
+)
+def test_quantize_says_what_saturating_sums_cost_here(
+    saturates: bool, noise: float, is_said: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (runtime_signs, arithmetic):
+        monkeypatch.setattr(module, "saturates_pairs", lambda: saturates)
+
+    def runner(made: Result) -> Any:
+        simulator = Simulator(made.plan, threads=1)
+
+        def run(feeds: Mapping[str, np.ndarray]) -> Mapping[str, np.ndarray]:
+            outputs = simulator.run(dict(feeds))[0]
+            return {name: array * np.float32(1 + noise) for name, array in outputs.items()}
+
+        return run
+
+    monkeypatch.setattr(runtime_signs, "runner_of", runner)
+    found = intact.quantize(net(), DATA, threads=1).findings
+    said = [each for each in found if each.cause == "pair_saturation"]
+    assert len(said) == is_said
+    for each in said:
+        assert "this processor saturates pairs of 8-bit products" in each.evidence
+        assert each.remedies[0].options == {"target": "onnxruntime-avx2"}
+    seven = intact.quantize(net(), DATA, threads=1, target="onnxruntime-avx2").findings
+    assert "pair_saturation" not in {each.cause for each in seven}
 
 
 @pytest.mark.parametrize("given", [None, {"other": 4, "alone": 6}])

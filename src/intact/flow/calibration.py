@@ -34,6 +34,7 @@ from intact.flow.original import Compared, Original
 from intact.flow.quick_findings import plan_signs, preprocessing_signs
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result
+from intact.flow.runtime_signs import saturation_sign, slow_sign
 from intact.flow.samples import open_fed
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.formats.registry import ONNX_QDQ
@@ -146,15 +147,11 @@ class Calibration:
                         made = self._improved(job, made, observed, data)
                         if made.plan.graph is not graph:
                             compared = self._compared(made.plan.graph, sample)
-                        begin(self.options.progress, "measuring the loss")
-                        loss = self._loss(job, made)
-                        findings = self._findings(made, observed)
-                        made = made._replace(choice=None)  # its sessions have copies of weights
-                        result = self._written(job, made, sample, compared)
+                        result = self._finished(job, made, observed, sample, compared)
+                        result.fastest = fastest
                         if observed is not None and fastest is None:
                             spent = time.perf_counter() - start
-                            findings += self._slow_sign(result, observed, spent)
-                        result.loss, result.findings, result.fastest = loss, findings, fastest
+                            result.findings += self._slow_sign(result, observed, spent)
                         results[index] = result
         return [results[index] for index in sorted(results)]
 
@@ -187,10 +184,20 @@ class Calibration:
         """Compare a graph with the given model."""
         return Compared() if self.original is None else self.original.compare(graph, sample)
 
-    def _written(
-        self, job: Job, scaled: Scaled, sample: Batch | None, compared: Compared
+    def _finished(
+        self,
+        job: Job,
+        scaled: Scaled,
+        observed: _Observed | None,
+        sample: Batch | None,
+        compared: Compared,
     ) -> Result:
-        """Write a plan with scales, and run what was written."""
+        """Write a plan with scales, run what was written, and say what it loses."""
+        begin(self.options.progress, "measuring the loss")
+        loss = self._loss(job, scaled)
+        findings = self._findings(scaled, observed)
+        errors = None if scaled.choice is None else scaled.choice.errors
+        scaled = scaled._replace(choice=None)  # its sessions have copies of weights
         begin(self.options.progress, "quantizing")
         result = job.deployment.result(
             scaled.plan, scaled.statistics, self.preprocess, compared.notes
@@ -198,6 +205,9 @@ class Calibration:
         result.improvements = scaled.tried
         begin(self.options.progress, "running what was made")
         run_once(result, sample, compared.outputs, threads=self.options.threads)
+        if observed is not None and errors is not None and self._is_comparable(result, observed):
+            findings += tuple(saturation_sign(result, observed.runs, errors))
+        result.loss, result.findings = loss, findings
         return result
 
     def _fastest(
@@ -252,11 +262,14 @@ class Calibration:
         self, result: Result, observed: _Observed, seconds: float
     ) -> tuple[Finding, ...]:
         """Look whether the runtime is slower than in float, where that is quickly told."""
-        if next(iter(result.exports)) != ONNX_QDQ or result.plan.graph is not observed.runs.graph:
+        if not self._is_comparable(result, observed):
             return ()
-        from intact.flow.slowness import slow_sign
-
         return tuple(slow_sign(result, observed.first, observed.runs.run, seconds))
+
+    def _is_comparable(self, result: Result, observed: _Observed) -> bool:
+        """Tell whether ONNX Runtime runs a result and the graph that was observed."""
+        is_own = result.plan.graph is observed.runs.graph
+        return is_own and next(iter(result.exports)) == ONNX_QDQ
 
     def _findings(self, scaled: Scaled, observed: _Observed | None) -> tuple[Finding, ...]:
         """Look for what costs little to find."""

@@ -13,7 +13,7 @@ from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.errors import ExportError, IntactError
 from intact.flow.result import Result
-from intact.flow.slowness import (
+from intact.flow.runtime_signs import (
     FASTEST,
     SPEED,
     Slower,

@@ -18,7 +18,7 @@ from intact.analyze.diagnose.weights import USUAL_BITS
 from intact.calibrate.choice import Errors, FloatRuns, Run
 from intact.config import TensorQuantConfig
 from intact.engines.cpu import instruction_sets
-from intact.engines.exact_sums import EXACT, saturates_pairs
+from intact.engines.exact_sums import EXACT, HEARD_DB, saturates_pairs
 from intact.engines.limits import pairs_may_saturate, wrapping_sums
 from intact.errors import IntactError
 from intact.graph import data_slots, weight_slot
@@ -42,8 +42,6 @@ _EXACT_PAIRS = 7
 """Bits of weights with which no pair of products leaves 16 bits: 2 * 255 * 64 fits."""
 _LOST_DB = 3.0
 """Signal to noise below which what a processor does to exact sums is a finding: half is noise."""
-_HEARD_DB = 3.0
-"""What it costs at least to be mentioned: half of the noise is its own then."""
 
 
 class Computed(msgspec.Struct, frozen=True):
@@ -280,6 +278,21 @@ def _of_processor(
     return SumFindings((found,))
 
 
+def processor_finding(plan: QuantizedGraph, here: Errors, simulated: Errors) -> Finding | None:
+    """Find what outputs lose on this processor, if its kernels saturate pairs of exact sums.
+
+    Args:
+        plan: With scales.
+        here: Errors of the outputs, as applications run what was written.
+        simulated: The same with exact sums.
+    """
+    saturating, remedies, exactly = _on_this_processor(plan)
+    if saturating is None:
+        return None
+    heard = _Heard.of(here.decibels, simulated, exactly)
+    return heard and Finding("pair_saturation", heard.said, heard.part, remedies=remedies)
+
+
 def _decibels(runs: FloatRuns, run: Run) -> Mapping[str, float]:
     """Return the signal to noise of each output; of none where the runtime cannot run it."""
     try:
@@ -301,7 +314,7 @@ class _Heard(NamedTuple):
         """Compare outputs here with those of exact sums; None where that is not worth a word."""
         output = min(decibels, key=lambda name: decibels[name], default="")
         exact = simulated.decibels.get(output, 0.0)
-        if not output or not decibels[output] < exact - _HEARD_DB:
+        if not output or not decibels[output] < exact - HEARD_DB:
             return None
         said = (
             f"this processor saturates pairs of 8-bit products: output {output!r} has "

@@ -1,4 +1,7 @@
-"""Whether a result is slower than the float model: told at the end of every quantization."""
+"""What the runtime makes of a result on this processor: told at the end of every quantization.
+
+Sums that saturate, and whether it is slower than the float model.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from intact.data.batching import Batch
+from intact.engines.exact_sums import HEARD_DB, saturates_pairs
 from intact.flow.latency import blocks_in_turn
 from intact.formats.base.format import Deployed
 from intact.formats.registry import FORMATS
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
+    from intact.calibrate.choice import Errors, FloatRuns
     from intact.flow.result import Result
 
 _SECONDS = 1.0
@@ -29,6 +34,8 @@ _LITTLE = 0.025
 """Part of the time of a quantization that the sign of slowness may take for each model."""
 SPEED = 0.5
 """Severity of what costs nothing but time: what makes outputs wrong comes first."""
+_FEW = 8
+"""Samples that show what saturating sums cost."""
 FASTEST = {"fastest": True}
 """The options that mend it."""
 
@@ -86,6 +93,29 @@ def blocks_of_both(
         seconds: For each of them, in all.
     """
     return blocks_in_turn((in_float, quantized), seconds=2 * seconds, clock=time.thread_time)
+
+
+def saturation_sign(result: Result, runs: FloatRuns, simulated: Errors) -> list[Finding]:
+    """Find that this processor saturates sums that the target has exact.
+
+    Args:
+        result: As written for ONNX Runtime.
+        runs: Samples; the first few are run.
+        simulated: Errors of the outputs with exact sums.
+    """
+    if result.plan.target.saturates_pairs or not saturates_pairs():
+        return []
+    run = runner_of(result)
+    if run is None:
+        return []
+    (here,) = runs.first(_FEW).errors(run)
+    exact = simulated.decibels
+    if all(db > exact.get(name, db) - HEARD_DB for name, db in here.decibels.items()):
+        return []
+    from intact.analyze.diagnose.arithmetic import processor_finding  # with much else
+
+    found = processor_finding(result.plan, here, simulated)
+    return [] if found is None else [found]
 
 
 def slow_sign(
