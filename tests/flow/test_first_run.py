@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import pytest
 
 from intact import api, demo
 from intact.cli.entry import run
+from intact.engines import cpu
 from intact.engines.cpu import instruction_sets
+from intact.engines.integer import IntegerEngine
 from intact.engines.simulate import Simulator
 from intact.errors import ExportError
 from intact.flow import first_run
@@ -25,8 +28,11 @@ from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import FORMATS
 from intact.graph import normalize
 from intact.numerics.metrics import sqnr_db
+from intact.program.lower import lower
 from intact.targets import InstructionSet
 from tests.graph.passes.test_gemm_weights import K, X, product
+from tests.models import ModelBuilder
+from tests.plans import calibrate, planned
 
 SAMPLES = 20
 
@@ -126,6 +132,24 @@ def test_what_a_runtime_does_not_run_is_refused(tmp_path: Path, base: str, reaso
     assert "'product' (MatMul)" in str(error.value)
     assert error.value.remedy.startswith("keep_float product")
     api.quantize(model, [{X: samples}], target=target, keep_float=["product"], allow_empty=True)
+
+
+@pytest.mark.parametrize("instructions", [InstructionSet.AVX2, InstructionSet.AVX512_VNNI])
+def test_what_saturates_on_this_processor_is_no_fault(
+    instructions: InstructionSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = ModelBuilder()
+    y = b.node("Gemm", b.input("x", ["n", 8]), b.constant(np.ones((8, 4), np.float32)), out="y")
+    b.output(y)
+    feeds = {"x": np.random.default_rng(2).uniform(0.5, 1, (16, 8)).astype(np.float32)}
+    plan = calibrate(planned(b.build(), "openvino"), feeds)
+    saturating = replace(plan, target=plan.target.on(InstructionSet.AVX2))
+    outputs = IntegerEngine(lower(saturating)).run(feeds).outputs
+    assert first_run._difference(outputs, Simulator(plan).run(feeds)[0])
+    monkeypatch.setattr(cpu, "instruction_sets", lambda: (instructions,))
+    made = first_run._Run("openvino", Deployed(plan, FORMATS["openvino"].write(plan, None)), feeds)
+    assert made._is_of_processor(outputs) == (instructions is InstructionSet.AVX2)
+    assert not made._is_of_processor({name: -array for name, array in outputs.items()})
 
 
 def test_the_loss_of_few_bits_is_no_fault(tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_quantize_says_what_saturating_sums_cost_here(
 
         return run
 
-    monkeypatch.setattr(runtime_signs, "runner_of", runner)
+    monkeypatch.setattr(runtime_signs, "deployed_run", runner)
     found = intact.quantize(net(), DATA, threads=1).findings
     said = [each for each in found if each.cause == "pair_saturation"]
     assert len(said) == is_said

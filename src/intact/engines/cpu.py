@@ -6,7 +6,7 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-from intact.targets import InstructionSet
+from intact.targets import InstructionSet, Target
 
 _FLAGS = {
     "amx_int8": InstructionSet.AMX,
@@ -57,6 +57,11 @@ def instruction_sets(cpuinfo: Path = _CPUINFO) -> tuple[InstructionSet, ...]:
     fields = _fields(cpuinfo)
     flags = set((fields.get("flags") or fields.get("features") or "").split())
     return tuple(known for flag, known in _FLAGS.items() if flag in flags)
+
+
+def on_this_processor(target: Target) -> Target:
+    """Return a target as the kernels for this machine's processor compute it."""
+    return target.on(next(iter(instruction_sets()), None))
 
 
 def _fields(cpuinfo: Path) -> dict[str, str]:

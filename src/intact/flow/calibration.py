@@ -205,7 +205,7 @@ class Calibration:
         result.improvements = scaled.tried
         begin(self.options.progress, "running what was made")
         run_once(result, sample, compared.outputs, threads=self.options.threads)
-        if observed is not None and errors is not None and self._is_comparable(result, observed):
+        if observed is not None and errors is not None:
             findings += tuple(saturation_sign(result, observed.runs, errors))
         result.loss, result.findings = loss, findings
         return result
@@ -262,14 +262,9 @@ class Calibration:
         self, result: Result, observed: _Observed, seconds: float
     ) -> tuple[Finding, ...]:
         """Look whether the runtime is slower than in float, where that is quickly told."""
-        if not self._is_comparable(result, observed):
+        if next(iter(result.exports)) != ONNX_QDQ or result.plan.graph is not observed.runs.graph:
             return ()
         return tuple(slow_sign(result, observed.first, observed.runs.run, seconds))
-
-    def _is_comparable(self, result: Result, observed: _Observed) -> bool:
-        """Tell whether ONNX Runtime runs a result and the graph that was observed."""
-        is_own = result.plan.graph is observed.runs.graph
-        return is_own and next(iter(result.exports)) == ONNX_QDQ
 
     def _findings(self, scaled: Scaled, observed: _Observed | None) -> tuple[Finding, ...]:
         """Look for what costs little to find."""

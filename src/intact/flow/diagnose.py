@@ -15,7 +15,8 @@ from intact.flow.preprocessing import steps_for
 from intact.flow.remedies import TriedRemedies, options_that_made, with_command
 from intact.flow.result import Result
 from intact.flow.result_samples import open_for_result
-from intact.flow.runtime_findings import deployed_run, products_in_float, runtime_findings
+from intact.flow.runtime_findings import products_in_float, runtime_findings
+from intact.flow.runtime_signs import deployed_run
 from intact.flow.sources import load_result
 from intact.recipe.reports import DiagnoseOptions
 

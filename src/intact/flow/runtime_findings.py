@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.weights import USUAL_BITS
-from intact.calibrate.choice import Run
 from intact.data.batching import Batch
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
@@ -48,27 +47,6 @@ def products_in_float(result: Result, *, threads: int = 0) -> dict[str, str]:
         found = row.float_nodes(Deployed(result.plan, exported, None, threads))
         return {name: op_type for name, op_type in found.items() if _multiplies(op_type)}
     return {}
-
-
-def deployed_run(result: Result) -> Run | None:
-    """Return what runs the deployed model as applications do, on one thread; None if nothing does.
-
-    The model is loaded when it is run.
-    """
-    name, exported = next(iter(result.exports.items()))
-    row = FORMATS[name]
-    deployed, runner, run = Deployed(result.plan, exported, None, 1), row.runner, row.run
-    if row.runs_float and runner is not None:
-        load = runner
-
-        def loaded(feeds: Batch) -> Batch:
-            outputs: Batch = load(deployed)(feeds)
-            return outputs
-
-        return loaded
-    if run is None or not row.can_run(exported):
-        return None
-    return lambda feeds: run(deployed, feeds)
 
 
 def runtime_findings(

@@ -16,6 +16,7 @@ from intact.analyze.diagnose.diagnosis import WELL_DB, Diagnosis, decibels_of, d
 from intact.calibrate.choice import FloatRuns
 from intact.data.preprocess import Preprocess
 from intact.data.sources import open_samples
+from intact.engines import cpu
 from intact.engines.simulate import Simulator
 from intact.plan import QuantizedGraph
 from tests.models import ModelBuilder
@@ -169,7 +170,7 @@ def test_kernels_of_this_processor_are_those_of_the_target_file(
 ) -> None:
     sets = {"AVX2": 1, "AVX-512 VNNI": 0}
     for name, count in sets.items():
-        monkeypatch.setattr(arithmetic, "instruction_sets", lambda name=name: (name,))
+        monkeypatch.setattr(cpu, "instruction_sets", lambda name=name: (name,))
         found = found_in(calibrate(planned(dense(), "openvino"), DATA))
         assert len(found.findings) + bool(found.note) == count
 

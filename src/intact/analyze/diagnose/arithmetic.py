@@ -17,7 +17,7 @@ from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.weights import USUAL_BITS
 from intact.calibrate.choice import Errors, FloatRuns, Run
 from intact.config import TensorQuantConfig
-from intact.engines.cpu import instruction_sets
+from intact.engines.cpu import on_this_processor
 from intact.engines.exact_sums import EXACT, HEARD_DB, saturates_pairs
 from intact.engines.limits import pairs_may_saturate, wrapping_sums
 from intact.errors import IntactError
@@ -340,7 +340,7 @@ def _on_this_processor(plan: QuantizedGraph) -> tuple[Target | None, tuple[Remed
     if variant is None or target.saturates_pairs or written != target.formats[:1]:
         return None, (), ""
     other = Remedy(options={"target": variant.name})
-    here = target.on(next(iter(instruction_sets()), None))
+    here = on_this_processor(target)
     if here.saturates_pairs:
         return here, (other,), "with exact sums"
     is_of_runtime = target.arithmetic.with_exact_sums() == variant.arithmetic.with_exact_sums()

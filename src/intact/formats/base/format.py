@@ -272,8 +272,9 @@ class Format(msgspec.Struct, frozen=True):
         load: Lets its runtime load what was written, where no inputs are known to run it on.
         runner: Loads what was written as applications do, and returns what runs a batch: for
             timing. None where a run's time would say nothing of the hardware.
-        runs_float: Whether its runtime runs the float model too, so that times of both compare; a
-            runner then gives the outputs by name, as numbers.
+        runs_numbers: Whether a runner gives what ``run`` gives, though with the application's
+            options.
+        runs_float: Whether its runtime runs the float model too, so that times of both compare.
         kernels_of: Profiles its runtime on a batch, in a number of runs.
         runtime_name: The runtime with its version.
         runtime: Modules that running imports, besides those of intact's own dependencies.
@@ -301,6 +302,7 @@ class Format(msgspec.Struct, frozen=True):
     run: Callable[[Deployed, Feeds], Feeds] | None = None
     load: Callable[[Deployed], object] | None = None
     runner: Callable[[Deployed], Callable[[Feeds], Any]] | None = None
+    runs_numbers: bool = False
     runs_float: bool = False
     kernels_of: Callable[[Deployed, Feeds, int], list[Kernel]] | None = None
     runtime_name: Callable[[], str] | None = None

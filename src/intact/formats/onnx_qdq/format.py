@@ -128,6 +128,7 @@ ONNX_QDQ = Format(
     run=_run,
     load=_load,
     runner=_runner,
+    runs_numbers=True,
     runs_float=True,
     kernels_of=_kernels_of,
     runtime_name=_runtime_name,

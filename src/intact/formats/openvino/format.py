@@ -93,8 +93,9 @@ def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
     return run_openvino(deployed.held(OpenVinoModel), feeds, threads=deployed.threads)
 
 
-def _runner(deployed: Deployed) -> Callable[[Feeds], object]:
-    return _load(deployed).run
+def _runner(deployed: Deployed) -> Callable[[Feeds], Feeds]:
+    runtime = _load(deployed)
+    return lambda feeds: runtime.run(feeds)[0]
 
 
 def _runtime_name() -> str:
@@ -119,6 +120,7 @@ OPENVINO = Format(
     run=_run,
     load=_load,
     runner=_runner,
+    runs_numbers=True,
     runtime_name=_runtime_name,
     float_nodes=_float_nodes,
     runtime=("openvino",),
