@@ -1,7 +1,7 @@
 """Boxes and scores of quantized detectors against the float model's, in the real runtimes.
 
     python benchmarks/heads.py [--families a,b] [--targets a,b] [--calibration 32] [--images 48]
-        [--json]
+        [--preset best] [--json]
 
 The detectors are those of `tests/heads/nets.py`: the heads of well-known families with ranges of
 trained ones, and from the zoo BlazeFace, whose raw outputs are decoded here. A confident box of the
@@ -168,7 +168,7 @@ def deployed(result: Result, case: Case, *, simulated: bool) -> Arrays:
     return joined([run(subject, feeds) for feeds in feeds_of(case.test)])
 
 
-def measure(case: Case, target: str) -> Row:
+def measure(case: Case, target: str, preset: str | None = None) -> Row:
     """Quantize a detector for a target, without and with the flag."""
     simulated = target == "openvino" and saturates_pairs()
     row = Row(case.name, f"{target} (simulated)" if simulated else target)
@@ -176,7 +176,11 @@ def measure(case: Case, target: str) -> Row:
     for undo in (False, True):
         try:
             result = intact.quantize(
-                case.model, case.calibration, target=target, quantize_heads=undo
+                case.model,
+                case.calibration,
+                target=target,
+                quantize_heads=undo,
+                preset=preset,
             )
             found = case.read(deployed(result, case, simulated=simulated))
         except IntactError as error:
@@ -202,6 +206,7 @@ def main() -> None:
     parser.add_argument("--targets", default=",".join(TARGETS))
     parser.add_argument("--calibration", type=int, default=32)
     parser.add_argument("--images", type=int, default=48)
+    parser.add_argument("--preset", help="of improvement passes; the target's unless given")
     parser.add_argument("--json", action="store_true")
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
@@ -214,7 +219,7 @@ def main() -> None:
             is_dense = case.name in CHOOSING and target in NO_CHOICE
             name = CHOOSING[case.name] if is_dense else case.name
             chosen = made(name, given.calibration, given.images) if is_dense else case
-            rows.append(measure(chosen, target))
+            rows.append(measure(chosen, target, given.preset))
     if given.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
         return

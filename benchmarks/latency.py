@@ -1,10 +1,11 @@
-"""Latency in ONNX Runtime: float, intact, intact --fastest, and ONNX Runtime's own quantizer.
+"""Latency in ONNX Runtime: float, intact, intact --fastest, ONNX Runtime's quantizer and NNCF.
 
     python benchmarks/latency.py [--models a,b] [--batches 1,32] [--threads 2] [--seconds 6]
         [--weight-bits 4] [--target openvino] [--json]
 
-Each model is quantized three ways (ONNX Runtime's: `quantize_static` to QDQ, min-max, a weight
-scale for each channel), all are loaded as applications load them, and run in turn in one process;
+Each model is quantized four ways (ONNX Runtime's: `quantize_static` to QDQ, min-max, a weight
+scale for each channel; NNCF's, where it is installed: its defaults), all are loaded as applications
+load them, and run in turn in one process;
 times are the lower quartile over rounds of the fastest run in each, in milliseconds. SQNR is that
 of the worst output on samples that calibration did not see. Machines that do other work besides
 are noisy: compare ratios, and repeat.
@@ -21,11 +22,13 @@ import argparse
 import contextlib
 import json
 import math
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -54,7 +57,8 @@ Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 _SAMPLES, _TESTED = 64, 16
 TARGET = "onnxruntime-avx2" if detect_cpu().saturates_pairs else "onnxruntime"
 """Where sums of two products saturate, both quantizers get 7 bits for weights."""
-_WAYS = ("float", "intact", "fastest", "peer")
+_WAYS = ("float", "intact", "fastest", "peer", "nncf")
+_NNCF = Path(__file__).parent / "peers" / "nncf.py"
 _MADE = 96
 """Rows and columns of the images of nets that are made here."""
 
@@ -278,6 +282,23 @@ def by_peer(case: Case, folder: Path) -> Path | None:
     return made
 
 
+def by_nncf(case: Case, folder: Path) -> Path | None:
+    """Quantize with NNCF, in a process of its own; None where it cannot, or is not installed."""
+    if len(case.calibration) != 1 or find_spec("nncf") is None:
+        return None
+    (samples,) = case.calibration.values()
+    stored, made = folder / "samples.npy", folder / f"{case.name}.nncf.onnx"
+    np.save(stored, samples)
+    bits = "W7A8" if detect_cpu().saturates_pairs else "W8A8"
+    line = [sys.executable, str(_NNCF), str(case.path), str(stored), str(made), bits, "fast"]
+    ran = subprocess.run(line, capture_output=True, text=True, check=False, cwd=folder)
+    if ran.returncode:
+        said = ran.stderr.strip().splitlines()[-1:]
+        print(f"{case.name}: NNCF: {''.join(said)[:100]}", file=sys.stderr)
+        return None
+    return made
+
+
 # ---- measured ------------------------------------------------------------------------------------
 
 
@@ -343,9 +364,11 @@ def measure(
         paths[way] = out / made.deployed_file
         if made.fastest is not None:
             row.kept_float, row.predicted = _foreseen(made.fastest)
-    peer = by_peer(case, folder)
-    if peer is not None:
-        paths["peer"] = peer
+    for way, quantize in (("peer", by_peer), ("nncf", by_nncf)):
+        other = folder / f"{case.name}.{way}.onnx"
+        found = other if other.exists() else quantize(case, folder)
+        if found is not None:
+            paths[way] = found
     feeds = {k: np.resize(v, (batch, *v.shape[1:])) for k, v in case.test.items()}
     runs: dict[str, Callable[[], object]] = {}
     outputs: dict[str, list[npt.NDArray[Any]]] = {}
@@ -443,7 +466,7 @@ def main() -> None:
     given = parser.parse_args()
     wanted = {name for name in given.models.split(",") if name}
     table = Table("model", "batch", "float ms")
-    for name in ("intact", "--fastest", "ONNX Runtime's"):
+    for name in ("intact", "--fastest", "ONNX Runtime's", "NNCF's"):
         table.add_column(f"{name} ms", justify="right")
         table.add_column("of float", justify="right")
         table.add_column("dB", justify="right")
@@ -473,7 +496,7 @@ def main() -> None:
                 took = "/".join(f"{row.seconds.get(way, 0):.1f}" for way in ("intact", "fastest"))
                 table.add_row(*cells, str(row.kept_float), _shown(row.predicted), took)
     if not given.json:
-        Console(width=160).print(table)
+        Console(width=190).print(table)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 Methods: ``fast`` (fast bias correction, its default), ``full`` (bias correction layer by layer) and
 ``accuracy`` (layers go back to float until the answers agree with the float model's on 99 % of
-the samples: there are no labels). NNCF has 8 bits only.
+the samples: there are no labels). NNCF has 8 bits only; ``W7A8`` are those that leave a bit of
+every weight unused, for processors whose sums of two products saturate.
 """
 
 import json
@@ -19,6 +20,7 @@ sys.path.pop(0)
 import nncf
 from nncf.quantization.advanced_parameters import (
     AdvancedQuantizationParameters,
+    OverflowFix,
     QuantizationParameters,
 )
 
@@ -28,13 +30,16 @@ _ALLOWED_DISAGREEMENT = 0.01
 def main() -> None:
     """Read, quantize, write; print the seconds that took."""
     model_path, samples_path, output, bits, method = sys.argv[1:]
-    if bits not in ("W8A8", "tensor"):
+    if bits not in ("W8A8", "W7A8", "tensor"):
         sys.exit(f"NNCF has no {bits} for ONNX")
     start = time.perf_counter()
     model, samples = onnx.load(model_path), np.load(samples_path)
     name = model.graph.input[0].name
     weights = QuantizationParameters(per_channel=False) if bits == "tensor" else None
-    advanced = AdvancedQuantizationParameters(weights_quantization_params=weights)
+    advanced = AdvancedQuantizationParameters(
+        weights_quantization_params=weights,
+        overflow_fix=OverflowFix.ENABLE if bits == "W7A8" else None,
+    )
     dataset = nncf.Dataset([sample[None] for sample in samples], lambda sample: {name: sample})
     common = {"subset_size": len(samples), "fast_bias_correction": method != "full"}
     if method != "accuracy":

@@ -238,9 +238,20 @@ def _loss(found: Result) -> None:
             flags = (f"--keep-float={name}" for name in loss.keep_float)
             again = printed(["intact", *sys.argv[1:], *flags], found.folder, "keep-float")
             _warn(f"{loss.gain}: {again}")
+        _improvable(found)
     if found.folder is not None and (loss is not None or found.findings):
         why = shlex.join(["intact", "diagnose", str(found.folder)])
         _warn(f"why, and what else may mend it: {why}")
+
+
+def _improvable(found: Result) -> None:
+    """Say that improvement passes may regain what is lost, if none were asked for."""
+    from intact.flow.remedies import options_that_made
+
+    made_by = options_that_made(found)
+    if made_by is not None and not {"improve", "preset"} & made_by.keys():
+        again = shlex.join(["intact", *sys.argv[1:], "--preset", "best"])
+        _warn(f"improvement passes take longer, and often regain much: {again}")
 
 
 def _warn(text: str) -> None:
