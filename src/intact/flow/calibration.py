@@ -219,7 +219,7 @@ class Calibration:
         speed: SpeedOptions,
         start: float,
     ) -> tuple[Job, Scaled, Fastest]:
-        """Keep in float what is faster so; it takes as long as what was done since the start."""
+        """Keep in float what is faster in float; it takes as long as all before."""
         from intact.flow.fastest.placing import placed
 
         begin(self.options.progress, "looking for the fastest")

@@ -295,8 +295,8 @@ class FeedOptions(Options, kw_only=True):
     state: Mapping[str, str] | None = option(
         Pairs(Text("a name"), "names", "stateN=state", "OUT=IN"),
         None,
-        "An output that becomes an input of the next sample: the samples are a sequence, which "
-        "begins with what the data gives, or else with zeros. Several may be given.",
+        "An output that is fed back to an input for the next sample; the samples are a sequence. "
+        "The first value comes from the data, or is zero. Several may be given.",
     )
     transform: Callable[[Any], Any] | None = option(
         TRANSFORM,
@@ -424,8 +424,8 @@ class GraphOptions(Options, kw_only=True):
     input_value: Mapping[str, bool | int | float] | None = option(
         INPUT_VALUES,
         None,
-        "Fix an input of one number to a value: it is an input no more, and the branches of If "
-        "that it decides are chosen. Several may be given.",
+        "Replace an input of one number by a constant. Branches of If that depend on it are "
+        "resolved. Several may be given.",
     )
 
 
@@ -437,8 +437,8 @@ class SpeedOptions(Options, kw_only=True):
     fastest: bool = option(
         Flag(),
         False,
-        "Keep in float what is faster so: the target's runtime is timed on this machine, with "
-        "--threads threads (see docs/speed.md).",
+        "Keep in float what is faster in float: the target's runtime is timed on this machine, "
+        "with --threads threads (see docs/speed.md).",
         recorded=False,
     )
     fastest_batch: int = option(
