@@ -26,7 +26,7 @@ class Direction(StrEnum):
     OUTPUT = "output"
 
 
-class TensorEnd(msgspec.Struct, frozen=True, order=True):
+class TensorEnd(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """One input or output slot of one node.
 
     Configs belong to ends and not to tensors, because two consumers may quantize the same
