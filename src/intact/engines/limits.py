@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact._memo import Forgetful, Itself, Memo
 from intact._text import first_names
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import (
@@ -62,33 +64,68 @@ class WrappingSums:
     axis: int | None
 
 
-def wrapping_sums(plan: QuantizedGraph) -> Iterator[WrappingSums]:
+class _Bound(NamedTuple):
+    """What the sums of a node may come to on the target.
+
+    Attributes:
+        bits: Width of the accumulator.
+        largest: Upper bound of the magnitude of a sum, see `WrappingSums`.
+        wraps: They may overflow an accumulator with wrap-around.
+        saturates: The sum of two products may exceed the target's pair width.
+    """
+
+    bits: int
+    largest: int | None
+    wraps: bool = False
+    saturates: bool = False
+
+
+def wrapping_sums(plan: QuantizedGraph, memo: Memo | None = None) -> Iterator[WrappingSums]:
     """Yield the sums that may overflow their accumulators, for any codes in the plan's ranges.
 
     Args:
         plan: A plan with scales.
+        memo: Of former calls with plans of the same graph and target.
     """
-    for node in _products(plan):
-        arithmetic = plan.arithmetic_of(node)
-        if arithmetic.accumulator_overflow is not Overflow.WRAP:
-            continue
-        limit = 1 << (arithmetic.accumulator_bits - 1)
-        largest = _largest_sum(plan, node, limit)
-        if largest is None or largest >= limit:
+    for node, bound in _bounds(plan, memo):
+        if bound.wraps:
             scale, axis = _scale(plan, node)
-            yield WrappingSums(node, arithmetic.accumulator_bits, largest, scale, axis)
+            yield WrappingSums(node, bound.bits, bound.largest, scale, axis)
 
 
 def pairs_may_saturate(plan: QuantizedGraph) -> bool:
     """Tell whether the sum of two products may exceed the target's pair width, by the ranges."""
+    return any(bound.saturates for _, bound in _bounds(plan))
+
+
+def _bounds(plan: QuantizedGraph, memo: Memo | None = None) -> Iterator[tuple[ir.Node, _Bound]]:
+    memo = Forgetful() if memo is None else memo
     for node in _products(plan):
-        arithmetic = plan.arithmetic_of(node)
-        if arithmetic.accumulator_overflow is not Overflow.PAIR_SATURATE:
-            continue
-        reaches = [_reach(plan.input_config(node, slot)) for slot in _FACTORS]
-        if 2 * int(np.prod(reaches)) >= 1 << ((arithmetic.pair_bits or 16) - 1):
-            return True
-    return False
+        yield node, memo(_key(plan, node), partial(_bound, plan, node))
+
+
+def _key(plan: QuantizedGraph, node: ir.Node) -> Hashable:
+    """Return all of a plan that the bound of a node depends on."""
+    parts: list[Hashable] = [node.name, plan.keeps_runtime]
+    for slot in (*_FACTORS, bias_slot(node)):
+        if slot is not None:
+            end = TensorEnd.input(str(node.name), slot)
+            config = plan.configs[end]
+            parts += (config.key, quantizes(config), Itself(plan.baked.get(end)))
+    return tuple(parts)
+
+
+def _bound(plan: QuantizedGraph, node: ir.Node) -> _Bound:
+    arithmetic = plan.arithmetic_of(node)
+    bits, overflow = arithmetic.accumulator_bits, arithmetic.accumulator_overflow
+    if overflow is Overflow.WRAP:
+        largest = _largest_sum(plan, node, 1 << (bits - 1))
+        return _Bound(bits, largest, wraps=largest is None or largest >= 1 << (bits - 1))
+    if overflow is Overflow.PAIR_SATURATE:
+        left, right = (_reach(plan.input_config(node, slot)) for slot in _FACTORS)
+        limit = 1 << ((arithmetic.pair_bits or 16) - 1)
+        return _Bound(bits, None, saturates=2 * left * right >= limit)
+    return _Bound(bits, None)
 
 
 def _products(plan: QuantizedGraph) -> Iterator[ir.Node]:
@@ -217,22 +254,26 @@ EXACT_BELOW = 2**24
 """float32 represents every integer below this, so sums below it are exact."""
 
 
-def needs_integers(plan: QuantizedGraph) -> bool:
+def needs_integers(plan: QuantizedGraph, memo: Memo | None = None) -> bool:
     """Tell whether a plan needs the integer engine because float32 cannot simulate its overflows.
 
     That is so if sums may overflow their accumulator and are too large for float32 or are combined
     with floats (a float bias, a fused Add), or if pairs of products may saturate. Otherwise
     `PiecewiseSimulator` reproduces every overflow. The bounds depend on the codes' ranges and not
-    on
-    data: most plans that need integers never overflow.
+    on data: most plans that need integers never overflow.
 
-    Args:
-        plan: A plan with scales.
+    Arguments are those of `wrapping_sums`.
     """
-    for sums in wrapping_sums(plan):
-        if sums.scale is None or sums.largest is None or sums.largest >= EXACT_BELOW:
-            return True
-    return pairs_may_saturate(plan)
+    return any(
+        bound.saturates or (bound.wraps and not _is_reproduced(plan, node, bound))
+        for node, bound in _bounds(plan, memo)
+    )
+
+
+def _is_reproduced(plan: QuantizedGraph, node: ir.Node, bound: _Bound) -> bool:
+    """Tell whether sums that may overflow are exact in float32."""
+    is_exact = bound.largest is not None and bound.largest < EXACT_BELOW
+    return is_exact and _scale(plan, node)[0] is not None
 
 
 def limits_of_simulation(plan: QuantizedGraph) -> tuple[str, ...]:

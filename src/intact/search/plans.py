@@ -15,7 +15,7 @@ from functools import partial
 import onnx_ir as ir
 
 from intact.calibrate.assign import Method, Points, assign_own
-from intact.calibrate.memo import Memo
+from intact._memo import Memo
 from intact.calibrate.scales.masked import MaskConstants
 from intact.calibrate.scales.ranges import range_of, weight_threshold
 from intact.calibrate.scales.roles import is_fixed, is_parameter

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.calibrate.memo import Forgetful, Memo
+from intact._memo import Forgetful, Memo
 from intact.calibrate.scales.roles import is_fixed, refuse_not_finite
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import CalibrationError

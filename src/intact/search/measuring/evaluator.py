@@ -16,7 +16,7 @@ import numpy as np
 from intact.data.batching import real_samples
 from intact.data.metric import OutputRecord
 from intact.engines.integer import IntegerEngine
-from intact.engines.limits import limits_of_simulation, needs_integers
+from intact.engines.limits import limits_of_simulation
 from intact.engines.piecewise import PiecewiseSimulator
 from intact.errors import DataError, IntactError, PlanError, UsageError
 from intact.plan import QuantizedGraph
@@ -275,7 +275,7 @@ class Evaluator:
 
     def _tried(self, ask: Ask, samples: int) -> Measured:
         plan = self.planner.plan(ask.candidate)
-        if not needs_integers(plan):
+        if self._simulator.reproduces(plan):
             return self._scored(self._simulation(plan), samples, ask)
         return self._exact(plan, samples, ask)
 
