@@ -15,6 +15,7 @@ from intact._memo import Forgetful, Itself, Memo
 from intact._text import first_names
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import (
+    Graph,
     OpKind,
     Role,
     bias_slot,
@@ -44,6 +45,11 @@ _LONGEST = 1 << 16
 """Assumed maximum length of products of two activations if the model does not have it."""
 
 
+EXACT_BELOW = 2**24
+
+"""float32 represents every integer below this, so sums below it are exact."""
+
+
 @dataclass(frozen=True, eq=False)
 class WrappingSums:
     """Sums of a node that may overflow an accumulator with wrap-around.
@@ -63,6 +69,89 @@ class WrappingSums:
     scale: npt.NDArray[np.float64] | None
     axis: int | None
 
+    @property
+    def are_exact(self) -> bool:
+        """Whether float32 holds them exactly, and nothing else is added to them."""
+        return self.scale is not None and self.largest is not None and self.largest < EXACT_BELOW
+
+
+class Overflows(NamedTuple):
+    """The sums of a plan that may overflow, for any codes in its ranges.
+
+    Attributes:
+        wrapping: Those that may overflow accumulators with wrap-around.
+        saturate: Sums of two products may exceed the target's pair width.
+    """
+
+    wrapping: tuple[WrappingSums, ...]
+    saturate: bool
+
+    @property
+    def need_integers(self) -> bool:
+        """Whether only the integer engine computes them, see `needs_integers`."""
+        return self.saturate or not all(sums.are_exact for sums in self.wrapping)
+
+    @staticmethod
+    def of(plan: QuantizedGraph, memo: Memo | None = None) -> Overflows:
+        """Find them.
+
+        Args:
+            plan: A plan with scales.
+            memo: Of former calls with plans of the same graph and target.
+        """
+        memo = Forgetful() if memo is None else memo
+        layers = memo("layers", lambda: tuple(_layers(plan.graph)))
+        bounds = [
+            (layer, memo(layer.key(plan), partial(_bound, plan, layer.node)))
+            for layer in layers
+            if layer.multiplies_integers(plan)
+        ]
+        wrapping = (
+            WrappingSums(layer.node, bound.bits, bound.largest, *_scale(plan, layer.node))
+            for layer, bound in bounds
+            if bound.wraps
+        )
+        return Overflows(tuple(wrapping), any(bound.saturates for _, bound in bounds))
+
+
+class _Layer(NamedTuple):
+    """A node that multiplies and accumulates.
+
+    Attributes:
+        node: The node.
+        factors: The ends of the two factors.
+        ends: They, and that of the bias where there is one.
+    """
+
+    node: ir.Node
+    factors: tuple[TensorEnd, ...]
+    ends: tuple[TensorEnd, ...]
+
+    def multiplies_integers(self, plan: QuantizedGraph) -> bool:
+        """Tell whether the node computes with integers in a plan with scales."""
+        if not plan.is_quantized(self.node):
+            return False
+        return all(plan.configs[end].params is not None for end in self.factors)
+
+    def key(self, plan: QuantizedGraph) -> Hashable:
+        """Return all of a plan that the bound depends on."""
+        parts: list[Hashable] = [self.node.name, plan.keeps_runtime]
+        for end in self.ends:
+            config, codes = plan.configs[end], plan.baked.get(end)
+            parts += (config.key, quantizes(config), codes is not None and Itself(codes))
+        return tuple(parts)
+
+
+def _layers(graph: Graph) -> Iterator[_Layer]:
+    for node in graph.nodes:
+        spec, name = op_spec(node), str(node.name)
+        if spec is not None and spec.kind is OpKind.COMPUTE:
+            bias = bias_slot(node)
+            factors = tuple(TensorEnd.input(name, slot) for slot in _FACTORS)
+            yield _Layer(
+                node, factors, factors if bias is None else (*factors, TensorEnd.input(name, bias))
+            )
+
 
 class _Bound(NamedTuple):
     """What the sums of a node may come to on the target.
@@ -80,39 +169,18 @@ class _Bound(NamedTuple):
     saturates: bool = False
 
 
-def wrapping_sums(plan: QuantizedGraph, memo: Memo | None = None) -> Iterator[WrappingSums]:
+def wrapping_sums(plan: QuantizedGraph) -> Iterator[WrappingSums]:
     """Yield the sums that may overflow their accumulators, for any codes in the plan's ranges.
 
     Args:
         plan: A plan with scales.
-        memo: Of former calls with plans of the same graph and target.
     """
-    for node, bound in _bounds(plan, memo):
-        if bound.wraps:
-            scale, axis = _scale(plan, node)
-            yield WrappingSums(node, bound.bits, bound.largest, scale, axis)
+    yield from Overflows.of(plan).wrapping
 
 
 def pairs_may_saturate(plan: QuantizedGraph) -> bool:
     """Tell whether the sum of two products may exceed the target's pair width, by the ranges."""
-    return any(bound.saturates for _, bound in _bounds(plan))
-
-
-def _bounds(plan: QuantizedGraph, memo: Memo | None = None) -> Iterator[tuple[ir.Node, _Bound]]:
-    memo = Forgetful() if memo is None else memo
-    for node in _products(plan):
-        yield node, memo(_key(plan, node), partial(_bound, plan, node))
-
-
-def _key(plan: QuantizedGraph, node: ir.Node) -> Hashable:
-    """Return all of a plan that the bound of a node depends on."""
-    parts: list[Hashable] = [node.name, plan.keeps_runtime]
-    for slot in (*_FACTORS, bias_slot(node)):
-        if slot is not None:
-            end = TensorEnd.input(str(node.name), slot)
-            config = plan.configs[end]
-            parts += (config.key, quantizes(config), Itself(plan.baked.get(end)))
-    return tuple(parts)
+    return Overflows.of(plan).saturate
 
 
 def _bound(plan: QuantizedGraph, node: ir.Node) -> _Bound:
@@ -126,16 +194,6 @@ def _bound(plan: QuantizedGraph, node: ir.Node) -> _Bound:
         limit = 1 << ((arithmetic.pair_bits or 16) - 1)
         return _Bound(bits, None, saturates=2 * left * right >= limit)
     return _Bound(bits, None)
-
-
-def _products(plan: QuantizedGraph) -> Iterator[ir.Node]:
-    """Yield the nodes that multiply and accumulate integers."""
-    for node in plan.graph.nodes:
-        spec = op_spec(node)
-        if spec is None or spec.kind is not OpKind.COMPUTE or not plan.is_quantized(node):
-            continue
-        if all(plan.input_config(node, slot).params is not None for slot in _FACTORS):
-            yield node
 
 
 def _reach(config: TensorQuantConfig) -> int:
@@ -249,12 +307,7 @@ def _adds_behind(plan: QuantizedGraph, node: ir.Node) -> bool:
     return reader is not None
 
 
-EXACT_BELOW = 2**24
-
-"""float32 represents every integer below this, so sums below it are exact."""
-
-
-def needs_integers(plan: QuantizedGraph, memo: Memo | None = None) -> bool:
+def needs_integers(plan: QuantizedGraph) -> bool:
     """Tell whether a plan needs the integer engine because float32 cannot simulate its overflows.
 
     That is so if sums may overflow their accumulator and are too large for float32 or are combined
@@ -262,18 +315,10 @@ def needs_integers(plan: QuantizedGraph, memo: Memo | None = None) -> bool:
     `PiecewiseSimulator` reproduces every overflow. The bounds depend on the codes' ranges and not
     on data: most plans that need integers never overflow.
 
-    Arguments are those of `wrapping_sums`.
+    Args:
+        plan: A plan with scales.
     """
-    return any(
-        bound.saturates or (bound.wraps and not _is_reproduced(plan, node, bound))
-        for node, bound in _bounds(plan, memo)
-    )
-
-
-def _is_reproduced(plan: QuantizedGraph, node: ir.Node, bound: _Bound) -> bool:
-    """Tell whether sums that may overflow are exact in float32."""
-    is_exact = bound.largest is not None and bound.largest < EXACT_BELOW
-    return is_exact and _scale(plan, node)[0] is not None
+    return Overflows(tuple(wrapping_sums(plan)), pairs_may_saturate(plan)).need_integers
 
 
 def limits_of_simulation(plan: QuantizedGraph) -> tuple[str, ...]:

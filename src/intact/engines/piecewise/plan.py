@@ -13,6 +13,7 @@ from intact.engines.piecewise.streams import Quantizer, Reader, Stream, Streams,
 from intact.plan import QuantPoint
 from intact.plan.quantized_graph import Codes
 
+
 @dataclass(frozen=True)
 class Step:
     """A piece with its quantized constants.
@@ -39,6 +40,7 @@ class PiecewisePlan:
         producers: The step that computes each value.
         keys: For each computed value: bytes that are equal if two plans compute the same.
         checkpoints: Values from which a run can resume.
+        is_exact: A run computes all overflows; else the integer engine is needed for them.
     """
 
     steps: tuple[Step, ...]
@@ -47,14 +49,18 @@ class PiecewisePlan:
     producers: Mapping[str, int]
     keys: Mapping[str, bytes]
     checkpoints: frozenset[str]
+    is_exact: bool = True
 
     @staticmethod
-    def of(cut: Cut, streams: Streams, memo: Memo | None = None) -> PiecewisePlan:
+    def of(
+        cut: Cut, streams: Streams, *, is_exact: bool, memo: Memo | None = None
+    ) -> PiecewisePlan:
         """Resolve a plan from the pieces of its graph and its quantizers.
 
         Args:
             cut: The pieces.
             streams: The quantizers.
+            is_exact: They compute all overflows of the plan.
             memo: Of former calls.
         """
         resolver = _Resolver(streams, Forgetful() if memo is None else memo)
@@ -62,7 +68,13 @@ class PiecewisePlan:
         for stream in cut.results.values():
             resolver.key(stream)
         return PiecewisePlan(
-            steps, cut.results, resolver.quantizers, cut.producers, resolver.keys, cut.checkpoints
+            steps,
+            cut.results,
+            resolver.quantizers,
+            cut.producers,
+            resolver.keys,
+            cut.checkpoints,
+            is_exact,
         )
 
 

@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from intact._memo import Memo
 from intact.config import TensorQuantConfig
-from intact.engines.limits import needs_integers
+from intact.engines.limits import Overflows
 from intact.engines.piecewise.pieces import Cut, cut, piece_model
 from intact.engines.piecewise.plan import PiecewisePlan, Step
 from intact.engines.piecewise.streams import Layout, Quantizer, Stream, Streams, quantizer_of
@@ -285,23 +285,17 @@ class PiecewiseSimulator:
                 "the plan belongs to another graph", remedy="make a simulator of its graph"
             )
         refuse_unready(plan)
-        layouts = self._memo.bounded("layouts", _LAYOUTS)
-        layout = layouts(plan.structure(), partial(Layout.of, plan))
-        streams = Streams.of(plan, layout, self._quantizer, self._bounds)
+        remembered = self._memo.bounded
+        layout = remembered("layouts", _LAYOUTS)(plan.structure(), partial(Layout.of, plan))
+        overflows = Overflows.of(plan, remembered("bounds", _BOUNDS))
+        streams = Streams.of(plan, layout, overflows, self._quantizer)
         found = self._cuts.get(streams.places, lambda: (cut(self.graph, streams), 1))
-        return PiecewisePlan.of(found, streams, self._memo.bounded("integers", _INTEGERS))
-
-    def reproduces(self, plan: QuantizedGraph) -> bool:
-        """Tell whether a run computes all overflows of a plan: see `needs_integers`.
-
-        Args:
-            plan: As for `prepare`.
-        """
-        return not needs_integers(plan, self._bounds)
-
-    @property
-    def _bounds(self) -> Memo:
-        return self._memo.bounded("bounds", _BOUNDS)
+        return PiecewisePlan.of(
+            found,
+            streams,
+            is_exact=not overflows.need_integers,
+            memo=remembered("integers", _INTEGERS),
+        )
 
     def _quantizer(self, config: TensorQuantConfig) -> Quantizer:
         """Return the quantizer of a config, shared by all plans with equal grid and scale."""

@@ -11,9 +11,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact._memo import Memo
 from intact.config import TensorQuantConfig
-from intact.engines.limits import EXACT_BELOW, WrappingSums, wrapping_sums
+from intact.engines.limits import Overflows, WrappingSums
 from intact.graph import IMPLICIT_SLOT, is_constant
 from intact.graph.graph import values_read_inside
 from intact.numerics.simulated_quantize import FLOAT, SimulatedQuantize
@@ -79,7 +78,7 @@ Quantizer: TypeAlias = SimulatedQuantize | LogarithmicQuantizer | OverflowingQua
 
 def overflowing(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuantizer | None:
     """Make the quantizer that wraps sums; None if they exceed float32's exact integers."""
-    if sums.scale is None or sums.largest is None or sums.largest >= EXACT_BELOW:
+    if sums.scale is None or not sums.are_exact:
         return None
     overflow = SimulatedQuantize(
         in_scale=sums.scale, in_dtype=f"int{sums.bits}", out_dtype=FLOAT, axis=sums.axis
@@ -185,16 +184,16 @@ class Streams:
     def of(
         plan: QuantizedGraph,
         layout: Layout,
+        overflows: Overflows,
         quantizer: Callable[[TensorQuantConfig], Quantizer] = quantizer_of,
-        memo: Memo | None = None,
     ) -> Streams:
         """Make the streams of a calibrated plan.
 
         Args:
             plan: A plan with scales.
             layout: Of its structure.
+            overflows: Of the plan.
             quantizer: Makes the quantizer of a config.
-            memo: As of `wrapping_sums`.
         """
         configs = plan.configs
         streams = Streams(
@@ -204,7 +203,7 @@ class Streams:
         )
         for place, readers in layout.constants:
             streams.constants |= dict.fromkeys(readers, place.point(plan))
-        for sums in wrapping_sums(plan, memo):
+        for sums in overflows.wrapping:
             value = str(sums.node.outputs[0].name)
             wrapping = overflowing(sums, streams.at_output.get(value))
             if wrapping is not None:
