@@ -58,8 +58,14 @@ class Grid:
         self._check_octave()
 
     def __hash__(self) -> int:
-        # Grids are looked up far more often than they are made, and enums hash their names.
-        return hash((self.policy.value, self.axis, self.bits, self.quant_min, self.quant_max))
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Grids are looked up far more often than made, and enums hash their names in Python. Of
+        # integers only: it is the same in every process, so that it may be pickled.
+        axis = -1 if self.axis is None else self.axis
+        return hash((self.policy.value, axis, self.bits, self.quant_min, self.quant_max))
 
     @cached_property
     def symmetric(self) -> bool:

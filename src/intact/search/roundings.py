@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from intact._files import whole_file
 from intact._memo import Forgetful, Memo
@@ -130,16 +131,12 @@ class Roundings:
         for end in self._ends:
             config = plan.configs.get(end)
             known = None if config is None else self.found.get(Place(end, config.bits))
-            if config is None or known is None or _misfit(plan, end, known):
+            if config is None or known is None:
                 continue
-            layer = BiasedLayer.of(plan.graph.node(end.node))
-            written = (end,) if layer is None else (end, layer.bias)
-            read = written if layer is None or layer.data is None else (*written, layer.data)
+            written, read = memo(("layer", end), partial(_ends_of, plan.graph.node(end.node), end))
             configs = [plan.configs[each] for each in read]
-            fitted = memo(
-                (end, config.bits, *((each.key, each.state) for each in configs)),
-                partial(self._fitted, plan, end, written, known),
-            )
+            key = (end, config.bits, len(config.group()), *((c.key, c.state) for c in configs))
+            fitted = memo(key, partial(self._fitted, plan, end, written, known))
             for each, params in fitted.params.items():
                 if params is not None:
                     plan.configs[each].set_checked(params)
@@ -201,7 +198,9 @@ class Roundings:
         written: Sequence[TensorEnd],
         known: RoundedWeight,
     ) -> _Fitted:
-        """Put a rounded weight into a copy of the plan's configs that it changes."""
+        """Put a rounded weight into a copy of the plan's configs that it changes, if it fits."""
+        if _misfit(plan, end, known):
+            return _Fitted({}, {})
         own = {each: plan.configs[each].copy() for each in written}
         part = replace(plan, configs={**plan.configs, **own}, baked={})
         self._put(part, end, own[end], known)
@@ -306,6 +305,13 @@ def _read(rows: Any, arrays: Mapping[str, Array]) -> Iterator[tuple[Place, Round
         if shift is not None and shift.dtype != np.float64:
             raise ValueError(f"{shift.dtype} at {end}")
         yield Place(TensorEnd.parse(end), int(bits)), RoundedWeight(scale, codes, shift)
+
+
+def _ends_of(node: ir.Node, end: TensorEnd) -> tuple[tuple[TensorEnd, ...], tuple[TensorEnd, ...]]:
+    """Return the ends that rounding a weight writes, and those that it depends on."""
+    layer = BiasedLayer.of(node)
+    written = (end,) if layer is None else (end, layer.bias)
+    return written, written if layer is None or layer.data is None else (*written, layer.data)
 
 
 def _misfit(plan: QuantizedGraph, end: TensorEnd, known: RoundedWeight) -> str:
