@@ -100,16 +100,11 @@ class TensorQuantConfig(SharedScale):
     @classmethod
     def on_grid(cls, grid: Grid, *, observer: str = "minmax") -> TensorQuantConfig:
         """Make an INITIAL config on a grid."""
-        return cls(
-            policy=grid.policy,
-            bits=grid.bits,
-            quant_min=grid.quant_min,
-            quant_max=grid.quant_max,
-            rounding=grid.rounding,
-            granularity=grid.granularity,
-            steps_per_octave=grid.steps_per_octave,
-            observer=observer,
-        )
+        made = object.__new__(cls)
+        SharedScale.__init__(made, grid)  # frozen and checked, so shared
+        made.observer, made.detail, made.inplace = observer, {}, False
+        made._remembered, made._state = None, QuantState.INITIAL
+        return made
 
     # ---- state -------------------------------------------------------------------------------
 
