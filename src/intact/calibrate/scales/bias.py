@@ -146,8 +146,8 @@ def _fitted(
 ) -> _Fitted:
     """Choose the scale of a bias, and raise that of the weight where it has to be."""
     node, bias = layer.node, layer.values
-    name = str(node.inputs[layer.bias.slot].name)
-    refuse_not_finite(bias, f"bias {name!r}", str(node.name))
+    value = node.inputs[layer.bias.slot]
+    refuse_not_finite(bias, f"bias {value and value.name!r}", str(node.name))
     before = weight.params
     lost = _lose(node, weight, np.float64(data.scale), bias, dead())
     overflows = _make_room(node, weight, np.float64(data.scale), bias, config)
