@@ -14,6 +14,7 @@ BELOW = "*"  # every room below the API
 # Room -> the rooms it may import, and through them theirs. The table of ARCHITECTURE.md.
 ROOMS: dict[str, tuple[str, ...]] = {
     "_lazy": (),
+    "_memo": (),
     "_text": (),
     "_files": ("errors",),
     "errors": ("_lazy",),
@@ -22,7 +23,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "config": ("numerics",),
     "graph": ("errors", "_files"),
     "targets": ("config", "graph"),
-    "plan": ("targets",),
+    "plan": ("targets", "_memo"),
     "program": ("plan",),
     "engines": ("program",),
     "data": ("graph",),

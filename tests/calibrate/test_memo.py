@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intact.calibrate.memo import Forgetful, Memo
+from intact._memo import Forgetful, Memo
 
 
 def counted(memo: Memo, keys: str) -> list[str]:

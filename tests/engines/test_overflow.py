@@ -127,7 +127,7 @@ def test_lengths_that_are_not_known_need_integers_on_narrow_hardware(tmp_path: P
 @pytest.mark.parametrize("target", ["integer-pow2", "tvm", "tflite"])
 def test_the_rough_bound_of_a_bias_holds_its_integers(target: str) -> None:
     plan = calibrated(residual_net(), target)
-    nodes = [node for node in overflow._products(plan) if bias_slot(node) is not None]
+    nodes = [n for n in plan.graph.nodes if plan.is_quantized(n) and bias_slot(n) is not None]
     assert nodes
     for node in nodes:
         most = int(overflow._bias_codes(plan, node).max())

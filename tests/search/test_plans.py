@@ -17,11 +17,14 @@ from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.data.sources import open_samples
+from intact.engines.limits import needs_integers
+from intact.engines.piecewise import PiecewiseSimulator
 from intact.errors import CalibrationError, UsageError
 from intact.graph import Graph, normalize
 from intact.plan import NoteKind, Overrides, QuantizedGraph, build_plan, plan_to_json
 from intact.search.plans import Planner, Structure, required
 from intact.search.space import FLOAT, Candidate, Space
+from intact.search.strategy import Strategy
 from intact.targets import Target, load_target
 from tests.gallery.catalogue import GALLERY
 from tests.models import (
@@ -145,6 +148,33 @@ def test_other_methods_too(method: str) -> None:
     for bits in (8, 4, 8):
         candidate = base.space.uniform(bits)
         assert_equal(planner.plan(candidate), slow_plan(planner, candidate))
+
+
+def steps(simulator: PiecewiseSimulator, plan: QuantizedGraph) -> tuple[object, ...]:
+    """What a run of a plan depends on."""
+    made = simulator.prepare(plan)
+    quantizers = {stream: quantizer.key for stream, quantizer in made.quantizers.items()}
+    return [step.variant for step in made.steps], made.keys, quantizers, made.is_exact
+
+
+@pytest.mark.parametrize(("name", "target"), CASES)
+def test_what_is_remembered_is_what_is_made_from_nothing(name: str, target: str) -> None:
+    """Strategies and prepared plans of one planner after the other, beside those of new ones."""
+    base = planner_of(name, target)
+    planner = Planner(base.space, base._statistics, base._method)
+    simulator = PiecewiseSimulator(base.space.plan.graph)
+    random = np.random.default_rng(5)
+    drawn = [
+        tuple(int(random.choice(group.choices)) for group in base.space.groups) for _ in range(2)
+    ]
+    for candidate in (base.space.default, base.space.uniform(4), *drawn, base.space.default):
+        plan = planner.plan(candidate)
+        found = steps(simulator, plan)
+        assert found == steps(PiecewiseSimulator(plan.graph), plan)
+        assert found[-1] is not needs_integers(plan)
+        strategy = planner.strategy(plan)
+        assert strategy == Planner(base.space, base._statistics, base._method).strategy(plan)
+        assert strategy == Strategy.of(plan, strategy.thresholds)
 
 
 def test_plans_share_nothing() -> None:

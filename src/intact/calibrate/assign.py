@@ -7,7 +7,7 @@ from functools import partial
 
 import msgspec
 
-from intact.calibrate.memo import Forgetful, Memo
+from intact._memo import Forgetful, Memo
 from intact.calibrate.method import Method
 from intact.calibrate.scales.bias import assign_biases
 from intact.calibrate.scales.given import Settled, settle

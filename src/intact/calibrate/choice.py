@@ -22,8 +22,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from intact._memo import Memo
 from intact.calibrate.assign import Points, assign_own
-from intact.calibrate.memo import Memo
 from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples

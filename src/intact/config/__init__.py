@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from intact.config.state import LEGAL_TRANSITIONS as LEGAL_TRANSITIONS
     from intact.config.state import MEANING as MEANING
     from intact.config.state import NEEDS_SCALE as NEEDS_SCALE
+    from intact.config.state import UNBAKED as UNBAKED
     from intact.config.state import QuantState as QuantState
     from intact.config.state import StateMeaning as StateMeaning
     from intact.config.tensor_config import JsonValue as JsonValue
@@ -29,7 +30,7 @@ else:
         {
             "grid": "Grid",
             "policy": "Granularity PerChannel PerTensor QuantPolicy make_policy parse_policy",
-            "state": "LEGAL_TRANSITIONS MEANING NEEDS_SCALE QuantState StateMeaning",
+            "state": "LEGAL_TRANSITIONS MEANING NEEDS_SCALE UNBAKED QuantState StateMeaning",
             "tensor_config": "JsonValue TensorQuantConfig copy_configs",
         },
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,17 +57,27 @@ class Grid:
         self._check_symmetry()
         self._check_octave()
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        # Grids are looked up far more often than made, and enums hash their names in Python. Of
+        # integers only: it is the same in every process, so that it may be pickled.
+        axis = -1 if self.axis is None else self.axis
+        return hash((self.policy.value, axis, self.bits, self.quant_min, self.quant_max))
+
+    @cached_property
     def symmetric(self) -> bool:
         """Whether integer 0 always represents 0.0."""
         return bool(self.policy & QuantPolicy.SYMMETRICAL)
 
-    @property
+    @cached_property
     def exponential(self) -> bool:
         """Whether the levels are spaced logarithmically."""
         return bool(self.policy & QuantPolicy.EXPONENTIAL)
 
-    @property
+    @cached_property
     def power_of_two(self) -> bool:
         """Whether every scale is a power of two."""
         return bool(self.policy & QuantPolicy.POWER_OF_2)
@@ -83,7 +94,7 @@ class Grid:
             return Scheme.ASYMMETRIC
         return Scheme.ONE_SIDED if self.quant_min >= 0 else Scheme.SYMMETRIC
 
-    @property
+    @cached_property
     def levels(self) -> Levels:
         """The range and the scheme, for ``numerics.thresholds.estimate_range``."""
         return Levels(self.quant_min, self.quant_max, self.scheme, self.steps_per_octave)

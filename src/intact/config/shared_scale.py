@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Self
 
 import numpy as np
@@ -55,6 +56,15 @@ class SharedScale(OnGrid):
         """Offset (zero point) of the dominator, shaped like the scale; or ``None``."""
         params = self.params
         return None if params is None else params.zero_point
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal for configs that quantize alike: grid, scale and offset."""
+        params = self.params
+        if params is None:
+            return (self.grid,)
+        scale, offset = params
+        return self.grid, scale.shape, scale.tobytes(), offset.tobytes()
 
     def set_params(self, scale: npt.ArrayLike, offset: npt.ArrayLike | None = None) -> None:
         """Set scale and offset; they are checked against the grid and each other.

@@ -14,6 +14,8 @@ from types import MappingProxyType
 class QuantState(enum.StrEnum):
     """The state of a config."""
 
+    __hash__ = str.__hash__  # that of an enum is a Python function, and states are keys everywhere
+
     INITIAL = "initial"
     """Created, without scale."""
     ACTIVATED = "activated"
@@ -119,3 +121,11 @@ NEEDS_SCALE: frozenset[QuantState] = frozenset(
     {QuantState.ACTIVATED, QuantState.PASSIVE, QuantState.BAKED, QuantState.PASSIVE_BAKED}
 )
 """States that require a scale."""
+
+UNBAKED: Mapping[QuantState, QuantState] = MappingProxyType(
+    {
+        QuantState.BAKED: QuantState.ACTIVATED,
+        QuantState.PASSIVE_BAKED: QuantState.PASSIVE,
+    }
+)
+"""What quantizes again what is baked, where the values before are still there."""

@@ -15,19 +15,19 @@ import numpy.typing as npt
 from intact.config.grid import FloatArray, Grid, IntegerArray
 from intact.config.policy import Granularity, PerTensor, QuantPolicy
 from intact.config.shared_scale import SharedScale
-from intact.config.state import LEGAL_TRANSITIONS, MEANING, NEEDS_SCALE, QuantState, StateMeaning
+from intact.config.state import (
+    LEGAL_TRANSITIONS,
+    MEANING,
+    NEEDS_SCALE,
+    UNBAKED,
+    QuantState,
+    StateMeaning,
+)
 from intact.errors import ConfigError
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.levels import Rounding
 
 JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
-
-
-_UNBAKED = {
-    QuantState.BAKED: QuantState.ACTIVATED,
-    QuantState.PASSIVE_BAKED: QuantState.PASSIVE,
-}
-"""What quantizes again what is baked, where the values before are still there."""
 
 
 class TensorQuantConfig(SharedScale):
@@ -100,16 +100,11 @@ class TensorQuantConfig(SharedScale):
     @classmethod
     def on_grid(cls, grid: Grid, *, observer: str = "minmax") -> TensorQuantConfig:
         """Make an INITIAL config on a grid."""
-        return cls(
-            policy=grid.policy,
-            bits=grid.bits,
-            quant_min=grid.quant_min,
-            quant_max=grid.quant_max,
-            rounding=grid.rounding,
-            granularity=grid.granularity,
-            steps_per_octave=grid.steps_per_octave,
-            observer=observer,
-        )
+        made = object.__new__(cls)
+        SharedScale.__init__(made, grid)  # frozen and checked, so shared
+        made.observer, made.detail, made.inplace = observer, {}, False
+        made._remembered, made._state = None, QuantState.INITIAL
+        return made
 
     # ---- state -------------------------------------------------------------------------------
 
@@ -267,7 +262,7 @@ class TensorQuantConfig(SharedScale):
     def unbaked(self) -> TensorQuantConfig:
         """Copy the config of quantized values as one that quantizes: for the values before."""
         twin = self.copy()
-        twin._state = _UNBAKED.get(self._state, self._state)
+        twin._state = UNBAKED.get(self._state, self._state)
         return twin
 
     def replace(
@@ -329,6 +324,8 @@ class TensorQuantConfig(SharedScale):
 
 def _check_sharing(grid: Grid, follower: TensorQuantConfig) -> None:
     theirs = follower.grid
+    if grid is theirs:
+        return
     if grid.exponential != theirs.exponential:
         raise ConfigError(
             "a linear and a logarithmic config cannot share a scale", remedy="use one policy"
@@ -362,10 +359,15 @@ def copy_configs(configs: Mapping[Key, TensorQuantConfig]) -> dict[Key, TensorQu
     config under two keys.
     """
     twins: dict[int, TensorQuantConfig] = {}
-    for config in configs.values():
-        for member in (config.dominator, config):
-            if id(member) not in twins:
-                twins[id(member)] = member.copy()
-                if member.dominator is not member:
-                    twins[id(member.dominator)].adopt(twins[id(member)])
-    return {key: twins[id(config)] for key, config in configs.items()}
+
+    def twin(config: TensorQuantConfig) -> TensorQuantConfig:
+        found = twins.get(id(config))
+        if found is None:
+            root = config.dominator
+            above = None if root is config else twin(root)
+            found = twins[id(config)] = config.copy()
+            if above is not None:
+                above.adopt(found)
+        return found
+
+    return {key: twin(config) for key, config in configs.items()}

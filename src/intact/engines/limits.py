@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact._memo import Forgetful, Itself, Memo
 from intact._text import first_names
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import (
+    Graph,
     OpKind,
     Role,
     bias_slot,
@@ -42,6 +45,11 @@ _LONGEST = 1 << 16
 """Assumed maximum length of products of two activations if the model does not have it."""
 
 
+EXACT_BELOW = 2**24
+
+"""float32 represents every integer below this, so sums below it are exact."""
+
+
 @dataclass(frozen=True, eq=False)
 class WrappingSums:
     """Sums of a node that may overflow an accumulator with wrap-around.
@@ -61,6 +69,105 @@ class WrappingSums:
     scale: npt.NDArray[np.float64] | None
     axis: int | None
 
+    @property
+    def are_exact(self) -> bool:
+        """Whether float32 holds them exactly, and nothing else is added to them."""
+        return self.scale is not None and self.largest is not None and self.largest < EXACT_BELOW
+
+
+class Overflows(NamedTuple):
+    """The sums of a plan that may overflow, for any codes in its ranges.
+
+    Attributes:
+        wrapping: Those that may overflow accumulators with wrap-around.
+        saturate: Sums of two products may exceed the target's pair width.
+    """
+
+    wrapping: tuple[WrappingSums, ...]
+    saturate: bool
+
+    @property
+    def need_integers(self) -> bool:
+        """Whether only the integer engine computes them, see `needs_integers`."""
+        return self.saturate or not all(sums.are_exact for sums in self.wrapping)
+
+    @staticmethod
+    def of(plan: QuantizedGraph, memo: Memo | None = None) -> Overflows:
+        """Find them.
+
+        Args:
+            plan: A plan with scales.
+            memo: Of former calls with plans of the same graph and target.
+        """
+        memo = Forgetful() if memo is None else memo
+        layers = memo("layers", lambda: tuple(_layers(plan.graph)))
+        bounds = [
+            (layer, memo(layer.key(plan), partial(_bound, plan, layer.node)))
+            for layer in layers
+            if layer.multiplies_integers(plan)
+        ]
+        wrapping = (
+            WrappingSums(layer.node, bound.bits, bound.largest, *_scale(plan, layer.node))
+            for layer, bound in bounds
+            if bound.wraps
+        )
+        return Overflows(tuple(wrapping), any(bound.saturates for _, bound in bounds))
+
+
+class _Layer(NamedTuple):
+    """A node that multiplies and accumulates.
+
+    Attributes:
+        node: The node.
+        factors: The ends of the two factors.
+        ends: They, and that of the bias where there is one.
+    """
+
+    node: ir.Node
+    factors: tuple[TensorEnd, ...]
+    ends: tuple[TensorEnd, ...]
+
+    def multiplies_integers(self, plan: QuantizedGraph) -> bool:
+        """Tell whether the node computes with integers in a plan with scales."""
+        if not plan.is_quantized(self.node):
+            return False
+        return all(plan.configs[end].params is not None for end in self.factors)
+
+    def key(self, plan: QuantizedGraph) -> Hashable:
+        """Return all of a plan that the bound depends on."""
+        parts: list[Hashable] = [self.node.name, plan.keeps_runtime]
+        for end in self.ends:
+            config, codes = plan.configs[end], plan.baked.get(end)
+            parts += (config.key, quantizes(config), codes is not None and Itself(codes))
+        return tuple(parts)
+
+
+def _layers(graph: Graph) -> Iterator[_Layer]:
+    for node in graph.nodes:
+        spec, name = op_spec(node), str(node.name)
+        if spec is not None and spec.kind is OpKind.COMPUTE:
+            bias = bias_slot(node)
+            factors = tuple(TensorEnd.input(name, slot) for slot in _FACTORS)
+            yield _Layer(
+                node, factors, factors if bias is None else (*factors, TensorEnd.input(name, bias))
+            )
+
+
+class _Bound(NamedTuple):
+    """What the sums of a node may come to on the target.
+
+    Attributes:
+        bits: Width of the accumulator.
+        largest: Upper bound of the magnitude of a sum, see `WrappingSums`.
+        wraps: They may overflow an accumulator with wrap-around.
+        saturates: The sum of two products may exceed the target's pair width.
+    """
+
+    bits: int
+    largest: int | None
+    wraps: bool = False
+    saturates: bool = False
+
 
 def wrapping_sums(plan: QuantizedGraph) -> Iterator[WrappingSums]:
     """Yield the sums that may overflow their accumulators, for any codes in the plan's ranges.
@@ -68,37 +175,25 @@ def wrapping_sums(plan: QuantizedGraph) -> Iterator[WrappingSums]:
     Args:
         plan: A plan with scales.
     """
-    for node in _products(plan):
-        arithmetic = plan.arithmetic_of(node)
-        if arithmetic.accumulator_overflow is not Overflow.WRAP:
-            continue
-        limit = 1 << (arithmetic.accumulator_bits - 1)
-        largest = _largest_sum(plan, node, limit)
-        if largest is None or largest >= limit:
-            scale, axis = _scale(plan, node)
-            yield WrappingSums(node, arithmetic.accumulator_bits, largest, scale, axis)
+    yield from Overflows.of(plan).wrapping
 
 
 def pairs_may_saturate(plan: QuantizedGraph) -> bool:
     """Tell whether the sum of two products may exceed the target's pair width, by the ranges."""
-    for node in _products(plan):
-        arithmetic = plan.arithmetic_of(node)
-        if arithmetic.accumulator_overflow is not Overflow.PAIR_SATURATE:
-            continue
-        reaches = [_reach(plan.input_config(node, slot)) for slot in _FACTORS]
-        if 2 * int(np.prod(reaches)) >= 1 << ((arithmetic.pair_bits or 16) - 1):
-            return True
-    return False
+    return Overflows.of(plan).saturate
 
 
-def _products(plan: QuantizedGraph) -> Iterator[ir.Node]:
-    """Yield the nodes that multiply and accumulate integers."""
-    for node in plan.graph.nodes:
-        spec = op_spec(node)
-        if spec is None or spec.kind is not OpKind.COMPUTE or not plan.is_quantized(node):
-            continue
-        if all(plan.input_config(node, slot).params is not None for slot in _FACTORS):
-            yield node
+def _bound(plan: QuantizedGraph, node: ir.Node) -> _Bound:
+    arithmetic = plan.arithmetic_of(node)
+    bits, overflow = arithmetic.accumulator_bits, arithmetic.accumulator_overflow
+    if overflow is Overflow.WRAP:
+        largest = _largest_sum(plan, node, 1 << (bits - 1))
+        return _Bound(bits, largest, wraps=largest is None or largest >= 1 << (bits - 1))
+    if overflow is Overflow.PAIR_SATURATE:
+        left, right = (_reach(plan.input_config(node, slot)) for slot in _FACTORS)
+        limit = 1 << ((arithmetic.pair_bits or 16) - 1)
+        return _Bound(bits, None, saturates=2 * left * right >= limit)
+    return _Bound(bits, None)
 
 
 def _reach(config: TensorQuantConfig) -> int:
@@ -212,27 +307,18 @@ def _adds_behind(plan: QuantizedGraph, node: ir.Node) -> bool:
     return reader is not None
 
 
-EXACT_BELOW = 2**24
-
-"""float32 represents every integer below this, so sums below it are exact."""
-
-
 def needs_integers(plan: QuantizedGraph) -> bool:
     """Tell whether a plan needs the integer engine because float32 cannot simulate its overflows.
 
     That is so if sums may overflow their accumulator and are too large for float32 or are combined
     with floats (a float bias, a fused Add), or if pairs of products may saturate. Otherwise
     `PiecewiseSimulator` reproduces every overflow. The bounds depend on the codes' ranges and not
-    on
-    data: most plans that need integers never overflow.
+    on data: most plans that need integers never overflow.
 
     Args:
         plan: A plan with scales.
     """
-    for sums in wrapping_sums(plan):
-        if sums.scale is None or sums.largest is None or sums.largest >= EXACT_BELOW:
-            return True
-    return pairs_may_saturate(plan)
+    return Overflows(tuple(wrapping_sums(plan)), pairs_may_saturate(plan)).need_integers
 
 
 def limits_of_simulation(plan: QuantizedGraph) -> tuple[str, ...]:

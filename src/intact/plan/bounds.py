@@ -51,4 +51,7 @@ def _bounds(plan: QuantizedGraph) -> Iterator[tuple[ir.Node, int]]:
 
 def is_bound(node: ir.Node, slot: int, config: TensorQuantConfig) -> bool:
     """Tell whether an input is a bound that only follows its data, and is not quantized."""
-    return config.state is QuantState.PASSIVE and input_role(node, slot) is Role.PARAMETER
+    return config.state in _PASSIVE and input_role(node, slot) is Role.PARAMETER
+
+
+_PASSIVE = (QuantState.PASSIVE, QuantState.PASSIVE_BAKED)

@@ -64,11 +64,47 @@ class QuantPoint(msgspec.Struct, frozen=True):
         return self.config.quantize(tensor.numpy().astype(dtype, copy=False))
 
 
+class QuantPlace(msgspec.Struct, frozen=True):
+    """A quantization point without numbers: plans of one `QuantizedGraph.structure` share it.
+
+    Attributes:
+        value: As of `QuantPoint`; so are those that are not listed.
+        ends: The ends that quantize; the first one's is the config, and names the point.
+    """
+
+    value: ir.Value
+    ends: tuple[TensorEnd, ...]
+    readers: tuple[tuple[ir.Node, int], ...]
+    at_output: bool
+    is_passed_on: bool = False
+
+    def point(self, plan: QuantizedGraph) -> QuantPoint:
+        """Return the point of a plan of this structure."""
+        end, baked = self.ends[0], None
+        if plan.baked and not self.at_output:
+            baked = next((plan.baked[each] for each in self.ends if each in plan.baked), None)
+        return QuantPoint(
+            self.value,
+            plan.configs[end],
+            end,
+            self.readers,
+            self.at_output,
+            self.is_passed_on,
+            baked,
+        )
+
+
 def quantization_points(plan: QuantizedGraph) -> Iterator[QuantPoint]:
     """Yield the points of a plan by value in topological order, outputs before inputs.
 
     The plan may lack scales (to find the tensors that calibration must observe).
     """
+    for place in quantization_places(plan):
+        yield place.point(plan)
+
+
+def quantization_places(plan: QuantizedGraph) -> Iterator[QuantPlace]:
+    """Yield the places of the points of a plan, in the order of `quantization_points`."""
     seen: set[ir.Value] = set()
     grids: _Grids = {}
     for node in plan.graph.nodes:
@@ -76,9 +112,10 @@ def quantization_points(plan: QuantizedGraph) -> Iterator[QuantPoint]:
             if value is None or value in seen:
                 continue
             seen.add(value)
-            for point in _points_of(plan, value, grids):
-                grids |= dict.fromkeys(point.readers, point.config.dominator)
-                yield point
+            for place in _places_of(plan, value, grids):
+                dominator = plan.configs[place.ends[0]].dominator
+                grids |= dict.fromkeys(place.readers, dominator)
+                yield place
 
 
 def has_logarithmic_levels(plan: QuantizedGraph) -> bool:
@@ -104,13 +141,12 @@ _Grids: TypeAlias = dict[tuple[ir.Node, int], TensorQuantConfig]
 """The dominator of the quantized data at a node's input slot."""
 
 
-def _points_of(plan: QuantizedGraph, value: ir.Value, grids: _Grids) -> Iterator[QuantPoint]:
+def _places_of(plan: QuantizedGraph, value: ir.Value, grids: _Grids) -> Iterator[QuantPlace]:
     node, config = value.producer(), plan.producer_config(value)
     if node is not None and config is not None and quantizes(config):
-        yield QuantPoint(
+        yield QuantPlace(
             value,
-            config,
-            TensorEnd.output(str(node.name), value.index() or 0),
+            (TensorEnd.output(str(node.name), value.index() or 0),),
             plan.graph.consumers(value),
             at_output=True,
             is_passed_on=moves_values(node) and grids.get((node, 0)) is config.dominator,
@@ -121,19 +157,10 @@ def _points_of(plan: QuantizedGraph, value: ir.Value, grids: _Grids) -> Iterator
             continue
         groups.setdefault(id(config.dominator), []).append((node, slot, config))
     for group in groups.values():
-        active = [(node, slot, config) for node, slot, config in group if quantizes(config)]
-        if active:
-            node, slot, config = active[0]
+        ends = [TensorEnd.input(str(n.name), s) for n, s, config in group if quantizes(config)]
+        if ends:
             readers = tuple((n, s) for n, s, c in group if quantizes(c) or _is_governed(c))
-            ends = [TensorEnd.input(str(n.name), s) for n, s, _ in active]
-            yield QuantPoint(
-                value,
-                config,
-                ends[0],
-                readers,
-                at_output=False,
-                baked=next((plan.baked[end] for end in ends if end in plan.baked), None),
-            )
+            yield QuantPlace(value, tuple(ends), readers, at_output=False)
 
 
 def _is_governed(config: TensorQuantConfig) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -12,7 +12,14 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.config import MEANING, QuantState, StateMeaning, TensorQuantConfig, copy_configs
+from intact.config import (
+    MEANING,
+    UNBAKED,
+    QuantState,
+    StateMeaning,
+    TensorQuantConfig,
+    copy_configs,
+)
 from intact.errors import PlanError
 from intact.graph import IMPLICIT_SLOT, Graph
 from intact.plan.provenance import Provenance
@@ -26,7 +33,7 @@ class Direction(StrEnum):
     OUTPUT = "output"
 
 
-class TensorEnd(msgspec.Struct, frozen=True, order=True):
+class TensorEnd(msgspec.Struct, frozen=True, order=True, cache_hash=True):
     """One input or output slot of one node.
 
     Configs belong to ends and not to tensors, because two consumers may quantize the same
@@ -185,6 +192,20 @@ class QuantizedGraph:
         if is_read and found.functions is Functions.COMPOSED:  # its file has one operator
             return msgspec.structs.replace(found, functions=Functions.FLOAT32)
         return found
+
+    def structure(self) -> Hashable:
+        """Return what is equal for plans of one graph that differ in numbers only.
+
+        Such plans have other grids, scales or integers, but at each end the same state, and the
+        same ends share a scale. An end whose integers are stored counts as one that quantizes.
+        """
+        groups: dict[int, int] = {}
+        configs = self.configs.values()
+        return (
+            tuple(self.configs),
+            tuple([UNBAKED.get(config.state, config.state) for config in configs]),
+            tuple([groups.setdefault(id(config.dominator), len(groups)) for config in configs]),
+        )
 
     def copy(self) -> QuantizedGraph:
         """Copy the plan; configs that share a scale here share one in the copy."""

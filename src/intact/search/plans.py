@@ -11,13 +11,12 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
-import onnx_ir as ir
-
+from intact._memo import Memo
 from intact.calibrate.assign import Method, Points, assign_own
-from intact.calibrate.memo import Memo
 from intact.calibrate.scales.masked import MaskConstants
-from intact.calibrate.scales.ranges import range_of, weight_threshold
+from intact.calibrate.scales.ranges import Found, range_of, weight_threshold
 from intact.calibrate.scales.roles import is_fixed, is_parameter
 from intact.calibrate.statistics import Statistics
 from intact.config import Grid, QuantState, TensorQuantConfig
@@ -31,16 +30,16 @@ from intact.plan import (
     QuantPoint,
     TensorEnd,
     annotate,
-    quantization_points,
     quantizes,
 )
 from intact.plan.build import structured
+from intact.plan.points import QuantPlace, quantization_places
 from intact.plan.schemes import config_from_scheme
 from intact.plan.signs import signs_of
 from intact.plan.widths import Missing, missing_operator, operator_notes, width_notes
 from intact.search.roundings import Roundings
 from intact.search.space import FLOAT, Candidate, Space
-from intact.search.strategy import WIDEST_CODES, Strategy, Threshold, has_integers
+from intact.search.strategy import WIDEST_CODES, Outline, Strategy, Threshold, has_integers
 from intact.search.strategy import threshold_of as threshold_of_scale
 from intact.targets import TensorScheme
 
@@ -127,15 +126,15 @@ class Structure:
             the end is one of ``places`` that depends on the candidate.
         places: The ends whose widths candidates choose.
         questions: The comparisons of grids that decided the structure.
-        points: The quantization points of ``plan``.
-        parts: Positions in ``points`` of activations and of weights.
+        quantized: The places of the quantization points of ``plan``.
+        parts: Positions in ``quantized`` of activations and of weights.
     """
 
     plan: QuantizedGraph
     annotated: tuple[tuple[ChosenEnd | None, TensorEnd, Missing | None], ...]
     places: tuple[ChosenEnd, ...]
     questions: tuple[GridComparison, ...]
-    points: tuple[QuantPoint, ...]
+    quantized: tuple[QuantPlace, ...]
     parts: tuple[tuple[int, ...], tuple[int, ...]]
 
     @staticmethod
@@ -169,7 +168,8 @@ class Structure:
             if isinstance(config.grid, _RecordingGrid):
                 config.grid = grids.only(config.grid.plain)
         built.notes = built.notes[len(width_notes(plan)) :]
-        points = tuple(quantization_points(built))
+        quantized = tuple(quantization_places(built))
+        points = tuple(place.point(built) for place in quantized)
         parts = Points.of(points)
         at = {id(point): number for number, point in enumerate(points)}
         return Structure(
@@ -177,7 +177,7 @@ class Structure:
             annotated,
             tuple(places.values()),
             tuple(_questions(heard, places, grids)),
-            points,
+            quantized,
             (
                 tuple(at[id(point)] for point in parts.activations),
                 tuple(at[id(point)] for point in parts.weights),
@@ -199,11 +199,7 @@ class Structure:
 
     def points_of(self, plan: QuantizedGraph) -> Points:
         """Return the quantization points of a plan that `moved` returned."""
-        configs = plan.configs
-        points = [
-            QuantPoint(p.value, configs[p.end], p.end, p.readers, p.at_output, p.is_passed_on)
-            for p in self.points
-        ]
+        points = [place.point(plan) for place in self.quantized]
         activations, weights = self.parts
         return Points(points, [points[k] for k in activations], [points[k] for k in weights])
 
@@ -292,28 +288,60 @@ def _identity(second: ChosenEnd | Grid) -> tuple[int, int]:
     return (second.group, id(second.family)) if isinstance(second, ChosenEnd) else (-1, id(second))
 
 
-def _measured(plan: QuantizedGraph, value: ir.Value) -> QuantPoint | None:
-    """Describe where a tensor gets its threshold; None where it has no codes, or is a bias.
+class _Measured(NamedTuple):
+    """A tensor with codes of its own: it has a threshold.
 
-    That is the end of its producer, also where that is inside a fused operator; where there is none
+    Attributes:
+        place: Where it gets that, and what reads it; the end names it.
+        end: The end whose config counts.
+        is_parameter: It is a constant weight.
+    """
+
+    place: QuantPlace
+    end: TensorEnd
+    is_parameter: bool
+
+    def point(self, root: TensorQuantConfig) -> QuantPoint:
+        """Return the point of a plan, given the dominator at the end."""
+        place = self.place
+        return QuantPoint(place.value, root, place.ends[0], place.readers, place.at_output)
+
+
+def _measured(plan: QuantizedGraph) -> Iterator[_Measured]:
+    """Yield the tensors that get a threshold: not those without codes, and not biases.
+
+    The end is that of the producer, also where that is inside a fused operator; where there is none
     the first end that reads codes.
     """
-    reads = list(plan.consumer_configs(value))
-    ends = [(TensorEnd.input(str(node.name), slot), config) for node, slot, config in reads]
-    node, output = value.producer(), plan.producer_config(value)
-    if node is not None and output is not None:
-        ends.insert(0, (TensorEnd.output(str(node.name), value.index() or 0), output))
-    for end, config in ends:
-        if has_integers(config) and config.bits <= WIDEST_CODES:
-            named = end if node is None else ends[0][0]
-            readers = tuple((reader, slot) for reader, slot, _ in reads)
-            return QuantPoint(value, config.dominator, named, readers, node is not None)
-    return None
+    for value in plan.graph.values:
+        reads = list(plan.consumer_configs(value))
+        ends = [(TensorEnd.input(str(node.name), slot), config) for node, slot, config in reads]
+        node, output = value.producer(), plan.producer_config(value)
+        if node is not None and output is not None:
+            ends.insert(0, (TensorEnd.output(str(node.name), value.index() or 0), output))
+        for end, config in ends:
+            if has_integers(config) and config.bits <= WIDEST_CODES:
+                named = end if node is None else ends[0][0]
+                readers = tuple((reader, slot) for reader, slot, _ in reads)
+                place = QuantPlace(value, (named,), readers, node is not None)
+                found = _Measured(place, end, is_parameter=False)
+                yield found._replace(is_parameter=is_parameter(found.point(config.dominator)))
+                break
+
+
+def _weight_threshold(measured: _Measured, root: TensorQuantConfig, method: Method) -> Threshold:
+    found: Threshold = weight_threshold(measured.point(root), method).tolist()
+    return found
 
 
 _KEPT = 256
 
 """Number of structures in the cache; one takes about 0.3 MB for a hundred nodes."""
+
+
+_ROUNDED = 4096
+
+"""Number of scales of rounded weights in the memo: one for each place and scale of its input."""
 
 
 def required(space: Space) -> tuple[str, ...]:
@@ -398,7 +426,7 @@ class Planner:
         plan.notes = (*self._general, *self._width_notes(structure, widths), *plan.notes)
         points = structure.points_of(plan)
         found = assign_own(plan, points, self._statistics, self._method, None, self._memo)
-        found = self._roundings.apply(found)
+        found = self._roundings.apply(found, self._memo.bounded("rounded", _ROUNDED))
         self._latest = tuple(candidate), found
         return found
 
@@ -409,28 +437,32 @@ class Planner:
 
     def strategy(self, plan: QuantizedGraph) -> Strategy:
         """Extract the strategy of a candidate's plan, with the thresholds that the methods gave."""
-        scaled = self._roundings.without(plan)
-        return Strategy.of(scaled, dict(self._thresholds(scaled)), self._roundings.named(plan))
+        outlines = self._memo.bounded("outlines", _KEPT)
+        key = plan.structure(), tuple(plan.decisions.values())
+        outline, measured = outlines(key, partial(self._outline, plan))
+        thresholds = {str(each.place.ends[0]): self._threshold(plan, each) for each in measured}
+        found = {name: number for name, number in thresholds.items() if number is not None}
+        return Strategy.of(plan, found, self._roundings.named(plan), outline)
 
-    def _thresholds(self, plan: QuantizedGraph) -> Iterator[tuple[str, Threshold]]:
-        """Yield what the methods gave for each tensor that is quantized somewhere."""
-        factors = self._memo("factors", lambda: MaskConstants.of(plan.graph).factors)
-        for value in plan.graph.values:
-            point = _measured(plan, value)
-            if point is None:
-                continue
-            grid, root = point.config.grid, point.config
-            if is_fixed(root):
-                if root.params is not None:
-                    yield str(point.end), threshold_of_scale(root, root.params)
-            elif is_parameter(point):
-                key = ("weight threshold", value.name, grid)
-                found = self._memo(key, partial(weight_threshold, point, self._method))
-                yield str(point.end), found.tolist()
-            else:
-                find = partial(range_of, point, self._statistics, self._method, factors)
-                place = ("range", value.name, grid, self._method.activations)
-                yield str(point.end), self._memo(place, find).threshold
+    def _outline(self, plan: QuantizedGraph) -> tuple[Outline, tuple[_Measured, ...]]:
+        scaled = self._roundings.without(plan)
+        return Outline.of(scaled), tuple(_measured(scaled))
+
+    def _threshold(self, plan: QuantizedGraph, measured: _Measured) -> Threshold | None:
+        """Return what the methods gave for a tensor; None where the target's scale is missing."""
+        root = plan.configs[measured.end].dominator
+        if is_fixed(root):
+            return None if root.params is None else threshold_of_scale(root, root.params)
+        name = str(measured.place.value.name)
+        if measured.is_parameter:
+            find = partial(_weight_threshold, measured, root, self._method)
+            return self._memo(("weight threshold", name, root.grid), find)
+        place = ("range", name, root.grid, self._method.activations)
+        return self._memo(place, partial(self._range, measured, root)).threshold
+
+    def _range(self, measured: _Measured, root: TensorQuantConfig) -> Found:
+        factors = self._memo("factors", lambda: MaskConstants.of(self.space.plan.graph).factors)
+        return range_of(measured.point(root), self._statistics, self._method, factors)
 
     def _structure(self, candidate: Candidate, widths: Sequence[int]) -> Structure:
         kept_float = self.space.kept_float(candidate)

@@ -8,21 +8,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from intact._files import whole_file
-from intact.calibrate.scales.bias import rescale_bias
+from intact._memo import Forgetful, Memo
+from intact.calibrate.scales.bias import BiasedLayer, rescale_bias
 from intact.config import QuantState, TensorQuantConfig
 from intact.data.archive import read_npz
 from intact.errors import DataError, IntactError, PlanError
 from intact.graph import bias_slot
+from intact.numerics.affine_params import QuantParams
 from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -56,6 +59,11 @@ class RoundedWeight:
             digest.update(little.tobytes())
         return digest.hexdigest()
 
+    @cached_property
+    def range(self) -> tuple[int, int]:
+        """The least and the largest integer; of weights that are not empty."""
+        return int(self.codes.min()), int(self.codes.max())
+
     @property
     def arrays(self) -> dict[str, Array]:
         """Its arrays by name."""
@@ -73,6 +81,18 @@ class Place(NamedTuple):
 
     end: TensorEnd
     bits: int
+
+
+class _Fitted(NamedTuple):
+    """What comes out where a rounded weight is put into a plan.
+
+    Attributes:
+        params: Scale and zero point by end: of the weight, and of its bias where it has one.
+        codes: The stored integers, likewise; none where the weight stays rounded to nearest.
+    """
+
+    params: Mapping[TensorEnd, QuantParams | None]
+    codes: Mapping[TensorEnd, Array]
 
 
 class Roundings:
@@ -98,16 +118,29 @@ class Roundings:
         rows = [[str(end), bits, each.hash] for (end, bits), each in self.found.items()]
         return hashlib.sha256(json.dumps([self.observer, rows]).encode()).hexdigest()
 
-    def apply(self, plan: QuantizedGraph) -> QuantizedGraph:
+    def apply(self, plan: QuantizedGraph, memo: Memo | None = None) -> QuantizedGraph:
         """Put the integers of weights that are here into a plan with scales that is nobody else's.
 
         A weight whose scale would have to be larger for its bias stays rounded to nearest.
+
+        Args:
+            plan: The plan.
+            memo: Of former calls with plans of the same graph and target.
         """
+        memo = Forgetful() if memo is None else memo
         for end in self._ends:
             config = plan.configs.get(end)
             known = None if config is None else self.found.get(Place(end, config.bits))
-            if config is not None and known is not None and not _misfit(plan, end, known):
-                self._put(plan, end, config, known)
+            if config is None or known is None:
+                continue
+            written, read = memo(("layer", end), partial(_ends_of, plan.graph.node(end.node), end))
+            configs = [plan.configs[each] for each in read]
+            key = (end, config.bits, len(config.group()), *((c.key, c.state) for c in configs))
+            fitted = memo(key, partial(self._fitted, plan, end, written, known))
+            for each, params in fitted.params.items():
+                if params is not None:
+                    plan.configs[each].set_checked(params)
+            self._store(plan, end, fitted.codes)
         return self._noted(plan)
 
     def restore(self, plan: QuantizedGraph, names: Mapping[str, str]) -> QuantizedGraph:
@@ -135,26 +168,43 @@ class Roundings:
                     f"the strategy's rounded weight at {name!r}: {reason or 'another scale'}",
                     remedy="give the target and the options that were searched with",
                 )
-            self._bake(plan, end, config, known)
+            self._bake(plan, end, known)
         return self._noted(plan)
 
     def without(self, plan: QuantizedGraph) -> QuantizedGraph:
-        """Copy a plan without the integers that `apply` put into it: it quantizes the floats."""
-        found = plan.copy()
+        """Return a plan without the integers that `apply` put into it: it quantizes the floats.
+
+        All other configs are those of the plan itself.
+        """
+        configs, baked = dict(plan.configs), dict(plan.baked)
         for end in filter(plan.baked.__contains__, self._ends):
-            config = plan.configs[end]
             owners = [end]
-            if self.found[Place(end, config.bits)].shift is not None:
+            if self.found[Place(end, configs[end].bits)].shift is not None:
                 owners.append(_bias(plan, end)[0])
             for each in owners:
-                found.configs[each] = plan.configs[each].unbaked()
-                del found.baked[each]
-        return found
+                configs[each] = plan.configs[each].unbaked()
+                del baked[each]
+        return replace(plan, configs=configs, baked=baked)
 
     def named(self, plan: QuantizedGraph) -> dict[str, str]:
         """Return the hashes of those that a plan has, by the end."""
         places = (Place(end, plan.configs[end].bits) for end in self._ends if end in plan.baked)
         return {str(place.end): self.found[place].hash for place in places}
+
+    def _fitted(
+        self,
+        plan: QuantizedGraph,
+        end: TensorEnd,
+        written: Sequence[TensorEnd],
+        known: RoundedWeight,
+    ) -> _Fitted:
+        """Put a rounded weight into a copy of the plan's configs that it changes, if it fits."""
+        if _misfit(plan, end, known):
+            return _Fitted({}, {})
+        own = {each: plan.configs[each].copy() for each in written}
+        part = replace(plan, configs={**plan.configs, **own}, baked={})
+        self._put(part, end, own[end], known)
+        return _Fitted({each: config.params for each, config in own.items()}, part.baked)
 
     def _put(
         self, plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig, known: RoundedWeight
@@ -164,23 +214,31 @@ class Roundings:
         config.observer = self.observer
         rescale_bias(plan, node)
         if np.array_equal(np.asarray(config.scale), known.scale):
-            self._bake(plan, end, config, known)
+            self._bake(plan, end, known)
         elif before is not None:
             config.set_params(*before)
             config.observer = observer
             rescale_bias(plan, node)
 
-    def _bake(
-        self, plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig, known: RoundedWeight
-    ) -> None:
-        config.observer = self.observer
-        config.transition(QuantState.BAKED)
-        plan.baked[end] = known.codes
+    def _bake(self, plan: QuantizedGraph, end: TensorEnd, known: RoundedWeight) -> None:
+        codes = {end: known.codes}
         if known.shift is not None:
             bias_end, bias_config, bias = _bias(plan, end)
             values: Array = bias.astype(np.float64) + known.shift
-            plan.baked[bias_end] = bias_config.quantize(values)
-            bias_config.transition(QuantState.PASSIVE_BAKED)
+            codes[bias_end] = bias_config.quantize(values)
+        self._store(plan, end, codes)
+
+    def _store(
+        self, plan: QuantizedGraph, weight: TensorEnd, codes: Mapping[TensorEnd, Array]
+    ) -> None:
+        """Store the integers of a weight and of its bias, where there are some."""
+        for end, integers in codes.items():
+            is_weight = end == weight
+            config = plan.configs[end]
+            if is_weight:
+                config.observer = self.observer
+            config.transition(QuantState.BAKED if is_weight else QuantState.PASSIVE_BAKED)
+            plan.baked[end] = integers
 
     def _noted(self, plan: QuantizedGraph) -> QuantizedGraph:
         count = sum(end in plan.baked for end in self._ends)
@@ -249,6 +307,13 @@ def _read(rows: Any, arrays: Mapping[str, Array]) -> Iterator[tuple[Place, Round
         yield Place(TensorEnd.parse(end), int(bits)), RoundedWeight(scale, codes, shift)
 
 
+def _ends_of(node: ir.Node, end: TensorEnd) -> tuple[tuple[TensorEnd, ...], tuple[TensorEnd, ...]]:
+    """Return the ends that rounding a weight writes, and those that it depends on."""
+    layer = BiasedLayer.of(node)
+    written = (end,) if layer is None else (end, layer.bias)
+    return written, written if layer is None or layer.data is None else (*written, layer.data)
+
+
 def _misfit(plan: QuantizedGraph, end: TensorEnd, known: RoundedWeight) -> str:
     """Say why a weight cannot be put into a plan; "" where it can."""
     config, graph = plan.configs[end], plan.graph
@@ -259,7 +324,8 @@ def _misfit(plan: QuantizedGraph, end: TensorEnd, known: RoundedWeight) -> str:
     shapes = () if weight is None or scale is None else (weight.shape, scale.shape)
     if shapes != (known.codes.shape, known.scale.shape) or not known.codes.size:
         return "another shape"
-    if known.codes.min() < config.quant_min or known.codes.max() > config.quant_max:
+    least, most = known.range
+    if least < config.quant_min or most > config.quant_max:
         return "integers out of range"
     return "" if known.shift is None else _misfit_of_bias(plan, end, known.shift)
 

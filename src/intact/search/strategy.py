@@ -9,6 +9,7 @@ a file beside the log.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -42,11 +43,11 @@ def has_integers(config: TensorQuantConfig) -> bool:
     return MEANING[config.state] in (StateMeaning.QUANTIZES, StateMeaning.GOVERNED)
 
 
-def _integer_ends(plan: QuantizedGraph) -> Iterator[tuple[str, TensorQuantConfig]]:
-    """Yield the ends that hold integers by name, except bounds: they follow their data."""
+def _integer_ends(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, TensorQuantConfig]]:
+    """Yield the ends that hold integers, except bounds: they follow their data."""
     for end, config in plan.configs.items():
         if has_integers(config) and role_at(plan, end) is not Role.PARAMETER:
-            yield str(end), config
+            yield end, config
 
 
 def scale_owners(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, TensorQuantConfig]]:
@@ -140,6 +141,44 @@ class Methods(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     weights: str = GIVEN
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What the strategies of plans of one structure have in common: their decisions and their ends.
+
+    Attributes:
+        topology: Which parts are quantized.
+        integers: The ends that hold integers, by name; bounds are left out.
+        owners: The ends that own a scale, likewise.
+    """
+
+    topology: Topology
+    integers: tuple[tuple[str, TensorEnd], ...]
+    owners: tuple[tuple[str, TensorEnd], ...]
+
+    @staticmethod
+    def of(plan: QuantizedGraph) -> Outline:
+        """Extract it from a plan.
+
+        Raises:
+            PlanError: See `Strategy.of`.
+        """
+        for end, config in plan.configs.items():
+            if MEANING[config.state] in (StateMeaning.REFUSED, StateMeaning.BAKED):
+                raise PlanError(
+                    f"{end} is {config.state.name}, which a strategy cannot describe",
+                    remedy="calibrate a plan of the float model",
+                )
+        integers = tuple((str(end), end) for end, _ in _integer_ends(plan))
+        names = {name for name, _ in integers}
+        topology = Topology(
+            {name: decision.quantized for name, decision in plan.decisions.items()},
+            {str(end): str(end) in names for end in plan.configs},
+            _kept_float(plan),
+        )
+        owners = tuple((str(end), end) for end, _ in scale_owners(plan))
+        return Outline(topology, integers, owners)
+
+
 class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The decisions that make a plan, given a model and a target.
 
@@ -173,6 +212,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         plan: QuantizedGraph,
         thresholds: Mapping[str, Threshold] | None = None,
         rounded: Mapping[str, str] | None = None,
+        outline: Outline | None = None,
     ) -> Strategy:
         """Extract the strategy of a plan.
 
@@ -180,36 +220,30 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             plan: With scales, made from a float model.
             thresholds: What the methods gave (`Planner.thresholds`); None for those of the scales.
             rounded: The rounded weights that are put into the plan (`Roundings.named`).
+            outline: Of this plan or another of its structure; None where there is none yet.
 
         Raises:
             PlanError: An end has no scale, or the plan holds integers of an imported quantized
                 model.
         """
-        for end, config in plan.configs.items():
-            if MEANING[config.state] in (StateMeaning.REFUSED, StateMeaning.BAKED):
-                raise PlanError(
-                    f"{end} is {config.state.name}, which a strategy cannot describe",
-                    remedy="calibrate a plan of the float model",
-                )
-        quantized = dict(_integer_ends(plan))
+        outline = Outline.of(plan) if outline is None else outline
         of_scales: dict[str, Threshold] = {}
         scales: dict[str, Threshold] = {}
         zero_points: dict[str, Code | list[Code]] = {}
-        for end, config in scale_owners(plan):
-            if config.params is None:
+        for name, end in outline.owners:
+            config = plan.configs[end]
+            params = config.params
+            if params is None:
                 continue
-            of_scales[str(end)] = threshold_of(config, config.params)
-            scales[str(end)] = config.params.scale.astype(np.float64).tolist()
+            scales[name] = params.scale.astype(np.float64).tolist()
+            if thresholds is None:
+                of_scales[name] = threshold_of(config, params)
             if not sign_bit(config):
-                zero_points[str(end)] = config.params.zero_point.tolist()
+                zero_points[name] = params.zero_point.tolist()
         return Strategy(
             model_hash=plan.graph.hash,
-            topology=Topology(
-                {name: decision.quantized for name, decision in plan.decisions.items()},
-                {str(end): str(end) in quantized for end in plan.configs},
-                _kept_float(plan),
-            ),
-            bits={end: config.bits for end, config in quantized.items()},
+            topology=outline.topology,
+            bits={name: plan.configs[end].bits for name, end in outline.integers},
             thresholds=of_scales if thresholds is None else dict(thresholds),
             scales=scales,
             zero_points=zero_points,
@@ -328,7 +362,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _check_ends(self, plan: QuantizedGraph) -> None:
         here = f"target {plan.target.name}"
         _refuse_odd("edges", self.topology.edge_conds, map(str, plan.configs))
-        found = {name: config.bits for name, config in _integer_ends(plan)}
+        found = {str(end): config.bits for end, config in _integer_ends(plan)}
         for name, is_there in self.topology.edge_conds.items():
             wanted = self.bits.get(name)
             if is_there != (name in found) or found.get(name) != wanted:

@@ -13,6 +13,7 @@ import pytest
 
 from intact.data.metric import Metric
 from intact.engines.integer import IntegerEngine
+from intact.engines.limits import Overflows
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, PlanError, UsageError
 from intact.numerics.error_sums import ErrorSums
@@ -282,7 +283,7 @@ def test_what_has_no_integer_program_is_simulated_and_says_so(
 def test_where_float32_cannot_follow_the_engine_measures(monkeypatch: pytest.MonkeyPatch) -> None:
     own = trial_data_of(target="tflite", count=40, objective=Objective.of("sqnr"))
     evaluator = Evaluator(own, threads=2)
-    monkeypatch.setattr(evaluating, "needs_integers", lambda _: True)
+    monkeypatch.setattr(Overflows, "need_integers", True)
     exact = evaluator.measure(Ask(own.space.default))
     assert untimed(exact) == untimed(evaluator.confirm(own.space.default))
 

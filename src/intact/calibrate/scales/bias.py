@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Iterator
 from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
@@ -11,13 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.calibrate.memo import Forgetful, Memo
+from intact._memo import Forgetful, Memo
 from intact.calibrate.scales.roles import is_fixed, refuse_not_finite
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import CalibrationError
-from intact.graph import bias_slot, data_slots, weight_slot
+from intact.graph import Graph, bias_slot, data_slots, weight_slot
 from intact.numerics.affine_params import QuantParams
-from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.given_scales import GIVEN
 from intact.targets import DeadChannels, DType
 
@@ -47,26 +47,18 @@ def assign_biases(plan: QuantizedGraph, memo: Memo | None = None) -> list[Note]:
     """
     notes = []
     memo = Forgetful() if memo is None else memo
-    for node in plan.graph.nodes:
-        slot = bias_slot(node)
-        if slot is None or plan.input_config(node, slot).state is not QuantState.PASSIVE_INIT:
+    for layer in memo("layers", lambda: tuple(biased_layers(plan.graph))):
+        node, config = layer.node, plan.configs[layer.bias]
+        if config.state is not QuantState.PASSIVE_INIT:
             continue
-        weight = weight_slot(node)
-        data = next((plan.input_config(node, k) for k in data_slots(node)), None)
-        value = node.inputs[slot]
-        if (
-            weight is None
-            or data is None
-            or data.scale is None
-            or value is None
-            or value.const_value is None
-        ):
-            plan.input_config(node, slot).transition(QuantState.FP32)
+        weight_config, data = layer.configs(plan)
+        if weight_config is None or data is None or data.scale is None:
+            config.transition(QuantState.FP32)
             continue
-        weight_config, config = plan.input_config(node, weight), plan.input_config(node, slot)
+        keys = weight_config.key, data.key, config.key
         fitted = memo(
-            _key(node, weight_config, data),
-            partial(_fitted, node, value, weight_config, data, config, _lost(plan, node)),
+            ("bias", node.name, _is_settled(weight_config), keys),
+            partial(_fitted, layer, weight_config, data, config, partial(_lost, plan, node)),
         )
         if fitted.is_raised and fitted.weight is not None:
             weight_config.set_checked(fitted.weight)
@@ -77,6 +69,54 @@ def assign_biases(plan: QuantizedGraph, memo: Memo | None = None) -> list[Note]:
             notes.append(_note_of_lost(plan, node, fitted.lost))
         config.set_checked(fitted.bias)
     return notes
+
+
+class BiasedLayer(NamedTuple):
+    """A node with a constant bias, and the ends on which the scale of the bias depends.
+
+    Attributes:
+        node: The node.
+        bias: Where it reads the bias.
+        weight: Where it reads its constant weight; None if it has none.
+        data: Where it reads its data; None if it has none.
+    """
+
+    node: ir.Node
+    bias: TensorEnd
+    weight: TensorEnd | None
+    data: TensorEnd | None
+
+    @staticmethod
+    def of(node: ir.Node) -> BiasedLayer | None:
+        """Describe a node; None where it has no constant bias."""
+        bias, name = bias_slot(node), str(node.name)
+        if bias is None:
+            return None
+        weight, data = weight_slot(node), next(iter(data_slots(node)), None)
+        others = (None if slot is None else TensorEnd.input(name, slot) for slot in (weight, data))
+        return BiasedLayer(node, TensorEnd.input(name, bias), *others)
+
+    @property
+    def values(self) -> npt.NDArray[np.float64]:
+        """The numbers of the bias."""
+        value = self.node.inputs[self.bias.slot]
+        tensor = None if value is None else value.const_value
+        return np.zeros(0) if tensor is None else tensor.numpy().astype(np.float64)
+
+    def configs(
+        self, plan: QuantizedGraph
+    ) -> tuple[TensorQuantConfig | None, TensorQuantConfig | None]:
+        """Return the configs of weight and data."""
+        weight = None if self.weight is None else plan.configs[self.weight]
+        return weight, None if self.data is None else plan.configs[self.data]
+
+
+def biased_layers(graph: Graph) -> Iterator[BiasedLayer]:
+    """Yield the nodes of a graph that have a constant bias, in order."""
+    for node in graph.nodes:
+        layer = BiasedLayer.of(node)
+        if layer is not None:
+            yield layer
 
 
 class _Fitted(NamedTuple):
@@ -97,26 +137,19 @@ class _Fitted(NamedTuple):
     lost: int
 
 
-def _key(node: ir.Node, weight: TensorQuantConfig, data: TensorQuantConfig) -> Hashable:
-    scales = [None if array is None else array.tobytes() for array in (weight.scale, weight.offset)]
-    data_scale = b"" if data.scale is None else data.scale.tobytes()
-    return ("bias", node.name, weight.dominator.grid, _is_settled(weight), data_scale, *scales)
-
-
 def _fitted(
-    node: ir.Node,
-    value: ir.Value,
+    layer: BiasedLayer,
     weight: TensorQuantConfig,
     data: TensorQuantConfig,
     config: TensorQuantConfig,
-    dead: Mask | None,
+    dead: Callable[[], Mask | None],
 ) -> _Fitted:
     """Choose the scale of a bias, and raise that of the weight where it has to be."""
-    tensor = value.const_value
-    bias = np.zeros(0) if tensor is None else tensor.numpy().astype(np.float64)
-    refuse_not_finite(bias, f"bias {value.name!r}", str(node.name))
+    node, bias = layer.node, layer.values
+    value = node.inputs[layer.bias.slot]
+    refuse_not_finite(bias, f"bias {value and value.name!r}", str(node.name))
     before = weight.params
-    lost = _lose(node, weight, np.float64(data.scale), bias, dead)
+    lost = _lose(node, weight, np.float64(data.scale), bias, dead())
     overflows = _make_room(node, weight, np.float64(data.scale), bias, config)
     _set_bias_scale(config, weight, data, bias)
     scale = config.params
@@ -130,17 +163,16 @@ def rescale_bias(plan: QuantizedGraph, node: ir.Node) -> None:
 
     As in `assign_biases`, a weight scale that makes the bias overflow is raised.
     """
-    slot, weight = bias_slot(node), weight_slot(node)
-    if slot is None or weight is None:
+    layer = BiasedLayer.of(node)
+    if layer is None:
         return
-    config, value = plan.input_config(node, slot), node.inputs[slot]
-    data = next((plan.input_config(node, k) for k in data_slots(node)), None)
-    if config.state is not QuantState.PASSIVE or data is None or data.scale is None:
+    config = plan.configs[layer.bias]
+    weight_config, data = layer.configs(plan)
+    if weight_config is None or data is None or data.scale is None:
         return
-    if value is None or value.const_value is None:
+    if config.state is not QuantState.PASSIVE:
         return
-    bias = value.const_value.numpy().astype(np.float64)
-    weight_config = plan.input_config(node, weight)
+    bias = layer.values
     _lose(node, weight_config, np.float64(data.scale), bias, _lost(plan, node))
     _make_room(node, weight_config, np.float64(data.scale), bias, config)
     _set_bias_scale(config, weight_config, data, bias)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from functools import partial
 
-from intact.calibrate.memo import Memo
+from intact._memo import Memo
 from intact.calibrate.method import Method
 from intact.calibrate.scales.given import given_params
 from intact.calibrate.scales.ranges import params_of, range_of, stored

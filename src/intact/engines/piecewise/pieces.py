@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -42,8 +43,13 @@ class Piece:
     def key(self) -> bytes:
         """Bytes that identify the piece in its graph."""
         names = [node.name for node in self.nodes]
-        outputs = [value.name for value in self.outputs]
-        return repr((names, self.inputs, self.readers, outputs)).encode()
+        text = repr((names, self.inputs, self.readers, self.made)).encode()
+        return blake2b(text, digest_size=16).digest()
+
+    @cached_property
+    def made(self) -> tuple[str, ...]:
+        """The names of the outputs."""
+        return tuple(str(value.name) for value in self.outputs)
 
 
 @dataclass(frozen=True)
@@ -60,6 +66,17 @@ class Cut:
     pieces: tuple[Piece, ...]
     outputs: tuple[ir.Value, ...]
     checkpoints: frozenset[str]
+
+    @cached_property
+    def producers(self) -> Mapping[str, int]:
+        """The number of the piece that computes each value."""
+        return {name: at for at, piece in enumerate(self.pieces) for name in piece.made}
+
+    @cached_property
+    def results(self) -> Mapping[str, Stream]:
+        """The streams that are graph outputs, by name."""
+        names = (str(value.name) for value in self.outputs)
+        return {name: Stream(name) for name in names}
 
 
 def cut(graph: Graph, streams: Streams) -> Cut:

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from hashlib import blake2b
 
-import numpy as np
-import numpy.typing as npt
-
+from intact._memo import Forgetful, Itself, Memo
 from intact.engines.piecewise.pieces import Cut, Piece
 from intact.engines.piecewise.streams import Quantizer, Reader, Stream, Streams, config_key
 from intact.plan import QuantPoint
-
-FloatArray = npt.NDArray[np.float32]
-
-
-"""A node's name and input slot; ``IMPLICIT_SLOT`` for values that its bodies read."""
+from intact.plan.quantized_graph import Codes
 
 
 @dataclass(frozen=True)
@@ -45,6 +40,7 @@ class PiecewisePlan:
         producers: The step that computes each value.
         keys: For each computed value: bytes that are equal if two plans compute the same.
         checkpoints: Values from which a run can resume.
+        is_exact: A run computes all overflows; else the integer engine is needed for them.
     """
 
     steps: tuple[Step, ...]
@@ -53,48 +49,58 @@ class PiecewisePlan:
     producers: Mapping[str, int]
     keys: Mapping[str, bytes]
     checkpoints: frozenset[str]
+    is_exact: bool = True
 
     @staticmethod
-    def of(cut: Cut, streams: Streams) -> PiecewisePlan:
-        """Resolve a plan from the pieces of its graph and its quantizers."""
-        resolver = _Resolver(streams)
+    def of(
+        cut: Cut, streams: Streams, *, is_exact: bool, memo: Memo | None = None
+    ) -> PiecewisePlan:
+        """Resolve a plan from the pieces of its graph and its quantizers.
+
+        Args:
+            cut: The pieces.
+            streams: The quantizers.
+            is_exact: They compute all overflows of the plan.
+            memo: Of former calls.
+        """
+        resolver = _Resolver(streams, Forgetful() if memo is None else memo)
         steps = tuple(resolver.step(piece) for piece in cut.pieces)
-        outputs = {str(value.name): Stream(str(value.name)) for value in cut.outputs}
-        for stream in outputs.values():
+        for stream in cut.results.values():
             resolver.key(stream)
-        producers = {
-            str(value.name): at for at, step in enumerate(steps) for value in step.piece.outputs
-        }
         return PiecewisePlan(
-            steps, outputs, resolver.quantizers, producers, resolver.keys, cut.checkpoints
+            steps,
+            cut.results,
+            resolver.quantizers,
+            cut.producers,
+            resolver.keys,
+            cut.checkpoints,
+            is_exact,
         )
 
 
 class _Resolver:
     """Computes keys: the key of a value depends on all that it is computed from."""
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, memo: Memo) -> None:
         self._streams = streams
+        self._memo = memo
         self._of_stream: dict[Stream, bytes] = {}
         self.keys: dict[str, bytes] = {}
         self.quantizers: dict[Stream, Quantizer] = {}
 
     def step(self, piece: Piece) -> Step:
-        constants = {
-            reader: self._streams.constants[reader]
-            for reader in piece.constants
-            if reader in self._streams.constants
-        }
-        variant = blake2b(piece.key, digest_size=16)
+        known = self._streams.constants
+        constants = {reader: known[reader] for reader in piece.constants if reader in known}
+        parts = [piece.key]
         for (node, slot), point in constants.items():
-            variant.update(f"{node}/{slot}".encode() + config_key(point.config))
+            parts += (f"{node}/{slot}".encode(), config_key(point.config))
             if point.baked is not None:
-                variant.update(point.baked.tobytes())
-        inputs = b"".join(self.key(stream) for stream in piece.inputs)
-        for value in piece.outputs:
-            parts = (variant.digest(), str(value.name).encode(), inputs)
-            self.keys[str(value.name)] = _digest(*parts)
-        return Step(piece, variant.digest(), constants)
+                parts.append(self._memo(Itself(point.baked), partial(_digest_of, point.baked)))
+        variant = _digest(*parts)
+        inputs = b"".join([self.key(stream) for stream in piece.inputs])
+        for name in piece.made:
+            self.keys[name] = _digest(variant, name.encode(), inputs)
+        return Step(piece, variant, constants)
 
     def key(self, stream: Stream) -> bytes:
         """Compute the key of a stream, and collect its quantizers."""
@@ -112,9 +118,10 @@ class _Resolver:
         return self.keys[value] if value in self.keys else _digest(b"input", value.encode())
 
 
+def _digest_of(codes: Codes) -> bytes:
+    return _digest(codes.dtype.str.encode(), codes.tobytes())
+
+
 def _digest(*parts: bytes) -> bytes:
-    digest = blake2b(digest_size=16)
-    for part in parts:
-        digest.update(len(part).to_bytes(8, "little"))
-        digest.update(part)
-    return digest.digest()
+    framed = [piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)]
+    return blake2b(b"".join(framed), digest_size=16).digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
 from threading import Lock
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -11,10 +12,12 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from intact._memo import Memo
 from intact.config import TensorQuantConfig
+from intact.engines.limits import Overflows
 from intact.engines.piecewise.pieces import Cut, cut, piece_model
 from intact.engines.piecewise.plan import PiecewisePlan, Step
-from intact.engines.piecewise.streams import Quantizer, Stream, Streams, quantizer_of
+from intact.engines.piecewise.streams import Layout, Quantizer, Stream, Streams, quantizer_of
 from intact.engines.session import Feeds, make_session, run_session
 from intact.errors import DataError, PlanError
 from intact.graph import Graph
@@ -198,6 +201,18 @@ _CUTS = 64
 
 """Number of splits of the graph in the cache."""
 
+_LAYOUTS = 256
+
+"""Number of structures of plans whose places of quantizers are kept."""
+
+_BOUNDS = 4096
+
+"""Number of bounds of sums that are kept: one for each layer and its grids and scales."""
+
+_INTEGERS = 4096
+
+"""Number of stored integers of constants whose digests are kept."""
+
 _QUANTIZERS = 4096
 
 """Number of quantizers in the cache; candidates share most of them."""
@@ -235,6 +250,7 @@ class PiecewiseSimulator:
             for value in graph.outputs
             if is_constant(value) and value.const_value is not None
         }
+        self._memo = Memo()
         self._cuts: Compiled[Cut] = Compiled(_CUTS)
         self._sessions: Compiled[tuple[ort.InferenceSession, tuple[str, ...]]] = Compiled(
             session_bytes
@@ -269,17 +285,23 @@ class PiecewiseSimulator:
                 "the plan belongs to another graph", remedy="make a simulator of its graph"
             )
         refuse_unready(plan)
-        streams = Streams.of(plan, self._quantizer)
+        remembered = self._memo.bounded
+        layout = remembered("layouts", _LAYOUTS)(plan.structure(), partial(Layout.of, plan))
+        overflows = Overflows.of(plan, remembered("bounds", _BOUNDS))
+        streams = Streams.of(plan, layout, overflows, self._quantizer)
         found = self._cuts.get(streams.places, lambda: (cut(self.graph, streams), 1))
-        return PiecewisePlan.of(found, streams)
+        return PiecewisePlan.of(
+            found,
+            streams,
+            is_exact=not overflows.need_integers,
+            memo=remembered("integers", _INTEGERS),
+        )
 
     def _quantizer(self, config: TensorQuantConfig) -> Quantizer:
         """Return the quantizer of a config, shared by all plans with equal grid and scale."""
-        params = config.params
-        if params is None or config.grid.exponential:  # the quantizer holds the plan's own config
+        if config.params is None or config.grid.exponential:  # it holds the plan's own config
             return quantizer_of(config)
-        arrays = ((array.shape, array.tobytes()) for array in params)
-        return self._quantizers.get((config.grid, *arrays), lambda: (quantizer_of(config), 1))
+        return self._quantizers.get(config.key, lambda: (quantizer_of(config), 1))
 
     def run(self, prepared: PiecewisePlan, chunk: int, feeds: Feeds) -> Arrays:
         """Run one chunk of the samples; thread-safe.
@@ -304,7 +326,7 @@ class PiecewiseSimulator:
         for step in needed:
             session, names = self._session(step)
             arrays = [flow.take(stream) for stream in step.piece.inputs]
-            outputs = [str(value.name) for value in step.piece.outputs]
+            outputs = step.piece.made
             results = run_session(session, dict(zip(names, arrays, strict=True)), outputs)
             del arrays
             for name, array in zip(outputs, results, strict=True):

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.config import TensorQuantConfig
-from intact.engines.limits import EXACT_BELOW, WrappingSums, wrapping_sums
-from intact.graph import IMPLICIT_SLOT
+from intact.engines.limits import Overflows, WrappingSums
+from intact.graph import IMPLICIT_SLOT, is_constant
 from intact.graph.graph import values_read_inside
 from intact.numerics.simulated_quantize import FLOAT, SimulatedQuantize
-from intact.plan import QuantizedGraph, QuantPoint, quantization_points
+from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
+from intact.plan.points import QuantPlace, quantization_places
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -77,7 +78,7 @@ Quantizer: TypeAlias = SimulatedQuantize | LogarithmicQuantizer | OverflowingQua
 
 def overflowing(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuantizer | None:
     """Make the quantizer that wraps sums; None if they exceed float32's exact integers."""
-    if sums.scale is None or sums.largest is None or sums.largest >= EXACT_BELOW:
+    if sums.scale is None or not sums.are_exact:
         return None
     overflow = SimulatedQuantize(
         in_scale=sums.scale, in_dtype=f"int{sums.bits}", out_dtype=FLOAT, axis=sums.axis
@@ -105,18 +106,15 @@ def quantizer_of(config: TensorQuantConfig) -> Quantizer:
 def config_key(config: TensorQuantConfig) -> bytes:
     """Compute bytes that are equal if two configs quantize alike."""
     grid, params = config.grid, config.params
-    parts: list[Any] = [grid.steps_per_octave, grid.rounding.value, grid.axis]
-    parts += [grid.quant_min, grid.quant_max]
-    if params is not None:
-        parts += [params.scale.tobytes(), params.zero_point.tobytes()]
-    return repr(parts).encode()
+    fixed = [grid.steps_per_octave, grid.rounding.value, grid.axis, grid.quant_min, grid.quant_max]
+    arrays = () if params is None else (params.scale, params.zero_point)
+    return b"".join((repr(fixed).encode(), *(array.tobytes() for array in arrays)))
 
 
 Reader: TypeAlias = tuple[str, int]
 
 
-@dataclass(frozen=True)
-class Stream:
+class Stream(NamedTuple):
     """The data of a value for some of its readers.
 
     Attributes:
@@ -126,6 +124,44 @@ class Stream:
 
     value: str
     end: str = ""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where a plan quantizes; plans of one structure share it.
+
+    Attributes:
+        at_output: By value: the end of its producer.
+        at_end: The ends of readers, by their text.
+        ends: The text of the end of each such reader.
+        constants: The places of constants, each with its readers.
+    """
+
+    at_output: Mapping[str, TensorEnd]
+    at_end: Mapping[str, TensorEnd]
+    ends: Mapping[Reader, str]
+    constants: tuple[tuple[QuantPlace, tuple[Reader, ...]], ...]
+
+    @staticmethod
+    def of(plan: QuantizedGraph) -> Layout:
+        """Find where a plan quantizes."""
+        at_output: dict[str, TensorEnd] = {}
+        at_end: dict[str, TensorEnd] = {}
+        ends: dict[Reader, str] = {}
+        constants: list[tuple[QuantPlace, tuple[Reader, ...]]] = []
+        for place in quantization_places(plan):
+            end = place.ends[0]
+            readers = tuple((str(node.name), slot) for node, slot in place.readers)
+            if is_constant(place.value):
+                constants.append((place, readers))
+            elif place.is_passed_on:
+                continue
+            elif place.at_output:
+                at_output[str(place.value.name)] = end
+            else:
+                at_end[str(end)] = end
+                ends |= dict.fromkeys(readers, str(end))
+        return Layout(at_output, at_end, ends, tuple(constants))
 
 
 @dataclass
@@ -141,32 +177,33 @@ class Streams:
 
     at_output: dict[str, Quantizer] = field(default_factory=dict)
     at_end: dict[str, Quantizer] = field(default_factory=dict)
-    ends: dict[Reader, str] = field(default_factory=dict)
+    ends: Mapping[Reader, str] = field(default_factory=dict)
     constants: dict[Reader, QuantPoint] = field(default_factory=dict)
 
     @staticmethod
     def of(
-        plan: QuantizedGraph, quantizer: Callable[[TensorQuantConfig], Quantizer] = quantizer_of
+        plan: QuantizedGraph,
+        layout: Layout,
+        overflows: Overflows,
+        quantizer: Callable[[TensorQuantConfig], Quantizer] = quantizer_of,
     ) -> Streams:
         """Make the streams of a calibrated plan.
 
         Args:
             plan: A plan with scales.
+            layout: Of its structure.
+            overflows: Of the plan.
             quantizer: Makes the quantizer of a config.
         """
-        streams = Streams()
-        for point in quantization_points(plan):
-            readers = [(str(node.name), slot) for node, slot in point.readers]
-            if point.is_constant:
-                streams.constants |= dict.fromkeys(readers, point)
-            elif point.is_passed_on:
-                continue
-            elif point.at_output:
-                streams.at_output[str(point.value.name)] = quantizer(point.config)
-            else:
-                streams.at_end[str(point.end)] = quantizer(point.config)
-                streams.ends |= dict.fromkeys(readers, str(point.end))
-        for sums in wrapping_sums(plan):
+        configs = plan.configs
+        streams = Streams(
+            {value: quantizer(configs[end]) for value, end in layout.at_output.items()},
+            {name: quantizer(configs[end]) for name, end in layout.at_end.items()},
+            layout.ends,
+        )
+        for place, readers in layout.constants:
+            streams.constants |= dict.fromkeys(readers, place.point(plan))
+        for sums in overflows.wrapping:
             value = str(sums.node.outputs[0].name)
             wrapping = overflowing(sums, streams.at_output.get(value))
             if wrapping is not None:

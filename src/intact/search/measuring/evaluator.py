@@ -16,8 +16,8 @@ import numpy as np
 from intact.data.batching import real_samples
 from intact.data.metric import OutputRecord
 from intact.engines.integer import IntegerEngine
-from intact.engines.limits import limits_of_simulation, needs_integers
-from intact.engines.piecewise import PiecewiseSimulator
+from intact.engines.limits import limits_of_simulation
+from intact.engines.piecewise import PiecewisePlan, PiecewiseSimulator
 from intact.errors import DataError, IntactError, PlanError, UsageError
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
@@ -275,8 +275,9 @@ class Evaluator:
 
     def _tried(self, ask: Ask, samples: int) -> Measured:
         plan = self.planner.plan(ask.candidate)
-        if not needs_integers(plan):
-            return self._scored(self._simulation(plan), samples, ask)
+        prepared = self._simulator.prepare(plan)
+        if prepared.is_exact:
+            return self._scored(self._run(prepared), samples, ask)
         return self._exact(plan, samples, ask)
 
     def _confirmed(self, candidate: Candidate) -> Measured:
@@ -296,7 +297,10 @@ class Evaluator:
         return replace(self._scored(run, samples, ask), executor=Executor.INTEGER)
 
     def _simulation(self, plan: QuantizedGraph) -> Run:
-        prepared, chunks = self._simulator.prepare(plan), self.data.chunks
+        return self._run(self._simulator.prepare(plan))
+
+    def _run(self, prepared: PiecewisePlan) -> Run:
+        chunks = self.data.chunks
         return lambda index: self._simulator.run(prepared, index, dict(chunks[index].feeds))
 
     def _integers(self, plan: QuantizedGraph) -> Run:

@@ -1,4 +1,4 @@
-"""Remembering parts of an assignment, for callers that assign scales to many plans of one graph."""
+"""Remembering parts of what is computed for many plans of one graph."""
 
 from __future__ import annotations
 
@@ -6,6 +6,25 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 Found = TypeVar("Found")
+
+
+class Itself:
+    """A key for what never changes and has no hash: equal to that of the same object only.
+
+    Args:
+        thing: The object; it stays alive as long as the key.
+    """
+
+    __slots__ = ("_thing",)
+
+    def __init__(self, thing: object) -> None:
+        self._thing = thing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Itself) and self._thing is other._thing
+
+    def __hash__(self) -> int:
+        return id(self._thing)
 
 
 class Memo:
