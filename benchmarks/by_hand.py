@@ -229,7 +229,6 @@ PATTERNS: Mapping[str, Pattern] = {
         {
             "every tensor": Variant(f"{_IMAGE} branch sum"),
             "classifier in float": Variant("input layer branch sum"),
-            "one scale a sum": Variant(f"{_IMAGE} branch sum", "branch sum"),
         },
     ),
     "concat": Pattern(

@@ -8,9 +8,9 @@ excitation, depthwise convolutions with HardSwish, transposes, the two halves of
 poolings and Resize. Pairs are placed by hand in several ways; the fastest way counts. It is chosen
 first, and then timed again in turn with the float model, `intact.quantize` and the same with
 `fastest`, all loaded as applications load them, in one process. Where intact's takes more than 5 %
-longer, the kernels of both follow. SQNR is that of the output on samples that calibration did not
-see: pairs by hand have minimum and maximum as limits. Machines that do other work besides are
-noisy: compare ratios, repeat, and trust the kernels more than small differences.
+longer, the kernels of both follow (`--json` always has them). SQNR is that of the output on
+samples that calibration did not see; by hand, limits are minimum and maximum. Machines that do
+other work besides are noisy: compare ratios, repeat, and trust kernels more than small differences.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ from latency import TARGET, session
 
 _SAMPLES, _TESTED = 32, 16
 _SLOWER = 1.05
-"""Times of the placement by hand, from which kernels are shown."""
+"""Times of the placement by hand beyond which kernels are shown."""
 _PROFILED = 20
-_INTACT: Mapping[str, bool] = {"intact": False, "fastest": True}
+_INTACT = ("intact", "fastest")
 
 Samples: TypeAlias = npt.NDArray[np.float32]
 Kernels: TypeAlias = dict[str, tuple[int, float]]
@@ -106,17 +106,18 @@ def measure(case: Case, batch: int, threads: int, seconds: float, folder: Path) 
     variants = times(case.variants, feeds, threads, seconds / 2)
     best = min(variants, key=variants.__getitem__)
     paths = {"float": case.path, "by hand": case.variants[best]}
-    for way, fastest in _INTACT.items():
+    timed = {"fastest": True, "fastest_batch": batch, "timings": folder / "timings.json"}
+    for way, more in zip(_INTACT, ({}, timed), strict=True):
+        out = folder / f"{case.name}.{way}.{batch}"
         made = intact.quantize(
             case.path,
             {"x": case.calibration},
             target=TARGET,
-            timings=folder / "timings.json",
-            output=folder / f"{case.name}.{way}.{batch}",
+            output=out,
             threads=threads,
-            **({"fastest": True, "fastest_batch": batch} if fastest else {}),
+            **more,
         )
-        paths[way] = folder / f"{case.name}.{way}.{batch}" / made.deployed_file
+        paths[way] = out / made.deployed_file
     ms = times(paths, feeds, threads, seconds)
     row = Row(case.name, batch, best, variants, ms)
     row.ratio = {way: ms[way] / ms["by hand"] for way in _INTACT}
@@ -124,9 +125,9 @@ def measure(case: Case, batch: int, threads: int, seconds: float, folder: Path) 
         way: session(path, threads).run(None, {"x": case.test})[0] for way, path in paths.items()
     }
     row.db = {way: sqnr_db(outputs["float"], outputs[way]) for way in ("by hand", *_INTACT)}
-    slower = [way for way in _INTACT if row.ratio[way] > _SLOWER]
-    if slower:
-        row.kernels = {way: kernels_of(paths[way], feeds, threads) for way in ("by hand", *slower)}
+    row.kernels = {
+        way: kernels_of(path, feeds, threads) for way, path in paths.items() if way != "float"
+    }
     return row
 
 
@@ -156,7 +157,9 @@ def show(rows: Sequence[Row]) -> None:
     console = Console(width=170)
     console.print(table)
     for row in rows:
-        for way, kernels in row.kernels.items():
+        slower = [way for way in _INTACT if row.ratio[way] > _SLOWER]
+        for way in ("by hand", *slower) if slower else ():
+            kernels = row.kernels[way]
             listed = ", ".join(
                 f"{count} {name} {taken:.3f}" for name, (count, taken) in kernels.items()
             )
