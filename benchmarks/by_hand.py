@@ -105,7 +105,7 @@ def concat(net: Marked) -> onnx.ModelProto:
         wide = net.relu(net.conv(net.relu(net.conv(x, 64, 32)), 32, 32, 3))
         small = net.relu(net.conv(x, 64, 16, gain=0.1))
         pool = net.mark("moved", net.add("MaxPool", x, kernel_shape=[3, 3], pads=[1] * 4))
-        branches = wide, small, net.conv(pool, 64, 16)
+        branches = wide, small, net.relu(net.conv(pool, 64, 16))
         x = net.add("Concat", *(net.mark("branch", each) for each in branches), axis=1)
         net.mark("joined", x)
     return net.classes(x, 64)
@@ -202,10 +202,15 @@ def pooling(net: Marked) -> onnx.ModelProto:
 
 @dataclass(frozen=True)
 class Variant:
-    """Roles of the tensors that get a pair, and those of them that share one scale."""
+    """Roles of the tensors that get a pair, and those of them that share one scale.
+
+    `averages_as_convolutions`: poolings are written as depthwise convolutions, whose kernel is
+    faster.
+    """
 
     roles: str
     one_scale: str = ""
+    averages_as_convolutions: bool = False
 
 
 @dataclass(frozen=True)
@@ -286,7 +291,7 @@ PATTERNS: Mapping[str, Pattern] = {
         pooling,
         {
             "every tensor": Variant(_IMAGE),
-            "classifier in float": Variant("input layer moved pooled"),
+            "averages as convolutions": Variant(_IMAGE, averages_as_convolutions=True),
         },
     ),
 }
@@ -320,12 +325,32 @@ def place(
     A MatMul or Gemm may write floats.
     """
     placed = {tensor for role in variant.roles.split() for tensor in roles.get(role, ())}
+    if variant.averages_as_convolutions:
+        model = _averages_as_convolutions(model)
     hand = _Hand(model, dict(limits), placed)
     shared = [t for role in variant.one_scale.split() for t in roles[role]]
     if shared:
         both = tuple(pick(limits[t][at] for t in shared) for at, pick in enumerate((min, max)))
         hand.limits |= dict.fromkeys(shared, both)
     return hand.placed_model()
+
+
+def _averages_as_convolutions(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Return the model with each AveragePool as a convolution of its channels."""
+    made = onnx.shape_inference.infer_shapes(model)
+    shapes = {v.name: v.type.tensor_type.shape.dim for v in made.graph.value_info}
+    for node in made.graph.node:
+        if node.op_type != "AveragePool":
+            continue
+        kernel = next(each.ints for each in node.attribute if each.name == "kernel_shape")
+        channels = shapes[node.input[0]][1].dim_value
+        weight = np.full((channels, 1, *kernel), 1 / np.prod(kernel), np.float32)
+        name = f"{node.output[0]}_mean"
+        made.graph.initializer.append(numpy_helper.from_array(weight, name))
+        node.op_type = "Conv"
+        node.input.append(name)
+        node.attribute.append(helper.make_attribute("group", channels))
+    return made
 
 
 class _Hand:
