@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -57,7 +58,7 @@ class Marked(Net):
 
     def gelu(self, x: str) -> str:
         """Add a Gelu written out with Erf."""
-        one, two, root = (self.weight(np.float32(each)) for each in (1.0, 0.5, 2**0.5))
+        one, two, root = (self.weight(np.array(each, np.float32)) for each in (1.0, 0.5, 2**0.5))
         gate = self.add("Add", self.add("Erf", self.add("Div", x, root)), one)
         return self.mark("act", self.add("Mul", self.add("Mul", x, gate), two))
 
@@ -173,7 +174,9 @@ def attention(net: Marked) -> onnx.ModelProto:
             y = net.mark("projected", net.linear(n, _WIDE, _WIDE))
             heads.append(net.turned(net.shaped(y, 0, _TOKENS, _HEADS, each), *perm))
         scores = net.mark("scores", net.add("MatMul", *heads[:2]))
-        scores = net.mark("scores", net.add("Div", scores, net.weight(np.float32(each**0.5))))
+        scores = net.mark(
+            "scores", net.add("Div", scores, net.weight(np.array(each**0.5, np.float32)))
+        )
         weights = net.mark("softmax", net.add("Softmax", scores, axis=-1))
         y = net.mark("mixed", net.add("MatMul", weights, heads[2]))
         y = net.shaped(net.turned(y, 0, 2, 1, 3), 0, _TOKENS, _WIDE)
@@ -330,7 +333,7 @@ def place(
     hand = _Hand(model, dict(limits), placed)
     shared = [t for role in variant.one_scale.split() for t in roles[role]]
     if shared:
-        both = tuple(pick(limits[t][at] for t in shared) for at, pick in enumerate((min, max)))
+        both = min(limits[t][0] for t in shared), max(limits[t][1] for t in shared)
         hand.limits |= dict.fromkeys(shared, both)
     return hand.placed_model()
 
@@ -448,7 +451,7 @@ class _Hand:
     ) -> onnx.NodeProto:
         parts = (("codes", codes), ("scale", scale), ("zero", zero))
         ends = [self._store(f"{name}_{what}", value) for what, value in parts]
-        more = {} if axis is None else {"axis": axis}
+        more: dict[str, Any] = {} if axis is None else {"axis": axis}
         return helper.make_node("DequantizeLinear", ends, [f"{name}_read"], f"{name}_dq", **more)
 
     def _reads_codes(self, name: str) -> str | None:

@@ -22,7 +22,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -106,8 +106,13 @@ def measure(case: Case, batch: int, threads: int, seconds: float, folder: Path) 
     variants = times(case.variants, feeds, threads, seconds / 2)
     best = min(variants, key=variants.__getitem__)
     paths = {"float": case.path, "by hand": case.variants[best]}
-    timed = {"fastest": True, "fastest_batch": batch, "timings": folder / "timings.json"}
-    for way, more in zip(_INTACT, ({}, timed), strict=True):
+    plain: dict[str, Any] = {}
+    timed: dict[str, Any] = {
+        "fastest": True,
+        "fastest_batch": batch,
+        "timings": folder / "timings.json",
+    }
+    for way, more in zip(_INTACT, (plain, timed), strict=True):
         out = folder / f"{case.name}.{way}.{batch}"
         made = intact.quantize(
             case.path,

@@ -16,6 +16,7 @@ import math
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.graph import constant_array, input_value
@@ -43,13 +44,13 @@ def compose(plan: QuantizedGraph, editor: Editor) -> None:
 def _compose_average(editor: Editor, node: ir.Node) -> None:
     """Turn an AveragePool into a convolution of each channel by itself."""
     data = node.inputs[0]
-    if data is None or data.shape is None:
+    channels = None if data is None or data.shape is None else data.shape[1]
+    if not isinstance(channels, int):
         return
     kernel = tuple(node.attributes.get_ints("kernel_shape", ()) or ())
-    channels = int(data.shape[1])
-    parameters = {
+    parameters: dict[str, npt.NDArray[Any]] = {
         "ones": np.ones((channels, 1, *kernel), np.int8),
-        "part": np.float32(1 / math.prod(kernel)),
+        "part": np.array(1 / math.prod(kernel), np.float32),
         "zero_point": np.array(0, np.int8),
     }
     weight = editor.node(
