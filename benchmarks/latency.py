@@ -26,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -87,12 +87,20 @@ class Net:
         return name
 
     def conv(
-        self, x: str, ins: int, outs: int, kernel: int = 1, stride: int = 1, groups: int = 1
+        self,
+        x: str,
+        ins: int,
+        outs: int,
+        kernel: int = 1,
+        stride: int = 1,
+        groups: int = 1,
+        gain: float = 1.0,
     ) -> str:
-        """Add a convolution of a bias, padded to the same size."""
+        """Add a convolution of a bias, padded to the same size, its results times a gain."""
         fan = ins // groups * kernel * kernel
-        w = self._random.normal(0, (2.0 / fan) ** 0.5, (outs, ins // groups, kernel, kernel))
-        b = self._random.normal(0, 0.1, outs)
+        spread = gain * (2.0 / fan) ** 0.5
+        w = self._random.normal(0, spread, (outs, ins // groups, kernel, kernel))
+        b = self._random.normal(0, 0.1 * gain, outs)
         names = [self.weight(each.astype(np.float32)) for each in (w, b)]
         pad = kernel // 2
         return self.add(
@@ -118,10 +126,15 @@ class Net:
         w = self._random.normal(0, channels**-0.5, (classes, channels)).astype(np.float32)
         bias = self.weight(np.zeros(classes, np.float32))
         x = self.add("Gemm", x, self.weight(w), bias, transB=1)
-        shape: list[str | int | None] = ["N", 3, _MADE, _MADE]
-        given = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
-        taken = helper.make_tensor_value_info(x, TensorProto.FLOAT, ["N", classes])
-        graph = helper.make_graph(self._nodes, "net", [given], [taken], self._weights)
+        return self.close(x, (3, _MADE, _MADE), (classes,))
+
+    def close(self, x: str, given: Sequence[int], taken: Sequence[int]) -> onnx.ModelProto:
+        """Make a model of input `x` and this output; shapes are those of one sample."""
+        ends = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", *shape])
+            for name, shape in (("x", given), (x, taken))
+        ]
+        graph = helper.make_graph(self._nodes, "net", ends[:1], ends[1:], self._weights)
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
         model.ir_version = 9
         return model

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from intact.graph.ops import input_role as input_role
     from intact.graph.ops import input_value as input_value
     from intact.graph.ops import is_constant as is_constant
+    from intact.graph.ops import is_even_average as is_even_average
     from intact.graph.ops import moves_values as moves_values
     from intact.graph.ops import op_spec as op_spec
     from intact.graph.ops import output_channel_axis as output_channel_axis
@@ -46,7 +47,8 @@ else:
             "normalization": "normalize",
             "ops": (
                 "OPS OpKind OpSpec Role bias_slot constant_array data_slots input_role "
-                "input_value is_constant moves_values op_spec output_channel_axis output_channels "
+                "input_value is_constant is_even_average moves_values op_spec output_channel_axis "
+                "output_channels "
                 "weight_scale_axis weight_slot"
             ),
         },

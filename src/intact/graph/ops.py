@@ -158,6 +158,26 @@ def _transposed_channel_axis(node: ir.Node, shape: tuple[int, ...]) -> int | Non
     return 0 if shape[0] == group and shape[1] == 1 else None
 
 
+def is_even_average(node: ir.Node) -> bool:
+    """Tell whether an AveragePool of images divides the sums of all its windows by one number.
+
+    A depthwise convolution computes it then. Pads that are not counted, windows that stand out
+    because lengths are rounded up, and padding that depends on lengths rule it out.
+    """
+    channels = None if node.inputs[0] is None else node.inputs[0].shape
+    if node.op_type != "AveragePool" or channels is None or len(channels) != 4:
+        return False
+    attributes = node.attributes
+    counts = attributes.get_int("count_include_pad", 0) == 1
+    return (
+        isinstance(channels[1], int)
+        and (counts or not any(attributes.get_ints("pads", ()) or ()))
+        and (attributes.get_string("auto_pad", "NOTSET") or "NOTSET") == "NOTSET"
+        and not attributes.get_int("ceil_mode", 0)
+        and all(each == 1 for each in attributes.get_ints("dilations", ()) or ())
+    )
+
+
 def moves_values(node: ir.Node) -> bool:
     """Tell whether every output element is an element of data input 0, or exactly zero.
 

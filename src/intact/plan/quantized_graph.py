@@ -21,7 +21,7 @@ from intact.config import (
     copy_configs,
 )
 from intact.errors import PlanError
-from intact.graph import IMPLICIT_SLOT, Graph
+from intact.graph import IMPLICIT_SLOT, Graph, is_even_average
 from intact.plan.provenance import Provenance
 from intact.targets import Arithmetic, Functions, Target
 
@@ -188,8 +188,11 @@ class QuantizedGraph:
         """Return the target's arithmetic of a node, with what depends on the plan's zero points."""
         right = self.configs.get(TensorEnd.input(str(node.name), 1))
         found = self.target.arithmetic_of(node, None if right is None else _zero_point(right))
+        if found.functions is not Functions.COMPOSED:
+            return found
         is_read = self.keeps_runtime and COMPOSED not in node.metadata_props
-        if is_read and found.functions is Functions.COMPOSED:  # its file has one operator
+        is_uneven = node.op_type == "AveragePool" and not is_even_average(node)
+        if is_read or is_uneven:  # its file has one operator
             return msgspec.structs.replace(found, functions=Functions.FLOAT32)
         return found
 

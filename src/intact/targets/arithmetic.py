@@ -101,7 +101,8 @@ class Functions(enum.StrEnum):
     integer (LiteRT's int8 SQRT)."""
     COMPOSED = "composed"
     """HardSwish of 8-bit codes is two kernels of codes, as the file has it: a sum that saturates
-    where the gate does, in steps of 1/255, and a product. Other functions are as in ``float32``."""
+    where the gate does, in steps of 1/255, and a product. AveragePool of images, if all its windows
+    count as many elements, is a depthwise convolution of ones. Others are as in ``float32``."""
 
 
 class Addition(enum.StrEnum):

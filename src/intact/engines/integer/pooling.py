@@ -28,7 +28,7 @@ from intact.program.arithmetic.ends import has_ends
 from intact.program.arithmetic.reals import real_type, to_codes
 from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
 from intact.program.operations import Bounds, Pool, PoolKind
-from intact.targets import Arithmetic, Requantize, ZeroPointOrder
+from intact.targets import Arithmetic, Functions, Requantize, ZeroPointOrder
 
 Slices: TypeAlias = tuple[slice, ...]
 
@@ -121,6 +121,7 @@ def _axis_taps(
 
 
 _FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
+_STEPS_OF_8_BITS = 255
 
 Average = Callable[[Array], Array]
 
@@ -137,7 +138,9 @@ def _pool(step: Step, _: Overflows) -> Kernel:
     if step.arithmetic.scales_in_turn:
         return kernel_of(step, _rescaled_average(operation, step.arithmetic, source, target))
     if step.arithmetic.requantize in _FLOATS:
-        return kernel_of(step, _float_average(operation, step.arithmetic, source, target))
+        composed = _is_composed(step.arithmetic, source, target)
+        average = _convolved_average if composed else _float_average
+        return kernel_of(step, average(operation, step.arithmetic, source, target))
     if source.same_as(target):
         return kernel_of(step, _integer_average(operation, step.arithmetic, target))
     return kernel_of(step, _rescaled_average(operation, step.arithmetic, source, target))
@@ -188,6 +191,28 @@ def _float_average(
         after = msgspec.structs.replace(arithmetic, zero_point=ZeroPointOrder.AFTER_ROUNDING)
         mean = float_mean(after, source, target, count, operation.bounds)
         return mean(sums - count * source.zero_point.item())
+
+    return average
+
+
+def _is_composed(arithmetic: Arithmetic, source: Encoding, target: Encoding) -> bool:
+    spans = {each.quant_max - each.quant_min for each in (source, target)}
+    return arithmetic.functions is Functions.COMPOSED and spans == {_STEPS_OF_8_BITS}
+
+
+def _convolved_average(
+    operation: Pool, arithmetic: Arithmetic, source: Encoding, target: Encoding
+) -> Average:
+    """Multiply sums as a convolution whose weights are 1, in steps of ``1 / count``, does."""
+    count = math.prod(operation.kernel)
+    after = msgspec.structs.replace(arithmetic, zero_point=ZeroPointOrder.AFTER_ROUNDING)
+    step = np.float32(1 / count)
+    multiplier = real_multiplier(after, [source.scale, step], target)
+    requantize = Requantizer(after, multiplier, target, operation.bounds)
+
+    def average(codes: Array) -> Array:
+        sums, _, elements = _sums(operation, codes)
+        return requantize(sums.astype(np.int64) - elements[..., None] * source.zero_point.item())
 
     return average
 

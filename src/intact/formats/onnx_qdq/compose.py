@@ -1,15 +1,22 @@
-"""Functions that have no integer kernel in ONNX Runtime, written as operators that have.
+"""Functions that have no integer kernel in ONNX Runtime, or a slow one, as operators that have.
 
 A HardSwish between pairs runs as four passes over floats: DequantizeLinear, HardSigmoid, Mul,
 QuantizeLinear. But its gate ``clip((x + 3) / 6, 0, 1)`` is an Add whose quantizer saturates: the
 codes of ``x + 3`` in steps of 6/255 from 0 to 255 are those of the gate in steps of 1/255. So the
 sum is quantized with the one scale and dequantized with the other, and ONNX Runtime fuses
 QLinearAdd and QLinearMul around them (1.32: 2.6 times as fast).
+
+An AveragePool between pairs runs as a kernel that adds floats. A depthwise convolution of ones, in
+steps of one part of the window, computes the same with integers (1.32: 5 to 13 times as fast).
 """
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.graph import constant_array, input_value
@@ -21,13 +28,46 @@ from intact.program.arithmetic.functions import GATE_OFFSET, GATE_SCALE, GATE_ST
 from intact.targets import Functions
 
 
-def compose_hard_swishes(plan: QuantizedGraph, editor: Editor) -> None:
-    """Write each quantized HardSwish as a sum and a product of codes, where the target does so.
+def compose(plan: QuantizedGraph, editor: Editor) -> None:
+    """Write HardSwish and AveragePool of codes as operators of codes, where the target does so.
 
     Args:
         plan: The plan.
         editor: The written model, with its pairs in place; it is changed.
     """
+    _compose_hard_swishes(plan, editor)
+    for node in plan.graph.nodes:
+        if node.op_type == "AveragePool" and _is_composed(plan, node):
+            _compose_average(editor, editor.nodes_by_name[str(node.name)])
+
+
+def _compose_average(editor: Editor, node: ir.Node) -> None:
+    """Turn an AveragePool into a convolution of each channel by itself."""
+    data = node.inputs[0]
+    channels = None if data is None or data.shape is None else data.shape[1]
+    if not isinstance(channels, int):
+        return
+    kernel = tuple(node.attributes.get_ints("kernel_shape", ()) or ())
+    parameters: dict[str, npt.NDArray[Any]] = {
+        "ones": np.ones((channels, 1, *kernel), np.int8),
+        "part": np.array(1 / math.prod(kernel), np.float32),
+        "zero_point": np.array(0, np.int8),
+    }
+    weight = editor.node(
+        "DequantizeLinear",
+        [editor.initializer(f"{node.name}_{key}", array) for key, array in parameters.items()],
+        f"{node.name}_window",
+        shape=ir.Shape((channels, 1, *kernel)),
+    )
+    node.op_type = "Conv"
+    node.resize_inputs(2)
+    node.replace_input_with(1, weight)
+    for name in ("ceil_mode", "count_include_pad"):
+        node.attributes.pop(name, None)
+    node.attributes["group"] = ir.AttrInt64("group", channels)
+
+
+def _compose_hard_swishes(plan: QuantizedGraph, editor: Editor) -> None:
     parameters: list[ir.Value] = []
     for node in plan.graph.nodes:
         if node.op_type != "HardSwish" or not _is_composed(plan, node):
@@ -43,7 +83,7 @@ def compose_hard_swishes(plan: QuantizedGraph, editor: Editor) -> None:
                     ("gate_scale", np.float32(1 / GATE_STEPS)),
                 )
             ]
-        _compose(editor, editor.nodes_by_name[str(node.name)], *parameters)
+        _compose_hard_swish(editor, editor.nodes_by_name[str(node.name)], *parameters)
 
 
 def _is_composed(plan: QuantizedGraph, node: ir.Node) -> bool:
@@ -55,7 +95,7 @@ def _is_composed(plan: QuantizedGraph, node: ir.Node) -> bool:
     )
 
 
-def _compose(
+def _compose_hard_swish(
     editor: Editor,
     node: ir.Node,
     one: ir.Value,
@@ -86,13 +126,20 @@ def _compose(
     node.replace_input_with(1, gate)
 
 
-def join_hard_swishes(model: ir.Model) -> None:
-    """Make one HardSwish again of what `compose_hard_swishes` wrote, and mark it as composed.
+def join_composed(model: ir.Model) -> None:
+    """Make one HardSwish or AveragePool again of what `compose` wrote, and mark it as composed.
 
     Args:
         model: A quantized model; it is changed.
     """
     for node in tuple(model.graph):
+        if _is_average(node):
+            node.op_type = "AveragePool"
+            node.resize_inputs(1)
+            node.attributes.pop("group")
+            node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 1)
+            node.metadata_props[COMPOSED] = "1"
+            continue
         data = node.inputs[0] if node.op_type == "Mul" and node.domain == "" else None
         if data is None or not _is_gate_of(input_value(node, 1), data):
             continue
@@ -100,6 +147,17 @@ def join_hard_swishes(model: ir.Model) -> None:
         node.resize_inputs(1)
         node.metadata_props[COMPOSED] = "1"
     library.remove_unused(model)
+
+
+def _is_average(node: ir.Node) -> bool:
+    """Check whether a node is a depthwise convolution of ones, in steps of a part of a window."""
+    if (node.domain, node.op_type, len(node.inputs)) != ("", "Conv", 2):
+        return False
+    weight = node.inputs[1]
+    kernel = node.attributes.get_ints("kernel_shape", ()) or ()
+    ones = constant_array(_codes(weight, "DequantizeLinear", 1 / math.prod(kernel), np.int8))
+    shape = (node.attributes.get_int("group", 1), 1, *kernel)
+    return ones is not None and ones.shape == shape and bool((ones == 1).all())
 
 
 def _is_gate_of(gate: ir.Value | None, data: ir.Value) -> bool:
@@ -114,7 +172,9 @@ def _is_gate_of(gate: ir.Value | None, data: ir.Value) -> bool:
     return one is not None and one.dtype == np.uint8 and one.shape == () and int(one) == 1
 
 
-def _codes(value: ir.Value | None, op_type: str, scale: float) -> ir.Value | None:
+def _codes(
+    value: ir.Value | None, op_type: str, scale: float, kind: type[np.integer[Any]] = np.uint8
+) -> ir.Value | None:
     """Return what such a node reads that writes a value, with this scale and a zero point of 0."""
     node = None if value is None else value.producer()
     if node is None or (node.domain, node.op_type) != ("", op_type):
@@ -122,5 +182,5 @@ def _codes(value: ir.Value | None, op_type: str, scale: float) -> ir.Value | Non
     scales, zeros = (constant_array(input_value(node, slot)) for slot in (1, 2))
     if scales is None or zeros is None or scales.shape != () or zeros.shape != ():
         return None
-    same = zeros.dtype == np.uint8 and int(zeros) == 0 and scales == np.float32(scale)
+    same = zeros.dtype == kind and int(zeros) == 0 and scales == np.float32(scale)
     return node.inputs[0] if same else None

@@ -14,7 +14,7 @@ import onnx
 import onnx_ir as ir
 
 from intact.formats.base.read_points import plan_of
-from intact.formats.onnx_qdq.compose import join_hard_swishes
+from intact.formats.onnx_qdq.compose import join_composed
 from intact.formats.onnx_qdq.reader.expand import DYNAMIC, QOPERATORS, expand_qoperators
 from intact.formats.onnx_qdq.reader.lookups import lift_lookups
 from intact.formats.onnx_qdq.reader.parameters import is_dequantize, is_quantize
@@ -61,7 +61,7 @@ def read_qdq(source: str | Path | onnx.ModelProto | ir.Model, target: Target) ->
     lift_lookups(model)
     expand_qoperators(model)
     make_names_unique(model)
-    join_hard_swishes(model)
+    join_composed(model)
     points = strip_pairs(model)
     return plan_of(model, target, points).with_notes(notes)
 

@@ -218,10 +218,10 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
             writer.constant(point)
         else:
             writer.activation(point)
-    if any(node.op_type == "HardSwish" for node in plan.graph.nodes):
-        from intact.formats.onnx_qdq.compose import compose_hard_swishes  # with much else
+    if any(node.op_type in {"AveragePool", "HardSwish"} for node in plan.graph.nodes):
+        from intact.formats.onnx_qdq.compose import compose  # with much else
 
-        compose_hard_swishes(plan, writer.editor)
+        compose(plan, writer.editor)
     if plan.keeps_runtime:
         drop_clamps(writer.editor.model.graph, is_quantize)
     else:
