@@ -7,7 +7,7 @@ sum is quantized with the one scale and dequantized with the other, and ONNX Run
 QLinearAdd and QLinearMul around them (1.32: 2.6 times as fast).
 
 An AveragePool between pairs runs as a kernel that adds floats. A depthwise convolution of ones, in
-steps of one part of the window, computes the same with integers (1.32: 5 to 13 times as fast).
+steps of one part of the window, computes the same with integers (1.32: 5 to 12 times as fast).
 """
 
 from __future__ import annotations
