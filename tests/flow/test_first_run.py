@@ -22,7 +22,7 @@ from intact.engines.simulate import Simulator
 from intact.errors import ExportError
 from intact.flow import first_run
 from intact.formats import registry
-from intact.formats.base.format import Deployed, Feeds
+from intact.formats.base.format import Deployed, Feeds, Io
 from intact.formats.onnx_qdq import format as onnx_qdq
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import FORMATS
@@ -147,7 +147,8 @@ def test_what_saturates_on_this_processor_is_no_fault(
     outputs = IntegerEngine(lower(saturating)).run(feeds).outputs
     assert first_run._difference(outputs, Simulator(plan).run(feeds)[0])
     monkeypatch.setattr(cpu, "instruction_sets", lambda: (instructions,))
-    made = first_run._Run("openvino", Deployed(plan, FORMATS["openvino"].write(plan, None)), feeds)
+    written = FORMATS["openvino"].write(plan, Io.FLOAT)
+    made = first_run._Run("openvino", Deployed(plan, written), feeds)
     assert made._is_of_processor(outputs) == (instructions is InstructionSet.AVX2)
     assert not made._is_of_processor({name: -array for name, array in outputs.items()})
 

@@ -22,9 +22,10 @@ from intact.engines.piecewise import PiecewiseSimulator
 from intact.errors import CalibrationError, UsageError
 from intact.graph import Graph, normalize
 from intact.plan import NoteKind, Overrides, QuantizedGraph, build_plan, plan_to_json
-from intact.search.plans import Planner, Structure, required
+from intact.search.plans import Planner, required
 from intact.search.space import FLOAT, Candidate, Space
 from intact.search.strategy import Strategy
+from intact.search.structures import Structure
 from intact.targets import Target, load_target
 from tests.gallery.catalogue import GALLERY
 from tests.models import (
