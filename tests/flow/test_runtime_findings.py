@@ -172,6 +172,10 @@ def test_quantize_says_what_saturating_sums_cost_here(
     for each in said:
         assert "this processor saturates pairs of 8-bit products" in each.evidence
         assert each.remedies[0].options == {"target": "onnxruntime-avx2"}
+    monkeypatch.setattr(runtime_signs, "_MOST_BYTES", 0)
+    large = intact.quantize(net(), DATA, threads=1).findings
+    assert "pair_saturation" not in {each.cause for each in large}
+    monkeypatch.undo()
     seven = intact.quantize(net(), DATA, threads=1, target="onnxruntime-avx2").findings
     assert "pair_saturation" not in {each.cause for each in seven}
 
