@@ -291,6 +291,7 @@ def by_peer(case: Case, folder: Path) -> Path | None:
         session(made, 1)
     except Exception as error:  # whatever it raises is its answer
         print(f"{case.name}: ONNX Runtime's quantizer: {str(error)[:100]}", file=sys.stderr)
+        made.unlink(missing_ok=True)
         return None
     return made
 
