@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from intact.targets.arithmetic import Overflow
-from intact.targets.load import load_target, target_names
+from intact.targets.load import load_target, target_names, target_source
 from intact.targets.schema import Target
 
 
@@ -53,8 +53,17 @@ def saturating_variant(target: Target) -> Target | None:
             and each.arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
         ),
         target.name,
+        [name for name in target_names() if name == target.name or _names_pairs(name)],
     )
     return load_target(found) if found else None
+
+
+def _names_pairs(name: str) -> bool:
+    """Tell whether a target's own file names saturating pairs: reading it is quicker than loading.
+
+    One that only inherits them is less general than the file that it extends.
+    """
+    return Overflow.PAIR_SATURATE.value in target_source(name)
 
 
 def described_from(target: Target, fits: Callable[[Target], bool]) -> str:
@@ -85,9 +94,10 @@ def advice(*phrases: str) -> str:
     return ", or ".join(phrase for phrase in phrases if phrase)
 
 
-def _first(fits: Callable[[Target], bool], current: str) -> str:
+def _first(fits: Callable[[Target], bool], current: str, names: Sequence[str] | None = None) -> str:
     """Return the most general of the targets that fit; nothing if the current one is of them."""
-    fitting = {name: target for name in target_names() if fits(target := load_target(name))}
+    known = target_names() if names is None else names
+    fitting = {name: target for name in known if fits(target := load_target(name))}
     if current in fitting:
         return ""
     general = [name for name, target in fitting.items() if target.extends not in fitting]
