@@ -44,6 +44,7 @@ def test_an_onnx_model_is_trained_without_labels_for_tflite(tmp_path: Path) -> N
     assert list((tmp_path / "out" / "finetuned").glob("*.tflite"))
 
 
+@pytest.mark.slow
 def test_the_steps_of_mqbench(tmp_path: Path) -> None:
     text = run(tmp_path, str(EXAMPLES / "from_mqbench.py"), *SMALL)
     of_float, quantized, trained = percentages(text.splitlines()[0])
@@ -52,6 +53,7 @@ def test_the_steps_of_mqbench(tmp_path: Path) -> None:
     assert "tensorrt" in intact.load_result(tmp_path / "out" / "deployed").exports
 
 
+@pytest.mark.slow
 def test_two_processes_train_one_model(tmp_path: Path) -> None:
     command = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     text = run(tmp_path, *command, str(EXAMPLES / "distributed.py"), *SMALL)
