@@ -17,7 +17,7 @@ import onnxruntime
 from onnx import helper, numpy_helper
 
 from intact.engines.cpu import detect_cpu
-from latency import Net
+from nets import Net
 
 _WEIGHT_LIMIT = 63 if detect_cpu().saturates_pairs else 127
 _SIDE, _TOKENS, _WIDE, _HEADS = 48, 64, 128, 4
