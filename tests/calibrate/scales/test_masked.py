@@ -147,7 +147,7 @@ def test_they_would_destroy_it_otherwise(
     model, feeds = attention_block(mask, constant), samples(mask, constant)
     structure = planned(model, own_target(tmp_path, ALL_INTEGER, header=HEADER))
     good = quality(calibrate(structure, feeds), feeds)
-    monkeypatch.setattr(masked, "softmax_factors", lambda _: {})
+    monkeypatch.setattr(masked, "mask_factors", lambda _: {})
     if constant == -np.inf:
         with pytest.raises(CalibrationError, match=r"tensor '.+': no finite value"):
             calibrate(structure, feeds)
