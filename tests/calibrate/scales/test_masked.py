@@ -27,6 +27,7 @@ from intact.errors import CalibrationError
 from intact.graph import normalize
 from intact.numerics.distribution import Distribution
 from intact.numerics.histogram import accumulate, new_workspace
+from intact.numerics.levels import Levels, Scheme
 from intact.numerics.metrics import sqnr_db
 from intact.numerics.thresholds import METHODS
 from intact.plan import NoteKind, QuantizedGraph
@@ -37,6 +38,8 @@ from tests.plans import HEADER, Arrays, calibrate, own_target, planned
 LENGTH, WIDTH, HEADS = 12, 16, 2
 
 # Everything that an attention mask is made of, in integers.
+SIGNED = Levels(-127, 127, Scheme.SYMMETRIC)
+
 ALL_INTEGER = """
 [[op]]
 ops = ["MatMul", "Add", "Sub", "Mul", "Where", "Neg"]
@@ -144,7 +147,7 @@ def test_they_would_destroy_it_otherwise(
     model, feeds = attention_block(mask, constant), samples(mask, constant)
     structure = planned(model, own_target(tmp_path, ALL_INTEGER, header=HEADER))
     good = quality(calibrate(structure, feeds), feeds)
-    monkeypatch.setattr(masked, "softmax_factors", lambda _: {})
+    monkeypatch.setattr(masked, "mask_factors", lambda _: {})
     if constant == -np.inf:
         with pytest.raises(CalibrationError, match=r"tensor '.+': no finite value"):
             calibrate(structure, feeds)
@@ -225,7 +228,7 @@ def test_the_rest_is_kept_and_a_masked_position_stays_below(
     assert kept.total == len(rest)
     assert kept.minimum == pytest.approx(min(rest), rel=2**-7, abs=1e-38)
     assert kept.maximum == pytest.approx(max(rest), rel=2**-7, abs=1e-38)
-    low, high = trimmed.widened(kept.minimum, kept.maximum)
+    low, high = trimmed.widened(kept.minimum, kept.maximum, SIGNED)
     end = low if factor > 0 else high
     middle = np.sort(rest)[[(len(rest) - 1) // 2, len(rest) // 2]]
     below = (middle - end) * factor
@@ -241,13 +244,13 @@ def test_what_stands_alone_gets_room_where_it_costs_nothing() -> None:
     constants = MaskConstants({"mask": 1.0, "positive": -0.5})
     found = constants.of_values("mask", np.array([0, -1e9], np.float32), 7)
     assert found.is_alone
-    assert found.widened(0.0, 0.0) == (0.0, 0.0)
-    assert constants.shared(7, 0.0, 0.0) == (-ALONE, 0.0)
-    assert constants.shared(7, -3.0, 20.0) == (-20.0 - NEGLIGIBLE, 20.0)
-    assert constants.shared(8, -3.0, 20.0) == (-3.0, 20.0)
+    assert found.widened(0.0, 0.0, SIGNED) == (0.0, 0.0)
+    assert constants.shared(7, 0.0, 0.0, SIGNED) == (-ALONE, 0.0)
+    assert constants.shared(7, -3.0, 20.0, SIGNED) == (-20.0 - NEGLIGIBLE, 20.0)
+    assert constants.shared(8, -3.0, 20.0, SIGNED) == (-3.0, 20.0)
     assert constants.of_values("positive", np.array([np.inf], np.float32), 9).is_alone
-    assert constants.shared(9, 0.0, 0.0) == (0.0, 2 * ALONE)
-    assert constants.shared(9, -3.0, 20.0) == (-3.0, 3.0 + 2 * NEGLIGIBLE)
+    assert constants.shared(9, 0.0, 0.0, SIGNED) == (0.0, 2 * ALONE)
+    assert constants.shared(9, -3.0, 20.0, SIGNED) == (-3.0, 3.0 + 2 * NEGLIGIBLE)
 
 
 def test_infinity_that_was_observed_counts_as_a_mask_constant() -> None:
