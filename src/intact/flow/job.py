@@ -13,7 +13,8 @@ from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess
 from intact.flow.result import Result
 from intact.formats.base.format import Io
-from intact.formats.registry import export
+from intact.formats.base.storage import storage_notes
+from intact.formats.registry import FORMATS, export
 from intact.graph import Graph
 from intact.improve.passes import Request
 from intact.plan import Note, NoteKind, QuantizedGraph
@@ -43,6 +44,7 @@ class Deployment(msgspec.Struct, frozen=True):
         plan = replace(plan, provenance=named)
         exports = export(plan, self.formats, self.io)
         notes += tuple(note for exported in exports.values() for note in exported.notes)
+        notes += storage_notes(plan, {name: FORMATS[name] for name in self.formats})
         return Result(plan.with_notes(notes), statistics, exports, preprocess)
 
     def again(self, result: Result) -> Result:
