@@ -127,7 +127,10 @@ class BlockLearner:
                 falls = group["name"] != "rounding"
                 group["lr"] = rate * (0.5 * (1 + math.cos(math.pi * share)) if falls else 1.0)
             optimizer.zero_grad(set_to_none=True)
-            loss = self._loss(given, floats, targets) / unit + self._regulariser(share)
+            distance_now = self._loss(given, floats, targets)
+            if not distance_now.requires_grad:
+                return  # operators without a gradient stand behind all that could learn
+            loss = distance_now / unit + self._regulariser(share)
             if not math.isfinite(float(loss.detach())):
                 raise FloatingPointError(self._block.node)
             loss.backward()
