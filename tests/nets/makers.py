@@ -492,7 +492,7 @@ def _expand(b: NetBuilder) -> Made:
     x = b.pick(_has(1))
     sizes = [b.integer(2, 4) if size == 1 else size for size in x.sizes]
     if b.dynamic and x.varies:
-        sizes[0] = 1
+        sizes[:1] = [1][: x.rank]
     return b.add("Expand", x, b.constant(np.array(sizes)))
 
 
@@ -566,7 +566,7 @@ def _constant(b: NetBuilder) -> Made:
     """A tensor that does not vary: what is computed from it alone is folded."""
     x = b.pick()
     sizes = [1 if b.random.random() < 0.4 else size for size in x.sizes]
-    sizes[0] = 1
+    sizes[:1] = [1][: x.rank]
     made = b.weight(*sizes)
     if b.random.random() < 0.5:
         return made
