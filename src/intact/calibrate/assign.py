@@ -42,7 +42,15 @@ _LOGARITHMIC, _ASYMMETRIC = (
 )
 """For which a method may not be defined."""
 
-__all__ = ["Method", "Points", "activate", "assign", "assign_own", "required_tensors"]
+__all__ = [
+    "Method",
+    "Points",
+    "activate",
+    "activation_scales",
+    "assign",
+    "assign_own",
+    "required_tensors",
+]
 
 
 def required_tensors(plan: QuantizedGraph, given: ScaleTable | None = None) -> tuple[str, ...]:
@@ -200,8 +208,17 @@ def _unknown_ranges(names: Sequence[str], given: ScaleTable | None) -> Calibrati
     )
 
 
+def activation_scales(
+    plan: QuantizedGraph, points: Sequence[QuantPoint], statistics: Statistics, method: Method
+) -> None:
+    """Give some activations of a plan the scales that `assign` would, in place."""
+    masks = MaskConstants(MaskConstants.of(plan.graph).factors)
+    truncates = plan.target.activation.truncated_zero_point
+    _assign_activations(points, statistics, method, masks, Forgetful(), truncates=truncates)
+
+
 def _assign_activations(
-    points: list[QuantPoint],
+    points: Sequence[QuantPoint],
     statistics: Statistics,
     method: Method,
     masks: MaskConstants,

@@ -10,6 +10,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 import onnx_ir as ir
 
@@ -18,6 +19,7 @@ from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import SIGNS_OF_DECODING
+from intact.calibrate.unlike import breakable, unlike
 from intact.data.batching import Batch, sample_count
 from intact.data.chosen_samples import ChosenSamples
 from intact.data.feeding import Feeding
@@ -132,6 +134,7 @@ class Calibration:
                     made: Scaled | None = None
                     with refusals.of(name):
                         made = self._scaled(job, needs[index], observed, given)
+                        job, made = self._untied(job, made, observed)
                         job, made = self._decoded(heads.get(index), job, made, observed)
                     if made is None:
                         continue
@@ -232,6 +235,23 @@ class Calibration:
         needs = required_tensors(own.plan, given)
         return own, self._scaled(own, needs, observed, given), found
 
+    def _untied(
+        self, job: Job, scaled: Scaled, observed: _Observed | None
+    ) -> tuple[Job, Scaled]:
+        """Requantize inputs of joins whose ranges are unlike, where that loses less."""
+        choice, ends = scaled.choice, breakable(job.plan)
+        if choice is None or observed is None or scaled.given is not None or not ends:
+            return job, scaled
+        plan = job.keeping((), None, ends)
+        found = unlike(plan, ends, observed.statistics, choice.method)
+        if not found:
+            return job, scaled
+        changed = job.requantizing(found)
+        again = self._scaled(changed, required_tensors(changed.plan), observed, None)
+        if again.choice is None or not choice.is_worse_than(again.choice):
+            return job, scaled
+        return changed, again
+
     def _decoded(
         self, heads: Heads | None, job: Job, scaled: Scaled, observed: _Observed | None
     ) -> tuple[Job, Scaled]:
@@ -240,6 +260,7 @@ class Calibration:
             return job, scaled
         begin(self.options.progress, f"choosing what decodes in float for {job.plan.target.name}")
         given, threads = scaled.given, self.options.threads
+        heads = msgspec.structs.replace(heads, job=job)
         found = heads.decided(scaled.choice, observed.statistics, given, threads)
         if found is job:
             return job, scaled

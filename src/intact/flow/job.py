@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Protocol
 
@@ -17,7 +17,7 @@ from intact.formats.base.storage import storage_notes
 from intact.formats.registry import FORMATS, export
 from intact.graph import Graph
 from intact.improve.passes import Request
-from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.topology import decoded
 
 
@@ -57,12 +57,18 @@ class Deployment(msgspec.Struct, frozen=True):
 class Keeping(Protocol):
     """Makes a plan without scales that keeps nodes in float."""
 
-    def __call__(self, names: Sequence[str], graph: Graph | None = None) -> QuantizedGraph:
+    def __call__(
+        self,
+        names: Sequence[str],
+        graph: Graph | None = None,
+        apart: Collection[TensorEnd] = (),
+    ) -> QuantizedGraph:
         """Make it.
 
         Args:
             names: Of nodes to keep in float.
             graph: Another graph with the same nodes; None for the one that was given.
+            apart: Inputs of joins that are requantized (see `intact.plan.untie`).
         """
 
 
@@ -90,8 +96,21 @@ class Job(msgspec.Struct, frozen=True):
 
         own = graph
 
-        def keeping(names: Sequence[str], graph: Graph | None = None) -> QuantizedGraph:
-            return self.keeping(names, own if graph is None else graph)
+        def keeping(
+            names: Sequence[str], graph: Graph | None = None, apart: Collection[TensorEnd] = ()
+        ) -> QuantizedGraph:
+            return self.keeping(names, own if graph is None else graph, apart)
+
+        return self._replanned(keeping)
+
+    def requantizing(self, ends: Collection[TensorEnd]) -> Job:
+        """Return the job that requantizes inputs of joins in all its plans."""
+        always = ends
+
+        def keeping(
+            names: Sequence[str], graph: Graph | None = None, apart: Collection[TensorEnd] = ()
+        ) -> QuantizedGraph:
+            return self.keeping(names, graph, {*always, *apart})
 
         return self._replanned(keeping)
 
@@ -105,10 +124,12 @@ class Job(msgspec.Struct, frozen=True):
         """
         always = names
 
-        def keeping(names: Sequence[str], graph: Graph | None = None) -> QuantizedGraph:
+        def keeping(
+            names: Sequence[str], graph: Graph | None = None, apart: Collection[TensorEnd] = ()
+        ) -> QuantizedGraph:
             nodes = {str(node.name) for node in (graph or self.plan.graph).nodes}
             own = [name for name in always if name in nodes]  # a rewrite may have left some out
-            plan = self.keeping((*own, *names), graph)
+            plan = self.keeping((*own, *names), graph, apart)
             decisions = {**plan.decisions, **(decoded(own) if decoding else {})}
             return replace(plan, decisions=decisions)
 

@@ -21,11 +21,18 @@ from intact.graph import (
 )
 from intact.graph.stored_weights import stored_weight_axes
 from intact.plan.overrides import Overrides
-from intact.plan.quantized_graph import Decision, Direction, QuantizedGraph, TensorEnd
+from intact.plan.quantized_graph import (
+    Decision,
+    Direction,
+    QuantizedGraph,
+    TensorEnd,
+    quantizes,
+)
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
 from intact.plan.signs import Signs, signs_of
 from intact.plan.stored_weights import is_stored, stored_config
 from intact.plan.topology import adds_to_products, decide, has_weights_only, outputs_float
+from intact.plan.untie import Untied, requantize_at
 from intact.targets import OpRule, Target, TensorScheme
 
 
@@ -135,7 +142,10 @@ def _input_config(
         return config_from_scheme(scheme, weight_scale_axis(node), bits)
     if role is Role.DATA and rule.quantizes_input(slot) and not adds_to_products(node, slot):
         bits = overrides.bits_at(end, is_weight=False, has_weight=weight is not None)
-        return config_from_scheme(schemes.of_input(rule, node, slot), None, bits)
+        config = config_from_scheme(schemes.of_input(rule, node, slot), None, bits)
+        if end in overrides.apart and quantizes(config):
+            requantize_at(config, Untied.UNLIKE)
+        return config
     return unquantized(QuantState.FP32)
 
 

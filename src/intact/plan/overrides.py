@@ -26,6 +26,8 @@ class Overrides(msgspec.Struct, frozen=True):
         activation_bits: Bit-width of all activations; None for the target's.
         widths: Bit-widths of single ends, as chosen by a search. They take precedence over
             ``bits`` and are ignored at ends that are not quantized.
+        apart: Inputs of joins that are requantized, because what they join has unlike ranges (see
+            `intact.plan.untie`); ignored where nothing is quantized.
     """
 
     keep_float: tuple[str, ...] = ()
@@ -33,6 +35,7 @@ class Overrides(msgspec.Struct, frozen=True):
     weight_bits: int | None = None
     activation_bits: int | None = None
     widths: Mapping[TensorEnd, int] = msgspec.field(default_factory=dict)
+    apart: frozenset[TensorEnd] = frozenset()
 
     def check(self, graph: Graph) -> None:
         """Check that the names exist in the graph and that widths are 2 to 16.

@@ -1,0 +1,176 @@
+"""Ties that cost more than they save: inputs of joins that are better requantized.
+
+A step ``s`` costs each reader a noise of ``s^2 / 12``. A tensor of step ``a`` that a join ties to
+others of step ``b > a`` costs ``b^2`` for the join and for each other reader. With a scale of its
+own it costs ``a^2`` for the others, and ``a^2 + b^2`` for the join, which reads it requantized. So a
+tie is broken where others read the tensor too, and ``n (b^2 - a^2) > a^2`` for ``n`` of them. Where
+nobody else reads it nothing is gained, whatever the ranges are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator
+
+import msgspec
+import onnx_ir as ir
+
+from intact.calibrate.assign import Points, activation_scales
+from intact.calibrate.method import Method
+from intact.calibrate.statistics import Statistics
+from intact.config import QuantState, TensorQuantConfig
+from intact.graph import data_slots, is_constant
+from intact.graph.graph import IMPLICIT_SLOT
+from intact.plan import QuantizedGraph, TensorEnd, quantization_points, quantizes
+from intact.targets.rules import JOINING
+
+
+def breakable(plan: QuantizedGraph) -> frozenset[TensorEnd]:
+    """Find the inputs of joins that could have a scale apart: their tensors are read elsewhere too.
+
+    Args:
+        plan: Tied; with or without scales.
+    """
+    ends = {end: value for end, value in _joined(plan) if _is_tied(plan, end)}
+    return frozenset(end for end, value in ends.items() if _codes_of(plan, value, ends) is not None)
+
+
+def unlike(
+    plan: QuantizedGraph, ends: Collection[TensorEnd], statistics: Statistics, method: Method
+) -> frozenset[TensorEnd]:
+    """Find the ties that are better broken.
+
+    Ties are made one by one, those of the most alike scales first, while that does not raise the
+    noise over all readers.
+
+    Args:
+        plan: Without scales, with all the ties broken; not changed.
+        ends: Where they were: those of `breakable`.
+        statistics: Of what the plan needs.
+        method: How scales follow from them.
+    """
+    plan = plan.copy()
+    groups = _Groups.of(plan, ends)
+    if not groups.ties:
+        return frozenset()
+    points = Points.of(quantization_points(plan)).activations
+    ranged = [point for point in points if id(point.config.dominator) in groups.weights]
+    activation_scales(plan, ranged, statistics, method)
+    return frozenset(groups.broken())
+
+
+class _Tie(msgspec.Struct, frozen=True):
+    """A join that reads a tensor: the end, the tensor's own group, and the join's."""
+
+    end: TensorEnd
+    own: TensorQuantConfig
+    join: TensorQuantConfig
+
+
+class _Groups(msgspec.Struct, frozen=True):
+    """Groups of tensors with one scale, and the ties between them.
+
+    Attributes:
+        weights: Readers of each group, by the number of its dominator, those by ties included.
+        ties: Ends of joins.
+    """
+
+    weights: Counter[int]
+    ties: list[_Tie]
+
+    @staticmethod
+    def of(plan: QuantizedGraph, ends: Collection[TensorEnd]) -> _Groups:
+        """Count the readers of a plan whose ties are broken at some ends."""
+        weights: Counter[int] = Counter()
+        ties: list[_Tie] = []
+        for value in plan.graph.values:
+            own = None if is_constant(value) else _codes_of(plan, value, ends)
+            if own is None:
+                continue
+            weights[id(own)] += int(value.is_graph_output())
+            for node, slot in plan.graph.consumers(value):
+                end = TensorEnd.input(str(node.name), slot)
+                if end in ends:
+                    join = plan.configs[end].dominator
+                    ties.append(_Tie(end, own, join))
+                    weights[id(own)] += 1
+                    weights[id(join)] += 1
+                elif slot == IMPLICIT_SLOT or not _passes_on(plan, node, own):
+                    weights[id(own)] += 1
+        one_way = [tie for tie in ties if weights[id(tie.own)] > 1]
+        return _Groups(weights, one_way and ties)
+
+    def broken(self) -> Iterator[TensorEnd]:
+        """Yield the ends at which a tie would raise the noise."""
+        roots = {id(each): each for tie in self.ties for each in (tie.own, tie.join)}
+        noise = {key: _noise(root) for key, root in roots.items()}
+        group = {key: key for key in roots}
+        weights = dict(self.weights)
+        for tie in sorted(self.ties, key=lambda tie: _unlikeness(noise, tie)):
+            own, join = group[id(tie.own)], group[id(tie.join)]
+            if own == join:
+                weights[own] -= 1
+                continue
+            tied, weight = max(noise[own], noise[join]), weights[own] + weights[join] - 1
+            if weight * tied > weights[own] * noise[own] + weights[join] * noise[join]:
+                yield tie.end
+                continue
+            for key, at in group.items():
+                group[key] = own if at == join else at
+            noise[own], weights[own] = tied, weight
+
+
+def _noise(root: TensorQuantConfig) -> float:
+    """Return the square of a step; 0 for what has none that could be compared."""
+    params = root.params
+    return 0.0 if params is None or params.scale.ndim else float(params.scale) ** 2
+
+
+def _unlikeness(noise: dict[int, float], tie: _Tie) -> float:
+    least, most = sorted((noise[id(tie.own)], noise[id(tie.join)]))
+    return most / least if least > 0 else float("inf")
+
+
+def _joined(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, ir.Value]]:
+    """Yield what joins read that is computed, and the ends where they do."""
+    for node in plan.graph.nodes:
+        rule = plan.target.rule_for(node) if plan.is_quantized(node) else None
+        if rule is None or rule.scales not in JOINING:
+            continue
+        for slot in data_slots(node):
+            value = node.inputs[slot]
+            if value is not None and not is_constant(value):
+                yield TensorEnd.input(str(node.name), slot), value
+
+
+def _is_tied(plan: QuantizedGraph, end: TensorEnd) -> bool:
+    """Tell whether an end has codes, and their scale may be another."""
+    config = plan.configs[end]
+    root = config.dominator
+    is_free = not root.detail.get("fixed") and not root.grid.exponential
+    return is_free and (quantizes(config) or config.state is QuantState.OVERLAPPED)
+
+
+def _codes_of(
+    plan: QuantizedGraph, value: ir.Value, ends: Collection[TensorEnd]
+) -> TensorQuantConfig | None:
+    """Return the scale that a tensor has by itself: its producer's, or its first other reader's.
+
+    None where it has none, as inside of fused operators.
+    """
+    producer = plan.producer_config(value)
+    if producer is not None and quantizes(producer):
+        return producer.dominator
+    if producer is not None and producer.state is QuantState.OVERLAPPED:
+        return None
+    for node, slot, config in plan.consumer_configs(value):
+        is_there = quantizes(config) or config.state is QuantState.OVERLAPPED
+        if is_there and TensorEnd.input(str(node.name), slot) not in ends:
+            return config.dominator
+    return None
+
+
+def _passes_on(plan: QuantizedGraph, node: ir.Node, root: TensorQuantConfig) -> bool:
+    """Tell whether a node's result has the same scale, as that of one that moves codes has."""
+    slots = range(len(node.outputs))
+    return any(plan.output_config(node, slot).dominator is root for slot in slots)
