@@ -19,7 +19,6 @@ from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import SIGNS_OF_DECODING
-from intact.calibrate.unlike import breakable, unlike
 from intact.data.batching import Batch, sample_count
 from intact.data.chosen_samples import ChosenSamples
 from intact.data.feeding import Feeding
@@ -44,6 +43,7 @@ from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
+from intact.plan.untie import breakable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
 
 if TYPE_CHECKING:
@@ -235,13 +235,13 @@ class Calibration:
         needs = required_tensors(own.plan, given)
         return own, self._scaled(own, needs, observed, given), found
 
-    def _untied(
-        self, job: Job, scaled: Scaled, observed: _Observed | None
-    ) -> tuple[Job, Scaled]:
+    def _untied(self, job: Job, scaled: Scaled, observed: _Observed | None) -> tuple[Job, Scaled]:
         """Requantize inputs of joins whose ranges are unlike, where that loses less."""
         choice, ends = scaled.choice, breakable(job.plan)
         if choice is None or observed is None or scaled.given is not None or not ends:
             return job, scaled
+        from intact.calibrate.unlike import unlike
+
         plan = job.keeping((), None, ends)
         found = unlike(plan, ends, observed.statistics, choice.method)
         if not found:
