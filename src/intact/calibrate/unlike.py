@@ -22,24 +22,23 @@ from intact.config import TensorQuantConfig
 from intact.graph import is_constant
 from intact.graph.graph import IMPLICIT_SLOT
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points
-from intact.plan.untie import codes_of
+from intact.plan.untie import Untied, codes_of, requantized
 
 
-def unlike(
-    plan: QuantizedGraph, ends: Collection[TensorEnd], statistics: Statistics, method: Method
-) -> frozenset[TensorEnd]:
+def unlike(plan: QuantizedGraph, statistics: Statistics, method: Method) -> frozenset[TensorEnd]:
     """Find the ties that are better broken.
 
     Ties are made one by one, those of the most alike scales first, while that does not raise the
     noise over all readers.
 
     Args:
-        plan: Without scales, with all the ties broken; not changed.
-        ends: Where they were: those of `breakable`.
-        statistics: Of what the plan needs.
+        plan: Without scales, in which all ties are broken that may be; not changed.
+        statistics: Of what it needs.
         method: How scales follow from them.
     """
     plan = plan.copy()
+    configs = plan.configs.items()
+    ends = frozenset(end for end, each in configs if requantized(each) is Untied.UNLIKE)
     groups = _Groups.of(plan, ends)
     if not groups.ties:
         return frozenset()
