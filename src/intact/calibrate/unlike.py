@@ -2,9 +2,9 @@
 
 A step ``s`` costs each reader a noise of ``s^2 / 12``. A tensor of step ``a`` that a join ties to
 others of step ``b > a`` costs ``b^2`` for the join and for each other reader. With a scale of its
-own it costs ``a^2`` for the others, and ``a^2 + b^2`` for the join, which reads it requantized. So a
-tie is broken where others read the tensor too, and ``n (b^2 - a^2) > a^2`` for ``n`` of them. Where
-nobody else reads it nothing is gained, whatever the ranges are.
+own it costs ``a^2`` for the others, and ``a^2 + b^2`` for the join, which reads it requantized. So
+a tie is broken where ``n`` others read the tensor too, and ``n (b^2 - a^2) > a^2``. Where nobody
+else reads it nothing is gained, whatever the ranges are.
 """
 
 from __future__ import annotations
@@ -18,38 +18,27 @@ import onnx_ir as ir
 from intact.calibrate.assign import Points, activation_scales
 from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
-from intact.config import QuantState, TensorQuantConfig
-from intact.graph import data_slots, is_constant
+from intact.config import TensorQuantConfig
+from intact.graph import is_constant
 from intact.graph.graph import IMPLICIT_SLOT
-from intact.plan import QuantizedGraph, TensorEnd, quantization_points, quantizes
-from intact.targets.rules import JOINING
+from intact.plan import QuantizedGraph, TensorEnd, quantization_points
+from intact.plan.untie import Untied, codes_of, requantized
 
 
-def breakable(plan: QuantizedGraph) -> frozenset[TensorEnd]:
-    """Find the inputs of joins that could have a scale apart: their tensors are read elsewhere too.
-
-    Args:
-        plan: Tied; with or without scales.
-    """
-    ends = {end: value for end, value in _joined(plan) if _is_tied(plan, end)}
-    return frozenset(end for end, value in ends.items() if _codes_of(plan, value, ends) is not None)
-
-
-def unlike(
-    plan: QuantizedGraph, ends: Collection[TensorEnd], statistics: Statistics, method: Method
-) -> frozenset[TensorEnd]:
+def unlike(plan: QuantizedGraph, statistics: Statistics, method: Method) -> frozenset[TensorEnd]:
     """Find the ties that are better broken.
 
     Ties are made one by one, those of the most alike scales first, while that does not raise the
     noise over all readers.
 
     Args:
-        plan: Without scales, with all the ties broken; not changed.
-        ends: Where they were: those of `breakable`.
-        statistics: Of what the plan needs.
+        plan: Without scales, in which all ties are broken that may be; not changed.
+        statistics: Of what it needs.
         method: How scales follow from them.
     """
     plan = plan.copy()
+    configs = plan.configs.items()
+    ends = frozenset(end for end, each in configs if requantized(each) is Untied.UNLIKE)
     groups = _Groups.of(plan, ends)
     if not groups.ties:
         return frozenset()
@@ -84,21 +73,22 @@ class _Groups(msgspec.Struct, frozen=True):
         weights: Counter[int] = Counter()
         ties: list[_Tie] = []
         for value in plan.graph.values:
-            own = None if is_constant(value) else _codes_of(plan, value, ends)
-            if own is None:
-                continue
+            reading = list(_reading(plan, value, ends))
+            own, first = None if is_constant(value) else codes_of(plan, value, ends), None
+            if own is None:  # of floats that only joins read: as the first of them
+                first = next((end for end, _ in reading if end in ends), None)
+                if first is None:
+                    continue
+                own = plan.configs[first].dominator
             weights[id(own)] += int(value.is_graph_output())
-            for node, slot in plan.graph.consumers(value):
-                end = TensorEnd.input(str(node.name), slot)
-                if end in ends:
+            for end, node in reading:
+                weights[id(own)] += int(node is None or not _passes_on(plan, node, own))
+                if end in ends and end != first:
                     join = plan.configs[end].dominator
                     ties.append(_Tie(end, own, join))
-                    weights[id(own)] += 1
                     weights[id(join)] += 1
-                elif slot == IMPLICIT_SLOT or not _passes_on(plan, node, own):
-                    weights[id(own)] += 1
-        one_way = [tie for tie in ties if weights[id(tie.own)] > 1]
-        return _Groups(weights, one_way and ties)
+        is_read_elsewhere = any(weights[id(tie.own)] > 1 for tie in ties)
+        return _Groups(weights, ties if is_read_elsewhere else [])
 
     def broken(self) -> Iterator[TensorEnd]:
         """Yield the ends at which a tie would raise the noise."""
@@ -131,43 +121,13 @@ def _unlikeness(noise: dict[int, float], tie: _Tie) -> float:
     return most / least if least > 0 else float("inf")
 
 
-def _joined(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, ir.Value]]:
-    """Yield what joins read that is computed, and the ends where they do."""
-    for node in plan.graph.nodes:
-        rule = plan.target.rule_for(node) if plan.is_quantized(node) else None
-        if rule is None or rule.scales not in JOINING:
-            continue
-        for slot in data_slots(node):
-            value = node.inputs[slot]
-            if value is not None and not is_constant(value):
-                yield TensorEnd.input(str(node.name), slot), value
-
-
-def _is_tied(plan: QuantizedGraph, end: TensorEnd) -> bool:
-    """Tell whether an end has codes, and their scale may be another."""
-    config = plan.configs[end]
-    root = config.dominator
-    is_free = not root.detail.get("fixed") and not root.grid.exponential
-    return is_free and (quantizes(config) or config.state is QuantState.OVERLAPPED)
-
-
-def _codes_of(
+def _reading(
     plan: QuantizedGraph, value: ir.Value, ends: Collection[TensorEnd]
-) -> TensorQuantConfig | None:
-    """Return the scale that a tensor has by itself: its producer's, or its first other reader's.
-
-    None where it has none, as inside of fused operators.
-    """
-    producer = plan.producer_config(value)
-    if producer is not None and quantizes(producer):
-        return producer.dominator
-    if producer is not None and producer.state is QuantState.OVERLAPPED:
-        return None
-    for node, slot, config in plan.consumer_configs(value):
-        is_there = quantizes(config) or config.state is QuantState.OVERLAPPED
-        if is_there and TensorEnd.input(str(node.name), slot) not in ends:
-            return config.dominator
-    return None
+) -> Iterator[tuple[TensorEnd, ir.Node | None]]:
+    """Yield the ends that read a value, each with the node that may pass the scale on."""
+    for node, slot in plan.graph.consumers(value):
+        end = TensorEnd.input(str(node.name), slot)
+        yield end, None if slot == IMPLICIT_SLOT or end in ends else node
 
 
 def _passes_on(plan: QuantizedGraph, node: ir.Node, root: TensorQuantConfig) -> bool:

@@ -19,7 +19,6 @@ from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import SIGNS_OF_DECODING
-from intact.calibrate.unlike import breakable, unlike
 from intact.data.batching import Batch, sample_count
 from intact.data.chosen_samples import ChosenSamples
 from intact.data.feeding import Feeding
@@ -44,6 +43,7 @@ from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
+from intact.plan.untie import breakable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
 
 if TYPE_CHECKING:
@@ -120,6 +120,8 @@ class Calibration:
             more = [
                 name for each in heads.values() if each is not None for name in each.tail.tensors
             ]
+            untied = {i: _untied(jobs[i]) for i in members if data is not None and given is None}
+            more += [n for each in untied.values() if each for n in required_tensors(each)]
             required = [*(n for i in members for n in needs[i]), *more]
             observed = self._observe(graph, required, data)
             sample = None if observed is None else observed.first
@@ -134,7 +136,7 @@ class Calibration:
                     made: Scaled | None = None
                     with refusals.of(name):
                         made = self._scaled(job, needs[index], observed, given)
-                        job, made = self._untied(job, made, observed)
+                        job, made = self._untied(untied.get(index), job, made, observed)
                         job, made = self._decoded(heads.get(index), job, made, observed)
                     if made is None:
                         continue
@@ -236,14 +238,19 @@ class Calibration:
         return own, self._scaled(own, needs, observed, given), found
 
     def _untied(
-        self, job: Job, scaled: Scaled, observed: _Observed | None
+        self,
+        untied: QuantizedGraph | None,
+        job: Job,
+        scaled: Scaled,
+        observed: _Observed | None,
     ) -> tuple[Job, Scaled]:
         """Requantize inputs of joins whose ranges are unlike, where that loses less."""
-        choice, ends = scaled.choice, breakable(job.plan)
-        if choice is None or observed is None or scaled.given is not None or not ends:
+        choice = scaled.choice
+        if untied is None or choice is None or observed is None:
             return job, scaled
-        plan = job.keeping((), None, ends)
-        found = unlike(plan, ends, observed.statistics, choice.method)
+        from intact.calibrate.unlike import unlike
+
+        found = unlike(untied, observed.statistics, choice.method)
         if not found:
             return job, scaled
         changed = job.requantizing(found)
@@ -433,6 +440,12 @@ class _Observed(NamedTuple):
                 remedy="leave it out",
             )
         return feeds
+
+
+def _untied(job: Job) -> QuantizedGraph | None:
+    """Return the plan of a job with all ties broken that may be; None where there are none."""
+    ends = breakable(job.plan)
+    return job.keeping((), None, ends) if ends else None
 
 
 def _heads_of(job: Job) -> Heads | None:

@@ -27,7 +27,7 @@ from intact.targets import Target
 def build_plan(graph: Graph, target: Target, overrides: Overrides | None = None) -> QuantizedGraph:
     """Annotate, untie, fuse and tie: all steps that need no statistics.
 
-    Fusing comes before tying, because an end inside a fused operator has no scale to tie, and behind
+    Fusing comes before tying, because an end inside a fused operator has no scale to tie, and after
     untying, because an end that is requantized is not redundant.
 
     Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -14,6 +15,7 @@ from intact.plan.batch_norms import BatchNormScale, batch_norm_scales
 from intact.plan.quantized_graph import Note, QuantizedGraph, quantizes
 from intact.plan.stored_weights import is_stored
 from intact.plan.topology import has_weights_only
+from intact.plan.untie import Untied, requantized
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class NodeReport:
         activation_bits: Bits of its output, or of its first quantized input; None for float.
         weight_bits: Bits of its weight; None if it has none or it is float.
         fused_into: The last node of its fused chain; "" if it is not fused.
-        reason: Why it is quantized or not.
+        reason: Why it is quantized or not, and which inputs it requantizes, and why.
     """
 
     node: str
@@ -104,8 +106,19 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
         activation_bits=_activation_bits(plan, node) if decision.quantized else None,
         weight_bits=weight_bits,
         fused_into=fused_into,
-        reason=decision.reason,
+        reason="; ".join((decision.reason, *_requantized(plan, node))),
     )
+
+
+_WHY = {Untied.PRESCRIBED: "its scale is prescribed", Untied.UNLIKE: "its range is unlike others"}
+
+
+def _requantized(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
+    """Say which inputs a join requantizes, each with the reason."""
+    for slot in data_slots(node):
+        value, reason = node.inputs[slot], requantized(plan.input_config(node, slot))
+        if value is not None and reason is not None:
+            yield f"requantizes {str(value.name)!r}: {_WHY[reason]}"
 
 
 def _activation_bits(plan: QuantizedGraph, node: ir.Node) -> int | None:

@@ -9,7 +9,8 @@ quantizer. So it does where the ranges of inputs are unlike, and one of them is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -17,7 +18,7 @@ import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import constant_array, data_slots, is_constant
-from intact.plan.quantized_graph import QuantizedGraph, quantizes
+from intact.plan.quantized_graph import QuantizedGraph, TensorEnd, quantizes
 from intact.targets import ScaleRule
 from intact.targets.rules import JOINING
 
@@ -74,6 +75,40 @@ def untie(plan: QuantizedGraph) -> QuantizedGraph:
             elif followed is not None and quantizes(own) and own.same_grid(followed):
                 prescribed[value] = followed
     return plan
+
+
+def breakable(plan: QuantizedGraph) -> frozenset[TensorEnd]:
+    """Find the inputs of joins that could have a scale apart: their tensors are read elsewhere too.
+
+    Args:
+        plan: Tied; with or without scales.
+    """
+    ends = {end: value for end, value in _computed_inputs(plan) if _is_tied(plan, end)}
+    joins = Counter(ends.values())
+    return frozenset(
+        end
+        for end, value in ends.items()
+        if joins[value] > 1 or codes_of(plan, value, ends) is not None
+    )
+
+
+def codes_of(
+    plan: QuantizedGraph, value: ir.Value, ends: Collection[TensorEnd]
+) -> TensorQuantConfig | None:
+    """Return the scale that a tensor has by itself: its producer's, or its first other reader's.
+
+    None where it has none, as inside of fused operators.
+    """
+    producer = plan.producer_config(value)
+    if producer is not None and quantizes(producer):
+        return producer.dominator
+    if _is_fused(plan, value):
+        return None
+    for node, slot, config in plan.consumer_configs(value):
+        is_there = quantizes(config) or config.state is QuantState.OVERLAPPED
+        if is_there and TensorEnd.input(str(node.name), slot) not in ends:
+            return config.dominator
+    return None
 
 
 _Prescribed: TypeAlias = Mapping[ir.Value, TensorQuantConfig]
@@ -133,3 +168,29 @@ def _hold(scale: TensorQuantConfig, values: Iterable[ir.Value]) -> bool:
 
 def _is_fixed(config: TensorQuantConfig) -> bool:
     return bool(config.dominator.detail.get("fixed")) and config.params is not None
+
+
+def _computed_inputs(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, ir.Value]]:
+    """Yield what joins read that is computed, and the ends where they do."""
+    for node in plan.graph.nodes:
+        rule = plan.target.rule_for(node) if plan.is_quantized(node) else None
+        if rule is None or rule.scales not in JOINING:
+            continue
+        for slot in data_slots(node):
+            value = node.inputs[slot]
+            if value is not None and not is_constant(value) and not _is_fused(plan, value):
+                yield TensorEnd.input(str(node.name), slot), value
+
+
+def _is_fused(plan: QuantizedGraph, value: ir.Value) -> bool:
+    """Tell whether a tensor is inside a fused operator, where it has no scale."""
+    producer = plan.producer_config(value)
+    return producer is not None and producer.state is QuantState.OVERLAPPED
+
+
+def _is_tied(plan: QuantizedGraph, end: TensorEnd) -> bool:
+    """Tell whether an end has codes, and their scale may be another."""
+    config = plan.configs[end]
+    root = config.dominator
+    is_free = not root.detail.get("fixed") and not root.grid.exponential
+    return is_free and (quantizes(config) or config.state is QuantState.OVERLAPPED)

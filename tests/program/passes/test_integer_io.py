@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import onnx_ir as ir
 import pytest
 
 from intact.errors import ExportError
-from intact.program import Encoding, Program, Step, Tensor
+from intact.program import Encoding, Program, Step, Tensor, operations
 from intact.program.operations import (
     Binary,
     Dequantize,
@@ -70,6 +71,19 @@ def test_two_equal_quantizers_become_one_input() -> None:
     assert found.steps[0].inputs == (QX, QX)
 
 
+@pytest.mark.parametrize(("first", "second"), [(0.1, 0.2), (0.2, 0.1)])
+def test_an_input_on_two_scales_has_the_finer_codes(first: float, second: float) -> None:
+    one, other = tensor("one", int8(first)), tensor("other", int8(second))
+    add = step("a", Elementwise(Binary.ADD), [one, other], QY)
+    steps = (step("q1", Quantize(), [X], one), step("q2", Quantize(), [X], other), add, DEQUANTIZE)
+    found = integer_io(Program({"x": X}, {"y": Y}, steps))
+    fine, coarse = (one, other) if first < second else (other, one)
+    assert found.inputs == {"x": fine}
+    assert found.steps[0].operation == operations.Requantize()
+    assert (found.steps[0].inputs, found.steps[0].outputs) == ((fine,), (coarse,))
+    assert found.steps[1].inputs == (one, other)
+
+
 def test_a_dequantize_that_others_read_stays() -> None:
     late = step("t2", TANH, [Y], tensor("z"))
     back = step("q3", Quantize(), [tensor("z")], tensor("qz", A))
@@ -101,7 +115,7 @@ def test_an_input_that_nothing_reads_stays() -> None:
 
 
 MOVED = step("m", Transpose((1, 0)), [X], tensor("moved"))
-OTHER = step("q2", Quantize(), [X], tensor("qx2", B))
+WIDE = step("q2", Quantize(), [X], tensor("qx2", replace(B, quant_min=-(2**15))))
 
 
 @pytest.mark.parametrize(
@@ -111,7 +125,7 @@ OTHER = step("q2", Quantize(), [X], tensor("qx2", B))
             Program({"x": X}, {"y": Y}, (*PLAIN.steps, MOVED)),
             r"input 'x' is read as floats by 'm'",
         ),
-        (Program({"x": X}, {"y": Y}, (*PLAIN.steps, OTHER)), r"input 'x' is quantized in two ways"),
+        (Program({"x": X}, {"y": Y}, (*PLAIN.steps, WIDE)), r"input 'x' is quantized in two ways"),
         (Program({"x": X}, {"y": Y, "x2": X}, PLAIN.steps), r"input 'x' is an output too"),
         (
             Program(
