@@ -74,6 +74,7 @@ def range_of(
         levels = point.config.levels
         low, high = kept.widened(kept.distribution.minimum, kept.distribution.maximum, levels)
         return Found(low, high, False, masks, _threshold(low, high, levels, "minmax"))
+    _refuse_empty(statistics[name].samples, point)
     kept = masks.of_statistics(name, statistics[name], 0)
     distribution = kept.distribution
     _refuse_empty(distribution.total, point)

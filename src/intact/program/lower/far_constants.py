@@ -6,8 +6,9 @@ its result to integers. Runtimes convert by rounding to int32 first, where such 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -19,7 +20,10 @@ from intact.program.lower.chains import Points
 _FAR = 2.0**29
 """Codes from 0, at most: beyond every range, and the sum of two of them is still an int32."""
 _SELECTS = frozenset(
-    {"Add", "Clip", "Concat", "Identity", "Max", "Min", "Relu", "Sub", "Sum", "Where"}
+    {
+        *("Add", "Clip", "Concat", "Identity", "Max", "Min", "Relu", "Sub", "Sum", "Where"),
+        *("GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"),
+    }
 )
 """Operators whose result grows with each operand, and is the same for all that saturate later."""
 _PAD_VALUE = 2
@@ -35,10 +39,10 @@ def with_near_constants(plan: QuantizedGraph, points: Points) -> QuantizedGraph:
         plan: With scales; it is not changed, and returned where nothing is to do.
         points: Its quantization points.
     """
-    limits = _Limits(plan, points)
+    spans = _Spans(plan, points)
     far: dict[str, float] = {}
     for value in _constants(plan):
-        limit, array = limits.of(value), constant_array(value)
+        limit, array = spans.of(value).limit, constant_array(value)
         if not np.isfinite(limit) or array is None or array.dtype.kind != "f":
             continue
         if (np.abs(array) > limit).any():
@@ -72,41 +76,64 @@ def _slots(node: ir.Node) -> tuple[int, ...]:
     return (*data_slots(node), *extra)
 
 
-class _Limits:
-    """How far from 0 values may be, so that all that is made of them saturates beyond that."""
+class _Span(NamedTuple):
+    """Where a constant may be moved to.
+
+    Attributes:
+        least: All that is further from 0 saturates; infinity where something reads it as a float.
+        most: What is further may be no int32.
+    """
+
+    least: float = np.inf
+    most: float = np.inf
+
+    @property
+    def limit(self) -> float:
+        """How far from 0 a constant may be."""
+        return max(self.least, self.most)
+
+
+def _joined(spans: Iterable[_Span]) -> _Span:
+    """Return the span of a value that is read in several ways."""
+    found = tuple(spans) or (_Span(),)
+    return _Span(max(each.least for each in found), min(each.most for each in found))
+
+
+def _span(point: QuantPoint) -> _Span:
+    config = point.config
+    if config.scale is None or config.grid.exponential:
+        return _Span()
+    scale, codes = float(np.max(config.scale)), config.grid.quant_max - config.grid.quant_min
+    return _Span(2.0 * scale * codes, _FAR * float(np.min(config.scale)))
+
+
+class _Spans:
+    """The spans of values, from those that read them."""
 
     def __init__(self, plan: QuantizedGraph, points: Points) -> None:
         self._plan, self._points = plan, points
-        self._known: dict[ir.Value, float] = {}
+        self._known: dict[ir.Value, _Span] = {}
         for node in reversed(plan.graph.nodes):
             for value in node.outputs:
                 self._known[value] = self._of(value)
 
-    def of(self, value: ir.Value) -> float:
-        """Return the limit of a value; infinity where something reads it as a float."""
+    def of(self, value: ir.Value) -> _Span:
+        """Return the span of a value."""
         if value not in self._known:
             self._known[value] = self._of(value)
         return self._known[value]
 
-    def _of(self, value: ir.Value) -> float:
+    def _of(self, value: ir.Value) -> _Span:
         if value in self._points.at_output:
-            return _limit(self._points.at_output[value])
-        readers = self._plan.graph.consumers(value)
-        if value.is_graph_output() or not readers:
-            return float(np.inf)
-        return max(self._at(node, slot) for node, slot in readers)
+            return _span(self._points.at_output[value])
+        if value.is_graph_output():
+            return _Span()
+        return _joined(self._at(node, slot) for node, slot in self._plan.graph.consumers(value))
 
-    def _at(self, node: ir.Node, slot: int) -> float:
+    def _at(self, node: ir.Node, slot: int) -> _Span:
         point = self._points.at_input.get((str(node.name), slot))
         if point is not None:
-            return _limit(point)
+            return _span(point)
         if slot not in _slots(node):
-            return float(np.inf)
-        return max((self.of(each) for each in node.outputs), default=np.inf)
-
-
-def _limit(point: QuantPoint) -> float:
-    config = point.config
-    if config.scale is None or config.grid.exponential:
-        return float(np.inf)
-    return float(np.max(config.scale)) * _FAR
+            return _Span()
+        return _joined(self.of(each) for each in node.outputs)
