@@ -45,6 +45,7 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
+from intact.plan.overflows import overflow_notes, wrap_sums
 from intact.plan.stored_weights import is_stored
 from intact.program.unsupported import UnsupportedNodes
 
@@ -212,6 +213,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     _refuse_inexpressible(points)
     needed = max((_needed_opset(point) for point in points), default=0)
     editor = Editor(raise_opset(plan.graph.model, needed))
+    wrap_sums(editor, plan)
     writer = _Writer(editor, plan, float_weights=float_weights)
     for point in points:
         if point.is_constant:
@@ -227,7 +229,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     else:
         writer.drop_saturations(plan, points)
         shield_float_products(plan, writer.editor)
-    writer.result.notes += writer.clip_notes() + _rounding_notes(points)
+    writer.result.notes += writer.clip_notes() + _rounding_notes(points) + overflow_notes(plan)
     if not float_weights:
         writer.result.notes += _packed_notes(points)
     writer.result.model = bare(writer.editor.finish())
