@@ -19,7 +19,6 @@ from intact.graph.passes.canonical import (
     pool_spatial_means,
     write_sums_as_adds,
 )
-from intact.graph.passes.ceil_mode import pad_pools
 from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
 from intact.graph.passes.gemm import flatten_weights, join_dense_layers, plain_gemms
 from intact.graph.passes.inline_if import inline_ifs
@@ -32,6 +31,7 @@ from intact.graph.passes.split_heads import split_heads
 from intact.graph.passes.types import ask_runtime, infer_types
 from intact.graph.passes.whole_slices import drop_whole_axes
 from intact.graph.passes.widen import widen_floats
+from intact.graph.passes.window_pads import write_pads
 from intact.graph.passes.zero_pads import write_zeros_as_pads
 
 _MOST_ROUNDS = 10
@@ -49,9 +49,9 @@ def normalize(
     are initializers, shapes and types are inferred, and constant expressions are folded. No-ops are
     removed. A division by a constant is a Mul, a Concat with zeros a Pad. BatchNormalization and
     other constants per channel are folded into the convolution before them. A dense layer is one
-    Gemm, a Sum of two is an Add, a mean over all spatial axes is a GlobalAveragePool, and pools
-    have pads instead of ``ceil_mode``. float16 and bfloat16 are converted to float32 (see
-    `intact.graph.passes.widen`).
+    Gemm, a Sum of two is an Add, a mean over all spatial axes is a GlobalAveragePool. Pools and
+    transposed convolutions have pads instead of ``ceil_mode`` and ``auto_pad``. float16 and
+    bfloat16 are converted to float32 (see `intact.graph.passes.widen`).
 
     The opset, the graph inputs and outputs, named dimensions and the model's results do not
     change (up to float rounding where BatchNormalization is folded, and one rounding where a
@@ -78,9 +78,9 @@ def normalize(
     widen_floats(model)
     library.lift_constants(model)
     write_sums_as_adds(model)
-    pad_pools(model)
+    write_pads(model)
     _simplify(model)
-    pad_pools(model)  # simplifying may have computed the lengths
+    write_pads(model)  # simplifying may have computed the lengths
     write_as_products(model)
     write_zeros_as_pads(model)
     flatten_weights(model)
