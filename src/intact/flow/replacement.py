@@ -395,6 +395,7 @@ def _settle(staging: _Staging, folder: Path, is_own: IsOwn) -> None:
     ready, coming = staging.path / _READY, staging.path / _COMING
     if ready.is_dir():
         _move(staging.path / _PREVIOUS, folder, is_own)
+        shutil.rmtree(staging.path / _PREVIOUS, ignore_errors=True)
         _move(ready, folder, lambda path: not is_own(path))
     _move(coming, folder, is_own)
     staging.is_needed = ready.is_dir() and not all(map(is_own, ready.iterdir()))
