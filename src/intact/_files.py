@@ -75,6 +75,12 @@ def is_ours(found: os.stat_result) -> bool:
     return not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
 
 
+def without_links(path: str, flags: int) -> int:
+    """Open a file, but no link to one: an ``opener`` of `open` and `io.FileIO`."""
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer
+    return os.open(path, flags, 0o666)
+
+
 def _partial(path: Path) -> Path:
     """Name a file that nobody can have put there before, as a link to another."""
     if not path.name or "\0" in str(path):

@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import shutil
@@ -131,7 +132,7 @@ def is_staging(path: Path) -> bool:
 def is_unfinished(folder: Path) -> bool:
     """Tell whether a folder holds a part of a result only, until `recover` is called."""
     return any(
-        (path / _COMING).is_dir() or ((path / _PREVIOUS).is_dir() and (path / _READY).is_dir())
+        _inside(path / _COMING) or ((path / _READY).is_dir() and _inside(path / _PREVIOUS))
         for path in _stagings(folder)
     )
 
@@ -310,6 +311,11 @@ def _is_left_by_us(path: Path, name: str) -> bool:
     return False
 
 
+def _inside(folder: Path) -> list[Path]:
+    """List what is in a folder; nothing where there is none."""
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
 def _nearest(folder: Path) -> Path:
     """The folder, or the nearest above it that is there."""
     while not folder.exists():
@@ -382,6 +388,8 @@ def _move_inside(staging: _Staging, folder: Path, is_own: IsOwn) -> None:
         _move(folder, previous, is_own)
         staging.turn(_COMING)
         _move(staging.path / _COMING, folder, is_own)
+        if _inside(staging.path / _COMING):
+            raise FileExistsError(errno.EEXIST, "files of others are in the way")
     except BaseException:
         if (staging.path / _COMING).is_dir():
             _move(folder, staging.path / _COMING, is_own)
@@ -395,14 +403,20 @@ def _settle(staging: _Staging, folder: Path, is_own: IsOwn) -> None:
     ready, coming = staging.path / _READY, staging.path / _COMING
     if ready.is_dir():
         _move(staging.path / _PREVIOUS, folder, is_own)
+        shutil.rmtree(staging.path / _PREVIOUS, ignore_errors=True)
         _move(ready, folder, lambda path: not is_own(path))
     _move(coming, folder, is_own)
-    staging.is_needed = ready.is_dir() and not all(map(is_own, ready.iterdir()))
+    staging.is_needed = not all(map(is_own, _inside(ready)))
 
 
 def _move(source: Path, goal: Path, is_meant: IsOwn) -> None:
-    """Move what is meant of a folder to another, where no such name is yet."""
-    for path in sorted(source.iterdir()) if source.is_dir() else ():
-        if is_meant(path) and not os.path.lexists(goal / path.name):
-            goal.mkdir(exist_ok=True)
-            path.rename(goal / path.name)
+    """Move what is meant of a folder to another; nothing where one of the names is there already.
+
+    Then somebody else has written them since: what was killed long ago is not finished any more.
+    """
+    found = list(filter(is_meant, _inside(source)))
+    if any(os.path.lexists(goal / path.name) for path in found):
+        return
+    for path in found:
+        goal.mkdir(exist_ok=True)
+        path.rename(goal / path.name)

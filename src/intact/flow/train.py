@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from intact._files import write_whole
 from intact.data.progress import begin
 from intact.errors import UsageError
 from intact.flow.first_run import run_once
@@ -120,7 +121,7 @@ class _Log:
         self._epochs = [each for each in self._epochs if each.number < epoch.number] + [epoch]
         if self._path is not None:
             lines = [json.dumps(msgspec.to_builtins(each)) for each in self._epochs]
-            self._path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            write_whole(self._path, "".join(f"{line}\n" for line in lines).encode())
         if self._report is not None:
             self._report(epoch)
 
