@@ -27,6 +27,7 @@ from intact.graph.passes.input_shapes import Sizes, set_input_shapes
 from intact.graph.passes.lengths import fold_lengths
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import remove_no_ops
+from intact.graph.passes.opset_forms import depends_on_opset, write_opset_forms
 from intact.graph.passes.products import write_as_products
 from intact.graph.passes.split_heads import split_heads
 from intact.graph.passes.types import ask_runtime, infer_types
@@ -50,8 +51,9 @@ def normalize(
     removed. A division by a constant is a Mul, a Concat with zeros a Pad. BatchNormalization and
     other constants per channel are folded into the convolution before them. A dense layer is one
     Gemm, a Sum of two is an Add, a mean over all spatial axes is a GlobalAveragePool, and pools
-    have pads instead of ``ceil_mode``. float16 and bfloat16 are converted to float32 (see
-    `intact.graph.passes.widen`).
+    have pads instead of ``ceil_mode``. Operators whose meaning depends on the opset are written so
+    that it does not (see `intact.graph.passes.opset_forms`). float16 and bfloat16 are converted to
+    float32 (see `intact.graph.passes.widen`).
 
     The opset, the graph inputs and outputs, named dimensions and the model's results do not
     change (up to float rounding where BatchNormalization is folded, and one rounding where a
@@ -79,6 +81,9 @@ def normalize(
     library.lift_constants(model)
     write_sums_as_adds(model)
     pad_pools(model)
+    if depends_on_opset(model):
+        library.infer_shapes(model)
+        write_opset_forms(model)
     _simplify(model)
     pad_pools(model)  # simplifying may have computed the lengths
     write_as_products(model)
