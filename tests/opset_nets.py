@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 
 from tests.models import ModelBuilder
@@ -56,6 +57,10 @@ _COLUMNS |= dict.fromkeys(("AveragePoolCeil", "MaxPoolCeil", "LpPoolCeil"), 3)
 _COLUMNS |= {"AveragePoolDilations": 2, "Gemm": 7, "RoiAlign": 3, "LSTM": 4, "GRU": 4}
 _COLUMNS |= {"ArgMax": 6, "Flatten": _CHANNELS * _SIDE * _SIDE, "Unsqueeze": 6, "SplitParts": 3}
 _COLUMNS |= {"AveragePool": 6}
+
+
+def _floats(numbers: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    return np.asarray(numbers, np.float32)
 
 
 def _columns(name: str) -> int:
@@ -214,25 +219,25 @@ def _up(builder: ModelBuilder, x: str, mode: str) -> str:
     scales = [1.0, 1.0, 2.0, 2.0]
     if builder.opset < 9:
         return builder.node("Upsample", x, mode=mode, scales=scales)
-    return builder.node("Upsample", x, builder.constant(np.float32(scales)), mode=mode)
+    return builder.node("Upsample", x, builder.constant(_floats(scales)), mode=mode)
 
 
 @_row("Resize", 10)
 def _resize(builder: ModelBuilder, x: str) -> str:
-    scales = builder.constant(np.float32([1, 1, 2, 2]))
+    scales = builder.constant(_floats([1, 1, 2, 2]))
     before = (
         []
         if builder.opset < 11
         else [""]
         if builder.opset >= 13
-        else [builder.constant(np.float32([]))]
+        else [builder.constant(_floats([]))]
     )
     return builder.node("Resize", x, *before, scales, mode="linear")
 
 
 @_row("ResizeAxes", 18)
 def _resize_axes(builder: ModelBuilder, x: str) -> str:
-    scales = builder.constant(np.float32([2, 2]))
+    scales = builder.constant(_floats([2, 2]))
     return builder.node("Resize", x, "", scales, mode="linear", axes=[2, 3])
 
 
@@ -243,7 +248,7 @@ def _average(builder: ModelBuilder, x: str) -> str:
 
 @_row("AveragePoolCeil", 10)
 def _average_ceil(builder: ModelBuilder, x: str) -> str:
-    window = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}
+    window: dict[str, Any] = {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1}
     return builder.node("AveragePool", x, **window)
 
 
@@ -269,9 +274,9 @@ def _cum_sum(builder: ModelBuilder, x: str) -> str:
 
 @_row("RoiAlign", 10, 22)  # ONNX Runtime has no kernel of later ones
 def _roi_align(builder: ModelBuilder, x: str) -> str:
-    rois = builder.constant(np.float32([[0, 0, 5, 5], [1, 1, 4, 5]]))
+    rois = builder.constant(_floats([[0, 0, 5, 5], [1, 1, 4, 5]]))
     batch = builder.ints(0, 0)
-    size = {"output_height": 3, "output_width": 3, "sampling_ratio": 2}
+    size: dict[str, Any] = {"output_height": 3, "output_width": 3, "sampling_ratio": 2}
     return builder.node("RoiAlign", x, rois, batch, **size)
 
 
@@ -343,7 +348,7 @@ def _scattered(builder: ModelBuilder, x: str, kind: str) -> str:
 
 @_row("GatherND", 11)
 def _gather_nd(builder: ModelBuilder, x: str) -> str:
-    return builder.node("GatherND", x, builder.constant(np.int64([[0, 1], [0, 2]])))
+    return builder.node("GatherND", x, builder.constant(np.array([[0, 1], [0, 2]], np.int64)))
 
 
 @_row("Where", 9)
@@ -391,7 +396,7 @@ def _lp_norm(builder: ModelBuilder, x: str) -> str:
 
 @_row("InstanceNormalization")
 def _instance_norm(builder: ModelBuilder, x: str) -> str:
-    sizes = (builder.constant(np.float32([1, 2, 0.5, 1])), builder.weight(_CHANNELS))
+    sizes = (builder.constant(_floats([1, 2, 0.5, 1])), builder.weight(_CHANNELS))
     return builder.node("InstanceNormalization", x, *sizes)
 
 

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from intact.errors import ModelError
 from intact.graph.files.claims import forget_claims, forget_made_up_names
 from intact.graph.files.load import load_model
+from intact.graph.given_nodes import GivenNodes
 from intact.graph.graph import Graph
 from intact.graph.passes import library
 from intact.graph.passes.canonical import (
@@ -72,6 +73,7 @@ def normalize(
         UsageError: A shape contradicts the model.
     """
     model = load_model(source)
+    given = GivenNodes(model)
     if shapes:
         set_input_shapes(model, shapes)
     library.sort_nodes(model)
@@ -103,6 +105,7 @@ def normalize(
         library.infer_shapes(model)
     _refuse_negative_sizes(model)
     forget_made_up_names(model)
+    given.follow(model)
     graph = Graph(model)
     if not graph.inputs:
         raise ModelError(
