@@ -127,7 +127,8 @@ def planned(net: RandomNet, target: Target) -> QuantizedGraph:
     """The calibrated plan of a net."""
     plan = build_plan(normalize(net.model()), target)
     samples = open_samples(net.samples(16), plan.graph)
-    statistics = collect(plan.graph, samples, required_tensors(plan), threads=1)
+    tensors = required_tensors(plan) or tuple(samples.specs)
+    statistics = collect(plan.graph, samples, tensors, threads=1)
     return assign(plan, statistics, Method.of(target, "minmax", "minmax"))
 
 
