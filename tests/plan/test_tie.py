@@ -11,6 +11,7 @@ import pytest
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.plan import NoteKind, Overrides, QuantizedGraph
+from intact.plan.untie import Untied, requantized
 from tests.models import ModelBuilder
 from tests.plans import calibrate, config, conv, image, own_target, planned
 
@@ -145,15 +146,21 @@ def test_in_place_only_where_few_read(tmp_path: Path, readers: int, shown: int, 
 FIXED = rule(["Sigmoid"], rest="fixed_output = { scale = 0.00390625 }")
 
 
-def test_a_prescribed_scale_is_never_overwritten(tmp_path: Path) -> None:
+def test_a_join_requantizes_a_prescribed_scale(tmp_path: Path) -> None:
     b = ModelBuilder()
     x = conv(b, image(b), "conv")
     b.node("Concat", x, b.node("Sigmoid", x, name="s"), axis=1, out="y", name="join")
     plan = plan_of(b, tmp_path, FIXED + rule(["Concat"], "unify_all"), "y")
-    fixed = config(plan, "s.output[0]")
-    assert roots(plan, "conv.output[0]", "join.output[0]", "join.input[0]") == [fixed]
+    ends = ("conv.output[0]", "join.input[0]", "join.input[1]", "join.output[0]")
+    assert len(roots(plan, *ends)) == 1
+    assert config(plan, "s.output[0]") not in roots(plan, *ends)
+    assert requantized(config(plan, "join.input[1]")) is Untied.PRESCRIBED
     calibrated = calibrate(plan, _feeds())
-    assert config(calibrated, "join.output[0]").scale == np.float32(1 / 256)
+    assert config(calibrated, "s.output[0]").scale == np.float32(1 / 256)
+    low, high = config(calibrated, "join.output[0]").value_range()
+    assert (low, high) == pytest.approx(config(calibrated, "conv.output[0]").value_range())
+    assert low < 0
+    assert high > 1
     assert plan.notes == ()
 
 

@@ -42,7 +42,15 @@ _LOGARITHMIC, _ASYMMETRIC = (
 )
 """For which a method may not be defined."""
 
-__all__ = ["Method", "Points", "activate", "assign", "assign_own", "required_tensors"]
+__all__ = [
+    "Method",
+    "Points",
+    "activate",
+    "activation_scales",
+    "assign",
+    "assign_own",
+    "required_tensors",
+]
 
 
 def required_tensors(plan: QuantizedGraph, given: ScaleTable | None = None) -> tuple[str, ...]:
@@ -200,8 +208,17 @@ def _unknown_ranges(names: Sequence[str], given: ScaleTable | None) -> Calibrati
     )
 
 
+def activation_scales(
+    plan: QuantizedGraph, points: Sequence[QuantPoint], statistics: Statistics, method: Method
+) -> None:
+    """Give some activations of a plan the scales that `assign` would, in place."""
+    masks = MaskConstants(MaskConstants.of(plan.graph).factors)
+    truncates = plan.target.activation.truncated_zero_point
+    _assign_activations(points, statistics, method, masks, Forgetful(), truncates=truncates)
+
+
 def _assign_activations(
-    points: list[QuantPoint],
+    points: Sequence[QuantPoint],
     statistics: Statistics,
     method: Method,
     masks: MaskConstants,
@@ -228,12 +245,11 @@ def _assign_activations(
             kind = _LOGARITHMIC if is_logarithmic else _ASYMMETRIC
             fallen.setdefault(kind, []).append(name)
         group = groups.setdefault(id(root), TiedRanges(root))
-        group.add(point.config, (found.low, found.high), is_constant=point.is_constant)
+        group.add(point.config, (found.low, found.high))
     for key, group in groups.items():
-        root, shared = group.root, masks.shared(key, *group.common())
-        power = group.power(shared, truncates=truncates)
-        params = partial(params_of, root.grid, *shared, power, truncates=truncates)
-        root.set_checked(memo(("params", root.grid, shared, power), params))
+        root, shared = group.root, masks.shared(key, *group.common(), root.levels)
+        params = partial(params_of, root.grid, *shared, truncates=truncates)
+        root.set_checked(memo(("params", root.grid, shared), params))
         root.observer = method.activations
     messages = [masks.note()] if masks.found else []
     messages += [

@@ -335,6 +335,17 @@ class Choice(msgspec.Struct, frozen=True):
         (errors,) = runs.errors(lambda feeds: self.simulator.run(feeds, plan=self.plan)[0])
         return msgspec.structs.replace(self, errors=errors, runs=runs)
 
+    def is_worse_than(self, other: Choice) -> bool:
+        """Tell whether another plan for the same model gains on these samples, and loses nothing.
+
+        The outputs of both are compared on the samples that both were chosen on.
+        """
+        if len(self.runs) != len(other.runs):
+            runs = min(self.runs, other.runs, key=len)
+            return self.on(runs).is_worse_than(other.on(runs))
+        gain = other.errors.mean - self.errors.mean
+        return gain > _GAIN_DB and not other.errors.loses(self.errors)
+
     def changed(self, plan: QuantizedGraph) -> Choice:
         """Measure another plan for the same model on the same samples."""
         simulator = Simulator(plan, threads=1)

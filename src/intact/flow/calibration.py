@@ -10,6 +10,7 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import numpy as np
 import onnx_ir as ir
 
@@ -35,6 +36,7 @@ from intact.flow.quick_findings import plan_signs, preprocessing_signs
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result
 from intact.flow.runtime_signs import saturation_sign, slow_sign
+from intact.flow.sample_signs import blaming, sample_signs
 from intact.flow.samples import open_fed
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.formats.registry import ONNX_QDQ
@@ -42,6 +44,7 @@ from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
+from intact.plan.untie import breakable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
 
 if TYPE_CHECKING:
@@ -118,9 +121,12 @@ class Calibration:
             more = [
                 name for each in heads.values() if each is not None for name in each.tail.tensors
             ]
+            untied = {i: _untied(jobs[i]) for i in members if data is not None and given is None}
+            more += [n for each in untied.values() if each for n in required_tensors(each)]
             required = [*(n for i in members for n in needs[i]), *more]
             observed = self._observe(graph, required, data)
             sample = None if observed is None else observed.first
+            signs = () if observed is None else observed.signs
             comparing: Future[Compared] | None = None
             with ThreadPoolExecutor(1) as pool:
                 if sample is not None and weight_bytes(graph.model) <= _SMALL:
@@ -130,15 +136,16 @@ class Calibration:
                     job, name = jobs[index], jobs[index].plan.target.name
                     begin(self.options.progress, f"choosing scales for {name}")
                     made: Scaled | None = None
-                    with refusals.of(name):
+                    with refusals.of(name), blaming(signs):
                         made = self._scaled(job, needs[index], observed, given)
+                        job, made = self._untied(untied.get(index), job, made, observed)
                         job, made = self._decoded(heads.get(index), job, made, observed)
                     if made is None:
                         continue
                     sample = draw_sample(made.plan, made.statistics) if sample is None else sample
                     comparing = comparing or pool.submit(self._compared, graph, sample)
                     compared = comparing.result()  # a difference stops all
-                    with refusals.of(name):
+                    with refusals.of(name), blaming(signs):
                         fastest = None
                         if self.speed is not None:
                             job, made, fastest = self._fastest(
@@ -232,6 +239,28 @@ class Calibration:
         needs = required_tensors(own.plan, given)
         return own, self._scaled(own, needs, observed, given), found
 
+    def _untied(
+        self,
+        untied: QuantizedGraph | None,
+        job: Job,
+        scaled: Scaled,
+        observed: _Observed | None,
+    ) -> tuple[Job, Scaled]:
+        """Requantize inputs of joins whose ranges are unlike, where that loses less."""
+        choice = scaled.choice
+        if untied is None or choice is None or observed is None:
+            return job, scaled
+        from intact.calibrate.unlike import unlike
+
+        found = unlike(untied, observed.statistics, choice.method)
+        if not found:
+            return job, scaled
+        changed = job.requantizing(found)
+        again = self._scaled(changed, required_tensors(changed.plan), observed, None)
+        if again.choice is None or not choice.is_worse_than(again.choice):
+            return job, scaled
+        return changed, again
+
     def _decoded(
         self, heads: Heads | None, job: Job, scaled: Scaled, observed: _Observed | None
     ) -> tuple[Job, Scaled]:
@@ -240,6 +269,7 @@ class Calibration:
             return job, scaled
         begin(self.options.progress, f"choosing what decodes in float for {job.plan.target.name}")
         given, threads = scaled.given, self.options.threads
+        heads = msgspec.structs.replace(heads, job=job)
         found = heads.decided(scaled.choice, observed.statistics, given, threads)
         if found is job:
             return job, scaled
@@ -270,7 +300,7 @@ class Calibration:
         """Look for what costs little to find."""
         if scaled.choice is None or scaled.statistics is None or observed is None:
             return ()
-        found = plan_signs(scaled.choice, scaled.statistics)
+        found = [*observed.signs, *plan_signs(scaled.choice, scaled.statistics)]
         if not self.drawn and self.options.mask is None:
             found += preprocessing_signs(
                 scaled.plan.graph, observed.runs, self.preprocess, threads=self.options.threads
@@ -356,7 +386,9 @@ class Calibration:
             notes += tuple(Note(NoteKind.CALIBRATION, "", each) for each in self.cluster.doubts)
         fed, shapes = opened.feeding, opened.usual_shapes
         is_free = opened.has_free_batch
-        return _Observed(statistics, inputs, notes, first, fed, shapes, runs, is_free)
+        different = len(chosen.marks) if chosen.limit is None else None
+        signs = () if self.drawn else sample_signs(statistics, inputs, runs, different)
+        return _Observed(statistics, inputs, notes, first, fed, shapes, runs, signs, is_free)
 
     @property
     def _collect(self) -> Callable[..., Statistics]:
@@ -390,6 +422,8 @@ class _Observed(NamedTuple):
     """What most samples have where the model leaves it open."""
     runs: FloatRuns
     """Some samples, to try plans on."""
+    signs: tuple[Finding, ...] = ()
+    """What is odd about the samples."""
     has_free_batch: bool = False
     """Whether a batch may have any number of samples."""
 
@@ -412,6 +446,12 @@ class _Observed(NamedTuple):
                 remedy="leave it out",
             )
         return feeds
+
+
+def _untied(job: Job) -> QuantizedGraph | None:
+    """Return the plan of a job with all ties broken that may be; None where there are none."""
+    ends = breakable(job.plan)
+    return job.keeping((), None, ends) if ends else None
 
 
 def _heads_of(job: Job) -> Heads | None:

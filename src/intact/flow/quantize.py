@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -36,7 +36,7 @@ from intact.flow.torch_models import with_exported
 from intact.flow.values import refuse_nothing_to_do, values_of, with_values
 from intact.graph import Graph
 from intact.improve.passes import requests_of
-from intact.plan import Overrides, QuantizedGraph, build_plan
+from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.declare import options_of
 from intact.recipe.groups import (
@@ -322,12 +322,18 @@ def _keeping(
 ) -> Keeping:
     """Return what makes a plan that keeps more nodes in float than the overrides do."""
 
-    def keeping(names: Sequence[str], graph: Graph | None = None) -> QuantizedGraph:
+    def keeping(
+        names: Sequence[str], graph: Graph | None = None, apart: Collection[TensorEnd] = ()
+    ) -> QuantizedGraph:
         own: Any = source if graph is None else graph
-        if not names:
+        if not names and not apart:
             return build(own, target, overrides)
         base: Overrides = overrides or Overrides()
-        more = msgspec.structs.replace(base, keep_float=(*base.keep_float, *names))
+        more = msgspec.structs.replace(
+            base,
+            keep_float=(*base.keep_float, *names),
+            apart=base.apart | frozenset(apart),
+        )
         return build(own, target, more)
 
     return keeping

@@ -67,7 +67,10 @@ def _trained(
     from intact.improve.learn.write_back import trained_plan
 
     module = QuantizedModule(
-        loaded.plan, learning=options.quantizers, batch_norm=options.batch_norm
+        loaded.plan,
+        learning=options.quantizers,
+        batch_norm=options.batch_norm,
+        in_logarithms=True,
     )
     module.to(named_device(options.device))
     weight = options.label_weight

@@ -20,12 +20,19 @@ from intact.graph import (
     weight_slot,
 )
 from intact.graph.stored_weights import stored_weight_axes
-from intact.plan.overrides import Overrides
-from intact.plan.quantized_graph import Decision, Direction, QuantizedGraph, TensorEnd
+from intact.plan.overrides import Overrides, Resolved
+from intact.plan.quantized_graph import (
+    Decision,
+    Direction,
+    QuantizedGraph,
+    TensorEnd,
+    quantizes,
+)
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
 from intact.plan.signs import Signs, signs_of
 from intact.plan.stored_weights import is_stored, stored_config
 from intact.plan.topology import adds_to_products, decide, has_weights_only, outputs_float
+from intact.plan.untie import Untied, requantize_at
 from intact.targets import OpRule, Target, TensorScheme
 
 
@@ -44,16 +51,16 @@ def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -
     Raises:
         UsageError: An override does not match the graph, or names an end that is not quantized.
     """
-    overrides = overrides or Overrides()
-    overrides.check(graph)
+    resolved = (overrides or Overrides()).resolved(graph)
+    overrides = resolved.overrides
     decisions = decide(graph, target, overrides)
     shapes = shape_or_index_values(graph)
     schemes = _Schemes(target, signs_of(graph, target, decisions))
     configs: dict[TensorEnd, TensorQuantConfig] = {}
     for node in graph.nodes:
         configs.update(_node_configs(node, graph, schemes, overrides, decisions, shapes))
-    _check_places(overrides, graph, target, configs)
-    return QuantizedGraph(graph, target, configs, decisions)
+    _check_places(resolved, graph, target, configs)
+    return QuantizedGraph(graph, target, configs, decisions, resolved.notes)
 
 
 class _Schemes(msgspec.Struct, frozen=True):
@@ -135,7 +142,10 @@ def _input_config(
         return config_from_scheme(scheme, weight_scale_axis(node), bits)
     if role is Role.DATA and rule.quantizes_input(slot) and not adds_to_products(node, slot):
         bits = overrides.bits_at(end, is_weight=False, has_weight=weight is not None)
-        return config_from_scheme(schemes.of_input(rule, node, slot), None, bits)
+        config = config_from_scheme(schemes.of_input(rule, node, slot), None, bits)
+        if end in overrides.apart and quantizes(config):
+            requantize_at(config, Untied.UNLIKE)
+        return config
     return unquantized(QuantState.FP32)
 
 
@@ -202,13 +212,13 @@ def _check_width(place: str, bits: int, node: ir.Node, end: TensorEnd, target: T
 
 
 def _check_places(
-    overrides: Overrides,
+    resolved: Resolved,
     graph: Graph,
     target: Target,
     configs: dict[TensorEnd, TensorQuantConfig],
 ) -> None:
     """Raise for a width at a place where nothing is quantized, or no type has it."""
-    used: set[str] = set()
+    overrides, used = resolved.overrides, set[str]()
     for node in graph.nodes if overrides.bits else ():
         weight = weight_slot(node)
         ends = [TensorEnd.input(str(node.name), k) for k, _ in enumerate(node.inputs)]
@@ -223,8 +233,9 @@ def _check_places(
                 used.update(places)
                 if places and end not in overrides.widths:
                     _check_width(places[0], config.bits, node, end, target)
-    for place in overrides.bits:
-        if place not in used:
+    found = {resolved.asked[place] for place in used}
+    for place in resolved.asked.values():
+        if place not in found:
             raise UsageError(
                 f"--bits {place!r}: nothing is quantized there on this target",
                 remedy="name a quantized node, its weight, input or output; "

@@ -19,14 +19,16 @@ from intact.plan.quantized_graph import (
     quantizes,
 )
 from intact.plan.tie import tie
+from intact.plan.untie import is_requantized, untie
 from intact.plan.widths import width_notes
 from intact.targets import Target
 
 
 def build_plan(graph: Graph, target: Target, overrides: Overrides | None = None) -> QuantizedGraph:
-    """Annotate, fuse and tie: all steps that need no statistics.
+    """Annotate, untie, fuse and tie: all steps that need no statistics.
 
-    Fusing comes before tying, because an end inside a fused operator has no scale to tie.
+    Fusing comes before tying, because an end inside a fused operator has no scale to tie, and after
+    untying, because an end that is requantized is not redundant.
 
     Raises:
         UsageError: An override does not match the graph.
@@ -35,11 +37,11 @@ def build_plan(graph: Graph, target: Target, overrides: Overrides | None = None)
 
 
 def structured(plan: QuantizedGraph) -> QuantizedGraph:
-    """Fuse and tie an annotated plan, and add notes on widths without operators.
+    """Untie, fuse and tie an annotated plan, and add notes on widths without operators.
 
     The only property of widths that decides here is whether grids are equal (``same_grid``).
     """
-    return tie(fuse(plan.with_notes(width_notes(plan))))
+    return tie(fuse(untie(plan.with_notes(width_notes(plan)))))
 
 
 _FLOAT = (QuantState.FP32, QuantState.SOI)
@@ -83,10 +85,11 @@ def complete(
     for config in configs.values():
         if config.dominator is config and _has_scale(config):
             config.detail["fixed"] = True
+    merged = untie(merged)
     for value in plan.graph.values:
         _follow_moved_input(merged, value)
         _share_known_scale(merged, value)
-    tied = tie(fuse(merged.with_notes(width_notes(merged))))
+    tied = tie(fuse(merged.with_notes((*fresh.notes, *width_notes(merged)))))
     kept = {name for name, decision in read.decisions.items() if decision.quantized}
     notes = (note for note in tied.notes if note.kind is not NoteKind.TIE or note.node not in kept)
     return replace(tied, notes=tuple(notes))
@@ -108,7 +111,7 @@ def _share_known_scale(plan: QuantizedGraph, value: ir.Value) -> None:
     readers = [config for _, _, config in plan.consumer_configs(value)]
     known = [config for config in readers if _has_scale(config)]
     if producer is not None and _has_scale(producer):
-        _overlap(producer, [config for config in readers if config.state is QuantState.INITIAL])
+        _overlap(producer, [config for config in readers if _takes_scale(config)])
         return
     if not known:
         return
@@ -117,12 +120,16 @@ def _share_known_scale(plan: QuantizedGraph, value: ir.Value) -> None:
     if node is not None and producer is not None and producer.state is QuantState.INITIAL:
         plan.configs[TensorEnd.output(str(node.name), slot or 0)] = _follower(root)
         same = [config for config in known if config.dominator is root]
-        _overlap(root, [*same, *(c for c in readers if c.state is QuantState.INITIAL)])
+        _overlap(root, [*same, *(config for config in readers if _takes_scale(config))])
         return
     for reader, at, config in plan.consumer_configs(value):
-        if config.state is QuantState.INITIAL:
+        if _takes_scale(config):
             is_baked = known[0].state is QuantState.BAKED
             plan.configs[TensorEnd.input(str(reader.name), at)] = _follower(root, is_baked=is_baked)
+
+
+def _takes_scale(config: TensorQuantConfig) -> bool:
+    return config.state is QuantState.INITIAL and not is_requantized(config)
 
 
 def _has_scale(config: TensorQuantConfig) -> bool:

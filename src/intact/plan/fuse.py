@@ -11,6 +11,7 @@ from intact.config import QuantState, TensorQuantConfig
 from intact.graph import OpKind, Role, data_slots, input_role, op_spec
 from intact.plan.quantized_graph import QuantizedGraph, quantizes
 from intact.plan.topology import sole_reader
+from intact.plan.untie import is_requantized
 from intact.targets import Fusion
 
 
@@ -19,8 +20,8 @@ def fuse(plan: QuantizedGraph) -> QuantizedGraph:
 
     Inside a fused chain (Conv-Relu, Conv-Add-Relu, Swish ...) only the last output exists on the
     hardware, so the ends before it are OVERLAPPED and dominated by it. An input on the same grid as
-    its producer, or as an earlier reader, is redundant and is OVERLAPPED too. Source: [ppq], on
-    graph fusion and joint fixed point.
+    its producer, or as an earlier reader, is redundant and is OVERLAPPED too, unless it is
+    requantized. Source: [ppq], on graph fusion and joint fixed point.
 
     Returns:
         A new plan.
@@ -96,7 +97,7 @@ def _overlap_readers(plan: QuantizedGraph, value: ir.Value) -> None:
     producer = plan.producer_config(value)
     masters = [producer] if producer is not None and quantizes(producer) else []
     for _, _, config in plan.consumer_configs(value):
-        if config.state is not QuantState.INITIAL:
+        if config.state is not QuantState.INITIAL or is_requantized(config):
             continue
         master = next((master for master in masters if config.same_grid(master)), None)
         if master is None:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from intact.config import QuantState
 from intact.graph import data_slots, weight_slot
+from intact.graph.given_nodes import GivenNode
 from intact.graph.stored_weights import stored_weight_axes
 from intact.plan.batch_norms import BatchNormScale, batch_norm_scales
 from intact.plan.quantized_graph import Note, QuantizedGraph, quantizes
 from intact.plan.stored_weights import is_stored
 from intact.plan.topology import has_weights_only
+from intact.plan.untie import Untied, requantized
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class NodeReport:
         activation_bits: Bits of its output, or of its first quantized input; None for float.
         weight_bits: Bits of its weight; None if it has none or it is float.
         fused_into: The last node of its fused chain; "" if it is not fused.
-        reason: Why it is quantized or not.
+        reason: Why it is quantized or not, and which inputs it requantizes, and why.
     """
 
     node: str
@@ -56,6 +59,7 @@ class Inspection:
         by_type: Counts by op type, (quantized, float).
         notes: What a user should know before quantizing.
         batch_norms: What BatchNormalizations multiply by, also those that were folded.
+        given_nodes: What became of the given model's nodes that are gone or of another type.
     """
 
     target: str
@@ -63,6 +67,7 @@ class Inspection:
     by_type: dict[str, tuple[int, int]]
     notes: tuple[Note, ...]
     batch_norms: tuple[BatchNormScale, ...] = ()
+    given_nodes: Mapping[str, GivenNode] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Count the nodes."""
@@ -81,7 +86,9 @@ def inspect_plan(plan: QuantizedGraph) -> Inspection:
         for op_type, n in sorted(total.items())
     }
     norms = tuple(batch_norm_scales(plan.graph, plan))
-    return Inspection(plan.target.name, nodes, by_type, plan.notes, norms)
+    return Inspection(
+        plan.target.name, nodes, by_type, plan.notes, norms, dict(plan.graph.given_nodes)
+    )
 
 
 def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeReport:
@@ -104,8 +111,19 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
         activation_bits=_activation_bits(plan, node) if decision.quantized else None,
         weight_bits=weight_bits,
         fused_into=fused_into,
-        reason=decision.reason,
+        reason="; ".join((decision.reason, *_requantized(plan, node))),
     )
+
+
+_WHY = {Untied.PRESCRIBED: "its scale is prescribed", Untied.UNLIKE: "its range is unlike others"}
+
+
+def _requantized(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
+    """Say which inputs a join requantizes, each with the reason."""
+    for slot in data_slots(node):
+        value, reason = node.inputs[slot], requantized(plan.input_config(node, slot))
+        if value is not None and reason is not None:
+            yield f"requantizes {str(value.name)!r}: {_WHY[reason]}"
 
 
 def _activation_bits(plan: QuantizedGraph, node: ir.Node) -> int | None:

@@ -20,9 +20,9 @@ from intact.graph import Graph, constant_array, data_slots, input_value, is_cons
 from intact.graph.graph import IMPLICIT_SLOT
 from intact.plan.quantized_graph import Decision
 from intact.targets import ScaleRule, Target, Unsigned
+from intact.targets.rules import JOINING
 from intact.targets.schema import BesideSigned
 
-_JOINING = frozenset({ScaleRule.UNIFY_INPUTS, ScaleRule.UNIFY_ALL})
 _JOINS_FOR_EACH = 3
 """Readers on the signed grid that one other reader outweighs."""
 
@@ -81,7 +81,7 @@ class _Ties(msgspec.Struct, frozen=True):
     @property
     def joins(self) -> dict[str, ir.Node]:
         """The quantized nodes that tie inputs to each other, by name."""
-        return {str(node.name): node for node, rule in self._tying() if rule in _JOINING}
+        return {str(node.name): node for node, rule in self._tying() if rule in JOINING}
 
     def conflicting(self) -> dict[str, frozenset[str]]:
         """Find the unsigned values that a node ties to a signed one, by the node's name."""
@@ -124,7 +124,7 @@ class _Ties(msgspec.Struct, frozen=True):
             before = len(family)
             for node, rule in self._tying():
                 source = node.inputs[0] if node.inputs else None
-                if rule in _JOINING or source is None:
+                if rule in JOINING or source is None:
                     continue
                 names = {str(source.name), *(str(output.name) for output in node.outputs)}
                 if names & family:

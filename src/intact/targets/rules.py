@@ -48,6 +48,9 @@ class ScaleRule(enum.StrEnum):
 IN_PLACE = frozenset({ScaleRule.INPUT_FOLLOWS_OUTPUT, ScaleRule.EITHER_FOLLOWS})
 """Rules in which an input takes the scale of an output, for in-place operators."""
 
+JOINING = frozenset({ScaleRule.UNIFY_INPUTS, ScaleRule.UNIFY_ALL})
+"""Rules that tie inputs to each other."""
+
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """When a rule applies: every given field must hold; for an unknown shape none does.

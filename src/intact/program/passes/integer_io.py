@@ -6,12 +6,15 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from intact.errors import ExportError
-from intact.program.operations import Dequantize, FloatNodes, Quantize
+from intact.program.operations import Dequantize, FloatNodes, Quantize, Requantize
 from intact.program.program import Program, Step, Tensor
 
 
 def integer_io(program: Program, names: Collection[str] | None = None) -> Program:
     """Return a program whose inputs and outputs are the integers.
+
+    An input that is quantized in several ways has the codes of the smallest step: what a join reads
+    on another scale is requantized from these.
 
     Inputs and outputs that are integers already, inputs that nothing reads, and outputs that are
     decoded in float because integers lose more, stay as they are.
@@ -21,12 +24,13 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
         names: Inputs and outputs that are made integers; None takes all.
 
     Raises:
-        ExportError: An input that something reads as floats or through two quantizers that
-            differ, or an output that is computed in float; all are named.
+        ExportError: An input that something reads as floats or in codes of several widths, or an
+            output that is computed in float; all are named.
     """
     wrong: list[str] = []
     inputs: dict[str, Tensor] = {}
     renamed: dict[str, Tensor] = {}
+    requantized: dict[str, Tensor] = {}
     for name, tensor in program.inputs.items():
         inputs[name] = tensor
         if not _is_float(tensor) or _is_left(name, names):
@@ -36,12 +40,20 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
         if reason:
             wrong.append(f"input {name!r} {reason}")
         elif readers:
-            codes = readers[0].outputs[0]
+            codes = min((step.outputs[0] for step in readers), key=_step)
             inputs[name] = codes
-            renamed |= {step.outputs[0].name: codes for step in readers}
+            again = [step for step in readers if not _is_same(step.outputs[0], codes)]
+            requantized |= {step.name: codes for step in again}
+            renamed |= {step.outputs[0].name: codes for step in readers if step not in again}
     stripped = {name for name, tensor in inputs.items() if tensor is not program.inputs[name]}
     floats = {program.inputs[name].name for name in stripped}
-    steps = [_reading(step, renamed) for step in program.steps if not _reads(step, floats)]
+    steps = [
+        _requantizing(step, requantized[step.name])
+        if step.name in requantized
+        else _reading(step, renamed)
+        for step in program.steps
+        if step.name in requantized or not _reads(step, floats)
+    ]
     makers = {tensor.name: step for step in steps for tensor in step.outputs}
     outputs: dict[str, Tensor] = {}
     for name, tensor in program.outputs.items():
@@ -52,7 +64,7 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
             continue
         made_of = _codes_of(tensor, makers.get(tensor.name))
         if isinstance(made_of, Tensor):
-            outputs[name] = made_of
+            outputs[name] = _standing_for(tensor, made_of)
         else:
             wrong.append(f"output {name!r} is made in float {made_of}")
     if wrong:
@@ -87,10 +99,32 @@ def _why_not(tensor: Tensor, readers: list[Step], program: Program) -> str:
         return f"is read as floats by {', '.join(map(repr, in_float[:3]))}"
     if tensor in program.outputs.values():
         return "is an output too, as floats"
-    encodings = [step.outputs[0].encoding for step in readers]
-    if any(first is None or not first.same_as(encodings[0]) for first in encodings):
+    found = [step.outputs[0] for step in readers]
+    if any(not _is_same(each, found[0]) and not _are_alike(each, found[0]) for each in found):
         return "is quantized in two ways"
     return ""
+
+
+def _is_same(one: Tensor, other: Tensor) -> bool:
+    return one.encoding is not None and one.encoding.same_as(other.encoding)
+
+
+def _are_alike(one: Tensor, other: Tensor) -> bool:
+    """Tell whether codes of one kind differ in scale and zero point alone, and have one of each."""
+    first, second = one.encoding, other.encoding
+    if first is None or second is None or first.scale.size != 1 or second.scale.size != 1:
+        return False
+    return first.dtype == second.dtype
+
+
+def _step(tensor: Tensor) -> float:
+    """Return the smallest step of codes."""
+    return float("inf") if tensor.encoding is None else float(tensor.encoding.scale.min())
+
+
+def _requantizing(step: Step, codes: Tensor) -> Step:
+    """Return what makes the codes of a Quantize of other codes."""
+    return replace(step, operation=Requantize(), inputs=(codes,))
 
 
 def _readers_of(tensor: Tensor, step: Step) -> list[str]:
@@ -116,6 +150,15 @@ def _codes_of(tensor: Tensor, maker: Step | None) -> Tensor | str:
         node = operation.outputs[maker.outputs.index(tensor)].producer()
     name = maker.name if node is None else str(node.name)
     return f"by {name!r}"
+
+
+def _standing_for(output: Tensor, codes: Tensor) -> Tensor:
+    """Return codes as the output that they are: what moved axes before may stand for another
+    value, of which the axes lie otherwise.
+    """
+    if codes.value == output.value:
+        return codes
+    return replace(codes, value=output.value, permutation=output.permutation)
 
 
 def _reads(step: Step, names: set[str]) -> bool:
