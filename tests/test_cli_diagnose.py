@@ -115,6 +115,17 @@ def test_nothing_is_tried_when_the_time_is_over(tmp_path: Path, say: Say) -> Non
     assert first["remedy"].startswith("intact quantize ")
 
 
+def test_a_tried_remedy_runs_no_module_of_the_working_directory(
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _quantized(CASES["percentile-90"], tmp_path, say)
+    for name in ("intact", "numpy", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("import pathlib; pathlib.Path('written').touch()")
+    monkeypatch.chdir(tmp_path)
+    assert _diagnosed(tmp_path, say, "--try", "60")["findings"][0]["gain"] > 5
+    assert not (tmp_path / "written").exists()
+
+
 def test_a_remedy_that_fails_is_said_and_not_offered(tmp_path: Path, say: Say) -> None:
     case = CASES["percentile-90"]
     _quantized(case, tmp_path, say)

@@ -39,7 +39,7 @@ def snapshot(folder: Path) -> Snapshot:
     return found
 
 
-def staging(place: Path, name: str, *, links: tuple[str, ...] = (), **parts: list[str]) -> None:
+def staging(place: Path, name: str, links: tuple[str, ...] = (), /, **parts: list[str]) -> None:
     """Leave a staging folder as an archive may carry it: parts with files, or links to victims."""
     folder = place / name
     folder.mkdir(mode=0o700)
@@ -56,10 +56,10 @@ def staging(place: Path, name: str, *, links: tuple[str, ...] = (), **parts: lis
 def plant(result: Path) -> None:
     """Put what could be acted on into a result's folder and beside it."""
     for place, name in ((result, ".intact"), (result.parent, f".{result.name}")):
-        staging(place, f"{name}.aaaaaaaa", links=("next", "previous"))
+        staging(place, f"{name}.aaaaaaaa", ("next", "previous"))
         (place / f"{name}.aaaaaaaa" / "journal").write_text(json.dumps({"moves": ["plan.json"]}))
-        staging(place, f"{name}.bbbbbbbb", links=("coming",))
-        staging(place, f"{name}.cccccccc", links=("ready", "previous"))
+        staging(place, f"{name}.bbbbbbbb", ("coming",))
+        staging(place, f"{name}.cccccccc", ("ready", "previous"))
         staging(place, f"{name}.dddddddd", ready=["notes.txt"], previous=["weights.npz"])
         staging(place, f"{name}.eeeeeeee", coming=["weights.npz", "notes.txt"])
         staging(place, f"{name}.ffffffff")
@@ -177,7 +177,7 @@ def test_writing_beside_links_leaves_what_they_lead_to(made: Result, tmp_path: P
     folder = tmp_path / "res"
     made.save(folder)
     for name, links in (("a", ("next",)), ("b", ("ready", "previous")), ("c", ("coming",))):
-        staging(tmp_path, f".res.{name * 8}", links=links)
+        staging(tmp_path, f".res.{name * 8}", links)
     before = snapshot(tmp_path)
     made.save(folder)
     after = snapshot(tmp_path)

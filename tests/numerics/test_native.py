@@ -148,6 +148,16 @@ def test_code_that_others_may_have_written_is_not_run(
     assert not file.is_symlink()
 
 
+def test_a_cache_is_not_looked_for_in_the_working_directory(
+    kernels: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "cache")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert [*kernels._folders()] == [tmp_path / "__pycache__", tmp_path / "home/.cache/intact"]
+
+
 def test_other_folder_is_taken_where_the_first_cannot_be_written(
     tmp_path: Path, cache: Path, kernels: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:

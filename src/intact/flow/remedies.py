@@ -116,7 +116,7 @@ class TriedRemedies:
             folder = Path(name) / _MENDED
             words = [*shlex.split(command)[1:-1], str(folder)]  # its last word is the folder
             done = subprocess.run(
-                [sys.executable, "-m", "intact", *words],
+                [sys.executable, "-P", "-m", "intact", *words],
                 capture_output=True,
                 text=True,
                 check=False,

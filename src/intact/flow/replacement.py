@@ -111,11 +111,11 @@ def recover(folder: Path, is_own: IsOwn) -> None:
         OutputError: The folder holds a part of a result only, and stays so.
     """
     for path in _stagings(folder):
-        with contextlib.suppress(OSError):
-            staging = _taken(path)
-            if staging is not None:
-                with _removed(staging):
-                    staging.is_needed = True
+        with contextlib.suppress(OSError):  # BlockingIOError: its process lives
+            age = time.time() - path.stat().st_mtime
+            lock = _locked(path)
+            if lock is not None or age > _UNLOCKED_FOR:
+                with _removed(_Staging(path, lock, is_needed=True)) as staging:
                     _settle(staging, folder, is_own)
     if is_unfinished(folder):
         raise OutputError(
@@ -171,12 +171,10 @@ def _staging(folder: Path) -> Iterator[_Staging]:
     """
     while True:
         path = _made(folder)
-        with contextlib.suppress(FileNotFoundError):  # taken for litter before it was locked
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):  # it was taken for litter
             lock = _locked(path)
-            if lock is not _HELD:
-                break
-    staging = _Staging(path, lock)
-    with _removed(staging):
+            break
+    with _removed(_Staging(path, lock)) as staging:
         yield staging
 
 
@@ -205,10 +203,10 @@ def _mount_of(folder: Path) -> int:
 
 
 @contextmanager
-def _removed(staging: _Staging) -> Iterator[None]:
+def _removed(staging: _Staging) -> Iterator[_Staging]:
     """Remove a staging folder at the end, unless it is needed; the next run removes the rest."""
     try:
-        yield
+        yield staging
     finally:
         if not staging.is_needed:
             with contextlib.suppress(OSError):
@@ -221,23 +219,11 @@ def _removed(staging: _Staging) -> Iterator[None]:
             shutil.rmtree(staging.path, ignore_errors=True)
 
 
-def _taken(path: Path) -> _Staging | None:
-    """Take over a staging folder whose process has ended; None while that lives."""
-    age = time.time() - path.stat().st_mtime
-    lock = _locked(path)
-    if lock is _HELD or (lock is None and age < _UNLOCKED_FOR):
-        return None
-    return _Staging(path, lock)
-
-
-_HELD = -1
-"""In the place of a descriptor: another process holds the lock."""
-
-
 def _locked(folder: Path) -> int | None:
     """Lock a staging folder by a file in it; None where the file system has no locks.
 
     Raises:
+        BlockingIOError: Another process holds the lock.
         FileNotFoundError: The folder is gone.
     """
     path = folder / _LOCK
@@ -246,16 +232,12 @@ def _locked(folder: Path) -> int | None:
         _lock(descriptor)
         if os.stat(path).st_ino == os.fstat(descriptor).st_ino:  # noqa: PTH116 - beside fstat
             return descriptor
-        held: int | None = _HELD
-    except BlockingIOError:
-        held = _HELD
-    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "another has its name")
+    except OSError as error:
         os.close(descriptor)
-        raise
-    except OSError:
-        held = None
-    os.close(descriptor)
-    return held
+        if isinstance(error, BlockingIOError | FileNotFoundError):
+            raise
+        return None
 
 
 def _lock(descriptor: int) -> None:

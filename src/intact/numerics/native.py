@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from intact._files import appearing, without_links
+from intact._files import appearing, user_cache, without_links
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
@@ -132,12 +132,12 @@ class Kernels:
 
     def _folders(self) -> Iterator[Path]:
         """Yield the folders that may keep the object file, in the order in which they are tried."""
-        asked = os.environ.get("NUMBA_CACHE_DIR")
-        if asked:
-            yield Path(asked)
+        asked = Path(os.environ.get("NUMBA_CACHE_DIR", ""))
+        if asked.is_absolute():
+            yield asked
         yield Path(str(sys.modules[self._module].__file__)).parent / "__pycache__"
         with contextlib.suppress(RuntimeError):  # no home
-            yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "intact"
+            yield user_cache()
 
     def _compile(self) -> bytes:
         """Compile the loops to an object file."""

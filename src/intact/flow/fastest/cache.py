@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
 from pathlib import Path
 
 import msgspec
 
-from intact._files import appearing
+from intact._files import appearing, user_cache
 from intact.flow.fastest.pieces import Line
 
 _FILE = "timings.json"
@@ -128,10 +127,8 @@ def _is_sound(content: _Content) -> bool:
 
 
 def default_path() -> Path:
-    """Return the file in the user's cache folder, as the XDG base directories say."""
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    base = given if given.is_absolute() else Path.home() / ".cache"
-    return base / "intact" / _FILE
+    """Return the file in the user's cache folder."""
+    return user_cache() / _FILE
 
 
 def key_of(*parts: object) -> str:
