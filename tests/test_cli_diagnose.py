@@ -126,6 +126,35 @@ def test_a_remedy_that_fails_is_said_and_not_offered(tmp_path: Path, say: Say) -
     assert found[0]["remedy"] == ""
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'data = "own:samples"',
+        'improve = ["reconstruct{folder=written}"]',
+        'cluster = "10.255.255.1:1"',
+        'timings = "written"',
+        'output = "written"',
+    ],
+)
+def test_nothing_is_run_that_a_recipe_of_others_says(
+    line: str, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _quantized(CASES["percentile-90"], tmp_path, say)
+    recipe = tmp_path / "out" / "recipe.toml"
+    key = line.partition(" ")[0]
+    lines = [each for each in recipe.read_text().splitlines() if not each.startswith(key)]
+    lines.insert(next(i for i, each in enumerate(lines) if " = " in each), line)
+    recipe.write_text("\n".join(lines))
+    (tmp_path / "own.py").write_text("import pathlib\npathlib.Path('written').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("subprocess.run", None)
+    found = _diagnosed(tmp_path, say, "--try", "60")["findings"][0]
+    assert found["cause"] == "clipping"
+    assert found["gain"] is None
+    assert not (tmp_path / "written").exists()
+    assert ("the remedy is not tried" in found["evidence"]) is (key in ("data", "improve"))
+
+
 def test_quantize_names_the_command_where_much_is_lost(tmp_path: Path, say: Say) -> None:
     CASES["starved-channels"].build(tmp_path, True)
     out = tmp_path / "out"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from intact.plan import build_plan, quantization_points
 from intact.plan.inference import SCALE_INFERENCES, infer_scale
 from intact.plan.tie import THRESHOLD_RECTIFY
 from intact.search.strategy import Strategy
+from intact.targets import load_target
 from intact.targets.rules import Signature
 from intact.targets.scheme import DType
 from tests.models import ModelBuilder
@@ -127,6 +129,78 @@ def test_the_demonstration_runs() -> None:
     quantizers = [n for n in simulated_graph.graph.node if n.op_type == "Div"]
     edges = [point for point in quantization_points(quantizer.plan) if not point.is_constant]
     assert len(quantizers) == len(edges) >= 3
+
+
+def test_sums_that_overflow_give_one_answer_everywhere(tmp_path: Path) -> None:
+    """Of a target whose sums have 12 bits, by whatever computes them."""
+    graph = classifier()
+    dataset = batches(graph)
+    path = tmp_path / "narrow.toml"
+    path.write_text(
+        'format = 1\nname = "narrow"\ndescription = "12-bit sums"\nextends = "tvm"\n'
+        '[arithmetic]\naccumulator_bits = 12\naccumulator_overflow = "wrap"\n',
+        encoding="utf-8",
+    )
+    data = np.concatenate([batch["data"] for batch in dataset])
+    labels = np.concatenate([batch["label"] for batch in dataset])
+    target = load_target(path)
+    plan_of = {"budget": "1trials", "sampler": "random"}
+    strategy, score = hago.search_quantize_strategy(graph, target, dataset, **plan_of)
+    assert score < 50.0
+    quantizer = hago.create_quantizer(graph, target, strategy)
+    wanted = run(quantizer.quantize(), data)
+    assert 100.0 * float((wanted.argmax(axis=1) == labels).mean()) == score
+    np.testing.assert_array_equal(run(quantizer.simulate(), data), wanted)
+    np.testing.assert_array_equal(
+        Simulator(quantizer.plan).run({"data": data})[0]["logits"], wanted
+    )
+    result = intact.quantize(
+        graph, {"data": data}, target=target, formats=["onnx_qdq"], preset="fast", progress=None
+    )
+    integers = intact.execute(result, {"data": data}).outputs["logits"]
+    simulated = intact.execute(result, {"data": data}, executor="simulate").outputs["logits"]
+    np.testing.assert_array_equal(simulated, integers)
+    found = intact.evaluate(result, {"data": data, "label": labels})
+    assert found.accuracy is not None
+    assert found.accuracy.top1[1] == 100.0 * float((integers.argmax(axis=1) == labels).mean())
+    assert any("they wrap as on the target" in note.message for note in result.plan.notes)
+
+
+@pytest.mark.parametrize(("output", "overflows"), [("int16", True), ("int32", False)])
+def test_products_wrap_in_the_type_of_their_output(output: str, overflows: bool) -> None:
+    """Sums of about 600,000."""
+    b = ModelBuilder(17)
+    weight = np.random.default_rng(0).uniform(0.2, 0.8, (8, 64, 1, 1)).astype(np.float32)
+    x = b.node("Conv", b.input("data", ["batch", 64, 4, 4]), b.constant(weight), name="first")
+    b.node("Conv", b.node("Relu", x), b.weight(4, 8, 1, 1), name="second", out="y")
+    b.output("y")
+    graph, random = b.build(), np.random.default_rng(1)
+    data = random.uniform(0, 1, (32, 64, 4, 4)).astype(np.float32)
+    hardware = Hardware()
+    hardware["nn.conv2d"].append(OpDesc(["int8", "int8"], [output]))
+    hardware["nn.relu"].append(OpDesc(["int8"], ["int8"]))
+    strategy, score = hago.search_quantize_strategy(
+        graph, hardware, [data], budget="1trials", sampler="random"
+    )
+    assert (score < 10.0) is overflows  # dB
+    quantizer = hago.create_quantizer(graph, hardware, strategy)
+    wanted = run(graph, data)
+    for found in (run(quantizer.simulate(), data), run(quantizer.quantize(), data)):
+        error = float(np.square(found - wanted).sum() / np.square(wanted).sum())
+        assert bool(-10.0 * np.log10(error) < 10.0) is overflows
+
+
+def test_edges_of_a_quantizer_are_compared() -> None:
+    graph = classifier()
+    dataset = batches(graph)
+    strategy, _ = hago.search_quantize_strategy(
+        graph, "tvm", dataset, budget="1trials", sampler="random"
+    )
+    quantizer = hago.create_quantizer(graph, "tvm", strategy)
+    found = hago.inspect_graph_statistic(quantizer, dataset)
+    assert found.samples == 50
+    assert len(found.edges) >= 6
+    assert hago.inspect_graph_statistic(quantizer, dataset, samples=8).samples == 8
 
 
 def test_hardware_of_integers_alone_gives_plain_integer_operators() -> None:

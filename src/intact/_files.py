@@ -6,6 +6,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -27,7 +28,7 @@ def appearing(*paths: Path) -> Iterator[tuple[BinaryIO, ...]]:
     partials = [_partial(path) for path in paths]
     try:
         with contextlib.ExitStack() as stack:
-            files = tuple(stack.enter_context(partial.open("wb")) for partial in partials)
+            files = tuple(stack.enter_context(partial.open("xb")) for partial in partials)
             yield files
             for file in files:
                 file.truncate()  # extends the file over a hole at its end
@@ -69,10 +70,22 @@ def write_whole(path: Path, content: bytes) -> None:
         file.write(content)
 
 
+def is_ours(found: os.stat_result) -> bool:
+    """Tell whether what was found belongs to the user of this process."""
+    return not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
+
+
+def without_links(path: str, flags: int) -> int:
+    """Open a file, but no link to one: an ``opener`` of `open` and `io.FileIO`."""
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer
+    return os.open(path, flags, 0o666)
+
+
 def _partial(path: Path) -> Path:
+    """Name a file that nobody can have put there before, as a link to another."""
     if not path.name or "\0" in str(path):
         raise OSError(errno.EINVAL, "no name of a file")
-    return path.with_name(f".{short_name(path.name)}.{os.getpid()}.partial")
+    return path.with_name(f".{short_name(path.name)}.{secrets.token_hex(8)}.partial")
 
 
 def short_name(name: str) -> str:

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -26,24 +27,28 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from intact.api import inspect_graph_statistic, search_strategy
+from intact import api
+from intact.data.preprocess import Preprocess
 from intact.errors import ExportError, TargetError, UsageError, nearest
+from intact.flow.result import Result
 from intact.flow.search_setup import float_graph, float_model
 from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.onnx_levels.write import write_levels
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import FORMATS
 from intact.graph import normalize
-from intact.graph.op_table import OPS
+from intact.graph.op_table import OPS, OpKind
 from intact.plan import QuantizedGraph
 from intact.plan.inference import Scale, infers_scale
 from intact.plan.tie import Range, Rectify, rectifies
 from intact.search.strategy import Strategy
-from intact.targets import DType, OpRule, Target, load_target
+from intact.targets import DType, OpRule, Overflow, Target, load_target
+from intact.targets.arithmetic import Arithmetic, ArithmeticOverride
 from intact.targets.check import check
 from intact.targets.rules import Signature, with_float_form
 
 if TYPE_CHECKING:
+    from intact.analyze.errors import GraphStatistic
     from intact.recipe.groups import DataSource, ModelSource
 
 __all__ = [
@@ -103,7 +108,8 @@ _ONNX_NAMES: Mapping[str, tuple[str, ...]] = {
 _BASE = "tvm"
 """The target that says how the integers compute; what has which types, a `Hardware` says."""
 
-_FORMATS = ("onnx_qdq", "onnx_integer", "tvm")
+_INTEGER_FORMAT = "onnx_integer"
+_FORMATS = ("onnx_qdq", _INTEGER_FORMAT, "tvm")
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,9 @@ class Hardware(defaultdict[str, list[OpDesc]]):
     def target(self, name: str = "hardware") -> Target:
         """Return the hardware as a target.
 
-        It rounds and requantizes as target ``tvm`` does, and ties the scales that it ties.
+        It rounds and requantizes as target ``tvm`` does, and ties the scales that it ties. Products
+        are summed in the type of their output, and wrap there: in the narrowest where descriptions
+        differ. An output of 8 bits or fewer holds codes, not sums.
 
         Raises:
             UsageError: An operator is unknown.
@@ -180,7 +188,9 @@ class Hardware(defaultdict[str, list[OpDesc]]):
             description="described by intact.hago.Hardware",
             extends="",
             formats=_FORMATS,
+            integer_format=_INTEGER_FORMAT,
             rules=rules,
+            arithmetic=_with_accumulators(base.arithmetic, described),
         )
         return check(described_target, "intact.hago.Hardware")
 
@@ -199,6 +209,27 @@ def _rules(base: Target, op_type: str, signatures: Sequence[Signature]) -> Itera
     known = [rule for rule in base.rules if op_type in rule.ops and rule.quantize]
     for rule in known or [OpRule(ops=(op_type,))]:
         yield msgspec.structs.replace(rule, ops=(op_type,), reason="", **types)
+
+
+def _with_accumulators(
+    arithmetic: Arithmetic, described: Mapping[str, Sequence[Signature]]
+) -> Arithmetic:
+    """Let products wrap in the types that descriptions give to their sums."""
+    overrides = []
+    for op_type, signatures in described.items():
+        bits = [
+            dtype.bits
+            for each in signatures
+            for dtype in each.outputs
+            if not dtype.is_float and dtype.bits > DType.INT8.bits
+        ]
+        if OPS[op_type].kind is OpKind.COMPUTE and bits and min(bits) < DType.INT32.bits:
+            overrides.append(
+                ArithmeticOverride(
+                    ops=(op_type,), accumulator_bits=min(bits), accumulator_overflow=Overflow.WRAP
+                )
+            )
+    return msgspec.structs.replace(arithmetic, overrides=(*arithmetic.overrides, *overrides))
 
 
 _INT8, _INT32, _FLOAT = "int8", "int32", "float32"
@@ -255,7 +286,7 @@ def search_quantize_strategy(
         IntactError: As of `intact.search_strategy`.
     """
     target = _target(hardware)
-    found = search_strategy(
+    found = api.search_strategy(
         graph, dataset, target=target, **{"sampler": "greedy", "preset": "fast", **options}
     )
     return found.strategy, found.score
@@ -291,7 +322,7 @@ class Quantizer:
         ONNX Runtime makes its integer kernels.
         """
         try:
-            written = FORMATS["onnx_integer"].write(self.plan, Io.FLOAT)
+            written = FORMATS[_INTEGER_FORMAT].write(self.plan, Io.FLOAT)
         except ExportError:  # the plan has float operators, or codes of 16 bits
             return _proto(write_qdq(self.plan).model)
         files = written.files if isinstance(written, WrittenFiles) else {}
@@ -310,6 +341,24 @@ def create_quantizer(
     target = _target(hardware)
     normalized = normalize(float_model(graph))
     return Quantizer(strategy.plan(float_graph(normalized, target, (), ()), target))
+
+
+def inspect_graph_statistic(
+    quantizer: Quantizer | Result | str | Path, dataset: DataSource, **options: Any
+) -> GraphStatistic:
+    """Compare every edge before and after quantizing, the most damaged first.
+
+    Args:
+        quantizer: What is about to be realized; or a result, or its folder.
+        dataset: As of `search_quantize_strategy`.
+        options: Those of `intact.inspect_graph_statistic`: ``samples``, ``integers`` ...
+
+    Raises:
+        IntactError: As of `intact.inspect_graph_statistic`.
+    """
+    if isinstance(quantizer, Quantizer):
+        quantizer = Result(quantizer.plan, None, {}, Preprocess())
+    return api.inspect_graph_statistic(quantizer, dataset, **options)
 
 
 ThresholdRectify: TypeAlias = Callable[

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from intact.engines import limits
-from intact.engines.limits import WrappingSums, largest_sums, limits_of_simulation, needs_integers
+from intact.engines.limits import largest_sums, limits_of_simulation, needs_integers
+from intact.plan.overflows import WrappingSums
 from tests.models import ModelBuilder, residual_net
 from tests.plans import calibrated
 

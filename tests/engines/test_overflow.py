@@ -9,10 +9,11 @@ import numpy as np
 import onnx
 import pytest
 
-from intact.engines import limits as overflow
 from intact.engines.integer import IntegerEngine
-from intact.engines.limits import largest_sums, needs_integers, pairs_may_saturate, wrapping_sums
+from intact.engines.limits import largest_sums, needs_integers
 from intact.graph import bias_slot
+from intact.plan import overflows as overflow
+from intact.plan.overflows import pairs_may_saturate, wrapping_sums
 from intact.program.lower import lower
 from tests.engines.piecewise.narrow import narrow_target
 from tests.models import ModelBuilder, depthwise_net, random_inputs, residual_net

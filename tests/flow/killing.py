@@ -2,8 +2,8 @@
 
     python tests/flow/killing.py SCENARIO FOLDER
 
-Steps are what Python's audit events tell: each rename, move, new folder, removal and opened file,
-and the exchange of two folders. A child is forked for each step and kills itself there.
+Steps are what Python's audit events tell: each rename, new folder, removal and opened file, and the
+exchange of two folders. A child is forked for each step and kills itself there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 from intact.flow import replacement
 from intact.flow.replacement import recover, replacing
 
-MOVES: tuple[str, ...] = ("os.rename", "shutil.move", "intact.swap")
+MOVES: tuple[str, ...] = ("os.rename", "intact.swap")
 STEPS = (*MOVES, "os.mkdir", "os.rmdir", "os.remove", "open")
 HEAD = '{"intact-plan": 1, "made": "%s"}'
 Content = Mapping[str, str]
@@ -142,17 +142,8 @@ def main() -> None:
         os.chdir(folder)
     elif way == "moves":
         replacement._swap = lambda *_: False
-    elif way == "inside":
-        import tempfile
-
-        make = tempfile.mkdtemp
-
-        def refused(*, prefix: str, dir: Path) -> str:
-            if dir == folder.parent:
-                raise PermissionError(13, "Permission denied")
-            return make(prefix=prefix, dir=dir)
-
-        tempfile.mkdtemp = refused  # type: ignore[assignment]
+    elif way == "inside":  # as where it is mounted
+        replacement._mount_of = lambda path: path.stat().st_ino
     steps = sweep(folder, old, new, is_atomic=way == "swap", twice=way != "swap")
     sys.stdout.write(f"steps {steps}\n")
 

@@ -12,7 +12,7 @@ import pytest
 from intact.errors import OutputError
 from intact.flow import replacement
 from intact.flow.replacement import is_staging, probe, recover, replacing
-from tests.flow.killing import NEW, OLD, content_of, fill, is_own, replace
+from tests.flow.killing import NEW, OLD, content_of, fill, is_own, replace, several
 
 ROOT = Path(__file__).resolve().parents[2]
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children")
@@ -52,27 +52,6 @@ def test_a_killed_exchange_leaves_the_old_or_the_new(tmp_path: Path, scenario: s
     assert int(done.stdout.split()[1]) > 10  # it was killed so often
 
 
-def old_moves(folder: Path, new: Path, old: Path) -> list[tuple[Path, Path]]:
-    """List the moves of versions without a journal: all out, then all in."""
-    out = [(folder / name, old / name) for name in sorted(OLD)]
-    return out + [(new / name, folder / name) for name in sorted(NEW)]
-
-
-@pytest.mark.parametrize("done", range(len(OLD) + len(NEW) + 1))
-def test_an_exchange_that_an_older_version_began_is_finished(tmp_path: Path, done: int) -> None:
-    folder, staging = tmp_path / "out", tmp_path / ".out.abcd_123"
-    new, old = staging / "new", staging / "old"
-    for path in (folder, staging, new, old):
-        path.mkdir(mode=0o700)
-    fill(folder, OLD)
-    fill(new, NEW)
-    for source, goal in old_moves(folder, new, old)[:done]:
-        source.rename(goal)
-    recover(folder, is_own)
-    assert content_of(folder) == (NEW if done else OLD)
-    assert [path.name for path in tmp_path.iterdir()] == ["out"]
-
-
 def test_what_a_living_process_writes_is_left_alone(tmp_path: Path) -> None:
     folder = tmp_path / "out"
     with replacing(folder, is_own) as slow:
@@ -102,25 +81,48 @@ def test_what_came_between_check_and_exchange_stays(tmp_path: Path) -> None:
     assert content_of(folder) == {**NEW, "notes.txt": "mine"}
 
 
-def test_what_came_between_stays_where_it_cannot_be_returned(
+def test_what_comes_in_the_moment_of_the_exchange_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not swaps(tmp_path):
         pytest.skip("this file system exchanges no folders")
     folder = tmp_path / "place" / "out"
     replace(folder, OLD)
+    swap, rename = replacement._swap, Path.rename
 
-    def full(source: Path, goal: Path) -> None:
-        raise OSError(28, "No space left on device")
+    def late(one: Path, other: Path) -> bool:
+        (folder / "notes.txt").write_text("mine")
+        return swap(one, other)
 
-    (folder / "notes.txt").write_text("mine")
+    def full(path: Path, goal: Path) -> Path:
+        if path.name == "notes.txt":
+            raise OSError(28, "No space left on device")
+        return rename(path, goal)
+
     with monkeypatch.context() as broken:
-        broken.setattr("shutil.move", full)
+        broken.setattr(replacement, "_swap", late)
+        broken.setattr(Path, "rename", full)
         with pytest.raises(OutputError, match="No space left"):
             replace(folder, NEW)
+    assert content_of(folder) == NEW
     recover(folder, is_own)
     assert content_of(folder) == {**NEW, "notes.txt": "mine"}
     assert [path.name for path in folder.parent.iterdir()] == ["out"]
+
+
+def test_a_folder_of_others_in_the_way_stays_and_the_old_result_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    replace(folder, OLD)
+
+    def write() -> None:
+        with replacing(folder, is_own) as new:
+            fill(new, several(NEW, "a", "b"))
+            fill(folder, {"b/notes.txt": "mine"})
+
+    with pytest.raises(OutputError, match="files of others are in the way"):
+        write()
+    assert content_of(folder) == {**OLD, "b/notes.txt": "mine"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_folder_keeps_its_mode(tmp_path: Path) -> None:

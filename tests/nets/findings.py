@@ -4,28 +4,44 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import Protocol, TypeVar
 
 import numpy as np
+import numpy.typing as npt
+import onnx
 
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
+from intact.data.batching import Batch
 from intact.data.sources import open_samples
 from intact.errors import ExportError, IntactError, MissingExtraError
+from intact.flow.verification import batch_size_of, batches_of
 from intact.formats.base.format import Deployed, Io
 from intact.formats.base.report import Verification
 from intact.formats.registry import FORMATS
 from intact.graph import normalize
 from intact.plan import QuantizedGraph, build_plan
 from intact.targets import Target, load_target, target_names
-from tests.models import run_model
-from tests.nets.nets import Net, smaller
 
 FLOOR_DB = 15.0
 """The least agreement of what runs with the engine, or else with the simulation, where layers agree
 by themselves: a rare difference of one step grows through the layers behind it."""
+
+
+class RandomNet(Protocol):
+    """A net of either generator."""
+
+    def model(self) -> onnx.ModelProto:
+        """Return the model."""
+
+    def samples(self, count: int, *, seed: int = 1) -> dict[str, npt.NDArray[np.float32]]:
+        """Draw samples, by input, along axis 0."""
+
+
+AnyNet = TypeVar("AnyNet", bound=RandomNet)
 
 Pair = tuple[str, str]
 """Target and format."""
@@ -66,13 +82,13 @@ def pairs() -> tuple[Pair, ...]:
 
 
 def check(
-    net: Net, pair: Pair, known: Callable[[Finding], bool] = lambda _: False
+    net: RandomNet, pair: Pair, known: Callable[[Finding], bool] = lambda _: False
 ) -> list[Finding]:
     """Export a net, run it and compare; return what is wrong. Refusals are not."""
     return [each for each in _check(net, pair) if not known(each)]
 
 
-def _check(net: Net, pair: Pair) -> Iterator[Finding]:
+def _check(net: RandomNet, pair: Pair) -> Iterator[Finding]:
     target, name = load_target(pair[0]), pair[1]
     try:
         plan = planned(net, target)
@@ -86,7 +102,7 @@ def _check(net: Net, pair: Pair) -> Iterator[Finding]:
     if verify is None:
         return
     try:
-        found = verify(Deployed(plan, exported, threads=1), [net.samples(8, seed=2)])
+        found = verify(Deployed(plan, exported, threads=1), _batches(net, plan))
     except MissingExtraError:
         return
     except ExportError as error:
@@ -101,11 +117,18 @@ def _check(net: Net, pair: Pair) -> Iterator[Finding]:
     yield from _judged(pair, found)
 
 
-def planned(net: Net, target: Target) -> QuantizedGraph:
+def _batches(net: RandomNet, plan: QuantizedGraph) -> Iterator[Batch]:
+    """Samples that calibration did not see, as a verification of users takes them."""
+    samples = open_samples(net.samples(8, seed=2), plan.graph)
+    return batches_of(samples, batch_size_of(samples, plan.graph))
+
+
+def planned(net: RandomNet, target: Target) -> QuantizedGraph:
     """The calibrated plan of a net."""
     plan = build_plan(normalize(net.model()), target)
     samples = open_samples(net.samples(16), plan.graph)
-    statistics = collect(plan.graph, samples, required_tensors(plan), threads=1)
+    tensors = required_tensors(plan) or tuple(samples.specs)
+    statistics = collect(plan.graph, samples, tensors, threads=1)
     return assign(plan, statistics, Method.of(target, "minmax", "minmax"))
 
 
@@ -130,8 +153,10 @@ def _last(trace: str) -> str:
     return f"{lines[-1]} at {places[-1] if places else '?'}"[:400]
 
 
-def shrunk(net: Net, pair: Pair, kind: str) -> Net:
-    """The smallest net with a finding of that kind that leaving out instructions leads to."""
+def shrunk(
+    net: AnyNet, pair: Pair, kind: str, smaller: Callable[[AnyNet], Iterable[AnyNet]]
+) -> AnyNet:
+    """The smallest net with a finding of that kind that making it smaller leads to."""
     while True:
         for each in smaller(net):
             if any(found.kind == kind for found in check(each, pair)):
@@ -139,9 +164,3 @@ def shrunk(net: Net, pair: Pair, kind: str) -> Net:
                 break
         else:
             return net
-
-
-def runs_in_float(net: Net) -> bool:
-    """Whether ONNX Runtime runs the float model, and to finite numbers."""
-    outputs = run_model(net.model(), net.samples(4))
-    return all(bool(np.isfinite(array).all()) for array in outputs.values())

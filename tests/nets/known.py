@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from tests.nets.findings import Finding
-from tests.nets.nets import Net
+from tests.nets.findings import Finding, RandomNet
 
 _RARE = {"tensorrt": 0.02, "tvm": 0.2, "integer-pow2": 1.0, "vta": 1.0}
 """The share of a small tensor's codes that may be one step off where ONNX Runtime computes a file
@@ -22,10 +21,10 @@ _LAST_BITS = 0.01
 _NORMALIZATIONS = {"InstanceNormalization", "LayerNormalization"}
 
 
-def is_known(net: Net, finding: Finding) -> bool:
+def is_known(net: RandomNet, finding: Finding) -> bool:
     """Whether a finding is one of those below."""
     target, name = finding.pair
-    operators = {each.operator for each in net.instructions}
+    operators = {node.op_type for node in net.model().graph.node}
     if name == "onnx_qdq" and finding.kind == "bits":
         share = 1.0 if _has_few_values(net) else _RARE.get(target, -1.0)
         return target in _RARE and finding.largest <= 1 and finding.share <= share
@@ -45,7 +44,7 @@ def is_known(net: Net, finding: Finding) -> bool:
     return False
 
 
-def _has_few_values(net: Net) -> bool:
+def _has_few_values(net: RandomNet) -> bool:
     """Whether some tensor has few numbers, or one, wherever the samples have which."""
     return any(
         node.op_type in _FEW_VALUES

@@ -19,9 +19,12 @@ from intact.targets import load_target
 from tests.models import run_model
 from tests.nets.exact import distances
 from tests.nets.findings import Finding, check, pairs, planned
+from tests.nets.grown import OPSETS, grown_net
 from tests.nets.known import is_known
+from tests.nets.makers import MAKERS
 from tests.nets.nets import COMMON, INPUTS, Instruction, Net, random_net
 from tests.nets.operators import LEFT_OUT, OPERATORS
+from tests.nets.regimes import SAMPLES, WEIGHTS
 
 INSTRUCTIONS = st.builds(
     Instruction,
@@ -67,6 +70,23 @@ def test_what_is_exported_computes_the_integers_of_the_plan(part: int) -> None:
         assert not found, "; ".join(map(str, found))
 
     holds()
+
+
+def test_grown_nets_have_every_opset_operator_and_regime() -> None:
+    nets = [grown_net(seed) for seed in range(700)]
+    made = {node.op_type for net in nets for node in net.model().graph.node}
+    assert not set(MAKERS) - made
+    assert {net.opset for net in nets} == set(OPSETS)
+    assert {net.fed for net in nets} == set(SAMPLES)
+    assert {net.weights for net in nets} == set(WEIGHTS)
+    usable = sum(net.is_usable() for net in nets[:100])  # checked by ONNX, run by its runtime
+    assert usable > 90
+
+
+def test_a_grown_net_is_a_function_of_its_seed_and_becomes_smaller() -> None:
+    net = grown_net(3)
+    assert net.model() == grown_net(3).model()
+    assert all(len(str(each)) < len(str(net)) for each in net.smaller())
 
 
 READ_TWICE = Net(

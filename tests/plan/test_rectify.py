@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intact.numerics.affine_params import PowerOfTwo, params_from_range
+from intact.numerics.affine_params import params_from_range
 from intact.plan import QuantizedGraph
 from intact.plan.tie import THRESHOLD_RECTIFY, Follows, Range, largest_threshold, rectifies
 from intact.targets import ScaleRule
@@ -51,7 +51,7 @@ def test_with_equal_widths_it_is_the_union(pairs: list[tuple[float, float]]) -> 
 def test_the_largest_power_of_two_is_that_of_the_largest_threshold(sizes: list[float]) -> None:
     """So it makes no difference whether thresholds are rounded before or after they are unified."""
     scales = [
-        params_from_range(-t, t, -127, 127, symmetric=True, power_of_two=PowerOfTwo.NEAREST).scale
+        params_from_range(-t, t, -127, 127, symmetric=True, power_of_two=True).scale
         for t in [*sizes, max(sizes)]
     ]
     assert max(scales[:-1]) == scales[-1]

@@ -109,7 +109,12 @@ def test_several_formats_leave_what_all_express() -> None:
     found = expressible(["tflite", "c"])
     eight = frozenset({8})
     assert found == Expressible(
-        frozenset(range(2, 9)), eight, floats=False, packs=False, open_sizes=False, mixes=False
+        frozenset(range(2, 9)),
+        eight,
+        floats=False,
+        stored_bits=frozenset({8, 16, 32}),
+        open_sizes=False,
+        mixes=False,
     )
     assert expressible([]) == Expressible()
     assert expressible(["onnx_qdq"]) == Expressible(integer_bits=frozenset(range(2, 9)))

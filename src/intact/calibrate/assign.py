@@ -245,12 +245,11 @@ def _assign_activations(
             kind = _LOGARITHMIC if is_logarithmic else _ASYMMETRIC
             fallen.setdefault(kind, []).append(name)
         group = groups.setdefault(id(root), TiedRanges(root))
-        group.add(point.config, (found.low, found.high), is_constant=point.is_constant)
+        group.add(point.config, (found.low, found.high))
     for key, group in groups.items():
-        root, shared = group.root, masks.shared(key, *group.common())
-        power = group.power(shared, truncates=truncates)
-        params = partial(params_of, root.grid, *shared, power, truncates=truncates)
-        root.set_checked(memo(("params", root.grid, shared, power), params))
+        root, shared = group.root, masks.shared(key, *group.common(), root.levels)
+        params = partial(params_of, root.grid, *shared, truncates=truncates)
+        root.set_checked(memo(("params", root.grid, shared), params))
         root.observer = method.activations
     messages = [masks.note()] if masks.found else []
     messages += [

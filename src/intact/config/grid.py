@@ -96,8 +96,9 @@ class Grid:
 
     @cached_property
     def levels(self) -> Levels:
-        """The range and the scheme, for ``numerics.thresholds.estimate_range``."""
-        return Levels(self.quant_min, self.quant_max, self.scheme, self.steps_per_octave)
+        """The range, the scheme and the spacing, for ``numerics.thresholds.estimate_range``."""
+        codes = self.quant_min, self.quant_max
+        return Levels(*codes, self.scheme, self.steps_per_octave, self.power_of_two)
 
     @property
     def octave(self) -> int:

@@ -29,6 +29,7 @@ from intact.plan import (
     quantizes,
     refuse_unready,
 )
+from intact.plan.overflows import wrap_sums
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -66,6 +67,7 @@ class Simulator:
     ) -> None:
         refuse_unready(plan)
         editor = Editor(plan.graph.model)
+        wrap_sums(editor, plan)
         self.outputs = tuple(str(value.name) for value in plan.graph.outputs)
         shown = {name: editor.value(name) for name in tensors if name not in self.outputs}
         self.points: dict[TensorEnd, QuantPoint] = {}

@@ -36,6 +36,7 @@ from intact.flow.quick_findings import plan_signs, preprocessing_signs
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result
 from intact.flow.runtime_signs import saturation_sign, slow_sign
+from intact.flow.sample_signs import blaming, sample_signs
 from intact.flow.samples import open_fed
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.formats.registry import ONNX_QDQ
@@ -125,6 +126,7 @@ class Calibration:
             required = [*(n for i in members for n in needs[i]), *more]
             observed = self._observe(graph, required, data)
             sample = None if observed is None else observed.first
+            signs = () if observed is None else observed.signs
             comparing: Future[Compared] | None = None
             with ThreadPoolExecutor(1) as pool:
                 if sample is not None and weight_bytes(graph.model) <= _SMALL:
@@ -134,7 +136,7 @@ class Calibration:
                     job, name = jobs[index], jobs[index].plan.target.name
                     begin(self.options.progress, f"choosing scales for {name}")
                     made: Scaled | None = None
-                    with refusals.of(name):
+                    with refusals.of(name), blaming(signs):
                         made = self._scaled(job, needs[index], observed, given)
                         job, made = self._untied(untied.get(index), job, made, observed)
                         job, made = self._decoded(heads.get(index), job, made, observed)
@@ -143,7 +145,7 @@ class Calibration:
                     sample = draw_sample(made.plan, made.statistics) if sample is None else sample
                     comparing = comparing or pool.submit(self._compared, graph, sample)
                     compared = comparing.result()  # a difference stops all
-                    with refusals.of(name):
+                    with refusals.of(name), blaming(signs):
                         fastest = None
                         if self.speed is not None:
                             job, made, fastest = self._fastest(
@@ -298,7 +300,7 @@ class Calibration:
         """Look for what costs little to find."""
         if scaled.choice is None or scaled.statistics is None or observed is None:
             return ()
-        found = plan_signs(scaled.choice, scaled.statistics)
+        found = [*observed.signs, *plan_signs(scaled.choice, scaled.statistics)]
         if not self.drawn and self.options.mask is None:
             found += preprocessing_signs(
                 scaled.plan.graph, observed.runs, self.preprocess, threads=self.options.threads
@@ -384,7 +386,9 @@ class Calibration:
             notes += tuple(Note(NoteKind.CALIBRATION, "", each) for each in self.cluster.doubts)
         fed, shapes = opened.feeding, opened.usual_shapes
         is_free = opened.has_free_batch
-        return _Observed(statistics, inputs, notes, first, fed, shapes, runs, is_free)
+        different = len(chosen.marks) if chosen.limit is None else None
+        signs = () if self.drawn else sample_signs(statistics, inputs, runs, different)
+        return _Observed(statistics, inputs, notes, first, fed, shapes, runs, signs, is_free)
 
     @property
     def _collect(self) -> Callable[..., Statistics]:
@@ -418,6 +422,8 @@ class _Observed(NamedTuple):
     """What most samples have where the model leaves it open."""
     runs: FloatRuns
     """Some samples, to try plans on."""
+    signs: tuple[Finding, ...] = ()
+    """What is odd about the samples."""
     has_free_batch: bool = False
     """Whether a batch may have any number of samples."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -11,9 +12,11 @@ import msgspec
 from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess
+from intact.errors import ExportError
 from intact.flow.result import Result
-from intact.formats.base.format import Io
-from intact.formats.registry import export
+from intact.formats.base.format import Exported, Io
+from intact.formats.base.storage import storage_notes
+from intact.formats.registry import FORMATS, export
 from intact.graph import Graph
 from intact.improve.passes import Request
 from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
@@ -26,10 +29,12 @@ class Deployment(msgspec.Struct, frozen=True):
     Attributes:
         formats: At least one.
         io: What the ends of a file hold, where the format leaves a choice.
+        integer_format: Is written in their place if it can hold the plan; "" for none.
     """
 
     formats: tuple[str, ...]
     io: Io = Io.INT8
+    integer_format: str = ""
 
     def result(
         self,
@@ -39,11 +44,24 @@ class Deployment(msgspec.Struct, frozen=True):
         notes: tuple[Note, ...] = (),
     ) -> Result:
         """Write a calibrated plan, and say in it as what."""
-        named = plan.provenance.written(self.formats, self.io.value)
-        plan = replace(plan, provenance=named)
-        exports = export(plan, self.formats, self.io)
+        plan, exports = self._written(plan)
         notes += tuple(note for exported in exports.values() for note in exported.notes)
+        notes += storage_notes(plan, {name: FORMATS[name] for name in exports})
         return Result(plan.with_notes(notes), statistics, exports, preprocess)
+
+    def _written(self, plan: QuantizedGraph) -> tuple[QuantizedGraph, dict[str, Exported]]:
+        """Write a plan, as integers alone where it has nothing else and nobody asks otherwise."""
+        if self.integer_format:
+            with contextlib.suppress(ExportError):  # it has float nodes, or codes of 16 bits
+                return self._in_formats(plan, (self.integer_format,))
+        return self._in_formats(plan, self.formats)
+
+    def _in_formats(
+        self, plan: QuantizedGraph, formats: tuple[str, ...]
+    ) -> tuple[QuantizedGraph, dict[str, Exported]]:
+        named = plan.provenance.written(formats, self.io.value)
+        plan = replace(plan, provenance=named)
+        return plan, export(plan, formats, self.io)
 
     def again(self, result: Result) -> Result:
         """Write the plan of a result anew; what was noted of its formats is left behind."""

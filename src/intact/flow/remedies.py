@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from intact.flow.result import Result
 from intact.flow.result_samples import open_for_result
 from intact.flow.runtime_findings import speedup
 from intact.formats.registry import expressible
+from intact.improve.passes import requests_of
 from intact.recipe.command_line import command_line
 from intact.recipe.file import COMMAND, recipe_options
 from intact.recipe.options import QuantizeCommand, QuantizeOptions
@@ -50,6 +52,7 @@ def options_that_made(result: Result) -> dict[str, Any] | None:
         table = tomllib.loads(result.recipe)
         command = table.pop(COMMAND, "")
         known = recipe_options(QuantizeOptions)
+        known = {name: each for name, each in known.items() if each.recorded}
         values = {name: known[name].checked(value) for name, value in table.items()}
     except (ValueError, KeyError, UsageError):  # of another version, or changed by hand
         return None
@@ -85,11 +88,14 @@ class TriedRemedies:
         What does not help is not offered; what could not be tried in time is, without a gain. A
         command that fails is told in the evidence, and the next remedy goes on.
         """
-        failed = ""
+        failed, reason = "", _not_to_be_run(made_by)
         for text, is_command in _remedies(finding, made_by):
             changed = msgspec.structs.replace(
                 finding, remedy=text, evidence=finding.evidence + failed
             )
+            if is_command and reason:
+                evidence = f"{changed.evidence}; the remedy is not tried: {reason}"
+                return msgspec.structs.replace(changed, evidence=evidence)
             left = self._end - time.monotonic()
             if not is_command or left <= 0:
                 return changed
@@ -142,6 +148,21 @@ class TriedRemedies:
             return speedup(result, feeds)
         found = decibels_of(result.plan, samples, threads=self._options.threads)
         return min(found.values(), default=0.0)
+
+
+def _not_to_be_run(made_by: Mapping[str, Any] | None) -> str:
+    """Say why nothing is run with the options of a recipe, which may be anybody's; "" if it may be.
+
+    A function would be imported, and a folder of a pass written.
+    """
+    if made_by is None:
+        return ""
+    data = str(made_by["data"])
+    if ":" in data and not os.path.exists(data):  # noqa: PTH110 - as of `open_samples`
+        return f"the recipe's data {data} are code"
+    if any("folder" in dict(each.options) for each in requests_of(made_by.get("improve") or ())):
+        return "the recipe names a folder that a pass writes"
+    return ""
 
 
 class _Failed(Exception):  # noqa: N818 - a reason, which is told in a finding

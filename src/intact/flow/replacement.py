@@ -2,23 +2,36 @@
 
 A result is written into a staging folder beside the one that it is for::
 
-    .NAME.XXXXXXXX/       removed at the end, or by the next run
+    .NAME.XXXXXXXX/       removed at the end, or by the next run that writes NAME
     ├── lock              held while its process lives: it ends with it, also by ``kill -9``
-    ├── journal           how the exchange is done; from here on it can be finished by anyone
-    ├── next/             the new content; after an exchange in one step, what was there before
+    ├── next/             the new content
     └── previous/         what was there before, where it is moved file by file
 
-A folder that is not there yet is renamed into its place. One that is there is exchanged: Linux and
-macOS swap two folders in one system call. Where the file system cannot do that (NFS, overlays), or
-must not (the folder is mounted, is the working directory, or belongs to somebody else), its
-content is moved file by file, and `recover` finishes what a killed process began.
+The name of the folder with the content says how far it is; nothing else is written down:
+
+=========== =======================================================================================
+``next``    it is being written, or not needed any more: all is thrown away
+``ready``   complete. ``previous`` goes back; an exchanged folder keeps what is not of intact's
+``coming``  all that was there is in ``previous``: the rest of ``coming`` goes in
+=========== =======================================================================================
+
+A folder that is not there yet is renamed into its place. One that is there is exchanged with
+``ready``: Linux and macOS swap two folders in one system call. Where the file system cannot (NFS,
+overlays, Windows), or must not (the folder is mounted, is the working directory, is another
+user's, or holds something of others), what is in it is moved out, then the new moved in. If that
+is killed, the folder holds a part of one of the two until the next run that writes it has called
+`recover`; a reader changes nothing, and says so.
+
+What lies in a folder may come from anyone: a staging folder counts only if it is this user's,
+closed to others, and has no links and nothing else in it. Even then nothing in it is more than
+removed, or renamed to a free name in the folder that is written.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
+import errno
 import os
 import re
 import shutil
@@ -26,22 +39,19 @@ import stat
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from intact._files import short_name
+from intact._files import is_ours, short_name
 from intact.errors import OutputError
 
 IsOwn = Callable[[Path], bool]
 """Tells whether a file or folder inside is intact's, and so may be replaced."""
 
-_LOCK, _JOURNAL, _NEXT, _PREVIOUS = "lock", "journal", "next", "previous"
-_OLD_NEXT, _OLD_PREVIOUS = "new", "old"  # as staging folders of versions without journals have it
-_PARTS = frozenset(
-    [_LOCK, _JOURNAL, f"{_JOURNAL}.partial", _NEXT, _PREVIOUS, _OLD_NEXT, _OLD_PREVIOUS]
-)
+_LOCK, _NEXT, _READY, _COMING, _PREVIOUS = "lock", "next", "ready", "coming", "previous"
+_STATES = (_NEXT, _READY, _COMING)
 _INSIDE = "intact"
 """Stands in the name of a staging folder that lies in the folder itself."""
 _RANDOM = r"[a-z0-9_]{8}"
@@ -55,7 +65,7 @@ def replacing(folder: Path, is_own: IsOwn) -> Iterator[Path]:
     """Give an empty folder, and put it in the place of ``folder`` if nothing fails.
 
     Whatever fails, and whenever the process is killed: ``folder`` then holds what it held, or all
-    that is new; where it takes `recover` to see to that, every reader and the next run calls it.
+    that is new; where it takes `recover` to see to that, the next run that writes it does.
 
     Args:
         folder: Resolved. What in it is not of intact's stays.
@@ -64,13 +74,13 @@ def replacing(folder: Path, is_own: IsOwn) -> Iterator[Path]:
     Raises:
         OutputError: It cannot be written.
     """
-    staging: _Staging | None = None
     try:
         recover(folder, is_own)
-        staging = _Staging.make(folder, make_parents=True)
-        staging.next.mkdir()
-        yield staging.next
-        _put(staging, folder, is_own)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with _staging(folder) as staging:
+            (staging.path / _NEXT).mkdir()
+            yield staging.path / _NEXT
+            _put(staging, folder, is_own)
     except (OSError, OutputError) as error:
         cause = error if isinstance(error, OSError) else error.__cause__
         if not isinstance(cause, OSError):
@@ -79,9 +89,6 @@ def replacing(folder: Path, is_own: IsOwn) -> Iterator[Path]:
             f"cannot write {folder}: {cause.strerror or cause}",
             remedy="make room there, or name another folder",
         ) from error
-    finally:
-        if staging is not None:
-            staging.remove()
 
 
 def probe(folder: Path) -> None:
@@ -90,29 +97,44 @@ def probe(folder: Path) -> None:
     Raises:
         OSError: It could not.
     """
-    _Staging.make(folder, make_parents=False).remove()
+    with _staging(folder):
+        pass
 
 
 def recover(folder: Path, is_own: IsOwn) -> None:
-    """Finish or undo what processes that were killed left of ``folder``, and remove their litter.
+    """Finish or undo what processes of this user that were killed left, and remove their litter.
 
-    What belongs to a process that lives is left alone, and so is what cannot be written.
+    Only who writes the folder calls it. What belongs to a process that lives is left alone, and so
+    is what cannot be written.
+
+    Raises:
+        OutputError: The folder holds a part of a result only, and stays so.
     """
     for path in _stagings(folder):
         with contextlib.suppress(OSError):
-            staging = _Staging.take(path)
+            staging = _taken(path)
             if staging is not None:
-                staging.is_needed = True
-                try:
+                with _removed(staging):
+                    staging.is_needed = True
                     _settle(staging, folder, is_own)
-                    staging.is_needed = False
-                finally:
-                    staging.remove()
+    if is_unfinished(folder):
+        raise OutputError(
+            f"{folder}: the exchange of its files is not finished",
+            remedy="wait for the process that does it, or name another folder",
+        )
 
 
 def is_staging(path: Path) -> bool:
-    """Tell whether something in a folder is where another process writes what is to replace it."""
+    """Tell whether something in a folder is where a process writes what is to replace it."""
     return _is_left_by_us(path, _INSIDE)
+
+
+def is_unfinished(folder: Path) -> bool:
+    """Tell whether a folder holds a part of a result only, until `recover` is called."""
+    return any(
+        _inside(path / _COMING) or ((path / _READY).is_dir() and _inside(path / _PREVIOUS))
+        for path in _stagings(folder)
+    )
 
 
 # ---- the staging folder --------------------------------------------------------------------------
@@ -124,7 +146,7 @@ class _Staging:
 
     Attributes:
         path: The folder.
-        lock: Descriptor of its lock; None where it was released, or files cannot be locked.
+        lock: Descriptor of its lock; None where files cannot be locked.
         is_needed: It holds what is nowhere else.
     """
 
@@ -132,74 +154,94 @@ class _Staging:
     lock: int | None
     is_needed: bool = False
 
-    @property
-    def next(self) -> Path:
-        return self.path / _NEXT
+    def turn(self, state: str) -> Path:
+        """Rename the folder with the content, in whatever state it is; return its path."""
+        for each in _STATES:
+            if each != state and (self.path / each).is_dir():
+                (self.path / each).rename(self.path / state)
+        return self.path / state
 
-    @property
-    def previous(self) -> Path:
-        return self.path / _PREVIOUS
 
-    @property
-    def journal(self) -> Path:
-        return self.path / _JOURNAL
+@contextmanager
+def _staging(folder: Path) -> Iterator[_Staging]:
+    """Make a staging folder: beside ``folder``, or in it where nothing can be renamed into it.
 
-    @staticmethod
-    def make(folder: Path, *, make_parents: bool) -> _Staging:
-        """Make one beside ``folder``; inside where only that can be written."""
-        if make_parents:
-            folder.parent.mkdir(parents=True, exist_ok=True)
-        while True:
-            path = _made(folder)
-            with contextlib.suppress(FileNotFoundError):  # taken for litter before it was locked
-                lock = _locked(path / _LOCK)
-                if lock is not _HELD:
-                    return _Staging(path, lock)
+    Raises:
+        OSError: It cannot be made.
+    """
+    while True:
+        path = _made(folder)
+        with contextlib.suppress(FileNotFoundError):  # taken for litter before it was locked
+            lock = _locked(path)
+            if lock is not _HELD:
+                break
+    staging = _Staging(path, lock)
+    with _removed(staging):
+        yield staging
 
-    @staticmethod
-    def take(path: Path) -> _Staging | None:
-        """Take over one whose process has ended; None while that lives."""
-        age = time.time() - path.stat().st_mtime
-        lock = _locked(path / _LOCK)
-        if lock is _HELD or (lock is None and age < _UNLOCKED_FOR):
-            return None
-        return _Staging(path, lock)
 
-    def write_journal(self, **entry: object) -> None:
-        """Write down what is about to be done, in one step."""
-        partial = self.path / f"{_JOURNAL}.partial"
-        partial.write_text(json.dumps(entry), "utf-8")
-        partial.replace(self.journal)
+def _made(folder: Path) -> Path:
+    """Make a folder that nobody else has."""
+    parent = _nearest(folder.parent)
+    if not folder.is_dir() or _mount_of(folder) == _mount_of(parent):
+        try:
+            return Path(tempfile.mkdtemp(prefix=f".{short_name(folder.name)}.", dir=parent))
+        except OSError:
+            if not folder.is_dir():
+                raise
+    return Path(tempfile.mkdtemp(prefix=f".{_INSIDE}.", dir=folder))
 
-    def remove(self) -> None:
-        """Remove it, unless it is needed; what stays is removed by the next run."""
-        if self.is_needed:
-            self.release()
-            return
-        self.journal.unlink(missing_ok=True)  # first: what follows it is not whole any more
-        for each in (self.next, self.previous):
-            shutil.rmtree(each, ignore_errors=True)
-        self.release()
-        shutil.rmtree(self.path, ignore_errors=True)
 
-    def release(self) -> None:
-        """Let go of the lock."""
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
+def _mount_of(folder: Path) -> int:
+    """Tell mounts apart; Linux mounts folders of a device that is mounted already (bind mounts)."""
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        descriptor = os.open(folder, os.O_PATH)
+        try:
+            facts = Path(f"/proc/self/fdinfo/{descriptor}").read_text("ascii")
+        finally:
+            os.close(descriptor)
+        return int(facts.partition("mnt_id:")[2].split("\n")[0])
+    return folder.stat().st_dev
+
+
+@contextmanager
+def _removed(staging: _Staging) -> Iterator[None]:
+    """Remove a staging folder at the end, unless it is needed; the next run removes the rest."""
+    try:
+        yield
+    finally:
+        if not staging.is_needed:
+            with contextlib.suppress(OSError):
+                staging.turn(_NEXT)  # first: what follows it is not whole any more
+                for each in (_NEXT, _PREVIOUS):
+                    shutil.rmtree(staging.path / each, ignore_errors=True)
+        if staging.lock is not None:
+            os.close(staging.lock)
+        if not staging.is_needed:
+            shutil.rmtree(staging.path, ignore_errors=True)
+
+
+def _taken(path: Path) -> _Staging | None:
+    """Take over a staging folder whose process has ended; None while that lives."""
+    age = time.time() - path.stat().st_mtime
+    lock = _locked(path)
+    if lock is _HELD or (lock is None and age < _UNLOCKED_FOR):
+        return None
+    return _Staging(path, lock)
 
 
 _HELD = -1
 """In the place of a descriptor: another process holds the lock."""
 
 
-def _locked(path: Path) -> int | None:
-    """Lock a file that is made for it; None where the file system has no locks.
+def _locked(folder: Path) -> int | None:
+    """Lock a staging folder by a file in it; None where the file system has no locks.
 
     Raises:
-        FileNotFoundError: Its folder is gone.
+        FileNotFoundError: The folder is gone.
     """
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    path = folder / _LOCK
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
         _lock(descriptor)
         if os.stat(path).st_ino == os.fstat(descriptor).st_ino:  # noqa: PTH116 - beside fstat
@@ -236,21 +278,8 @@ def _lock(descriptor: int) -> None:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _made(folder: Path) -> Path:
-    """Make a folder that nobody else has: beside ``folder``, or else in it."""
-    parent = _nearest(folder.parent)
-    is_mounted = folder.is_dir() and folder.stat().st_dev != parent.stat().st_dev
-    try:
-        if not is_mounted:
-            return Path(tempfile.mkdtemp(prefix=f".{short_name(folder.name)}.", dir=parent))
-    except OSError:
-        if not folder.is_dir():
-            raise
-    return Path(tempfile.mkdtemp(prefix=f".{_INSIDE}.", dir=folder))
-
-
 def _stagings(folder: Path) -> list[Path]:
-    """List the staging folders of a folder, whoever they are of."""
+    """List the staging folders of a folder that processes of this user left, or still use."""
     found: list[Path] = []
     for place, name in ((_nearest(folder.parent), short_name(folder.name)), (folder, _INSIDE)):
         with contextlib.suppress(OSError):
@@ -261,15 +290,30 @@ def _stagings(folder: Path) -> list[Path]:
 
 
 def _is_left_by_us(path: Path, name: str) -> bool:
-    """Tell whether a path is a staging folder, by its name, its mode and what lies in it."""
+    """Tell whether a path is a staging folder of this user's, by all that can be seen of it."""
     if not re.fullmatch(rf"\.{re.escape(name)}\.{_RANDOM}", path.name):
         return False
+    kinds = {_LOCK: stat.S_ISREG, **dict.fromkeys((*_STATES, _PREVIOUS), stat.S_ISDIR)}
     with contextlib.suppress(OSError):
-        mode = path.lstat().st_mode
-        is_private = os.name == "nt" or stat.S_IMODE(mode) == 0o700
-        if stat.S_ISDIR(mode) and is_private:
-            return {each.name for each in path.iterdir()} <= _PARTS
+        found = path.lstat()
+        is_private = os.name == "nt" or stat.S_IMODE(found.st_mode) == 0o700
+        return (
+            stat.S_ISDIR(found.st_mode)
+            and is_private
+            and is_ours(found)
+            and all(
+                each.name in kinds
+                and kinds[each.name](each.lstat().st_mode)
+                and is_ours(each.lstat())
+                for each in path.iterdir()
+            )
+        )
     return False
+
+
+def _inside(folder: Path) -> list[Path]:
+    """List what is in a folder; nothing where there is none."""
+    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _nearest(folder: Path) -> Path:
@@ -284,30 +328,24 @@ def _nearest(folder: Path) -> Path:
 
 def _put(staging: _Staging, folder: Path, is_own: IsOwn) -> None:
     """Put what was written in the place of ``folder``."""
+    ready = staging.turn(_READY)
     if not folder.exists():
-        staging.next.replace(folder)
+        ready.rename(folder)
         return
-    if _may_be_another(folder, staging.next):
-        staging.write_journal(swaps=staging.next.stat().st_ino)
-        if _swap(staging.next, folder):
-            staging.is_needed = True  # it holds what was there, until nothing of others is in it
-            _return_foreign(staging.next, folder, is_own)
-            staging.is_needed = False
-            return
-    staging.previous.mkdir()
-    names = sorted(path.name for path in staging.next.iterdir())
-    staging.write_journal(moves=names)
-    _move_inside(staging, folder, names, is_own)
+    staging.is_needed = True
+    if not (_may_be_another(folder, ready, is_own) and _swap(ready, folder)):
+        _move_inside(staging, folder, is_own)
+    _settle(staging, folder, is_own)
 
 
-def _may_be_another(folder: Path, new: Path) -> bool:
+def _may_be_another(folder: Path, new: Path, is_own: IsOwn) -> bool:
     """Tell whether a folder may be another one afterwards; its mode is then that of the old.
 
-    It may not be where somebody works in it, where it is mounted, and where the new one would
-    belong to another user.
+    It may not be where somebody works in it, where something of others is in it, and where the new
+    one would belong to another user.
     """
     here, there = folder.stat(), new.stat()
-    if folder.is_mount() or (here.st_uid, here.st_gid) != (there.st_uid, there.st_gid):
+    if (here.st_uid, here.st_gid) != (there.st_uid, there.st_gid):
         return False
     with contextlib.suppress(OSError):
         if Path.cwd().samefile(folder):
@@ -317,7 +355,7 @@ def _may_be_another(folder: Path, new: Path) -> bool:
             if any(not name.startswith("security.") for name in os.listxattr(folder)):
                 return False  # access control lists and the like
     shutil.copymode(folder, new)
-    return True
+    return all(map(is_own, folder.iterdir()))
 
 
 _LINUX_EXCHANGE, _APPLE_SWAP, _HERE = 2, 2, -100
@@ -342,74 +380,43 @@ def _swap(one: Path, other: Path) -> bool:
     return False
 
 
-def _return_foreign(previous: Path, folder: Path, is_own: IsOwn) -> None:
-    """Return what is not intact's, and came between the check and the exchange."""
-    for path in sorted(previous.iterdir()):
-        if not is_own(path) and not os.path.lexists(folder / path.name):
-            shutil.move(path, folder / path.name)
-
-
-def _move_inside(staging: _Staging, folder: Path, names: Collection[str], is_own: IsOwn) -> None:
-    """Move what is in a folder out of it, and what is new into it; it stays the same folder.
-
-    Called again after it was killed, it goes on: what is in the folder, is named, and is not in
-    ``next`` any more is new. Whatever fails is undone.
-    """
-    moves: list[tuple[Path, Path]] = []
-
-    def move(source: Path, goal: Path) -> None:
-        moves.append((source, goal))
-        if goal.is_dir() and not goal.is_symlink():
-            shutil.rmtree(goal)  # a copy that was not finished
-        shutil.move(source, goal)  # copies between file systems
-
+def _move_inside(staging: _Staging, folder: Path, is_own: IsOwn) -> None:
+    """Move what is in a folder out of it, so that the new can come. Whatever fails is undone."""
+    previous = staging.path / _PREVIOUS
+    previous.mkdir()
     try:
-        for path in sorted(folder.iterdir()):
-            is_new = path.name in names and not (staging.next / path.name).exists()
-            if is_own(path) and not is_new:
-                move(path, staging.previous / path.name)
-        for path in sorted(staging.next.iterdir()):
-            move(path, folder / path.name)
+        _move(folder, previous, is_own)
+        staging.turn(_COMING)
+        _move(staging.path / _COMING, folder, is_own)
+        if _inside(staging.path / _COMING):
+            raise FileExistsError(errno.EEXIST, "files of others are in the way")
     except BaseException:
-        staging.is_needed = True  # until all is undone: `recover` goes on from what there is
-        for before, after in reversed(moves):
-            if after.exists() and not before.exists():
-                shutil.move(after, before)
-        staging.is_needed = False
+        if (staging.path / _COMING).is_dir():
+            _move(folder, staging.path / _COMING, is_own)
+            staging.turn(_READY)
+        _settle(staging, folder, is_own)
         raise
 
 
-# ---- after a kill --------------------------------------------------------------------------------
-
-
 def _settle(staging: _Staging, folder: Path, is_own: IsOwn) -> None:
-    """Bring a folder into one of its two states, from whatever a killed process left."""
-    if not staging.journal.exists() and (staging.path / _OLD_PREVIOUS).is_dir():
-        _write_old_journal(staging, folder, is_own)
-    try:
-        entry = json.loads(staging.journal.read_text("utf-8"))
-    except (OSError, ValueError):
-        return  # the exchange had not begun, or was finished
-    if "moves" in entry:
-        for name, now in ((_OLD_PREVIOUS, staging.previous), (_OLD_NEXT, staging.next)):
-            if (staging.path / name).is_dir():
-                (staging.path / name).replace(now)
-        folder.mkdir(exist_ok=True)
-        _move_inside(staging, folder, entry["moves"], is_own)
-    elif folder.is_dir() and folder.stat().st_ino == entry.get("swaps"):
-        _return_foreign(staging.next, folder, is_own)
+    """Bring a folder into one of its two states, from whatever there is; `recover` does no more."""
+    ready, coming = staging.path / _READY, staging.path / _COMING
+    if ready.is_dir():
+        _move(staging.path / _PREVIOUS, folder, is_own)
+        shutil.rmtree(staging.path / _PREVIOUS, ignore_errors=True)
+        _move(ready, folder, lambda path: not is_own(path))
+    _move(coming, folder, is_own)
+    staging.is_needed = not all(map(is_own, _inside(ready)))
 
 
-def _write_old_journal(staging: _Staging, folder: Path, is_own: IsOwn) -> None:
-    """Write the journal of an exchange by a version that wrote none: all out, then all in.
+def _move(source: Path, goal: Path, is_meant: IsOwn) -> None:
+    """Move what is meant of a folder to another; nothing where one of the names is there already.
 
-    Both went in the order of the names, which tells how far it came.
+    Then somebody else has written them since: what was killed long ago is not finished any more.
     """
-    new, old = staging.path / _OLD_NEXT, staging.path / _OLD_PREVIOUS
-    coming = {path.name for path in new.iterdir()} if new.is_dir() else set()
-    gone = {path.name for path in old.iterdir()}
-    if not coming or not gone:
+    found = list(filter(is_meant, _inside(source)))
+    if any(os.path.lexists(goal / path.name) for path in found):
         return
-    present = {path.name for path in folder.iterdir() if is_own(path)} if folder.is_dir() else set()
-    still_moving_out = bool(present) and min(present) > max(gone)
-    staging.write_journal(moves=sorted(coming if still_moving_out else coming | present))
+    for path in found:
+        goal.mkdir(exist_ok=True)
+        path.rename(goal / path.name)

@@ -33,7 +33,7 @@ from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preproce
 from intact.data.stream import Samples
 from intact.errors import IntactError, OutputError, PlanError
 from intact.flow.loss import Loss
-from intact.flow.replacement import is_staging, probe, recover, replacing
+from intact.flow.replacement import is_staging, is_unfinished, probe, recover, replacing
 from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.formats.registry import FORMATS, ONNX_QDQ, described, exported_in
@@ -157,7 +157,14 @@ class Result:
         folder = Path(folder)
         if folder.name == PLAN and folder.is_file():
             folder = folder.parent
-        _recover(folder)
+        try:
+            return Result._read(folder)
+        except IntactError:
+            _refuse_unfinished(folder)
+            raise
+
+    @staticmethod
+    def _read(folder: Path) -> Result:
         for name in _ALWAYS:
             _require(folder / name)
         plan = load_plan(folder / PLAN, Graph.load(folder / MODEL))
@@ -272,13 +279,17 @@ def save_several(results: Mapping[str, Result], folder: Path, recipe: str = "") 
 
 
 def results_in(folder: Path) -> list[Path]:
-    """Return the results in a folder that holds one for each target; none for other folders."""
+    """Return the results in a folder that holds one for each target; none for other folders.
+
+    Raises:
+        PlanError: There may be more: the exchange of its files was not finished.
+    """
     # pathlib raises for a name that is too long.
     if not os.path.isdir(folder):  # noqa: PTH112
         return []
-    _recover(folder)
     if (folder / PLAN).is_file():
         return []
+    _refuse_unfinished(folder)
     return sorted(path.parent for path in folder.glob(f"*/{PLAN}"))
 
 
@@ -297,10 +308,18 @@ def refuse_several(folder: Path) -> None:
         )
 
 
-def _recover(folder: Path) -> None:
-    """Finish what a killed process began in a folder that is to be read."""
+def _refuse_unfinished(folder: Path) -> None:
+    """Refuse a folder whose files a process moves, or moved when it was killed.
+
+    Raises:
+        PlanError: With what finishes it: reading changes nothing.
+    """
     with contextlib.suppress(OSError, ValueError):  # ValueError: a null byte in the path
-        recover(folder.resolve(), _is_own)
+        if is_unfinished(folder.resolve()):
+            raise PlanError(
+                f"{folder}: the exchange of its files was not finished",
+                remedy="write it again: what writes a result there finishes that first",
+            )
 
 
 def _require(path: Path) -> None:

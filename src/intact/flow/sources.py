@@ -68,13 +68,16 @@ def deployment_of(target: Target, formats: Sequence[str] | None, io: str) -> Dep
     if io not in set(Io):
         raise UsageError(f"--io {io!r}", remedy="int8 or float")
     chosen = chosen_formats(target, formats)
-    if Io(io) is Io.FLOAT and not any(FORMATS[name].has_io for name in chosen):
+    is_listed = target.integer_format in target.formats  # a target over another may list fewer
+    of_integers = target.integer_format if is_listed and not formats else ""
+    possible = (*chosen, of_integers) if of_integers else chosen
+    if Io(io) is Io.FLOAT and not any(FORMATS[name].has_io for name in possible):
         able = ", ".join(name for name, row in described() if row.has_io)
         raise UsageError(
             f"--io float does nothing for {', '.join(chosen)}", remedy=f"it is for {able}"
         )
     _refuse_logarithmic(target, chosen)
-    return Deployment(chosen, Io(io))
+    return Deployment(chosen, Io(io), of_integers)
 
 
 def _refuse_logarithmic(target: Target, chosen: Sequence[str]) -> None:

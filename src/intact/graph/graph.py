@@ -18,6 +18,7 @@ from intact.graph.files.external import tensor_bytes
 from intact.graph.files.load import load_model
 from intact.graph.files.save import save_model
 from intact.graph.fixed_inputs import fixed_inputs_of
+from intact.graph.given_nodes import GivenNode, given_nodes_of
 from intact.graph.ops import OpKind, Role, input_role, is_constant, op_spec
 from intact.graph.origins import Origins, origins_of
 from intact.graph.passes.widen import METADATA_KEY
@@ -205,6 +206,15 @@ class Graph:
             ModelError: The model's metadata of them is damaged.
         """
         return MappingProxyType(fixed_inputs_of(self._model))
+
+    @cached_property
+    def given_nodes(self) -> Mapping[str, GivenNode]:
+        """What became of the given model's nodes that are gone or of another type, by name.
+
+        Raises:
+            ModelError: The model's metadata of them is damaged.
+        """
+        return MappingProxyType(given_nodes_of(self._model))
 
     @cached_property
     def origins(self) -> Origins | None:

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from intact.errors import ConfigError, DataError
 from intact.numerics.affine_params import (
-    PowerOfTwo,
     QuantParams,
     check_code_range,
     params_from_range,
@@ -23,7 +22,6 @@ from intact.numerics.levels import Rounding
 from intact.numerics.rounding import round_to_integer
 
 __all__ = [
-    "PowerOfTwo",
     "QuantParams",
     "dequantize",
     "fake_quantize",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 from typing import NamedTuple
 
 import numpy as np
@@ -15,15 +14,6 @@ _LARGEST_CODE = 2**52
 _SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
 """Smaller scales are denormal, and hardware that flushes denormals would divide by zero."""
 _LARGEST_SCALE = float(np.finfo(np.float32).max)
-
-
-class PowerOfTwo(enum.StrEnum):
-    """How a scale is moved to a power of two."""
-
-    NEAREST = "nearest"
-    """The nearest power in log2: the range may shrink or grow by up to a factor of sqrt(2)."""
-    CEIL = "ceil"
-    """The smallest power that is not below the scale: the range never shrinks."""
 
 
 class QuantParams(NamedTuple):
@@ -53,7 +43,7 @@ def params_from_range(
     quant_max: int,
     *,
     symmetric: bool,
-    power_of_two: PowerOfTwo | None = None,
+    power_of_two: bool = False,
     truncated_zero_point: bool = False,
 ) -> QuantParams:
     """Return the scale and zero point that map ``low..high`` onto the codes.
@@ -74,7 +64,8 @@ def params_from_range(
         quant_min: Smallest code.
         quant_max: Largest code.
         symmetric: Whether the zero point must be 0.
-        power_of_two: How to restrict the scale to powers of two; None for no restriction.
+        power_of_two: Take the smallest power of two that is not below the scale: the range never
+            shrinks. Which range is worth holding is for threshold methods to say (`Levels`).
         truncated_zero_point: Cut ``-low / scale`` off to an integer, computed in float32 from the
             scale as it is stored (Tengine); otherwise it is rounded.
 
@@ -88,7 +79,7 @@ def params_from_range(
         scale = _symmetric_scale(lower, upper, quant_min, quant_max)
     else:
         scale = (upper - lower) / (quant_max - quant_min)
-    scale = _storable_scale(scale, power_of_two)
+    scale = _storable_scale(scale, power_of_two=power_of_two)
     stored = scale.astype(np.float32)
     if symmetric:
         return QuantParams(stored, np.zeros(stored.shape, dtype=np.int64))
@@ -146,14 +137,13 @@ def _symmetric_scale(
 
 
 def _storable_scale(
-    scale: npt.NDArray[np.float64], power_of_two: PowerOfTwo | None
+    scale: npt.NDArray[np.float64], *, power_of_two: bool
 ) -> npt.NDArray[np.float64]:
     """Move scales into the normal float32 range and to a power of two; zero becomes 1."""
     limited = np.clip(np.where(scale == 0.0, 1.0, scale), _SMALLEST_SCALE, _LARGEST_SCALE)
-    if power_of_two is not None:
+    if power_of_two:
         # mantissa in [0.5, 1): exact comparisons, which log2 and rounding would not give.
         mantissa, exponent = np.frexp(limited)
-        split = 0.5 if power_of_two is PowerOfTwo.CEIL else np.sqrt(0.5)
-        exponent = exponent - (mantissa <= split)
+        exponent = exponent - (mantissa == 0.5)
         limited = np.ldexp(1.0, np.minimum(exponent, 127))
     return np.asarray(limited)

@@ -64,6 +64,8 @@ class Levels(msgspec.Struct, frozen=True):
     scheme: Scheme
     steps_per_octave: int | None = None
     """Of logarithmic levels; None where the levels are equally far apart."""
+    power_of_two: bool = False
+    """Whether the distance of two levels has to be a power of two."""
 
     def __post_init__(self) -> None:
         """Refuse codes that do not fit the scheme."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,10 +40,52 @@ def aciq_range(distribution: Distribution, levels: Levels) -> tuple[float, float
     One-sided codes take the positive values for one half of a two-sided distribution with twice
     the codes: this is also how the authors treat a tensor after a ReLU.
     """
+    fit = _fit(distribution, levels)
+    if fit is None:
+        return 0.0, 0.0
+    constant = laplace_constant if fit.is_laplace else gauss_constant
+    return levels.range_of_threshold(min(fit.spread * constant(fit.number), fit.largest))
+
+
+def aciq_loss(distribution: Distribution, levels: Levels, ends: tuple[float, float]) -> float:
+    """Return the expected squared error of a threshold, of the distribution that fits better."""
+    fit = _fit(distribution, levels)
+    return 0.0 if fit is None else fit.error(ends[1])
+
+
+class _Fit(NamedTuple):
+    """The distribution around 0 that fits magnitudes, and the codes that are to hold it.
+
+    Attributes:
+        is_laplace: It is a Laplace distribution, else a Gaussian.
+        spread: Its b, or sigma.
+        number: How many codes, of both signs.
+        largest: The largest magnitude.
+    """
+
+    is_laplace: bool
+    spread: float
+    number: int
+    largest: float
+
+    def error(self, threshold: float) -> float:
+        """Return the expected squared error, rounding and clipping together (equations 5-12)."""
+        ratio = threshold / self.spread
+        if self.is_laplace:
+            clipped = 2.0 * math.exp(-ratio)
+        else:
+            density = math.exp(-0.5 * ratio * ratio) / math.sqrt(2.0 * math.pi)
+            tail = 0.5 * math.erfc(ratio / math.sqrt(2.0))
+            clipped = 2.0 * ((1.0 + ratio * ratio) * tail - ratio * density)
+        return clipped + ratio * ratio / (3.0 * self.number * self.number)
+
+
+def _fit(distribution: Distribution, levels: Levels) -> _Fit | None:
+    """Fit a distribution to the magnitudes; None where there are none."""
     folded = distribution.absolute() if levels.scheme is Scheme.SYMMETRIC else distribution
     magnitudes = folded.positive()
     if not magnitudes.total:
-        return 0.0, 0.0
+        return None
     low, high, count = magnitudes.low, magnitudes.high, magnitudes.count
     deviation = float(np.dot(count, 0.5 * low + 0.5 * high) / magnitudes.total)
     square = float(np.dot(count, low * low + low * high + high * high) / (3 * magnitudes.total))
@@ -52,10 +95,7 @@ def aciq_range(distribution: Distribution, levels: Levels) -> tuple[float, float
     # Squares of magnitudes below 1e-154 vanish; their spread is then that of one point.
     sigma = max(sigma, deviation)
     is_laplace = math.log(2.0 * deviation) + 0.5 < 0.5 * math.log(2.0 * math.pi) + math.log(sigma)
-    threshold = (
-        deviation * laplace_constant(number) if is_laplace else sigma * gauss_constant(number)
-    )
-    return levels.range_of_threshold(min(threshold, float(high[-1])))
+    return _Fit(is_laplace, deviation if is_laplace else sigma, number, float(high[-1]))
 
 
 def aciq_maximum_range(distribution: Distribution, levels: Levels) -> tuple[float, float]:
@@ -67,16 +107,34 @@ def aciq_maximum_range(distribution: Distribution, levels: Levels) -> tuple[floa
     sample. The threshold is then a multiple of ``absmax`` that depends on N alone, and exceeds
     ``absmax`` for N below 8000 or so at 8 bits: nothing is clipped there, and codes are wasted.
     """
+    fit = _fit_maximum(distribution, levels)
+    if fit.spread == 0.0:
+        return levels.range_of_threshold(fit.largest)
+    factor = _GAUSSIAN.get(fit.number.bit_length() - 1) or gauss_constant(fit.number)
+    return levels.range_of_threshold(float(np.float32(min(factor * fit.spread, _LARGEST))))
+
+
+def aciq_maximum_loss(
+    distribution: Distribution, levels: Levels, ends: tuple[float, float]
+) -> float:
+    """Return the expected squared error of a threshold, of that Gaussian."""
+    fit = _fit_maximum(distribution, levels)
+    if fit.spread == 0.0:
+        return ends[1] if ends[1] >= fit.largest else math.inf
+    return fit.error(ends[1])
+
+
+def _fit_maximum(distribution: Distribution, levels: Levels) -> _Fit:
+    """Estimate a Gaussian from the largest magnitude; its spread is 0 where nothing tells it."""
     absmax = max(abs(distribution.minimum), abs(distribution.maximum))
     if levels.scheme is Scheme.ONE_SIDED:
         absmax = max(distribution.maximum, 0.0)
     elements = distribution.total / distribution.samples if distribution.samples else 0.0
+    number = 1 << math.ceil(math.log2(levels.number))
     if absmax == 0.0 or elements <= 1.0:
-        return levels.range_of_threshold(absmax)
+        return _Fit(False, 0.0, number, absmax)
     spread = 2.0 * absmax * _FROM_MAXIMUM / math.sqrt(2.0 * math.log(elements))
-    bits = math.ceil(math.log2(levels.number))
-    factor = _GAUSSIAN.get(bits) or gauss_constant(1 << bits)
-    return levels.range_of_threshold(float(np.float32(min(factor * spread, _LARGEST))))
+    return _Fit(False, spread, number, absmax)
 
 
 @lru_cache

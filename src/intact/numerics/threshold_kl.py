@@ -75,6 +75,33 @@ def kl_range(distribution: Distribution, levels: Levels, *, bins: float) -> tupl
     return levels.range_of_threshold(threshold)
 
 
+def kl_loss(
+    distribution: Distribution, levels: Levels, ends: tuple[float, float], *, bins: float
+) -> float:
+    """Return the divergence of a threshold; infinity where it keeps less than half of the values.
+
+    The bins span the threshold, doubled until it holds all: thresholds that are powers of two apart
+    are compared on the same bins.
+    """
+    folded = distribution.absolute() if levels.scheme is Scheme.SYMMETRIC else distribution
+    magnitudes, groups = folded.positive(), levels.quant_max + 1
+    mass, kept = _bins_around(magnitudes, ends[1], max(int(bins), _BINS_A_GROUP * groups))
+    if kept < groups or mass[:kept].sum() < mass.sum() / 2:
+        return np.inf
+    return float(divergences(mass, groups, np.array([kept]))[0])
+
+
+def _bins_around(
+    magnitudes: Bins, threshold: float, number: int
+) -> tuple[npt.NDArray[np.float64], int]:
+    """Return linear bins over all magnitudes, and how many of them a threshold keeps."""
+    octaves = 0
+    while threshold * 2.0**octaves < magnitudes.high[-1]:
+        octaves += 1
+    kept = -(-number // (1 << octaves))
+    return magnitudes.linear_bins(kept << octaves, threshold * 2.0**octaves), kept
+
+
 def _least_divergence(magnitudes: Bins, groups: int, number: int) -> float:
     maximum = float(magnitudes.high[-1])
     mass = magnitudes.linear_bins(number, maximum)
@@ -191,6 +218,24 @@ def kl_stepwise_range(
     return levels.range_of_threshold((kept + 0.5) * (absmax / number))
 
 
+def kl_stepwise_loss(
+    distribution: Distribution, levels: Levels, ends: tuple[float, float], *, bins: float
+) -> float:
+    """Return the divergence of a threshold, on bins as in `kl_loss`."""
+    folded = distribution.absolute() if levels.scheme is Scheme.SYMMETRIC else distribution
+    magnitudes, groups = folded.positive(), levels.quant_max + 1
+    if groups > _MOST_GROUPS:
+        return ends[1] if ends[1] >= magnitudes.high[-1] else np.inf
+    mass, kept = _bins_around(magnitudes, ends[1], max(int(bins), _BINS_A_GROUP * groups))
+    mass[0] = 0.0
+    total = mass.sum()
+    if kept < groups or total == 0.0:
+        return ends[1] if ends[1] >= magnitudes.high[-1] else np.inf
+    shares = mass / total
+    beyond = float(shares[kept:].sum())
+    return float(stepwise_divergence(shares, groups, kept, beyond, np.empty(shares.size)))
+
+
 def least_divergent(shares: npt.NDArray[np.float64], groups: int) -> int:
     """Return how many bins, at least ``groups`` and not all, are best kept.
 
@@ -241,6 +286,26 @@ def _stepwise_divergence(
             else:
                 result += reference * np.log(reference / quantized[bin_])
     return result
+
+
+@_KERNELS.entry("float64(float64[:], int64, int64, float64, float64[:])")
+def stepwise_divergence(
+    shares: npt.NDArray[np.float64],
+    groups: int,
+    kept: int,
+    beyond: float,
+    quantized: npt.NDArray[np.float64],
+) -> float:
+    """Return ``sum(P log(P / Q))`` over the kept bins.
+
+    Args:
+        shares: float64 ``[bins]``, of sum 1.
+        groups: Number of magnitude codes.
+        kept: How many bins are kept, at least ``groups``.
+        beyond: What lies beyond them; it is added to the last one of P.
+        quantized: Q as float64 ``[bins]``, scratch.
+    """
+    return float(_stepwise_divergence(shares, groups, kept, beyond, quantized))
 
 
 @_KERNELS.entry("int64(float64[:], float64[:], int64, float64[:])")

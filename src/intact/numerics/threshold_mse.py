@@ -56,6 +56,20 @@ def mse_range(distribution: Distribution, levels: Levels) -> tuple[float, float]
     return levels.range_of_threshold(float(threshold))
 
 
+def mse_loss(distribution: Distribution, levels: Levels, ends: tuple[float, float]) -> float:
+    """Return the summed squared error of a range that ends at codes, of equally spaced levels."""
+    low, high = ends
+    first, last = float(levels.quant_min), float(levels.quant_max)
+    step = high / levels.steps
+    if levels.scheme is Scheme.ASYMMETRIC:
+        step = (high - low) / levels.steps
+        first, last = float(np.rint(low / step)), float(np.rint(high / step))
+    count = distribution.count.astype(np.float64)
+    moments = np.empty((3, count.size + 1))
+    bins = distribution.low, distribution.high
+    return float(summed_error(*bins, count, moments, step, first, last))
+
+
 def _logarithmic_threshold(distribution: Distribution, levels: Levels) -> float:
     """Return the largest of the logarithmic levels that lose least, the bins taken as points."""
     from intact.numerics.logarithmic import threshold_of_least_error
@@ -249,6 +263,34 @@ def search_threshold(
                 best, best_error = threshold, error
         spacing /= _REFINE
     return best
+
+
+@_KERNELS.entry(
+    "float64(float64[:], float64[:], float64[:], float64[:,:], float64, float64, float64)"
+)
+def summed_error(
+    low: Floats,
+    high: Floats,
+    count: Floats,
+    moments: Floats,
+    step: float,
+    first: float,
+    last: float,
+) -> float:
+    """Return the squared error of the codes ``first..last``, counted from the zero point.
+
+    Args:
+        low: Lower ends of the bins, float64 ``[n]``, ascending.
+        high: Upper ends.
+        count: Values in each bin; overwritten.
+        moments: float64 ``[3, n + 1]``, scratch.
+        step: Distance of two codes.
+        first: Smallest code minus zero point.
+        last: Largest code minus zero point.
+    """
+    _write_moments(low, high, count, moments)
+    _divide_by_width(low, high, count)
+    return float(_expected_error(low, high, count, moments, step, first, last, np.inf))
 
 
 @_KERNELS.inner

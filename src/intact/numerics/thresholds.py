@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
 
@@ -47,6 +48,10 @@ class ThresholdMethod(msgspec.Struct, frozen=True):
     """Whether its threshold is 2^(bits - sign_bit) steps, one more than the codes reach to."""
     equal_steps: bool = False
     """Whether its formula holds for equally spaced levels only, not for logarithmic ones."""
+    minimizes: bool = False
+    """Whether its module defines what it minimizes, ``NAME_loss(distribution, levels, (low, high),
+    **options)``, by which it chooses between scales that are powers of two. A method without one
+    says which range is to be held."""
 
     def fits(self, levels: Levels) -> bool:
         """Tell whether it is defined for these levels."""
@@ -61,6 +66,14 @@ class ThresholdMethod(msgspec.Struct, frozen=True):
             importlib.import_module(self.home), f"{self.name}_range"
         )
         return found
+
+    @property
+    def loss(self) -> Callable[..., float] | None:
+        """``loss(distribution, levels, (low, high), **options)``; None if it minimizes nothing."""
+        found: Callable[..., float] | None = getattr(
+            importlib.import_module(self.home), f"{self.name}_loss", None
+        )
+        return found if self.minimizes else None
 
 
 METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
@@ -97,6 +110,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 summary="least divergence of the quantized from the original distribution",
                 options=MappingProxyType({"bins": 8192.0}),
                 equal_steps=True,
+                minimizes=True,
             ),
             ThresholdMethod(
                 name="mse",
@@ -104,6 +118,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 home="intact.numerics.threshold_mse",
                 source="closed form over the histogram, see threshold_mse",
                 summary="least mean squared error of rounding and clipping together",
+                minimizes=True,
             ),
             ThresholdMethod(
                 name="aciq",
@@ -112,6 +127,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 source="Banner et al., ACIQ, 2018",
                 summary="optimal clip of the better fitting Laplace or Gaussian",
                 equal_steps=True,
+                minimizes=True,
             ),
             ThresholdMethod(
                 name="kl_stepwise",
@@ -121,6 +137,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 summary="kl as ncnn and Tengine search it: 2048 bins, each of them tried",
                 options=MappingProxyType({"bins": 2048.0}),
                 equal_steps=True,
+                minimizes=True,
             ),
             ThresholdMethod(
                 name="aciq_maximum",
@@ -130,6 +147,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 summary="aciq as ncnn and Tengine compute it, from the largest magnitude alone",
                 may_exceed=True,
                 equal_steps=True,
+                minimizes=True,
             ),
             ThresholdMethod(
                 name="max_range",
@@ -165,7 +183,7 @@ def estimate_range(
     """Return the range that a method chooses, ``low <= 0 <= high``.
 
     A distribution with nothing to hold (only zeros; only negative values with one-sided codes)
-    gives ``(0, 0)``.
+    gives ``(0, 0)``. Where scales are powers of two, the range is one of theirs (`on_powers`).
 
     Args:
         distribution: What was observed.
@@ -208,7 +226,14 @@ def estimate_range(
                 remedy=_options_of_others(name, chosen),
             )
     distribution.refuse_empty()
-    return chosen.function(distribution, levels, **{**chosen.options, **options})
+    options = {**chosen.options, **options}
+    low, high = chosen.function(distribution, levels, **options)
+    if not levels.power_of_two:
+        return low, high
+    from intact.numerics.threshold_powers import on_powers
+
+    loss = chosen.loss and partial(chosen.loss, distribution, levels, **options)
+    return on_powers(distribution, levels, low, high, loss)
 
 
 def _options_of_others(name: str, chosen: ThresholdMethod) -> str:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import CalibrationError, ConfigError, nearest
+from intact.numerics.affine_params import params_from_range, range_from_params
 from intact.numerics.levels import Levels, Scheme
 from intact.numerics.native import Kernels
 from intact.numerics.threshold_maximum import nearest_power_of_two, reach
@@ -15,11 +16,14 @@ _KERNELS = Kernels(__name__)
 
 _LANES = 64
 """Partial sums, a fixed number so that the result does not depend on the vector width."""
-_COARSE = 33
-"""Coarse candidates, an eighth of an octave apart: 4 octaves below the maximum."""
+_OCTAVES = 4
+"""How far below the maximum steps are tried."""
 _PER_OCTAVE = 8
+"""Coarse candidates in an octave."""
 _REFINE = 4
 """A refinement puts 2 * 4 candidates between the neighbours of the best."""
+_ROUNDS = 2
+"""Refinements."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -32,6 +36,8 @@ def weight_range(
     ``minmax`` holds every value. ``mse`` shrinks that range, both ends together, by the factor of
     least squared error on the values themselves (between 1 and 1/16). ``max_range`` and
     ``power2_range`` are those of activations (see ``threshold_maximum``), each channel alone.
+    Where scales are powers of two, a range is one of theirs: the smallest that holds it, or for
+    ``mse`` that of least error.
 
     Args:
         values: float32 of any shape.
@@ -67,6 +73,12 @@ def weight_range(
         low = -high
     elif levels.scheme is Scheme.ONE_SIDED:
         low = np.zeros_like(low)
+    if METHODS[method].beyond_codes:
+        thresholds = high if method == "max_range" else _powers_of_two(high)
+        high = thresholds * reach(levels)
+        low = low if levels.scheme is Scheme.ONE_SIDED else -high
+    if levels.power_of_two:
+        low, high = _on_powers(low, high, levels)
     if method == "mse" and rows.size and levels.steps_per_octave is not None:
         from intact.numerics.logarithmic import threshold_of_least_error
 
@@ -76,16 +88,27 @@ def weight_range(
     elif method == "mse" and rows.size:
         factor = _best_factors(rows, levels, low, high)
         low, high = low * factor, high * factor
-    if METHODS[method].beyond_codes:
-        thresholds = high if method == "max_range" else _powers_of_two(high)
-        high = thresholds * reach(levels)
-        low = low if levels.scheme is Scheme.ONE_SIDED else -high
     low, high = low + 0.0, high + 0.0  # no negative zero
     return (low, high) if axis is not None else (low.reshape(()), high.reshape(()))
 
 
 def _powers_of_two(thresholds: Floats) -> Floats:
     return np.array([nearest_power_of_two(each) for each in thresholds.tolist()], np.float64)
+
+
+def _on_powers(low: Floats, high: Floats, levels: Levels) -> tuple[Floats, Floats]:
+    """Return the ranges of the smallest powers of two whose codes hold these; 0..0 stays."""
+    codes, symmetric = (levels.quant_min, levels.quant_max), levels.scheme is not Scheme.ASYMMETRIC
+    params = params_from_range(low, high, *codes, symmetric=symmetric, power_of_two=True)
+    lower, upper = range_from_params(params, *codes)
+    if levels.scheme is Scheme.SYMMETRIC:
+        upper = params.scale.astype(np.float64) * levels.steps
+        lower = -upper
+    is_wide, largest = low < high, float(np.finfo(np.float32).max)
+    return (
+        np.where(is_wide, np.maximum(lower, -largest), low),
+        np.where(is_wide, np.minimum(upper, largest), high),
+    )
 
 
 def _channel_rows(values: npt.NDArray[np.float32], axis: int | None) -> npt.NDArray[np.float32]:
@@ -116,7 +139,8 @@ def _best_factors(
         zero_point = np.clip(np.rint(levels.quant_min - ratio), levels.quant_min, levels.quant_max)
         first, last = levels.quant_min - zero_point, levels.quant_max - zero_point
     factors = np.ones(step.shape)
-    best_factors(rows, step, first, last, factors, np.empty(_LANES, np.float32))
+    spacing = (1, 0) if levels.power_of_two else (_PER_OCTAVE, _ROUNDS)
+    best_factors(rows, step, first, last, factors, np.empty(_LANES, np.float32), *spacing)
     return factors
 
 
@@ -156,7 +180,9 @@ def _squared_error(
     return error * step * step
 
 
-@_KERNELS.entry("void(float32[:,:], float64[:], float64[:], float64[:], float64[:], float32[:])")
+@_KERNELS.entry(
+    "void(float32[:,:], float64[:], float64[:], float64[:], float64[:], float32[:], int64, int64)"
+)
 def best_factors(
     rows: npt.NDArray[np.float32],
     steps: npt.NDArray[np.float64],
@@ -164,6 +190,8 @@ def best_factors(
     last: npt.NDArray[np.float64],
     factors: npt.NDArray[np.float64],
     lanes: npt.NDArray[np.float32],
+    per_octave: int,
+    rounds: int,
 ) -> None:
     """Write the factor in 1/16..1 on each channel's step that gives the least squared error.
 
@@ -174,19 +202,21 @@ def best_factors(
         last: Largest code minus zero point, ``[channels]``.
         factors: float64 ``[channels]``, written.
         lanes: float32 ``[64]``, scratch.
+        per_octave: Coarse candidates in an octave.
+        rounds: Refinements around the best of them.
     """
     for channel in range(rows.shape[0]):
         factors[channel] = 1.0
         if steps[channel] < 1e-37:  # its inverse would leave float32
             continue
         values, step = rows[channel], steps[channel]
-        best, best_error, spacing = 1.0, np.inf, 1.0 / _PER_OCTAVE
-        for candidate in range(_COARSE):
+        best, best_error, spacing = 1.0, np.inf, 1.0 / per_octave
+        for candidate in range(_OCTAVES * per_octave + 1):
             factor = 2.0 ** (-candidate * spacing)
             error = _squared_error(values, lanes, step * factor, first[channel], last[channel])
             if error < best_error:
                 best, best_error = factor, error
-        for _ in range(2):
+        for _ in range(rounds):
             centre = best
             spacing /= _REFINE
             for offset in range(-_REFINE, _REFINE + 1):

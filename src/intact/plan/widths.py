@@ -16,7 +16,7 @@ from intact.plan.quantized_graph import (
     quantizes,
 )
 from intact.plan.stored_weights import is_stored
-from intact.targets import DType, OpRule, Target
+from intact.targets import DType, OpRule, Target, TensorScheme
 
 Missing: TypeAlias = tuple[str, DType, DType | None]
 """Width and kind of codes as text, the data type that has no operator, and the wider one in which
@@ -55,19 +55,35 @@ def missing_operator(
     The smallest type that holds the codes decides: for a kernel, 5 to 8 bits are int8 and 4 bits
     are int4, which may be held in an int8 as in [tvm].
     """
-    node = plan.graph.node(end.node)
-    rule = plan.target.rule_for(node) if quantizes(config) else None
-    if rule is None or config.bits > DType.INT16.bits:
+    rule = plan.target.rule_for(plan.graph.node(end.node))
+    scheme = scheme_at(plan, end, config)
+    if rule is None or scheme is None or config.bits > DType.INT16.bits:
         return None
-    is_input = end.direction is Direction.INPUT
-    is_weight = (is_input and input_role(node, end.slot) is Role.WEIGHT) or is_stored(config)
-    scheme = plan.target.weight_scheme(rule) if is_weight else plan.target.activation_scheme(rule)
     needed = DType.holding(config.bits, signed=config.quant_min < 0)
     declared = {scheme.dtype, *_declared(rule)}
     if config.bits == scheme.bits or needed in declared:
         return None
     holder = scheme.dtype if needed.bits < scheme.dtype.bits <= DType.INT16.bits else None
-    return f"{config.bits}-bit {'weights' if is_weight else 'activations'}", needed, holder
+    kind = "weights" if _is_weight(plan, end, config) else "activations"
+    return f"{config.bits}-bit {kind}", needed, holder
+
+
+def scheme_at(
+    plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig
+) -> TensorScheme | None:
+    """Return the target's own scheme for what is quantized at an end; None where nothing is."""
+    rule = plan.target.rule_for(plan.graph.node(end.node)) if quantizes(config) else None
+    if rule is None:
+        return None
+    if _is_weight(plan, end, config):
+        return plan.target.weight_scheme(rule)
+    return plan.target.activation_scheme(rule)
+
+
+def _is_weight(plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig) -> bool:
+    is_input = end.direction is Direction.INPUT
+    role = input_role(plan.graph.node(end.node), end.slot) if is_input else None
+    return role is Role.WEIGHT or is_stored(config)
 
 
 def operator_notes(

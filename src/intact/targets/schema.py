@@ -103,6 +103,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         extends: Name of a shipped target, or a file in the same folder, that this file was merged
             over.
         formats: Export formats, best first.
+        integer_format: Which of them is written where the user names none and it can hold the
+            plan, a format of integers alone; "" for the first in any case.
         kernels: Name of the runtime's kernels with this arithmetic, as for ``intact verify
             --kernels``; "" if the runtime has only one kind.
         expand: Operators that the hardware has only as several simpler ones, as ``--expand`` does.
@@ -126,6 +128,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sources: tuple[str, ...] = ()
     extends: str = ""
     formats: tuple[str, ...] = ()
+    integer_format: str = ""
     kernels: str = ""
     expand: tuple[str, ...] = ()
     runtime_version: str = ""

@@ -27,6 +27,7 @@ from intact.errors import CalibrationError
 from intact.graph import normalize
 from intact.numerics.distribution import Distribution
 from intact.numerics.histogram import accumulate, new_workspace
+from intact.numerics.levels import Levels, Scheme
 from intact.numerics.metrics import sqnr_db
 from intact.numerics.thresholds import METHODS
 from intact.plan import NoteKind, QuantizedGraph
@@ -37,6 +38,8 @@ from tests.plans import HEADER, Arrays, calibrate, own_target, planned
 LENGTH, WIDTH, HEADS = 12, 16, 2
 
 # Everything that an attention mask is made of, in integers.
+SIGNED = Levels(-127, 127, Scheme.SYMMETRIC)
+
 ALL_INTEGER = """
 [[op]]
 ops = ["MatMul", "Add", "Sub", "Mul", "Where", "Neg"]
@@ -144,7 +147,7 @@ def test_they_would_destroy_it_otherwise(
     model, feeds = attention_block(mask, constant), samples(mask, constant)
     structure = planned(model, own_target(tmp_path, ALL_INTEGER, header=HEADER))
     good = quality(calibrate(structure, feeds), feeds)
-    monkeypatch.setattr(masked, "softmax_factors", lambda _: {})
+    monkeypatch.setattr(masked, "mask_factors", lambda _: {})
     if constant == -np.inf:
         with pytest.raises(CalibrationError, match=r"tensor '.+': no finite value"):
             calibrate(structure, feeds)
@@ -190,6 +193,45 @@ def test_what_leads_to_a_softmax_is_known_with_its_factor() -> None:
     }
 
 
+def masked_by(node: str, number: float) -> onnx.ModelProto:
+    """A convolution, partly masked or joined with a constant, and what makes nothing of that."""
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("x", [1, 3, 8, 8]), b.weight(4, 3, 1, 1))
+    kept = b.constant(np.random.default_rng(0).random((1, 1, 8, 8)) > 0.3)
+    if node in ("Max", "Min"):
+        read = b.node(node, x, b.constant(np.float32(number)))
+    elif node == "Concat":
+        joined = b.node("Concat", x, b.constant(np.full((1, 4, 2, 8), number, "f4")), axis=2)
+        read = b.node("MaxPool", joined, kernel_shape=[3, 3])
+    elif node == "Pad":
+        padded = b.node("Pad", x, b.ints(0, 0, 1, 1, 0, 0, 1, 1), b.constant(np.float32(number)))
+        read = b.node("MaxPool", padded, kernel_shape=[3, 3])
+    else:
+        masked = b.node("Where", kept, x, b.constant(np.float32(number)))
+        if node.startswith("Reduce"):
+            read = b.node(node, masked, keepdims=1, axes=[3])
+        else:
+            read = b.node(node, masked)
+    b.node("Conv", read, b.weight(4, 4, 1, 1), out="y")
+    b.output("y")
+    return b.build()
+
+
+@pytest.mark.parametrize("number", [1e4, np.inf])
+@pytest.mark.parametrize(
+    "node", ["Relu", "ReduceMax", "ReduceMin", "Max", "Min", "Concat", "Pad", "Sigmoid", "Exp"]
+)
+@pytest.mark.parametrize("target", ["onnxruntime", "integer-pow2"])
+def test_no_mask_widens_a_range_whose_reader_makes_nothing_of_it(
+    target: str, node: str, number: float
+) -> None:
+    far = number if node in ("ReduceMin", "Min") else -number
+    feeds = {"x": np.random.default_rng(5).normal(size=(8, 3, 8, 8)).astype(np.float32)}
+    plan = calibrate(planned(masked_by(node, far), target), feeds)
+    scales = [float(np.max(each.scale)) for each in plan.configs.values() if each.scale is not None]
+    assert max(scales) < 20
+
+
 def test_scores_differ_from_other_softmaxes() -> None:
     found = attention_values(normalize(attention_block("product")))
     assert {"sum", "probabilities", "mask"} <= found
@@ -225,11 +267,11 @@ def test_the_rest_is_kept_and_a_masked_position_stays_below(
     assert kept.total == len(rest)
     assert kept.minimum == pytest.approx(min(rest), rel=2**-7, abs=1e-38)
     assert kept.maximum == pytest.approx(max(rest), rel=2**-7, abs=1e-38)
-    low, high = trimmed.widened(kept.minimum, kept.maximum)
+    low, high = trimmed.widened(kept.minimum, kept.maximum, SIGNED)
     end = low if factor > 0 else high
     middle = np.sort(rest)[[(len(rest) - 1) // 2, len(rest) // 2]]
     below = (middle - end) * factor
-    assert below.max() >= NEGLIGIBLE - 2**-6 * abs(middle * factor).max()
+    assert below.max() >= NEGLIGIBLE - 2**-6 * abs(middle * factor).max() - 1e-9
 
 
 @pytest.mark.parametrize("values", [(-3.0, 4.0), (-9000.0, -4000.0, 5.0), (-1.0, 1e9)])
@@ -241,13 +283,13 @@ def test_what_stands_alone_gets_room_where_it_costs_nothing() -> None:
     constants = MaskConstants({"mask": 1.0, "positive": -0.5})
     found = constants.of_values("mask", np.array([0, -1e9], np.float32), 7)
     assert found.is_alone
-    assert found.widened(0.0, 0.0) == (0.0, 0.0)
-    assert constants.shared(7, 0.0, 0.0) == (-ALONE, 0.0)
-    assert constants.shared(7, -3.0, 20.0) == (-20.0 - NEGLIGIBLE, 20.0)
-    assert constants.shared(8, -3.0, 20.0) == (-3.0, 20.0)
+    assert found.widened(0.0, 0.0, SIGNED) == (0.0, 0.0)
+    assert constants.shared(7, 0.0, 0.0, SIGNED) == (-ALONE, 0.0)
+    assert constants.shared(7, -3.0, 20.0, SIGNED) == (-20.0 - NEGLIGIBLE, 20.0)
+    assert constants.shared(8, -3.0, 20.0, SIGNED) == (-3.0, 20.0)
     assert constants.of_values("positive", np.array([np.inf], np.float32), 9).is_alone
-    assert constants.shared(9, 0.0, 0.0) == (0.0, 2 * ALONE)
-    assert constants.shared(9, -3.0, 20.0) == (-3.0, 3.0 + 2 * NEGLIGIBLE)
+    assert constants.shared(9, 0.0, 0.0, SIGNED) == (0.0, 2 * ALONE)
+    assert constants.shared(9, -3.0, 20.0, SIGNED) == (-3.0, 3.0 + 2 * NEGLIGIBLE)
 
 
 def test_infinity_that_was_observed_counts_as_a_mask_constant() -> None:

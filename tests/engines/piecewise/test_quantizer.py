@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from intact.config import PerTensor, QuantState, Rounding, TensorQuantConfig, make_policy
-from intact.engines.limits import WrappingSums
 from intact.engines.piecewise.streams import config_key, overflowing, quantizer_of
 from intact.errors import DataError
 from intact.numerics.simulated_quantize import SimulatedQuantize
+from intact.plan.overflows import WrappingSums
 
 VALUES = np.array([-9.0, -1.5, -0.5, -0.0, 0.0, 0.1, 0.5, 1.5, 2.5, 300.0, np.inf], np.float32)
 

@@ -33,9 +33,11 @@ from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
 from intact.plan.given_scales import GIVEN
 from intact.plan.plan_file import plan_to_json
+from tests.improve.learn.nets import every_layer, normed
 from tests.improve.refine.test_rounding import net, smooth
-from tests.models import ModelBuilder
-from tests.plans import calibrate, planned
+from tests.models import MODELS, ModelBuilder, random_inputs
+from tests.nets.nets import random_net
+from tests.plans import calibrate, calibrated, planned
 
 Arrays = dict[str, npt.NDArray[Any]]
 QUICK = Reconstruction(steps=60, batch=16, threads=1)
@@ -293,6 +295,27 @@ def test_sequences_through_a_recurrent_layer() -> None:
     plan = plan_of(b.build())
     _, gains = learned(plan)
     assert gains
+
+
+def any_net(name: str) -> onnx.ModelProto:
+    if name.isdigit():
+        return random_net(int(name)).model()
+    if name in MODELS:
+        return MODELS[name].build(max(17, MODELS[name].since))
+    return {"every_layer": every_layer, "normed": normed}[name]()
+
+
+@pytest.mark.parametrize("name", [*MODELS, "every_layer", "normed", "0", "9", "11"])
+@pytest.mark.parametrize("target", ["onnxruntime", "openvino"])
+def test_every_net_goes_through(name: str, target: str) -> None:
+    """With biases as integers and as floats, and constants that some of the blocks read."""
+    model = any_net(name)
+    plan = calibrated(model, target)
+    feeds = random_inputs(model, batch=6, seed=3)
+    few = Reconstruction(steps=2, batch=3, threads=1)
+    for learn in (adaround, reconstruct):
+        found = learn(plan, open_samples(feeds, plan.graph), options=few)
+        assert found.configs.keys() == plan.configs.keys()
 
 
 def test_dear_blocks_get_smaller_batches_and_then_fewer_steps() -> None:

@@ -3,11 +3,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
 from intact.errors import ExportError
+from intact.formats.base.format import Deployed, Io
+from intact.formats.registry import FORMATS
+from intact.numerics.metrics import sqnr_db
 from intact.program import Encoding, Program, Step, Tensor, operations
+from intact.program.lower import lower
 from intact.program.operations import (
     Binary,
     Dequantize,
@@ -21,6 +27,8 @@ from intact.program.operations import (
 from intact.program.passes.integer_io import integer_io
 from intact.targets import Arithmetic
 from intact.targets.arithmetic import Requantize
+from tests.models import ModelBuilder, run_model
+from tests.plans import calibrated
 from tests.program.one_step import int8
 
 ARITHMETIC = Arithmetic(requantize=Requantize.FLOAT32)
@@ -156,3 +164,33 @@ def test_all_float_ends_are_listed() -> None:
     program = Program({"x": X}, {"y": Y, "m": MOVED.outputs[0]}, (*PLAIN.steps, MOVED))
     with pytest.raises(ExportError, match=r"input 'x' is read .*; output 'm' is made"):
         integer_io(program)
+
+
+def turned_at_the_end(order: list[int]) -> onnx.ModelProto:
+    """A convolution, and a Transpose that makes the output."""
+    b = ModelBuilder()
+    x = b.input("x", ["N", 3, 6, 5])
+    y = b.node("Conv", x, b.weight(4, 3, 1, 1))
+    b.output(b.node("Transpose", b.node("Relu", y), perm=order, out="turned"))
+    return b.build()
+
+
+@pytest.mark.parametrize("order", [[0, 3, 1, 2], [0, 1, 3, 2], [0, 2, 3, 1], [0, 3, 2, 1]])
+@pytest.mark.parametrize(
+    ("target", "name"), [("tflite-micro", "c"), ("tflite", "tflite"), ("x86", "onnx_integer")]
+)
+def test_an_output_behind_a_transpose_has_the_axes_of_the_model(
+    target: str, name: str, order: list[int]
+) -> None:
+    model = turned_at_the_end(order)
+    x = {"x": np.random.default_rng(0).normal(size=(4, 3, 6, 5)).astype(np.float32)}
+    (expected,) = run_model(model, x).values()
+    plan = calibrated(model, target)
+    (found,) = integer_io(lower(plan)).outputs.values()
+    assert found.value == "turned"
+    run = FORMATS[name].run
+    assert run is not None
+    exported = FORMATS[name].write(plan, Io.INT8)
+    (array,) = run(Deployed(plan, exported, threads=1), x).values()
+    assert array.shape == expected.shape
+    assert sqnr_db(expected, array) > 30

@@ -13,12 +13,12 @@ import pytest
 
 from intact.data.metric import Metric
 from intact.engines.integer import IntegerEngine
-from intact.engines.limits import Overflows
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, PlanError, UsageError
 from intact.numerics.error_sums import ErrorSums
 from intact.numerics.metrics import top_k
 from intact.plan import QuantizedGraph
+from intact.plan.overflows import Overflows
 from intact.program.lower import lower
 from intact.search.measuring import evaluator as evaluating
 from intact.search.measuring.evaluator import Evaluator, Scoring

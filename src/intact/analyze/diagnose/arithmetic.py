@@ -19,10 +19,10 @@ from intact.calibrate.choice import Errors, FloatRuns, Run
 from intact.config import TensorQuantConfig
 from intact.engines.cpu import on_this_processor
 from intact.engines.exact_sums import EXACT, HEARD_DB, saturates_pairs
-from intact.engines.limits import pairs_may_saturate, wrapping_sums
 from intact.errors import IntactError
 from intact.graph import data_slots, weight_slot
 from intact.plan import QuantizedGraph
+from intact.plan.overflows import pairs_may_saturate, wrapping_sums
 from intact.plan.points import has_logarithmic_levels
 from intact.program import Program, Step
 from intact.targets.advice import saturating_variant

@@ -1,9 +1,10 @@
-"""Constants of attention masks, such as -1e9: they switch positions off and set no range.
+"""Constants of masks, such as -1e9: they switch positions off and set no range.
 
 What is added to scores in front of a Softmax may hold -10000, -65504, -1e9, -3.4e38 or -inf where
-attention is forbidden. A range that held them would leave no code for the scores. Statistics keep
-them as they are; when ranges are chosen they are left out, and the range is made just wide enough
-that what is cut off there is still nothing after the Softmax.
+attention is forbidden; so may what a maximum is taken of, or a Relu. A range that held them would
+leave no code for the other values. Statistics keep them as they are; when ranges are chosen they
+are left out, and the range is made just wide enough that what is cut off there is still nothing
+after the Softmax.
 """
 
 from __future__ import annotations
@@ -27,10 +28,25 @@ from intact.graph import (
     op_spec,
 )
 from intact.numerics.distribution import Distribution
+from intact.numerics.levels import Levels
 
 _SUMS = frozenset({"Add", "Sum", "Min", "Max", "Identity", "Cast", "CastLike", "Clip", "Dropout"})
 
 """Operators that hand a masked value on as it is."""
+
+_SOFTMAX = {"Softmax": 1.0}
+
+_ENDS = {
+    **_SOFTMAX,
+    **dict.fromkeys(("Exp", "Sigmoid", "Softplus"), 1.0),
+    **dict.fromkeys(("ArgMax", "GlobalMaxPool", "MaxPool", "ReduceMax", "Relu"), math.inf),
+    **dict.fromkeys(("ArgMin", "ReduceMin"), -math.inf),
+}
+"""Operators for which a value far below others (a negative factor: above) is as good as any there,
+and how far below it has to stay: ``NEGLIGIBLE`` over the factor."""
+
+_CONSTANT_ENDS = {"Max": math.inf, "Min": -math.inf}
+"""The same of their constant operands."""
 
 
 def softmax_factors(graph: Graph) -> dict[str, float]:
@@ -41,11 +57,28 @@ def softmax_factors(graph: Graph) -> dict[str, float]:
     for scores that are scaled by that afterwards, -1 for what is subtracted. Where several ways
     lead there, the factor of the least magnitude counts.
     """
+    return _factors(graph, _SOFTMAX, {})
+
+
+def mask_factors(graph: Graph) -> dict[str, float]:
+    """Return what `softmax_factors` does, for all that makes nothing of masked values.
+
+    A maximum needs no room below its other values: its factor is infinite.
+    """
+    return _factors(graph, _ENDS, _CONSTANT_ENDS)
+
+
+def _factors(
+    graph: Graph, ends: Mapping[str, float], of_constants: Mapping[str, float]
+) -> dict[str, float]:
     factors: dict[str, float] = {}
     for node in reversed(graph.nodes):
-        if node.op_type == "Softmax" and node.domain == "":
-            _note(factors, node.inputs[0], 1.0)
+        if node.op_type in ends and node.domain == "":
+            _note(factors, node.inputs[0], ends[node.op_type])
             continue
+        if node.op_type in of_constants and node.domain == "":
+            for value in filter(is_constant, node.inputs):
+                _note(factors, value, of_constants[node.op_type])
         found = [factors[str(v.name)] for v in node.outputs if str(v.name) in factors]
         if found:
             factor = min(found, key=abs)
@@ -73,7 +106,7 @@ def attention_values(graph: Graph) -> frozenset[str]:
 
 def _note(factors: dict[str, float], value: ir.Value | None, factor: float) -> None:
     name = "" if value is None else str(value.name)
-    if name and abs(factor) < abs(factors.get(name, math.inf)):
+    if name and (name not in factors or abs(factor) < abs(factors[name])):
         factors[name] = factor
 
 
@@ -162,16 +195,17 @@ class Trimmed(msgspec.Struct, frozen=True):
     high: float = 0.0
     is_alone: bool = False
 
-    def widened(self, low: float, high: float) -> tuple[float, float]:
+    def widened(self, low: float, high: float, levels: Levels) -> tuple[float, float]:
         """Return a range that reaches as far as it has to."""
-        return min(low, self.low), max(high, self.high)
+        part = _needed(levels)
+        return min(low, part * self.low), max(high, part * self.high)
 
 
 class MaskConstants(msgspec.Struct):
     """What is known of mask constants while the ranges of a plan are chosen.
 
     Attributes:
-        factors: From :func:`intact.calibrate.scales.masked.softmax_factors`.
+        factors: From `mask_factors`.
         found: The tensors that had some, with the largest.
         alone: How tensors with nothing else come out at the Softmax, by the key of their scale.
     """
@@ -183,7 +217,7 @@ class MaskConstants(msgspec.Struct):
     @classmethod
     def of(cls, graph: Graph) -> MaskConstants:
         """Find the masked tensors of a graph."""
-        return cls(softmax_factors(graph))
+        return cls(mask_factors(graph))
 
     def of_values(self, name: str, values: npt.NDArray[np.float32], key: int) -> Trimmed:
         """Return a constant tensor of the model without its mask constants.
@@ -216,18 +250,20 @@ class MaskConstants(msgspec.Struct):
             self.alone[key] = factor
         return trimmed
 
-    def shared(self, key: int, low: float, high: float) -> tuple[float, float]:
+    def shared(self, key: int, low: float, high: float, levels: Levels) -> tuple[float, float]:
         """Return the range of a scale with room for the tensors that hold nothing else.
 
         Args:
             key: Of the scale.
             low: Lower end of the range of all tensors that share it.
             high: Upper end.
+            levels: Of the scale.
         """
         if key not in self.alone:
             return low, high
         factor = self.alone[key]
-        margin = NEGLIGIBLE / abs(factor) if low < high else ALONE * max(1.0, 1.0 / abs(factor))
+        room = _needed(levels) * NEGLIGIBLE / abs(factor)
+        margin = room if low < high else ALONE * max(1.0, 1.0 / abs(factor))
         return (min(low, -high - margin), high) if factor > 0 else (low, max(high, margin - low))
 
     def note(self) -> str:
@@ -236,15 +272,24 @@ class MaskConstants(msgspec.Struct):
             return ""
         name, value = next(iter(self.found.items()))
         return (
-            f"{len(self.found)} tensor(s) in front of a Softmax hold mask constants, which set no "
-            f"range (first: {name}, {value:g})"
+            f"{len(self.found)} tensor(s) in front of a Softmax, a maximum or the like hold mask "
+            f"constants, which set no range (first: {name}, {value:g})"
         )
+
+
+def _needed(levels: Levels) -> float:
+    """Return which part of the room for masked values is needed.
+
+    The smallest power of two that holds a range may be twice as wide, which would cost the scores a
+    bit; with this part it is the nearest one, and at least 11 of the 16 below stay.
+    """
+    return math.sqrt(0.5) if levels.power_of_two else 1.0
 
 
 def trim(distribution: Distribution, factor: float, *, infinite: bool = False) -> Trimmed | None:
     """Take the mask constants out of a tensor.
 
-    They are beyond ``MASKED_BEYOND`` on the side that a Softmax takes for 0, apart from all else.
+    They are beyond ``MASKED_BEYOND`` on the side that its reader takes for 0, apart from all else.
     The range then reaches ``NEGLIGIBLE`` below the median of the other values (of the numbers that
     the Softmax reads): hardly a largest value of a row lies below that.
 

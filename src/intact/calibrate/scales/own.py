@@ -10,7 +10,6 @@ from intact.calibrate.method import Method
 from intact.calibrate.scales.given import given_params
 from intact.calibrate.scales.ranges import params_of, range_of, stored
 from intact.calibrate.statistics import Statistics
-from intact.numerics.affine_params import PowerOfTwo
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.given_scales import ScaleTable
 from intact.plan.own_scales import keep_own
@@ -46,7 +45,7 @@ def keep_own_scales(
                 ("range", name, grid, method.activations),
                 partial(range_of, point, statistics, method, factors),
             )
-            made = params_of(grid, found.low, found.high, PowerOfTwo.NEAREST, truncates=truncates)
+            made = params_of(grid, found.low, found.high, truncates=truncates)
             params = stored(made, plan.target.arithmetic.scale_precision)
         else:
             continue

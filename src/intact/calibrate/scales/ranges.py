@@ -16,12 +16,7 @@ from intact.calibrate.scales.roles import is_parameter, refuse_not_finite
 from intact.calibrate.statistics import Statistics
 from intact.config import Grid, TensorQuantConfig
 from intact.errors import CalibrationError
-from intact.numerics.affine_params import (
-    PowerOfTwo,
-    QuantParams,
-    params_from_range,
-    range_from_params,
-)
+from intact.numerics.affine_params import QuantParams, params_from_range
 from intact.numerics.conversion import SMALLEST, six_decimals
 from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels, Scheme
@@ -76,8 +71,10 @@ def range_of(
         if name not in factors:  # with a factor infinity is a number
             _refuse_empty(int(np.isfinite(values).sum()), point)
         kept = masks.of_values(name, values, 0)
-        low, high = kept.widened(kept.distribution.minimum, kept.distribution.maximum)
-        return Found(low, high, False, masks, _threshold(low, high, point.config.levels, "minmax"))
+        levels = point.config.levels
+        low, high = kept.widened(kept.distribution.minimum, kept.distribution.maximum, levels)
+        return Found(low, high, False, masks, _threshold(low, high, levels, "minmax"))
+    _refuse_empty(statistics[name].samples, point)
     kept = masks.of_statistics(name, statistics[name], 0)
     distribution = kept.distribution
     _refuse_empty(distribution.total, point)
@@ -88,7 +85,7 @@ def range_of(
     options = {
         key: value for key, value in method.options.items() if key in METHODS[chosen].options
     }
-    low, high = kept.widened(*estimate_range(distribution, levels, chosen, **options))
+    low, high = kept.widened(*estimate_range(distribution, levels, chosen, **options), levels)
     return Found(low, high, is_fallen, masks, _threshold(low, high, levels, chosen))
 
 
@@ -108,7 +105,8 @@ def _levels(config: TensorQuantConfig, distribution: Distribution) -> Levels:
     """Return the levels as they serve this tensor: all on one side where its values are."""
     levels = config.levels
     if levels.scheme is Scheme.ASYMMETRIC and distribution.minimum >= 0:
-        return Levels(0, levels.quant_max - levels.quant_min, Scheme.ONE_SIDED)
+        codes = 0, levels.quant_max - levels.quant_min
+        return Levels(*codes, Scheme.ONE_SIDED, power_of_two=levels.power_of_two)
     return levels
 
 
@@ -124,8 +122,7 @@ def weight_params(point: QuantPoint, method: Method, *, truncates: bool) -> Quan
         CalibrationError: It holds NaN or infinity.
     """
     low, high = _weight_range(point, method)
-    # A clipped weight is wrong for every sample.
-    return params_of(point.config.grid, low, high, PowerOfTwo.CEIL, truncates=truncates)
+    return params_of(point.config.grid, low, high, truncates=truncates)
 
 
 def weight_threshold(point: QuantPoint, method: Method) -> npt.NDArray[np.float64]:
@@ -145,9 +142,12 @@ def _weight_range(
 
 
 def params_of(
-    grid: Grid, low: npt.ArrayLike, high: npt.ArrayLike, power: PowerOfTwo, *, truncates: bool
+    grid: Grid, low: npt.ArrayLike, high: npt.ArrayLike, *, truncates: bool
 ) -> QuantParams:
-    """Return the scale and offset of a grid that hold a range, or one for each channel."""
+    """Return the scale and offset of a grid that hold a range, or one for each channel.
+
+    A power of two never clips the range: whether clipping pays was for the method to decide.
+    """
     if grid.exponential:
         threshold = np.maximum(np.abs(low), np.abs(high))
         scale = scale_from_threshold(threshold, grid.quant_max, grid.octave)
@@ -158,7 +158,7 @@ def params_of(
         grid.quant_min,
         grid.quant_max,
         symmetric=grid.symmetric,
-        power_of_two=power if grid.power_of_two else None,
+        power_of_two=grid.power_of_two,
         truncated_zero_point=truncates,
     )
     return grid.check_params(params.scale, params.zero_point)
@@ -175,13 +175,9 @@ class TiedRanges(msgspec.Struct):
     _follows: str = Follows.MASTER
     _bits: list[int] = msgspec.field(default_factory=list)
     _ranges: list[Range] = msgspec.field(default_factory=list)
-    _constants: Range = (0.0, 0.0)
 
-    def add(self, config: TensorQuantConfig, found: Range, *, is_constant: bool) -> None:
+    def add(self, config: TensorQuantConfig, found: Range) -> None:
         """Take in the range of an end of the group."""
-        if is_constant:
-            low, high = self._constants
-            self._constants = min(low, found[0]), max(high, found[1])
         at = len(self._bits)
         if config is self.root:
             at = 0
@@ -193,26 +189,6 @@ class TiedRanges(msgspec.Struct):
     def common(self) -> Range:
         """Return the range of the root that holds for all (``threshold_rectify``)."""
         return THRESHOLD_RECTIFY[self._follows](self._bits, self._ranges)[0]
-
-    def power(self, shared: Range, *, truncates: bool) -> PowerOfTwo:
-        """Return how the scale of a range becomes a power of two.
-
-        The nearest one may clip. That is for the method to choose where values are rare; a
-        constant is there in every sample, so that what the range holds of it is kept.
-
-        Args:
-            shared: Range of the group.
-            truncates: As for `params_of`.
-        """
-        if not self.root.grid.power_of_two or self._constants == (0.0, 0.0):
-            return PowerOfTwo.NEAREST
-        grid = self.root.grid
-        params = params_of(grid, *shared, PowerOfTwo.NEAREST, truncates=truncates)
-        least, most = range_from_params(params, grid.quant_min, grid.quant_max)
-        low, high = max(self._constants[0], shared[0]), min(self._constants[1], shared[1])
-        room = 0.5 * params.scale.astype(np.float64)  # as far as values that are not clipped
-        is_held = ((least - room <= low) & (high <= most + room)).all()
-        return PowerOfTwo.NEAREST if is_held else PowerOfTwo.CEIL
 
 
 def store_scales(points: Iterable[QuantPoint], precision: ScalePrecision) -> list[Note]:

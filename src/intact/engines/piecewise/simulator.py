@@ -14,7 +14,6 @@ import onnxruntime as ort
 
 from intact._memo import Memo
 from intact.config import TensorQuantConfig
-from intact.engines.limits import Overflows
 from intact.engines.piecewise.pieces import Cut, cut, piece_model
 from intact.engines.piecewise.plan import PiecewisePlan, Step
 from intact.engines.piecewise.streams import Layout, Quantizer, Stream, Streams, quantizer_of
@@ -24,6 +23,7 @@ from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.graph.ops import is_constant
 from intact.plan import QuantizedGraph, refuse_unready
+from intact.plan.overflows import Overflows
 
 Array = npt.NDArray[Any]
 

@@ -12,11 +12,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.config import TensorQuantConfig
-from intact.engines.limits import Overflows, WrappingSums
 from intact.graph import IMPLICIT_SLOT, is_constant
 from intact.graph.graph import values_read_inside
 from intact.numerics.simulated_quantize import FLOAT, SimulatedQuantize
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
+from intact.plan.overflows import Overflows, WrappingSums
 from intact.plan.points import QuantPlace, quantization_places
 
 FloatArray = npt.NDArray[np.float32]

@@ -9,12 +9,11 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from intact._files import appearing
 from intact.flow.fastest.pieces import Line
 
 _FILE = "timings.json"
@@ -88,17 +87,11 @@ class TimingCache:
         for table in (self.pieces, self.conversions, self.choices):
             for key in list(table)[: max(len(table) - _MOST_ENTRIES, 0)]:
                 del table[key]
-        temporary = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(prefix=f".{_FILE}", dir=self.path.parent)
-            with os.fdopen(handle, "wb") as file:
+            with appearing(self.path) as (file,):
                 file.write(msgspec.json.encode(self._content))
-            Path(temporary).replace(self.path)
         except OSError as error:
-            if temporary is not None:
-                with suppress(OSError):
-                    Path(temporary).unlink()
             return f"{self.path}: {error.strerror or error}"
         return ""
 

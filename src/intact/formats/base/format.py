@@ -83,7 +83,7 @@ class Expressible(msgspec.Struct, frozen=True):
         activation_bits: Widths of activations.
         integer_bits: Widths that its runtime computes with integers, of those.
         floats: Whether operators may stay float.
-        packs: Whether codes of 4 bits are stored two a byte.
+        stored_bits: Widths that its files give to a constant; a code takes the least that holds it.
         logarithmic: Whether levels may be spaced logarithmically.
         open_sizes: Whether tensors may have sizes that are not known, besides the batch.
         mixes: Whether activations of several widths may meet.
@@ -93,7 +93,7 @@ class Expressible(msgspec.Struct, frozen=True):
     activation_bits: frozenset[int] = frozenset(range(2, 17))
     integer_bits: frozenset[int] = frozenset(range(2, 17))
     floats: bool = True
-    packs: bool = True
+    stored_bits: frozenset[int] = frozenset({4, 8, 16, 32})
     logarithmic: bool = False
     open_sizes: bool = True
     mixes: bool = True
@@ -105,19 +105,34 @@ class Expressible(msgspec.Struct, frozen=True):
             self.activation_bits & other.activation_bits,
             self.integer_bits & other.integer_bits,
             self.floats and other.floats,
-            self.packs and other.packs,
+            self.stored_bits & other.stored_bits,
             self.logarithmic and other.logarithmic,
             self.open_sizes and other.open_sizes,
             self.mixes and other.mixes,
         )
 
+    @property
+    def packs(self) -> bool:
+        """Whether codes of 4 bits are stored two a byte."""
+        return 4 in self.stored_bits
+
+    def stored(self, bits: int) -> int:
+        """Return the bits that a constant's code of some width takes in a file."""
+        return min(width for width in self.stored_bits if width >= bits)
+
 
 EIGHT_BITS = frozenset({8})
+
+WHOLE_BYTES = frozenset({8, 16, 32})
 
 UP_TO_EIGHT_BITS = frozenset(range(2, 9))
 
 INTEGERS_ALONE = Expressible(
-    UP_TO_EIGHT_BITS, UP_TO_EIGHT_BITS, floats=False, packs=False, open_sizes=False
+    UP_TO_EIGHT_BITS,
+    UP_TO_EIGHT_BITS,
+    floats=False,
+    stored_bits=WHOLE_BYTES,
+    open_sizes=False,
 )
 
 """Of formats for machines without floats."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from intact.formats.base.format import (
     EIGHT_BITS,
     UP_TO_EIGHT_BITS,
+    WHOLE_BYTES,
     Deployed,
     Exported,
     Expressible,
@@ -102,7 +103,9 @@ NCNN = Format(
     _FILES,
     _write,
     _read,
-    expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False, open_sizes=False),
+    expressible=Expressible(
+        UP_TO_EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, open_sizes=False
+    ),
     verify=_verify,
     run=_run,
     load=_load,

@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intact.errors import PlanError
-from intact.formats.base.format import Deployed, Exported, Expressible, Feeds, Format, Io
+from intact.formats.base.format import (
+    WHOLE_BYTES,
+    Deployed,
+    Exported,
+    Expressible,
+    Feeds,
+    Format,
+    Io,
+)
 from intact.formats.onnx_levels.write import LEVELS_FILE, LevelsModel, write_levels
 from intact.graph import load_model
 from intact.plan import QuantizedGraph
@@ -61,7 +69,7 @@ ONNX_LEVELS = Format(
     _write,
     _read,
     optional=_FILES[1:],
-    expressible=Expressible(packs=False, logarithmic=True),
+    expressible=Expressible(stored_bits=WHOLE_BYTES, logarithmic=True),
     verify=_verify,
     run=_run,
     load=_load,

@@ -32,6 +32,7 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
+from intact.plan.overflows import overflow_notes, wrap_sums
 from intact.program.unsupported import UnsupportedNodes
 
 LEVELS_FILE = "model.levels.onnx"
@@ -102,12 +103,15 @@ def write_levels(plan: QuantizedGraph) -> LevelsModel:
         if not point.is_constant and point.config.granularity.axis is not None:
             unsupported.add(str(point.end), "one scale a channel of an activation")
     unsupported.raise_any()
-    writer = _Writer(Editor(plan.graph.model))
+    editor = Editor(plan.graph.model)
+    wrap_sums(editor, plan)
+    writer = _Writer(editor)
     for point in points:
         if point.is_constant:
             writer.constant(point)
         elif not point.is_passed_on:
             writer.activation(point)
+    writer.result.notes += overflow_notes(plan)
     writer.result.model = bare(writer.editor.finish())
     return writer.result
 

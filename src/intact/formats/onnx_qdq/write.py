@@ -45,6 +45,7 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
+from intact.plan.overflows import overflow_notes, wrap_sums
 from intact.plan.stored_weights import is_stored
 from intact.program.unsupported import UnsupportedNodes
 
@@ -58,12 +59,33 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     if model.opset_imports[""] >= opset:
         return model
     try:
-        return convert_opset(model, opset)
+        raised = convert_opset(model, opset)
     except ModelError as error:
         raise ExportError(
-            f"the plan's types need opset {opset}; the model {error}",
-            remedy="export the float model with a newer opset",
+            f"the plan's types need opset {opset}; the model {error}", remedy=_NEWER
         ) from error
+    twins = {node.name: node for node in raised.graph}
+    for node in model.graph:
+        if not _has_slots_of(twins.get(node.name), node):
+            raise ExportError(
+                f"the plan's types need opset {opset}, in which node {node.name!r} "
+                f"({node.op_type}) becomes others",
+                remedy=_NEWER,
+            )
+    return raised
+
+
+_NEWER = "export the float model with a newer opset"
+
+
+def _has_slots_of(twin: ir.Node | None, node: ir.Node) -> bool:
+    """Tell whether a converted node reads what it read, where plans name it."""
+    if twin is None or twin.op_type != node.op_type:
+        return False
+    return all(
+        (value and value.name) == (other and other.name)
+        for value, other in zip(node.inputs, twin.inputs, strict=False)
+    )
 
 
 _COMPUTED_AT_ONCE = 1 << 24
@@ -212,6 +234,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     _refuse_inexpressible(points)
     needed = max((_needed_opset(point) for point in points), default=0)
     editor = Editor(raise_opset(plan.graph.model, needed))
+    wrap_sums(editor, plan)
     writer = _Writer(editor, plan, float_weights=float_weights)
     for point in points:
         if point.is_constant:
@@ -227,7 +250,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     else:
         writer.drop_saturations(plan, points)
         shield_float_products(plan, writer.editor)
-    writer.result.notes += writer.clip_notes() + _rounding_notes(points)
+    writer.result.notes += writer.clip_notes() + _rounding_notes(points) + overflow_notes(plan)
     if not float_weights:
         writer.result.notes += _packed_notes(points)
     writer.result.model = bare(writer.editor.finish())

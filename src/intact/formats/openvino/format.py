@@ -115,7 +115,7 @@ OPENVINO = Format(
     _write,
     _read,
     optional=_FILES[1:],
-    expressible=Expressible(packs=False),
+    expressible=Expressible(stored_bits=frozenset({4, 8, 32})),
     verify=_verify,
     run=_run,
     load=_load,

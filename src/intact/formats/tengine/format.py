@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from intact.errors import CalibrationError, ExportError
 from intact.formats.base.format import (
     EIGHT_BITS,
+    WHOLE_BYTES,
     Deployed,
     Exported,
     Expressible,
@@ -175,7 +176,7 @@ TENGINE = Format(
     _write,
     _read,
     optional=(MODEL_FILE, *_TABLES),
-    expressible=Expressible(EIGHT_BITS, EIGHT_BITS, packs=False, open_sizes=False),
+    expressible=Expressible(EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, open_sizes=False),
     verify=_verify,
     scales=_scales,
     models=_models,

@@ -23,10 +23,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.config import TensorQuantConfig
+from intact.config import QuantState, TensorQuantConfig
 from intact.errors import DataError, IntactError
 from intact.formats.tengine.dead_channels import dead_channel_notes, zero_scales
-from intact.graph import Role, input_role, is_constant
+from intact.formats.tengine.tmfile.inside import is_inside
+from intact.graph import Role, constant_array, input_role, input_value, is_constant
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.conversion import six_decimals
 from intact.plan import (
@@ -41,6 +42,8 @@ from intact.plan.own_scales import own_params, scales_of
 from intact.program.unsupported import UnsupportedNodes
 
 WEIGHTS_FILE, BIASES_FILE = "scale_weight.txt", "scale_bias.txt"
+
+_DECONVOLUTION = "ConvTranspose"
 
 _BITS = 8
 
@@ -68,7 +71,7 @@ def write_tables(plan: QuantizedGraph) -> tuple[dict[str, bytes], tuple[Note, ..
     activations, constants = _writable(plan)
     own = {name: own_params(plan, value) for name, value in _values(plan)}
     lines = [_Row(name, each[0], own[name]) for name, each in activations.items() if each]
-    notes = (*_notes(activations, lines), *dead_channel_notes(plan))
+    notes = (*_notes(plan, activations, lines), *dead_channel_notes(plan))
     tables = {table_name(plan): _table(lines)}
     for file, role in ((WEIGHTS_FILE, Role.WEIGHT), (BIASES_FILE, Role.BIAS)):
         rows = {constant.name: constant for constant in constants if constant.role is role}
@@ -84,8 +87,24 @@ def write_effective_table(plan: QuantizedGraph) -> tuple[bytes, tuple[Note, ...]
         ExportError: As of `write_tables`.
     """
     activations, _ = _writable(plan)
-    lines = [_Row(name, each[0], each[0].params) for name, each in activations.items() if each]
-    return _table(lines).encode(), tuple(_notes(activations, lines))
+    values = dict(_values(plan))
+    lines = [
+        _Row(name, each[0], _effective(plan, values[name], each[0]))
+        for name, each in activations.items()
+        if each
+    ]
+    return _table(lines).encode(), tuple(_notes(plan, activations, lines))
+
+
+def _effective(
+    plan: QuantizedGraph, value: ir.Value, config: TensorQuantConfig
+) -> QuantParams | None:
+    """Return the scale of a tensor; its own inside a fusion where none is passed on."""
+    producer = plan.producer_config(value)
+    is_hidden = producer is not None and producer.state is QuantState.OVERLAPPED
+    if is_hidden and not plan.target.topology.in_place:
+        return own_params(plan, value)
+    return config.params
 
 
 _Activations: TypeAlias = dict[str, list[TensorQuantConfig]]
@@ -152,7 +171,8 @@ def _activations(plan: QuantizedGraph) -> _Activations:
 
 def _values(plan: QuantizedGraph) -> Iterator[tuple[str, ir.Value]]:
     for value in plan.graph.values:
-        if value.dtype is ir.DataType.FLOAT and not is_constant(value) and value.name:
+        is_number = value.dtype is ir.DataType.FLOAT and not is_constant(value)
+        if is_number and value.name and not is_inside(value):
             yield str(value.name), value
 
 
@@ -165,7 +185,26 @@ def _constants(plan: QuantizedGraph) -> Iterator[_Constant]:
             if role in (Role.WEIGHT, Role.BIAS):
                 scales = np.atleast_1d(np.asarray(point.config.scale, np.float64))
                 scales = np.where(zeros.get(str(node.name), False), 0.0, scales)
+                if node.op_type == _DECONVOLUTION:
+                    scales = _of_deconvolution(plan, node, scales, role)
                 yield _Constant(str(point.value.name), role, point.config, scales)
+
+
+def _of_deconvolution(
+    plan: QuantizedGraph, node: ir.Node, scales: npt.NDArray[np.float64], role: Role
+) -> npt.NDArray[np.float64]:
+    """Return the scales that the tool writes of a Deconvolution: it takes the first axis for
+    the channels, ``weight_tensor->dims[0]``, which are those of the input.
+    """
+    weight = constant_array(input_value(node, 1))
+    data = plan.input_config(node, 0).params
+    if weight is None or data is None:
+        return scales
+    largest = np.abs(weight).max(axis=tuple(range(1, weight.ndim)), initial=0)
+    found = largest.astype(np.float32) / np.float32(127)
+    if role is Role.BIAS:
+        found = found * np.float32(data.scale)
+    return found.astype(np.float64)
 
 
 def _unsupported(
@@ -199,7 +238,7 @@ def _unsupported_grid(name: str, config: TensorQuantConfig) -> Iterator[tuple[st
         yield name, f"it has {config.bits} bits"
 
 
-def _notes(activations: _Activations, rows: list[_Row]) -> Iterator[Note]:
+def _notes(plan: QuantizedGraph, activations: _Activations, rows: list[_Row]) -> Iterator[Note]:
     scales = [row.params.scale for row in rows if row.params is not None]
     rounded = [scale for scale in scales if not np.array_equal(six_decimals(scale), scale)]
     if rounded:
@@ -213,6 +252,13 @@ def _notes(activations: _Activations, rows: list[_Row]) -> Iterator[Note]:
             "all zero points are 0, so that the table does not show that its codes are uint8: "
             "read as calibration it is a table of int8",
             "calibrate on samples again instead",
+        )
+    turned = [str(n.name) for n in plan.graph.nodes if n.op_type == _DECONVOLUTION]
+    if turned:
+        yield _note(
+            f"{WEIGHTS_FILE} and {BIASES_FILE} have a scale for each input channel of "
+            f"{turned[0]!r} ({len(turned)} node(s)), as Tengine's tool writes them; no kernel "
+            "computes with these"
         )
     bare = [name for name, configs in activations.items() if not configs]
     if bare:

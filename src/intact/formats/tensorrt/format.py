@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from intact.errors import PlanError
 from intact.formats.base.format import (
     EIGHT_BITS,
+    WHOLE_BYTES,
     Deployed,
     Exported,
     Expressible,
@@ -94,7 +95,7 @@ TENSORRT = Format(
     _write,
     _read,
     optional=(_DATA_FILE,),
-    expressible=Expressible(EIGHT_BITS, EIGHT_BITS, packs=False),
+    expressible=Expressible(EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES),
     verify=_verify,
     run=_run,
     load=_load,

@@ -12,6 +12,7 @@ from intact.errors import ExportError, ModelError, PlanError, UsageError
 from intact.formats.base.format import (
     EIGHT_BITS,
     UP_TO_EIGHT_BITS,
+    WHOLE_BYTES,
     Deployed,
     Exported,
     Expressible,
@@ -219,7 +220,7 @@ TFLITE = Format(
     "tflite",
     has_io=True,
     expressible=Expressible(
-        UP_TO_EIGHT_BITS, EIGHT_BITS | {16}, packs=False, open_sizes=False, mixes=False
+        UP_TO_EIGHT_BITS, EIGHT_BITS | {16}, stored_bits=WHOLE_BYTES, open_sizes=False, mixes=False
     ),
     verify=_verify,
     run=_run,

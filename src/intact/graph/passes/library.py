@@ -17,6 +17,7 @@ from intact.graph.files.quiet import quiet
 from intact.graph.files.tensors import all_nodes, own_tensors
 from intact.graph.files.trial import survives
 from intact.graph.ops import constant_array, input_value
+from intact.graph.passes.constant_nodes import fold_in_runtime, is_computed_by_runtime
 from intact.graph.passes.lengths import learn_shapes
 
 _log = logging.getLogger(__name__)
@@ -223,8 +224,11 @@ def fold_constants(model: ir.Model, only: Collection[ir.Node] | None = None) -> 
     """
     from onnxscript.optimizer import fold_constants as fold
 
-    def may_fold(node: ir.Node) -> bool | None:
-        return _may_fold(node) if only is None or node in only else False
+    def is_meant(node: ir.Node) -> bool:
+        return (only is None or node in only) and _may_fold(node)
+
+    def by_library(node: ir.Node) -> bool | None:
+        return None if is_meant(node) and not is_computed_by_runtime(node) else False
 
     def work() -> bool:
         result = fold(
@@ -232,14 +236,18 @@ def fold_constants(model: ir.Model, only: Collection[ir.Node] | None = None) -> 
             onnx_shape_inference=True,
             input_size_limit=1 << 40,
             output_size_limit=_LARGEST_GROWTH,
-            should_fold=may_fold,
+            should_fold=by_library,
         )
         return bool(result.modified)
 
     with _without_functions(model), _hidden_ifs(model), quiet():
         if _has_slice(model) and _may_learn_sizes(model):
             _try_first(work)
-        return work()
+        modified = work()
+        while fold_in_runtime(model, is_meant, _LARGEST_GROWTH):
+            modified = True
+            work()
+        return modified
 
 
 def _may_learn_sizes(model: ir.Model) -> bool:
@@ -288,10 +296,8 @@ def _drop_notes(properties: dict[str, str]) -> None:
         del properties[key]
 
 
-def _may_fold(node: ir.Node) -> bool | None:
-    if node.domain != "" or node.op_type in _KEEP or len(node.outputs) != 1:
-        return False
-    return None
+def _may_fold(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type not in _KEEP and len(node.outputs) == 1
 
 
 @contextlib.contextmanager

@@ -16,11 +16,13 @@ class Steps:
     Attributes:
         steps: What depends on the model's inputs, in order.
         constants: What depends on constants alone, in order.
+        fixed: The keys of all constants: those that the program begins with, and those computed.
         outputs: The keys of the model's outputs.
     """
 
     steps: tuple[Instruction, ...]
     constants: tuple[Instruction, ...]
+    fixed: frozenset[str]
     outputs: tuple[str, ...]
 
     @staticmethod
@@ -38,7 +40,7 @@ class Steps:
                 fixed.append(each)
             else:
                 steps.append(each)
-        return Steps(tuple(steps), tuple(fixed), program.outputs)
+        return Steps(tuple(steps), tuple(fixed), frozenset(known), program.outputs)
 
     def needed(self, first: int, end: int) -> tuple[Instruction, ...]:
         """Return the instructions for the constants that some of the steps read."""
@@ -53,14 +55,13 @@ class Steps:
     def alive(self) -> list[frozenset[str]]:
         """Return for each position, 0 to the number of steps, what is read behind it.
 
-        Only what steps or the model's inputs give counts, no constants.
+        Only what steps or the model's inputs give counts, no constants: every block has those.
         """
-        fixed = {key for each in self.constants for key in each.writes}
         made: dict[str, int] = {}
         last: dict[str, int] = {}
         for index, step in enumerate(self.steps):
             for key in step.reads:
-                if key and key not in fixed:
+                if key and key not in self.fixed:
                     made.setdefault(key, 0)
                     last[key] = index
             made |= dict.fromkeys(step.writes, index + 1)

@@ -27,7 +27,7 @@ from intact.data.stream import Samples
 from intact.graph import IMPLICIT_SLOT, bias_slot
 from intact.improve.refine.block import Block
 from intact.improve.refine.walk import Array, Walk
-from intact.numerics.affine_params import PowerOfTwo, QuantParams, range_from_params
+from intact.numerics.affine_params import QuantParams, range_from_params
 from intact.numerics.metrics import decibels
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.plan.gains import Gain, Report, unreported
@@ -232,9 +232,7 @@ class _Search:
             is_wider = max(lower, upper) > 1
             if is_wider and bottom <= low and high <= top:
                 continue
-            found = params_of(
-                grid, bottom * lower, top * upper, PowerOfTwo.NEAREST, truncates=truncates
-            )
+            found = params_of(grid, bottom * lower, top * upper, truncates=truncates)
             found = stored(found, target.arithmetic.scale_precision)
             key = found.scale.tobytes(), found.zero_point.tobytes()
             if key not in seen:

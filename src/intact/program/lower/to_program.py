@@ -18,6 +18,7 @@ from intact.plan.topology import is_decoded, is_moved_in_float
 from intact.program.lower import floats, moves, pointwise, products, recurrent, windows
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.chains import Points, chains
+from intact.program.lower.far_constants import with_near_constants
 from intact.program.lower.lowerings import (
     FLOAT_LOWERINGS,
     LOWERINGS,
@@ -87,6 +88,9 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
     """
     refuse_unready(plan)
     points = Points.of(plan)
+    near = with_near_constants(plan, points)
+    if near is not plan:
+        plan, points = near, Points.of(near)
     builder = ProgramBuilder(plan, points)
     in_float: dict[str, str] = {}
     for chain in chains(plan, points):

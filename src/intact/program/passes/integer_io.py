@@ -62,7 +62,7 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
             continue
         made_of = _codes_of(tensor, makers.get(tensor.name))
         if isinstance(made_of, Tensor):
-            outputs[name] = made_of
+            outputs[name] = _standing_for(tensor, made_of)
         else:
             wrong.append(f"output {name!r} is made in float {made_of}")
     if wrong:
@@ -148,6 +148,15 @@ def _codes_of(tensor: Tensor, maker: Step | None) -> Tensor | str:
         node = operation.outputs[maker.outputs.index(tensor)].producer()
     name = maker.name if node is None else str(node.name)
     return f"by {name!r}"
+
+
+def _standing_for(output: Tensor, codes: Tensor) -> Tensor:
+    """Return codes as the output that they are: what moved axes before may stand for another
+    value, of which the axes lie otherwise.
+    """
+    if codes.value == output.value:
+        return codes
+    return replace(codes, value=output.value, permutation=output.permutation)
 
 
 def _reads(step: Step, names: set[str]) -> bool:

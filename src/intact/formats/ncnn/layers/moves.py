@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from intact.errors import Unsupported
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder, input_of, name_of
 from intact.formats.ncnn.notation import Parameter, lengths, rank_of, same_size, sample
@@ -24,6 +26,7 @@ _ORDERS = {
     "wdch dwch wcdh cwdh dcwh cdwh hdcw dhcw hcdw chdw dchw cdhw",
 }
 """ncnn's ``order_type`` by the axes that it brings to ``w``, ``h``, ``d`` and ``c``."""
+_LARGEST = float(np.finfo(np.float32).max)
 _PAD_MODES = {PadMode.CONSTANT: 0, PadMode.EDGE: 1, PadMode.REFLECT: 2}
 
 
@@ -113,7 +116,8 @@ def _pad(operation: FloatPad, step: Step, builder: NcnnBuilder) -> None:
     if operation.mode is not PadMode.CONSTANT and any(channels):
         raise Unsupported("it pads channels by more than constants")
     parameters: dict[int, Parameter] = {0: rows[0], 1: rows[1], 2: columns[0], 3: columns[1]}
-    parameters |= {4: _PAD_MODES[operation.mode], 5: operation.value}
+    value = float(np.clip(operation.value, -_LARGEST, _LARGEST))  # its text holds no infinity
+    parameters |= {4: _PAD_MODES[operation.mode], 5: value}
     parameters |= {7: channels[0], 8: channels[1]}
     builder.unary("Padding", step, parameters)
 

@@ -12,6 +12,7 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileNode, FileTensor, TmFile
+from intact.formats.tengine.tmfile.inside import mark_inside
 from intact.formats.tengine.tmfile.layout import Element
 from intact.graph.builder import Attribute, GraphBuilder, typed_value
 from intact.graph.names import Names
@@ -176,8 +177,10 @@ class OnnxBuilder(GraphBuilder):
         """
         inside = f"{self.name(node.outputs[0])}/{part or op_type.lower()}"
         value = typed_value(self.names.fresh(inside) if output is None else self.name(output))
-        self._compute(node, op_type, inputs, [(value, shape)], attributes, part)
-        if output is not None:
+        made = self._compute(node, op_type, inputs, [(value, shape)], attributes, part)
+        if output is None:
+            mark_inside(made)
+        else:
             self._activations[output] = value
         return value
 
@@ -225,7 +228,7 @@ class OnnxBuilder(GraphBuilder):
         results: Iterable[tuple[ir.Value, Shape]],
         attributes: Mapping[str, Attribute] | None = None,
         part: str = "",
-    ) -> None:
+    ) -> ir.Node:
         wanted = (node.name or self.name(node.outputs[0])) + (f"/{part}" if part else "")
         name = self._node_names.fresh(wanted)
         outputs = []
@@ -234,7 +237,7 @@ class OnnxBuilder(GraphBuilder):
                 raise Unsupported(f"its output has the shape {list(shape)}")
             self.shapes[value] = shape
             outputs.append(value)
-        self.add(op_type, inputs, outputs, attributes, name=name)
+        return self.add(op_type, inputs, outputs, attributes, name=name)
 
 
 def slot(node: FileNode, number: int) -> int:

@@ -1,4 +1,4 @@
-"""Pools that round up become pools with pads, of the lengths that ONNX Runtime computes."""
+"""Windows get the pads that ONNX Runtime computes for pools that round up, and for ``auto_pad``."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import onnxruntime
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from intact.engines.session import FloatModel
 from intact.graph import Graph, normalize
-from tests.models import ModelBuilder
+from tests.models import ModelBuilder, run_model
 
 Lengths = tuple[int, ...]
 
@@ -118,3 +120,56 @@ def test_pads_that_count_become_a_pad() -> None:
     pool = graph.nodes[2]
     assert pool.attributes["pads"].as_ints() == (0, 0, 1, 0)
     assert all(value.shape is not None for value in graph.values)
+
+
+def self_padded(op_type: str, mode: str, kernel: int, stride: int, length: int) -> onnx.ModelProto:
+    """A window over images of two unlike lengths that pads by itself."""
+    b = ModelBuilder(17)
+    x = b.input("x", ["batch", 3, length, 7])
+    weights = [b.weight(3, 2, kernel, 3)] if op_type == "ConvTranspose" else []
+    y = b.node(
+        op_type,
+        *(b.node("Relu", x), *weights),
+        kernel_shape=[kernel, 3],
+        strides=[stride, 2],
+        auto_pad=mode,
+    )
+    b.output(b.node("Neg", y))
+    return b.build()
+
+
+@pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool", "ConvTranspose"])
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
+def test_windows_that_pad_by_themselves_get_the_pads_of_the_runtime(
+    op_type: str, mode: str
+) -> None:
+    for kernel, stride, length in [(2, 2, 7), (3, 1, 6), (4, 3, 8), (3, 2, 5), (1, 1, 4)]:
+        model = self_padded(op_type, mode, kernel, stride, length)
+        x = np.random.default_rng(0).normal(size=(2, 3, length, 7)).astype(np.float32)
+        (expected,) = run_model(model, {"x": x}).values()
+        graph = normalize(model)
+        assert not any("auto_pad" in node.attributes for node in graph.nodes)
+        (found,) = run_model(ir.to_proto(graph.model), {"x": x}).values()
+        np.testing.assert_allclose(found, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_windows_of_unknown_length_keep_padding_by_themselves() -> None:
+    b = ModelBuilder(17)
+    x = b.input("x", ["batch", 3, "height", 8])
+    b.output(b.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"))
+    (node,) = normalize(b.build()).nodes
+    assert node.attributes.get_string("auto_pad") == "SAME_UPPER"
+
+
+@pytest.mark.runtime_fact("openvino")
+def test_openvino_computes_transposed_convolutions_that_pad_by_themselves() -> None:
+    """Of the given model it makes another shape."""
+    openvino = pytest.importorskip("openvino")
+    model = self_padded("ConvTranspose", "SAME_UPPER", 3, 1, 6)
+    x = np.random.default_rng(0).normal(size=(2, 3, 6, 7)).astype(np.float32)
+    (expected,) = run_model(model, {"x": x}).values()
+    written = ir.to_proto(normalize(model).model).SerializeToString()
+    core = openvino.Core()
+    settings = {"INFERENCE_PRECISION_HINT": "f32"}
+    compiled = core.compile_model(core.read_model(written), "CPU", settings)
+    np.testing.assert_allclose(compiled({"x": x})[0], expected, rtol=1e-5, atol=1e-5)

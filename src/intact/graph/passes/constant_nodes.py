@@ -1,0 +1,116 @@
+"""Constant nodes computed by ONNX Runtime, which says what a model means.
+
+onnxscript folds with the reference functions of the onnx package. Of pools, normalizations and
+functions along an axis these give other shapes or values than the runtimes: a GlobalMaxPool of
+``[8, 3, 4]`` has the shape ``[8, 1]`` there, and a Softmax of opset 11 normalizes one axis.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+from onnx import helper
+
+from intact.graph.op_table import OpKind
+from intact.graph.ops import constant_array, op_spec
+from intact.graph.passes.replace import add_constant
+
+_COMPUTED = {OpKind.COMPUTE, OpKind.ACTIVATION, OpKind.POOL, OpKind.NORMALIZATION}
+
+_IR_VERSION = 10
+"""Of the models that are run; enough for every opset here."""
+
+
+def is_computed_by_runtime(node: ir.Node) -> bool:
+    """Tell whether a node, if it reads constants alone, is left to ONNX Runtime."""
+    spec = op_spec(node)
+    return spec is not None and spec.kind in _COMPUTED
+
+
+def fold_in_runtime(
+    model: ir.Model, may_fold: Callable[[ir.Node], bool], largest_growth: int
+) -> int:
+    """Replace nodes of `is_computed_by_runtime` that read constants alone by what they compute.
+
+    A node stays where the runtime refuses it, or the size of its result is not known.
+
+    Args:
+        model: Changed in place.
+        may_fold: Tells which nodes are meant.
+        largest_growth: Limit for the elements that folding one node may add.
+
+    Returns:
+        The number of replaced nodes.
+    """
+    folded = 0
+    for node in tuple(model.graph):
+        if not (is_computed_by_runtime(node) and may_fold(node)):
+            continue
+        feeds = _constants(node)
+        result = node.outputs[0]
+        elements = _elements(result)
+        if feeds is None or elements is None or result.is_graph_output():
+            continue
+        if elements - sum(each.size for each in feeds.values()) > largest_growth:
+            continue
+        array = _computed(node, feeds, model.opset_imports[""])
+        if array is None:
+            continue
+        name, result.name = str(result.name), None  # free for the constant
+        result.replace_all_uses_with(add_constant(model.graph, array, name))
+        model.graph.remove(node, safe=True)
+        folded += 1
+    return folded
+
+
+def _constants(node: ir.Node) -> dict[str, npt.NDArray[Any]] | None:
+    """What a node reads, by name; None where something is no constant."""
+    found = {}
+    for value in node.inputs:
+        array = constant_array(value)
+        if value is not None and array is None:
+            return None
+        if value is not None and array is not None:
+            found[str(value.name)] = array
+    return found or None
+
+
+def _elements(value: ir.Value) -> int | None:
+    """The size of a value; None where it is not known."""
+    if value.shape is None or not value.shape.is_static():
+        return None
+    return math.prod(value.shape.numpy())
+
+
+def _computed(
+    node: ir.Node, feeds: Mapping[str, npt.NDArray[Any]], opset: int
+) -> npt.NDArray[Any] | None:
+    """Run one node on its constants; None where the runtime refuses it."""
+    import onnxruntime as ort
+
+    make_port, type_of = helper.make_tensor_value_info, helper.np_dtype_to_tensor_dtype
+    graph = helper.make_graph(
+        [ir.serde.serialize_node(node)],
+        "constant",
+        [make_port(name, type_of(array.dtype), array.shape) for name, array in feeds.items()],
+        [onnx.ValueInfoProto(name=node.outputs[0].name)],
+    )
+    imports = [helper.make_opsetid("", opset)]
+    model = helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    try:
+        session = ort.InferenceSession(
+            model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+        return np.asarray(session.run(None, dict(feeds))[0])
+    except Exception:  # the runtime raises a dozen unrelated classes
+        return None

@@ -1,0 +1,194 @@
+"""Windows of which the runtime is to find the pads, with explicit pads.
+
+These are pools that round their output length up (``ceil_mode``), and pools and transposed
+convolutions that pad by themselves (``auto_pad``), which not every runtime computes alike.
+
+Below opset 22 ONNX's shape inference counts windows that begin in the pads behind, which runtimes
+leave out: this comes before shapes are inferred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph.names import node_names, value_names
+from intact.graph.ops import input_value
+from intact.graph.passes import library
+from intact.graph.passes.replace import add_constant
+
+_POOLS = {"AveragePool", "LpPool", "MaxPool"}
+_SAME = {"SAME_LOWER", "SAME_UPPER"}
+
+
+def write_pads(model: ir.Model) -> int:
+    """Replace ``ceil_mode`` and ``auto_pad`` by pads where the input's spatial lengths are known.
+
+    An AveragePool that counts its pads counts those of the model only, not what rounding up adds
+    (so ONNX Runtime computes it): they become a Pad in front, and the pool counts none.
+
+    Returns:
+        The number of changed nodes.
+    """
+    windows = [node for node in model.graph if _is_meant(node)]
+    if not windows:
+        return 0
+    changed, waiting = 0, windows
+    while waiting:  # the first of them depends on no other
+        uncertain = _behind(waiting)
+        _forget(uncertain)
+        library.infer_shapes(model)
+        ready = [node for node in waiting if input_value(node, 0) not in uncertain]
+        waiting = [node for node in waiting if input_value(node, 0) in uncertain]
+        changed += sum(_replace(model.graph, node) for node in ready)
+    _forget(_behind(windows))
+    library.infer_shapes(model)
+    return changed
+
+
+def _is_meant(node: ir.Node) -> bool:
+    if node.domain != "":
+        return False
+    if node.op_type == "ConvTranspose":
+        return _auto_pad(node) != "NOTSET" and "output_shape" not in node.attributes
+    rounds_up = bool(node.attributes.get_int("ceil_mode", 0))
+    return node.op_type in _POOLS and (rounds_up or _auto_pad(node) != "NOTSET")
+
+
+def _auto_pad(node: ir.Node) -> str:
+    return node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
+
+
+def _behind(nodes: Iterable[ir.Node]) -> dict[ir.Value, None]:
+    """Return the values that depend on nodes, their results included."""
+    found: dict[ir.Value, None] = {}
+    ahead = list(nodes)
+    while ahead:
+        for value in ahead.pop().outputs:
+            if value not in found:
+                found[value] = None
+                ahead += [use.node for use in value.uses()]
+    return found
+
+
+def _forget(values: Iterable[ir.Value]) -> None:
+    for value in values:
+        value.shape = None
+
+
+def _replace(graph: ir.Graph, node: ir.Node) -> bool:
+    window = _window(node)
+    if window is None:
+        return False
+    if _auto_pad(node) in _SAME:
+        return _pad_to_same(node, window)
+    before, behind, kernel = window.before, window.behind, window.kernel
+    if node.op_type == "ConvTranspose" or not node.attributes.get_int("ceil_mode", 0):
+        _set_pads(node, [*before, *behind])
+        return True
+    spans = window.spans
+    axes = zip(window.sizes, spans, window.strides, before, behind, strict=True)
+    added = [_added(*axis) for axis in axes]
+    grown = [old + new for old, new in zip(behind, added, strict=True) if new is not None]
+    if len(grown) != len(kernel) or any(p >= k for p, k in zip(grown, kernel, strict=True)):
+        return False  # runtimes refuse a window of pads alone
+    if any(added) and node.attributes.get_int("count_include_pad", 0) == 1:
+        data = input_value(node, 0)
+        if data is not None and any((*before, *behind)):
+            _pad_in_front(graph, node, data, [*before, *behind])
+        before, grown = [0] * len(kernel), [new or 0 for new in added]
+        node.attributes.pop("count_include_pad")
+    _set_pads(node, [*before, *grown])
+    return True
+
+
+class _Window(NamedTuple):
+    """A window over known lengths; a list has one entry an axis."""
+
+    sizes: list[int]
+    kernel: list[int]
+    strides: list[int]
+    dilations: list[int]
+    before: list[int]
+    behind: list[int]
+
+    @property
+    def spans(self) -> list[int]:
+        """How far the window reaches."""
+        return [(k - 1) * d + 1 for k, d in zip(self.kernel, self.dilations, strict=True)]
+
+
+def _window(node: ir.Node) -> _Window | None:
+    """Return the window of a node; None where its lengths are not known."""
+    data, weight = input_value(node, 0), input_value(node, 1)
+    read = node.attributes.get_ints
+    kernel = list(read("kernel_shape", ()))
+    if not kernel and weight is not None and weight.shape is not None:
+        kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
+    if data is None or data.shape is None or not kernel or len(data.shape) != len(kernel) + 2:
+        return None
+    sizes = [size for size in data.shape[2:] if isinstance(size, int)]
+    ones, none = [1] * len(kernel), [0] * (2 * len(kernel))
+    strides = list(read("strides", ()) or ones)
+    dilations = list(read("dilations", ()) or ones)
+    pads = list((read("pads", ()) or none) if _auto_pad(node) == "NOTSET" else none)
+    lengths = {len(sizes), len(strides), len(dilations), len(pads) / 2, len(kernel)}
+    if len(lengths) > 1:
+        return None
+    return _Window(sizes, kernel, strides, dilations, pads[: len(kernel)], pads[len(kernel) :])
+
+
+def _pad_to_same(node: ir.Node, window: _Window) -> bool:
+    """Write what SAME stands for, as ONNX Runtime computes it.
+
+    Of an odd number one more is on the side that it names. A window that is smaller than its
+    stride has none, but ONNX Runtime moves that of an LpPool: it is left alone.
+    """
+    axes = list(zip(window.sizes, window.spans, window.strides, strict=True))
+    if node.op_type == "ConvTranspose":  # it removes what is more than size * stride
+        extra = node.attributes.get_ints("output_padding", ()) or [0] * len(axes)
+        needed = [span - stride + more for (_, span, stride), more in zip(axes, extra, strict=True)]
+    else:
+        needed = [(-(-size // stride) - 1) * stride + span - size for size, span, stride in axes]
+    if node.op_type == "LpPool" and min(needed) < 0:
+        return False
+    needed = [max(0, each) for each in needed]
+    fewer, more = [each // 2 for each in needed], [each - each // 2 for each in needed]
+    is_upper = _auto_pad(node) == "SAME_UPPER"
+    _set_pads(node, [*fewer, *more] if is_upper else [*more, *fewer])
+    return True
+
+
+def _set_pads(node: ir.Node, pads: list[int]) -> None:
+    for name in ("auto_pad", "ceil_mode"):
+        node.attributes.pop(name, None)
+    node.attributes["pads"] = ir.AttrInt64s("pads", pads)
+
+
+def _added(size: int, span: int, stride: int, before: int, behind: int) -> int | None:
+    """Return what completes the last window that begins in the data or in the pads before it.
+
+    None for numbers that no pool has.
+    """
+    room = size + before + behind - span
+    if min(stride, size) < 1 or min(span - 1, before, behind, room) < 0:
+        return None
+    count = min(-(-room // stride), (size + before - 1) // stride)
+    added = max(count * stride - room, 0)
+    return added if (room + added) // stride == count else None
+
+
+def _pad_in_front(graph: ir.Graph, node: ir.Node, data: ir.Value, pads: list[int]) -> None:
+    """Put a Pad with zeros in front of a pool."""
+    values, rank = value_names(graph), len(pads) // 2
+    all_pads = np.array([0, 0, *pads[:rank], 0, 0, *pads[rank:]], np.int64)
+    listed = add_constant(graph, all_pads, values.fresh(f"{node.name}_pads"))
+    pad = ir.node("Pad", [data, listed], num_outputs=1)
+    pad.name = node_names(graph).fresh(f"{node.name}_pad")
+    pad.outputs[0].name = values.fresh(f"{node.name}_padded")
+    pad.outputs[0].type = data.type
+    graph.insert_before(node, pad)
+    node.replace_input_with(0, pad.outputs[0])

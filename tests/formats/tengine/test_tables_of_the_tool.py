@@ -1,0 +1,66 @@
+"""Tables where a plan has other scales than Tengine's tool writes, or other tensors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import intact
+from intact.formats.tengine.tables import BIASES_FILE, WEIGHTS_FILE
+from tests.formats.tengine import published
+from tests.formats.tengine.exported import files_of
+from tests.formats.tengine.test_published import DATA, MODEL, SCALES
+from tests.formats.tengine.tmfile.files import bytes_of
+from tests.formats.tengine.tmfile.test_operators import conv
+from tests.models import ModelBuilder, random_inputs
+
+
+def test_without_in_place_a_fused_convolution_has_its_own_scale() -> None:
+    """Inside of the convolution nothing has a scale; the tool's model has the tensor."""
+    result = intact.quantize(
+        MODEL, DATA, target="tengine", in_place=False, formats=["tengine", "tengine_effective"]
+    )
+    assert SCALES["c1"] != SCALES["r1"]
+    wanted = published.table(MODEL, SCALES)
+    assert files_of(result, "tengine_effective")["table_effective.scale"].decode() == wanted
+    assert files_of(result, "tengine")["table_minmax.scale"].decode() == wanted
+
+
+@pytest.mark.parametrize(("inputs", "outputs"), [(4, 6), (6, 4)])
+def test_a_deconvolution_has_a_scale_for_each_index_of_the_first_axis(
+    inputs: int, outputs: int
+) -> None:
+    random = np.random.default_rng(3)
+    weight = random.normal(size=(inputs, outputs, 2, 2)).astype(np.float32)
+    b = ModelBuilder()
+    x = b.input("x", ["batch", inputs, 4, 4])
+    b.node("ConvTranspose", x, b.constant(weight, "w"), b.constant(weight[0, :, 0, 0], "b"),
+           name="up", strides=[2, 2], out="y")  # fmt: skip
+    b.output("y")
+    net = b.build()
+    data = random_inputs(net, batch=4)
+    result = intact.quantize(net, data, target="tengine")
+    scales = [np.abs(each).max() / np.float32(127) for each in weight]
+    read = published.decimals(published.minmax(data["x"]))
+    files = files_of(result, "tengine")
+    assert files[WEIGHTS_FILE].decode() == published.line("w", scales)
+    assert files[BIASES_FILE].decode() == published.line("b", [each * read for each in scales])
+    assert any("each input channel of 'up'" in note.message for note in result.plan.notes)
+
+
+@pytest.mark.parametrize("activation", [0, 6])
+def test_what_is_inside_of_a_node_of_the_file_has_no_line(tmp_path: Path, activation: int) -> None:
+    """A fused Relu: its sums are no tensor of the file, nor of the tool's table."""
+    data = np.random.default_rng(4).normal(size=(8, 1, 5, 5)).astype(np.float32)
+    kernel = np.full((1, 1, 3, 3), 0.5, np.float32)
+    path = tmp_path / "fused.tmfile"
+    path.write_bytes(bytes_of("Convolution", conv(activation=activation), (1, 1, 5, 5), kernel))
+    result = intact.quantize(path, {"x": data}, formats=["tengine", "tengine_effective"])
+    result.save(tmp_path / "out")
+    for name in ("table_minmax.scale", "table_effective.scale"):
+        lines = (tmp_path / "out" / name).read_text().splitlines()
+        assert [line.split()[0] for line in lines] == ["x", "y0"]
+    found = intact.verify(tmp_path / "out")
+    assert not any(found.rules.values())
