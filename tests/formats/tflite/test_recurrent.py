@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 import intact
 from intact.engines.simulate import Simulator
 from intact.errors import ExportError
-from intact.formats.base.format import Io
+from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.onnx_qdq.read import read_qdq
 from intact.formats.tflite.deployed import run_tflite
 from intact.formats.tflite.run import Kernels, TfliteRuntime
@@ -209,7 +209,9 @@ def test_a_packed_state_is_not_quantized_on_one_scale() -> None:
         "state": np.stack([outputs, cells], axis=1).astype(np.float32),
     }
     result = intact.quantize(packed(), feeds, target="tflite", preset="fast")
-    content = result.exports["tflite"].files["model.int8.tflite"]
+    exported = result.exports["tflite"]
+    assert isinstance(exported, WrittenFiles)
+    content = exported.files["model.int8.tflite"]
     runtime = TfliteRuntime(content, kernels=Kernels.REF)
     assert runtime.inputs["state"].dtype == runtime.outputs["next_state"].dtype == np.float32
     for sample in range(16):
