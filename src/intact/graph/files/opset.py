@@ -21,7 +21,6 @@ from intact.graph.files.tensors import all_nodes, own_tensors
 from intact.graph.files.trial import survives
 from intact.graph.ops import input_value
 from intact.graph.passes import library
-from intact.graph.passes.ceil_mode import pad_pools
 from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.opset_forms import (
     FLATTENING,
@@ -29,6 +28,7 @@ from intact.graph.passes.opset_forms import (
     depends_on_opset,
     write_opset_forms,
 )
+from intact.graph.passes.window_pads import write_pads
 
 OLDEST_OPSET = 7
 """ONNX Runtime runs no older opset; broadcasting was defined differently before."""
@@ -217,7 +217,7 @@ def _in_lasting_forms(model: ir.Model) -> ir.Model:
     written = model.clone()
     own_tensors(written)
     written.ir_version = max(written.ir_version, 4)  # before, every constant had to be an input
-    pad_pools(written)  # shape inference errs behind others
+    write_pads(written)  # shape inference errs behind others
     library.infer_shapes(written)
     write_opset_forms(written)
     return written
