@@ -35,7 +35,7 @@ FOUND = (
     "starved-channels",
     "variance-of-1e-6",
     "short-bias",
-    "powers-of-two",
+    "powers-of-two-fast",
     "mask-of-3000",
     "short-sums",
     "pairs",
@@ -174,7 +174,7 @@ def test_quantize_names_the_command_where_much_is_lost(tmp_path: Path, say: Say)
     say("diagnose", str(out))
 
 
-@pytest.mark.parametrize("name", ["percentile-90", "powers-of-two", "mask-of-3000", "one-scale"])
+@pytest.mark.parametrize("name", ["percentile-90", "mask-of-3000", "one-scale"])
 def test_quantize_and_diagnose_name_one_cause(name: str, tmp_path: Path, say: Say) -> None:
     options = CASES[name].build(tmp_path, True)
     out = str(tmp_path / "out")
