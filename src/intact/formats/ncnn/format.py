@@ -102,7 +102,9 @@ NCNN = Format(
     _FILES,
     _write,
     _read,
-    expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False, open_sizes=False),
+    expressible=Expressible(
+        UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False, open_sizes=False, half_ends=False
+    ),
     verify=_verify,
     run=_run,
     load=_load,

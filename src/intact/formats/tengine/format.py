@@ -175,7 +175,7 @@ TENGINE = Format(
     _write,
     _read,
     optional=(MODEL_FILE, *_TABLES),
-    expressible=Expressible(EIGHT_BITS, EIGHT_BITS, packs=False, open_sizes=False),
+    expressible=Expressible(EIGHT_BITS, EIGHT_BITS, packs=False, open_sizes=False, half_ends=False),
     verify=_verify,
     scales=_scales,
     models=_models,
