@@ -161,7 +161,6 @@ def test_drawn_inputs_have_the_shapes_that_calibration_saw() -> None:
         ("tflite", "ai_edge_litert"),
         ("ncnn", "ncnn"),
         ("tengine", "numpy"),
-        ("integer-pow2", "numpy"),
         ("onnxruntime", "onnxruntime"),
     ],
 )
