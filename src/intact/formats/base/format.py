@@ -87,6 +87,7 @@ class Expressible(msgspec.Struct, frozen=True):
         logarithmic: Whether levels may be spaced logarithmically.
         open_sizes: Whether tensors may have sizes that are not known, besides the batch.
         mixes: Whether activations of several widths may meet.
+        half_ends: Whether inputs and outputs may be float16.
     """
 
     weight_bits: frozenset[int] = frozenset(range(2, 17))
@@ -97,6 +98,7 @@ class Expressible(msgspec.Struct, frozen=True):
     logarithmic: bool = False
     open_sizes: bool = True
     mixes: bool = True
+    half_ends: bool = True
 
     def __and__(self, other: Expressible) -> Expressible:
         """Combine two formats: what both express."""
@@ -109,6 +111,7 @@ class Expressible(msgspec.Struct, frozen=True):
             self.logarithmic and other.logarithmic,
             self.open_sizes and other.open_sizes,
             self.mixes and other.mixes,
+            self.half_ends and other.half_ends,
         )
 
     @property
@@ -133,6 +136,7 @@ INTEGERS_ALONE = Expressible(
     floats=False,
     stored_bits=WHOLE_BYTES,
     open_sizes=False,
+    half_ends=False,
 )
 
 """Of formats for machines without floats."""

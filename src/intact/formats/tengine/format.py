@@ -176,7 +176,9 @@ TENGINE = Format(
     _write,
     _read,
     optional=(MODEL_FILE, *_TABLES),
-    expressible=Expressible(EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, open_sizes=False),
+    expressible=Expressible(
+        EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, open_sizes=False, half_ends=False
+    ),
     verify=_verify,
     scales=_scales,
     models=_models,

@@ -220,7 +220,12 @@ TFLITE = Format(
     "tflite",
     has_io=True,
     expressible=Expressible(
-        UP_TO_EIGHT_BITS, EIGHT_BITS | {16}, stored_bits=WHOLE_BYTES, open_sizes=False, mixes=False
+        UP_TO_EIGHT_BITS,
+        EIGHT_BITS | {16},
+        stored_bits=WHOLE_BYTES,
+        open_sizes=False,
+        mixes=False,
+        half_ends=False,
     ),
     verify=_verify,
     run=_run,
