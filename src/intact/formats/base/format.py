@@ -48,11 +48,13 @@ class WrittenFiles(msgspec.Struct, frozen=True):
         files: Content by file name.
         deployed: Bytes that reach the device, where that is not what the files take.
         notes: What a user should know about this export.
+        missing: Which file was not written and why; the notes say it too.
     """
 
     files: Mapping[str, bytes]
     deployed: int | None = None
     notes: Sequence[Note] = ()
+    missing: Sequence[str] = ()
 
     def save(self, folder: Path) -> None:
         """Write the files into a folder that exists."""
