@@ -12,7 +12,7 @@ import msgspec
 import numpy.typing as npt
 
 from intact.errors import MissingExtraError, PlanError
-from intact.plan import Note, QuantizedGraph
+from intact.plan import Note, Overrides, QuantizedGraph
 from intact.targets import Target
 
 if TYPE_CHECKING:
@@ -213,10 +213,13 @@ class QuantizedSource(msgspec.Struct, frozen=True):
     Attributes:
         target: Hardware that it is for, unless the user names another.
         plan: Reads it for a target.
+        with_widths: Reads it likewise, with the widths that a user gives to quantizers that do not
+            say their range; None where all say it.
     """
 
     target: str
     plan: Callable[[Target], QuantizedGraph]
+    with_widths: Callable[[Target, Overrides], QuantizedGraph] | None = None
 
 
 class ModelReader(msgspec.Struct, frozen=True):
