@@ -255,18 +255,21 @@ def read_quantized(options: ImportOptions) -> Result:
         IntactError: The model, the data or an option is wrong, or the result cannot be written.
     """
     overrides = overrides_of(options)
-    if options.data is None:
-        _refuse_without_samples(options, overrides)
     if options.output is not None:
         check_output(Path(options.output))
     begin(options.progress, "reading the model")
     source = open_source(options.model)
     if isinstance(source, FloatSource):
         raise ModelError("the model is not quantized", remedy="`intact quantize` does that")
+    if options.data is None:
+        _refuse_without_samples(options, overrides, with_widths=source.with_widths is not None)
     target = source.target if options.target is None else options.target
     described = target_of(target)
     deployment = deployment_of(described, options.formats, options.io)
-    plan = source.plan(described)
+    if source.with_widths is not None and overrides is not None:
+        plan = source.with_widths(described, overrides)
+    else:
+        plan = source.plan(described)
     preprocess = preprocess_of(options) or Preprocess()
     if options.data is None:
         result = deployment.result(plan, None, preprocess)
@@ -366,8 +369,21 @@ def _distinct_names(targets: Sequence[Target]) -> tuple[str, ...]:
     return names
 
 
-def _refuse_without_samples(options: ImportOptions, overrides: Overrides | None) -> None:
-    """Refuse options that would have no effect, instead of ignoring them."""
+def _refuse_without_samples(
+    options: ImportOptions, overrides: Overrides | None, *, with_widths: bool
+) -> None:
+    """Refuse options that would have no effect, instead of ignoring them.
+
+    Args:
+        options: What was given.
+        overrides: Likewise.
+        with_widths: Whether widths are for quantizers that do not say their range.
+    """
+    if with_widths and overrides is not None:
+        overrides = msgspec.structs.replace(
+            overrides, bits={}, weight_bits=None, activation_bits=None
+        )
+        overrides = None if overrides == Overrides() else overrides
     given = {
         "--method": options.method,
         "--weight-method": options.weight_method,

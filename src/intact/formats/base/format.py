@@ -12,7 +12,7 @@ import msgspec
 import numpy.typing as npt
 
 from intact.errors import MissingExtraError, PlanError
-from intact.plan import Note, QuantizedGraph
+from intact.plan import Note, Overrides, QuantizedGraph
 from intact.targets import Target
 
 if TYPE_CHECKING:
@@ -48,11 +48,13 @@ class WrittenFiles(msgspec.Struct, frozen=True):
         files: Content by file name.
         deployed: Bytes that reach the device, where that is not what the files take.
         notes: What a user should know about this export.
+        missing: Which file was not written and why; the notes say it too.
     """
 
     files: Mapping[str, bytes]
     deployed: int | None = None
     notes: Sequence[Note] = ()
+    missing: Sequence[str] = ()
 
     def save(self, folder: Path) -> None:
         """Write the files into a folder that exists."""
@@ -230,10 +232,13 @@ class QuantizedSource(msgspec.Struct, frozen=True):
     Attributes:
         target: Hardware that it is for, unless the user names another.
         plan: Reads it for a target.
+        with_widths: Reads it likewise, with the widths that a user gives to quantizers that do not
+            say their range; None where all say it.
     """
 
     target: str
     plan: Callable[[Target], QuantizedGraph]
+    with_widths: Callable[[Target, Overrides], QuantizedGraph] | None = None
 
 
 class ModelReader(msgspec.Struct, frozen=True):

@@ -110,10 +110,12 @@ def _float_nodes(deployed: Deployed) -> Mapping[str, str]:
 def _open(model: ir.Model) -> QuantizedSource | None:
     from intact.formats.onnx_qdq.read import is_quantized, read_qdq
     from intact.formats.onnx_qdq.reader.quantizers import fitting_target
+    from intact.formats.onnx_qdq.reader.widths import has_silent
 
     if not is_quantized(model):
         return None
-    return QuantizedSource(fitting_target(model), partial(read_qdq, model))
+    read = partial(read_qdq, model)
+    return QuantizedSource(fitting_target(model), read, read if has_silent(model) else None)
 
 
 _FILES = (QDQ_FILE, f"{QDQ_FILE}.data")
