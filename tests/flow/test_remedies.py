@@ -15,7 +15,7 @@ import intact
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.quantizers import WIDEN
 from intact.analyze.diagnose.weights import BEST, EQUALIZE
-from intact.cli.entry import app
+from intact.cli.application import app
 from intact.cli.parameters import Command
 from intact.flow.quantize import refuse_unlike
 from intact.flow.remedies import with_command
@@ -120,5 +120,5 @@ def test_all_options_that_remedies_set_are_tested() -> None:
             if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Remedy":
                 given = [each.value for each in node.keywords if each.arg == "options"]
                 for table in (each for each in given if isinstance(each, ast.Dict)):
-                    found |= {k.value for k in table.keys if isinstance(k, ast.Constant)}
+                    found |= {str(k.value) for k in table.keys if isinstance(k, ast.Constant)}
     assert {"method", "keep_float", "bits"} <= found <= tested
