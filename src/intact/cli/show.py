@@ -278,7 +278,8 @@ def _findings(found: Result) -> None:
         place = f" at {finding.node}" if finding.node else ""
         _warn(f"{finding.cause}{place}: {finding.evidence}")
         if finding.remedy:
-            _warn(f"{finding.cause}: {remedy_of(finding, found.folder)}")
+            gain = "" if finding.gain is None else f" ({finding.gain:+.1f} {finding.unit})"
+            _warn(f"{finding.cause}{gain}: {remedy_of(finding, found.folder)}")
 
 
 def evaluation(found: Evaluation, *, as_json: bool) -> None:

@@ -113,7 +113,7 @@ def results_for(
     if not options.in_place:
         described = _not_in_place(described)
     names = _distinct_names(described)
-    _refuse_wrong(options)
+    refuse_wrong(options)
     cluster = cluster_of(options)
     ready = _ready(options, described, refusals)
     if not ready:
@@ -203,9 +203,28 @@ def _ready(
     return found
 
 
-def _refuse_wrong(options: QuantizationOptions) -> None:
-    """Refuse wrong names, and options that would have no effect, before anything is read."""
+def refuse_unlike(options: QuantizationOptions, target: TargetSource) -> None:
+    """Refuse what could be seen to be wrong before a model or samples are read.
+
+    Raises:
+        IntactError: A name is wrong, options exclude each other, or the target has not what is
+            asked for.
+    """
+    refuse_wrong(options)
+    preprocess_of(options)
+    overrides_of(options)
+    _ready(options, [target_of(target)], Refusals(collects=False))
+
+
+def refuse_wrong(options: QuantizationOptions) -> None:
+    """Refuse wrong names, and options that would have no effect, before anything is read.
+
+    Raises:
+        UsageError: See above.
+    """
     requests_of(options.improve)
+    if options.improve and options.preset is not None:
+        raise UsageError(f"--improve and --preset {options.preset}", remedy="leave one out")
     if options.data_free:
         from intact.flow.data_free import refuse_options_of_data
 

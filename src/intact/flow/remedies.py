@@ -30,6 +30,7 @@ from intact.recipe.command_line import command_line
 from intact.recipe.file import COMMAND, recipe_options
 from intact.recipe.options import QuantizeCommand, QuantizeOptions
 from intact.recipe.reports import DiagnoseOptions
+from intact.targets import Target
 
 _MENDED = "mended"
 """Folder that a remedy writes to."""
@@ -37,9 +38,13 @@ _LISTS = ("improve", "keep_float")
 """Options that a remedy adds to, and does not replace."""
 _TABLES = ("bits",)
 """Options by name that a remedy changes, and leaves those of other names."""
+_INSTEAD_OF = {"improve": ("preset",), "preset": ("improve",), "method": ("method_options",)}
+"""Options that one of a remedy stands in the place of."""
 _LEAST_GAIN = {"dB": 0.5, "points": 0.5, "times": 0.1}
 """What a remedy must gain to be offered, by unit."""
 _BATCH = 16
+_ANY = "onnxruntime"
+"""A target, where the model's own is not named."""
 
 
 def options_that_made(result: Result) -> dict[str, Any] | None:
@@ -197,11 +202,14 @@ def _remedies(finding: Finding, made_by: Mapping[str, Any] | None) -> Iterator[t
 def _command(remedy: Remedy, made_by: Mapping[str, Any]) -> str:
     """Write the command that makes a result with other options.
 
-    "" where they change nothing, or keep layers in float for a format that has none.
+    "" where they change nothing, keep layers in float for a format that has none, or would be
+    refused: a command that is offered is one that runs.
     """
     if "keep_float" in remedy.options and not expressible(made_by.get("formats") or ()).floats:
         return ""
     changed = dict(made_by)
+    for other in [other for name in remedy.options for other in _INSTEAD_OF.get(name, ())]:
+        changed.pop(other, None)
     for name, value in remedy.options.items():
         if value is None:
             changed.pop(name, None)
@@ -211,6 +219,31 @@ def _command(remedy: Remedy, made_by: Mapping[str, Any]) -> str:
             changed[name] = {**(changed.get(name) or {}), **value}
         else:
             changed[name] = value
-    if changed == dict(made_by):
+    changed["output"] = _MENDED
+    is_same = _without_defaults(changed) == _without_defaults({**made_by, "output": _MENDED})
+    if is_same or not _is_accepted(changed):
         return ""
-    return command_line("quantize", QuantizeCommand, {**changed, "output": _MENDED})
+    return command_line("quantize", QuantizeCommand, changed)
+
+
+def _without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    known = recipe_options(QuantizeCommand)
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in known or known[name].required or value != known[name].default
+    }
+
+
+def _is_accepted(values: Mapping[str, Any]) -> bool:
+    """Tell whether `quantize` takes options together, as far as no model is needed to see it."""
+    from intact.flow.quantize import refuse_unlike  # with much else
+
+    try:
+        options = QuantizeCommand(**values)
+        target = options.target or _ANY
+        first = target if isinstance(target, str | Path | Target) else target[0]
+        refuse_unlike(options, first)
+    except IntactError:
+        return False
+    return True
