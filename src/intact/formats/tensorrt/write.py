@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from intact.formats.tensorrt.tables import activation_scales, calibration_cache, clip_ranges
 from intact.graph import save_model
+from intact.graph.files.tensors import tensor_bytes
 from intact.plan import (
     Note,
     NoteKind,
@@ -138,7 +139,7 @@ class TensorRtModel:
         graph = self.model.graph
         constants = (value.const_value for value in graph.initializers.values())
         nodes = sum(len(ir.to_proto(node).SerializeToString()) for node in graph)
-        return nodes + sum(tensor.nbytes for tensor in constants if tensor is not None)
+        return nodes + sum(tensor_bytes(tensor) for tensor in constants if tensor is not None)
 
 
 def refuse_plan(plan: QuantizedGraph) -> None:

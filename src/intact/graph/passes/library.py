@@ -291,7 +291,16 @@ def _drop_notes(properties: dict[str, str]) -> None:
 def _may_fold(node: ir.Node) -> bool | None:
     if node.domain != "" or node.op_type in _KEEP or len(node.outputs) != 1:
         return False
+    if any(_is_text(value) for value in (*node.inputs, *node.outputs)):
+        return False  # what the library makes of it cannot be serialized
     return None
+
+
+def _is_text(value: ir.Value | None) -> bool:
+    if value is None:
+        return False
+    constant = value.const_value
+    return ir.DataType.STRING in (value.dtype, None if constant is None else constant.dtype)
 
 
 @contextlib.contextmanager
