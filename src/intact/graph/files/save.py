@@ -132,7 +132,8 @@ def detach_weights(
     weights = []
     for name, value in tuple(detached.graph.initializers.items()):
         tensor = value.const_value
-        if tensor is None or tensor.nbytes <= larger_than or tensor.dtype is ir.DataType.STRING:
+        is_text = tensor is not None and tensor.dtype is ir.DataType.STRING  # it has no width
+        if tensor is None or is_text or tensor.nbytes <= larger_than:
             continue
         weights.append(tensor)
         del detached.graph.initializers[name]
