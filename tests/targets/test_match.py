@@ -131,6 +131,16 @@ def test_rank_of_the_first_data_input_not_of_the_weight() -> None:
     assert holds(left_weight, ranks=(3,))
 
 
+def test_constant_weight() -> None:
+    dense = node("MatMul", value("x", [1, 2, 4]), constant("w", [4, 4]))
+    product = node("MatMul", value("x", [1, 2, 4]), value("w", [4, 4]))
+    assert holds(dense, constant_weight=True)
+    assert not holds(dense, constant_weight=False)
+    assert holds(product, constant_weight=False)
+    assert not holds(product, constant_weight=True)
+    assert holds(product)
+
+
 def test_constant_input() -> None:
     plus_bias = node("Add", value("x", X), constant("b", [4, 1, 1]))
     residual = node("Add", value("x", X), value("y", X))

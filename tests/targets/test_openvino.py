@@ -9,10 +9,18 @@ import onnx
 import onnxruntime as ort
 import pytest
 
+from intact.calibrate.assign import Method, assign, required_tensors
+from intact.calibrate.collect import collect
+from intact.data.sources import open_samples
+from intact.engines.integer.engine import IntegerEngine
 from intact.engines.simulate import Simulator
 from intact.errors import TargetError
-from intact.plan import Overrides, QuantizedGraph, TensorEnd
+from intact.graph import normalize
+from intact.numerics.metrics import sqnr_db
+from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
+from intact.program.lower import lower
 from intact.targets import (
+    Condition,
     DType,
     Overflow,
     Target,
@@ -21,7 +29,7 @@ from intact.targets import (
     target_from_json,
     target_to_json,
 )
-from tests.models import ModelBuilder, random_inputs
+from tests.models import ModelBuilder, random_inputs, run_model
 from tests.plans import calibrated, config, conv, image, planned
 
 ASYMMETRIC_WEIGHTS = """
@@ -69,11 +77,14 @@ def test_weights_of_the_old_cpu_cannot_saturate_a_pair() -> None:
     products = [2 * most * target.weight.quant_min, 2 * most * target.weight.quant_max]
     assert limits.min <= min(products) < max(products) <= limits.max
     base = load_target("openvino")
-    assert (target.rules, target.fusions, target.unsigned) == (
+    *rules, activations = target.rules
+    assert (tuple(rules), target.fusions, target.unsigned) == (
         base.rules,
         base.fusions,
         base.unsigned,
     )
+    assert not activations.quantize  # of two activations neither has 7 bits
+    assert activations.when == Condition(constant_weight=False)
 
 
 @pytest.mark.parametrize(
@@ -206,3 +217,21 @@ def test_a_joined_relu_keeps_its_bit_and_every_bit_is_openvinos(tmp_path: Path) 
         outputs = Simulator(plan).run(feeds)[0]["y"]
         errors[choice] = float(np.square(outputs - expected).mean())
     assert errors["by_error"] == errors["always"] < 0.9 * errors["never"]
+
+
+@pytest.mark.parametrize("target", ["openvino-avx2", "openvino-mqbench"])
+def test_no_pair_saturates_where_weights_have_seven_bits(target: str) -> None:
+    """A product of two activations far from zero stays float: none of its factors has 7 bits."""
+    b = ModelBuilder()
+    x = b.input("x", ["N", 4, 16])
+    product = b.node("MatMul", x, b.node("Transpose", x, perm=[0, 2, 1]))
+    b.output(b.node("MatMul", product, b.weight(4, 5)))
+    model = b.build()
+    feeds = {"x": np.random.default_rng(0).normal(30, 1, (8, 4, 16)).astype(np.float32)}
+    plan = build_plan(normalize(model), load_target(target))
+    samples = open_samples(feeds, plan.graph)
+    statistics = collect(plan.graph, samples, required_tensors(plan), threads=1)
+    plan = assign(plan, statistics, Method.of(plan.target, "minmax", "minmax"))
+    (expected,) = run_model(model, feeds).values()
+    (found,) = IntegerEngine(lower(plan), threads=1).run(feeds).outputs.values()
+    assert sqnr_db(expected, found) > 30

@@ -106,6 +106,8 @@ def _shapes_match(condition: Condition, node: ir.Node) -> bool:
 
 
 def _surroundings_match(condition: Condition, node: ir.Node) -> bool:
+    if condition.constant_weight not in (None, weight_slot(node) is not None):
+        return False
     if condition.constant_input is not None:
         found = any(is_constant(input_value(node, slot)) for slot in data_slots(node))
         if found != condition.constant_input:

