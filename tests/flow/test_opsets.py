@@ -17,8 +17,14 @@ CHANGED = (
     "LogSoftmax1",
     "GroupNormalization",
     "ReduceMean",
+    "ReduceMaxDropped",
+    "Split",
+    "Squeeze",
+    "Dropout",
+    "Clip",
+    "Pad",
+    "Slice",
 )
-CHANGED += ("ReduceMaxDropped", "Split", "Squeeze", "Dropout", "Clip", "Pad", "Slice")
 """Forms that change between opset 11 and 21, all of which the targets have."""
 
 

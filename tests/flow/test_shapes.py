@@ -174,6 +174,6 @@ def test_half_models_take_what_their_format_has(target: str, package: str) -> No
     result = intact.quantize(halved(b.build()), x, target=target, preset="fast")
     has_half = target == "onnxruntime"
     assert all((n.op_type == "Cast") <= has_half for n in result.plan.graph.nodes)
-    assert result.plan.graph.inputs[0].dtype.name == ("FLOAT16" if has_half else "FLOAT")
+    assert str(result.plan.graph.inputs[0].dtype) == ("FLOAT16" if has_half else "FLOAT")
     (note,) = (str(each) for each in result.plan.notes if "float16" in str(each))
     assert ("stay" if has_half else "outputs are float32") in note

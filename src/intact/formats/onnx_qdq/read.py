@@ -71,7 +71,7 @@ def read_qdq(
     points = strip_pairs(model)
     plan = plan_of(model, target, points).with_notes(notes)
     if asked is not None:
-        asked.check(plan.graph)
+        asked.resolved(plan.graph)  # refuses what fits nothing
     return plan
 
 
