@@ -17,6 +17,7 @@ from intact.formats.registry import export
 from intact.graph import Graph
 from intact.improve.passes import Request
 from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.plan.provenance import CHANNELS_LAST
 from intact.plan.topology import decoded
 
 
@@ -26,10 +27,12 @@ class Deployment(msgspec.Struct, frozen=True):
     Attributes:
         formats: At least one.
         io: What the ends of a file hold, where the format leaves a choice.
+        layout: In which order images are taken and given, where the format leaves a choice.
     """
 
     formats: tuple[str, ...]
     io: Io = Io.INT8
+    layout: str = CHANNELS_LAST
 
     def result(
         self,
@@ -39,7 +42,7 @@ class Deployment(msgspec.Struct, frozen=True):
         notes: tuple[Note, ...] = (),
     ) -> Result:
         """Write a calibrated plan, and say in it as what."""
-        named = plan.provenance.written(self.formats, self.io.value)
+        named = plan.provenance.written(self.formats, self.io.value, self.layout)
         plan = replace(plan, provenance=named)
         exports = export(plan, self.formats, self.io)
         notes += tuple(note for exported in exports.values() for note in exported.notes)

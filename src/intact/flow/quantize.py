@@ -198,7 +198,7 @@ def _ready(
     given = (options.method, options.weight_method, options.method_options)
     for each in targets:
         with refusals.of(each.name):
-            deployment = deployment_of(each, options.formats, options.io)
+            deployment = deployment_of(each, options.formats, options.io, options.layout)
             found.append((each, Method.candidates(each, *given), deployment))
     return found
 
@@ -265,7 +265,7 @@ def read_quantized(options: ImportOptions) -> Result:
         raise ModelError("the model is not quantized", remedy="`intact quantize` does that")
     target = source.target if options.target is None else options.target
     described = target_of(target)
-    deployment = deployment_of(described, options.formats, options.io)
+    deployment = deployment_of(described, options.formats, options.io, options.layout)
     plan = source.plan(described)
     preprocess = preprocess_of(options) or Preprocess()
     if options.data is None:
@@ -302,7 +302,7 @@ def export(options: ExportOptions) -> Result:
             f"{output} is the result itself: its files would be replaced",
             remedy="name another folder",
         )
-    deployment = deployment_of(loaded.plan.target, options.formats, options.io)
+    deployment = deployment_of(loaded.plan.target, options.formats, options.io, options.layout)
     found = deployment.again(loaded)
     run_once(found)
     found.recipe = recipe_of("export", options, found)
