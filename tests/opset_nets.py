@@ -82,7 +82,8 @@ for _kind in ("Softmax", "LogSoftmax", "Hardmax"):
         def _soft(
             builder: ModelBuilder, x: str, kind: str = _kind, axis: int | None = _axis
         ) -> str:
-            return builder.node(kind, x, **({} if axis is None else {"axis": axis}))
+            attributes: dict[str, Any] = {} if axis is None else {"axis": axis}
+            return builder.node(kind, x, **attributes)
 
         if _axis != 0:
             _row(f"{_kind}{'' if _axis is None else _axis}")(_soft)
@@ -173,7 +174,8 @@ def _split(builder: ModelBuilder, x: str) -> str:
 
 @_row("SplitParts")
 def _split_parts(builder: ModelBuilder, x: str) -> str:
-    first = builder.node("Split", x, axis=3, **({"num_outputs": 2} if builder.opset >= 18 else {}))
+    count: dict[str, Any] = {"num_outputs": 2} if builder.opset >= 18 else {}
+    first = builder.node("Split", x, axis=3, **count)
     builder.nodes[-1].output.append(f"{first}_rest")
     return builder.node("Mul", first, f"{first}_rest")
 
