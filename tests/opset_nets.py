@@ -174,8 +174,8 @@ def _split(builder: ModelBuilder, x: str) -> str:
 
 @_row("SplitParts")
 def _split_parts(builder: ModelBuilder, x: str) -> str:
-    parts: dict[str, Any] = {"num_outputs": 2} if builder.opset >= 18 else {}
-    first = builder.node("Split", x, axis=3, **parts)
+    count: dict[str, Any] = {"num_outputs": 2} if builder.opset >= 18 else {}
+    first = builder.node("Split", x, axis=3, **count)
     builder.nodes[-1].output.append(f"{first}_rest")
     return builder.node("Mul", first, f"{first}_rest")
 

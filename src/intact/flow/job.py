@@ -20,6 +20,7 @@ from intact.formats.registry import FORMATS, export
 from intact.graph import Graph
 from intact.improve.passes import Request
 from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
+from intact.plan.provenance import CHANNELS_LAST
 from intact.plan.topology import decoded
 
 
@@ -29,11 +30,13 @@ class Deployment(msgspec.Struct, frozen=True):
     Attributes:
         formats: At least one.
         io: What the ends of a file hold, where the format leaves a choice.
+        layout: In which order images are taken and given, where the format leaves a choice.
         integer_format: Is written in their place if it can hold the plan; "" for none.
     """
 
     formats: tuple[str, ...]
     io: Io = Io.INT8
+    layout: str = CHANNELS_LAST
     integer_format: str = ""
 
     def result(
@@ -59,7 +62,7 @@ class Deployment(msgspec.Struct, frozen=True):
     def _in_formats(
         self, plan: QuantizedGraph, formats: tuple[str, ...]
     ) -> tuple[QuantizedGraph, dict[str, Exported]]:
-        named = plan.provenance.written(formats, self.io.value)
+        named = plan.provenance.written(formats, self.io.value, self.layout)
         plan = replace(plan, provenance=named)
         return plan, export(plan, formats, self.io)
 

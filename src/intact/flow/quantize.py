@@ -198,7 +198,7 @@ def _ready(
     given = (options.method, options.weight_method, options.method_options)
     for each in targets:
         with refusals.of(each.name):
-            deployment = deployment_of(each, options.formats, options.io)
+            deployment = deployment_of(each, options.formats, options.io, options.layout)
             found.append((each, Method.candidates(each, *given), deployment))
     return found
 
@@ -284,7 +284,7 @@ def read_quantized(options: ImportOptions) -> Result:
         _refuse_without_samples(options, overrides, with_widths=source.with_widths is not None)
     target = source.target if options.target is None else options.target
     described = target_of(target)
-    deployment = deployment_of(described, options.formats, options.io)
+    deployment = deployment_of(described, options.formats, options.io, options.layout)
     if source.with_widths is not None and overrides is not None:
         plan = source.with_widths(described, overrides)
     else:
@@ -324,7 +324,7 @@ def export(options: ExportOptions) -> Result:
             f"{output} is the result itself: its files would be replaced",
             remedy="name another folder",
         )
-    deployment = deployment_of(loaded.plan.target, options.formats, options.io)
+    deployment = deployment_of(loaded.plan.target, options.formats, options.io, options.layout)
     found = deployment.again(loaded)
     run_once(found)
     found.recipe = recipe_of("export", options, found)

@@ -124,7 +124,7 @@ def search(options: SearchOptions) -> FoundStrategy:
     options = with_exported(options)
     target = default_target(options.model) if options.target is None else options.target
     described = target_of(target)
-    deployment = deployment_of(described, options.formats, options.io)
+    deployment = deployment_of(described, options.formats, options.io, options.layout)
     method = Method.of(described, options.method, options.weight_method, options.method_options)
     scored = objective_of(
         options.objective, figure=options.figure, lower_is_better=options.lower_is_better
@@ -197,7 +197,7 @@ def replay(options: ReplayOptions) -> Result:
     entry = choose(read_log(log), options.trial)
     target = entry.settings.target if options.target is None else options.target
     described = target_of(target)
-    deployment = deployment_of(described, options.formats, options.io)
+    deployment = deployment_of(described, options.formats, options.io, options.layout)
     shapes = options.input_shape or logged_shapes(entry.settings.options)
     values = options.input_value or logged_values(entry.settings.options)
     normalized = with_shapes(float_model(options.model, values), shapes)

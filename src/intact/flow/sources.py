@@ -20,6 +20,7 @@ from intact.formats.registry import (
     open_model,
 )
 from intact.graph import Graph, normalize
+from intact.plan.provenance import CHANNELS_LAST
 from intact.targets import Target, load_target
 
 if TYPE_CHECKING:
@@ -63,7 +64,9 @@ def float_graph(model: Result | ModelSource) -> Graph:
     return normalize(_float_source(model).model)
 
 
-def deployment_of(target: Target, formats: Sequence[str] | None, io: str) -> Deployment:
+def deployment_of(
+    target: Target, formats: Sequence[str] | None, io: str, layout: str = CHANNELS_LAST
+) -> Deployment:
     """Check the formats and ends that are asked for."""
     if io not in set(Io):
         raise UsageError(f"--io {io!r}", remedy="int8 or float")
@@ -76,8 +79,14 @@ def deployment_of(target: Target, formats: Sequence[str] | None, io: str) -> Dep
         raise UsageError(
             f"--io float does nothing for {', '.join(chosen)}", remedy=f"it is for {able}"
         )
+    if layout != CHANNELS_LAST and not any(FORMATS[name].has_layout for name in chosen):
+        able = ", ".join(name for name, row in described() if row.has_layout)
+        raise UsageError(
+            f"--layout {layout} does nothing for {', '.join(chosen)}, which has no other",
+            remedy=f"it is for {able}",
+        )
     _refuse_logarithmic(target, chosen)
-    return Deployment(chosen, Io(io), of_integers)
+    return Deployment(chosen, Io(io), layout, of_integers)
 
 
 def _refuse_logarithmic(target: Target, chosen: Sequence[str]) -> None:

@@ -43,7 +43,7 @@ def train(options: TrainOptions) -> Result:
         check_output(output)
         output.parent.mkdir(parents=True, exist_ok=True)  # for what lies beside it
     formats = options.formats or list(loaded.exports)
-    deployment = deployment_of(loaded.plan.target, formats, options.io)
+    deployment = deployment_of(loaded.plan.target, formats, options.io, options.layout)
     plan, trained = _trained(options, loaded, output)
     begin(options.progress, "writing")
     result = deployment.result(plan, None, loaded.preprocess)

@@ -15,6 +15,9 @@ import msgspec
 from intact.plan.gains import Improvement
 
 READ = "quantized model"
+CHANNELS_LAST = "channels-last"
+"""The layout of images in written files where nothing else is asked for."""
+
 COMPLETED = "quantized model, completed"
 
 
@@ -31,6 +34,7 @@ class Provenance(
         input_shapes: What calibration saw of inputs with sizes of their own: the shapes of most
             samples, the smallest of equally many.
         io: Name of the ``Io`` of the written files: the types of their inputs and outputs.
+        layout: In which order written files take and give images; "" is channels last.
         mask: The array that is 0 where samples are padded.
         mean: The preprocessing's ``mean``; only in plans of version 1, which had no file for it.
         method: Threshold method of activations; ``given`` if every scale was given.
@@ -57,6 +61,7 @@ class Provenance(
     improvements: tuple[Improvement, ...] = ()
     input_shapes: dict[str, tuple[int, ...]] = {}
     io: str = ""
+    layout: str = ""
     mask: str = ""
     mean: tuple[float, ...] = ()
     method: str = ""
@@ -129,9 +134,10 @@ class Provenance(
         """Add how scales and weights were trained; the statistics are of the weights before."""
         return msgspec.structs.replace(self, trained=how, statistics="")
 
-    def written(self, formats: Iterable[str], io: str) -> Provenance:
-        """Add the formats and the ``Io`` of the written files."""
-        return msgspec.structs.replace(self, formats=tuple(formats), io=io)
+    def written(self, formats: Iterable[str], io: str, layout: str = CHANNELS_LAST) -> Provenance:
+        """Add the formats, the ``Io`` and the layout of the written files."""
+        named = "" if layout == CHANNELS_LAST else layout
+        return msgspec.structs.replace(self, formats=tuple(formats), io=io, layout=named)
 
     def preprocessed(self, file_hash: str) -> Provenance:
         """Add the preprocessing file, in place of the numbers of version 1."""

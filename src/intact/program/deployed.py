@@ -12,8 +12,8 @@ from intact.program.program import Program
 def deployed_program(plan: QuantizedGraph, *, float_operations: bool = False) -> Program:
     """Return the steps of a plan on signed codes, with images as the files have them.
 
-    Channels are last, as integer kernels want them, but where the plan was read from a file that
-    says how it takes its inputs.
+    Images have their channels last, as integer kernels want them (`IoLayout.CHANNELS_LAST`), but
+    where the user asked for the model's layout, or the plan was read from a file that has its own.
 
     Args:
         plan: A calibrated plan; not changed.
@@ -22,5 +22,6 @@ def deployed_program(plan: QuantizedGraph, *, float_operations: bool = False) ->
     Raises:
         PlanError: See `lower`.
     """
-    layout = IoLayout.MODEL if plan.provenance.read_from else IoLayout.CHANNELS_LAST
+    as_it_is = plan.provenance.read_from or plan.provenance.layout
+    layout = IoLayout.MODEL if as_it_is else IoLayout.CHANNELS_LAST
     return signed(lower(plan, float_operations=float_operations, layout=layout))

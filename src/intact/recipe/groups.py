@@ -213,6 +213,11 @@ class FormatOptions(LimitOptions, kw_only=True):
         "Whether the inputs and outputs of a .tflite, an onnx_integer or a tvm file are int8 codes "
         "or float numbers.",
     )
+    layout: str = option(
+        Name("channels-last or model", ("channels-last", "model")),
+        "channels-last",
+        "How a .tflite or C takes and gives images: with their channels last, or as the model.",
+    )
 
 
 class OutputOptions(FormatOptions, kw_only=True):

@@ -312,6 +312,7 @@ class Format(msgspec.Struct, frozen=True):
         extra: The extra that installs them.
         optional: Files that are not always written.
         has_io: Whether the ends can hold codes or numbers, as the user chooses.
+        has_layout: Whether images may be taken and given with their channels last, or not.
         expressible: What plans may ask of it; whether it has each operator, it says when it writes.
         verify: Runs it and compares each layer with the plan; None where there is no program.
         run: Runs what was written on one batch in its runtime, with the runtime's own options:
@@ -346,6 +347,7 @@ class Format(msgspec.Struct, frozen=True):
     extra: str = ""
     optional: tuple[str, ...] = ()
     has_io: bool = False
+    has_layout: bool = False
     expressible: Expressible = Expressible()
     verify: Callable[[Deployed, Iterable[Feeds]], Verification] | None = None
     run: Callable[[Deployed, Feeds], Feeds] | None = None

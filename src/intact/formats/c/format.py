@@ -86,6 +86,7 @@ C = Format(
     _write,
     _read,
     has_io=True,
+    has_layout=True,
     expressible=INTEGERS_ALONE,
     verify=_verify,
     run=_run,

@@ -219,6 +219,7 @@ TFLITE = Format(
     ("ai_edge_litert", "flatbuffers"),
     "tflite",
     has_io=True,
+    has_layout=True,
     expressible=Expressible(
         UP_TO_EIGHT_BITS,
         EIGHT_BITS | {16},

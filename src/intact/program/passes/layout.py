@@ -17,21 +17,30 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from intact.graph.names import Names
+from intact.program.float_operations import Flatten
 from intact.program.forms import moved_last, permuted
 from intact.program.operations import (
-    ELEMENTWISE,
+    BatchMatMul,
     Dequantize,
+    FloatNodes,
     FullyConnected,
-    Pad,
+    Lookup,
     Reshape,
     Transpose,
 )
 from intact.program.passes.reordering import Order, inverse, joined_reshape, reordered
 from intact.program.program import Program, Step, Tensor
 
-_IN_ANY_ORDER = (Pad, *(each for each in ELEMENTWISE if each is not Dequantize))
+_OTHER_AXES = (BatchMatMul, Flatten, FullyConnected, Lookup, Reshape, Transpose)
+"""Operations whose result has axes of another meaning than what they read."""
 
-"""What may stand between an input and the first spatial operation."""
+_OTHER_AXES_IN_FLOAT = frozenset(
+    [
+        *("Einsum", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Gemm", "MatMul"),
+        *("OneHot", "Reshape", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze"),
+    ]
+)
+"""Operators of float nodes that give other axes, or other elements of them."""
 
 
 class IoLayout(enum.StrEnum):
@@ -40,7 +49,9 @@ class IoLayout(enum.StrEnum):
     MODEL = "model"
     """As the float model does."""
     CHANNELS_LAST = "channels_last"
-    """With channels last where spatial operations read or wrote them."""
+    """Images with their channels last: inputs that spatial operations read, and outputs that are
+    made of what they give, with nothing between but operators that keep the axes.
+    """
 
 
 @dataclass(frozen=True)
@@ -80,6 +91,7 @@ class _Mover:
         self._plain: dict[tuple[str, Order], Tensor] = {}
         self._moved: dict[tuple[str, Order], Tensor] = {}
         self._columns: dict[str, np.ndarray] = {}
+        self._images = _images(program)
         self._kept = {tensor.name for tensor in program.outputs.values()}
         self._readers: dict[str, list[Step]] = {}
         self._names = Names(tensor.name for tensor in program.tensors())
@@ -103,26 +115,23 @@ class _Mover:
         waiting, seen = [tensor], {tensor.name}
         while waiting:
             for step in self._readers.get(waiting.pop().name, ()):
-                operation, result = step.operation, step.outputs[0]
+                operation = step.operation
                 if isinstance(operation, Transpose) and operation.permutation == order:
                     return True
-                follows = isinstance(operation, _IN_ANY_ORDER) and len(result.shape) == len(order)
-                if follows and result.name not in seen:
-                    seen.add(result.name)
-                    waiting.append(result)
+                for result in step.outputs if _keeps_axes(step) else ():
+                    if len(result.shape) == len(order) and result.name not in seen:
+                        seen.add(result.name)
+                        waiting.append(result)
         return False
 
     def output(self, tensor: Tensor, layout: IoLayout) -> Tensor:
         """Return an output as it is given."""
         view = self._view(tensor)
-        rank = len(view.order)
-        if (
-            layout is IoLayout.CHANNELS_LAST
-            and rank > 2
-            and view.order == inverse(moved_last(rank))
-        ):
-            return view.stored
-        return self._as_it_is(tensor) if view.is_plain else self._moved_codes(view)
+        if layout is IoLayout.CHANNELS_LAST and tensor.name in self._images:
+            last = moved_last(len(view.order))
+            order = tuple(view.order[axis] for axis in last)
+            view = View(view.stored, order)
+        return view.stored if view.is_plain else self._moved_codes(view)
 
     def _moved_codes(self, view: View) -> Tensor:
         """Store a view; of floats that are codes just dequantized, move the codes instead."""
@@ -240,6 +249,32 @@ class _Mover:
         shuffled = np.empty_like(weight.data)
         shuffled[:, columns] = weight.data
         return replace(step, inputs=(data, replace(weight, data=shuffled), *rest))
+
+
+def _keeps_axes(step: Step) -> bool:
+    """Tell whether axes of a step's results mean what those of its operands do."""
+    operation = step.operation
+    if isinstance(operation, FloatNodes):
+        return all(
+            node.domain == "" and node.op_type not in _OTHER_AXES_IN_FLOAT
+            for node in operation.nodes
+        )
+    return not isinstance(operation, _OTHER_AXES)
+
+
+def _images(program: Program) -> frozenset[str]:
+    """Return the tensors that spatial operations give, and what is made of them in their axes."""
+    found: set[str] = set()
+    for step in program.steps:
+        operation = step.operation
+        if isinstance(operation, Transpose) and not step.nodes:
+            rank = len(operation.permutation)
+            if rank > 2 and operation.permutation == inverse(moved_last(rank)):
+                found.add(step.outputs[0].name)
+        elif _keeps_axes(step):
+            ranks = {len(tensor.shape) for tensor in step.activations if tensor.name in found}
+            found |= {tensor.name for tensor in step.outputs if len(tensor.shape) in ranks}
+    return frozenset(found)
 
 
 def _keeps_order(view: View) -> bool:
