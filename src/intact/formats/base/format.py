@@ -236,6 +236,31 @@ class ModelReader(msgspec.Struct, frozen=True):
     deployed: Callable[[Path, Target], tuple[QuantizedGraph, Exported]] | None = None
 
 
+CHANGED = "the runtime rounds otherwise than planned, by kernels or scales of its own"
+"""Said of `Executed.changed`."""
+
+
+class Executed(msgspec.Struct, frozen=True):
+    """What a runtime makes of what was written, where that is not what the plan says.
+
+    Attributes:
+        in_float: Nodes planned for integers that it computes in float, with their operators.
+        in_integers: Nodes planned in float that it computes with codes, with their operators.
+        changed: Those of the latter that round otherwise than the floats do, and quantizers to
+            which it gave scales that the plan does not have.
+    """
+
+    in_float: Mapping[str, str] = {}
+    in_integers: Mapping[str, str] = {}
+    changed: tuple[str, ...] = ()
+
+
+def noted(exported: Exported) -> Executed | None:
+    """Return what a runtime made of it when it was loaded; None if that was not asked then."""
+    found = getattr(exported, "executed", None)
+    return found if isinstance(found, Executed) else None
+
+
 class ScaleReader(msgspec.Struct, frozen=True):
     """How a format reads a table of scales.
 
@@ -278,8 +303,8 @@ class Format(msgspec.Struct, frozen=True):
         kernels_of: Profiles its runtime on a batch, in a number of runs.
         runtime_name: The runtime with its version.
         runtime: Modules that running imports, besides those of intact's own dependencies.
-        float_nodes: Names the nodes that the plan quantizes and the runtime computes in float, with
-            their operators; None where a runtime does not tell, or has no choice.
+        executed: Asks the runtime what it makes of what was written; None where it does not tell,
+            or has no choice. What was loaded before is not loaded again.
         run_up_to: Deployed bytes beyond which it is not run at once: it takes too long; None for no
             bound.
         kernels: Kinds of kernels that a user may choose for running it.
@@ -306,7 +331,7 @@ class Format(msgspec.Struct, frozen=True):
     runs_float: bool = False
     kernels_of: Callable[[Deployed, Feeds, int], list[Kernel]] | None = None
     runtime_name: Callable[[], str] | None = None
-    float_nodes: Callable[[Deployed], Mapping[str, str]] | None = None
+    executed: Callable[[Deployed], Executed] | None = None
     runtime: tuple[str, ...] = ()
     run_up_to: int | None = None
     kernels: tuple[str, ...] = ()

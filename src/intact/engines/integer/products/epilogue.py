@@ -137,7 +137,8 @@ def _by_ends(
     With ``folded_ends``, where no bias lies between, the scale of the sums is counted in these
     steps at once, and the zero point in the sums' units: or, without a residual, the ends. Without
     ``folded_channels``, sums with a scale for each channel are real numbers first, which are
-    multiplied by the reciprocal of a stored scale. Measured with openvino 2026.4.1 on an AVX2
+    multiplied by the reciprocal of a stored scale. A sum that is not in place is an operation of
+    its own, whose lowest code comes after rounding. Measured with openvino 2026.4.1 on an AVX2
     processor: 0 of 50 million codes of convolutions differ, and 0 of 300 million of dense layers.
     """
     _, scale, biases = real
@@ -157,12 +158,12 @@ def _by_ends(
             return (_NONE, grid.factor, grid.offset), units, (one, none, grid.first, _Last.FUSED)
         grid = EndsGrid.of(arithmetic, output).as_stored_scale()
         return real, units, (grid.factor, grid.offset, grid.first, _Last.FUSED)
+    after = msgspec.structs.replace(arithmetic, zero_point=ZeroPointOrder.AFTER_ROUNDING)
     if arithmetic.folded_factor and residual is None:
-        after = msgspec.structs.replace(arithmetic, zero_point=ZeroPointOrder.AFTER_ROUNDING)
         grid = EndsGrid.of(after, output)
         offset = biases * grid.factor + grid.offset + np.float32(grid.first)
         return (_NONE, scale * grid.factor, offset), units, (one, none, 0, _Last.FUSED)
-    grid = EndsGrid.of(arithmetic, output, float(unit))
+    grid = EndsGrid.of(arithmetic if in_place else after, output, float(unit))
     grid = grid.as_stored_scale() if in_place else grid
     if bare:
         real = -(zero * unit) / scale, scale / unit, biases
