@@ -15,6 +15,8 @@ from intact.engines.exact_sums import EXACT, exact_sums, saturates_pairs
 from intact.errors import ExportError
 from intact.graph import save_model
 from intact.graph.edit import Editor
+from intact.graph.files.save import STREAM_FROM
+from intact.graph.files.tensors import weight_bytes
 from intact.plan import TensorEnd
 
 RUNTIME = f"ONNX Runtime {ort.__version__}"
@@ -127,7 +129,9 @@ def open_session(
         ExportError: The runtime refuses the model.
     """
     path = folder / "model.onnx"
-    save_model(exact_sums(model, options) if exact else model, path)
+    model = exact_sums(model, options) if exact else model
+    # Large weights are pages of a file of their own, with no copy in memory.
+    save_model(model, path, beside=weight_bytes(model) > STREAM_FROM)
     return _session(str(path), options)
 
 

@@ -92,6 +92,30 @@ def test_residuals_count_in_real_numbers_from_their_zero_point() -> None:
         assert make(sums, beside).tolist() == [[16], [10]]
 
 
+@pytest.mark.parametrize(
+    ("total", "by", "bias", "added", "apart", "in_place"),
+    [
+        (9076, 0.00039853484, 0.15342776, -31, 2, 3),
+        (-7615, 0.00041397478, 0.64408195, 36, 8, 9),
+    ],
+)
+def test_a_residual_that_is_kept_is_added_as_sums_are(
+    total: int, by: float, bias: float, added: int, apart: int, in_place: int
+) -> None:
+    """The lowest code comes after rounding; measured with OpenVINO's kernels for AMX."""
+    for kept, expected in ((True, apart), (False, in_place)):
+        make = RealRequantizer(
+            ENDS,
+            scale(by),
+            int8(0.16401851),
+            Bounds(),
+            bias=reals(bias),
+            residual=int8(0.10840264),
+            keeps_residual=kept,
+        )
+        assert make(np.array([[total]]), np.array([[added]], np.int8)).item() == expected
+
+
 def test_bounds_are_those_of_the_sum_of_both() -> None:
     make = RealRequantizer(ENDS, scale(1.0), uint8(0.125), Bounds(0, 6), residual=uint8(1.0))
     sums = np.array([[5], [-3], [1]])

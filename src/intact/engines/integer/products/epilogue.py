@@ -137,7 +137,8 @@ def _by_ends(
     With ``folded_ends``, where no bias lies between, the scale of the sums is counted in these
     steps at once, and the zero point in the sums' units: or, without a residual, the ends. Without
     ``folded_channels``, sums with a scale for each channel are real numbers first, which are
-    multiplied by the reciprocal of a stored scale. Measured with openvino 2026.4.1 on an AVX2
+    multiplied by the reciprocal of a stored scale. A sum that is not in place is an operation of
+    its own, whose lowest code comes after rounding. Measured with openvino 2026.4.1 on an AVX2
     processor: 0 of 50 million codes of convolutions differ, and 0 of 300 million of dense layers.
     """
     _, scale, biases = real
