@@ -7,10 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
 
 from intact.cli import entry
 from intact.cli.application import app
+from tests.models import residual_net
 
 INTERNAL = 70
 
@@ -66,3 +68,15 @@ def test_the_process_ends_with_that_code(tmp_path: Path) -> None:
     assert done.returncode == INTERNAL
     assert done.stderr.count("\n") == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_lead_nowhere(closed: str, tmp_path: Path) -> None:
+    """Nor does a file that is opened later take their place."""
+    model = tmp_path / "model.onnx"
+    onnx.save(residual_net(), model)
+    for command in (f"inspect {model} --json", "targets"):
+        line = f"{sys.executable} -m intact {command} {closed}"
+        done = subprocess.run(line, shell=True, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    assert onnx.load(model)

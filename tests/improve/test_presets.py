@@ -12,6 +12,7 @@ import pytest
 from intact import api, demo
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
+from intact.errors import MissingExtraError
 from intact.flow.improvement import chosen
 from intact.graph import normalize
 from intact.improve.passes import PASSES, Stage, requests_of
@@ -154,3 +155,15 @@ def test_poor_channels_and_few_samples_do_no_harm(
     )
     assert np.isfinite(better)
     assert better >= plain
+
+
+@pytest.mark.parametrize("name", [name for name, each in PASSES.items() if each.needs])
+def test_a_pass_without_its_package_says_how_it_is_installed(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("intact.improve.passes.find_spec", lambda _: None)
+    message = f"improve {name} needs {PASSES[name].needs}, .*'intact\\[train\\]'"
+    with pytest.raises(MissingExtraError, match=message):
+        requests_of([name])
+    with pytest.raises(MissingExtraError, match=message):
+        api.quantize(demo.model_path(), demo.calibration_path(), improve=[name])

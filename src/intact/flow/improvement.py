@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from typing import NamedTuple
 
 import msgspec
@@ -96,7 +95,7 @@ def chosen(
     level = Preset(preset or default)
     weaknesses = weaknesses_of(plan)
     names = passes_of(level, weaknesses)
-    missing = [name for name in names if PASSES[name].needs and not _installed(PASSES[name].needs)]
+    missing = [name for name in names if not PASSES[name].is_installed]
     names = tuple(name for name in names if name not in missing)
     if drawn and not names and level is not Preset.FAST:
         return Chosen(requests_of([EXPECTED_BIAS]))
@@ -123,10 +122,6 @@ def _said(level: Preset, names: Sequence[str], weaknesses: Sequence[Weakness]) -
     why = " and ".join(weaknesses)
     message = f"preset {level}: {', '.join(names)}, because of {why}"
     return Note(NoteKind.CALIBRATION, "", message, remedy="--preset fast leaves it out")
-
-
-def _installed(package: str) -> bool:
-    return find_spec(package) is not None
 
 
 Recalibrate = Callable[[Graph], Scaled]

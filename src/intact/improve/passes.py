@@ -11,12 +11,13 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from intact.errors import UsageError, nearest
+from intact.errors import MissingExtraError, UsageError, nearest
 from intact.graph import Graph
 
 _REQUEST = re.compile(r"\s*([A-Za-z0-9-]+)\s*(?:\{([^{}]*)\})?\s*")
@@ -106,6 +107,11 @@ class Pass(msgspec.Struct, frozen=True):
     prepares: bool = False
     needs: str = ""
     data_free: str = ""
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether the package that it needs is there."""
+        return not self.needs or find_spec(self.needs) is not None
 
     def load(self) -> Callable[..., Any]:
         """Import the function."""
@@ -256,6 +262,7 @@ def requests_of(texts: Iterable[str]) -> tuple[Request, ...]:
 
     Raises:
         UsageError: A name or an option is wrong, or a pass is asked for with two options.
+        MissingExtraError: A pass needs a package that is not installed.
     """
     asked = dict.fromkeys(Request.of(text) for text in texts)
     found: dict[str, Request] = {}
@@ -263,6 +270,11 @@ def requests_of(texts: Iterable[str]) -> tuple[Request, ...]:
         if each.name in found:
             raise UsageError(
                 f"--improve {each} and --improve {found[each.name]}", remedy="leave one out"
+            )
+        if not PASSES[each.name].is_installed:
+            raise MissingExtraError(
+                f"--improve {each.name} needs {PASSES[each.name].needs}, which is not installed",
+                remedy="pip install 'intact[train]'",
             )
         found[each.name] = each
     return tuple(found[name] for name in PASSES if name in found)
