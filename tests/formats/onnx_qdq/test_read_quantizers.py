@@ -496,7 +496,7 @@ def test_pairs_with_ranges_and_clips() -> None:
 
 def test_a_quantizer_beside_pairs_and_in_a_row() -> None:
     b = Trained()
-    x = b.ranged(b.input("x", ["batch", 3, 6, 6]), 0.05, np.int8(0))
+    x = b.pair(b.input("x", ["batch", 3, 6, 6]), 0.05, np.int8(0))
     x = b.tensor(x, 0.1, 0, -8, 7)
     w = b.tensor(b.weight(3, 3, 3, 3, name="w"), 0.01, 0, -128, 127)
     plan = read(small(b, x, w))
