@@ -7,6 +7,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from intact.config import (
@@ -65,10 +66,39 @@ def test_2_to_32_bits(bits: int) -> None:
     assert made(bits).bits == bits
 
 
-@pytest.mark.parametrize("bits", [1, 33])
+@pytest.mark.parametrize("bits", [1, 33, 48, 64])
 def test_other_widths_are_refused(bits: int) -> None:
     with pytest.raises(ConfigError, match="2 to 32"):
         made(bits)
+
+
+def test_biases_alone_are_as_wide_as_sums() -> None:
+    plan = calibrated(residual_net(), "tflite-16x8")
+    wide = {end: each for end, each in plan.configs.items() if each.bits > 32}
+    assert {end.slot for end in wide} == {2}
+    assert {each.state for each in wide.values()} == {QuantState.PASSIVE}
+
+
+@pytest.mark.parametrize("inplace", [False, True])
+def test_in_place_the_array_is_overwritten(inplace: bool) -> None:
+    own = TensorQuantConfig(
+        policy=LINEAR,
+        bits=8,
+        quant_min=-128,
+        quant_max=127,
+        scale=0.5,
+        inplace=inplace,
+        state=QuantState.ACTIVATED,
+    )
+    values = np.array([0.3, 9.1, 100], np.float32)
+    kept = values.copy()
+    found = own.fake_quantize(values)
+    np.testing.assert_array_equal(found, np.array([0.5, 9, 63.5], np.float32))
+    assert (found is values) == inplace
+    np.testing.assert_array_equal(values, found if inplace else kept)
+    kept.flags.writeable = False
+    assert own.fake_quantize(kept) is not kept
+    assert own.fake_quantize(values, inplace=False) is not values
 
 
 def codes_of(target: Target) -> dict[str, tuple[int, int]]:
@@ -130,8 +160,9 @@ PAIRS = [
 def test_seven_properties_of_which_some_exclude_each_other() -> None:
     names = ("PER_TENSOR", "PER_CHANNEL", "LINEAR", "EXPONENTIAL", "SYMMETRICAL", "ASYMMETRICAL")
     assert {each.name for each in P} == {*names, "POWER_OF_2"}
-    fine = P.PER_TENSOR | P.LINEAR | P.SYMMETRICAL
-    fine.check()
+    fine = P.PER_TENSOR + P.LINEAR + P.SYMMETRICAL  # as in the document
+    assert fine == P.PER_TENSOR | P.LINEAR | P.SYMMETRICAL
+    assert fine + P.LINEAR == fine.check()
     (fine | P.POWER_OF_2).check()
     for other in (P.PER_CHANNEL, P.EXPONENTIAL, P.ASYMMETRICAL):
         with pytest.raises(ConfigError, match="sets both"):
@@ -214,6 +245,31 @@ def test_two_readers_may_quantize_one_tensor_differently(tmp_path: Path) -> None
     same = planned(b.build(), target)
     assert config(same, "two.input[0]").state is QuantState.OVERLAPPED
     assert config(same, "two.input[0]").dominator is config(same, "one.output[0]")
+
+
+def joined_by_concat() -> onnx.ModelProto:
+    b = ModelBuilder()
+    x = image(b)
+    b.node("Concat", conv(b, x, "one"), conv(b, x, "two"), axis=1, name="join", out="y")
+    b.output("y")
+    return b.build()
+
+
+def test_a_concat_governs_the_convolutions_before_it(tmp_path: Path) -> None:
+    rules = '[[op]]\nops = ["Conv", "Concat"]\n[[fusion]]\npattern = [["Conv"], ["Concat"]]\n'
+    plan = calibrated(joined_by_concat(), own_target(tmp_path, rules))
+    for end in ("one.output[0]", "two.output[0]", "join.input[0]"):
+        assert config(plan, end).state is QuantState.OVERLAPPED
+        assert config(plan, end).dominator is config(plan, "join.output[0]")
+
+
+@pytest.mark.parametrize("target", ["tflite", "tvm"])
+def test_one_scale_for_a_concat_is_written_by_the_convolutions(target: str) -> None:
+    plan = calibrated(joined_by_concat(), target)
+    ends = [config(plan, f"{name}.output[0]") for name in ("one", "two", "join")]
+    assert len({id(each.dominator) for each in ends}) == 1
+    activated, passive = QuantState.ACTIVATED, QuantState.PASSIVE
+    assert [each.state for each in ends] == [activated, passive, passive]
 
 
 def test_relu_governs_the_convolution_before_it(tmp_path: Path) -> None:

@@ -106,8 +106,8 @@ def _levels(config: TensorQuantConfig | None, array: Array) -> Array:
         return array
     lost = np.isnan(array)
     if not lost.any():
-        return config.fake_quantize(array)
-    found = config.fake_quantize(np.where(lost, 0, array))
+        return config.fake_quantize(array, inplace=False)
+    found = config.fake_quantize(np.where(lost, 0, array), inplace=False)
     found[lost] = np.nan
     return found
 

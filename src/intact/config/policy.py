@@ -49,6 +49,11 @@ class QuantPolicy(enum.Flag):
     >>> policy = QuantPolicy.PER_TENSOR | QuantPolicy.LINEAR | QuantPolicy.SYMMETRICAL
     >>> policy.check().spelled
     'PER_TENSOR+LINEAR+SYMMETRICAL'
+
+    ``+`` joins properties too, as in [ppq]:
+
+    >>> policy == QuantPolicy.PER_TENSOR + QuantPolicy.LINEAR + QuantPolicy.SYMMETRICAL
+    True
     """
 
     PER_TENSOR = enum.auto()
@@ -58,6 +63,10 @@ class QuantPolicy(enum.Flag):
     SYMMETRICAL = enum.auto()
     ASYMMETRICAL = enum.auto()
     POWER_OF_2 = enum.auto()
+
+    def __add__(self, other: QuantPolicy) -> QuantPolicy:
+        """Join properties; each counts once."""
+        return self | other if isinstance(other, QuantPolicy) else NotImplemented
 
     def check(self) -> QuantPolicy:
         """Check that a tensor can be quantized this way; return the policy.

@@ -27,6 +27,10 @@ from intact.errors import ConfigError
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.levels import Rounding
 
+_WIDEST = 32
+"""Bits of what has a scale of its own."""
+_PASSIVE = frozenset({QuantState.PASSIVE_INIT, QuantState.PASSIVE, QuantState.PASSIVE_BAKED})
+
 JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
 
 
@@ -38,7 +42,8 @@ class TensorQuantConfig(SharedScale):
 
     Args:
         policy: A valid set of properties.
-        bits: 2 to 32, 48 or 64.
+        bits: 2 to 32. Biases, which have no scale of their own (the PASSIVE states), may have 48
+            or 64.
         quant_min: Smallest integer used.
         quant_max: Largest integer used.
         rounding: Rounding mode.
@@ -48,7 +53,7 @@ class TensorQuantConfig(SharedScale):
         offset: Same shape as the scale (also called zero point); ``None`` for zeros.
         observer: Name of the threshold method of the scale.
         detail: Data of passes about this tensor; JSON values only.
-        inplace: Whether an executor may overwrite the tensor.
+        inplace: Whether :meth:`fake_quantize` writes over the array that it is given.
         state: The initial state.
 
     Raises:
@@ -85,6 +90,11 @@ class TensorQuantConfig(SharedScale):
                 steps_per_octave=steps_per_octave,
             )
         )
+        if bits > _WIDEST and state not in _PASSIVE:
+            raise ConfigError(
+                f"bits is {bits} in state {state.name}",
+                remedy="use 2 to 32; only biases, which are PASSIVE, have 48 or 64",
+            )
         self.observer = observer
         self.detail: dict[str, JsonValue] = dict(detail or {})
         self.inplace = inplace
@@ -227,13 +237,23 @@ class TensorQuantConfig(SharedScale):
         """
         return self.grid.dequantize(quantized, self._usable_params())
 
-    def fake_quantize(self, values: FloatArray) -> FloatArray:
+    def fake_quantize(self, values: FloatArray, *, inplace: bool | None = None) -> FloatArray:
         """Quantize and dequantize.
+
+        Args:
+            values: Of any shape. An array that can be written and has the dtype of the result is
+                overwritten, and returned, if that is asked for.
+            inplace: Whether to do so; None for what the config says.
 
         Raises:
             ConfigError: If the state is INITIAL or PASSIVE_INIT, or there is no scale.
         """
-        return self.grid.fake_quantize(values, self._usable_params())
+        found = self.grid.fake_quantize(values, self._usable_params())
+        wanted = self.inplace if inplace is None else inplace
+        if not wanted or not values.flags.writeable or values.dtype != found.dtype:
+            return found
+        values[...] = found
+        return values
 
     def value_range(self) -> tuple[float, float]:
         """Return the values of the lowest and the highest code, over all channels.

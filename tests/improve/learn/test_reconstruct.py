@@ -25,9 +25,12 @@ from intact.improve.learn.reconstruct import (
     OBSERVER,
     Reconstruction,
     _paces,
+    _Work,
     adaround,
     reconstruct,
 )
+from intact.improve.learn.slices import Slices
+from intact.improve.learn.streams import Source
 from intact.improve.refine.rounding import refine_rounding
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
@@ -327,6 +330,27 @@ def test_dear_blocks_get_smaller_batches_and_then_fewer_steps() -> None:
     assert dear.steps >= 900
     assert dearest.batch == 8
     assert dearest.steps == 100
+
+
+def test_few_weights_of_large_images_take_little_work() -> None:
+    """The work follows from the weights: no more for images of four times the size."""
+    taken = []
+    for size in (32, 64):
+        b = ModelBuilder(seed=3)
+        x = b.node("Relu", b.conv(b.input("image", ["batch", 3, size, size]), 3, 4))
+        b.node("Relu", b.conv(x, 4, 4), out="y")
+        b.output("y", ["batch", 4, size, size])
+        images = np.random.default_rng(0).normal(size=(4, 3, size, size)).astype(np.float32)
+        plan = calibrate(planned(b.build()), {"image": images})
+        source = Source.of(open_samples({"image": images}, plan.graph), 4, 32)
+        slices = Slices(plan, {}, torch.device("cpu"))
+        work = _Work.of(
+            slices, source.fit, frozenset({"Conv_conv_3", "Conv_conv_7"}), Reconstruction()
+        )
+        each = [pace.steps * pace.batch * size**2 for pace in work.paces if pace.steps]
+        assert len(each) == 1
+        taken.append(sum(each))
+    assert taken[1] < 1.5 * taken[0]
 
 
 def test_what_cannot_be_meant_is_refused() -> None:

@@ -242,7 +242,7 @@ def _error(point: QuantPoint, tensors: Tensors) -> float:
     if values is None or not values.size:
         return 0.0
     wide = values.astype(np.float64)
-    lost = float(np.mean((point.config.fake_quantize(values) - wide) ** 2))
+    lost = float(np.mean((point.config.fake_quantize(values, inplace=False) - wide) ** 2))
     return lost / max(float(np.mean(wide**2)), np.finfo(float).tiny)
 
 

@@ -43,7 +43,7 @@ class LogarithmicQuantizer:
         Raises:
             DataError: A value is NaN.
         """
-        levels = self.config.fake_quantize(data)
+        levels = self.config.fake_quantize(data, inplace=False)
         if out is None:
             return levels
         np.copyto(out, levels)

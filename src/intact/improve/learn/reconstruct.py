@@ -56,6 +56,11 @@ from intact.program.lower.chains import Points
 OBSERVER = "reconstruction"
 """What chose the scale, as the plan calls it."""
 _FEWEST_STEPS, _FEWEST_SAMPLES = 100, 8
+LEAST_WORK = 2e9
+"""Multiply-adds of all steps together that any net may take: a few seconds."""
+_FEWEST_OF_MANY = 2
+"""The fewest samples where the number of weights bounds the work: each has hundreds of places for
+each weight."""
 _PASSES = 3
 """A step costs a forward pass and about two more backward."""
 _WEIGHT = 1
@@ -70,6 +75,8 @@ class Reconstruction:
         batch: Samples of a step.
         work: Multiply-adds of all steps together at most; blocks that cost more than others get
             smaller batches and fewer steps. Counted, not measured: results do not depend on time.
+        per_weight: Multiply-adds for each weight that is learned at most, beside `LEAST_WORK`: a
+            few weights of large images are known from few of their pixels.
         most: Samples that are read at most.
         drop: Probability with which a quantized element stays in float while learning.
         scales: Whether scales of activations are learned.
@@ -84,6 +91,7 @@ class Reconstruction:
     steps: int = 1200
     batch: int = 32
     work: float = 2e13
+    per_weight: float = 2e7
     most: int = 512
     drop: float = 0.5
     scales: bool = True
@@ -100,7 +108,7 @@ class Reconstruction:
         Raises:
             UsageError: A number is out of its range.
         """
-        for name in ("steps", "batch", "work", "layers", "largest", "threads"):
+        for name in ("steps", "batch", "work", "per_weight", "layers", "largest", "threads"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}={getattr(self, name)}", remedy=f"give {name}=1 or more")
         if not 0 <= self.drop < 1:
@@ -178,10 +186,13 @@ class _Work:
         costs = [sum(whole.costs[each.first : each.end]) / count for each in found]
         is_learned = [bool(each.layers or scales_of(slices, each)) for each in found]
         batch = options.batch if stream.is_free else count
-        work = options.work if stream.is_free else math.inf
+        learned = sum(slices.weights_of(name) for each in found for name in each.layers)
+        most = min(options.work, LEAST_WORK + options.per_weight * learned)
+        work = most if stream.is_free else math.inf
         paces = _paces(
             [cost if learned else 0.0 for cost, learned in zip(costs, is_learned, strict=True)],
             replace(options, batch=batch, work=work),
+            _FEWEST_OF_MANY if work < options.work else _FEWEST_SAMPLES,
         )
         return _Work(found, paces, _by_sample(slices, whole, stream))
 
@@ -457,12 +468,15 @@ def _layers(plan: QuantizedGraph) -> frozenset[str]:
     return frozenset(found)
 
 
-def _paces(costs: Sequence[float], options: Reconstruction) -> tuple[Pace, ...]:
+def _paces(
+    costs: Sequence[float], options: Reconstruction, fewest: int = _FEWEST_SAMPLES
+) -> tuple[Pace, ...]:
     """Divide the work: all blocks get their steps, or the dear ones the same share each.
 
     Args:
         costs: Multiply-adds of each block for a sample; 0 where nothing is learned.
         options: Steps, batch and work.
+        fewest: Samples of a step at least.
     """
     each = options.steps * options.batch * _PASSES
     full = sorted(each * cost for cost in costs if cost)
@@ -479,8 +493,10 @@ def _paces(costs: Sequence[float], options: Reconstruction) -> tuple[Pace, ...]:
             paces.append(Pace(0, options.batch))
             continue
         ratio = min(1.0, share / (each * cost))
-        batch = min(options.batch, max(_FEWEST_SAMPLES, round(options.batch * ratio)))
-        steps = math.ceil(ratio * options.steps * options.batch / batch)
+        drawn = ratio * options.steps * options.batch
+        least = max(fewest, min(_FEWEST_SAMPLES, round(drawn / _FEWEST_STEPS)))
+        batch = min(options.batch, max(least, round(options.batch * ratio)))
+        steps = math.ceil(drawn / batch)
         paces.append(Pace(min(max(steps, _FEWEST_STEPS), options.steps), batch))
     return tuple(paces)
 

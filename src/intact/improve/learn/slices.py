@@ -126,6 +126,11 @@ class Slices:
             if point.config.dominator.observer == GIVEN
         }
 
+    def weights_of(self, node: str) -> int:
+        """Count the elements of a layer's weight."""
+        value = self.plan.graph.node(node).inputs[1]
+        return 0 if value is None else self.in_float[str(value.name)].numel()
+
     def readers(self, name: str) -> list[Instruction]:
         """Return the instructions that read a constant."""
         every = (*self.steps.constants, *self.steps.steps)

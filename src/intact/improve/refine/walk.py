@@ -190,18 +190,18 @@ class Walk:
         for slot, value in enumerate(node.inputs):
             point = self.points.at_input.get((str(node.name), slot))
             if value is not None and point is not None and not point.is_constant:
-                found[value] = point.config.fake_quantize(found[value])
+                found[value] = point.config.fake_quantize(found[value], inplace=False)
         return found
 
     def _at_input(self, node: ir.Node, slot: int, array: Array) -> Array:
         value = node.inputs[slot]
         array = array if value is None else self._at_output(value, array)
         point = self.points.at_input.get((str(node.name), slot))
-        return array if point is None else point.config.fake_quantize(array)
+        return array if point is None else point.config.fake_quantize(array, inplace=False)
 
     def _at_output(self, value: ir.Value, array: Array) -> Array:
         point = self.points.at_output.get(value)
-        return array if point is None else point.config.fake_quantize(array)
+        return array if point is None else point.config.fake_quantize(array, inplace=False)
 
     def _forget(self, node: ir.Node) -> None:
         self._readers.subtract(value for value in _read(node) if not is_constant(value))

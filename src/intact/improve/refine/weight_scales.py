@@ -99,7 +99,7 @@ class _Layer:
             clipped = np.clip(array, np.float32(self.bounds.low), np.float32(self.bounds.high))
         if not quantized or self.output is None:
             return clipped
-        return self.output.fake_quantize(clipped)
+        return self.output.fake_quantize(clipped, inplace=False)
 
 
 def _layers(plan: QuantizedGraph, walk: Walk) -> Iterator[_Layer]:
