@@ -205,7 +205,7 @@ FAULTS: tuple[Case, ...] = (
         "resnet20-powers-of-two",
         "power_of_two",
         _of("resnet20", ("--target", "integer-pow2", *FAST, *RIGHT), ("--target", "tvm", *RIGHT)),
-        4,
+        1,
     ),
     Case(
         "resnet20-16-bits",

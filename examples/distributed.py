@@ -62,7 +62,7 @@ def train(quantized: str, output: str, epochs: int, samples: int, device: torch.
     optimizer = torch.optim.Adam(
         [
             {"params": module.weight_parameters(), "lr": 1e-3},
-            {"params": module.scale_parameters(), "lr": 1e-2},
+            {"params": module.scale_parameters(), "lr": 1e-4},
         ]
     )
     for epoch in range(epochs):

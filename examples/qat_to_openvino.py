@@ -35,11 +35,11 @@ def main() -> None:
     module = intact.to_torch(result, batch_norm="live")
     quantized = accuracy(module, test)
 
-    # 3. Train as ever: weights in small steps, the logarithms of scales in larger ones.
+    # 3. Train as ever. An update of Adam moves a number by about the rate: scales are small.
     optimizer = torch.optim.Adam(
         [
             {"params": module.weight_parameters(), "lr": 1e-3},
-            {"params": module.scale_parameters(), "lr": 1e-2},
+            {"params": module.scale_parameters(), "lr": 1e-4},
         ]
     )
     for epoch in range(options.epochs):

@@ -120,6 +120,7 @@ def _dense(_: int) -> Iterator[OldModel]:
     yield OldModel("softmax_over_the_rest", (2, 3, 4, 5)).node("Softmax", "x", "y", axis=1)
     yield OldModel("log_softmax", (2, 3, 4)).node("LogSoftmax", "x", "y")
     yield OldModel("hardmax", (2, 4)).node("Hardmax", "x", "y")
+    yield OldModel("hardmax_over_the_rest", (2, 3, 4)).node("Hardmax", "x", "y")
 
 
 def _shapes(_: int) -> Iterator[OldModel]:

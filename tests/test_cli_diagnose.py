@@ -35,7 +35,7 @@ FOUND = (
     "starved-channels",
     "variance-of-1e-6",
     "short-bias",
-    "powers-of-two",
+    "powers-of-two-fast",
     "mask-of-3000",
     "short-sums",
     "pairs",
@@ -115,6 +115,17 @@ def test_nothing_is_tried_when_the_time_is_over(tmp_path: Path, say: Say) -> Non
     assert first["remedy"].startswith("intact quantize ")
 
 
+def test_a_tried_remedy_runs_no_module_of_the_working_directory(
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _quantized(CASES["percentile-90"], tmp_path, say)
+    for name in ("intact", "numpy", "sitecustomize"):
+        (tmp_path / f"{name}.py").write_text("import pathlib; pathlib.Path('written').touch()")
+    monkeypatch.chdir(tmp_path)
+    assert _diagnosed(tmp_path, say, "--try", "60")["findings"][0]["gain"] > 5
+    assert not (tmp_path / "written").exists()
+
+
 def test_a_remedy_that_fails_is_said_and_not_offered(tmp_path: Path, say: Say) -> None:
     case = CASES["percentile-90"]
     _quantized(case, tmp_path, say)
@@ -126,6 +137,35 @@ def test_a_remedy_that_fails_is_said_and_not_offered(tmp_path: Path, say: Say) -
     assert found[0]["remedy"] == ""
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        'data = "own:samples"',
+        'improve = ["reconstruct{folder=written}"]',
+        'cluster = "10.255.255.1:1"',
+        'timings = "written"',
+        'output = "written"',
+    ],
+)
+def test_nothing_is_run_that_a_recipe_of_others_says(
+    line: str, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _quantized(CASES["percentile-90"], tmp_path, say)
+    recipe = tmp_path / "out" / "recipe.toml"
+    key = line.partition(" ")[0]
+    lines = [each for each in recipe.read_text().splitlines() if not each.startswith(key)]
+    lines.insert(next(i for i, each in enumerate(lines) if " = " in each), line)
+    recipe.write_text("\n".join(lines))
+    (tmp_path / "own.py").write_text("import pathlib\npathlib.Path('written').touch()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("subprocess.run", None)
+    found = _diagnosed(tmp_path, say, "--try", "60")["findings"][0]
+    assert found["cause"] == "clipping"
+    assert found["gain"] is None
+    assert not (tmp_path / "written").exists()
+    assert ("the remedy is not tried" in found["evidence"]) is (key in ("data", "improve"))
+
+
 def test_quantize_names_the_command_where_much_is_lost(tmp_path: Path, say: Say) -> None:
     CASES["starved-channels"].build(tmp_path, True)
     out = tmp_path / "out"
@@ -134,7 +174,7 @@ def test_quantize_names_the_command_where_much_is_lost(tmp_path: Path, say: Say)
     say("diagnose", str(out))
 
 
-@pytest.mark.parametrize("name", ["percentile-90", "powers-of-two", "mask-of-3000", "one-scale"])
+@pytest.mark.parametrize("name", ["percentile-90", "mask-of-3000", "one-scale"])
 def test_quantize_and_diagnose_name_one_cause(name: str, tmp_path: Path, say: Say) -> None:
     options = CASES[name].build(tmp_path, True)
     out = str(tmp_path / "out")

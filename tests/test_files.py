@@ -46,6 +46,23 @@ def test_what_cannot_be_written_is_one_error_that_leaves_nothing(tmp_path: Path,
     assert [each.name for each in tmp_path.iterdir()] == ["folder"]
 
 
+def test_a_link_is_replaced_and_what_it_leads_to_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "page.html"
+    victim.write_bytes(b"mine")
+    path.symlink_to(victim)
+    monkeypatch.setattr("secrets.token_hex", lambda _: "known")
+    (tmp_path / ".page.html.known.partial").symlink_to(victim)  # as if it could be foreseen
+    with pytest.raises(OutputError, match="File exists"):
+        write_whole(path, b"page")
+    assert path.is_symlink()
+    (tmp_path / ".page.html.known.partial").unlink(missing_ok=True)
+    write_whole(path, b"page")
+    assert path.read_bytes() == b"page"
+    assert victim.read_bytes() == b"mine"
+
+
 def test_long_names_are_bounded_and_stay_different() -> None:
     names = ["n" * 250 + end for end in "ab"]
     assert len({short_name(name) for name in names}) == 2

@@ -11,7 +11,7 @@ import pytest
 
 import intact
 from intact.flow.result import FILES, Result
-from intact.formats.onnx_qdq.run import float_leftovers
+from intact.formats.onnx_qdq.executed import float_leftovers
 from tests.images import Images, Preprocessing
 
 CNNS = ("resnet20", "mobilenetv2", "mobilenetv2-raw", "mlperf_resnet8")

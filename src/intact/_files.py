@@ -75,6 +75,24 @@ def is_ours(found: os.stat_result) -> bool:
     return not hasattr(os, "geteuid") or found.st_uid == os.geteuid()
 
 
+def without_links(path: str, flags: int) -> int:
+    """Open a file, but no link to one: an ``opener`` of `open` and `io.FileIO`."""
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer
+    return os.open(path, flags, 0o666)
+
+
+def user_cache() -> Path:
+    """Return the folder of intact's among what the user's programs keep, as XDG has it.
+
+    A relative path counts for nothing there: it would lead into whatever folder one works in.
+
+    Raises:
+        RuntimeError: The user has no home.
+    """
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (given if given.is_absolute() else Path.home() / ".cache") / "intact"
+
+
 def _partial(path: Path) -> Path:
     """Name a file that nobody can have put there before, as a link to another."""
     if not path.name or "\0" in str(path):

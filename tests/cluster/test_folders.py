@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -51,6 +52,24 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(scratch: Path) -> N
             pass
         assert {*scratch.iterdir()} == {other, folder}
     assert [*scratch.iterdir()] == [other]
+
+
+def test_folders_of_other_users_and_links_are_left(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others, victim = scratch / "intact-cluster-12345678-x", scratch / "victim"
+    for folder in (others, victim):
+        folder.mkdir()
+        (folder / "file").touch()
+    (scratch / "intact-cluster-87654321-x").symlink_to(victim)
+    user = os.geteuid()
+    with monkeypatch.context() as context:
+        context.setattr(os, "geteuid", lambda: user + 1)
+        remove_left("00000000")
+    assert (others / "file").exists()
+    remove_left("00000000")
+    assert not others.exists()
+    assert (victim / "file").exists()
 
 
 def test_processes_that_end_are_waited_for(scratch: Path) -> None:

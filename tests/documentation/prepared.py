@@ -13,7 +13,7 @@ import onnx
 from PIL import Image
 
 import intact
-from tests.formats.onnx_qdq.test_read_quantizers import mqbench_net
+from tests.formats.onnx_qdq.test_read_quantizers import mqbench_net, saved_net
 from tests.models import ModelBuilder, random_inputs, residual_net, run_model, transformer_block
 from tests.recurrent import recurrent_model
 
@@ -148,6 +148,7 @@ def integers() -> None:
 def mqbench() -> None:
     model = mqbench_net()
     onnx.save(model, "resnet.onnx")
+    onnx.save(saved_net(4, activations=4), "academic.onnx")
     for name in ("calib.npz", "test.npz"):
         np.savez(name, **random_inputs(model, batch=8))  # type: ignore[arg-type]
 

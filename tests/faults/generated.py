@@ -306,11 +306,11 @@ FAULTS: tuple[Case, ...] = (
         loss=0.3,
         unit="times",
     ),
-    Case("powers-of-two", "power_of_two", by_target(nets.plain, POWER_OF_TWO), loss=8),
     Case(
         "powers-of-two-fast",
         "power_of_two",
         by_target(nets.branches, POWER_OF_TWO, FAST),
+        loss=1.5,
     ),
     Case(
         "mask-of-3000",

@@ -143,7 +143,7 @@ def main() -> None:
     elif way == "moves":
         replacement._swap = lambda *_: False
     elif way == "inside":  # as where it is mounted
-        replacement._mount_of = lambda path: path.stat().st_ino
+        replacement._mount_of = lambda folder: folder.stat().st_ino
     steps = sweep(folder, old, new, is_atomic=way == "swap", twice=way != "swap")
     sys.stdout.write(f"steps {steps}\n")
 

@@ -12,7 +12,7 @@ import pytest
 from intact.errors import OutputError
 from intact.flow import replacement
 from intact.flow.replacement import is_staging, probe, recover, replacing
-from tests.flow.killing import NEW, OLD, content_of, fill, is_own, replace
+from tests.flow.killing import NEW, OLD, content_of, fill, is_own, replace, several
 
 ROOT = Path(__file__).resolve().parents[2]
 FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children")
@@ -108,6 +108,21 @@ def test_what_comes_in_the_moment_of_the_exchange_stays(
     recover(folder, is_own)
     assert content_of(folder) == {**NEW, "notes.txt": "mine"}
     assert [path.name for path in folder.parent.iterdir()] == ["out"]
+
+
+def test_a_folder_of_others_in_the_way_stays_and_the_old_result_with_it(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    replace(folder, OLD)
+
+    def write() -> None:
+        with replacing(folder, is_own) as new:
+            fill(new, several(NEW, "a", "b"))
+            fill(folder, {"b/notes.txt": "mine"})
+
+    with pytest.raises(OutputError, match="files of others are in the way"):
+        write()
+    assert content_of(folder) == {**OLD, "b/notes.txt": "mine"}
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_a_folder_keeps_its_mode(tmp_path: Path) -> None:

@@ -98,7 +98,9 @@ def test_a_constant_input_is_named_where_the_outputs_do_not_vary() -> None:
 def test_columns_of_unlike_size_are_not_doubted() -> None:
     """A year varies by little of what a table's values do."""
     b = ModelBuilder()
-    x = b.node("Sub", b.input("table", ["batch", 3]), b.constant(np.float32([2000, 0, 0])))
+    x = b.node(
+        "Sub", b.input("table", ["batch", 3]), b.constant(np.array([2000, 0, 0], np.float32))
+    )
     b.node("MatMul", x, b.weight(3, 2), out="y")
     b.output("y")
     columns = [RANDOM.integers(1990, 2026, 64), RANDOM.random(64), RANDOM.random(64)]

@@ -15,6 +15,8 @@ import intact
 from intact.errors import UsageError
 from intact.flow.result import Result
 from intact.graph import normalize
+from tests.half import halved
+from tests.models import ModelBuilder
 
 
 def model() -> onnx.ModelProto:
@@ -151,3 +153,27 @@ def test_drawn_inputs_have_the_shapes_that_calibration_saw() -> None:
         feeds, _ = next(result.draw_samples(2).batches(1))
         assert feeds["x"].shape == (1, 3, 6, 8)
     assert intact.verify(result, samples=2).samples == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "package"),
+    [
+        ("tflite", "ai_edge_litert"),
+        ("ncnn", "ncnn"),
+        ("tengine", "numpy"),
+        ("onnxruntime", "onnxruntime"),
+    ],
+)
+def test_half_models_take_what_their_format_has(target: str, package: str) -> None:
+    pytest.importorskip(package)
+    b = ModelBuilder()
+    b.conv(b.node("Relu", b.conv(b.input("x", ["N", 3, 8, 8]), 3, 4)), 4, 4)
+    b.nodes[-1].output[0] = "y"
+    b.output("y")
+    x = images(8, 8).astype(np.float16)
+    result = intact.quantize(halved(b.build()), x, target=target, preset="fast")
+    has_half = target == "onnxruntime"
+    assert all((n.op_type == "Cast") <= has_half for n in result.plan.graph.nodes)
+    assert str(result.plan.graph.inputs[0].dtype) == ("FLOAT16" if has_half else "FLOAT")
+    (note,) = (str(each) for each in result.plan.notes if "float16" in str(each))
+    assert ("stay" if has_half else "outputs are float32") in note

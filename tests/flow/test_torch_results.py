@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 import intact
 from intact.plan import NoteKind
-from tests.models import residual_net
+from tests.models import ModelBuilder, residual_net
 
 torch = pytest.importorskip("torch")
 
@@ -23,6 +25,34 @@ def example() -> np.ndarray:
 def test_what_cannot_be_deployed_is_told_before_the_training() -> None:
     with pytest.raises(intact.IntactError, match="4 bits"):
         intact.prepare(residual_net(), "tensorrt", example(), weight_bits=4)
+
+
+def resized() -> onnx.ModelProto:
+    b = ModelBuilder()
+    x = b.node("Relu", b.conv(b.input("image", ["batch", 3, 8, 8]), 3, 4))
+    x = b.node("Resize", x, "", b.constant(np.array([1, 1, 2, 2], np.float32)), mode="linear")
+    b.node("Relu", b.conv(x, 4, 4), out="y")
+    b.output("y", ["batch", 4, 16, 16])
+    return b.build()
+
+
+@pytest.mark.parametrize("target", ["tengine", "tengine-u8", "tensorrt"])
+def test_what_the_target_cannot_hold_is_told_when_a_module_is_prepared(target: str) -> None:
+    """As it is told when it is deployed: of a file that is not written, and of floats."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        module = intact.prepare(resized(), target, example())
+    told = [str(each.message) for each in caught if each.category is UserWarning]
+    intact.enable_calibration(module)
+    module(torch.from_numpy(example()))
+    intact.enable_quantization(module)
+    plan = intact.deploy(module.eval()).plan
+    notes = [str(note) for note in plan.notes]
+    assert {note for note in notes if "was not written" in note} <= set(told)
+    in_float = {name for name, each in plan.decisions.items() if not each.quantized}
+    assert all(any(repr(name) in each for each in told) for name in in_float)
+    assert any("Resize" in each for each in told)
+    assert any("was not written" in each for each in told) == target.startswith("tengine")
 
 
 def test_a_prepared_module_is_deployed_as_it_was_prepared_for() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from intact.numerics import native
 from intact.numerics.histogram_kernel import flush_tensors
 from intact.numerics.native import Kernels
 
@@ -118,6 +121,41 @@ def test_damaged_file_is_compiled_again(kernels: Compiler, cache: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     assert kernels.object_file() == kernels.object_file() == b"machine code"
     assert kernels.compiled == 2
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no owners in numbers")
+@pytest.mark.parametrize("how", ["another user", "group", "everybody", "link", "pipe"])
+def test_code_that_others_may_have_written_is_not_run(
+    how: str, kernels: Compiler, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernels.object_file()
+    (file,) = cache.iterdir()
+    user = os.geteuid()
+    if how == "another user":
+        monkeypatch.setattr(os, "geteuid", lambda: user + 1)
+        monkeypatch.setattr(native, "_owner_of_the_code", lambda: user + 1)
+    elif how == "link":
+        file.symlink_to(file.rename(cache / "elsewhere"))
+    elif how == "pipe":
+        file.unlink()
+        os.mkfifo(file)
+    else:
+        file.chmod({"group": 0o664, "everybody": 0o666}[how])
+    assert kernels.object_file() == b"machine code"
+    assert kernels.compiled == 2
+    assert stat.S_IMODE(file.lstat().st_mode) == 0o644
+    assert file.is_file()
+    assert not file.is_symlink()
+
+
+def test_a_cache_is_not_looked_for_in_the_working_directory(
+    kernels: Compiler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("NUMBA_CACHE_DIR", "XDG_CACHE_HOME"):
+        monkeypatch.setenv(name, "cache")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert [*kernels._folders()] == [tmp_path / "__pycache__", tmp_path / "home/.cache/intact"]
 
 
 def test_other_folder_is_taken_where_the_first_cannot_be_written(

@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from msgspec import convert
 
 from intact.errors import UsageError
-from intact.plan import Overrides, QuantizedGraph
+from intact.graph import normalize
+from intact.plan import Overrides, QuantizedGraph, build_plan
+from intact.plan.preparation import graphs_for
+from intact.targets import load_target
+from tests.graph.test_given_nodes import scoped
 from tests.models import ModelBuilder
 from tests.plans import config, own_target, planned
 
@@ -90,7 +95,7 @@ def test_other_widths_are_refused(bits: int) -> None:
         (Overrides(keep_float=("conv",)), "did you mean 'Conv'"),
         (Overrides(bits={"secnod.weight": 4}), "did you mean 'second'"),
         (Overrides(bits={"ad": 4}), "did you mean 'add'"),
-        (Overrides(bits={"first.input[x]": 4}), "no such node; known: add, first"),
+        (Overrides(bits={"first.input[x]": 4}), "no such node or op type; known: Add, Conv"),
     ],
 )
 def test_a_name_that_does_not_exist_gets_the_nearest(overrides: Overrides, expected: str) -> None:
@@ -151,3 +156,51 @@ def test_odd_names(name: str) -> None:
         plan = planned(model(first=name).build(), "onnxruntime", Overrides(bits={place: 4}))
         changed = {str(end) for end, each in plan.configs.items() if each.bits == 4}
         assert changed == {f"{name}.{end}"}
+
+
+def scoped_plan(**options: object) -> QuantizedGraph:
+    (graph,) = graphs_for(normalize(scoped().build()), [load_target("onnxruntime")])
+    return build_plan(graph, load_target("onnxruntime"), convert(options, Overrides))
+
+
+def floats(plan: QuantizedGraph) -> set[str]:
+    return {name for name, each in plan.decisions.items() if "as asked" in each.reason}
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"),
+    [
+        ("/stem/bn", {"/stem/conv"}),
+        ("/stem/pad", {"/stem/conv"}),
+        ("BatchNormalization", {"/stem/conv"}),
+        ("Pad", {"/stem/conv"}),
+        ("/stem", {"/stem/conv"}),
+        ("/stem/*", {"/stem/conv"}),
+        ("/head/erf", {"/head/half_gelu"}),
+        ("Erf", {"/head/half_gelu"}),
+        ("/head/", {"/head/half_gelu", "/head/conv"}),
+        ("/*/conv", {"/stem/conv", "/head/conv"}),
+        ("Gelu", {"/head/half_gelu"}),
+    ],
+)
+def test_names_of_the_given_model_are_those_of_what_they_became(name: str, kept: set[str]) -> None:
+    plan = scoped_plan(keep_float=[name])
+    assert floats(plan) == kept
+    folded = name in ("/stem/bn", "/stem/pad", "BatchNormalization", "Pad", "Erf") or "erf" in name
+    notes = [str(note) for note in plan.notes if "folded into" in str(note)]
+    assert len(notes) == 1 or not folded
+
+
+def test_widths_take_such_names_and_a_node_goes_before_its_scope() -> None:
+    plan = scoped_plan(bits={"/head/conv": 6, "Conv": 4, "/stem/bn.output": 7})
+    assert config(plan, "/head/conv.input[1]").bits == 6
+    assert config(plan, "/stem/conv.input[1]").bits == 4
+    assert config(plan, "/stem/conv.output[0]").bits == 7
+
+
+@pytest.mark.parametrize("name", ["/stem/bm", "/stam", "/nowhere/*", "BatchNorm"])
+def test_names_that_fit_nothing_are_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="no such node or op type"):
+        scoped_plan(keep_float=[name])
+    with pytest.raises(UsageError, match="no such node or op type"):
+        scoped_plan(bits={name: 4})

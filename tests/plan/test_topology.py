@@ -195,3 +195,57 @@ def test_every_node_has_a_reason() -> None:
         plan = planned(model)
         assert list(plan.decisions) == [str(node.name) for node in plan.graph.nodes]
         assert all(decision.reason for decision in plan.decisions.values())
+
+
+MOVING = """
+[[op]]
+ops = ["Reshape", "Slice", "Transpose"]
+scales = "output_follows_input"
+[[op]]
+ops = ["Concat"]
+scales = "unify_all"
+"""
+
+
+def moved(*, convolves: bool, around: str = "Exp") -> ModelBuilder:
+    """A packed state that is cut in two: one goes into a function, the other one where asked."""
+    b = ModelBuilder()
+    state = b.input("state", ["batch", 4, 8, 8])
+    first, second = (
+        b.node("Slice", state, b.ints(k), b.ints(k + 2), b.ints(1), name=f"cut{k}") for k in (0, 2)
+    )
+    first = b.node(around, b.node("Transpose", first, perm=[0, 1, 3, 2], name="turn"), name="f")
+    if convolves:
+        second = b.node("Conv", second, b.weight(2, 2, 1, 1), name="conv")
+    else:
+        second = b.node(around, second, name="g")
+    shown = b.node("Reshape", first, b.ints(0, 2, 8, 8), name="shape")
+    b.output(b.node("Concat", shown, second, out="next", name="pack", axis=1))
+    return b
+
+
+def test_what_only_moves_floats_stays_float(tmp_path: Path) -> None:
+    target = own_target(tmp_path, CONV + MOVING)
+    alone = planned(moved(convolves=False).build(), target)
+    assert quantized(alone) == set()
+    assert "nothing around it computes with integers" in alone.decisions["pack"].reason
+    beside = planned(moved(convolves=True).build(), target)
+    assert quantized(beside) == {"cut2", "conv", "pack", "shape"}
+
+
+def test_what_only_moves_between_ends_has_integers(tmp_path: Path) -> None:
+    b = ModelBuilder()
+    b.node("Transpose", image(b), perm=[0, 1, 3, 2], out="y", name="turn")
+    plan = planned(finish(b, "y").build(), own_target(tmp_path, MOVING))
+    assert quantized(plan) == {"turn"}
+
+
+def test_asking_for_a_shape_is_not_computing(tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = b.node("Transpose", image(b), perm=[0, 1, 3, 2], name="turn")
+    b.node("Shape", x, out="shape", name="shape")
+    b.node("Conv", x, b.weight(4, 4, 1, 1), out="y", name="conv")
+    b.output("y")
+    b.output("shape", dtype=7)
+    plan = planned(b.build(), own_target(tmp_path, CONV + MOVING))
+    assert {"turn", "conv"} <= quantized(plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -41,7 +42,7 @@ def joined(join: str, function: str, path: str) -> onnx.ModelProto:
     x = b.input("image", ["batch", 3, 8, 8])
     wide = b.node("Conv", x, b.weight(8, 3, 1, 1), name="wide", out="wide_out")
     wide = b.node("Mul", wide, b.constant(np.float32(4)), name="scaled", out="scaled_out")
-    options = {"axis": 1} if function == "Softmax" else {}
+    options: dict[str, Any] = {"axis": 1} if function == "Softmax" else {}
     narrow = b.node("Conv", x, b.weight(8, 3, 1, 1), name="narrow", out="narrow_out")
     narrow = b.node(function, narrow, name="function", out="function_out", **options)
     if path == "Split":

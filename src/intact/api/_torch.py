@@ -81,6 +81,9 @@ def prepare(
 
     Then: `enable_calibration`, run some batches, `enable_quantization`, train, `deploy`.
 
+    Python warnings (``UserWarning``) tell what the target cannot hold: what is not written for it,
+    and which nodes compute in float.
+
     Args:
         model: A ``torch.nn.Module``, or an ONNX model.
         target: The hardware (see ``intact targets``).

@@ -6,6 +6,8 @@ all is imported here: Ctrl-C may come while the first package loads.
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,12 +18,26 @@ __all__ = ["main", "run"]
 
 def main() -> None:
     """Run the process's command line and exit."""
+    _open_closed_streams()
     from intact.cli.interruption import stoppable
 
     with stoppable():
         from intact.cli.entry import main as run_process
 
         run_process()
+
+
+def _open_closed_streams() -> None:
+    """Open what whoever started the process has closed (``>&-``), so that it leads nowhere.
+
+    In this order each gets its own number, the lowest that is free: a file that is opened later
+    would get it otherwise, and what libraries print.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            descriptor = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(descriptor, True)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
 
 
 def __getattr__(name: str) -> object:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from intact._text import kilobytes
+from intact._text import first_names, kilobytes
 from intact.cli import show_improvements
 from intact.cli.phases import with_phases
 from intact.cli.printing import console, escape, new_table, print_json, say
@@ -201,6 +201,12 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
     for op_type, (integer, floats) in found.by_type.items():
         summary.add_row(escape(op_type), str(integer), str(floats))
     console().print(summary)
+    folded = {name: each for name, each in found.given_nodes.items() if each.nodes != (name,)}
+    if folded:
+        gone = new_table("folded", ("node", "op", "into"))
+        for name, each in folded.items():
+            gone.add_row(escape(name), escape(each.op_type), escape(first_names(each.nodes) or "-"))
+        console().print(gone)
     if found.batch_norms:
         _batch_norms(found.batch_norms)
     notes(found.notes, all_in="with --json")
@@ -272,7 +278,8 @@ def _findings(found: Result) -> None:
         place = f" at {finding.node}" if finding.node else ""
         _warn(f"{finding.cause}{place}: {finding.evidence}")
         if finding.remedy:
-            _warn(f"{finding.cause}: {remedy_of(finding, found.folder)}")
+            gain = "" if finding.gain is None else f" ({finding.gain:+.1f} {finding.unit})"
+            _warn(f"{finding.cause}{gain}: {remedy_of(finding, found.folder)}")
 
 
 def evaluation(found: Evaluation, *, as_json: bool) -> None:

@@ -101,12 +101,8 @@ def _one(found: Verification, *, alone: bool) -> None:
     overflows({o.step: (o.overflows, o.sums, o.largest, o.limit) for o in found.overflows})
     for line in found.not_simulated if found.simulation else ():
         say(f"[dim]not simulated: {escape(line)}[/]")
-    if found.float_nodes:
-        named = [f"{name} ({op_type})" for name, op_type in found.float_nodes.items()]
-        say(
-            f"[yellow]{len(named)} node(s) planned for integers run in float, for want of an "
-            f"integer kernel in the runtime: {escape(first_names(named))}[/]"
-        )
+    for line in found.executed_otherwise():
+        say(f"[yellow]{escape(line)}[/]")
     if found.processor is not None:
         _processor(found.processor)
 

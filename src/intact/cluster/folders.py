@@ -6,6 +6,7 @@ A folder is locked by the process that made it, and a lock ends with its process
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
 import shutil
@@ -14,6 +15,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+
+from intact._files import is_ours
 
 _PREFIX = "intact-cluster-"
 _OWNED = f"{_PREFIX}????????-*"
@@ -76,7 +79,11 @@ def _remove_unlocked() -> list[Path]:
 
 
 def _locked(folder: Path, *, waits: bool) -> int | None:
-    """Lock a folder until the descriptor is closed; None where it cannot be, or is locked."""
+    """Lock a folder until the descriptor is closed.
+
+    Returns:
+        The descriptor; None where it is another user's, is locked, or cannot be.
+    """
     if sys.platform == "win32":
         return None
     import fcntl
@@ -86,8 +93,10 @@ def _locked(folder: Path, *, waits: bool) -> int | None:
     except OSError:  # it is gone, or another user's
         return None
     try:
+        if not is_ours(os.fstat(descriptor)):
+            raise PermissionError(errno.EPERM, "another user's")
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-    except OSError:  # it is in use, or the file system has no locks
+    except OSError:  # it is another user's or in use, or the file system has no locks
         os.close(descriptor)
         return None
     return descriptor

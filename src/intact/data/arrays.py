@@ -12,6 +12,9 @@ from intact.errors import DataError
 
 _PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__")
 
+_DEEPEST = 64
+"""Axes that an array of NumPy may have."""
+
 
 def is_array(value: object) -> bool:
     """Tell whether a value is an array or a tensor, of whatever library."""
@@ -45,14 +48,19 @@ def plain(values: Any) -> npt.NDArray[Any]:
 
 def shape_of(value: Any) -> tuple[int, ...]:
     """Return the shape of an array, a tensor or nested lists, without a copy; else an empty one."""
-    if isinstance(value, list | tuple):
-        return (len(value), *(shape_of(value[0]) if value else ()))
+    lengths: list[int] = []
+    while isinstance(value, list | tuple):
+        lengths.append(len(value))
+        if not value or len(lengths) > _DEEPEST:  # no array, which is reported when it is taken
+            return tuple(lengths)
+        value = value[0]
     if not is_array(value):
-        return ()
+        return tuple(lengths)
     try:
-        return tuple(value.shape) if hasattr(value, "shape") else plain(value).shape
+        inner = tuple(value.shape) if hasattr(value, "shape") else plain(value).shape
     except Exception:  # reported when the array is taken
-        return ()
+        inner = ()
+    return (*lengths, *inner)
 
 
 def as_array(source: str, name: str, values: Any) -> npt.NDArray[Any]:

@@ -30,6 +30,10 @@ _NEWEST_OPSET = re.compile(r"support for domain (\S+) is till opset (\d+)")
 
 """The runtime's error for a model that is newer than itself."""
 
+_NO_TENSOR = re.compile(r"(seq|map|sparse_tensor|optional\(seq)\(")
+
+"""The runtime's types of results that are no arrays: it returns lists or dicts of these."""
+
 _OF_QUANTIZERS = (
     "TransposeOptimizer",
     "TransposeOptimizer_CPUExecutionProvider",
@@ -153,7 +157,7 @@ def _open(
 ) -> ort.InferenceSession:
     providers = ["CPUExecutionProvider"]
     try:
-        return ort.InferenceSession(
+        session = ort.InferenceSession(
             source, options, providers=providers, disabled_optimizers=left_out
         )
     except Exception as error:  # the runtime raises a dozen unrelated classes
@@ -167,6 +171,13 @@ def _open(
             f"ONNX Runtime {ort.__version__} refuses the model: {_first_line(error)}",
             remedy="check that it runs there before quantizing",
         ) from error
+    for each in session.get_outputs():
+        if _NO_TENSOR.match(each.type):
+            raise ModelError(
+                f"output {each.name!r} of the model is {each.type}, and not a tensor",
+                remedy="join it (ConcatFromSequence), or cut it from the model's outputs",
+            )
+    return session
 
 
 def run_session(

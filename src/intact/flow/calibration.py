@@ -17,6 +17,7 @@ import onnx_ir as ir
 from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
+from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import SIGNS_OF_DECODING
 from intact.data.batching import Batch, sample_count
@@ -202,7 +203,7 @@ class Calibration:
         """Write a plan with scales, run what was written, and say what it loses."""
         begin(self.options.progress, "measuring the loss")
         loss = self._loss(job, scaled)
-        findings = self._findings(scaled, observed)
+        findings = self._findings(job, scaled, observed)
         errors = None if scaled.choice is None else scaled.choice.errors
         scaled = scaled._replace(choice=None)  # its sessions have copies of weights
         begin(self.options.progress, "quantizing")
@@ -296,11 +297,20 @@ class Calibration:
             return ()
         return tuple(slow_sign(result, observed.first, observed.runs.run, seconds))
 
-    def _findings(self, scaled: Scaled, observed: _Observed | None) -> tuple[Finding, ...]:
+    def _findings(
+        self, job: Job, scaled: Scaled, observed: _Observed | None
+    ) -> tuple[Finding, ...]:
         """Look for what costs little to find."""
-        if scaled.choice is None or scaled.statistics is None or observed is None:
+        statistics, choice, given = scaled.statistics, scaled.choice, scaled.given
+        if choice is None or statistics is None or observed is None:
             return ()
-        found = [*observed.signs, *plan_signs(scaled.choice, scaled.statistics)]
+        graph = None if choice.plan.graph is job.plan.graph else choice.plan.graph
+
+        def replan(method: Method | None) -> QuantizedGraph:
+            tables = given if method is None else None
+            return assign(job.keeping((), graph), statistics, method or choice.method, tables)
+
+        found = [*observed.signs, *plan_signs(choice, statistics, replan)]
         if not self.drawn and self.options.mask is None:
             found += preprocessing_signs(
                 scaled.plan.graph, observed.runs, self.preprocess, threads=self.options.threads

@@ -287,4 +287,7 @@ def save_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
         for name, array in arrays.items():
             member = zipfile.ZipInfo(f"{name}.npy")  # a fixed date: equal arrays, equal bytes
             with archive.open(member, "w", force_zip64=True) as file:
-                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+                stored = np.asarray(array)
+                if stored.dtype == object:  # the runtime's strings
+                    stored = stored.astype(str)
+                np.lib.format.write_array(file, stored, allow_pickle=False)

@@ -2,16 +2,18 @@
 
 A format writes what its runtime should take. Whether it does, the runtime knows: a file that it
 refuses, or that computes something else, is an error here and not a surprise on the device. One
-sample is enough to tell, and costs a session. What it gives is compared with the float model, which
-is as good as it can get; where quantization alone may be to blame, with the simulation; and where
-that differs too, layer by layer with the integers of the plan, which finds the first at fault.
+sample is enough to tell, and costs a session. That session also tells what the runtime makes of
+the plan: which nodes it computes otherwise than planned. What it gives is compared with the float
+model, which is as good as it can get; where quantization alone may be to blame, with the
+simulation; and where that differs too, layer by layer with the integers of the plan, which finds
+the first at fault.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from shlex import quote
@@ -21,16 +23,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from intact._text import first_names
 from intact.data.batching import Batch
 from intact.engines.cpu import on_this_processor
 from intact.engines.session import Optimization, make_session, run_session
 from intact.errors import DataError, ExportError, IntactError, MissingExtraError, ModelError
-from intact.formats.base.format import Deployed
+from intact.formats.base.format import CHANGED, Deployed, noted
 from intact.formats.registry import FORMATS
 from intact.graph import Graph
 from intact.graph.passes.random_ops import random_values
 from intact.numerics.metrics import sqnr_db
-from intact.plan import Direction, QuantizedGraph, TensorEnd, quantizes
+from intact.plan import Direction, Note, NoteKind, QuantizedGraph, TensorEnd, quantizes
 
 if TYPE_CHECKING:
     from intact.calibrate.statistics import Statistics
@@ -83,6 +86,7 @@ def run_once(
                     run.compare(floats)
                 else:
                     run.load()
+                result.plan = result.plan.with_notes(tuple(run.notes()))
 
 
 def draw_sample(plan: QuantizedGraph, statistics: Statistics | None) -> Batch | None:
@@ -157,6 +161,12 @@ class _Run(msgspec.Struct, frozen=True):
         if found and not self._is_of_processor(outputs):
             self._refuse_if_at_fault(found)
 
+    def notes(self) -> Iterator[Note]:
+        """Say what the runtime rounds otherwise than planned, as far as it was asked."""
+        executed = noted(self.deployed.exported)
+        for name in () if executed is None else executed.changed:
+            yield Note(NoteKind.EXPORT, name, f"{self.name}: {CHANGED}")
+
     def _is_of_processor(self, outputs: Arrays) -> bool:
         """Tell whether sums that saturate on this processor, and not on the target, explain it."""
         plan = self.deployed.plan
@@ -201,6 +211,9 @@ class _Run(msgspec.Struct, frozen=True):
                 if not _differs(verification) and _NOT_FINITE not in found:
                     return
                 node, fault = _first_at_fault(self.deployed.plan, verification)
+        executed = noted(self.deployed.exported)
+        if executed is not None and executed.changed:
+            node, fault = "", f"{CHANGED}: {first_names(executed.changed)}"
         keeping = f"--keep-float {quote(node)}, and report it"
         raise ExportError(
             f"{self.name}: what was written computes something else than its plan, on one sample: "

@@ -17,7 +17,6 @@ from intact.calibrate.choice import Choice, Errors, FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.data.progress import Progress, begin
 from intact.data.stream import Samples
-from intact.errors import UsageError
 from intact.graph import Graph
 from intact.improve.passes import EXPECTED_BIAS, PASSES, Request, Stage, requests_of
 from intact.improve.presets import Preset, Weakness, passes_of, weaknesses_of
@@ -89,11 +88,9 @@ def chosen(
         drawn: Whether they are drawn from BatchNormalizations, which tell means better than they.
 
     Raises:
-        UsageError: A name is wrong, or samples cannot be read again for passes that were asked for.
+        UsageError: A name is wrong.
     """
     if improve:
-        if preset is not None:
-            raise UsageError(f"--improve and --preset {preset}", remedy="leave one out")
         return Chosen(requests_of(improve))
     default = plan.target.calibration.preset
     level = Preset(preset or default)

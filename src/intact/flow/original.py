@@ -162,6 +162,9 @@ def _run(model: Path | ir.Model, sample: Batch, threads: int) -> Arrays:
     if missing:
         raise ModelError(f"it has an input {missing[0]!r}, which samples do not")
     feeds = {name: sample[name] for name in given}
+    for each in session.get_inputs():
+        if each.type == "tensor(float16)":  # which some formats have as float32
+            feeds[each.name] = np.asarray(feeds[each.name]).astype(np.float16, copy=False)
     return dict(zip(names, run_session(session, feeds, names), strict=True))
 
 

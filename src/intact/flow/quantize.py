@@ -113,7 +113,7 @@ def results_for(
     if not options.in_place:
         described = _not_in_place(described)
     names = _distinct_names(described)
-    _refuse_wrong(options)
+    refuse_wrong(options)
     cluster = cluster_of(options)
     ready = _ready(options, described, refusals)
     if not ready:
@@ -203,9 +203,28 @@ def _ready(
     return found
 
 
-def _refuse_wrong(options: QuantizationOptions) -> None:
-    """Refuse wrong names, and options that would have no effect, before anything is read."""
+def refuse_unlike(options: QuantizationOptions, target: TargetSource) -> None:
+    """Refuse what could be seen to be wrong before a model or samples are read.
+
+    Raises:
+        IntactError: A name is wrong, options exclude each other, or the target has not what is
+            asked for.
+    """
+    refuse_wrong(options)
+    preprocess_of(options)
+    overrides_of(options)
+    _ready(options, [target_of(target)], Refusals(collects=False))
+
+
+def refuse_wrong(options: QuantizationOptions) -> None:
+    """Refuse wrong names, and options that would have no effect, before anything is read.
+
+    Raises:
+        UsageError: See above.
+    """
     requests_of(options.improve)
+    if options.improve and options.preset is not None:
+        raise UsageError(f"--improve and --preset {options.preset}", remedy="leave one out")
     if options.data_free:
         from intact.flow.data_free import refuse_options_of_data
 
@@ -255,18 +274,21 @@ def read_quantized(options: ImportOptions) -> Result:
         IntactError: The model, the data or an option is wrong, or the result cannot be written.
     """
     overrides = overrides_of(options)
-    if options.data is None:
-        _refuse_without_samples(options, overrides)
     if options.output is not None:
         check_output(Path(options.output))
     begin(options.progress, "reading the model")
     source = open_source(options.model)
     if isinstance(source, FloatSource):
         raise ModelError("the model is not quantized", remedy="`intact quantize` does that")
+    if options.data is None:
+        _refuse_without_samples(options, overrides, with_widths=source.with_widths is not None)
     target = source.target if options.target is None else options.target
     described = target_of(target)
     deployment = deployment_of(described, options.formats, options.io)
-    plan = source.plan(described)
+    if source.with_widths is not None and overrides is not None:
+        plan = source.with_widths(described, overrides)
+    else:
+        plan = source.plan(described)
     preprocess = preprocess_of(options) or Preprocess()
     if options.data is None:
         result = deployment.result(plan, None, preprocess)
@@ -366,8 +388,21 @@ def _distinct_names(targets: Sequence[Target]) -> tuple[str, ...]:
     return names
 
 
-def _refuse_without_samples(options: ImportOptions, overrides: Overrides | None) -> None:
-    """Refuse options that would have no effect, instead of ignoring them."""
+def _refuse_without_samples(
+    options: ImportOptions, overrides: Overrides | None, *, with_widths: bool
+) -> None:
+    """Refuse options that would have no effect, instead of ignoring them.
+
+    Args:
+        options: What was given.
+        overrides: Likewise.
+        with_widths: Whether widths are for quantizers that do not say their range.
+    """
+    if with_widths and overrides is not None:
+        overrides = msgspec.structs.replace(
+            overrides, bits={}, weight_bits=None, activation_bits=None
+        )
+        overrides = None if overrides == Overrides() else overrides
     given = {
         "--method": options.method,
         "--weight-method": options.weight_method,

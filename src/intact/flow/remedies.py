@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 import sys
@@ -24,10 +25,12 @@ from intact.flow.result import Result
 from intact.flow.result_samples import open_for_result
 from intact.flow.runtime_findings import speedup
 from intact.formats.registry import expressible
+from intact.improve.passes import requests_of
 from intact.recipe.command_line import command_line
 from intact.recipe.file import COMMAND, recipe_options
 from intact.recipe.options import QuantizeCommand, QuantizeOptions
 from intact.recipe.reports import DiagnoseOptions
+from intact.targets import Target
 
 _MENDED = "mended"
 """Folder that a remedy writes to."""
@@ -35,9 +38,13 @@ _LISTS = ("improve", "keep_float")
 """Options that a remedy adds to, and does not replace."""
 _TABLES = ("bits",)
 """Options by name that a remedy changes, and leaves those of other names."""
+_INSTEAD_OF = {"improve": ("preset",), "preset": ("improve",), "method": ("method_options",)}
+"""Options that one of a remedy stands in the place of."""
 _LEAST_GAIN = {"dB": 0.5, "points": 0.5, "times": 0.1}
 """What a remedy must gain to be offered, by unit."""
 _BATCH = 16
+_ANY = "onnxruntime"
+"""A target, where the model's own is not named."""
 
 
 def options_that_made(result: Result) -> dict[str, Any] | None:
@@ -50,6 +57,7 @@ def options_that_made(result: Result) -> dict[str, Any] | None:
         table = tomllib.loads(result.recipe)
         command = table.pop(COMMAND, "")
         known = recipe_options(QuantizeOptions)
+        known = {name: each for name, each in known.items() if each.recorded}
         values = {name: known[name].checked(value) for name, value in table.items()}
     except (ValueError, KeyError, UsageError):  # of another version, or changed by hand
         return None
@@ -85,11 +93,14 @@ class TriedRemedies:
         What does not help is not offered; what could not be tried in time is, without a gain. A
         command that fails is told in the evidence, and the next remedy goes on.
         """
-        failed = ""
+        failed, reason = "", _not_to_be_run(made_by)
         for text, is_command in _remedies(finding, made_by):
             changed = msgspec.structs.replace(
                 finding, remedy=text, evidence=finding.evidence + failed
             )
+            if is_command and reason:
+                evidence = f"{changed.evidence}; the remedy is not tried: {reason}"
+                return msgspec.structs.replace(changed, evidence=evidence)
             left = self._end - time.monotonic()
             if not is_command or left <= 0:
                 return changed
@@ -110,7 +121,7 @@ class TriedRemedies:
             folder = Path(name) / _MENDED
             words = [*shlex.split(command)[1:-1], str(folder)]  # its last word is the folder
             done = subprocess.run(
-                [sys.executable, "-m", "intact", *words],
+                [sys.executable, "-P", "-m", "intact", *words],
                 capture_output=True,
                 text=True,
                 check=False,
@@ -142,6 +153,21 @@ class TriedRemedies:
             return speedup(result, feeds)
         found = decibels_of(result.plan, samples, threads=self._options.threads)
         return min(found.values(), default=0.0)
+
+
+def _not_to_be_run(made_by: Mapping[str, Any] | None) -> str:
+    """Say why nothing is run with the options of a recipe, which may be anybody's; "" if it may be.
+
+    A function would be imported, and a folder of a pass written.
+    """
+    if made_by is None:
+        return ""
+    data = str(made_by["data"])
+    if ":" in data and not os.path.exists(data):  # noqa: PTH110 - as of `open_samples`
+        return f"the recipe's data {data} are code"
+    if any("folder" in dict(each.options) for each in requests_of(made_by.get("improve") or ())):
+        return "the recipe names a folder that a pass writes"
+    return ""
 
 
 class _Failed(Exception):  # noqa: N818 - a reason, which is told in a finding
@@ -176,11 +202,14 @@ def _remedies(finding: Finding, made_by: Mapping[str, Any] | None) -> Iterator[t
 def _command(remedy: Remedy, made_by: Mapping[str, Any]) -> str:
     """Write the command that makes a result with other options.
 
-    "" where they change nothing, or keep layers in float for a format that has none.
+    "" where they change nothing, keep layers in float for a format that has none, or would be
+    refused: a command that is offered is one that runs.
     """
     if "keep_float" in remedy.options and not expressible(made_by.get("formats") or ()).floats:
         return ""
     changed = dict(made_by)
+    for other in [other for name in remedy.options for other in _INSTEAD_OF.get(name, ())]:
+        changed.pop(other, None)
     for name, value in remedy.options.items():
         if value is None:
             changed.pop(name, None)
@@ -190,6 +219,31 @@ def _command(remedy: Remedy, made_by: Mapping[str, Any]) -> str:
             changed[name] = {**(changed.get(name) or {}), **value}
         else:
             changed[name] = value
-    if changed == dict(made_by):
+    changed["output"] = _MENDED
+    is_same = _without_defaults(changed) == _without_defaults({**made_by, "output": _MENDED})
+    if is_same or not _is_accepted(changed):
         return ""
-    return command_line("quantize", QuantizeCommand, {**changed, "output": _MENDED})
+    return command_line("quantize", QuantizeCommand, changed)
+
+
+def _without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
+    known = recipe_options(QuantizeCommand)
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in known or known[name].required or value != known[name].default
+    }
+
+
+def _is_accepted(values: Mapping[str, Any]) -> bool:
+    """Tell whether `quantize` takes options together, as far as no model is needed to see it."""
+    from intact.flow.quantize import refuse_unlike  # with much else
+
+    try:
+        options = QuantizeCommand(**values)
+        target = options.target or _ANY
+        first = target if isinstance(target, str | Path | Target) else target[0]
+        refuse_unlike(options, first)
+    except IntactError:
+        return False
+    return True

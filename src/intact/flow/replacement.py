@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import shutil
@@ -110,11 +111,11 @@ def recover(folder: Path, is_own: IsOwn) -> None:
         OutputError: The folder holds a part of a result only, and stays so.
     """
     for path in _stagings(folder):
-        with contextlib.suppress(OSError):
-            staging = _taken(path)
-            if staging is not None:
-                with _removed(staging):
-                    staging.is_needed = True
+        with contextlib.suppress(OSError):  # BlockingIOError: its process lives
+            age = time.time() - path.stat().st_mtime
+            lock = _locked(path)
+            if lock is not None or age > _UNLOCKED_FOR:
+                with _removed(_Staging(path, lock, is_needed=True)) as staging:
                     _settle(staging, folder, is_own)
     if is_unfinished(folder):
         raise OutputError(
@@ -131,7 +132,7 @@ def is_staging(path: Path) -> bool:
 def is_unfinished(folder: Path) -> bool:
     """Tell whether a folder holds a part of a result only, until `recover` is called."""
     return any(
-        (path / _COMING).is_dir() or ((path / _PREVIOUS).is_dir() and (path / _READY).is_dir())
+        _inside(path / _COMING) or ((path / _READY).is_dir() and _inside(path / _PREVIOUS))
         for path in _stagings(folder)
     )
 
@@ -170,12 +171,10 @@ def _staging(folder: Path) -> Iterator[_Staging]:
     """
     while True:
         path = _made(folder)
-        with contextlib.suppress(FileNotFoundError):  # taken for litter before it was locked
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):  # it was taken for litter
             lock = _locked(path)
-            if lock is not _HELD:
-                break
-    staging = _Staging(path, lock)
-    with _removed(staging):
+            break
+    with _removed(_Staging(path, lock)) as staging:
         yield staging
 
 
@@ -204,10 +203,10 @@ def _mount_of(folder: Path) -> int:
 
 
 @contextmanager
-def _removed(staging: _Staging) -> Iterator[None]:
+def _removed(staging: _Staging) -> Iterator[_Staging]:
     """Remove a staging folder at the end, unless it is needed; the next run removes the rest."""
     try:
-        yield
+        yield staging
     finally:
         if not staging.is_needed:
             with contextlib.suppress(OSError):
@@ -220,23 +219,11 @@ def _removed(staging: _Staging) -> Iterator[None]:
             shutil.rmtree(staging.path, ignore_errors=True)
 
 
-def _taken(path: Path) -> _Staging | None:
-    """Take over a staging folder whose process has ended; None while that lives."""
-    age = time.time() - path.stat().st_mtime
-    lock = _locked(path)
-    if lock is _HELD or (lock is None and age < _UNLOCKED_FOR):
-        return None
-    return _Staging(path, lock)
-
-
-_HELD = -1
-"""In the place of a descriptor: another process holds the lock."""
-
-
 def _locked(folder: Path) -> int | None:
     """Lock a staging folder by a file in it; None where the file system has no locks.
 
     Raises:
+        BlockingIOError: Another process holds the lock.
         FileNotFoundError: The folder is gone.
     """
     path = folder / _LOCK
@@ -245,16 +232,12 @@ def _locked(folder: Path) -> int | None:
         _lock(descriptor)
         if os.stat(path).st_ino == os.fstat(descriptor).st_ino:  # noqa: PTH116 - beside fstat
             return descriptor
-        held: int | None = _HELD
-    except BlockingIOError:
-        held = _HELD
-    except FileNotFoundError:
+        raise FileNotFoundError(errno.ENOENT, "another has its name")
+    except OSError as error:
         os.close(descriptor)
-        raise
-    except OSError:
-        held = None
-    os.close(descriptor)
-    return held
+        if isinstance(error, BlockingIOError | FileNotFoundError):
+            raise
+        return None
 
 
 def _lock(descriptor: int) -> None:
@@ -308,6 +291,11 @@ def _is_left_by_us(path: Path, name: str) -> bool:
             )
         )
     return False
+
+
+def _inside(folder: Path) -> list[Path]:
+    """List what is in a folder; nothing where there is none."""
+    return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _nearest(folder: Path) -> Path:
@@ -382,6 +370,8 @@ def _move_inside(staging: _Staging, folder: Path, is_own: IsOwn) -> None:
         _move(folder, previous, is_own)
         staging.turn(_COMING)
         _move(staging.path / _COMING, folder, is_own)
+        if _inside(staging.path / _COMING):
+            raise FileExistsError(errno.EEXIST, "files of others are in the way")
     except BaseException:
         if (staging.path / _COMING).is_dir():
             _move(folder, staging.path / _COMING, is_own)
@@ -395,14 +385,20 @@ def _settle(staging: _Staging, folder: Path, is_own: IsOwn) -> None:
     ready, coming = staging.path / _READY, staging.path / _COMING
     if ready.is_dir():
         _move(staging.path / _PREVIOUS, folder, is_own)
+        shutil.rmtree(staging.path / _PREVIOUS, ignore_errors=True)
         _move(ready, folder, lambda path: not is_own(path))
     _move(coming, folder, is_own)
-    staging.is_needed = ready.is_dir() and not all(map(is_own, ready.iterdir()))
+    staging.is_needed = not all(map(is_own, _inside(ready)))
 
 
 def _move(source: Path, goal: Path, is_meant: IsOwn) -> None:
-    """Move what is meant of a folder to another, where no such name is yet."""
-    for path in sorted(source.iterdir()) if source.is_dir() else ():
-        if is_meant(path) and not os.path.lexists(goal / path.name):
-            goal.mkdir(exist_ok=True)
-            path.rename(goal / path.name)
+    """Move what is meant of a folder to another; nothing where one of the names is there already.
+
+    Then somebody else has written them since: what was killed long ago is not finished any more.
+    """
+    found = list(filter(is_meant, _inside(source)))
+    if any(os.path.lexists(goal / path.name) for path in found):
+        return
+    for path in found:
+        goal.mkdir(exist_ok=True)
+        path.rename(goal / path.name)

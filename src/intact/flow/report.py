@@ -12,7 +12,6 @@ import msgspec
 
 from intact import __version__
 from intact._files import write_whole
-from intact._text import first_names
 from intact.analyze.diagnose.findings import CAUSES
 from intact.analyze.layers import ModelErrors, model_errors
 from intact.analyze.report import figures
@@ -279,11 +278,7 @@ def _outputs(errors: ModelErrors) -> Iterator[figures.Output]:
 def _verified(found: Verification) -> figures.Verified:
     layers = found.layers or found.outputs
     remarks = [found.no_engine, *(f"{name}: {why}" for name, why in found.in_float.items())]
-    if found.float_nodes:
-        remarks.append(
-            f"{len(found.float_nodes)} node(s) planned for integers run in float, for want of an "
-            f"integer kernel in the runtime: {first_names(list(found.float_nodes))}"
-        )
+    remarks += found.executed_otherwise()
     remarks += [
         f"{each.step}: {each.overflows} of {each.sums} sums leave the accumulator"
         for each in found.overflows

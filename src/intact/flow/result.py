@@ -25,8 +25,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import onnx_ir as ir
-
 from intact._text import Figures, kilobytes
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
@@ -38,6 +36,7 @@ from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.formats.registry import FORMATS, ONNX_QDQ, described, exported_in
 from intact.graph import Graph, save_model
+from intact.graph.files.save import file_bytes
 from intact.plan import QuantizedGraph, load_plan, save_plan
 from intact.plan.plan_file import WEIGHTS
 from intact.recipe.file import HEAD, RECIPE
@@ -235,7 +234,7 @@ class Result:
         """Return the bytes of the float and of the first deployed model."""
         name, exported = next(iter(self.exports.items()))
         if self.folder is None:
-            float_bytes = len(ir.to_proto(self.plan.graph.model).SerializeToString())
+            float_bytes = file_bytes(self.plan.graph.model)
             return float_bytes, exported.nbytes()
         if name == ONNX_QDQ:
             deployed = _file_bytes(self.folder / self.deployed_file)

@@ -41,10 +41,10 @@ def products_in_float(result: Result, *, threads: int = 0) -> dict[str, str]:
     """
     name, exported = next(iter(result.exports.items()))
     row = FORMATS[name]
-    if row.float_nodes is None or not row.can_run(exported):
+    if row.executed is None or not row.can_run(exported):
         return {}
     with contextlib.suppress(IntactError):  # a model that the runtime refuses: `verify` says it
-        found = row.float_nodes(Deployed(result.plan, exported, None, threads))
+        found = row.executed(Deployed(result.plan, exported, None, threads)).in_float
         return {name: op_type for name, op_type in found.items() if _multiplies(op_type)}
     return {}
 

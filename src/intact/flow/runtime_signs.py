@@ -141,9 +141,9 @@ def saturation_sign(result: Result, runs: FloatRuns, simulated: Errors) -> list[
         simulated: Errors of the outputs with exact sums.
     """
     plan, exported = result.plan, next(iter(result.exports.values()))
-    if plan.graph is not runs.graph or exported.nbytes() > _MOST_BYTES:
+    if plan.graph is not runs.graph or not _saturates_here(result):
         return []
-    run = deployed_run(result) if _saturates_here(result) else None
+    run = deployed_run(result) if exported.nbytes() <= _MOST_BYTES else None
     if run is None:
         return []
     try:

@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.calibrate.choice import FloatRuns
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.data.batching import real_samples, sample_count
 from intact.errors import CalibrationError, IntactError, UsageError
+
+if TYPE_CHECKING:
+    from intact.analyze.diagnose.findings import Finding
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
@@ -88,6 +90,8 @@ def blaming(signs: Sequence[Finding]) -> Iterator[None]:
 
 
 def _finding(evidence: str, severity: float, tensor: str = "", remedy: str = _LIKE_USED) -> Finding:
+    from intact.analyze.diagnose.findings import Finding, Remedy  # with much else
+
     remedies = (Remedy(text=remedy),)
     return Finding("calibration_samples", evidence, severity, tensor=tensor, remedies=remedies)
 

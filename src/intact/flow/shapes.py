@@ -94,9 +94,10 @@ def shaped(
 ) -> Shaped:
     """Normalize a model for several sets of formats.
 
-    Formats of fixed sizes get those of the samples, where all samples agree. The others keep the
-    sizes open that the user does not give, unless sizes decide which branches of If run: nothing
-    can be quantized in such branches, nor behind them, where ranks are unknown.
+    Formats without float16 get float32 inputs and outputs. Formats of fixed sizes get those of the
+    samples, where all samples agree. The others keep the sizes open that the user does not give,
+    unless sizes decide which branches of If run: nothing can be quantized in such branches, nor
+    behind them, where ranks are unknown.
 
     Args:
         model: The float model.
@@ -110,6 +111,24 @@ def shaped(
         UsageError: A shape contradicts the model.
         DataError: The samples do not fit the model.
     """
+    found = _shaped(model, options, given, data, preprocess, formats)
+    wide = {id(graph): graph.with_wide_ports() for graph in found.graphs}
+    graphs = tuple(
+        graph if expressible(names).half_ends else wide[id(graph)]
+        for graph, names in zip(found.graphs, formats, strict=True)
+    )
+    return msgspec.structs.replace(found, graphs=graphs)
+
+
+def _shaped(
+    model: ir.Model,
+    options: CalibrationOptions,
+    given: Shapes | None,
+    data: DataSource | None,
+    preprocess: Preprocess,
+    formats: Sequence[Sequence[str]],
+) -> Shaped:
+    """Normalize a model for formats of fixed sizes and for others."""
     graph = with_shapes(model, given)
     decide = sizes_decide(graph)
     fixed = [decide or not expressible(names).open_sizes for names in formats]

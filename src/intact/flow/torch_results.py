@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intact._text import first_names
 from intact.calibrate.assign import Method
 from intact.data.preprocess import Preprocess
 from intact.errors import UsageError
@@ -14,10 +16,11 @@ from intact.flow.first_run import run_once
 from intact.flow.result import Result, check_output
 from intact.flow.sources import deployment_of, load_result, open_source, target_of
 from intact.flow.torch_models import exported, is_module, require_torch
-from intact.formats.base.format import Io, QuantizedSource
+from intact.formats.base.format import Io, QuantizedSource, WrittenFiles
 from intact.graph.normalization import normalize
 from intact.plan import Overrides, build_plan
 from intact.plan.preparation import graphs_for
+from intact.plan.topology import kept_float_entry
 
 if TYPE_CHECKING:
     from intact.improve.learn.module import Origin, QuantizedModule
@@ -130,9 +133,24 @@ def prepare(
     module = PreparedModule(
         plan, batch, learning=quantizers, batch_norm=batch_norm, methods=methods
     )
-    deployment.result(module.plan, None, Preprocess())  # what cannot be written is told now
+    written = deployment.result(module.plan, None, Preprocess())  # what cannot be is told now
+    for limit in _limits(written):
+        warnings.warn(limit, stacklevel=3)
     module.origin = Origin(deployment.formats)
     return module
+
+
+def _limits(result: Result) -> Iterator[str]:
+    """Tell what the target cannot hold: what is not written, what computes in float."""
+    for written in result.exports.values():
+        if isinstance(written, WrittenFiles):
+            yield from written.missing
+    reasons: dict[str, list[str]] = {}
+    for node, each in result.plan.decisions.items():
+        if not each.quantized and kept_float_entry(each) is None:
+            reasons.setdefault(each.reason, []).append(repr(node))
+    for reason, nodes in reasons.items():
+        yield f"{first_names(nodes)} will compute in float: {reason}"
 
 
 def prepared(module: Any) -> PreparedModule:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from intact._files import write_whole
 from intact.data.progress import begin
 from intact.errors import UsageError
 from intact.flow.first_run import run_once
@@ -66,7 +67,10 @@ def _trained(
     from intact.improve.learn.write_back import trained_plan
 
     module = QuantizedModule(
-        loaded.plan, learning=options.quantizers, batch_norm=options.batch_norm
+        loaded.plan,
+        learning=options.quantizers,
+        batch_norm=options.batch_norm,
+        in_logarithms=True,
     )
     module.to(named_device(options.device))
     weight = options.label_weight
@@ -120,7 +124,7 @@ class _Log:
         self._epochs = [each for each in self._epochs if each.number < epoch.number] + [epoch]
         if self._path is not None:
             lines = [json.dumps(msgspec.to_builtins(each)) for each in self._epochs]
-            self._path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+            write_whole(self._path, "".join(f"{line}\n" for line in lines).encode())
         if self._report is not None:
             self._report(epoch)
 

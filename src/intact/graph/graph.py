@@ -18,9 +18,11 @@ from intact.graph.files.external import tensor_bytes
 from intact.graph.files.load import load_model
 from intact.graph.files.save import save_model
 from intact.graph.fixed_inputs import fixed_inputs_of
+from intact.graph.given_nodes import GivenNode, GivenNodes, given_nodes_of
+from intact.graph.metadata import metadata_of
 from intact.graph.ops import OpKind, Role, input_role, is_constant, op_spec
 from intact.graph.origins import Origins, origins_of
-from intact.graph.passes.widen import METADATA_KEY
+from intact.graph.passes.widen import METADATA_KEY, PORTS_KEY, widen_ports
 from intact.graph.states import State, states_of
 
 _GRAPH_TYPES = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
@@ -189,6 +191,29 @@ class Graph:
         return tuple(types.split(",")) if types else ()
 
     @cached_property
+    def widened_ports(self) -> tuple[str, ...]:
+        """The float16 inputs and outputs that are float32 because a format has no other.
+
+        Raises:
+            ModelError: The model's metadata of them is damaged.
+        """
+        return metadata_of(self._model, PORTS_KEY, lambda names: tuple(map(str, names)), ())
+
+    def with_wide_ports(self) -> Graph:
+        """Return the graph with float32 inputs and outputs in place of float16 ones, if it can be.
+
+        Itself where there are none.
+        """
+        if not any(v.dtype is ir.DataType.FLOAT16 for v in (*self.inputs, *self.outputs)):
+            return self
+        model = self._model.clone()
+        given = GivenNodes(self._model)
+        if not widen_ports(model):
+            return self
+        given.follow(model)
+        return Graph(model)
+
+    @cached_property
     def aliases(self) -> Mapping[str, str]:
         """The names of inputs and outputs by what the file that was read calls their tensors.
 
@@ -205,6 +230,15 @@ class Graph:
             ModelError: The model's metadata of them is damaged.
         """
         return MappingProxyType(fixed_inputs_of(self._model))
+
+    @cached_property
+    def given_nodes(self) -> Mapping[str, GivenNode]:
+        """What became of the given model's nodes that are gone or of another type, by name.
+
+        Raises:
+            ModelError: The model's metadata of them is damaged.
+        """
+        return MappingProxyType(given_nodes_of(self._model))
 
     @cached_property
     def origins(self) -> Origins | None:

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from intact.errors import ModelError
 from intact.graph.files.claims import forget_claims, forget_made_up_names
 from intact.graph.files.load import load_model
+from intact.graph.given_nodes import GivenNodes
 from intact.graph.graph import Graph
 from intact.graph.passes import library
 from intact.graph.passes.canonical import (
@@ -26,6 +27,7 @@ from intact.graph.passes.input_shapes import Sizes, set_input_shapes
 from intact.graph.passes.lengths import fold_lengths
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import remove_no_ops
+from intact.graph.passes.opset_forms import depends_on_opset, write_opset_forms
 from intact.graph.passes.products import write_as_products
 from intact.graph.passes.split_heads import split_heads
 from intact.graph.passes.types import ask_runtime, infer_types
@@ -50,8 +52,10 @@ def normalize(
     removed. A division by a constant is a Mul, a Concat with zeros a Pad. BatchNormalization and
     other constants per channel are folded into the convolution before them. A dense layer is one
     Gemm, a Sum of two is an Add, a mean over all spatial axes is a GlobalAveragePool. Pools and
-    transposed convolutions have pads instead of ``ceil_mode`` and ``auto_pad``. float16 and
-    bfloat16 are converted to float32 (see `intact.graph.passes.widen`).
+    transposed convolutions have pads instead of ``ceil_mode`` and ``auto_pad``. Operators whose
+    meaning depends on the opset are written so that it does not (see
+    `intact.graph.passes.opset_forms`). float16 and bfloat16 are converted to float32 (see
+    `intact.graph.passes.widen`).
 
     The opset, the graph inputs and outputs, named dimensions and the model's results do not
     change (up to float rounding where BatchNormalization is folded, and one rounding where a
@@ -70,6 +74,7 @@ def normalize(
         UsageError: A shape contradicts the model.
     """
     model = load_model(source)
+    given = GivenNodes(model)
     if shapes:
         set_input_shapes(model, shapes)
     library.sort_nodes(model)
@@ -79,6 +84,9 @@ def normalize(
     library.lift_constants(model)
     write_sums_as_adds(model)
     write_pads(model)
+    if depends_on_opset(model):
+        library.infer_shapes(model)
+        write_opset_forms(model)
     _simplify(model)
     write_pads(model)  # simplifying may have computed the lengths
     write_as_products(model)
@@ -98,6 +106,7 @@ def normalize(
         library.infer_shapes(model)
     _refuse_negative_sizes(model)
     forget_made_up_names(model)
+    given.follow(model)
     graph = Graph(model)
     if not graph.inputs:
         raise ModelError(

@@ -26,9 +26,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import io
 import os
 import platform
 import re
+import stat
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -37,6 +39,8 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
+
+from intact._files import appearing, user_cache, without_links
 
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
@@ -128,12 +132,12 @@ class Kernels:
 
     def _folders(self) -> Iterator[Path]:
         """Yield the folders that may keep the object file, in the order in which they are tried."""
-        asked = os.environ.get("NUMBA_CACHE_DIR")
-        if asked:
-            yield Path(asked)
+        asked = Path(os.environ.get("NUMBA_CACHE_DIR", ""))
+        if asked.is_absolute():
+            yield asked
         yield Path(str(sys.modules[self._module].__file__)).parent / "__pycache__"
         with contextlib.suppress(RuntimeError):  # no home
-            yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "intact"
+            yield user_cache()
 
     def _compile(self) -> bytes:
         """Compile the loops to an object file."""
@@ -298,22 +302,42 @@ def _check_calls(module: llvm.ModuleRef) -> None:
 
 
 def _read(path: Path) -> bytes | None:
-    """Read an object file of the cache; None where there is none, or it is damaged."""
+    """Read an object file of the cache; None where there is none, or it is damaged.
+
+    It will be run: whoever may have written it must be one who may change this module, too.
+    """
     try:
-        content = path.read_bytes()
+        with io.FileIO(path, opener=without_links) as file:
+            if not _is_trusted(os.fstat(file.fileno())):
+                return None
+            content = file.read()
     except OSError:
         return None
     digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     return code if hashlib.sha256(code).digest() == digest else None
 
 
+def _is_trusted(found: os.stat_result) -> bool:
+    """Tell whether nobody but this user, or the owner of this module, may write a file."""
+    if os.name == "nt":
+        return True
+    owners = (os.geteuid(), _owner_of_the_code())
+    is_closed = not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return stat.S_ISREG(found.st_mode) and is_closed and found.st_uid in owners
+
+
+def _owner_of_the_code() -> int:
+    return Path(__file__).stat().st_uid
+
+
 def _write(path: Path, code: bytes) -> bool:
     """Write an object file to the cache, whole or not at all; False where that is not possible."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(hashlib.sha256(code).digest() + code)
-        partial.replace(path)
+        with appearing(path) as (file,):
+            if hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), 0o644)  # whatever the umask: it is not read otherwise
+            file.write(hashlib.sha256(code).digest() + code)
     except OSError:
         return False
     return True

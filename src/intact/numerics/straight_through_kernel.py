@@ -49,14 +49,18 @@ no distance."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _code(quotient: Any, low: Any, high: Any, moves: Any) -> Any:
-    """Round a quotient and clip it; ``moves`` holds what is exceeded where a number moves."""
+def _rounded(quotient: Any, moves: Any) -> Any:
+    """Round a quotient; ``moves`` holds what is exceeded where a number moves."""
     zero, one = np.float32(0), np.float32(1)
     steps = np.rint(quotient)
     rest = quotient - steps  # exact
     is_positive = quotient > zero
     steps = steps + (one if rest > (moves[0] if is_positive else moves[1]) else zero)
-    steps = steps - (one if -rest > (moves[2] if is_positive else moves[3]) else zero)
+    return steps - (one if -rest > (moves[2] if is_positive else moves[3]) else zero)
+
+
+@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+def _clipped(steps: Any, low: Any, high: Any) -> Any:
     steps = low if steps < low else steps
     return high if steps > high else steps
 
@@ -65,15 +69,16 @@ def _code(quotient: Any, low: Any, high: Any, moves: Any) -> Any:
 def _quantize_tile(values: Any, scale: Any, low: Any, high: Any, moves: Any, result: Any) -> None:
     exceeded = (moves[0], moves[1], moves[2], moves[3])
     for at in range(values.size):
-        code = _code(values[at] / scale, low, high, exceeded)
+        code = _clipped(_rounded(values[at] / scale, exceeded), low, high)
         result[at] = (code + np.float32(0)) * scale  # an integer has no negative zero
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _mark_tile(values: Any, scale: Any, low: Any, high: Any, inside: Any) -> None:
+def _mark_tile(values: Any, scale: Any, low: Any, high: Any, moves: Any, inside: Any) -> None:
+    exceeded = (moves[0], moves[1], moves[2], moves[3])
     for at in range(values.size):
-        quotient = values[at] / scale
-        inside[at] = (quotient > low) & (quotient < high)
+        steps = _rounded(values[at] / scale, exceeded)
+        inside[at] = (steps >= low) & (steps <= high)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -92,11 +97,11 @@ def _differentiate_tile(
     zero = np.float32(0)
     for at in range(values.size):
         quotient = values[at] / scale
-        code = _code(quotient, low, high, exceeded)
-        is_inside = (quotient > low) & (quotient < high)
+        steps = _rounded(quotient, exceeded)
+        is_inside = (steps >= low) & (steps <= high)
         to_value[at] = gradient[at] if is_inside else zero
-        added = code - quotient if within else zero
-        by_scale = added if is_inside else code
+        added = steps - quotient if within else zero
+        by_scale = added if is_inside else _clipped(steps, low, high)
         sums[at] += np.float64(gradient[at]) * np.float64(by_scale)
 
 
@@ -140,7 +145,7 @@ def _quantize(
         end: Behind the last one.
         moves: What is exceeded where a number moves, see `_MOVES`; of the values' dtype.
         result: Written, ``[elements]``.
-        inside: Written: which quotients lie between the ends. Empty, if nobody asks.
+        inside: Written: which codes clipping leaves as they are. Empty, if nobody asks.
     """
     for stretch in range(first, end):
         scale, low, high = bounds[:, stretch % bounds.shape[1]]
@@ -150,7 +155,7 @@ def _quantize(
             tile = values[start:until]
             _quantize_tile(tile, scale, low, high, moves, result[start:until])
             if inside.size:
-                _mark_tile(tile, scale, low, high, inside[start:until])
+                _mark_tile(tile, scale, low, high, moves, inside[start:until])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -238,7 +243,7 @@ def quantize_straight(
         values: float32 or float64, ``[outer * channels * inner]``, C-contiguous.
         bounds: Of them.
         result: Written, like the values.
-        inside: Written if given: where a quotient lies between the ends, so that a gradient passes.
+        inside: Written if given: where clipping changes no code, so that a gradient passes.
         threads: How many may work.
     """
     length, moves = bounds.stretch, bounds.moves
@@ -266,7 +271,7 @@ def differentiate_straight(
         values: As there.
         gradient: Of the result, like the values.
         bounds: As there.
-        to_value: Written: the gradient where quotients lie between the ends, else 0.
+        to_value: Written: the gradient where clipping changes no code, else 0.
         within: Whether values that are not clipped count for the scale, by what rounding adds.
         with_rest: Whether to sum what ``to_value`` leaves out, too.
         threads: How many may work.

@@ -20,7 +20,7 @@ from intact.graph import (
     weight_slot,
 )
 from intact.graph.stored_weights import stored_weight_axes
-from intact.plan.overrides import Overrides
+from intact.plan.overrides import Overrides, Resolved
 from intact.plan.quantized_graph import (
     Decision,
     Direction,
@@ -51,16 +51,16 @@ def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -
     Raises:
         UsageError: An override does not match the graph, or names an end that is not quantized.
     """
-    overrides = overrides or Overrides()
-    overrides.check(graph)
+    resolved = (overrides or Overrides()).resolved(graph)
+    overrides = resolved.overrides
     decisions = decide(graph, target, overrides)
     shapes = shape_or_index_values(graph)
     schemes = _Schemes(target, signs_of(graph, target, decisions))
     configs: dict[TensorEnd, TensorQuantConfig] = {}
     for node in graph.nodes:
         configs.update(_node_configs(node, graph, schemes, overrides, decisions, shapes))
-    _check_places(overrides, graph, target, configs)
-    return QuantizedGraph(graph, target, configs, decisions)
+    _check_places(resolved, graph, target, configs)
+    return QuantizedGraph(graph, target, configs, decisions, resolved.notes)
 
 
 class _Schemes(msgspec.Struct, frozen=True):
@@ -212,13 +212,13 @@ def _check_width(place: str, bits: int, node: ir.Node, end: TensorEnd, target: T
 
 
 def _check_places(
-    overrides: Overrides,
+    resolved: Resolved,
     graph: Graph,
     target: Target,
     configs: dict[TensorEnd, TensorQuantConfig],
 ) -> None:
     """Raise for a width at a place where nothing is quantized, or no type has it."""
-    used: set[str] = set()
+    overrides, used = resolved.overrides, set[str]()
     for node in graph.nodes if overrides.bits else ():
         weight = weight_slot(node)
         ends = [TensorEnd.input(str(node.name), k) for k, _ in enumerate(node.inputs)]
@@ -233,8 +233,9 @@ def _check_places(
                 used.update(places)
                 if places and end not in overrides.widths:
                     _check_width(places[0], config.bits, node, end, target)
-    for place in overrides.bits:
-        if place not in used:
+    found = {resolved.asked[place] for place in used}
+    for place in resolved.asked.values():
+        if place not in found:
             raise UsageError(
                 f"--bits {place!r}: nothing is quantized there on this target",
                 remedy="name a quantized node, its weight, input or output; "

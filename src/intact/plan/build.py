@@ -89,7 +89,7 @@ def complete(
     for value in plan.graph.values:
         _follow_moved_input(merged, value)
         _share_known_scale(merged, value)
-    tied = tie(fuse(merged.with_notes(width_notes(merged))))
+    tied = tie(fuse(merged.with_notes((*fresh.notes, *width_notes(merged)))))
     kept = {name for name, decision in read.decisions.items() if decision.quantized}
     notes = (note for note in tied.notes if note.kind is not NoteKind.TIE or note.node not in kept)
     return replace(tied, notes=tuple(notes))

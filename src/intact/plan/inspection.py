@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from intact.config import QuantState
 from intact.graph import data_slots, weight_slot
+from intact.graph.given_nodes import GivenNode
 from intact.graph.stored_weights import stored_weight_axes
 from intact.plan.batch_norms import BatchNormScale, batch_norm_scales
 from intact.plan.quantized_graph import Note, QuantizedGraph, quantizes
@@ -58,6 +59,7 @@ class Inspection:
         by_type: Counts by op type, (quantized, float).
         notes: What a user should know before quantizing.
         batch_norms: What BatchNormalizations multiply by, also those that were folded.
+        given_nodes: What became of the given model's nodes that are gone or of another type.
     """
 
     target: str
@@ -65,6 +67,7 @@ class Inspection:
     by_type: dict[str, tuple[int, int]]
     notes: tuple[Note, ...]
     batch_norms: tuple[BatchNormScale, ...] = ()
+    given_nodes: Mapping[str, GivenNode] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         """Count the nodes."""
@@ -83,7 +86,9 @@ def inspect_plan(plan: QuantizedGraph) -> Inspection:
         for op_type, n in sorted(total.items())
     }
     norms = tuple(batch_norm_scales(plan.graph, plan))
-    return Inspection(plan.target.name, nodes, by_type, plan.notes, norms)
+    return Inspection(
+        plan.target.name, nodes, by_type, plan.notes, norms, dict(plan.graph.given_nodes)
+    )
 
 
 def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeReport:

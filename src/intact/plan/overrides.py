@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import msgspec
 
 from intact.errors import UsageError, nearest
 from intact.graph import Graph
-from intact.plan.quantized_graph import Direction, TensorEnd
+from intact.plan.quantized_graph import Direction, Note, NoteKind, TensorEnd
 
 _PART = re.compile(r"(?P<node>.+)\.(weight|(input|output)(\[\d+\])?)", re.DOTALL)
 
@@ -18,7 +19,7 @@ class Overrides(msgspec.Struct, frozen=True):
     """The user's overrides of a target.
 
     Attributes:
-        keep_float: Node names or op types that stay float.
+        keep_float: What stays float: nodes, operator types, scopes or patterns (see `resolved`).
         bits: Bit-widths by place: ``NODE`` (its weight, or its output if it has none),
             ``NODE.weight``, ``NODE.input``, ``NODE.output`` or ``NODE.input[K]``. The most specific
             one applies.
@@ -37,26 +38,30 @@ class Overrides(msgspec.Struct, frozen=True):
     widths: Mapping[TensorEnd, int] = msgspec.field(default_factory=dict)
     apart: frozenset[TensorEnd] = frozenset()
 
-    def check(self, graph: Graph) -> None:
-        """Check that the names exist in the graph and that widths are 2 to 16.
+    def resolved(self, graph: Graph) -> Resolved:
+        """Return the overrides by the names that a graph has.
+
+        A name is that of a node in the graph or in the given model, an operator type of either, a
+        scope (``/head``, for all nodes ``/head/...``) or a pattern (``/head/*``). What was folded
+        stands for what it was folded into.
 
         Raises:
-            UsageError: One is wrong; the message has the nearest name.
+            UsageError: A name fits nothing, with the nearest one; or a width is not 2 to 16.
         """
-        names = {str(node.name) for node in graph.nodes}
-        types = {node.op_type for node in graph.nodes}
+        names = _Names(graph)
+        kept: dict[str, None] = {}
         for name in self.keep_float:
-            if name not in names and name not in types:
-                raise UsageError(
-                    f"--keep-float {name!r}: the model has no such node or op type",
-                    remedy=nearest(name, names | types),
-                )
-        for place in self.bits:
-            if self.place_node(place) not in names and place not in names:
-                raise UsageError(
-                    f"--bits {place!r}: the model has no such node",
-                    remedy=nearest(self.place_node(place), names),
-                )
+            kept.update(dict.fromkeys(names.find("--keep-float", name)))
+        bits: dict[str, int] = {}
+        asked: dict[str, str] = {}
+        for place, width in sorted(self.bits.items(), key=lambda each: names.has_place(each[0])):
+            for end in names.places(place):
+                bits[end], asked[end] = width, place
+        self._check_widths()
+        own = msgspec.structs.replace(self, keep_float=tuple(kept), bits=bits)
+        return Resolved(own, asked, names.notes())
+
+    def _check_widths(self) -> None:
         widths = {
             **{f"--bits {place!r}": bits for place, bits in self.bits.items()},
             "--weight-bits": self.weight_bits,
@@ -106,3 +111,115 @@ class Overrides(msgspec.Struct, frozen=True):
         for place in self.places(end, is_weight=is_weight, has_weight=has_weight):
             return self.bits[place]
         return self.weight_bits if is_weight else self.activation_bits
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """Overrides by the names of a graph.
+
+    Attributes:
+        overrides: Their names are those of nodes and operator types of the graph.
+        asked: What the user wrote, by the place in ``overrides.bits`` that it stands for.
+        notes: What became of nodes that were named and are gone.
+    """
+
+    overrides: Overrides
+    asked: Mapping[str, str]
+    notes: tuple[Note, ...]
+
+
+class _Names:
+    """The names by which users call the nodes of a graph."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._types: dict[str, list[str]] = {}
+        for node in graph.nodes:
+            self._types.setdefault(node.op_type, []).append(str(node.name))
+        self._names = {str(node.name) for node in graph.nodes}
+        self._folded: dict[tuple[str, ...], dict[str, str]] = {}
+
+    def has_place(self, place: str) -> bool:
+        """Tell whether a place of ``bits`` names one node of the graph."""
+        return place in self._names or Overrides.place_node(place) in self._names
+
+    def find(self, flag: str, name: str) -> list[str]:
+        """Return the nodes, or the operator type, that a name stands for.
+
+        Raises:
+            UsageError: There are none.
+        """
+        if name in self._names:
+            return [name]
+        given = self._graph.given_nodes
+        if name in given:
+            return self._parts(flag, name)
+        of_type = [node for node, each in given.items() if each.op_type == name]
+        if name in self._types or of_type:
+            own = [name] if name in self._types else []
+            return [*own, *self._all_parts(flag, of_type)]
+        fits = _pattern(name)
+        own = [node for node in self._names if fits(node)]
+        gone = [
+            n for n, each in given.items() if fits(n) and n not in self._names and each.computes
+        ]
+        if not own and not gone:
+            known = self._names | set(self._types) | set(given)
+            raise UsageError(
+                f"{flag} {name!r}: the model has no such node or op type",
+                remedy=nearest(name, known),
+            )
+        return [*sorted(own), *self._all_parts(flag, gone)]
+
+    def places(self, place: str) -> list[str]:
+        """Return the places of a graph's nodes that a place of ``bits`` stands for."""
+        if self.has_place(place):
+            return [place]
+        node = place if place in self._graph.given_nodes else Overrides.place_node(place)
+        nodes: dict[str, None] = {}
+        for name in self.find("--bits", node):
+            nodes.update(dict.fromkeys([name] if name in self._names else self._types[name]))
+        return [f"{name}{place[len(node) :]}" for name in nodes]
+
+    def _parts(self, flag: str, name: str) -> list[str]:
+        """Return what a node of the given model became, and note that.
+
+        Raises:
+            UsageError: Nothing of it is left.
+        """
+        given = self._graph.given_nodes[name]
+        nodes = [node for node in given.nodes if node in self._names]
+        if not nodes:
+            raise UsageError(
+                f"{flag} {name!r}: nothing of that {given.op_type} is left to compute: its result "
+                "is constant, or no output needs it",
+                remedy="leave it out",
+            )
+        if name not in self._names:
+            self._folded.setdefault(tuple(nodes), {})[name] = given.op_type
+        return nodes
+
+    def notes(self) -> tuple[Note, ...]:
+        """Say what became of the nodes that were named and are gone, once for each place."""
+        found = []
+        for nodes, folded in self._folded.items():
+            name, op_type = next(iter(folded.items()))
+            others = f" and {len(folded) - 1} other node(s) are" if len(folded) > 1 else " is"
+            shown = ", ".join(map(repr, nodes[:3])) + (", ..." if len(nodes) > 3 else "")
+            message = f"{op_type}{others} folded into {shown}: what was asked for holds there"
+            found.append(Note(NoteKind.REWRITE, name, message))
+        return tuple(found)
+
+    def _all_parts(self, flag: str, names: Iterable[str]) -> list[str]:
+        """Return what several nodes became; of those without a trace nothing is asked."""
+        given = self._graph.given_nodes
+        left = [name for name in names if self._names.intersection(given[name].nodes)]
+        return [node for name in left for node in self._parts(flag, name)]
+
+
+def _pattern(name: str) -> Callable[[str], bool]:
+    """Return what tells whether a node belongs to a scope, or fits a pattern."""
+    scopes = tuple(f"{name.rstrip('/.')}{mark}" for mark in "/.")
+    if any(mark in name for mark in "*?["):
+        fits = re.compile(fnmatch.translate(name)).fullmatch
+        return lambda node: fits(node) is not None
+    return lambda node: node.startswith(scopes)

@@ -3,12 +3,13 @@
 Source: [tvm]. In topological order: an operator without an integer description stays float; one
 that also has a float description is quantized only if one of its sources is; all others are
 quantized. If the target asks for it, an operator with a float description whose consumers are all
-float stays float, since quantizing it would only add an error.
+float stays float, since quantizing it would only add an error. For the same reason operators that
+only move or join values stay float where all that is computed around them is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -18,6 +19,7 @@ from intact.graph import (
     Role,
     data_slots,
     input_role,
+    moves_values,
     op_spec,
     shape_or_index_values,
     weight_slot,
@@ -30,6 +32,7 @@ from intact.targets import DType, OpRule, Target
 _ASKED = "kept float as asked (--keep-float "
 _DECODED = "decoded in float, which loses less (--quantize-heads undoes it for "
 _WEIGHTS_ONLY = "weights only: "
+_MOVED = "it moves values, and nothing around it computes with integers"
 
 
 def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Decision]:
@@ -44,6 +47,10 @@ def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Deci
         decisions[str(node.name)] = _decide_node(node, target, overrides, decisions, shapes)
     if target.topology.prune_without_consumer:
         _prune(graph, target, decisions)
+    for moves in _moves(graph, decisions):
+        around = {decisions[name].quantized for name in _around(graph, moves, shapes)}
+        if around == {False}:
+            decisions |= {str(node.name): Decision(False, _MOVED) for node in moves}
     return decisions
 
 
@@ -80,6 +87,11 @@ def decoded(names: Iterable[str]) -> dict[str, Decision]:
 def is_decoded(decision: Decision) -> bool:
     """Tell whether a node decodes what a network says, and stays float for that."""
     return not decision.quantized and decision.reason.startswith(_DECODED)
+
+
+def is_moved_in_float(decision: Decision) -> bool:
+    """Tell whether a node only moves values, and does so in float as all around it is float."""
+    return not decision.quantized and decision.reason == _MOVED
 
 
 def has_weights_only(decision: Decision) -> bool:
@@ -162,10 +174,7 @@ def _is_empty(value: ir.Value | None) -> bool:
 
 
 def _has_quantized_source(node: ir.Node, decisions: dict[str, Decision]) -> bool:
-    producers = [value.producer() for slot in data_slots(node) if (value := node.inputs[slot])]
-    return any(
-        producer is not None and decisions[str(producer.name)].quantized for producer in producers
-    )
+    return any(decisions[str(producer.name)].quantized for producer in _producers(node))
 
 
 def _has_quantized_consumer(node: ir.Node, graph: Graph, decisions: dict[str, Decision]) -> bool:
@@ -190,6 +199,46 @@ def _prune(graph: Graph, target: Target, decisions: dict[str, Decision]) -> None
         if _follows_integer_only(node, graph, target, decisions):
             continue
         decisions[str(node.name)] = Decision(False, "nothing that reads it computes with integers")
+
+
+def _moves(graph: Graph, decisions: dict[str, Decision]) -> Iterator[frozenset[ir.Node]]:
+    """Yield the quantized nodes that only move or join values, those behind each other together."""
+    groups: dict[ir.Node, set[ir.Node]] = {}
+    for node in graph.nodes:
+        if not decisions[str(node.name)].quantized or not _only_moves(node):
+            continue
+        group = groups[node] = {node}
+        for before in _producers(node):
+            joined = groups.get(before, group)
+            if joined is not group:
+                group |= joined
+                groups |= dict.fromkeys(joined, group)
+    for group in {id(group): group for group in groups.values()}.values():
+        yield frozenset(group)
+
+
+def _only_moves(node: ir.Node) -> bool:
+    spec = op_spec(node)
+    return moves_values(node) or (spec is not None and spec.kind is OpKind.JOIN)
+
+
+def _around(graph: Graph, nodes: Collection[ir.Node], shapes: frozenset[str]) -> Iterator[str]:
+    """Yield the names of the nodes that give others data, or read theirs, but for their shapes."""
+    for node in nodes:
+        readers = (reader for value in node.outputs for reader, _ in graph.consumers(value))
+        for other in (*_producers(node), *readers):
+            computes = any(str(value.name) not in shapes for value in other.outputs)
+            if other not in nodes and computes:
+                yield str(other.name)
+
+
+def _producers(node: ir.Node) -> Iterator[ir.Node]:
+    """Yield the nodes that give a node its data."""
+    for slot in data_slots(node):
+        value = node.inputs[slot]
+        producer = None if value is None else value.producer()
+        if producer is not None:
+            yield producer
 
 
 def _follows_integer_only(

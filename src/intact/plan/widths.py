@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
+import onnx_ir as ir
+
 from intact.config import TensorQuantConfig
 from intact.graph import Role, input_role
 from intact.plan.quantized_graph import (
@@ -31,20 +33,21 @@ def width_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
 
 def _widened_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
     """Make the note that the float parts of a half-precision model compute in float32."""
+    graph, wide = plan.graph, "its {} inputs and outputs are float32"
+    stays = [v for v in (*graph.inputs, *graph.outputs) if v.dtype is ir.DataType.FLOAT16]
     ports = {
-        "FLOAT16": "its float16 inputs and outputs stay",
-        "BFLOAT16": "its bfloat16 inputs and outputs are float32",
+        "FLOAT16": "its float16 inputs and outputs stay" if stays else wide.format("float16"),
+        "BFLOAT16": wide.format("bfloat16"),
     }
-    return tuple(
-        Note(
-            NoteKind.WIDTH,
-            "",
-            f"the model is {name.lower()}: it computes in float32 where it "
-            f"stays float, {ports[name]}",
-        )
-        for name in plan.graph.widened
+    notes = [
+        f"the model is {name.lower()}: it computes in float32 where it stays float, {ports[name]}"
+        for name in graph.widened
         if name in ports
-    )
+    ]
+    if graph.widened_ports and not notes:
+        shown = ", ".join(map(repr, graph.widened_ports))
+        notes = [f"float16 inputs and outputs of the model are float32 in what is written: {shown}"]
+    return tuple(Note(NoteKind.WIDTH, "", note) for note in notes)
 
 
 def missing_operator(

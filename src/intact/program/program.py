@@ -149,15 +149,15 @@ class Program:
         steps: In topological order.
         in_float: Nodes that the plan quantizes but that are computed in float, between a dequantize
             and a quantize, with the reason.
-        float_outputs: Outputs that stay floats where the others become integers: they are decoded
-            in float because integers lose more.
+        float_ends: Inputs and outputs that stay floats where the others become integers: they are
+            decoded in float because integers lose more, or nothing around computes with integers.
     """
 
     inputs: Mapping[str, Tensor]
     outputs: Mapping[str, Tensor]
     steps: tuple[Step, ...]
     in_float: Mapping[str, str] = field(default_factory=dict)
-    float_outputs: frozenset[str] = frozenset()
+    float_ends: frozenset[str] = frozenset()
 
     def tensors(self) -> Iterator[Tensor]:
         """Yield inputs, then the constants and results of the steps in order, each once."""

@@ -372,7 +372,7 @@ class WidthOptions(Options, kw_only=True):
     keep_float: Sequence[str] = option(
         Names("nodes or operator types", str, "NODE|TYPE"),
         (),
-        "A node, or an operator type, to keep in float. Several may be given.",
+        "A node, operator type, scope (/a) or pattern ('/a/*') to keep in float; several may be.",
     )
     bits: Mapping[str, int] | None = option(
         Pairs(Whole(), "numbers", "conv1=4", "NODE=N"),

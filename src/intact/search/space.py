@@ -128,6 +128,7 @@ class Space:
                 raise UsageError(f"a width of {bits} bits", remedy="give widths from 2 to 16")
         overrides = overrides or Overrides()
         plan = build_plan(graph, target, overrides)
+        overrides = overrides.resolved(graph).overrides
         chains = _weighted_chains(plan)
         claimed = {name for chain in chains.values() for name in chain}
         groups = []

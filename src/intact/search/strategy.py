@@ -310,7 +310,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 if self.bits[name] <= WIDEST_CODES
             },
         )
-        requests.check(graph)
+        requests = requests.resolved(graph).overrides
         while True:  # each iteration keeps more nodes float
             decisions = decide(graph, target, requests)
             conds = self.topology.node_conds

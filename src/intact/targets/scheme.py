@@ -9,6 +9,9 @@ import msgspec
 from intact.errors import TargetError
 from intact.numerics.levels import Rounding
 
+_MOST_BITS = 64
+"""Of any codes: biases of 16-bit activations."""
+
 
 class DType(enum.StrEnum):
     """A data type of inputs or outputs of operators."""
@@ -203,7 +206,12 @@ def full_range(bits: int, *, signed: bool, narrow: bool) -> tuple[int, int]:
     (-127, 127)
     >>> full_range(4, signed=False, narrow=False)
     (0, 15)
+
+    Raises:
+        TargetError: No codes have so few bits, or so many.
     """
+    if not 1 <= bits <= _MOST_BITS:
+        raise TargetError(f"codes of {bits} bits", remedy="use 2 to 32, 48 or 64")
     if not signed:
         return 0, (1 << bits) - 1
     high = (1 << (bits - 1)) - 1

@@ -14,7 +14,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from intact.formats.onnx_qdq.run import float_leftovers
+from intact.formats.onnx_qdq.executed import float_leftovers
 from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import QdqModel, write_qdq
 from intact.plan import Overrides, QuantizedGraph

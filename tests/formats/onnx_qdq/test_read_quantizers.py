@@ -14,7 +14,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from intact.engines.simulate import Simulator
-from intact.errors import ModelError
+from intact.errors import ModelError, UsageError
 from intact.formats.base.format import QuantizedSource
 from intact.formats.onnx_qdq.read import read_qdq
 from intact.formats.onnx_qdq.reader.quantizers import is_quantizer
@@ -22,7 +22,7 @@ from intact.formats.onnx_qdq.reader.translate import translate_quantizers
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.openvino.write import write_openvino
 from intact.formats.registry import open_model
-from intact.plan import QuantizedGraph, QuantPoint, quantization_points
+from intact.plan import Overrides, QuantizedGraph, QuantPoint, quantization_points
 from intact.targets import load_target
 from tests.documents.test_mqbench import published_ends
 from tests.formats.onnx_qdq.pairs import PairBuilder, session
@@ -188,6 +188,102 @@ def test_openvino_gets_the_ranges_of_the_document() -> None:
         assert {str(value.name) for value in node.inputs if value is not None} <= made
         made |= {str(value.name) for value in node.outputs}
     assert all(value.uses() for value in written.graph.initializers.values())
+
+
+class Saved(Trained):
+    """Writes pairs as newer versions of MQBench save them.
+
+    Attributes:
+        says: How a pair says its range: by attributes, by a Clip of the codes, or not at all.
+    """
+
+    says = "nothing"
+
+    def ranged(self, x: str, scale: Any, zero: Any, low: int, high: int) -> str:
+        numbers = self.given(np.float32(scale), zero)
+        span: dict[str, Any] = {"axis": 0}
+        if self.says == "attributes":
+            span |= {"quant_min": low, "quant_max": high}
+        codes = self.node("QuantizeLinear", x, *numbers, **span)
+        if self.says == "clips":
+            kind = np.asarray(zero).dtype.type
+            codes = self.node("Clip", codes, *self.given(kind(low), kind(high)))
+        return self.node("DequantizeLinear", codes, *numbers, **span)
+
+
+def saved_net(
+    bits: int, says: str = "nothing", *, activations: int = 8, factor: float = 1.0
+) -> onnx.ModelProto:
+    """Two convolutions, whose weights have the scales of extremes times a factor.
+
+    A factor of less than 1 clips weights, as learned scales do.
+    """
+    b = Saved()
+    b.says = says
+    x = b.ranged(b.input("image", ["batch", 3, 6, 6]), 0.02, np.int8(0), -128, 127)
+    span, top = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1), 2**activations - 1
+    for index, (inputs, outputs) in enumerate(((3, 8), (8, 6))):
+        name = b.weight(outputs, inputs, 3, 3, name=f"w{index}")
+        weight = onnx.numpy_helper.to_array(b.initializers[-1])
+        scale = np.abs(weight).max((1, 2, 3)) / ((2**bits - 1) / 2) * factor
+        w = b.ranged(name, scale, np.zeros(outputs, np.int8), *span)
+        x = b.node("Relu", b.node("Conv", x, w, pads=[1] * 4, name=f"conv{index}"))
+        x = b.ranged(x, 0.5 / top, np.uint8(0), 0, top)
+    b.output(b.node("Identity", x, out="y"), ["batch", 6, 6, 6])
+    return b.build()
+
+
+def said(plan: QuantizedGraph) -> str:
+    return " ".join(str(note) for note in plan.notes)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 7])
+def test_weights_show_the_width_that_a_file_leaves_out(bits: int) -> None:
+    """The largest code of a channel is one beyond the range, which training clips."""
+    saved, trained = saved_net(bits), saved_net(bits, "clips")
+    plan = read(saved)
+    widths = {p.config.bits for p in quantization_points(plan) if p.is_constant}
+    assert widths == {bits}
+    assert "does not say the ranges" in said(plan)
+    assert "--weight-bits" in said(plan)
+    feeds = dict(random_inputs(saved, batch=3))
+    found = Simulator(plan, threads=1).run(feeds)[0]["y"]
+    wanted = session(trained).run(None, feeds)[0]
+    assert (np.abs(found - wanted) < 1e-4).mean() > 0.99
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.7])
+def test_widths_that_a_file_leaves_out_can_be_given(factor: float) -> None:
+    """Those of activations cannot be seen; nor can those of weights whose scales were learned."""
+    saved = saved_net(4, activations=4, factor=factor)
+    trained = saved_net(4, "clips", activations=4, factor=factor)
+    feeds = dict(random_inputs(saved, batch=3))
+    wanted = session(trained).run(None, feeds)[0]
+    asked = Overrides(weight_bits=4, activation_bits=4, bits={"conv0.input": 8})
+    plan = read_qdq(saved, ORT, asked)
+    found = Simulator(plan, threads=1).run(feeds)[0]["y"]
+    assert (np.abs(found - wanted) < 1e-4).mean() > 0.99
+    assert "does not say" not in said(plan)
+    as_eight = Simulator(read(saved), threads=1).run(feeds)[0]["y"]
+    assert (np.abs(as_eight - wanted) < 1e-4).mean() < 0.95
+    assert "does not say the ranges" in said(read(saved))
+    with pytest.raises(UsageError, match="no such node"):
+        read_qdq(saved, ORT, Overrides(bits={"conv9": 8}))
+
+
+def test_weights_of_eight_bits_are_no_others() -> None:
+    for factor in (1.0, 0.7):
+        plan = read(saved_net(8, factor=factor))
+        assert {p.config.bits for p in quantization_points(plan)} == {8}
+        assert "ranges" not in said(plan)
+
+
+@pytest.mark.parametrize("says", ["attributes", "nothing"])
+def test_seven_bits_are_those_of_the_openvino_backend(says: str) -> None:
+    for bits, target in ((7, "openvino-mqbench"), (4, "onnxruntime"), (8, "onnxruntime")):
+        source = open_model(saved_net(bits, says))
+        assert isinstance(source, QuantizedSource)
+        assert source.target == target
 
 
 def test_the_target_that_fits() -> None:

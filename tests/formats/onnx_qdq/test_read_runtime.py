@@ -21,8 +21,8 @@ from onnxruntime.quantization import (
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
 from intact.data.sources import open_samples
+from intact.formats.onnx_qdq.executed import float_leftovers
 from intact.formats.onnx_qdq.reader.expand import QOPERATORS
-from intact.formats.onnx_qdq.run import float_leftovers
 from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.plan import Decision, Overrides, QuantizedGraph, quantization_points

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from intact.errors import ExportError
-from intact.formats.onnx_qdq.run import QdqRuntime, float_leftovers
+from intact.formats.onnx_qdq.executed import float_leftovers
+from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.graph import normalize
 from tests.models import ModelBuilder, custom_domain, random_inputs, residual_net

@@ -12,7 +12,8 @@ import pytest
 
 from intact.engines.simulate import Simulator
 from intact.errors import ExportError
-from intact.formats.onnx_qdq.run import QdqRuntime, float_leftovers
+from intact.formats.onnx_qdq.executed import float_leftovers
+from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import QdqModel, write_qdq
 from intact.plan import (

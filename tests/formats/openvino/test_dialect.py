@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from intact.errors import ExportError
 from intact.formats.openvino.run import OpenVinoRuntime
@@ -73,3 +75,46 @@ def test_the_logarithm_of_sums_of_exponentials_is_refused() -> None:
     x = b.conv(b.input("image", ["batch", 2, 6, 5]), 2, 2)
     with pytest.raises(ExportError, match="without its axes"):
         written(b, b.node("ReduceLogSumExp", x, axes=[2], name="smooth"))
+
+
+def _body(name: str, nodes: list[Any], inputs: list[Any], outputs: list[str]) -> onnx.GraphProto:
+    types = {"again": TensorProto.BOOL}
+    ends = [
+        helper.make_tensor_value_info(n, types.get(n, TensorProto.FLOAT), None) for n in outputs
+    ]
+    return helper.make_graph(nodes, name, inputs, ends)
+
+
+@pytest.mark.parametrize("asked", [(), (1,), (1, 1), (1, 1, 1)])
+def test_an_if_may_ask_for_any_number_of_axes(asked: tuple[int, ...], tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = b.conv(b.input("image", ["batch", 2, 4, 4]), 2, 2)
+    low = b.node("Reshape", b.node("ReduceMin", x, keepdims=0), b.ints(*asked))
+    branches = {
+        name: _body(name, [helper.make_node(kind, [x], [name], name=name)], [], [name])
+        for name, kind in (("then_branch", "Abs"), ("else_branch", "Neg"))
+    }
+    wanted = b.node("Less", low, b.scalar(0.0))
+    model, expected = written(b, b.node("If", wanted, **branches))
+    assert np.abs(run(model, b, tmp_path) - expected).max() < 0.1
+
+
+@pytest.mark.parametrize("asked", [(), (1,), (1, 1)])
+def test_a_loop_may_ask_so_too_and_leave_ranks_open(asked: tuple[int, ...], tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = b.conv(b.input("image", ["batch", 2, 4, 4]), 2, 2)
+    weight = b.weight(2, 2, 1, 1)
+    again = b.constant(np.ones(asked, bool))
+    nodes = [
+        helper.make_node("Conv", ["state", weight], ["next"], name="inner"),
+        helper.make_node("And", ["wanted", again], ["again"], name="and"),
+    ]
+    inputs = [
+        helper.make_tensor_value_info("count", TensorProto.INT64, []),
+        helper.make_tensor_value_info("wanted", TensorProto.BOOL, None),
+        helper.make_tensor_value_info("state", TensorProto.FLOAT, None),
+    ]
+    body = _body("body", nodes, inputs, ["again", "next"])
+    times = b.constant(np.full(asked, 3, np.int64))
+    model, expected = written(b, b.node("Loop", times, again, x, body=body))
+    assert np.abs(run(model, b, tmp_path) - expected).max() < 0.1

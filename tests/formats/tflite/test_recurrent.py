@@ -12,20 +12,22 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+import intact
 from intact.engines.simulate import Simulator
 from intact.errors import ExportError
-from intact.formats.base.format import Io
+from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.onnx_qdq.read import read_qdq
 from intact.formats.tflite.deployed import run_tflite
 from intact.formats.tflite.run import Kernels, TfliteRuntime
 from intact.formats.tflite.verify import verify_tflite
 from intact.formats.tflite.write import write_tflite
+from intact.numerics.metrics import sqnr_db
 from intact.plan import QuantizedGraph, quantization_points
 from intact.plan.build import complete
 from intact.program.deployed import deployed_program
 from intact.targets import load_target
 from tests.gallery import sequence
-from tests.models import ModelBuilder
+from tests.models import ModelBuilder, run_model
 from tests.plans import calibrate, planned
 
 pytest.importorskip("ai_edge_litert")
@@ -178,6 +180,46 @@ def test_between_integer_layers(build: Any, target: str) -> None:
     differing = sum(layer.mismatches for layer in found.layers)
     assert values > 4000
     assert differing <= values / 1000  # float sums in another order, next to a tie
+
+
+def packed() -> onnx.ModelProto:
+    """An LSTM whose state is one tensor: outputs of +-1 and cells that reach hundreds."""
+    b = ModelBuilder()
+    x, state = b.input("x", [1, 1, INPUTS]), b.input("state", [2, 1, SIZE])
+    x = b.node("MatMul", x, b.weight(INPUTS, INPUTS))
+    before = [
+        b.node("Slice", state, b.ints(k), b.ints(k + 1), b.ints(0), out=f"before{k}")
+        for k in range(2)
+    ]
+    weights = [b.weight(1, 4 * SIZE, INPUTS), b.weight(1, 4 * SIZE, SIZE)]
+    after = ["h", "c"]
+    lstm = [x, *weights, "", "", *before]
+    b.nodes.append(helper.make_node("LSTM", lstm, ["all", *after], "lstm", hidden_size=SIZE))
+    b.output(b.node("Concat", *after, out="next_state", axis=0), [2, 1, SIZE])
+    mask = b.node("Reshape", "all", b.ints(1, SIZE))
+    b.output(b.node("Sigmoid", b.node("MatMul", mask, b.weight(SIZE, 3)), out="mask"), [1, 3])
+    return b.build()
+
+
+def test_a_packed_state_is_not_quantized_on_one_scale() -> None:
+    random = np.random.default_rng(2)
+    outputs, cells = random.uniform(-1, 1, (16, 1, SIZE)), random.uniform(-500, 500, (16, 1, SIZE))
+    feeds = {
+        "x": random.normal(size=(16, 1, INPUTS)).astype(np.float32),
+        "state": np.stack([outputs, cells], axis=1).astype(np.float32),
+    }
+    result = intact.quantize(packed(), feeds, target="tflite", preset="fast")
+    exported = result.exports["tflite"]
+    assert isinstance(exported, WrittenFiles)
+    content = exported.files["model.int8.tflite"]
+    runtime = TfliteRuntime(content, kernels=Kernels.REF)
+    assert runtime.inputs["state"].dtype == runtime.outputs["next_state"].dtype == np.float32
+    for sample in range(16):
+        one = {"x": feeds["x"][sample : sample + 1], "state": feeds["state"][sample]}
+        found = run_tflite(result.plan, content, one)
+        wanted = run_model(packed(), one)
+        assert sqnr_db(wanted["mask"], found["mask"]) > 25
+        assert sqnr_db(wanted["next_state"][0], found["next_state"][0]) > 20
 
 
 def test_micro_has_one_scale() -> None:

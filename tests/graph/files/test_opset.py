@@ -82,7 +82,6 @@ def test_older_ones_are_refused(opset: int) -> None:
             .node("BatchNormalization", "r g b m v", "y", spatial=0),
             "node 'my BatchNormalization' .*spatial",
         ),
-        (OldModel("hardmax", (2, 3, 4)).node("Hardmax", "x", "y"), "node 'my Hardmax'"),
         (OldModel("none", (2, 4)).node("NoSuchOp", "x", "y"), "node 'my NoSuchOp'"),
     ],
 )

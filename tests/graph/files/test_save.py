@@ -43,6 +43,30 @@ def test_every_way_writes_the_same_model(name: str, way: str, tmp_path: Path) ->
     assert [each.read_bytes() for each in sorted(tmp_path.iterdir())] == first
 
 
+@pytest.mark.parametrize("name", ["residual_net", "depthwise_net"])
+def test_the_bytes_of_a_file_are_counted_without_writing_it(
+    name: str, way: str, tmp_path: Path
+) -> None:
+    model = load_model(getattr(models, name)())
+    save_model(model, tmp_path / "m.onnx")
+    written = sum(each.stat().st_size for each in tmp_path.iterdir())
+    if way != "beside":  # pages and places of weights are counted as if they were inside
+        assert save.file_bytes(model) == written
+    assert abs(save.file_bytes(model) - written) < 4096 * len(model.graph.initializers)
+
+
+def test_counting_bytes_computes_no_large_weight(monkeypatch: pytest.MonkeyPatch) -> None:
+    def never() -> ir.TensorProtocol:
+        raise AssertionError("a weight was computed")
+
+    model = load_model(models.residual_net())
+    weight = next(iter(model.graph.initializers.values()))
+    tensor = ir.LazyTensor(never, ir.DataType.FLOAT, ir.Shape([1 << 20]), name=weight.name)
+    monkeypatch.setattr(save, "STREAM_FROM", 1 << 20)
+    weight.const_value = tensor
+    assert tensor.nbytes < save.file_bytes(model) < tensor.nbytes + (1 << 16)
+
+
 def test_a_model_without_weights_of_its_own(way: str, tmp_path: Path) -> None:
     source = normalize(models.odd_names())
     source.save(tmp_path / "m.onnx")

@@ -14,6 +14,7 @@ from intact.errors import ModelError
 from intact.graph import Graph, normalize
 from intact.graph.files import load
 from intact.graph.files.external import MappedTensor
+from intact.graph.passes.widen import METADATA_KEY
 from tests import models
 from tests.half import halved
 from tests.models import ModelBuilder
@@ -123,7 +124,7 @@ def test_plain_and_double_models_are_left_alone() -> None:
     for model in (b.build(), models.residual_net()):
         graph = normalize(model)
         assert graph.widened == ()
-        assert not graph.model.metadata_props
+        assert METADATA_KEY not in graph.model.metadata_props
     assert {value.dtype for value in normalize(b.build()).values} == {ir.DataType.DOUBLE}
 
 
@@ -203,3 +204,34 @@ def test_a_sequence_of_halves_becomes_one_of_floats() -> None:
     graph = normalize(source)
     assert str(graph.outputs[0].type) == "Sequence(Tensor(FLOAT))"
     onnx.checker.check_model(ir.to_proto(graph.model), full_check=True)
+
+
+@pytest.mark.parametrize("rows", [6, 1200])  # small ones are folded otherwise, too
+def test_weights_that_are_only_stored_in_half_make_no_half_model(rows: int) -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["n", rows])
+    weight = b.constant(b.random.normal(size=(rows, rows)).astype(np.float16))
+    b.node("MatMul", x, b.node("Cast", weight, to=TensorProto.FLOAT), out="y")
+    b.output("y")
+    graph = normalize(b.build())
+    assert graph.widened == ()
+    assert [node.op_type for node in graph.nodes] == ["MatMul"]
+
+
+def test_half_ports_become_float32_where_a_format_has_no_half() -> None:
+    half = normalize(halved(models.residual_net()))
+    wide = half.with_wide_ports()
+    assert [value.name for value in (*wide.inputs, *wide.outputs)] == [
+        value.name for value in (*half.inputs, *half.outputs)
+    ]
+    assert {value.dtype for value in (*wide.inputs, *wide.outputs)} == {ir.DataType.FLOAT}
+    assert "Cast" not in {node.op_type for node in wide.nodes}
+    assert wide.widened_ports == tuple(value.name for value in (*half.inputs, *half.outputs))
+    feeds = models.random_inputs(models.residual_net())
+    narrow = {name: array.astype(np.float16) for name, array in feeds.items()}
+    feeds = {name: array.astype(np.float32) for name, array in narrow.items()}
+    expected = models.run_model(ir.to_proto(half.model), narrow)
+    for name, array in models.run_model(ir.to_proto(wide.model), feeds).items():
+        np.testing.assert_array_equal(array.astype(np.float16), expected[name])
+    plain = normalize(models.residual_net())
+    assert plain.with_wide_ports() is plain

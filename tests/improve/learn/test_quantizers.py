@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
+from intact.config.grid import Grid
 from intact.engines.session import FloatModel
 from intact.errors import IntactError, PlanError, UsageError
 from intact.improve.learn.module import QuantizedModule
@@ -41,7 +46,7 @@ def test_each_way_of_learning_moves_what_it_says(learning: Learning) -> None:
         not np.array_equal(old.zero_point, new.params().zero_point)
         for old, new in zip(before, quantizers(module), strict=True)
     ]
-    learns = [each for each in quantizers(module) if each.ratio is not None]
+    learns = [each for each in quantizers(module) if each.size is not None]
     assert any(moved) == bool(learns) == (learning is not Learning.FIXED)
     has_shift = any(each.shift is not None for each in quantizers(module))
     assert has_shift == (learning is Learning.LSQ_PLUS)
@@ -72,18 +77,100 @@ def test_zero_points_that_are_learned_are_written_back() -> None:
     assert torch.equal(again(*tensors(model)), module.eval()(*tensors(model)))
 
 
+def mqbench(x: Tensor, scale: Tensor, zero: Tensor, grid: Grid) -> Tensor:
+    """MQBench's learnable quantizer: LSQ, whose scale is the parameter."""
+    shape = [1] * x.ndim
+    if grid.axis is not None:
+        shape[grid.axis] = -1
+    count = x.numel() / scale.numel()
+    factor = 1 / (count * grid.quant_max) ** 0.5
+    own = ((scale - scale * factor).detach() + scale * factor).reshape(shape)
+    steps = x / own + zero.reshape(shape)
+    rounded = steps + (steps.round() - steps).detach()
+    return (rounded.clamp(grid.quant_min, grid.quant_max) - zero.reshape(shape)) * own
+
+
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=2e-4),
+    "momentum": partial(torch.optim.SGD, lr=1e-4, momentum=0.9, weight_decay=1e-4),
+    "adam": partial(torch.optim.Adam, lr=1e-5),
+}
+
+
+@pytest.mark.parametrize("target", ["tensorrt", "onnxruntime", "tflite", "tengine-u8"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_scales_go_the_way_of_those_of_mqbench(target: str, optimizer: str) -> None:
+    """With scales by channel and by tensor, signed and unsigned, whatever the optimizer."""
+    plan = calibrated(residual_net(), target)
+    node = next(node for node in plan.graph.nodes if node.op_type == "Conv")
+    configs = [plan.input_config(node, slot).dominator for slot in (0, 1)]
+    own = [quantizer_of(c, Learning.LSQ, in_logarithms=False, decimal6=False) for c in configs]
+    weight = plan.graph.constant(node.inputs[1])
+    assert weight is not None
+    weights = [nn.Parameter(torch.from_numpy(weight.copy())) for _ in range(2)]
+    theirs = [nn.Parameter(each.base.clone()) for each in own]
+    sizes = [each.size for each in own if each.size is not None]
+    sides = [
+        OPTIMIZERS[optimizer]([weights[0], *sizes]),
+        OPTIMIZERS[optimizer]([weights[1], *theirs]),
+    ]
+    random = torch.Generator().manual_seed(3)
+    moved = 0.0
+    for _ in range(8):
+        x = torch.randn(6, 3, 8, 8, generator=random)
+        wanted = torch.randn(6, 8, 6, 6, generator=random)
+        ours = own[0](x), own[1](weights[0], torch.float32)
+        other = [
+            mqbench(value, scale, quantizer.zero, quantizer.grid)
+            for value, scale, quantizer in zip((x, weights[1]), theirs, own, strict=True)
+        ]
+        for side, (data, kernel) in zip(sides, (ours, other), strict=True):
+            side.zero_grad()
+            nn.functional.mse_loss(nn.functional.conv2d(data, kernel), wanted).backward()
+            side.step()
+        for quantizer, scale in zip(own, theirs, strict=True):
+            way, base = (scale - quantizer.base).detach(), quantizer.base
+            off = float((quantizer.scale() - scale).detach().abs().max())
+            assert off < 0.02 * way.abs().max() + 1e-6 * base.max()
+            moved = max(moved, float((way / base).abs().max()))
+    assert moved > 1e-4
+
+
+@pytest.mark.parametrize("target", ["onnxruntime", "tensorrt", "integer-pow2"])
+def test_parameters_are_the_scales_or_logarithms_of_powers_of_two(target: str) -> None:
+    plan = calibrated(residual_net(), target)
+    for each in quantizers(QuantizedModule(plan)):
+        assert each.size is not None
+        assert each.in_logarithms == each.grid.power_of_two == (target == "integer-pow2")
+        assert torch.equal(each.size, each.base * (0 if each.in_logarithms else 1))
+        assert torch.equal(each.scale(), each.base)
+
+
+def test_a_scale_that_passes_zero_turns_around() -> None:
+    config = next(c for c in calibrated(residual_net()).configs.values() if c.scale is not None)
+    quantizer = quantizer_of(config.dominator, Learning.LSQ, in_logarithms=False, decimal6=False)
+    assert quantizer.size is not None
+    quantizer.size.data.neg_()
+    assert torch.equal(quantizer.scale(), quantizer.base)
+    quantizer.size.data.zero_()
+    quantizer.scale().sum().backward()
+    assert (quantizer.scale() > 0).all()
+    assert quantizer.size.grad is not None
+    assert (quantizer.size.grad == 1).all()
+
+
 def test_pact_learns_from_clipped_values_only() -> None:
     model = residual_net()
     plan = calibrated(model, "tensorrt")
     config = next(c for c in plan.configs.values() if c.scale is not None and c.grid.axis is None)
     scale = float(np.asarray(config.scale))
     for inside, learns in ((True, False), (False, True)):
-        quantizer = quantizer_of(config, Learning.PACT, decimal6=False)
+        quantizer = quantizer_of(config, Learning.PACT, in_logarithms=False, decimal6=False)
         value = torch.tensor([0.3 if inside else 1000.0]) * scale
         quantizer(value).sum().backward()
-        assert quantizer.ratio is not None
-        assert quantizer.ratio.grad is not None
-        assert bool(quantizer.ratio.grad.abs().sum() > 0) == learns
+        assert quantizer.size is not None
+        assert quantizer.size.grad is not None
+        assert bool(quantizer.size.grad.abs().sum() > 0) == learns
 
 
 @pytest.mark.parametrize("target", ["integer-pow2", "vta"])
@@ -115,8 +202,8 @@ def test_scales_stay_positive_whatever_happens(target: str, amount: float) -> No
     optimizer.step()
     for moved in (0.0, amount):
         for each in quantizers(module):
-            if each.ratio is not None:
-                each.ratio.data.add_(moved)
+            if each.size is not None:
+                each.size.data.add_(moved)
             scale = each.params().scale
             assert (np.isfinite(scale) & (scale > 0)).all()
             if each.grid.power_of_two:

@@ -213,7 +213,18 @@ def test_damaged_and_malicious_states_are_refused(tmp_path: Path) -> None:
             with pytest.raises(DataError, match="no state of a training"):
                 trainer.run(resume=True)
     assert zipfile.is_zipfile(path)
-    assert not path.with_name("state.pt.partial").exists()
+    assert not list(path.parent.glob("*.partial"))
+
+
+def test_a_state_is_written_in_the_place_of_a_link(tmp_path: Path) -> None:
+    victim, path = tmp_path / "victim", tmp_path / "state.pt"
+    victim.write_bytes(b"mine")
+    for name in ("state.pt", "state.pt.partial"):
+        (tmp_path / name).symlink_to(victim)
+    write_checkpoint(path, {"of": "a plan"})
+    assert read_checkpoint(path) == {"of": "a plan"}
+    assert not path.is_symlink()
+    assert victim.read_bytes() == b"mine"
 
 
 def test_a_state_that_cannot_be_written_is_one_error(tmp_path: Path) -> None:

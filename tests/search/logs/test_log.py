@@ -50,6 +50,21 @@ def path(tmp_path: Path) -> Path:
 
 
 class TestWriting:
+    @pytest.mark.parametrize("there", [True, False])
+    @pytest.mark.parametrize("resume", [True, False])
+    def test_a_link_is_not_followed(self, path: Path, there: bool, resume: bool) -> None:
+        victim = path.parent.parent / "victim"
+        if there:
+            victim.write_bytes(b'{"version":')  # as if a kill had cut the first line
+        path.parent.mkdir()
+        path.symlink_to(victim)
+        with pytest.raises(OutputError, match=r"is a link; name the file itself"):
+            Log.refuse_early(path, resume=resume)
+        with pytest.raises((OutputError, UsageError)):
+            (Log.resume if resume else Log.create)(path, settings())
+        assert victim.exists() is there
+        assert not there or victim.read_bytes() == b'{"version":'
+
     def test_lines_hold_the_schema(self, path: Path) -> None:
         jsonschema.Draft202012Validator.check_schema(SCHEMA)
         failed = trial(1, math.nan, state=State.FAILED, noise=math.nan, reason="a\nb\x1b\u2028")

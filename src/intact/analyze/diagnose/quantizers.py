@@ -16,6 +16,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from intact.analyze.diagnose.counterfactuals import (
+    Counterfactuals,
+    Without,
+    any_scale,
+    by_channel,
+    by_whole_channel,
+    whole_range,
+    without_mask,
+    without_tail,
+)
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.weights import BEST, EQUALIZE, UNLIKE, USUAL_BITS, weight_finding
 from intact.calibrate.choice import Errors, FloatRuns, Run
@@ -39,6 +49,8 @@ _USUAL = ("rounding", "clipping")
 """What every quantizer does: above that it is no fault."""
 _OF_ONE_TENSOR = ("outlier_channel", "heavy_tail", "unlike_ranges", "attention_mask")
 """What no quantizer does by itself: the values of that tensor are such."""
+_NEARLY = 0.9
+"""Part of what the best cause explains that an earlier one explains too, if they are equal."""
 _HALF = 0.5
 """Part of the noise of the tensor that costs most, from which on another is looked at."""
 _MOST = 0.1
@@ -100,16 +112,33 @@ def quantizer_findings(
     if weights >= EXPLAINED * total > 0:
         named.append(weight_finding(plan, min(1.0, weights / total), heard))
     if activations >= EXPLAINED * total > 0:
-        named += _of_activations(noises, tensors, min(1.0, activations / total), heard)
+        loss = _Loss(plan, runs, output, min(1.0, activations / total), heard)
+        named += _of_activations(noises, tensors, loss)
     if decibels[output] >= _FEW_DB:
         named = [each for each in named if each.cause not in _USUAL]
     # Where both count, a fault of one side tells more than what every quantizer does.
     return sorted(named, key=lambda each: (each.cause in _USUAL, -each.severity))[:1]
 
 
-def _of_activations(
-    noises: Sequence[Noise], tensors: Tensors, part: float, heard: str
-) -> list[Finding]:
+class _Loss(NamedTuple):
+    """What is explained.
+
+    Attributes:
+        plan: The plan.
+        runs: Samples.
+        output: The output that loses most.
+        part: The part of its noise that quantized activations make.
+        heard: Whose noise, for the evidence.
+    """
+
+    plan: QuantizedGraph
+    runs: FloatRuns
+    output: str
+    part: float
+    heard: str
+
+
+def _of_activations(noises: Sequence[Noise], tensors: Tensors, loss: _Loss) -> list[Finding]:
     """Name what is wrong with the activation that costs most.
 
     Where another costs at least half of that, and has what only single tensors have, that is named:
@@ -123,7 +152,7 @@ def _of_activations(
         point = max(noise.points, key=lambda each: _error(each, tensors))
         values = tensors.get(str(point.value.name))
         if values is not None and values.size:
-            found.append(_of_tensor(point, values, part, heard))
+            found.append(_of_tensor(point, values, loss))
     special = (each for each in found if each.cause in _OF_ONE_TENSOR)
     return [next(special, found[0])] if found else []
 
@@ -281,24 +310,52 @@ class _Seen(msgspec.Struct, frozen=True):
         return next((str(node.name) for node in readers if node.op_type == "Softmax"), "")
 
 
-def _of_tensor(point: QuantPoint, values: npt.NDArray[Any], part: float, heard: str) -> Finding:
-    """Name what is wrong with the activation that costs most, by its values."""
+def _of_tensor(point: QuantPoint, values: npt.NDArray[Any], loss: _Loss) -> Finding:
+    """Name what is wrong with the activation that costs most: what explains most of its noise."""
     seen = _Seen.of(point, values)
-    cause, why, remedies = next(found for check in _CHECKS if (found := check(seen)) is not None)
+    fitting = [found for check in _CHECKS if (found := check(seen)) is not None]
+    named, explained = _rounding(seen), 0.0
+    if fitting:
+        trials = Counterfactuals(loss.plan, loss.runs, loss.output, point)
+        for ways in ([each.without for each in fitting], [each.beside for each in fitting]):
+            parts = [0.0 if way is None else trials.explained(way) for way in ways]
+            at = next(k for k, part in enumerate(parts) if part >= _NEARLY * max(parts))
+            if parts[at] >= EXPLAINED:
+                named, explained = fitting[at], parts[at]
+                break
     name = str(point.value.name)
-    share = f"quantizing activations makes {100 * part:.0f} % {heard}, most at tensor {name!r}: "
-    node = point.end.node
-    return Finding(cause, share + why, part, node=node, tensor=name, remedies=remedies)
+    why = f"most at tensor {name!r}: {named.why}"
+    if explained:
+        why += f"; without that, {100 * explained:.0f} % of what it costs is gone"
+    share = f"quantizing activations makes {100 * loss.part:.0f} % {loss.heard}, {why}"
+    node, remedies = point.end.node, named.remedies
+    return Finding(named.cause, share, loss.part, node=node, tensor=name, remedies=remedies)
 
 
-_Named = tuple[str, str, tuple[Remedy, ...]]
-"""A cause, its figures and its remedies."""
+class _Named(NamedTuple):
+    """A cause that fits.
+
+    Attributes:
+        cause: Its name.
+        why: Its figures.
+        remedies: What may mend it.
+        without: How the tensor would be quantized without it.
+        beside: How it would be without that and without clipping, where nothing alone explains
+            enough: what is clipped for its sake is due to it.
+    """
+
+    cause: str
+    why: str
+    remedies: tuple[Remedy, ...]
+    without: Without
+    beside: Without | None = None
 
 
 def _powers(seen: _Seen) -> _Named | None:
     if not seen.point.config.policy & QuantPolicy.POWER_OF_2:
         return None
-    return "power_of_two", f"its scale is a power of two, {seen.step:.4g}", (BEST,)
+    why = f"its scale is a power of two, {seen.step:.4g}"
+    return _Named("power_of_two", why, (BEST,), any_scale)
 
 
 def _mask(seen: _Seen) -> _Named | None:
@@ -307,7 +364,7 @@ def _mask(seen: _Seen) -> _Named | None:
     producer = seen.point.value.producer()
     nodes = [*([] if producer is None else [str(producer.name)]), seen.softmax]
     why = f"a mask adds {seen.least:.4g} in front of a Softmax, other values reach {seen.most:.4g}"
-    return "attention_mask", why, (Remedy(options={"keep_float": nodes}),)
+    return _Named("attention_mask", why, (Remedy(options={"keep_float": nodes}),), without_mask)
 
 
 def _tie(seen: _Seen) -> _Named | None:
@@ -318,7 +375,8 @@ def _tie(seen: _Seen) -> _Named | None:
     behind = [str(node.name) for value in join.outputs for node in value.consumers()]
     keep = Remedy(options={"keep_float": [str(join.name), *behind]})
     remedies = (_FLOAT_HEADS, keep)
-    return "unlike_ranges", f"{why}{seen.high:.4g}, its values {seen.most:.4g}", remedies
+    why += f"{seen.high:.4g}, its values {seen.most:.4g}"
+    return _Named("unlike_ranges", why, remedies, whole_range)
 
 
 def _clipping(seen: _Seen) -> _Named | None:
@@ -327,7 +385,7 @@ def _clipping(seen: _Seen) -> _Named | None:
     why = (
         f"{100 * seen.outside:.2g} % of its values lie outside of {seen.low:.4g} to {seen.high:.4g}"
     )
-    return "clipping", why, (WIDEN,)
+    return _Named("clipping", why, (WIDEN,), whole_range)
 
 
 def _outlier(seen: _Seen) -> _Named | None:
@@ -337,16 +395,16 @@ def _outlier(seen: _Seen) -> _Named | None:
         return None
     if producer is not None and producer.op_type == "Concat":
         why = f"what is joined reaches {most:.4g}, half of its channels {usual:.4g}"
-        return "unlike_ranges", why, (_FLOAT_HEADS, EQUALIZE)
+        return _Named("unlike_ranges", why, (_FLOAT_HEADS, EQUALIZE), by_channel, by_whole_channel)
     why = f"channel {int(channels.argmax())} reaches {most:.4g}, half of them {usual:.4g}"
-    return "outlier_channel", why, (EQUALIZE,)
+    return _Named("outlier_channel", why, (EQUALIZE,), by_channel, by_whole_channel)
 
 
 def _tail(seen: _Seen) -> _Named | None:
     if not seen.reach > UNLIKE * seen.tail > 0:
         return None
     why = f"its range reaches {seen.reach:.4g}, 99 % of its values {seen.tail:.4g}"
-    return "heavy_tail", why, (_NO_TAIL,)
+    return _Named("heavy_tail", why, (_NO_TAIL,), without_tail)
 
 
 def _starved(seen: _Seen) -> _Named | None:
@@ -357,19 +415,23 @@ def _starved(seen: _Seen) -> _Named | None:
         f"{len(seen.starved)} of {len(seen.channels)} channels are less than {_STEPS:g} steps of "
         f"{seen.step:.3g}, channel {first} {seen.channels[first]:.3g}"
     )
-    return "dead_channel", why, (EQUALIZE,)
+    return _Named("dead_channel", why, (EQUALIZE,), by_channel, by_whole_channel)
 
 
-def _rounding(seen: _Seen) -> _Named | None:
+def _rounding(seen: _Seen) -> _Named:
+    """Name what every quantizer does, where nothing else explains enough."""
     config, most = seen.point.config, float(seen.channels.max(initial=0))
     why = f"a step of {config.bits} bits is {seen.step:.3g}, its values reach {most:.4g}"
     if config.bits >= USUAL_BITS:
-        return "rounding", why, (Remedy(options={"keep_float": [seen.point.end.node]}),)
-    return "rounding", why, (Remedy(options={"activation_bits": USUAL_BITS, "bits": None}),)
+        remedy = Remedy(options={"keep_float": [seen.point.end.node]})
+    else:
+        remedy = Remedy(options={"activation_bits": USUAL_BITS, "bits": None})
+    return _Named("rounding", why, (remedy,), whole_range)
 
 
-_CHECKS = (_powers, _mask, _tie, _clipping, _outlier, _tail, _starved, _rounding)
-"""What a tensor may suffer from; the first that fits is named, special causes first."""
+_CHECKS = (_powers, _mask, _tie, _clipping, _outlier, _tail, _starved)
+"""What a tensor may suffer from. Of what fits, that is named without which most of the noise of its
+output is gone, special causes first where they are nearly equal."""
 
 
 def _channel_sizes(values: npt.NDArray[Any]) -> Doubles:

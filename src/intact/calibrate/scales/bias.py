@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 _ROOM = 2
 """A repaired bias takes at most 1/2 of the accumulator and leaves the rest to the products."""
+_FINE = 2.0**22
+"""Steps that the bias of a channel without weights has at most: exact in float32."""
 _BEYOND_HALF = 4
 """A bias that is to be lost is a quarter of a step, which every rounding makes 0."""
 
@@ -35,8 +37,9 @@ def assign_biases(plan: QuantizedGraph, memo: Memo | None = None) -> list[Note]:
 
     A bias that does not fit its integers at s_w * s_x (a tiny weight or input scale) is given
     room by a larger weight scale of its channel, instead of saturating. Only a weight scale that
-    was given stays as it is. Where the target loses the bias of channels without weights, their
-    weight scale, which nothing else depends on, becomes so large that the bias is 0.
+    was given stays as it is. Nothing but the bias depends on the weight scale of a channel without
+    weights: it becomes one in which the bias is fine or, where the target loses such a bias, so
+    large that the bias is 0.
 
     Args:
         plan: Inputs and weights have their scales.
@@ -58,7 +61,7 @@ def assign_biases(plan: QuantizedGraph, memo: Memo | None = None) -> list[Note]:
         keys = weight_config.key, data.key, config.key
         fitted = memo(
             ("bias", node.name, _is_settled(weight_config), keys),
-            partial(_fitted, layer, weight_config, data, config, partial(_lost, plan, node)),
+            partial(_fitted, layer, weight_config, data, config, plan),
         )
         if fitted.is_raised and fitted.weight is not None:
             weight_config.set_checked(fitted.weight)
@@ -142,14 +145,14 @@ def _fitted(
     weight: TensorQuantConfig,
     data: TensorQuantConfig,
     config: TensorQuantConfig,
-    dead: Callable[[], Mask | None],
+    plan: QuantizedGraph,
 ) -> _Fitted:
-    """Choose the scale of a bias, and raise that of the weight where it has to be."""
+    """Choose the scale of a bias, and change that of the weight where it has to be."""
     node, bias = layer.node, layer.values
     value = node.inputs[layer.bias.slot]
     refuse_not_finite(bias, f"bias {value and value.name!r}", str(node.name))
     before = weight.params
-    lost = _lose(node, weight, np.float64(data.scale), bias, dead())
+    lost = _fit_dead(plan, node, weight, np.float64(data.scale), bias, config)
     overflows = _make_room(node, weight, np.float64(data.scale), bias, config)
     _set_bias_scale(config, weight, data, bias)
     scale = config.params
@@ -173,7 +176,7 @@ def rescale_bias(plan: QuantizedGraph, node: ir.Node) -> None:
     if config.state is not QuantState.PASSIVE:
         return
     bias = layer.values
-    _lose(node, weight_config, np.float64(data.scale), bias, _lost(plan, node))
+    _fit_dead(plan, node, weight_config, np.float64(data.scale), bias, config)
     _make_room(node, weight_config, np.float64(data.scale), bias, config)
     _set_bias_scale(config, weight_config, data, bias)
 
@@ -194,35 +197,45 @@ def _make_room(
     if not np.any(overflows) or _is_settled(weight):
         return int(np.count_nonzero(overflows))
     needed = per_channel * _ROOM / (config.quant_max * input_scale)
-    _raise(node, weight, overflows, needed)
+    _set_scales(node, weight, overflows, needed)
     return int(np.count_nonzero(overflows))
 
 
-def _lost(plan: QuantizedGraph, node: ir.Node) -> Mask | None:
-    """Return the channels whose bias the target does not add."""
-    if plan.target.bias.dead_channels is DeadChannels.KEEP:
-        return None
-    from intact.plan.dead_channels import dead_channels
-
-    return dead_channels(plan, node)
-
-
-def _lose(
+def _fit_dead(
+    plan: QuantizedGraph,
     node: ir.Node,
     weight: TensorQuantConfig,
     input_scale: np.float64,
     bias: npt.NDArray[np.float64],
-    dead: Mask | None,
+    config: TensorQuantConfig,
 ) -> int:
-    """Raise the weight scales of dead channels until their bias is 0; return how many had one."""
-    if dead is None or weight.scale is None:
+    """Set the weight scales of dead channels by their bias, on which nothing else depends.
+
+    Where the target adds it, the bias gets fine steps: the scale of zeros alone, 1, is often too
+    coarse for it. Where the target does not, the scale is raised until the bias is 0.
+
+    Returns:
+        In how many channels the bias is lost.
+    """
+    loses = plan.target.bias.dead_channels is not DeadChannels.KEEP
+    if weight.scale is None or (not loses and _is_settled(weight)):
         return 0
     per_channel = _largest(bias, weight.scale)
-    lost = dead & (per_channel > 0)
-    if lost.any():
-        needed = np.maximum(per_channel * _BEYOND_HALF / input_scale, weight.scale)
-        _raise(node, weight, lost, needed)
-    return int(np.count_nonzero(lost))
+    if not loses and not ((weight.scale == 1) & (per_channel > 0)).any():
+        return 0  # weights are not read in vain
+    from intact.plan.dead_channels import dead_channels
+
+    dead = dead_channels(plan, node)
+    biased = per_channel > 0 if dead is None else dead & (per_channel > 0)
+    if dead is None or not biased.any():
+        return 0
+    if not loses:
+        steps = min(_FINE, config.quant_max / _ROOM)
+        _set_scales(node, weight, biased, per_channel / (steps * input_scale))
+        return 0
+    needed = np.maximum(per_channel * _BEYOND_HALF / input_scale, weight.scale)
+    _set_scales(node, weight, biased, needed)
+    return int(np.count_nonzero(biased))
 
 
 def _largest(
@@ -237,7 +250,7 @@ def _largest(
     return found
 
 
-def _raise(
+def _set_scales(
     node: ir.Node, weight: TensorQuantConfig, where: Mask, needed: npt.NDArray[np.float64]
 ) -> None:
     if np.max(needed, where=where, initial=0.0) > np.finfo(np.float32).max / 2:
@@ -248,7 +261,8 @@ def _raise(
     if weight.grid.power_of_two:
         needed = np.exp2(np.ceil(np.log2(np.maximum(needed, np.finfo(np.float32).tiny))))
     if weight.scale is not None:
-        scales = np.where(where, needed, weight.scale).astype(np.float32)
+        smallest = float(np.finfo(np.float32).tiny)
+        scales = np.where(where, np.maximum(needed, smallest), weight.scale).astype(np.float32)
         weight.set_params(scales, weight.offset)
 
 

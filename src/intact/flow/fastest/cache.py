@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
-import tempfile
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
 
+from intact._files import appearing, user_cache
 from intact.flow.fastest.pieces import Line
 
 _FILE = "timings.json"
@@ -88,17 +86,11 @@ class TimingCache:
         for table in (self.pieces, self.conversions, self.choices):
             for key in list(table)[: max(len(table) - _MOST_ENTRIES, 0)]:
                 del table[key]
-        temporary = None
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(prefix=f".{_FILE}", dir=self.path.parent)
-            with os.fdopen(handle, "wb") as file:
+            with appearing(self.path) as (file,):
                 file.write(msgspec.json.encode(self._content))
-            Path(temporary).replace(self.path)
         except OSError as error:
-            if temporary is not None:
-                with suppress(OSError):
-                    Path(temporary).unlink()
             return f"{self.path}: {error.strerror or error}"
         return ""
 
@@ -135,10 +127,8 @@ def _is_sound(content: _Content) -> bool:
 
 
 def default_path() -> Path:
-    """Return the file in the user's cache folder, as the XDG base directories say."""
-    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    base = given if given.is_absolute() else Path.home() / ".cache"
-    return base / "intact" / _FILE
+    """Return the file in the user's cache folder."""
+    return user_cache() / _FILE
 
 
 def key_of(*parts: object) -> str:

@@ -12,7 +12,7 @@ import msgspec
 import numpy.typing as npt
 
 from intact.errors import MissingExtraError, PlanError
-from intact.plan import Note, QuantizedGraph
+from intact.plan import Note, Overrides, QuantizedGraph
 from intact.targets import Target
 
 if TYPE_CHECKING:
@@ -48,11 +48,13 @@ class WrittenFiles(msgspec.Struct, frozen=True):
         files: Content by file name.
         deployed: Bytes that reach the device, where that is not what the files take.
         notes: What a user should know about this export.
+        missing: Which file was not written and why; the notes say it too.
     """
 
     files: Mapping[str, bytes]
     deployed: int | None = None
     notes: Sequence[Note] = ()
+    missing: Sequence[str] = ()
 
     def save(self, folder: Path) -> None:
         """Write the files into a folder that exists."""
@@ -87,6 +89,7 @@ class Expressible(msgspec.Struct, frozen=True):
         logarithmic: Whether levels may be spaced logarithmically.
         open_sizes: Whether tensors may have sizes that are not known, besides the batch.
         mixes: Whether activations of several widths may meet.
+        half_ends: Whether inputs and outputs may be float16.
     """
 
     weight_bits: frozenset[int] = frozenset(range(2, 17))
@@ -97,6 +100,7 @@ class Expressible(msgspec.Struct, frozen=True):
     logarithmic: bool = False
     open_sizes: bool = True
     mixes: bool = True
+    half_ends: bool = True
 
     def __and__(self, other: Expressible) -> Expressible:
         """Combine two formats: what both express."""
@@ -109,6 +113,7 @@ class Expressible(msgspec.Struct, frozen=True):
             self.logarithmic and other.logarithmic,
             self.open_sizes and other.open_sizes,
             self.mixes and other.mixes,
+            self.half_ends and other.half_ends,
         )
 
     @property
@@ -133,6 +138,7 @@ INTEGERS_ALONE = Expressible(
     floats=False,
     stored_bits=WHOLE_BYTES,
     open_sizes=False,
+    half_ends=False,
 )
 
 """Of formats for machines without floats."""
@@ -226,10 +232,13 @@ class QuantizedSource(msgspec.Struct, frozen=True):
     Attributes:
         target: Hardware that it is for, unless the user names another.
         plan: Reads it for a target.
+        with_widths: Reads it likewise, with the widths that a user gives to quantizers that do not
+            say their range; None where all say it.
     """
 
     target: str
     plan: Callable[[Target], QuantizedGraph]
+    with_widths: Callable[[Target, Overrides], QuantizedGraph] | None = None
 
 
 class ModelReader(msgspec.Struct, frozen=True):
@@ -249,6 +258,31 @@ class ModelReader(msgspec.Struct, frozen=True):
     target: str
     suffixes: tuple[str, ...] = ()
     deployed: Callable[[Path, Target], tuple[QuantizedGraph, Exported]] | None = None
+
+
+CHANGED = "the runtime rounds otherwise than planned, by kernels or scales of its own"
+"""Said of `Executed.changed`."""
+
+
+class Executed(msgspec.Struct, frozen=True):
+    """What a runtime makes of what was written, where that is not what the plan says.
+
+    Attributes:
+        in_float: Nodes planned for integers that it computes in float, with their operators.
+        in_integers: Nodes planned in float that it computes with codes, with their operators.
+        changed: Those of the latter that round otherwise than the floats do, and quantizers to
+            which it gave scales that the plan does not have.
+    """
+
+    in_float: Mapping[str, str] = {}
+    in_integers: Mapping[str, str] = {}
+    changed: tuple[str, ...] = ()
+
+
+def noted(exported: Exported) -> Executed | None:
+    """Return what a runtime made of it when it was loaded; None if that was not asked then."""
+    found = getattr(exported, "executed", None)
+    return found if isinstance(found, Executed) else None
 
 
 class ScaleReader(msgspec.Struct, frozen=True):
@@ -293,8 +327,8 @@ class Format(msgspec.Struct, frozen=True):
         kernels_of: Profiles its runtime on a batch, in a number of runs.
         runtime_name: The runtime with its version.
         runtime: Modules that running imports, besides those of intact's own dependencies.
-        float_nodes: Names the nodes that the plan quantizes and the runtime computes in float, with
-            their operators; None where a runtime does not tell, or has no choice.
+        executed: Asks the runtime what it makes of what was written; None where it does not tell,
+            or has no choice. What was loaded before is not loaded again.
         run_up_to: Deployed bytes beyond which it is not run at once: it takes too long; None for no
             bound.
         kernels: Kinds of kernels that a user may choose for running it.
@@ -321,7 +355,7 @@ class Format(msgspec.Struct, frozen=True):
     runs_float: bool = False
     kernels_of: Callable[[Deployed, Feeds, int], list[Kernel]] | None = None
     runtime_name: Callable[[], str] | None = None
-    float_nodes: Callable[[Deployed], Mapping[str, str]] | None = None
+    executed: Callable[[Deployed], Executed] | None = None
     runtime: tuple[str, ...] = ()
     run_up_to: int | None = None
     kernels: tuple[str, ...] = ()

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from intact._text import Figures, decibels
+from intact._text import Figures, decibels, first_names
 from intact.engines.cpu import Cpu
 from intact.engines.integer.engine import IntegerEngine
 from intact.errors import DataError
 from intact.formats.base.comparison import Classes, LayerComparison, OutputComparison
+from intact.formats.base.format import CHANGED
 from intact.formats.base.processor import ProcessorFinding
 from intact.plan import QuantizedGraph, quantization_points
 
@@ -63,6 +64,9 @@ class Verification:
         outputs: The final outputs, end to end.
         outputs_sqnr_db: Deployed outputs against the engine's, dB; infinite when identical.
         float_nodes: Nodes planned for integers that the runtime runs in float, with op type.
+        integer_nodes: Nodes planned in float that the runtime computes with codes, with op type.
+        changed: Those of the latter that round otherwise than the floats do, and quantizers to
+            which the runtime gave scales that the plan does not have.
         in_float: Nodes planned for integers that the engine computes in float, with the reason.
         not_compared: Tensors that the runtime does not show, with the reason.
         ends: How many quantized tensor ends the plan has: places where numbers become codes, of
@@ -97,6 +101,8 @@ class Verification:
     outputs: list[OutputComparison] = field(default_factory=list)
     outputs_sqnr_db: dict[str, float] = field(default_factory=dict)
     float_nodes: dict[str, str] = field(default_factory=dict)
+    integer_nodes: dict[str, str] = field(default_factory=dict)
+    changed: tuple[str, ...] = ()
     in_float: dict[str, str] = field(default_factory=dict)
     not_compared: dict[str, str] = field(default_factory=dict)
     ends: int = 0
@@ -164,6 +170,20 @@ class Verification:
         if self.classes is not None and more.classes is not None:
             self.classes.join(more.classes)
         self._sum_up()
+
+    def executed_otherwise(self) -> list[str]:
+        """Say what the runtime computes otherwise than it was planned, a sentence each."""
+        said = []
+        for nodes, what in (
+            (self.float_nodes, "planned for integers run in float, for want of an integer kernel"),
+            (self.integer_nodes, "planned in float run with codes"),
+        ):
+            if nodes:
+                named = [f"{name} ({op_type})" for name, op_type in nodes.items()]
+                said.append(f"{len(nodes)} node(s) {what} in the runtime: {first_names(named)}")
+        if self.changed:
+            said.append(f"{CHANGED}: {first_names(self.changed)}")
+        return said
 
     def with_all_steps(self) -> Verification:
         """Return it with all steps in ``overflows``, as it is made: to be sent."""

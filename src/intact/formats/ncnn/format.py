@@ -104,7 +104,7 @@ NCNN = Format(
     _write,
     _read,
     expressible=Expressible(
-        UP_TO_EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, open_sizes=False
+        UP_TO_EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, open_sizes=False, half_ends=False
     ),
     verify=_verify,
     run=_run,

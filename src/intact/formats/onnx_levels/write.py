@@ -21,6 +21,7 @@ import onnx_ir as ir
 from intact.config import Rounding, TensorQuantConfig
 from intact.graph import save_model
 from intact.graph.edit import Editor
+from intact.graph.files.save import file_bytes
 from intact.graph.origins import bare
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.logarithmic import levels_of, zero_below
@@ -86,7 +87,7 @@ class LevelsModel:
 
     def nbytes(self) -> int:
         """Return the bytes of the file."""
-        return len(ir.to_proto(self.model).SerializeToString())
+        return file_bytes(self.model)
 
 
 def write_levels(plan: QuantizedGraph) -> LevelsModel:

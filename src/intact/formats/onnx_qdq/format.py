@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from intact.errors import PlanError
 from intact.formats.base.format import (
     UP_TO_EIGHT_BITS,
     Deployed,
+    Executed,
     Exported,
     Expressible,
     Feeds,
@@ -64,12 +65,10 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
 
 
 def _load(deployed: Deployed) -> QdqRuntime:
-    from intact.formats.onnx_qdq.run import QdqRuntime
+    from intact.formats.onnx_qdq.executed import loaded
 
     written, exact = deployed.held(QdqModel), not deployed.plan.target.saturates_pairs
-    return QdqRuntime(
-        written.model, threads=deployed.threads, exact=exact, packs=False, message=written.message
-    )
+    return loaded(written, deployed.plan, threads=deployed.threads, exact=exact, packs=False)
 
 
 def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
@@ -99,21 +98,21 @@ def _runtime_name() -> str:
     return RUNTIME
 
 
-def _float_nodes(deployed: Deployed) -> Mapping[str, str]:
-    from intact.formats.onnx_qdq.run import float_leftovers
+def _executed(deployed: Deployed) -> Executed:
+    from intact.formats.onnx_qdq.executed import executed_of
 
-    decisions = deployed.plan.decisions.items()
-    quantized = [name for name, each in decisions if each.quantized]
-    return float_leftovers(deployed.held(QdqModel).model, quantized)
+    return executed_of(deployed.held(QdqModel), deployed.plan)
 
 
 def _open(model: ir.Model) -> QuantizedSource | None:
     from intact.formats.onnx_qdq.read import is_quantized, read_qdq
     from intact.formats.onnx_qdq.reader.quantizers import fitting_target
+    from intact.formats.onnx_qdq.reader.widths import has_silent
 
     if not is_quantized(model):
         return None
-    return QuantizedSource(fitting_target(model), partial(read_qdq, model))
+    read = partial(read_qdq, model)
+    return QuantizedSource(fitting_target(model), read, read if has_silent(model) else None)
 
 
 _FILES = (QDQ_FILE, f"{QDQ_FILE}.data")
@@ -132,6 +131,6 @@ ONNX_QDQ = Format(
     runs_float=True,
     kernels_of=_kernels_of,
     runtime_name=_runtime_name,
-    float_nodes=_float_nodes,
+    executed=_executed,
     open_onnx=_open,
 )

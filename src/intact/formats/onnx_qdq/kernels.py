@@ -6,7 +6,7 @@ import json
 import math
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,9 @@ import onnx_ir as ir
 
 from intact.errors import ExportError
 from intact.formats.base.format import Kernel
+from intact.formats.onnx_qdq.executed import plain_names
 from intact.formats.onnx_qdq.run import RUNTIME, make_options, open_session
 
-_ADDED = re.compile(r"(_nchwc|_quantized|_dequantized|_dq|_token_\d+)+$")
-"""What the runtime, and the writer of pairs, append to names of nodes and tensors."""
 _TIME = re.compile(r"(.*?)(_token_\d+)?_kernel_time", re.S)
 """What the runtime makes of a node's name; a token tells kernels of one node apart."""
 
@@ -91,20 +90,12 @@ def _kernels(events: list[Any], writes: Mapping[str, tuple[str, ...]]) -> list[K
             name,
             arguments.op_name,
             min(times[1:] or times),
-            tuple(_plain((name, *writes.get(name, ())))),
+            tuple(plain_names((name, *writes.get(name, ())))),
             _largest(arguments.input_type_shape),
             _largest(arguments.output_type_shape),
         )
         kernels.append(kernel)
     return kernels
-
-
-def _plain(names: Sequence[str]) -> Iterator[str]:
-    """Yield each name as it is and without what was appended to it."""
-    for name in names:
-        yield name
-        if _ADDED.search(name):
-            yield _ADDED.sub("", name)
 
 
 def _largest(shapes: list[dict[str, list[int]]]) -> int:

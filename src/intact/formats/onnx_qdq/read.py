@@ -25,11 +25,15 @@ from intact.graph import load_model
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.no_ops import remove_no_ops
-from intact.plan import QuantizedGraph
+from intact.plan import Overrides, QuantizedGraph
 from intact.targets import Target
 
 
-def read_qdq(source: str | Path | onnx.ModelProto | ir.Model, target: Target) -> QuantizedGraph:
+def read_qdq(
+    source: str | Path | onnx.ModelProto | ir.Model,
+    target: Target,
+    asked: Overrides | None = None,
+) -> QuantizedGraph:
     """Read a quantized model.
 
     The float model of the plan is the source without its quantizers; its constants are the numbers
@@ -39,6 +43,7 @@ def read_qdq(source: str | Path | onnx.ModelProto | ir.Model, target: Target) ->
     Args:
         source: A path, or a loaded model; that is never changed.
         target: The hardware that the plan is for; what the model says stays, wherever it differs.
+        asked: Widths of quantizers that do not say their range.
 
     Returns:
         A calibrated plan. Ends that the model quantizes are ACTIVATED (constants BAKED or
@@ -49,6 +54,7 @@ def read_qdq(source: str | Path | onnx.ModelProto | ir.Model, target: Target) ->
     Raises:
         ModelError: The model cannot be read, is not quantized, or is so in a way that a plan
             cannot hold (dynamically, by block, to float8); the node is named.
+        UsageError: A width is asked for that is none, or of a node that there is not.
     """
     model = load_model(source)
     library.sort_nodes(model)
@@ -57,13 +63,16 @@ def read_qdq(source: str | Path | onnx.ModelProto | ir.Model, target: Target) ->
     remove_no_ops(model)
     library.remove_unused(model)
     library.infer_shapes(model)
-    notes = translate_quantizers(model)
+    notes = translate_quantizers(model, asked)
     lift_lookups(model)
     expand_qoperators(model)
     make_names_unique(model)
     join_composed(model)
     points = strip_pairs(model)
-    return plan_of(model, target, points).with_notes(notes)
+    plan = plan_of(model, target, points).with_notes(notes)
+    if asked is not None:
+        asked.resolved(plan.graph)  # refuses what fits nothing
+    return plan
 
 
 def is_quantized(model: ir.Model) -> bool:

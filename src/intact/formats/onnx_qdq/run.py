@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 from intact.engines.exact_sums import EXACT, exact_sums, saturates_pairs
 from intact.errors import ExportError
-from intact.graph import moves_values, save_model
+from intact.graph import save_model
 from intact.graph.edit import Editor
 from intact.plan import TensorEnd
 
@@ -21,18 +21,8 @@ RUNTIME = f"ONNX Runtime {ort.__version__}"
 
 _Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
-_CODES = {
-    ir.DataType.UINT4,
-    ir.DataType.INT4,
-    ir.DataType.UINT8,
-    ir.DataType.INT8,
-    ir.DataType.UINT16,
-    ir.DataType.INT16,
-}
-"""Types that carry codes; wider integers are shapes and indices."""
-
-_FLOAT_READERS_OF_CODES = {"DequantizeLinear", "MatMulNBits"}
-"""Operators that take integers and compute in float."""
+_ERRORS = 3
+"""The level of messages that are printed, and above."""
 
 
 class QdqRuntime:
@@ -50,6 +40,7 @@ class QdqRuntime:
         packs: Whether the runtime keeps a copy of the weights in its kernels' own order, which
             takes longer than one run gains, and as much memory as the weights.
         message: The written model serialized, if that is at hand.
+        optimized: Where the runtime saves the model as it rewrites it.
 
     Attributes:
         name: The runtime with its version, and with the option that makes sums exact.
@@ -68,6 +59,7 @@ class QdqRuntime:
         exact: bool = True,
         packs: bool = True,
         message: bytes | None = None,
+        optimized: Path | None = None,
     ) -> None:
         self.name = f"{RUNTIME}, {EXACT}" if exact and saturates_pairs() else RUNTIME
         self._ends = tuple(codes or ())
@@ -80,6 +72,9 @@ class QdqRuntime:
         options = make_options(threads)
         options.add_session_config_entry("session.disable_quant_qdq", "0" if fuse else "1")
         options.add_session_config_entry("session.disable_prepacking", "0" if packs else "1")
+        if optimized is not None:
+            options.optimized_model_filepath = str(optimized)
+            options.log_severity_level = _ERRORS  # a warning says that the file is of this machine
         opened = exact_sums(model, options) if exact else model
         if message is not None and opened is given:
             self._session = _session(message, options)
@@ -102,53 +97,6 @@ class QdqRuntime:
         count = len(self._outputs)
         outputs = dict(zip(self._outputs, arrays[:count], strict=True))
         return outputs, dict(zip(self._ends, arrays[count:], strict=True))
-
-
-def float_leftovers(model: ir.Model, quantized: Iterable[str]) -> dict[str, str]:
-    """Return the nodes among ``quantized`` that the runtime computes in float, with op type.
-
-    What counts is the data that reaches a node in the model as the runtime rewrites it: a
-    Reshape of codes is integer work, a Reshape of floats is not. A node that is gone was fused
-    into another, which stands for it.
-    """
-    wanted = set(quantized)
-    return {
-        str(node.name): node.op_type
-        for node in _fused(model).graph
-        if node.name in wanted and not _computes_with_integers(node)
-    }
-
-
-def _fused(model: ir.Model) -> ir.Model:
-    """Return the model after the runtime's fusions, which keep the names of nodes.
-
-    The level above would change layouts and rename what it touches.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "fused.onnx"
-        options = ort.SessionOptions()
-        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-        options.optimized_model_filepath = str(path)
-        open_session(model, options, Path(folder))
-        return ir.load(path)
-
-
-def _computes_with_integers(node: ir.Node) -> bool:
-    if node.op_type in _FLOAT_READERS_OF_CODES:
-        return False
-    return any(value is not None and _holds_codes(value) for value in node.inputs)
-
-
-def _holds_codes(value: ir.Value) -> bool:
-    if value.dtype is not None:
-        return value.dtype in _CODES
-    # The runtime leaves out the types of some values that it makes.
-    producer = value.producer()
-    if producer is None:
-        return False
-    if moves_values(producer):
-        return producer.inputs[0] is not None and _holds_codes(producer.inputs[0])
-    return producer.op_type == "QuantizeLinear" or producer.op_type.startswith(("QLinear", "QGemm"))
 
 
 def make_options(threads: int) -> ort.SessionOptions:

@@ -23,7 +23,8 @@ from intact.formats.base.verification import (
     OutputsOfSimulation,
     compare,
 )
-from intact.formats.onnx_qdq.run import QdqRuntime, float_leftovers
+from intact.formats.onnx_qdq.executed import executed_of, loaded
+from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.stored_comparison import StoredComparison
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points
@@ -54,7 +55,7 @@ def verify_qdq(
     program = lower(plan)
     reference = _Reference(plan, program, exported, threads)
     exact = not plan.target.saturates_pairs
-    as_used = QdqRuntime(exported.model, threads=threads, exact=exact)
+    as_used = loaded(exported, plan, threads=threads, exact=exact)
     watched = QdqRuntime(exported.model, reference.codes, threads=threads, exact=exact)
     by_default = None
     if exact and saturates_pairs():
@@ -69,9 +70,10 @@ def verify_qdq(
     found.layers = [*found.layers, *reference.stored.layers]
     found.simulation = reference.simulation.layers
     found.in_float = dict(program.in_float)
-    found.float_nodes = float_leftovers(
-        exported.model, [name for name, each in plan.decisions.items() if each.quantized]
-    )
+    executed = executed_of(exported, plan)
+    found.float_nodes = dict(executed.in_float)
+    found.integer_nodes = dict(executed.in_integers)
+    found.changed = executed.changed
     found.not_compared = {
         str(point.end): _MOVED if point.is_passed_on else _IN_FLOAT
         for point in quantization_points(plan)

@@ -22,6 +22,7 @@ import onnx_ir as ir
 from intact.config import QuantState, Rounding, TensorQuantConfig
 from intact.errors import ExportError, ModelError
 from intact.formats.base.clamps import drop_clamps
+from intact.formats.base.format import Executed
 from intact.formats.base.stored_weights import (
     GatheredCodes,
     StoredWeights,
@@ -30,11 +31,11 @@ from intact.formats.base.stored_weights import (
 )
 from intact.formats.onnx_qdq.containers import Container, container_for
 from intact.formats.onnx_qdq.reader.parameters import is_quantize
-from intact.formats.onnx_qdq.shield import shield_float_products
+from intact.formats.onnx_qdq.shield import keep_as_planned
 from intact.graph import constant_array, input_value, save_model
 from intact.graph.edit import Editor
 from intact.graph.files.opset import convert_opset
-from intact.graph.files.save import message_of
+from intact.graph.files.save import file_bytes, message_of
 from intact.graph.origins import bare
 from intact.plan import (
     Note,
@@ -59,12 +60,33 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     if model.opset_imports[""] >= opset:
         return model
     try:
-        return convert_opset(model, opset)
+        raised = convert_opset(model, opset)
     except ModelError as error:
         raise ExportError(
-            f"the plan's types need opset {opset}; the model {error}",
-            remedy="export the float model with a newer opset",
+            f"the plan's types need opset {opset}; the model {error}", remedy=_NEWER
         ) from error
+    twins = {node.name: node for node in raised.graph}
+    for node in model.graph:
+        if not _has_slots_of(twins.get(node.name), node):
+            raise ExportError(
+                f"the plan's types need opset {opset}, in which node {node.name!r} "
+                f"({node.op_type}) becomes others",
+                remedy=_NEWER,
+            )
+    return raised
+
+
+_NEWER = "export the float model with a newer opset"
+
+
+def _has_slots_of(twin: ir.Node | None, node: ir.Node) -> bool:
+    """Tell whether a converted node reads what it read, where plans name it."""
+    if twin is None or twin.op_type != node.op_type:
+        return False
+    return all(
+        (value and value.name) == (other and other.name)
+        for value, other in zip(node.inputs, twin.inputs, strict=False)
+    )
 
 
 _COMPUTED_AT_ONCE = 1 << 24
@@ -171,6 +193,7 @@ class QdqModel:
         stored: For each weight that a float node has as integers, the constant that holds them.
         gathered: For each such table, where its codes are looked up.
         notes: What a user should know about this export.
+        executed: What the runtime makes of it, once that was asked.
     """
 
     model: ir.Model
@@ -178,6 +201,7 @@ class QdqModel:
     stored: dict[TensorEnd, str] = field(default_factory=dict)
     gathered: dict[TensorEnd, GatheredCodes] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
+    executed: Executed | None = None
 
     @functools.cached_property
     def message(self) -> bytes | None:
@@ -193,7 +217,7 @@ class QdqModel:
 
     def nbytes(self) -> int:
         """Return the bytes of the model."""
-        return len(self.message or ir.to_proto(self.model).SerializeToString())
+        return len(self.message) if self.message else file_bytes(self.model)
 
 
 def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
@@ -228,7 +252,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
         drop_clamps(writer.editor.model.graph, is_quantize)
     else:
         writer.drop_saturations(plan, points)
-        shield_float_products(plan, writer.editor)
+        keep_as_planned(plan, writer.editor)
     writer.result.notes += writer.clip_notes() + _rounding_notes(points) + overflow_notes(plan)
     if not float_weights:
         writer.result.notes += _packed_notes(points)

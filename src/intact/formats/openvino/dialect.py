@@ -2,7 +2,8 @@
 
 Measured with openvino 2026.4.1: it reduces all axes where those of ReduceL1, ReduceLogSum and
 ReduceLogSumExp are an attribute, and it keeps the last window of a pool with ``ceil_mode`` that
-starts in the pads behind; `normalize` leaves ``ceil_mode`` only where sizes are not known.
+starts in the pads behind; `normalize` leaves ``ceil_mode`` only where sizes are not known. What If
+and Loop ask may have any number of axes of length 1 in ONNX Runtime, and one at most in OpenVINO.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from intact.program.unsupported import UnsupportedNodes
 
 _INNER = {"ReduceL1": "Abs", "ReduceLogSum": "", "ReduceLogSumExp": "Exp"}
 """What is applied before the sum; the logarithms have Log behind it."""
+_ASKED = {"If": (0,), "Loop": (0, 1)}
+"""At which slots control flow asks whether, or how often, to run its body."""
 _UNSURE = "OpenVINO may have one window more (ceil_mode): the sizes are not known"
 _GIVE_SIZES = "export the float model with fixed sizes"
 _AXES_AS_INPUT = 13
@@ -29,6 +32,9 @@ def translate(editor: Editor, unsupported: UnsupportedNodes) -> list[Note]:
         What may come out otherwise, for want of sizes.
     """
     unsure = []
+    for node in list(editor.model.graph.all_nodes()):
+        if node.domain == "" and node.op_type in _ASKED:
+            _ask_one_number(editor, node)
     for node in list(editor.model.graph):
         if node.domain != "":
             continue
@@ -37,6 +43,38 @@ def translate(editor: Editor, unsupported: UnsupportedNodes) -> list[Note]:
         elif node.op_type in ("MaxPool", "AveragePool") and _flag(node, "ceil_mode"):
             unsure.append(Note(NoteKind.EXPORT, str(node.name), _UNSURE, _GIVE_SIZES))
     return unsure
+
+
+def _ask_one_number(editor: Editor, node: ir.Node) -> None:
+    """Let a node of control flow, in a body too, ask tensors of one axis."""
+    for slot in _ASKED[node.op_type]:
+        value = node.inputs[slot] if slot < len(node.inputs) else None
+        if value is not None and value.name and (value.shape is None or len(value.shape) > 1):
+            node.replace_input_with(slot, _flat(editor, value, node))
+    if node.op_type == "Loop" and not node.attributes["body"].is_ref():
+        body = node.attributes["body"].as_graph()
+        for inner, outer in zip(body.inputs[2:], node.inputs[2:], strict=False):
+            if inner.shape is None and outer is not None and outer.shape is not None:
+                inner.shape = ir.Shape([None] * len(outer.shape))  # it reads known ranks only
+        goes_on = body.outputs[0]
+        if goes_on.shape is None or len(goes_on.shape) > 1:
+            body.outputs[0] = _flat(editor, goes_on, None, body)
+
+
+def _flat(
+    editor: Editor, value: ir.Value, reader: ir.Node | None, body: ir.Graph | None = None
+) -> ir.Value:
+    """Return a value of one element as a tensor of one axis, made before its reader."""
+    name = editor.names.fresh(f"{value.name}_flat")
+    shape = editor.initializer(f"{value.name}_flat_shape", np.array([1], np.int64))
+    node = ir.node("Reshape", [value, shape], num_outputs=1, name=name)
+    result = node.outputs[0]
+    result.name, result.type, result.shape = name, value.type, ir.Shape([1])
+    if reader is not None and reader.graph is not None:
+        reader.graph.insert_before(reader, node)
+    elif body is not None:
+        body.append(node)
+    return result
 
 
 def _reduction(editor: Editor, node: ir.Node, unsupported: UnsupportedNodes) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intact.errors import PlanError
 from intact.formats.base.format import (
     Deployed,
+    Executed,
     Exported,
     Expressible,
     Feeds,
@@ -104,10 +105,11 @@ def _runtime_name() -> str:
     return f"OpenVINO {openvino_version()}"
 
 
-def _float_nodes(deployed: Deployed) -> Mapping[str, str]:
-    from intact.formats.openvino.verify import float_nodes
+def _executed(deployed: Deployed) -> Executed:
+    from intact.formats.openvino.verify import float_nodes, integer_nodes
 
-    return float_nodes(deployed.plan, _load(deployed).executed)
+    nodes = _load(deployed).executed
+    return Executed(float_nodes(deployed.plan, nodes), integer_nodes(deployed.plan, nodes))
 
 
 OPENVINO = Format(
@@ -122,6 +124,6 @@ OPENVINO = Format(
     runner=_runner,
     runs_numbers=True,
     runtime_name=_runtime_name,
-    float_nodes=_float_nodes,
+    executed=_executed,
     runtime=("openvino",),
 )

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 from msgspec.structs import replace as replace_fields
 
 from intact.engines.cpu import detect_cpu
@@ -266,6 +267,7 @@ def verify_openvino(
     found.layers = [each for each in found.layers if each.tensor not in hidden]
     found.end_to_end = [each for each in found.end_to_end if each.tensor not in hidden]
     found.float_nodes = in_float
+    found.integer_nodes = integer_nodes(plan, executed)
     found.not_compared = {
         **{str(view.tensors[name].end): _CHANGED for name in hidden},
         **{str(t.end): _INSIDE for n, t in every.tensors.items() if n not in view.tensors},
@@ -320,14 +322,32 @@ def float_nodes(plan: QuantizedGraph, executed: Sequence[ExecutedNode]) -> dict[
 
     What no executed node computes was folded away, and stands for nothing.
     """
-    found = {}
+    return {
+        str(node.name): node.op_type
+        for node, computing in _computing(plan, executed, quantized=True)
+        if not any(each.in_integers for each in computing)
+    }
+
+
+def integer_nodes(plan: QuantizedGraph, executed: Sequence[ExecutedNode]) -> dict[str, str]:
+    """Return the nodes that are planned in float and run with codes, with their operators."""
+    return {
+        str(node.name): node.op_type
+        for node, computing in _computing(plan, executed, quantized=False)
+        if _multiplies(node.op_type) and all(each.in_integers for each in computing)
+    }
+
+
+def _computing(
+    plan: QuantizedGraph, executed: Sequence[ExecutedNode], *, quantized: bool
+) -> Iterator[tuple[ir.Node, list[ExecutedNode]]]:
+    """Yield the nodes that are planned for integers, or those in float, and what computes each."""
     for node in plan.graph.nodes:
         decision = plan.decisions.get(str(node.name))
-        if decision is None or not decision.quantized:
+        if decision is None or decision.quantized != quantized:
             continue
         # A node whose result is an output is called like that.
         names = {str(node.name), *(str(value.name) for value in node.outputs)}
         computing = [each for each in executed if names_one(each.layers, names)]
-        if computing and not any(each.in_integers for each in computing):
-            found[str(node.name)] = node.op_type
-    return found
+        if computing:
+            yield node, computing

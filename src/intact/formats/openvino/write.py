@@ -30,6 +30,7 @@ from intact.formats.openvino.fake_quantize import (
 from intact.formats.openvino.shields import FACTORS, SUMS, keep_results
 from intact.graph import Role, input_role, save_model
 from intact.graph.edit import Editor
+from intact.graph.files.save import file_bytes
 from intact.graph.origins import bare
 from intact.plan import (
     Note,
@@ -253,7 +254,7 @@ class OpenVinoModel:
         """Return the bytes that are deployed: the IR's, or the ONNX model's where there is none."""
         if self.ir_files:
             return sum(len(content) for content in self.ir_files.values())
-        return len(ir.to_proto(self.model).SerializeToString())
+        return file_bytes(self.model)
 
 
 def write_openvino(plan: QuantizedGraph) -> OpenVinoModel:

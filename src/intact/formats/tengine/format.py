@@ -62,7 +62,7 @@ def _write(plan: QuantizedGraph, _io: Io) -> Exported:
         lines = error.unsaid or (error.with_flags,)  # reasons that do not fit one message
         missing = [f"{MODEL_FILE} was not written, only the tables: {line}" for line in lines]
         reasons = tuple(Note(NoteKind.EXPORT, "", line) for line in missing)
-        return WrittenFiles(files, notes=(*notes, *reasons))
+        return WrittenFiles(files, notes=(*notes, *reasons), missing=missing)
     if _NAME not in plan.target.formats:
         notes = (*notes, Note(NoteKind.EXPORT, "", _OTHERWISE.format(plan.target.name), _REMEDY))
     return WrittenFiles({MODEL_FILE: model, **files}, deployed=len(model), notes=notes)
@@ -176,7 +176,9 @@ TENGINE = Format(
     _write,
     _read,
     optional=(MODEL_FILE, *_TABLES),
-    expressible=Expressible(EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, open_sizes=False),
+    expressible=Expressible(
+        EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, open_sizes=False, half_ends=False
+    ),
     verify=_verify,
     scales=_scales,
     models=_models,

@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from intact.formats.tensorrt.tables import activation_scales, calibration_cache, clip_ranges
 from intact.graph import save_model
+from intact.graph.files.save import file_bytes
 from intact.plan import (
     Note,
     NoteKind,
@@ -134,11 +135,8 @@ class TensorRtModel:
             (folder / name).write_bytes(content)
 
     def nbytes(self) -> int:
-        """Return the bytes of the model's nodes and constants, which no one message need hold."""
-        graph = self.model.graph
-        constants = (value.const_value for value in graph.initializers.values())
-        nodes = sum(len(ir.to_proto(node).SerializeToString()) for node in graph)
-        return nodes + sum(tensor.nbytes for tensor in constants if tensor is not None)
+        """Return the bytes of the model."""
+        return file_bytes(self.model)
 
 
 def refuse_plan(plan: QuantizedGraph) -> None:

@@ -27,7 +27,7 @@ from intact.formats.base.format import (
 )
 from intact.formats.tflite.reader.decode import open_tflite
 from intact.formats.tflite.write import write_tflite
-from intact.plan import QuantizedGraph
+from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.program.deployed import deployed_program
 from intact.program.operations import Lookup
 from intact.program.passes.whole_inputs import with_int32, with_views
@@ -47,7 +47,13 @@ def _write(plan: QuantizedGraph, io: Io) -> Exported:
         program = with_int32(program)  # it has no kernels of int64
     else:
         program = with_views(program, (Lookup,))
-    return WrittenFiles({TFLITE_FILE: write_tflite(program, io=io, target=plan.target)})
+    files = {TFLITE_FILE: write_tflite(program, io=io, target=plan.target)}
+    ends = sorted(program.float_ends)
+    if io is Io.FLOAT or not ends:
+        return WrittenFiles(files)
+    are = f"{', '.join(map(repr, ends[:3]))}{', ...' if len(ends) > 3 else ''}"
+    message = f"{are}: floats also where --io is int8, as integers would lose more and gain nothing"
+    return WrittenFiles(files, notes=[Note(NoteKind.EXPORT, "", message)])
 
 
 def _read(folder: Path, plan: QuantizedGraph) -> Exported:
@@ -214,7 +220,12 @@ TFLITE = Format(
     "tflite",
     has_io=True,
     expressible=Expressible(
-        UP_TO_EIGHT_BITS, EIGHT_BITS | {16}, stored_bits=WHOLE_BYTES, open_sizes=False, mixes=False
+        UP_TO_EIGHT_BITS,
+        EIGHT_BITS | {16},
+        stored_bits=WHOLE_BYTES,
+        open_sizes=False,
+        mixes=False,
+        half_ends=False,
     ),
     verify=_verify,
     run=_run,

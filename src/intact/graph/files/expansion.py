@@ -19,6 +19,8 @@ _STANDARD = ("", "ai.onnx")
 _COPIES = ("Identity", "Cast")
 _COUNTING = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
 _ENDLESS = 1 << 63
+_DEEPEST = 100
+"""Calls within calls. Exporters have some ten; libraries follow them by recursion."""
 _FunctionKey = tuple[str, str, str]
 
 
@@ -63,6 +65,7 @@ class _Lengths:
         self._functions = {_key(each): each for each in proto.functions}
         self._known: dict[_FunctionKey, _Length | None] = {}
         self._where = where
+        self._depth = 0
 
     def of(self, nodes: Iterable[onnx.NodeProto], constants: Mapping[str, int]) -> _Length:
         """Add up nodes, their bodies and the functions that they call."""
@@ -87,8 +90,15 @@ class _Lengths:
         if function is None:
             return _Length(0, 0)
         if key not in self._known:
+            if self._depth >= _DEEPEST:
+                raise ModelError(
+                    f"{self._where}: its functions call each other more than {_DEEPEST} deep",
+                    remedy="export it without functions",
+                )
             self._known[key] = None  # begun
+            self._depth += 1
             self._known[key] = self.of(function.node, {})
+            self._depth -= 1
         found = self._known[key]
         if found is None:
             raise ModelError(
@@ -131,7 +141,7 @@ def _with_copies(
     """Add what is only a copy of a constant, where nodes are in order."""
     found = dict(constants)
     for node in nodes:
-        if node.op_type in _COPIES and node.domain in _STANDARD and node.input:
+        if node.op_type in _COPIES and node.domain in _STANDARD and node.input and node.output:
             value = found.get(node.input[0])
             if value is not None:
                 found[node.output[0]] = value

@@ -1,8 +1,9 @@
 """Conversion to newer opsets, for models older than the op table and formats that need newer types.
 
-It uses `onnx.version_converter` and repairs three silent errors, found by running models of opsets
-7 to 10 before and after conversion: the sampling positions of Resize are lost, Hardmax on a
-flattened tensor changes, and the first version of Scan is taken for the second.
+It uses `onnx.version_converter` and repairs what it gets wrong, found by running models of all
+opsets before and after conversion: the sampling positions of Resize are lost, Hardmax on a
+flattened tensor and the scales of GroupNormalization change, Softmax gets nodes that it does not
+need, and the first version of Scan is taken for the second.
 """
 
 from __future__ import annotations
@@ -19,7 +20,15 @@ from intact.graph.files.save import weights_as_inputs
 from intact.graph.files.tensors import all_nodes, own_tensors
 from intact.graph.files.trial import survives
 from intact.graph.ops import input_value
+from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
+from intact.graph.passes.opset_forms import (
+    FLATTENING,
+    SINGLE_AXIS,
+    depends_on_opset,
+    write_opset_forms,
+)
+from intact.graph.passes.window_pads import write_pads
 
 OLDEST_OPSET = 7
 """ONNX Runtime runs no older opset; broadcasting was defined differently before."""
@@ -76,8 +85,10 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     """
     before = model.opset_imports[""]
     _refuse_lost_meanings(model)
+    model = _in_lasting_forms(model)
     functions = _functions_at(model, opset)
     proto, absent = weights_as_inputs(model, larger_than=_READ_BY_CONVERTER)
+    axes = _along_last_axis(proto) if before < SINGLE_AXIS else {}
     ports = {value.name for value in model.graph.inputs}
     if not survives(lambda: _attempt(proto, opset)):
         raise ModelError(
@@ -95,7 +106,10 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     result.functions.update(functions)
     own_tensors(result)
     _attach(result, absent, ports)
-    make_names_unique(result)  # a node that becomes several leaves its name to one of them
+    make_names_unique(result)
+    for node in result.graph:
+        if node.name in axes:
+            node.attributes["axis"] = ir.AttrInt64("axis", axes[str(node.name)])
     if before < TABLE_OPSET:
         _keep_meanings(result)
     needed = max(
@@ -186,13 +200,40 @@ def _set_default(node: ir.Node, name: str, value: str) -> None:
 
 def _refuse_lost_meanings(model: ir.Model) -> None:
     """Raise for operators whose meaning the converter would change silently."""
-    opset = model.opset_imports[""]
     for node in all_nodes(model):
-        is_batched = opset < 9 and node.op_type == "Scan"
-        if node.domain == "" and (is_batched or (opset < 13 and _is_flat_hardmax(node))):
+        if model.opset_imports[""] < 9 and node.domain == "" and node.op_type == "Scan":
             raise ModelError(
                 f"node {node.name!r} ({node.op_type}) cannot be expressed in newer opsets"
             )
+
+
+def _in_lasting_forms(model: ir.Model) -> ir.Model:
+    """Return the model with operators that mean the same in all opsets; itself where it has them.
+
+    Only a model that is not normalized lacks them.
+    """
+    if not depends_on_opset(model):
+        return model
+    written = model.clone()
+    own_tensors(written)
+    written.ir_version = max(written.ir_version, 4)  # before, every constant had to be an input
+    write_pads(written)  # shape inference errs behind others
+    library.infer_shapes(written)
+    write_opset_forms(written)
+    return written
+
+
+def _along_last_axis(proto: onnx.ModelProto) -> dict[str, int]:
+    """Let Softmax and its like run along the last axis; return their axes by node.
+
+    They run along one axis already, which the converter sees of the last one only.
+    """
+    axes = {}
+    for node in proto.graph.node:
+        if node.domain == "" and node.op_type in FLATTENING and node.name:
+            (axis,) = (each for each in node.attribute if each.name == "axis")
+            axes[node.name], axis.i = axis.i, -1
+    return axes
 
 
 def _functions_at(model: ir.Model, opset: int) -> dict[ir.OperatorIdentifier, ir.Function]:
@@ -221,16 +262,6 @@ def _is_same_operator(op_type: str, opset: int, other: int) -> bool:
     except onnx.defs.SchemaError:  # removed before, or unknown
         return False
     return found[0] == found[1]
-
-
-def _is_flat_hardmax(node: ir.Node) -> bool:
-    """Tell whether a node is an old Hardmax over several flattened axes."""
-    data = input_value(node, 0)
-    rank = None if data is None or data.shape is None else len(data.shape)
-    return node.op_type == "Hardmax" and node.attributes.get_int("axis", 1) not in (
-        -1,
-        None if rank is None else rank - 1,
-    )
 
 
 def _culprit(proto: onnx.ModelProto, opset: int) -> str:

@@ -34,6 +34,19 @@ def message_of(model: ir.Model) -> bytes | None:
     return _serialized(model)
 
 
+def file_bytes(model: ir.Model) -> int:
+    """Count the bytes that `save_model` writes, with no more of the model in memory than it holds.
+
+    Weights in a file of their own count as if they were in the model's.
+    """
+    if weight_bytes(model) <= STREAM_FROM:
+        return len(_serialized(model))
+    frames, weights = _framed(model)
+    if not weights:  # the large weights are in bodies
+        return len(_serialized(model))
+    return sum(map(len, frames)) + sum(tensor.nbytes for tensor in weights)
+
+
 def save_model(model: ir.Model, path: str | Path, *, beside: bool = False) -> None:
     """Write a model; above 2 GiB the weights go to ``<file name>.data`` in the same folder.
 
@@ -119,7 +132,8 @@ def detach_weights(
     weights = []
     for name, value in tuple(detached.graph.initializers.items()):
         tensor = value.const_value
-        if tensor is None or tensor.nbytes <= larger_than or tensor.dtype is ir.DataType.STRING:
+        is_text = tensor is not None and tensor.dtype is ir.DataType.STRING  # it has no width
+        if tensor is None or is_text or tensor.nbytes <= larger_than:
             continue
         weights.append(tensor)
         del detached.graph.initializers[name]
@@ -136,16 +150,21 @@ def _serialized(model: ir.Model) -> bytes:
 
 
 def _write_inside(model: ir.Model, path: Path) -> None:
-    rest, weights = detach_weights(model, larger_than=_EXTERNAL_FROM)
+    frames, weights = _framed(model)
     if not weights:  # the large weights are in bodies
         _write_message(model, path)
         return
-    headers = [(_header(tensor), tensor.nbytes) for tensor in weights]
-    frames = frame_weights(ir.to_proto(rest), headers)
     with appearing(path) as (file,):
         for frame, tensor in zip(frames, weights, strict=True):
             file.write(frame)
             _write_tensor(file, tensor)
+
+
+def _framed(model: ir.Model) -> tuple[list[bytes], list[ir.TensorProtocol]]:
+    """Return what stands before each large weight of a file, and those weights."""
+    rest, weights = detach_weights(model, larger_than=_EXTERNAL_FROM)
+    headers = [(_header(tensor), tensor.nbytes) for tensor in weights]
+    return (frame_weights(ir.to_proto(rest), headers) if weights else []), weights
 
 
 def _write_beside(model: ir.Model, path: Path) -> None:

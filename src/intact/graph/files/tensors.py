@@ -47,11 +47,18 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
 def weight_bytes(model: ir.Model) -> int:
     """Compute the size of all initializers in bytes, including bodies."""
     return sum(
-        value.const_value.nbytes
+        tensor_bytes(value.const_value)
         for graph in model.graphs()
         for value in graph.initializers.values()
         if value.const_value is not None
     )
+
+
+def tensor_bytes(tensor: ir.TensorProtocol) -> int:
+    """Compute the size of a tensor in bytes; of strings that of their text."""
+    if tensor.dtype is ir.DataType.STRING:
+        return sum(map(len, tensor.numpy().reshape(-1)))
+    return tensor.nbytes
 
 
 def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from intact.errors import UsageError, nearest
 from intact.graph.edit import Editor
+from intact.graph.given_nodes import followed
 from intact.graph.graph import Graph
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.expand_batch_norm import expand_batch_norm
@@ -40,7 +41,7 @@ def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
         EXPANSIONS[node.op_type](editor, node)
     while fold_scales(editor.model):
         pass  # a new Mul or Add may fold into the layer in front
-    return Graph(editor.finish())
+    return Graph(followed(graph.model, editor.finish()))
 
 
 def _layer_norm(editor: Editor, node: ir.Node) -> None:

@@ -13,6 +13,7 @@ from intact.errors import ModelError
 from intact.graph.builder import Attribute
 from intact.graph.edit import Editor
 from intact.graph.files.opset import convert_opset
+from intact.graph.given_nodes import followed
 from intact.graph.graph import Graph
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes import library
@@ -65,6 +66,7 @@ def join(graph: Graph, joined: Joined) -> Graph:
     """
     if not any(True for _ in _fitting(graph, joined)):
         return graph
+    given = graph.model
     if graph.opset < joined.since:
         try:
             graph = _at_opset(graph, joined.since)
@@ -87,7 +89,7 @@ def join(graph: Graph, joined: Joined) -> Graph:
         result.name, result.type, result.shape = written, kind_of, shape
         editor.rebind(written, result)
     _remove_unread(editor.model.graph)
-    return Graph(editor.finish())
+    return Graph(followed(given, editor.finish()))
 
 
 def _brought(editor: Editor, value: ir.Value, order: tuple[int, ...]) -> ir.Value:

@@ -297,7 +297,17 @@ def _drop_notes(properties: dict[str, str]) -> None:
 
 
 def _may_fold(node: ir.Node) -> bool:
-    return node.domain == "" and node.op_type not in _KEEP and len(node.outputs) == 1
+    if node.domain != "" or node.op_type in _KEEP or len(node.outputs) != 1:
+        return False
+    # what the library makes of text cannot be serialized
+    return not any(_is_text(value) for value in (*node.inputs, *node.outputs))
+
+
+def _is_text(value: ir.Value | None) -> bool:
+    if value is None:
+        return False
+    constant = value.const_value
+    return ir.DataType.STRING in (value.dtype, None if constant is None else constant.dtype)
 
 
 @contextlib.contextmanager

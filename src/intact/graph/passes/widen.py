@@ -15,10 +15,15 @@ import onnx_ir as ir
 from intact.errors import ModelError
 from intact.graph.files.external import MappedTensor
 from intact.graph.files.tensors import all_nodes, change_tensors
+from intact.graph.metadata import set_metadata
 from intact.graph.names import node_names, value_names
+from intact.graph.passes.replace import replace_value
 
 METADATA_KEY = "intact.widened"
 """Model metadata: the element types that became float32, separated by commas."""
+
+PORTS_KEY = "intact.widened_ports"
+"""Model metadata: the float16 inputs and outputs that became float32."""
 
 _NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
 
@@ -40,7 +45,8 @@ def widen_floats(model: ir.Model) -> frozenset[ir.DataType]:
     """Convert a model from float16 and bfloat16 to float32.
 
     Tensors, casts, type attributes, bodies and functions are changed; float32 and float64 parts are
-    not. The original types are stored in the model's metadata.
+    not. The original types are stored in the model's metadata: those that the model computes in,
+    not those in which it only stores what is cast to float32 first.
 
     Returns:
         The element types that were converted; empty if there are none.
@@ -49,20 +55,57 @@ def widen_floats(model: ir.Model) -> frozenset[ir.DataType]:
         ModelError: An operator reads the bits of half-precision numbers, or a function takes the
             type as an attribute.
     """
-    found = frozenset(_types_in_use(model, _cast_ports(model.graph))) & _NARROW
+    ports = _cast_ports(model.graph)
+    found = frozenset(_types_in_use(model, ports)) & _NARROW
     if not found:
         return found
+    computed = frozenset(_types_in_use(model, ports | _cast_constants(model.graph))) & _NARROW
     for node in all_nodes(model):
         _widen_attributes(node)
-    ports = _ports(model.graph)
+    types = _ports(model.graph)
     change_tensors(model, _widen_tensor)
     for value in _all_values(model):
         value.type = _wide_type(value.type)
-    for value, dtype in ports.items():
+    for value, dtype in types.items():
         if dtype is ir.DataType.FLOAT16 and isinstance(value.type, ir.TensorType):
             _cast_port(model.graph, value)
-    model.metadata_props[METADATA_KEY] = ",".join(sorted(each.name for each in found))
+    if computed:
+        model.metadata_props[METADATA_KEY] = ",".join(sorted(each.name for each in computed))
     return found
+
+
+def widen_ports(model: ir.Model) -> list[str]:
+    """Let float16 inputs and outputs that only Casts read or make be float32, without the Casts.
+
+    Args:
+        model: Changed in place.
+
+    Returns:
+        The names of these inputs and outputs, which keep them.
+    """
+    graph, wide = model.graph, ir.TensorType(ir.DataType.FLOAT)
+    ports = _cast_ports(graph)
+    inputs = [v for v in graph.inputs if v in ports and v.dtype is ir.DataType.FLOAT16]
+    outputs = [v for v in graph.outputs if v in ports and v.producer() is not None]
+    for value in inputs:
+        for use in tuple(value.uses()):
+            use.node.outputs[0].replace_all_uses_with(value, replace_graph_outputs=True)
+            graph.remove(use.node, safe=True)
+        value.type = wide
+    changed = [str(value.name) for value in inputs]
+    for value in outputs:
+        cast = value.producer()
+        source = cast.inputs[0] if cast is not None else None
+        if cast is None or source is None or source.dtype is not ir.DataType.FLOAT:
+            continue
+        if source.is_graph_input() or source.is_graph_output() or source.is_initializer():
+            continue  # it keeps its own name
+        replace_value(value, source)
+        source.type = wide
+        graph.remove(cast, safe=True)
+        changed.append(str(source.name))
+    set_metadata(model, PORTS_KEY, changed)
+    return changed
 
 
 def _cast_ports(graph: ir.Graph) -> frozenset[ir.Value]:
@@ -82,6 +125,18 @@ def _cast_ports(graph: ir.Graph) -> frozenset[ir.Value]:
     return frozenset((*inputs, *outputs))
 
 
+def _cast_constants(graph: ir.Graph) -> frozenset[ir.Value]:
+    """Find the constants that only Casts to float32 read."""
+    made = (node.outputs[0] for node in graph if node.op_type == "Constant" and node.outputs)
+    return frozenset(
+        value
+        for value in (*graph.initializers.values(), *made)
+        if value.uses()
+        and all(_casts_to(use.node, ir.DataType.FLOAT) for use in value.uses())
+        and not (value.is_graph_input() or value.is_graph_output())
+    )
+
+
 def _casts_to(node: ir.Node | None, dtype: ir.DataType) -> bool:
     is_cast = node is not None and node.domain == "" and node.op_type == "Cast"
     return is_cast and node is not None and node.attributes.get_int("to", 0) == dtype
@@ -91,7 +146,7 @@ def _types_in_use(model: ir.Model, ports: frozenset[ir.Value]) -> Iterator[ir.Da
     for value in _all_values(model):
         if value.dtype is not None and value not in ports:
             yield value.dtype
-        if value.const_value is not None:
+        if value.const_value is not None and value not in ports:
             yield value.const_value.dtype
     for node in all_nodes(model):
         if node.outputs and node.outputs[0] in ports:

@@ -47,18 +47,18 @@ class Learned:
     Attributes:
         weights: Numbers of weights, whole levels, by name.
         biases: Numbers of biases by name.
-        ratios: Binary logarithms of scales over the plan's, by key of the quantizer.
+        scales: Binary logarithms of scales over the plan's, by key of the quantizer.
     """
 
     weights: Mapping[str, Tensor]
     biases: Mapping[str, Tensor]
-    ratios: Mapping[str, Tensor]
+    scales: Mapping[str, Tensor]
 
     def candidates(self, best: Learned) -> list[Learned]:
         """Return what may be kept: all of it, or with the scales of what is best so far."""
-        if not self.weights or not self.ratios:
+        if not self.weights or not self.scales:
             return [self]
-        return [self, Learned(self.weights, self.biases, best.ratios)]
+        return [self, Learned(self.weights, self.biases, best.scales)]
 
 
 class BlockLearner:
@@ -141,12 +141,12 @@ class BlockLearner:
         """Return what was learned by now."""
         weights = {self._names[key]: soft.hard() for key, soft in self._soft.items()}
         biases = {n: p.detach().clone() for n, p in self._bias_values().items()}
-        ratios = {
-            key: each.ratio.detach().clone()
+        scales = {
+            key: each.size.detach().clone()
             for key, each in self._scales.items()
-            if each.ratio is not None
+            if each.size is not None
         }
-        return Learned(weights, biases, ratios)
+        return Learned(weights, biases, scales)
 
     # ---- parts -------------------------------------------------------------------------------
 
@@ -179,12 +179,12 @@ class BlockLearner:
 
     def _groups(self) -> list[dict[str, Any]]:
         roundings = [soft.v for soft in self._soft.values()]
-        ratios = [each.ratio for each in self._scales.values() if each.ratio is not None]
-        for ratio in ratios:
-            ratio.requires_grad_()
+        scales = [each.size for each in self._scales.values() if each.size is not None]
+        for scale in scales:
+            scale.requires_grad_()
         named = (
             ("rounding", roundings, ROUNDING_RATE),
-            ("scales", ratios, SCALE_RATE),
+            ("scales", scales, SCALE_RATE),
             ("biases", list(self._biases.values()), BIAS_RATE),
         )
         return [{"name": n, "params": params, "lr": rate} for n, params, rate in named if params]
@@ -275,6 +275,6 @@ def scales_of(slices: Slices, block: Block) -> frozenset[str]:
         key
         for key in mine
         if mine.count(key) == count[key]
-        and slices.quantizers[key].ratio is not None
+        and slices.quantizers[key].size is not None
         and key not in slices.given
     )

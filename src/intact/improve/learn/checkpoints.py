@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from intact._files import appearing
 from intact.errors import DataError, OutputError
 
 
@@ -17,12 +17,10 @@ def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
     Raises:
         OutputError: It cannot be written.
     """
-    partial = path.with_name(path.name + ".partial")
     try:
-        torch.save(state, partial)
-        os.replace(partial, path)  # noqa: PTH105  as atomic as it gets
+        with appearing(path) as (file,):
+            torch.save(state, file)
     except (OSError, RuntimeError) as error:
-        partial.unlink(missing_ok=True)
         raise OutputError(
             f"{path}: cannot be written ({error})", remedy="make room, or name another folder"
         ) from error

@@ -2,19 +2,22 @@
 
 Forward, a value becomes ``scale * clip(round(value / scale), low, high)``, where ``low`` and
 ``high`` are the ends of the codes less the zero point. Backward, rounding is taken for the identity
-(the straight-through estimator), and values that the clip changes have no gradient:
+(the straight-through estimator), and values whose codes the clip changes have no gradient:
 
-====================  =======================================  ==================================
-``v = value / scale``  to the scale                             to the zero point
-====================  =======================================  ==================================
-``low < v < high``    LSQ: ``round(v) - v``; PACT: 0            0
-``v <= low``          ``low``                                   ``-scale``
-``v >= high``         ``high``                                  ``-scale``
-====================  =======================================  ==================================
+=========================  ===================================  ==================================
+``v = value / scale``      to the scale                         to the zero point
+=========================  ===================================  ==================================
+``low <= round(v) <= high``  LSQ: ``round(v) - v``; PACT: 0       0
+``round(v) < low``         ``low``                              ``-scale``
+``round(v) > high``        ``high``                             ``-scale``
+=========================  ===================================  ==================================
 
 Sources: LSQ, Esser et al. 2020, "Learned Step Size Quantization", equation 3; the zero point, LSQ+,
 Bhalgat et al. 2020, equations 6 and 7 (their offset is ``-zero_point * scale``); PACT, Choi et al.
-2018, equation 4, whose threshold is ``high * scale``.
+2018, equation 4, whose threshold is ``high * scale``. These clip before they round, where PyTorch's
+learnable quantizer, and with it MQBench's, and Jain et al. 2020 (TQT) clip behind it:
+with scales of extremes, the last bit of the quotient would decide whether the largest value counts
+as clipped.
 """
 
 from __future__ import annotations
@@ -64,9 +67,10 @@ class _FakeQuantize(torch.autograd.Function):
             result, inside = _quantized_in_loops(value, ctx.bounds, marks=marks)
             kept = (value, scale, low, high) if learns else (inside,)
         else:
-            steps, codes = _codes(value, scale, low, high, how)
+            steps, rounded = _rounded(value, scale, how)
+            codes = torch.clamp(rounded, low, high)
             result = (codes + 0.0) * scale  # an integer has no negative zero
-            inside, *by_scale = _derivatives(steps, codes, low, high, how, learns=learns)
+            inside, *by_scale = _derivatives(steps, rounded, codes, how, learns=learns)
             kept = (inside, *by_scale, scale, low) if learns else (inside,)
         if learns or marks:
             ctx.save_for_backward(*kept)
@@ -82,27 +86,26 @@ class _FakeQuantize(torch.autograd.Function):
         elif torch.is_grad_enabled():  # of gradients that have gradients torch must see operations
             value, scale, low, high = saved
             with torch.no_grad():
-                steps, codes = _codes(value, scale, low, high, ctx.how)
-                inside, by_scale = _derivatives(steps, codes, low, high, ctx.how, learns=True)
+                steps, rounded = _rounded(value, scale, ctx.how)
+                codes = torch.clamp(rounded, low, high)
+                inside, by_scale = _derivatives(steps, rounded, codes, ctx.how, learns=True)
             found = _gradients(ctx, gradient, inside, by_scale, scale, low)
         else:
             found = _gradients_in_loops(ctx, gradient, *saved)
         return *found, None, None
 
 
-def _codes(
-    value: Tensor, scale: Tensor, low: Tensor, high: Tensor, how: _How
-) -> tuple[Tensor, Tensor]:
-    """Return quotients, and what they are rounded and clipped to."""
+def _rounded(value: Tensor, scale: Tensor, how: _How) -> tuple[Tensor, Tensor]:
+    """Return quotients, and what they are rounded to."""
     steps = (value.to(how.divided_in) / scale.to(how.divided_in)).to(value.dtype)
-    return steps, torch.clamp(ROUNDERS[how.rounding](steps), low, high)
+    return steps, ROUNDERS[how.rounding](steps)
 
 
 def _derivatives(
-    steps: Tensor, codes: Tensor, low: Tensor, high: Tensor, how: _How, *, learns: bool
+    steps: Tensor, rounded: Tensor, codes: Tensor, how: _How, *, learns: bool
 ) -> tuple[Tensor, ...]:
     """Return the derivative by value, 0 or 1, and if asked for that by scale."""
-    inside = (steps > low) & (steps < high)
+    inside = rounded == codes
     if not learns:
         return (inside,)
     return inside, torch.where(inside, codes - steps if how.within else 0.0, codes)

@@ -85,6 +85,7 @@ class QuantizedModule(nn.Module):
         plan: With scales; not changed.
         learning: What quantizers learn, or its name; see `Learning`.
         batch_norm: What becomes of folded BatchNormalizations, or its name; see `Folding`.
+        in_logarithms: Whether the parameters of scales are logarithms, see `Quantizer`.
 
     Attributes:
         constants: Weights and other constants of the graph.
@@ -110,6 +111,7 @@ class QuantizedModule(nn.Module):
         *,
         learning: Learning | str = Learning.LSQ,
         batch_norm: Folding | str = Folding.FOLDED,
+        in_logarithms: bool = False,
     ) -> None:
         super().__init__()
         refuse_unready(plan)
@@ -121,7 +123,9 @@ class QuantizedModule(nn.Module):
         self.segments = 1
         self.origin = Origin()
         self.constants = constants_of(plan, rounded)
-        self.quantizers = nn.ModuleDict(quantizers_of(plan, self.learning))
+        self.quantizers = nn.ModuleDict(
+            quantizers_of(plan, self.learning, in_logarithms=in_logarithms)
+        )
         self.norms = nn.ModuleDict()
         self._normed: dict[str, str] = {}
         if self.folding is not Folding.FOLDED:
@@ -461,7 +465,9 @@ def _unfold(weight: Tensor, bias: Tensor, norm: BatchNorm, axis: int) -> None:
         bias.copy_((bias.double() - added) / factor)
 
 
-def quantizers_of(plan: QuantizedGraph, learning: Learning) -> dict[str, Quantizer]:
+def quantizers_of(
+    plan: QuantizedGraph, learning: Learning, *, in_logarithms: bool
+) -> dict[str, Quantizer]:
     """Make one quantizer for each scale of a plan."""
     from intact.calibrate.scales.roles import is_fixed, is_parameter
 
@@ -471,7 +477,7 @@ def quantizers_of(plan: QuantizedGraph, learning: Learning) -> dict[str, Quantiz
         root = point.config.dominator
         own = Learning.FIXED if _is_settled(root) or is_fixed(root) else learning
         decimal6 = precision is ScalePrecision.DECIMAL6 and not is_parameter(point)
-        found[key] = quantizer_of(root, own, decimal6=decimal6)
+        found[key] = quantizer_of(root, own, in_logarithms=in_logarithms, decimal6=decimal6)
     return found
 
 

@@ -1,10 +1,12 @@
 """Quantizers: modules that quantize a tensor as a configuration of a plan says, and may learn how.
 
-A learned scale is ``base * 2**ratio``, with the plan's scale as ``base`` and a ratio that starts at
-0: a scale stays positive whatever an optimizer does, one learning rate suits scales of all sizes,
-and one that was not trained is the plan's, bit for bit. Where a target wants powers of two, the
-ratio is rounded (Jain et al. 2020, "Trained Quantization Thresholds"). Scales are float32 whatever
-the module is converted to, as in every deployed file.
+What is learned is the scale itself, from the plan's on (Esser et al. 2020, "Learned Step Size
+Quantization"), so that optimizers and their rates do to it what they do to any quantizer of that
+paper; or its binary logarithm over the plan's, which starts at 0 (Jain et al. 2020, "Trained
+Quantization Thresholds"): then an update of Adam moves scales of all sizes by the same factor.
+Where a target wants powers of two it is always the logarithm, and rounded. In both a scale stays
+positive whatever an optimizer does, and one that was not trained is the plan's, bit for bit.
+Scales are float32 whatever the module is converted to, as in every deployed file.
 """
 
 from __future__ import annotations
@@ -27,6 +29,8 @@ from intact.numerics.logarithmic import zero_below
 
 _TINY, _HUGE = 2.0**-126, 2.0**127
 """The ends of float32's normal numbers, as powers of two."""
+_LEAST = 2.0**-23
+"""The least scale that is learned, as in MQBench; less only where the plan's scale is less."""
 
 
 class Learning(enum.StrEnum):
@@ -79,13 +83,16 @@ class Quantizer(Float32Module):
     Args:
         config: With scale and offset; read once.
         learning: What is learned.
+        in_logarithms: Whether the logarithm of the scale is learned also where it need not be a
+            power of two.
         decimal6: The target stores scales as texts of six decimals.
 
     Attributes:
         enabled: Whether it quantizes; switched off it returns what it is given.
         base: The plan's scale, float32 ``[]`` or ``[channels]``.
         zero: The plan's zero point, float32 of the same shape.
-        ratio: Learned: binary logarithm of the scale over ``base``; None where it is fixed.
+        in_logarithms: Whether ``size`` is the binary logarithm of the scale over ``base``.
+        size: Learned: the scale, or its logarithm; None where it is fixed.
         shift: Learned: what is added to ``zero``; None where it is fixed.
     """
 
@@ -97,6 +104,7 @@ class Quantizer(Float32Module):
         config: TensorQuantConfig,
         learning: Learning = Learning.FIXED,
         *,
+        in_logarithms: bool = False,
         decimal6: bool = False,
     ) -> None:
         super().__init__()
@@ -111,7 +119,8 @@ class Quantizer(Float32Module):
         self.register_buffer("zero", torch.tensor(params.zero_point.astype(np.float32)))
         learns = learning is not Learning.FIXED
         shifts = learning is Learning.LSQ_PLUS and not config.grid.symmetric
-        self.ratio = nn.Parameter(torch.zeros_like(self.base)) if learns else None
+        self.in_logarithms = in_logarithms or config.grid.power_of_two
+        self.size = nn.Parameter(self._untrained()) if learns else None
         self.shift = nn.Parameter(torch.zeros_like(self.base)) if shifts else None
 
     def forward(self, value: Tensor, divided_in: torch.dtype | None = None) -> Tensor:
@@ -125,9 +134,7 @@ class Quantizer(Float32Module):
         if not self.enabled:
             return value
         value = value if value.dtype.itemsize >= _FLOAT32_BYTES else value.float()
-        samples = 1 if divided_in is not None or value.ndim == 0 else max(len(value), 1)
-        count = value.numel() // samples
-        numbers = self._numbers(value.dtype, count)
+        numbers = self._numbers(value.dtype, value.numel())
         scale, low, high = (self._spread(each, value) for each in numbers)
         return fake_quantize(
             value,
@@ -141,12 +148,17 @@ class Quantizer(Float32Module):
 
     def scale(self) -> Tensor:
         """Return the scale in effect, float32 ``[]`` or ``[channels]``, with its gradient."""
-        if self.ratio is None:
+        if self.size is None:
             return self.base
-        ratio = self.ratio
-        if self.grid.power_of_two:
-            ratio = straight_through(ratio, torch.round(ratio))
-        scale = torch.clamp(self.base * torch.exp2(ratio), _TINY, _HUGE)
+        size = self.size
+        if self.in_logarithms:
+            if self.grid.power_of_two:
+                size = straight_through(size, torch.round(size))
+            scale = torch.clamp(self.base * torch.exp2(size), _TINY, _HUGE)
+        else:
+            size = torch.where(size < 0, -size, size)
+            least = torch.clamp(self.base, _TINY, _LEAST)
+            scale = straight_through(size, torch.clamp(torch.maximum(size, least), max=_HUGE))
         if self._decimal6:
             text = np.array(np.maximum(six_decimals(scale.detach().cpu().numpy()), SMALLEST))
             scale = straight_through(scale, torch.from_numpy(text).to(scale.device))
@@ -168,9 +180,18 @@ class Quantizer(Float32Module):
         with torch.no_grad():
             self.base.copy_(torch.tensor(params.scale))
             self.zero.copy_(torch.tensor(params.zero_point.astype(np.float32)))
-            for learned in (self.ratio, self.shift):
-                if learned is not None:
-                    learned.zero_()
+        self.forget()
+
+    def forget(self) -> None:
+        """Go back to the plan's scale and zero point, in place."""
+        with torch.no_grad():
+            if self.size is not None:
+                self.size.copy_(self._untrained())
+            if self.shift is not None:
+                self.shift.zero_()
+
+    def _untrained(self) -> Tensor:
+        return torch.zeros_like(self.base) if self.in_logarithms else self.base.clone()
 
     def spread_numbers(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return the scale, and the ends of the codes less the zero point, without gradients.
@@ -204,18 +225,18 @@ class Quantizer(Float32Module):
     def _numbers(self, kind: torch.dtype, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """Return the scale and the ends of the codes less the zero point.
 
-        Gradients are scaled as LSQ has it (section 2.2), by the elements that share a scale: of a
-        weight, or of an activation in one sample, so that they do not depend on the batch.
+        Gradients are scaled as LSQ has it (section 2.2), by the elements that share a scale; of a
+        whole batch, as MQBench counts them. Logarithms have no such factor (TQT).
 
         Args:
             kind: The dtype of what is returned.
             count: Elements that are quantized.
         """
         scale, zero = self.scale(), self.zero_point()
-        if self.ratio is not None:
+        if self.size is not None:
             shared = max(count // scale.numel(), 1)
             factor = 1.0 / math.sqrt(shared * max(self.grid.quant_max, 1))
-            scale = scaled_gradient(scale, factor)
+            scale = scale if self.in_logarithms else scaled_gradient(scale, factor)
             zero = zero if self.shift is None else scaled_gradient(zero, factor)
         low, high = self.grid.quant_min - zero, self.grid.quant_max - zero.detach()
         return scale.to(kind), low.to(kind), high.to(kind)
@@ -257,7 +278,9 @@ class LogarithmicQuantizer(Quantizer):
         return straight_through(through, level.float() * sign)
 
 
-def quantizer_of(config: TensorQuantConfig, learning: Learning, *, decimal6: bool) -> Quantizer:
+def quantizer_of(
+    config: TensorQuantConfig, learning: Learning, *, in_logarithms: bool, decimal6: bool
+) -> Quantizer:
     """Make the quantizer of a configuration.
 
     Logarithmic levels stay the plan's: their range has no gradient here.
@@ -267,7 +290,7 @@ def quantizer_of(config: TensorQuantConfig, learning: Learning, *, decimal6: boo
     """
     if config.grid.exponential:
         return LogarithmicQuantizer(config)
-    return Quantizer(config, learning, decimal6=decimal6)
+    return Quantizer(config, learning, in_logarithms=in_logarithms, decimal6=decimal6)
 
 
 def bias_codes(bias: Tensor, data: Quantizer, weight: Quantizer) -> tuple[Tensor, Tensor]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import torch
+from torch import Tensor
 
 from intact.calibrate.scales.bias import rescale_bias
 from intact.config import QuantState
@@ -286,17 +287,16 @@ class _Reconstructing:
     def _put(self, learned: Learned, scales: frozenset[str], begun: Values) -> None:
         """Let what was learned be in force, beside the constants that there were."""
         self._slices.values = {**begun, **learned.weights, **learned.biases}
-        self._set(learned.ratios, scales)
+        self._set(learned.scales, scales)
 
-    def _set(self, ratios: Any, scales: frozenset[str]) -> None:
+    def _set(self, learned: Mapping[str, Tensor], scales: frozenset[str]) -> None:
         """Set scales of activations to what was learned, or where nothing was to the plan's."""
         for key in scales:
             quantizer = self._slices.quantizers[key].requires_grad_(requires_grad=False)
-            if quantizer.ratio is not None:
+            quantizer.forget()
+            if quantizer.size is not None and key in learned:
                 with torch.no_grad():
-                    quantizer.ratio.zero_()
-                    if key in ratios:
-                        quantizer.ratio.copy_(ratios[key])
+                    quantizer.size.copy_(learned[key])
 
     def _gain(self, gain: Gain) -> None:
         self._gains.append(gain)
@@ -377,7 +377,7 @@ class _Reconstructing:
         if learned is not None:
             device = self._slices.device
             parts = ({k: t.to(device) for k, t in getattr(learned, p).items()} for p in _PARTS)
-            self._put(Learned(*parts), frozenset(learned.ratios), self._slices.values)
+            self._put(Learned(*parts), frozenset(learned.scales), self._slices.values)
 
     # ---- the result --------------------------------------------------------------------------
 
@@ -386,7 +386,7 @@ class _Reconstructing:
         if not self._kept:
             return self._plan.with_notes(tuple(self._notes)) if self._notes else self._plan
         plan = self._slices.plan.copy()
-        moved = {key for each in self._kept.values() for key in each.ratios}
+        moved = {key for each in self._kept.values() for key in each.scales}
         roots = set()
         for key, point in quantizer_keys(self._slices.plan).values():
             if key in moved:
@@ -422,7 +422,7 @@ class _Reconstructing:
                 plan.baked[end] = codes
 
 
-_PARTS = ("weights", "biases", "ratios")
+_PARTS = ("weights", "biases", "scales")
 
 
 def _stages(steps: int, block: Block, scales: frozenset[str]) -> list[tuple[bool, int]]:

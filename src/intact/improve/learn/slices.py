@@ -117,7 +117,7 @@ class Slices:
         self.steps = Steps.of(compile_plan(plan, rule=rule_for(graph)), names)
         self.quantizers: dict[str, Quantizer] = {
             key: each.to(device).requires_grad_(requires_grad=False)
-            for key, each in quantizers_of(plan, Learning.LSQ).items()
+            for key, each in quantizers_of(plan, Learning.LSQ, in_logarithms=True).items()
         }
 
         self.given = {

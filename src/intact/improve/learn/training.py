@@ -384,8 +384,20 @@ def parameter_groups(module: QuantizedModule, rate: float) -> list[dict[str, Any
     ]
     others += module.norms.parameters()
     groups.append({"params": others, "lr": usual})
-    groups.append({"params": module.scale_parameters(), "lr": SCALE_RATE})
+    groups += _scale_groups(module)
     return [group for group in groups if group["params"]]
+
+
+def _scale_groups(module: QuantizedModule) -> list[dict[str, Any]]:
+    """Group the parameters of quantizers: an update moves each scale by about the same factor."""
+    groups: list[dict[str, Any]] = []
+    for each in module.quantizers.values():
+        if isinstance(each, Quantizer) and each.size is not None and not each.in_logarithms:
+            rate = SCALE_RATE * math.log(2) * float(each.base.mean())
+            groups.append({"params": [each.size], "lr": rate})
+    grouped = {group["params"][0] for group in groups}
+    others = [each for each in module.scale_parameters() if each not in grouped]
+    return [*groups, {"params": others, "lr": SCALE_RATE}]
 
 
 def _multiplied(module: QuantizedModule, node: str) -> float:

@@ -39,7 +39,7 @@ def trained_plan(module: QuantizedModule) -> QuantizedGraph:
     plan = replace(plan, graph=_trained_graph(module), notes=notes)
     for key, point in quantizer_keys(module.plan).values():
         quantizer = module.quantizers[key]
-        if not isinstance(quantizer, Quantizer) or quantizer.ratio is None:
+        if not isinstance(quantizer, Quantizer) or quantizer.size is None:
             continue
         root = plan.configs[point.end].dominator
         params = quantizer.params()

@@ -166,7 +166,7 @@ def softmax(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     rank = len(data.shape)
     legacy = builder.plan.graph.opset < _LEGACY_SOFTMAX
     axis = axis_of(node, rank, 1 if legacy else -1)
-    if legacy and axis != rank - 1:
+    if legacy and any(length != 1 for length in data.shape[axis + 1 :]):
         raise Unsupported("its axis means a flattened matrix in this opset")
     finish(builder, chain, Softmax(axis, log=node.op_type == "LogSoftmax"), (data,))
 

@@ -14,7 +14,7 @@ from intact.errors import Unsupported
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
 from intact.plan import QuantizedGraph, refuse_unready
-from intact.plan.topology import is_decoded
+from intact.plan.topology import is_decoded, is_moved_in_float
 from intact.program.lower import floats, moves, pointwise, products, recurrent, windows
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.chains import Points, chains
@@ -102,14 +102,22 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
         for node in chain:
             _in_floats(builder, node, floats)
     outputs = {str(value.name): builder.floats_of(value) for value in plan.graph.outputs}
-    return Program(builder.inputs, outputs, tuple(builder.steps), in_float, _decoded(plan))
+    return Program(builder.inputs, outputs, tuple(builder.steps), in_float, _float_ends(plan))
 
 
-def _decoded(plan: QuantizedGraph) -> frozenset[str]:
-    """Return the outputs that are decoded in float."""
-    made = ((str(value.name), value.producer()) for value in plan.graph.outputs)
-    decisions = plan.decisions
-    return frozenset(n for n, by in made if by is not None and is_decoded(decisions[str(by.name)]))
+def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
+    """Return the outputs that are decoded in float, and the ends of what only floats move to."""
+    found = set()
+    for value in plan.graph.outputs:
+        producer = value.producer()
+        decision = None if producer is None else plan.decisions[str(producer.name)]
+        if decision is not None and (is_decoded(decision) or is_moved_in_float(decision)):
+            found.add(str(value.name))
+    for value in plan.graph.inputs:
+        decisions = [plan.decisions[str(node.name)] for node, _ in plan.graph.consumers(value)]
+        if decisions and all(is_moved_in_float(decision) for decision in decisions):
+            found.add(str(value.name))
+    return frozenset(found)
 
 
 def _in_integers(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> str | None:

@@ -16,8 +16,8 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
     An input that is quantized in several ways has the codes of the smallest step: what a join reads
     on another scale is requantized from these.
 
-    Inputs and outputs that are integers already, inputs that nothing reads, and outputs that are
-    decoded in float because integers lose more, stay as they are.
+    Inputs and outputs that are integers already, inputs that nothing reads, and the ends that stay
+    floats (`Program.float_ends`), stay as they are.
 
     Args:
         program: The program; not changed.
@@ -33,7 +33,7 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
     requantized: dict[str, Tensor] = {}
     for name, tensor in program.inputs.items():
         inputs[name] = tensor
-        if not _is_float(tensor) or _is_left(name, names):
+        if not _is_float(tensor) or _is_left(name, names, program):
             continue
         readers = [step for step in program.steps if tensor in step.inputs]
         reason = _why_not(tensor, readers, program)
@@ -58,9 +58,7 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
     outputs: dict[str, Tensor] = {}
     for name, tensor in program.outputs.items():
         outputs[name] = renamed.get(tensor.name, tensor)
-        if not _is_float(outputs[name]) or _is_left(name, names):
-            continue
-        if names is None and name in program.float_outputs:
+        if not _is_float(outputs[name]) or _is_left(name, names, program):
             continue
         made_of = _codes_of(tensor, makers.get(tensor.name))
         if isinstance(made_of, Tensor):
@@ -83,8 +81,8 @@ def _is_float(tensor: Tensor) -> bool:
     return tensor.dtype.kind == "f"
 
 
-def _is_left(name: str, names: Collection[str] | None) -> bool:
-    return names is not None and name not in names
+def _is_left(name: str, names: Collection[str] | None, program: Program) -> bool:
+    return name in program.float_ends if names is None else name not in names
 
 
 def _why_not(tensor: Tensor, readers: list[Step], program: Program) -> str:

@@ -17,6 +17,7 @@ from typing import Self
 
 import msgspec
 
+from intact._files import without_links
 from intact.errors import DataError, IntactError, OutputError, UsageError
 from intact.search.logs.line import (
     LONGEST_LINE,
@@ -59,10 +60,12 @@ class Log:
 
         Raises:
             UsageError: There is a log already, or none to resume.
-            OutputError: The path is a folder.
+            OutputError: The path is a folder or a link.
         """
         path = Path(path)
         with _writing(path):
+            if path.is_symlink():
+                raise OutputError(f"the log {path} is a link", remedy="name the file itself")
             if path.is_dir():
                 raise OutputError(f"the log {path} is a folder", remedy="name a file")
             there = path.is_file() and path.stat().st_size > 0
@@ -82,7 +85,7 @@ class Log:
         path = Path(path)
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            file = io.FileIO(path, "ab")
+            file = io.FileIO(path, "ab", opener=without_links)
         with _closing_if_it_fails(file), _writing(path):
             _lock(file, path)
             if os.fstat(file.fileno()).st_size > 0:
@@ -104,7 +107,7 @@ class Log:
         if not path.is_file():
             raise _nothing_to_resume(path)
         with _writing(path):
-            file = io.FileIO(path, "r+b")
+            file = io.FileIO(path, "r+b", opener=without_links)
         log = cls(path, settings, file)
         with _closing_if_it_fails(file), _writing(path):
             _lock(file, path)

@@ -157,12 +157,12 @@ def _by_ends(
             return (_NONE, grid.factor, grid.offset), units, (one, none, grid.first, _Last.FUSED)
         grid = EndsGrid.of(arithmetic, output).as_stored_scale()
         return real, units, (grid.factor, grid.offset, grid.first, _Last.FUSED)
+    after = msgspec.structs.replace(arithmetic, zero_point=ZeroPointOrder.AFTER_ROUNDING)
     if arithmetic.folded_factor and residual is None:
-        after = msgspec.structs.replace(arithmetic, zero_point=ZeroPointOrder.AFTER_ROUNDING)
         grid = EndsGrid.of(after, output)
         offset = biases * grid.factor + grid.offset + np.float32(grid.first)
         return (_NONE, scale * grid.factor, offset), units, (one, none, 0, _Last.FUSED)
-    grid = EndsGrid.of(arithmetic, output, float(unit))
+    grid = EndsGrid.of(arithmetic if in_place else after, output, float(unit))
     grid = grid.as_stored_scale() if in_place else grid
     if bare:
         real = -(zero * unit) / scale, scale / unit, biases

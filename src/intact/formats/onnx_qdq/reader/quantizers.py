@@ -29,6 +29,8 @@ from intact.formats.onnx_qdq.reader.given import (
     unreadable_quantizer,
 )
 from intact.formats.onnx_qdq.reader.grids import affine, bit_width, ends
+from intact.formats.onnx_qdq.reader.parameters import is_quantize, read_parameters
+from intact.formats.onnx_qdq.reader.widths import RANGE, shown_widths, silent_weights
 from intact.graph import input_value, is_constant
 
 _OTHER_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
@@ -117,6 +119,15 @@ def fitting_target(model: ir.Model) -> str:
             with contextlib.suppress(ModelError):  # reading says what is wrong with it
                 grid = read_quantizer(node)
                 spans.add(grid.quant_max - grid.quant_min)
+        if is_quantize(node) and any(key in node.attributes for key in RANGE):
+            with contextlib.suppress(ModelError):
+                parameters = read_parameters(node)
+                if is_constant(input_value(node, 0)):
+                    spans.add(parameters.quant_max - parameters.quant_min)
+    with contextlib.suppress(ModelError):
+        weights = silent_weights(model.graph)
+        shown = shown_widths(weights)
+        spans |= {2 ** shown.get(each.node, 8) - 1 for each in weights}
     return "openvino-mqbench" if spans == {127} else targets[-1]
 
 

@@ -25,18 +25,22 @@ from intact.formats.onnx_qdq.reader.parameters import (
     is_quantize,
 )
 from intact.formats.onnx_qdq.reader.quantizers import is_quantizer, read_quantizer
+from intact.formats.onnx_qdq.reader.widths import RANGE, say_ranges
 from intact.graph import constant_array, input_value, is_constant, output_channel_axis
 from intact.graph.passes import library
 from intact.graph.passes.replace import add_constant, replace_value
 from intact.numerics.affine import quantize
-from intact.plan import Note, NoteKind
+from intact.plan import Note, NoteKind, Overrides
 
-_RANGE = ("quant_min", "quant_max")
 _ANY = (-(2**31), 2**31 - 1)
 
 
-def translate_quantizers(model: ir.Model) -> tuple[Note, ...]:
+def translate_quantizers(model: ir.Model, asked: Overrides | None = None) -> tuple[Note, ...]:
     """Put a pair in the place of every fake quantizer, in place.
+
+    Args:
+        model: The model.
+        asked: Widths that a user gives to quantizers that do not say their range.
 
     Returns:
         What was made another number than the file's.
@@ -53,10 +57,11 @@ def translate_quantizers(model: ir.Model) -> tuple[Note, ...]:
     _take_clips(model.graph)
     _take_casts(model.graph)
     _fold_operands(model)
+    widths = tuple(say_ranges(model.graph, asked or Overrides()))
     pairs = _Pairs(model.graph)
     for node in quantizers:
         pairs.put(node, read_quantizer(node))
-    return tuple(pairs.notes())
+    return (*widths, *pairs.notes())
 
 
 class _Pairs:
@@ -185,7 +190,7 @@ def _take_clips(graph: ir.Graph) -> None:
             each.attributes.update({key: ir.AttrInt64(key, value) for key, value in bounds.items()})
         codes = constant_array(source)
         if codes is not None:
-            low, high = (bounds.get(key, limit) for key, limit in zip(_RANGE, _ANY, strict=True))
+            low, high = (bounds.get(key, limit) for key, limit in zip(RANGE, _ANY, strict=True))
             clipped = np.clip(codes.astype(np.int64), low, high)
             name = names.fresh(f"{source.name}_clipped")
             source = add_constant(graph, clipped.astype(codes.dtype), name)
@@ -210,7 +215,7 @@ def _take_casts(graph: ir.Graph) -> None:
         if not all(is_dequantize(use.node) and use.idx == 0 for use in uses):
             continue
         for use in uses:
-            for key, bound in zip(_RANGE, (container.low, container.high), strict=True):
+            for key, bound in zip(RANGE, (container.low, container.high), strict=True):
                 use.node.attributes.setdefault(key, ir.AttrInt64(key, bound))
         name = names.fresh(str(source.name))
         result.replace_all_uses_with(add_constant(graph, codes.astype(widened.numpy), name))
@@ -233,7 +238,7 @@ def _around(clip: ir.Node) -> list[ir.Node]:
 def _bounds(clip: ir.Node) -> dict[str, int] | None:
     """Return the whole numbers to which a Clip clips; None where they are none."""
     found = {}
-    for slot, key in enumerate(_RANGE, start=1):
+    for slot, key in enumerate(RANGE, start=1):
         value = input_value(clip, slot)
         array = constant_array(value)
         if array is not None and array.size == 1 and array.dtype.kind in "iu":

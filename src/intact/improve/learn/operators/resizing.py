@@ -166,8 +166,11 @@ def resize(node: ir.Node) -> Apply:
     policy = text(node, "keep_aspect_ratio_policy", "stretch")
     fixed = {slot: _numbers(fixed_array(node, slot)) for slot in (1, 2, 3)}
     is_given = {slot: input_value(node, slot) is not None for slot in fixed}
-    taps, outside = (
-        torch.compiler.disable(lru_cache(64)(each)) for each in (method.taps, method.outside)
+    # Compilers do not know float32 numbers of numpy. To say so imports them, which takes seconds:
+    # only models that resize wait for it.
+    axes_of, taps, outside = (
+        torch.compiler.disable(each)
+        for each in (_axes, lru_cache(64)(method.taps), lru_cache(64)(method.outside))
     )
 
     def read(slot: int, given: Tensor | None) -> list[float] | None:
@@ -183,7 +186,7 @@ def resize(node: ir.Node) -> Apply:
     ) -> Tensor:
         axes = [nonnegative(k, x.ndim) for k in (range(x.ndim) if chosen is None else chosen)]
         lengths = [x.shape[axis] for axis in axes]
-        found = _axes(lengths, read(2, scales), read(3, sizes), policy)
+        found = axes_of(lengths, read(2, scales), read(3, sizes), policy)
         roi = read(1, region) if method.transform == _CROP else None
         if roi is not None:
             ends = zip(found, roi, roi[len(axes) :], strict=False)
@@ -229,7 +232,6 @@ def _method(node: ir.Node) -> _Method:
     return method
 
 
-@torch.compiler.disable  # compilers do not know float32 numbers of numpy
 def _axes(
     sizes: list[int], scales: list[float] | None, wanted: list[float] | None, policy: str
 ) -> list[_Axis]:

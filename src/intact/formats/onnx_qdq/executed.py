@@ -1,0 +1,179 @@
+"""What ONNX Runtime makes of a written model: the graph that it rewrites the model to, read."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from intact.formats.base.format import Executed
+from intact.formats.onnx_qdq.run import QdqRuntime, open_session
+from intact.formats.onnx_qdq.write import QdqModel
+from intact.graph import constant_array, data_slots, is_constant, moves_values
+from intact.plan import QuantizedGraph
+
+_CODES = {
+    ir.DataType.UINT4,
+    ir.DataType.INT4,
+    ir.DataType.UINT8,
+    ir.DataType.INT8,
+    ir.DataType.UINT16,
+    ir.DataType.INT16,
+}
+"""Types that carry codes; wider integers are shapes and indices."""
+_FLOAT_READERS_OF_CODES = {"DequantizeLinear", "MatMulNBits"}
+"""Operators that take integers and compute in float."""
+_QUANTIZERS = {"QuantizeLinear": 1, "DequantizeLinear": 1}
+_SAME = {"ArgMax", "QLinearConcat", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearWhere"}
+"""Operators of codes that give the numbers of the floats: they compare, or have tables of these."""
+_ADDED = re.compile(r"(_nchwc|_quantized|_dequantized|_kept|_weight|_bias|_dq|_token_\d+)+$")
+"""What the runtime, and the writer of pairs, append to names of nodes and tensors."""
+
+
+def loaded(
+    written: QdqModel, plan: QuantizedGraph, *, threads: int, exact: bool, packs: bool = True
+) -> QdqRuntime:
+    """Load a written model, and note what the runtime makes of it; not of one that fills a disk.
+
+    Raises:
+        ExportError: The runtime refuses the model.
+    """
+    options: dict[str, Any] = {"threads": threads, "exact": exact, "packs": packs}
+    if written.message is None or written.executed is not None:
+        return QdqRuntime(written.model, message=written.message, **options)
+    with tempfile.TemporaryDirectory() as folder:
+        optimized = Path(folder) / "optimized.onnx"
+        runtime = QdqRuntime(written.model, message=written.message, optimized=optimized, **options)
+        written.executed = _executed(optimized, written.model, plan)
+    return runtime
+
+
+def executed_of(written: QdqModel, plan: QuantizedGraph) -> Executed:
+    """Return what the runtime makes of a plan; it rewrites the model, if that was not noted yet.
+
+    Raises:
+        ExportError: The runtime refuses the model.
+    """
+    if written.executed is None:
+        with tempfile.TemporaryDirectory() as folder:
+            optimized = _saved(written.model, Path(folder))
+            written.executed = _executed(optimized, written.model, plan)
+    return written.executed
+
+
+def _executed(optimized: Path, written: ir.Model, plan: QuantizedGraph) -> Executed:
+    graph = ir.load(optimized).graph
+    quantized = [name for name, each in plan.decisions.items() if each.quantized]
+    floats = {
+        str(node.name)
+        for node in plan.graph.nodes
+        if not plan.is_quantized(node) and _has_float_data(plan, node)
+    }
+    own = _own(graph, floats)
+    in_integers = _kinds(own, in_integers=True)
+    rounded = [n for n in in_integers if own[n].op_type not in _SAME and not moves_values(own[n])]
+    return Executed(
+        _kinds(_own(graph, quantized), in_integers=False),
+        in_integers,
+        tuple(dict.fromkeys([*rounded, *_rescaled(graph, written, {*quantized, *floats})])),
+    )
+
+
+def float_leftovers(model: ir.Model, quantized: Iterable[str]) -> dict[str, str]:
+    """Return the nodes among ``quantized`` that the runtime computes in float, with op type.
+
+    What counts is the data that reaches a node in the model as the runtime rewrites it: a
+    Reshape of codes is integer work, a Reshape of floats is not. A node that is gone was fused
+    into another, which stands for it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        graph = ir.load(_saved(model, Path(folder))).graph
+        return _kinds(_own(graph, quantized), in_integers=False)
+
+
+def plain_names(names: Sequence[str]) -> Iterator[str]:
+    """Yield each name of a node or tensor as it is and without what was appended to it."""
+    for name in names:
+        yield name
+        if _ADDED.search(name):
+            yield _ADDED.sub("", name)
+
+
+def _saved(model: ir.Model, folder: Path) -> Path:
+    """Save the model after the runtime's fusions, which keep the names of nodes."""
+    path = folder / "fused.onnx"
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.optimized_model_filepath = str(path)
+    open_session(model, options, folder)
+    return path
+
+
+def _own(graph: ir.Graph, wanted: Iterable[str]) -> dict[str, ir.Node]:
+    """Return nodes by the names that they had when the model was written."""
+    names = set(wanted)
+    found: dict[str, ir.Node] = {}
+    for node in graph:
+        for name in plain_names([str(node.name)]):
+            if name in names:
+                found.setdefault(name, node)
+    return found
+
+
+def _kinds(nodes: Mapping[str, ir.Node], *, in_integers: bool) -> dict[str, str]:
+    return {
+        name: node.op_type
+        for name, node in nodes.items()
+        if _computes_with_integers(node) == in_integers
+    }
+
+
+def _has_float_data(plan: QuantizedGraph, node: ir.Node) -> bool:
+    """Check for a node that computes with floats, if the plan has its way: no shapes or indices."""
+    slots = [slot for slot in data_slots(node) if not is_constant(node.inputs[slot])]
+    return bool(slots) and all(plan.graph.is_float(node.inputs[slot]) for slot in slots)
+
+
+def _rescaled(graph: ir.Graph, written: ir.Model, names: set[str]) -> Iterator[str]:
+    """Yield nodes of codes with scales that were not written, by names of the plan if they can."""
+    known = {
+        array.tobytes()
+        for value in written.graph.initializers.values()
+        if value.dtype is ir.DataType.FLOAT and value.shape is not None
+        if len(value.shape) == 0 and (array := constant_array(value)) is not None
+    }
+    for node in graph:
+        if node.op_type not in _QUANTIZERS and not _computes_with_integers(node):
+            continue
+        for value in node.inputs:
+            array = constant_array(value)
+            if array is None or array.dtype != np.float32 or array.ndim:
+                continue
+            if array.tobytes() not in known:
+                own = str(node.name)
+                yield next((name for name in plain_names([own]) if name in names), own)
+                break
+
+
+def _computes_with_integers(node: ir.Node) -> bool:
+    if node.op_type in _FLOAT_READERS_OF_CODES:
+        return False
+    return any(value is not None and _holds_codes(value) for value in node.inputs)
+
+
+def _holds_codes(value: ir.Value) -> bool:
+    if value.dtype is not None:
+        return value.dtype in _CODES
+    # The runtime leaves out the types of some values that it makes.
+    producer = value.producer()
+    if producer is None:
+        return False
+    if moves_values(producer):
+        return producer.inputs[0] is not None and _holds_codes(producer.inputs[0])
+    return producer.op_type == "QuantizeLinear" or producer.op_type.startswith(("QLinear", "QGemm"))

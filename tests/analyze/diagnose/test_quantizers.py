@@ -1,0 +1,90 @@
+"""The cause that is named is the one that explains most, by measurement."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from intact.analyze.diagnose.counterfactuals import (
+    Counterfactuals,
+    any_scale,
+    by_channel,
+    by_whole_channel,
+    whole_range,
+    without_tail,
+)
+from intact.analyze.diagnose.diagnosis import plan_findings
+from intact.calibrate.choice import FloatRuns
+from intact.engines.simulate import Simulator
+from intact.plan import QuantizedGraph
+from tests.models import ModelBuilder
+from tests.plans import calibrate, planned
+
+Array = np.ndarray
+
+
+def net(sizes: Array) -> onnx.ModelProto:
+    """Channels of these sizes under one scale, each as important as the others."""
+    b = ModelBuilder()
+    first, second = b.random.normal(size=(16, 3, 3, 3)), b.random.normal(size=(4, 16, 1, 1))
+    weight = b.constant((first * sizes[:, None, None, None]).astype(np.float32))
+    x = b.node("Conv", b.input("x", ["batch", 3, 8, 8]), weight, name="conv", out="channels")
+    other = b.constant((second / sizes[None, :, None, None]).astype(np.float32))
+    b.node("Conv", x, other, name="last", out="y")
+    b.output("y")
+    return b.build()
+
+
+def data(kind: str) -> Array:
+    random = np.random.default_rng(4)
+    shape = (16, 3, 8, 8)
+    drawn = random.standard_t(2, size=shape) if kind == "tail" else random.normal(size=shape)
+    return drawn.astype(np.float32)
+
+
+def of_size(large: float, count: int) -> Array:
+    sizes = np.ones(16)
+    sizes[:count] = large
+    return sizes
+
+
+def calibrated(sizes: Array, kind: str, method: str) -> tuple[QuantizedGraph, FloatRuns]:
+    feeds = {"x": data(kind)}
+    plan = calibrate(planned(net(sizes), "tensorrt"), feeds, method)
+    return plan, FloatRuns(plan.graph, [(feeds, 16)], threads=1)
+
+
+CASES = {
+    "channels of 1 and 97, clipped for that": (of_size(97, 1), "tail", "mse", "outlier_channel"),
+    "channels of 1 and 97, held": (of_size(97, 2), "normal", "minmax", "outlier_channel"),
+    "half of them of 97": (of_size(97, 8), "tail", "mse", "dead_channel"),
+    "equal ones, clipped": (of_size(1, 0), "normal", "percentile", "clipping"),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_cause_is_what_explains_most(name: str) -> None:
+    sizes, kind, method, cause = CASES[name]
+    plan, runs = calibrated(sizes, kind, method)
+    if cause == "clipping":
+        roots = (each for each in plan.configs.values() if each.dominator is each)
+        for config in (each for each in roots if each.bits == 8 and each.grid.axis is None):
+            if config.params is not None:
+                config.set_params(config.params.scale / 3, config.params.zero_point)
+    (found,) = plan_findings(plan, Simulator(plan, threads=1, switched=True), runs)
+    assert found.cause == cause
+    point = next(p for p in Simulator(plan).points.values() if str(p.value.name) == found.tensor)
+    trials = Counterfactuals(plan, runs, "y", point)
+    widened, by_channels = trials.explained(whole_range), trials.explained(by_whole_channel)
+    assert (widened > 0.4) if cause == "clipping" else (by_channels > max(widened, 0.4))
+
+
+def test_what_is_tried_is_what_a_cause_costs() -> None:
+    plan, runs = calibrated(of_size(97, 1), "normal", "minmax")
+    points = Simulator(plan).points.values()
+    trials = Counterfactuals(plan, runs, "y", next(p for p in points if p.value.name == "channels"))
+    assert trials.explained(by_channel) > 0.9
+    assert abs(trials.explained(whole_range)) < 0.2  # nothing was cut off
+    assert trials.explained(without_tail) < 0.9
+    assert trials.explained(any_scale) < 0.9
