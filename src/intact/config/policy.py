@@ -66,7 +66,7 @@ class QuantPolicy(enum.Flag):
 
     def __add__(self, other: QuantPolicy) -> QuantPolicy:
         """Join properties; each counts once."""
-        return self | other if isinstance(other, QuantPolicy) else NotImplemented
+        return self | other
 
     def check(self) -> QuantPolicy:
         """Check that a tensor can be quantized this way; return the policy.
