@@ -56,8 +56,8 @@ _HOMES: Mapping[str, str] = {
 
 _ONNX_START = b"\x08"
 """The first byte of ONNX files: the tag of ``ir_version``."""
-_QUANTIZING = ("uant", "Affine", "ATen", "FPEmuOp", "Trunc", "QLinear", "QGemm", "Integer")
-"""Parts of the names of operators that quantize or compute with codes."""
+_QUANTIZING = ("uant", "Affine", "ATen", "FPEmuOp", "Trunc", "QLinear", "QGemm", "Integer", "Round")
+"""Parts of the names of operators that quantize, or that quantizers are written out with."""
 
 
 class _Formats(Mapping[str, Format]):

@@ -92,7 +92,7 @@ def test_both_layouts_hold_the_same_numbers(kind: str) -> None:
         axes = source.permutation or range(4)
         outputs = IntegerEngine(program).run({"x": feeds["x"].transpose(axes)}).outputs
         found.append(result.as_in_model(outputs["y"]))
-    np.testing.assert_array_equal(*found)
+    np.testing.assert_array_equal(found[0], found[1])
 
 
 def test_a_layout_is_refused_where_a_format_has_one_alone() -> None:

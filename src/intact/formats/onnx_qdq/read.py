@@ -21,6 +21,7 @@ from intact.formats.onnx_qdq.reader.parameters import is_dequantize, is_quantize
 from intact.formats.onnx_qdq.reader.quantizers import is_quantizer
 from intact.formats.onnx_qdq.reader.strip import strip_pairs
 from intact.formats.onnx_qdq.reader.translate import translate_quantizers
+from intact.formats.onnx_qdq.reader.written_out import is_written_out, join_written_out
 from intact.graph import load_model
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
@@ -63,6 +64,8 @@ def read_qdq(
     remove_no_ops(model)
     library.remove_unused(model)
     library.infer_shapes(model)
+    if join_written_out(model):
+        library.remove_unused(model)
     notes = translate_quantizers(model, asked)
     lift_lookups(model)
     expand_qoperators(model)
@@ -84,4 +87,4 @@ def is_quantized(model: ir.Model) -> bool:
         or (node.domain, node.op_type) in QOPERATORS
         or node.op_type in DYNAMIC
         for node in model.graph.all_nodes()
-    )
+    ) or is_written_out(model)
