@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import intact
+from intact.flow.result import Result
 from intact.formats.base.format import Io
 from tests.models import ModelBuilder, random_inputs
 
 
-def quantized(target: str, last: str, **options: object) -> intact.Result:
+def quantized(target: str, last: str, **options: Any) -> Result:
     b = ModelBuilder()
     x = b.node("Conv", b.input("x", ["batch", 4, 6, 6]), b.weight(8, 4, 3, 3), name="conv")
     b.node(last, x, out="y", name="last")

@@ -9,6 +9,7 @@ import pytest
 
 import intact
 from intact.errors import IntactError
+from intact.flow.result import Result
 from intact.plan import NoteKind, QuantizedGraph
 from tests.models import ModelBuilder, random_inputs
 
@@ -29,7 +30,7 @@ def model() -> onnx.ModelProto:
 
 
 @functools.cache
-def quantized(target: str, bits: int) -> intact.Result:
+def quantized(target: str, bits: int) -> Result:
     net = model()
     return intact.quantize(
         net,
