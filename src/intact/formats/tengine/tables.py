@@ -204,7 +204,7 @@ def _of_deconvolution(
     found = largest.astype(np.float32) / np.float32(127)
     if role is Role.BIAS:
         found = found * np.float32(data.scale)
-    return found.astype(np.float64)
+    return np.asarray(found, np.float64)
 
 
 def _unsupported(
