@@ -144,7 +144,7 @@ def test_sums_that_overflow_give_one_answer_everywhere(tmp_path: Path) -> None:
     data = np.concatenate([batch["data"] for batch in dataset])
     labels = np.concatenate([batch["label"] for batch in dataset])
     target = load_target(path)
-    plan_of = {"budget": "1trials", "sampler": "random"}
+    plan_of: dict[str, Any] = {"budget": "1trials", "sampler": "random"}
     strategy, score = hago.search_quantize_strategy(graph, target, dataset, **plan_of)
     assert score < 50.0
     quantizer = hago.create_quantizer(graph, target, strategy)
