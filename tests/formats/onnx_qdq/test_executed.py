@@ -323,7 +323,7 @@ def test_what_the_runtime_rounds_otherwise_is_named() -> None:
 @pytest.mark.usefixtures("unshielded")
 def test_wrong_numbers_are_laid_to_kernels_of_the_runtimes_own() -> None:
     b = ModelBuilder()
-    bias = b.constant(np.asarray([-100] + [0] * (WIDTH - 1), np.float32))
+    bias = b.constant(np.array([-100] + [0] * (WIDTH - 1), np.float32))
     x = b.node("Conv", b.input("image", ["batch", 3, SIZE, SIZE]), b.weight(WIDTH, 3, 1, 1), bias)
     # The first channel is dead. One scale for all, for its weights too, rounds the others to zero.
     weight = np.asarray(b.random.normal(size=(WIDTH, WIDTH, 1, 1)), np.float32)

@@ -5,15 +5,21 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from intact.engines.cpu import SATURATING, instruction_sets
 from intact.formats.openvino import process
 from intact.formats.openvino.process import instructions_in_use
 from intact.formats.openvino.run import ExecutedNode
+from intact.formats.openvino.verify import verify_openvino
+from intact.formats.openvino.write import write_openvino
 from intact.program.arithmetic.ends import EndsGrid, ends_codes
 from intact.targets import Arithmetic, InstructionSet, load_target
+from tests.models import ModelBuilder
+from tests.plans import calibrate, planned
 from tests.program.one_step import int8, uint8
 
 AMX, VNNI, AVX512 = InstructionSet.AMX, InstructionSet.AVX512_VNNI, InstructionSet.AVX512
@@ -115,3 +121,42 @@ def test_both_offsets_are_one_code_apart_next_to_some_ties() -> None:
         assert np.abs(first - second).max() <= 1
         different += int((first != second).sum())
     assert 0 < different < 40 * 254
+
+
+LIMITS = {
+    "": AVX2,
+    "AVX512_CORE_VNNI": VNNI,
+    "AVX512_CORE": AVX512,
+    "AVX2_VNNI": AVX_VNNI,
+    "AVX2": AVX2,
+}
+"""Values of the variable, and what a processor must have for them."""
+
+
+def every_kind_of_kernel() -> onnx.ModelProto:
+    """Convolutions of three kinds, residuals in place and kept, a pooling, a dense layer."""
+    b = ModelBuilder()
+    x = b.node("Relu", b.conv(b.input("image", ["batch", 3, 12, 12]), 3, 16))
+    x = b.node("Add", b.conv(x, 16, 16), b.conv(x, 16, 16, kernel=1))
+    x = b.node("Add", b.conv(x, 16, 16, kernel=1), x)
+    x = b.node("Relu", b.node("Add", b.conv(b.node("Relu", b.conv(x, 16, 16)), 16, 16), x))
+    x = b.node("PRelu", b.conv(x, 16, 16, group=16), b.weight(16, 1, 1))
+    x = b.node("Flatten", b.node("GlobalAveragePool", b.conv(x, 16, 16)))
+    b.node("Gemm", x, b.weight(16, 4), b.weight(4), out="y")
+    b.output("y")
+    return b.build()
+
+
+@pytest.mark.runtime_fact("openvino")
+@pytest.mark.parametrize("limit", LIMITS)
+def test_each_set_of_instructions_has_the_bits_of_the_engine(limit: str) -> None:
+    if LIMITS[limit] not in instruction_sets():
+        pytest.skip(f"this processor has no {LIMITS[limit]}")
+    saturates = instructions_in_use(limit) in SATURATING
+    model = every_kind_of_kernel()
+    images = {"image": 3 * np.random.default_rng(0).normal(size=(24, 3, 12, 12))}
+    feeds = {name: array.astype(np.float32) for name, array in images.items()}
+    plan = calibrate(planned(model, "openvino-avx2" if saturates else "openvino"), feeds)
+    found = verify_openvino(plan, write_openvino(plan), [feeds], instructions=limit)
+    assert len(found.layers) > 4
+    assert {each.end: each.mismatches for each in found.layers if each.mismatches} == {}
