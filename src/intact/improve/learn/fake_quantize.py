@@ -16,9 +16,9 @@ Sources: LSQ, Esser et al. 2020, "Learned Step Size Quantization", equation 3; t
 Bhalgat et al. 2020, equations 6 and 7 (their offset is ``-zero_point * scale``); PACT, Choi et al.
 2018, equation 4, whose threshold is ``high * scale``. PyTorch's learnable quantizer, and with it
 MQBench's, rounds before it clips: there only what rounds to codes beyond the ends counts as clipped
-(``reach``). Where scales clip much, values less than half a step beyond an end then pull the scale the
-wrong way: the demo's net with 3-bit weights goes from a loss of 0.0185 to 0.0130 by the table, and
-to 0.0236 by the other.
+(``reach``). Where scales clip much, values less than half a step beyond an end then pull the scale
+the wrong way: the demo's net with 3-bit weights goes from a loss of 0.0185 to 0.0130 by the table,
+and to 0.0236 by the other.
 """
 
 from __future__ import annotations
