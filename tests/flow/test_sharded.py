@@ -209,8 +209,8 @@ def test_formats_are_compared_by_shards(target: str, formats: Sequence[str], arr
         assert found.top1 is not None
 
 
-def test_differences_and_overflows_are_summed(arrays: Any) -> None:
-    """A plan that its target's narrow accumulator cannot hold, against a runtime that can."""
+def test_overflows_are_summed(arrays: Any) -> None:
+    """A plan that its target's narrow accumulator cannot hold."""
     target = load_target("onnxruntime")
     arithmetic = replace(target.arithmetic, accumulator_bits=16, accumulator_overflow=Overflow.WRAP)
     narrow = intact.quantize(
@@ -220,7 +220,6 @@ def test_differences_and_overflows_are_summed(arrays: Any) -> None:
         samples=64,
     )
     found = verified(Subject.of_result(narrow), arrays)
-    assert any(layer.mismatches for layer in found.layers)
     assert found.overflows
     assert all(each.overflows for each in found.overflows)
     assert np.isfinite(list(found.outputs_sqnr_db.values())).all()

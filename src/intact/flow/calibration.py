@@ -40,7 +40,7 @@ from intact.flow.runtime_signs import saturation_sign, slow_sign
 from intact.flow.sample_signs import blaming, sample_signs
 from intact.flow.samples import open_fed
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
-from intact.formats.registry import ONNX_QDQ
+from intact.formats.registry import ONNX_QDQ, expressible
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind, QuantizedGraph
@@ -460,6 +460,8 @@ class _Observed(NamedTuple):
 
 def _untied(job: Job) -> QuantizedGraph | None:
     """Return the plan of a job with all ties broken that may be; None where there are none."""
+    if not expressible(job.deployment.formats).several_scales:
+        return None
     ends = breakable(job.plan)
     return job.keeping((), None, ends) if ends else None
 

@@ -15,6 +15,7 @@ from intact.errors import ExportError
 from intact.formats.encodings.read import parse_encodings
 from intact.formats.encodings.write import write_encodings
 from intact.plan import QuantizedGraph, quantization_points
+from intact.plan.untie import is_requantized
 from tests.models import MODELS, ModelBuilder, random_inputs, residual_net
 from tests.plans import calibrated
 
@@ -26,7 +27,7 @@ def scales_of(plan: QuantizedGraph) -> dict[str, tuple[Any, ...]]:
     found = {}
     for point in quantization_points(plan):
         config = point.config
-        if config.bits <= 16 and config.params is not None:
+        if config.bits <= 16 and config.params is not None and not is_requantized(config):
             found[str(point.value.name)] = (
                 config.bits,
                 np.atleast_1d(config.params.scale).tolist(),

@@ -90,6 +90,7 @@ class Expressible(msgspec.Struct, frozen=True):
         open_sizes: Whether tensors may have sizes that are not known, besides the batch.
         mixes: Whether activations of several widths may meet.
         half_ends: Whether inputs and outputs may be float16.
+        several_scales: Whether a tensor may have scales of their own for some of its readers.
     """
 
     weight_bits: frozenset[int] = frozenset(range(2, 17))
@@ -101,6 +102,7 @@ class Expressible(msgspec.Struct, frozen=True):
     open_sizes: bool = True
     mixes: bool = True
     half_ends: bool = True
+    several_scales: bool = True
 
     def __and__(self, other: Expressible) -> Expressible:
         """Combine two formats: what both express."""
@@ -114,6 +116,7 @@ class Expressible(msgspec.Struct, frozen=True):
             self.open_sizes and other.open_sizes,
             self.mixes and other.mixes,
             self.half_ends and other.half_ends,
+            self.several_scales and other.several_scales,
         )
 
     @property

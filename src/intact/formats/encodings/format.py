@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from intact.formats.base.format import Exported, Format, Io, ScaleReader, WrittenFiles, read_files
+from intact.formats.base.format import (
+    Exported,
+    Expressible,
+    Format,
+    Io,
+    ScaleReader,
+    WrittenFiles,
+    read_files,
+)
 from intact.formats.encodings.write import write_encodings
 from intact.plan import QuantizedGraph
 
@@ -25,4 +33,10 @@ def _scales() -> tuple[ScaleReader, ...]:
     return SCALE_READERS
 
 
-ENCODINGS = Format((ENCODINGS_FILE,), _write, _read, scales=_scales)
+ENCODINGS = Format(
+    (ENCODINGS_FILE,),
+    _write,
+    _read,
+    expressible=Expressible(several_scales=False),
+    scales=_scales,
+)

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points, refuse_unready
+from intact.plan.untie import is_requantized
 from intact.program.unsupported import UnsupportedNodes
 
 _VERSION = "0.6.1"
@@ -39,8 +40,8 @@ def write_encodings(plan: QuantizedGraph) -> bytes:
     )
     for point in quantization_points(plan):
         name = str(point.value.name)
-        if point.config.bits > _WIDEST:
-            continue
+        if point.config.bits > _WIDEST or is_requantized(point.config):
+            continue  # what is requantized has its own scale, and that of the join's result
         if point.config.grid.exponential:
             unsupported.add(repr(name), "its levels are logarithmic")
             continue

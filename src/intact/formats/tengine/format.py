@@ -177,7 +177,12 @@ TENGINE = Format(
     _read,
     optional=(MODEL_FILE, *_TABLES),
     expressible=Expressible(
-        EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, open_sizes=False, half_ends=False
+        EIGHT_BITS,
+        EIGHT_BITS,
+        stored_bits=WHOLE_BYTES,
+        open_sizes=False,
+        half_ends=False,
+        several_scales=False,
     ),
     verify=_verify,
     scales=_scales,
