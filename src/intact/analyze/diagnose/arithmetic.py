@@ -33,6 +33,8 @@ from intact.targets.schema import Target
 if TYPE_CHECKING:
     from intact.engines.integer.kernel import Overflow as Counted
 
+OF_SUMS = ("accumulator_overflow", "pair_saturation")
+"""Causes that lie in the sums of layers, and not in quantizers."""
 HALF = 0.5
 """Part of an output's noise that lost sums make, from which on they are its cause."""
 _ROOM = 1.5
