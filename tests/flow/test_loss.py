@@ -16,6 +16,7 @@ from intact.cli.entry import run
 from intact.engines.exact_sums import saturates_pairs
 from intact.flow.result import Result
 from tests.models import ModelBuilder
+from tests.plans import HEADER, own_target
 
 
 def peaks() -> onnx.ModelProto:
@@ -135,3 +136,22 @@ def test_what_a_completed_model_loses_is_said(tmp_path: Path) -> None:
     read = api.read_quantized(tmp_path / "out" / "model.int8.onnx", data=data, threads=1)
     assert read.loss is not None
     assert read.loss.decibels < 15
+
+
+def test_sums_that_leave_the_accumulator_are_what_is_lost(tmp_path: Path) -> None:
+    """The simulation wraps them, and no quantizer is at fault."""
+    arithmetic = '[arithmetic]\naccumulator_bits = 16\naccumulator_overflow = "wrap"'
+    header = HEADER.replace("[arithmetic]", arithmetic)
+    target = own_target(tmp_path, '[[op]]\nops = ["Gemm"]\n', header=header)
+    b = ModelBuilder()
+    weights = np.random.default_rng(0).uniform(0.5, 1, (8, 4)).astype(np.float32)
+    large = b.node("Gemm", b.input("x", ["n", 8]), b.constant(weights), name="large")
+    small = b.node("Gemm", large, b.constant(np.eye(4, dtype=np.float32)), name="small")
+    b.output(small)
+    data = {"x": np.random.default_rng(1).uniform(0, 1, (16, 8)).astype(np.float32)}
+    found = api.quantize(b.build(), data, target=target, threads=1)
+    loss = found.loss
+    assert loss is not None
+    assert (loss.cause, loss.node, loss.keep_float) == ("accumulator_overflow", "large", ("large",))
+    assert loss.regained > loss.decibels + 30
+    assert api.diagnose(found, data).findings[0].cause == "accumulator_overflow"

@@ -111,7 +111,7 @@ def find_loss(choice: Choice, planner: Planner) -> Loss | None:
     agrees = errors[output].agrees
     agreeing = int(agrees.sum()) if len(agrees) else None
     found = Loss(output, decibels[output], len(runs), agreeing)
-    simulator = Simulator(choice.plan, threads=1, switched=True)
+    simulator = Simulator(choice.plan.with_exact_sums(), threads=1, switched=True)
     cause = _first_cause(choice.plan, simulator, runs.first(_DIAGNOSED))
     if cause is not None:
         found = msgspec.structs.replace(found, cause=cause.cause, evidence=cause.evidence)
@@ -120,8 +120,11 @@ def find_loss(choice: Choice, planner: Planner) -> Loss | None:
         return found
     around = _Neighbours(choice.plan)
     worst = around.producer(groups[0].points[0])
+    losing = around.ordered(_losing_sums(cause))
+    if cause is not None and cause.node in losing:
+        worst = choice.plan.graph.node(cause.node)
     best = msgspec.structs.replace(found, node=str(worst.name), op_type=worst.op_type)
-    for names in _sets(groups, around):
+    for names in (*([losing] if losing else []), *_sets(groups, around)):
         regained = _measured(planner, names, runs).get(output, math.inf)
         if regained >= MOST_DB or regained < max(found.decibels, best.regained) + _LEAST_GAIN_DB:
             continue  # nothing before the output is left quantized, or there is no such plan
@@ -145,6 +148,16 @@ def _first_cause(plan: QuantizedGraph, simulator: Simulator, runs: FloatRuns) ->
     from intact.analyze.diagnose.diagnosis import plan_findings  # with much else
 
     return next(iter(plan_findings(plan, simulator, runs)), None)
+
+
+def _losing_sums(cause: Finding | None) -> set[str]:
+    """Return the nodes whose sums the target loses; none for another cause."""
+    from intact.analyze.diagnose.arithmetic import OF_SUMS  # with much else
+
+    if cause is None or cause.cause not in OF_SUMS:
+        return set()
+    kept = (name for each in cause.remedies for name in each.options.get("keep_float", ()))
+    return {cause.node, *kept}
 
 
 def _by_noise(simulator: Simulator, runs: FloatRuns, output: str) -> list[Noise]:

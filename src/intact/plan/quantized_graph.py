@@ -196,6 +196,11 @@ class QuantizedGraph:
             return msgspec.structs.replace(found, functions=Functions.FLOAT32)
         return found
 
+    def with_exact_sums(self) -> QuantizedGraph:
+        """Return the plan on hardware whose accumulators hold every sum; its configs are shared."""
+        arithmetic = self.target.arithmetic.with_exact_sums()
+        return replace(self, target=msgspec.structs.replace(self.target, arithmetic=arithmetic))
+
     def structure(self) -> Hashable:
         """Return what is equal for plans of one graph that differ in numbers only.
 

@@ -253,13 +253,20 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     def with_exact_sums(self) -> Arithmetic:
         """The same, of sums that cannot be lost."""
+        pairs = {"pair_bits": None, "pair_block": None}
+        overrides = tuple(
+            msgspec.structs.replace(
+                each, accumulator_overflow=None, accumulator_bits=None, pair_rows=None, **pairs
+            )
+            for each in self.overrides
+        )
         return msgspec.structs.replace(
             self,
             accumulator_overflow=Overflow.EXACT,
             accumulator_bits=64,
-            pair_bits=None,
-            pair_block=None,
             pair_rows=False,
+            overrides=overrides,
+            **pairs,
         )
 
     def for_op(self, op_type: str, holds: Callable[[Condition], bool]) -> Arithmetic:

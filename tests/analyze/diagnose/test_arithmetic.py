@@ -45,7 +45,7 @@ def plan_for(folder: Path, sums: str, model: onnx.ModelProto | None = None) -> Q
 
 def found_in(plan: QuantizedGraph, **given: Any) -> SumFindings:
     runs = FloatRuns(plan.graph, [(DATA, 16)])
-    simulator = Simulator(plan, threads=1)
+    simulator = Simulator(plan.with_exact_sums(), threads=1)
     (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
     return sum_findings(plan, runs, errors, well=WELL_DB, **given)
 

@@ -1,7 +1,8 @@
 """What outputs lose by a target's sums: those that leave the accumulator, pairs that saturate.
 
-The simulation adds products in float32 and sees neither. Bounds that need no data tell whether a
-sum may be lost; only then the integer engine runs, on the samples of the diagnosis, and counts.
+The quantizers are judged by a simulation with exact sums, which sees neither. Bounds that need no
+data tell whether a sum may be lost; only then the integer engine runs, on the samples of the
+diagnosis, and counts.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from intact.targets.schema import Target
 if TYPE_CHECKING:
     from intact.engines.integer.kernel import Overflow as Counted
 
+OF_SUMS = ("accumulator_overflow", "pair_saturation")
+"""Causes that lie in the sums of layers, and not in quantizers."""
 HALF = 0.5
 """Part of an output's noise that lost sums make, from which on they are its cause."""
 _ROOM = 1.5
@@ -107,11 +110,34 @@ def sum_findings(
         deployed: Runs the deployed model in its runtime, as applications do; None where that cannot
             be done.
     """
+    found = target_findings(plan, runs, simulated, well=well, in_float=in_float)
+    return found or _of_processor(plan, runs, simulated, in_float, deployed)
+
+
+def target_findings(
+    plan: QuantizedGraph,
+    runs: FloatRuns,
+    simulated: Errors,
+    *,
+    well: float,
+    in_float: Collection[str] = (),
+) -> SumFindings | None:
+    """Find out whether outputs are lost by sums of products, on the target itself.
+
+    Args:
+        plan: A plan with scales.
+        runs: The samples.
+        simulated: The errors of the plan on them, with exact sums.
+        well: Signal to noise from which on an output is well, dB.
+        in_float: Nodes that the runtime computes in float.
+
+    Returns:
+        None where no sum can be lost, or the engine cannot compute the plan.
+    """
     computed = computed_errors(plan, runs, in_float=in_float)
-    if computed is not None:
-        found = _of_target(plan, computed, simulated, well)
-        return SumFindings(found, computed.errors.decibels)
-    return _of_processor(plan, runs, simulated, in_float, deployed)
+    if computed is None:
+        return None
+    return SumFindings(_of_target(plan, computed, simulated, well), computed.errors.decibels)
 
 
 def computed_errors(

@@ -12,7 +12,12 @@ import numpy.typing as npt
 from msgspec.structs import replace as replace_fields
 
 from intact._text import Figures
-from intact.analyze.diagnose.arithmetic import computed_errors, sum_findings
+from intact.analyze.diagnose.arithmetic import (
+    SumFindings,
+    computed_errors,
+    sum_findings,
+    target_findings,
+)
 from intact.analyze.diagnose.batch_norms import batch_norm_findings
 from intact.analyze.diagnose.calibration_samples import calibration_findings
 from intact.analyze.diagnose.findings import Finding, Remedy
@@ -134,7 +139,7 @@ def diagnose_plan(
         )
     runs = FloatRuns(plan.graph, _batches(samples), threads=threads)
     findings += _without_numbers(runs)
-    simulator = Simulator(plan, threads=1, switched=True)
+    simulator = Simulator(plan.with_exact_sums(), threads=1, switched=True)
     errors = _errors(simulator, runs)
     sums = sum_findings(plan, runs, errors, well=WELL_DB, in_float=in_float, deployed=deployed)
     decibels = dict(errors.decibels)
@@ -145,8 +150,7 @@ def diagnose_plan(
             seen = statistics if is_drawn else None
             findings += _causes(plan, runs, simulator, errors, seen)
         findings = findings or _not_finite(errors)
-        # What the simulation loses is a part of what sums leave of the noise.
-        findings = [replace_fields(f, severity=f.severity * (1 - sums.severity)) for f in findings]
+        findings = _beside_sums(findings, sums)
     findings = sorted((*findings, *sums.findings), key=lambda each: -each.severity)
     return Diagnosis(
         tuple(findings),
@@ -163,10 +167,20 @@ def plan_findings(plan: QuantizedGraph, simulator: Simulator, runs: FloatRuns) -
 
     Args:
         plan: A plan with scales.
-        simulator: Of it, switched.
+        simulator: Of it with exact sums, switched.
         runs: The samples that are tried.
     """
-    return _causes(plan, runs, simulator, _errors(simulator, runs))
+    errors = _errors(simulator, runs)
+    found = _causes(plan, runs, simulator, errors)
+    sums = target_findings(plan, runs, errors, well=WELL_DB)
+    if sums is None:
+        return found
+    return sorted((*sums.findings, *_beside_sums(found, sums)), key=lambda each: -each.severity)
+
+
+def _beside_sums(findings: list[Finding], sums: SumFindings) -> list[Finding]:
+    """Weigh what the simulation loses: it is a part of what sums leave of the noise."""
+    return [replace_fields(f, severity=f.severity * (1 - sums.severity)) for f in findings]
 
 
 def _errors(simulator: Simulator, runs: FloatRuns) -> Errors:

@@ -64,16 +64,31 @@ def model_of_nodes(name: str, operation: FloatNodes) -> ir.Model:
         name="island",
     )
     graph = view.clone()
-    # The model's lengths are those of its own batch; the engine may be given another.
+    if owner is None or not _has_any_batch(owner):
+        _forget_lengths(graph)
+    for value in graph.inputs:
+        value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
+    functions = [function.clone() for function in operation.functions]
+    return ir.Model(graph, ir_version=_IR_VERSION, functions=functions)
+
+
+def _has_any_batch(owner: ir.Graph | ir.Function) -> bool:
+    """Tell whether the lengths in a model hold for every batch that the engine may be given.
+
+    The runtime then fuses the nodes as it does those of the whole model: for that it has to know
+    that nothing is broadcast.
+    """
+    shapes = [value.shape for value in owner.inputs]
+    return all(shape and not isinstance(shape[0], int) for shape in shapes)
+
+
+def _forget_lengths(graph: ir.Graph) -> None:
+    """Keep the ranks alone: the lengths are those of the model's own batch."""
     for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
         if value.dtype is ir.DataType.INT64:
             continue  # a list of lengths has one for each axis, and that is how many there are
         rank = None if value.shape is None else value.shape.rank()
         value.shape = None if rank is None else ir.Shape([None] * rank)
-    for value in graph.inputs:
-        value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
-    functions = [function.clone() for function in operation.functions]
-    return ir.Model(graph, ir_version=_IR_VERSION, functions=functions)
 
 
 def _constants(name: str, operation: FloatNodes) -> list[ir.Value]:
