@@ -204,11 +204,9 @@ def test_an_overflow_says_where_and_by_how_much(narrow: Verification) -> None:
     assert counts == sorted(counts, reverse=True)
 
 
-def test_where_the_runtimes_accumulator_is_wider_those_layers_differ(narrow: Verification) -> None:
-    ends = [layer.end for layer in narrow.layers if layer.mismatches]
-    assert {end.partition(".")[0] for end in ends} == {report.step for report in narrow.overflows}
-    assert max(layer.largest for layer in narrow.layers) > 50
-    assert any("accumulator_bits = 16" in line for line in narrow.not_simulated)
+def test_where_the_runtimes_accumulator_is_wider_the_file_wraps_sums(narrow: Verification) -> None:
+    assert len(narrow.layers) > len(narrow.overflows)
+    assert not any(layer.mismatches for layer in narrow.layers)
 
 
 def test_the_largest_sum_is_the_one_that_numpy_finds(tmp_path: Path) -> None:

@@ -205,7 +205,7 @@ def test_overflows_say_where_and_by_how_much() -> None:
     model.node("Gemm", x, model.constant(np.ones((64, 4), np.float32)), out="y", name="dense")
     model.output("y")
     data = np.linspace(0, 1, 64 * 8, dtype=np.float32).reshape(8, 64)
-    narrow = intact.quantize(model.build(), data, target=_narrow(), threads=1)
+    narrow = intact.quantize(model.build(), data, target=_narrow(), threads=1, preset="fast")
     found = intact.execute(narrow, np.ones((3, 64), np.float32), threads=1)
     count, sums, largest, limit = found.overflows["dense"]
     assert (count, sums, limit) == (12, 12, 2**15 - 1)

@@ -49,18 +49,14 @@ no distance."""
 
 
 @njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _rounded(quotient: Any, moves: Any) -> Any:
-    """Round a quotient; ``moves`` holds what is exceeded where a number moves."""
+def _code(quotient: Any, low: Any, high: Any, moves: Any) -> Any:
+    """Round a quotient and clip it; ``moves`` holds what is exceeded where a number moves."""
     zero, one = np.float32(0), np.float32(1)
     steps = np.rint(quotient)
     rest = quotient - steps  # exact
     is_positive = quotient > zero
     steps = steps + (one if rest > (moves[0] if is_positive else moves[1]) else zero)
-    return steps - (one if -rest > (moves[2] if is_positive else moves[3]) else zero)
-
-
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
-def _clipped(steps: Any, low: Any, high: Any) -> Any:
+    steps = steps - (one if -rest > (moves[2] if is_positive else moves[3]) else zero)
     steps = low if steps < low else steps
     return high if steps > high else steps
 
@@ -69,16 +65,15 @@ def _clipped(steps: Any, low: Any, high: Any) -> Any:
 def _quantize_tile(values: Any, scale: Any, low: Any, high: Any, moves: Any, result: Any) -> None:
     exceeded = (moves[0], moves[1], moves[2], moves[3])
     for at in range(values.size):
-        code = _clipped(_rounded(values[at] / scale, exceeded), low, high)
+        code = _code(values[at] / scale, low, high, exceeded)
         result[at] = (code + np.float32(0)) * scale  # an integer has no negative zero
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _mark_tile(values: Any, scale: Any, low: Any, high: Any, moves: Any, inside: Any) -> None:
-    exceeded = (moves[0], moves[1], moves[2], moves[3])
+def _mark_tile(values: Any, scale: Any, low: Any, high: Any, inside: Any) -> None:
     for at in range(values.size):
-        steps = _rounded(values[at] / scale, exceeded)
-        inside[at] = (steps >= low) & (steps <= high)
+        quotient = values[at] / scale
+        inside[at] = (quotient > low) & (quotient < high)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -89,6 +84,7 @@ def _differentiate_tile(
     low: Any,
     high: Any,
     moves: Any,
+    reach: Any,
     within: bool,
     to_value: Any,
     sums: Any,
@@ -97,11 +93,11 @@ def _differentiate_tile(
     zero = np.float32(0)
     for at in range(values.size):
         quotient = values[at] / scale
-        steps = _rounded(quotient, exceeded)
-        is_inside = (steps >= low) & (steps <= high)
+        code = _code(quotient, low, high, exceeded)
+        is_inside = (quotient > low - reach) & (quotient < high + reach)
         to_value[at] = gradient[at] if is_inside else zero
-        added = steps - quotient if within else zero
-        by_scale = added if is_inside else _clipped(steps, low, high)
+        added = code - quotient if within else zero
+        by_scale = added if is_inside else code
         sums[at] += np.float64(gradient[at]) * np.float64(by_scale)
 
 
@@ -132,6 +128,7 @@ def _quantize(
     first: int,
     end: int,
     moves: Any,
+    reach: Any,
     result: Any,
     inside: Any,
 ) -> None:
@@ -144,8 +141,9 @@ def _quantize(
         first: A stretch.
         end: Behind the last one.
         moves: What is exceeded where a number moves, see `_MOVES`; of the values' dtype.
+        reach: See `Bounds`; of the values' dtype.
         result: Written, ``[elements]``.
-        inside: Written: which codes clipping leaves as they are. Empty, if nobody asks.
+        inside: Written: which quotients are not beyond the ends. Empty, if nobody asks.
     """
     for stretch in range(first, end):
         scale, low, high = bounds[:, stretch % bounds.shape[1]]
@@ -155,7 +153,7 @@ def _quantize(
             tile = values[start:until]
             _quantize_tile(tile, scale, low, high, moves, result[start:until])
             if inside.size:
-                _mark_tile(tile, scale, low, high, moves, inside[start:until])
+                _mark_tile(tile, scale, low - reach, high + reach, inside[start:until])
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -167,6 +165,7 @@ def _differentiate(
     first: int,
     end: int,
     moves: Any,
+    reach: Any,
     within: bool,
     to_value: Any,
     sums: Any,
@@ -193,7 +192,7 @@ def _differentiate(
             until = min(start + _TILE, stop)
             its, own = gradient[start:until], to_value[start:until]
             _differentiate_tile(
-                values[start:until], its, scale, low, high, moves, within, own, by_scale
+                values[start:until], its, scale, low, high, moves, reach, within, own, by_scale
             )
             if sums.shape[1] > 1:
                 _sum_rest_tile(its, own, rest)
@@ -210,11 +209,14 @@ class Bounds(NamedTuple):
             dtype of the data: ``[3, channels]``.
         inner: Neighbouring elements of one channel.
         rounding: How a quotient becomes a code.
+        reach: How far beyond the ends a quotient counts as not clipped: 0, or 0.5 for what rounds
+            to them.
     """
 
     numbers: Floats
     inner: int
     rounding: Rounding
+    reach: float = 0.0
 
     @property
     def stretch(self) -> int:
@@ -243,14 +245,14 @@ def quantize_straight(
         values: float32 or float64, ``[outer * channels * inner]``, C-contiguous.
         bounds: Of them.
         result: Written, like the values.
-        inside: Written if given: where clipping changes no code, so that a gradient passes.
+        inside: Written if given: where a quotient is not beyond the ends, and a gradient passes.
         threads: How many may work.
     """
-    length, moves = bounds.stretch, bounds.moves
+    length, moves, reach = bounds.stretch, bounds.moves, bounds.numbers.dtype.type(bounds.reach)
     marks = np.empty(0, np.bool_) if inside is None else inside
 
     def run(first: int, end: int) -> None:
-        _quantize(values, bounds.numbers, length, first, end, moves, result, marks)
+        _quantize(values, bounds.numbers, length, first, end, moves, reach, result, marks)
 
     _in_threads(run, values.size, length, threads)
 
@@ -271,7 +273,7 @@ def differentiate_straight(
         values: As there.
         gradient: Of the result, like the values.
         bounds: As there.
-        to_value: Written: the gradient where clipping changes no code, else 0.
+        to_value: Written: the gradient where quotients lie between the ends, else 0.
         within: Whether values that are not clipped count for the scale, by what rounding adds.
         with_rest: Whether to sum what ``to_value`` leaves out, too.
         threads: How many may work.
@@ -280,12 +282,12 @@ def differentiate_straight(
         Gradients of the scales, and if asked for the sums of what values do not get:
         ``[1 or 2, channels]``.
     """
-    length, moves = bounds.stretch, bounds.moves
+    length, moves, reach = bounds.stretch, bounds.moves, bounds.numbers.dtype.type(bounds.reach)
     sums = np.empty((-(-values.size // length), 2 if with_rest else 1))
 
     def run(first: int, end: int) -> None:
         cut = length, first, end
-        _differentiate(values, gradient, bounds.numbers, *cut, moves, within, to_value, sums)
+        _differentiate(values, gradient, bounds.numbers, *cut, moves, reach, within, to_value, sums)
 
     _in_threads(run, values.size, length, threads)
     channels = bounds.numbers.shape[1]

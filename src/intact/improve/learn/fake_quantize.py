@@ -2,22 +2,23 @@
 
 Forward, a value becomes ``scale * clip(round(value / scale), low, high)``, where ``low`` and
 ``high`` are the ends of the codes less the zero point. Backward, rounding is taken for the identity
-(the straight-through estimator), and values whose codes the clip changes have no gradient:
+(the straight-through estimator), and values that the clip changes have no gradient:
 
-=========================  ===================================  ==================================
-``v = value / scale``      to the scale                         to the zero point
-=========================  ===================================  ==================================
-``low <= round(v) <= high``  LSQ: ``round(v) - v``; PACT: 0       0
-``round(v) < low``         ``low``                              ``-scale``
-``round(v) > high``        ``high``                             ``-scale``
-=========================  ===================================  ==================================
+====================  =======================================  ==================================
+``v = value / scale``  to the scale                             to the zero point
+====================  =======================================  ==================================
+``low < v < high``    LSQ: ``round(v) - v``; PACT: 0            0
+``v <= low``          ``low``                                   ``-scale``
+``v >= high``         ``high``                                  ``-scale``
+====================  =======================================  ==================================
 
 Sources: LSQ, Esser et al. 2020, "Learned Step Size Quantization", equation 3; the zero point, LSQ+,
 Bhalgat et al. 2020, equations 6 and 7 (their offset is ``-zero_point * scale``); PACT, Choi et al.
-2018, equation 4, whose threshold is ``high * scale``. These clip before they round, where PyTorch's
-learnable quantizer, and with it MQBench's, and Jain et al. 2020 (TQT) clip behind it:
-with scales of extremes, the last bit of the quotient would decide whether the largest value counts
-as clipped.
+2018, equation 4, whose threshold is ``high * scale``. PyTorch's learnable quantizer, and with it
+MQBench's, rounds before it clips: there only what rounds to codes beyond the ends counts as clipped
+(``reach``). Where scales clip much, values less than half a step beyond an end then pull the scale
+the wrong way: the demo's net with 3-bit weights goes from a loss of 0.0185 to 0.0130 by the table,
+and to 0.0236 by the other.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class _How(NamedTuple):
 
     rounding: Rounding
     within: bool
+    reach: float
     divided_in: torch.dtype
 
 
@@ -67,10 +69,9 @@ class _FakeQuantize(torch.autograd.Function):
             result, inside = _quantized_in_loops(value, ctx.bounds, marks=marks)
             kept = (value, scale, low, high) if learns else (inside,)
         else:
-            steps, rounded = _rounded(value, scale, how)
-            codes = torch.clamp(rounded, low, high)
+            steps, codes = _codes(value, scale, low, high, how)
             result = (codes + 0.0) * scale  # an integer has no negative zero
-            inside, *by_scale = _derivatives(steps, rounded, codes, how, learns=learns)
+            inside, *by_scale = _derivatives(steps, codes, low, high, how, learns=learns)
             kept = (inside, *by_scale, scale, low) if learns else (inside,)
         if learns or marks:
             ctx.save_for_backward(*kept)
@@ -86,26 +87,27 @@ class _FakeQuantize(torch.autograd.Function):
         elif torch.is_grad_enabled():  # of gradients that have gradients torch must see operations
             value, scale, low, high = saved
             with torch.no_grad():
-                steps, rounded = _rounded(value, scale, ctx.how)
-                codes = torch.clamp(rounded, low, high)
-                inside, by_scale = _derivatives(steps, rounded, codes, ctx.how, learns=True)
+                steps, codes = _codes(value, scale, low, high, ctx.how)
+                inside, by_scale = _derivatives(steps, codes, low, high, ctx.how, learns=True)
             found = _gradients(ctx, gradient, inside, by_scale, scale, low)
         else:
             found = _gradients_in_loops(ctx, gradient, *saved)
         return *found, None, None
 
 
-def _rounded(value: Tensor, scale: Tensor, how: _How) -> tuple[Tensor, Tensor]:
-    """Return quotients, and what they are rounded to."""
+def _codes(
+    value: Tensor, scale: Tensor, low: Tensor, high: Tensor, how: _How
+) -> tuple[Tensor, Tensor]:
+    """Return quotients, and what they are rounded and clipped to."""
     steps = (value.to(how.divided_in) / scale.to(how.divided_in)).to(value.dtype)
-    return steps, ROUNDERS[how.rounding](steps)
+    return steps, torch.clamp(ROUNDERS[how.rounding](steps), low, high)
 
 
 def _derivatives(
-    steps: Tensor, rounded: Tensor, codes: Tensor, how: _How, *, learns: bool
+    steps: Tensor, codes: Tensor, low: Tensor, high: Tensor, how: _How, *, learns: bool
 ) -> tuple[Tensor, ...]:
     """Return the derivative by value, 0 or 1, and if asked for that by scale."""
-    inside = rounded == codes
+    inside = (steps > low - how.reach) & (steps < high + how.reach)
     if not learns:
         return (inside,)
     return inside, torch.where(inside, codes - steps if how.within else 0.0, codes)
@@ -140,7 +142,7 @@ def _bounds(value: Tensor, scale: Tensor, low: Tensor, high: Tensor, how: _How) 
     if inner is None or any(t.numel() not in (1, scale.numel()) for t in (low, high)):
         return None
     flat = [t.detach().reshape(-1).expand(scale.numel()).numpy() for t in (scale, low, high)]
-    return Bounds(np.stack(flat), inner, how.rounding)
+    return Bounds(np.stack(flat), inner, how.rounding, how.reach)
 
 
 def _inner(value: Tensor, scale: Tensor) -> int | None:
@@ -217,6 +219,7 @@ def fake_quantize(
     rounding: Rounding = Rounding.HALF_EVEN,
     *,
     within: bool = True,
+    reach: float = 0.0,
     divided_in: torch.dtype | None = None,
 ) -> Tensor:
     """Fake-quantize a tensor.
@@ -232,12 +235,14 @@ def fake_quantize(
         high: Largest code less the zero point; it gets no gradient of its own.
         rounding: To whole numbers.
         within: Whether values that are not clipped have a say in the scale: LSQ, or else PACT.
+        reach: How far beyond the ends a quotient counts as not clipped: 0 as in the paper, or 0.5,
+            for all that rounds to the ends, as in PyTorch's learnable quantizer.
         divided_in: In which dtype a value is divided by its scale; None for the value's own.
 
     Returns:
         Of the value's shape, dtype and order in memory.
     """
-    how = _How(rounding, within, divided_in or value.dtype)
+    how = _How(rounding, within, reach, divided_in or value.dtype)
     result: Tensor = _FakeQuantize.apply(value, scale, low, high, how)
     return result
 

@@ -120,6 +120,7 @@ class Quantizer(Float32Module):
         learns = learning is not Learning.FIXED
         shifts = learning is Learning.LSQ_PLUS and not config.grid.symmetric
         self.in_logarithms = in_logarithms or config.grid.power_of_two
+        self._reach = 0.0 if in_logarithms else 0.5  # scales themselves: as MQBench learns them
         self.size = nn.Parameter(self._untrained()) if learns else None
         self.shift = nn.Parameter(torch.zeros_like(self.base)) if shifts else None
 
@@ -143,6 +144,7 @@ class Quantizer(Float32Module):
             high,
             self.grid.rounding,
             within=self.learning is not Learning.PACT,
+            reach=self._reach,
             divided_in=divided_in,
         )
 
