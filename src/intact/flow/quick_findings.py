@@ -23,8 +23,6 @@ from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.preprocess import Preprocess
 from intact.engines.session import make_session, run_session
-from intact.engines.simulate import Simulator
-from intact.errors import IntactError
 from intact.graph import Graph
 from intact.numerics.answers import CLASSES
 from intact.plan import QuantizedGraph
@@ -42,11 +40,6 @@ _USUAL = (0.1, 10.0)
 """Root mean square of numbers that a mean and a scale are meant to make: about one."""
 _WELL_DB = 30.0
 """Signal to noise of every output from which on nothing is looked for in a plan."""
-_LEAST_GAIN_DB = 0.5
-"""What another method must gain where clipping is said to cost."""
-
-Replan = Callable[[Method | None], QuantizedGraph]
-"""From a method, without scales that were given, to the plan that it gives; None makes it again."""
 
 
 def preprocessing_signs(
@@ -74,43 +67,27 @@ def preprocessing_signs(
     return preprocessing_findings(graph, samples, preprocess=preprocess, threads=threads)
 
 
-def plan_signs(choice: Choice, statistics: Statistics, replan: Replan) -> list[Finding]:
+def plan_signs(
+    choice: Choice, statistics: Statistics, replan: Callable[[Method | None], QuantizedGraph]
+) -> list[Finding]:
     """Find what plan and statistics tell of an output that has less than 30 dB.
-
-    That values are clipped is said where a wider range is better: that is tried.
 
     Args:
         choice: The plan, with the errors of its outputs.
         statistics: What calibration saw.
-        replan: Makes plans to compare with.
+        replan: From a method, without scales that were given, to the plan that it gives; None
+            makes it again.
     """
     if min(choice.errors.decibels.values(), default=_WELL_DB) >= _WELL_DB:
         return []
     from intact.analyze.diagnose.static import static_findings  # with much else
 
-    found = static_findings(choice.plan, statistics)
-    return [each for each in (_tried(each, choice, replan) for each in found) if each is not None]
+    def by(name: str | None) -> QuantizedGraph:
+        if name is None:
+            return replan(None)
+        return replan(msgspec.structs.replace(choice.method, activations=name, options={}))
 
-
-def _tried(finding: Finding, choice: Choice, replan: Replan) -> Finding | None:
-    """Try the method of a remedy; None where it does not help: the cause is another."""
-    name = finding.remedies[0].options.get("method") if finding.remedies else None
-    if name is None:
-        return finding
-    other = msgspec.structs.replace(choice.method, activations=name, options={})
-    try:
-        before, after = (_least(replan(method), choice.runs) for method in (None, other))
-    except IntactError:  # a target may have no such plan
-        return None
-    gain = after - before
-    return None if gain < _LEAST_GAIN_DB else msgspec.structs.replace(finding, gain=gain)
-
-
-def _least(plan: QuantizedGraph, runs: FloatRuns) -> float:
-    """Return the least signal to noise of the outputs of a plan, dB."""
-    simulator = Simulator(plan, threads=1)
-    (found,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
-    return min(found.decibels.values(), default=_WELL_DB)
+    return static_findings(choice.plan, statistics, choice.runs, by)
 
 
 def _is_one_class(runs: FloatRuns) -> bool:

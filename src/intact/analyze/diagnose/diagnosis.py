@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,9 +24,12 @@ from intact.analyze.diagnose.calibration_samples import calibration_findings
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.preprocessing import preprocessing_findings
 from intact.analyze.diagnose.quantizers import Tensors, cut_in_calibration, quantizer_findings
+from intact.analyze.diagnose.static import behind, static_findings
 from intact.analyze.diagnose.weights import BEST, OF_WEIGHTS
 from intact.analyze.layers import ModelErrors, model_errors
+from intact.calibrate.assign import assign
 from intact.calibrate.choice import MOST_DB, Errors, FloatRuns, Powers, Run
+from intact.calibrate.method import Method
 from intact.calibrate.observe.observer import model_of_outputs
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
@@ -143,14 +147,18 @@ def diagnose_plan(
     errors = _errors(simulator, runs)
     sums = sum_findings(plan, runs, errors, well=WELL_DB, in_float=in_float, deployed=deployed)
     decibels = dict(errors.decibels)
-    if not findings and min(decibels.values(), default=WELL_DB) < WELL_DB:
-        if statistics is not None and not is_drawn:
-            findings += calibration_findings(plan, statistics, samples)
-        if max((each.severity for each in findings), default=0.0) < _CERTAIN:
-            seen = statistics if is_drawn else None
-            findings += _causes(plan, runs, simulator, errors, seen)
-        findings = findings or _not_finite(errors)
-        findings = _beside_sums(findings, sums)
+    if min(decibels.values(), default=WELL_DB) < WELL_DB:
+        of_plan: list[Finding] = []
+        if not findings:
+            if statistics is not None and not is_drawn:
+                of_plan += calibration_findings(plan, statistics, samples)
+            if max((each.severity for each in of_plan), default=0.0) < _CERTAIN:
+                seen = statistics if is_drawn else None
+                of_plan += _causes(plan, runs, simulator, errors, seen)
+            of_plan = of_plan or _not_finite(errors)
+        told = static_findings(plan, statistics, runs, partial(_by_method, plan, statistics))
+        of_plan += behind([*findings, *of_plan], told)
+        findings += _beside_sums(of_plan, sums)
     findings = sorted((*findings, *sums.findings), key=lambda each: -each.severity)
     return Diagnosis(
         tuple(findings),
@@ -181,6 +189,16 @@ def plan_findings(plan: QuantizedGraph, simulator: Simulator, runs: FloatRuns) -
 def _beside_sums(findings: list[Finding], sums: SumFindings) -> list[Finding]:
     """Weigh what the simulation loses: it is a part of what sums leave of the noise."""
     return [replace_fields(f, severity=f.severity * (1 - sums.severity)) for f in findings]
+
+
+def _by_method(
+    plan: QuantizedGraph, statistics: Statistics | None, name: str | None
+) -> QuantizedGraph:
+    """Return the plan with the scales of another method; as it is where none is named."""
+    if name is None:
+        return plan
+    weights = plan.provenance.weight_method or None
+    return assign(plan, statistics, Method.of(plan.target, name, weights))
 
 
 def _errors(simulator: Simulator, runs: FloatRuns) -> Errors:

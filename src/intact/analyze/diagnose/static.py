@@ -1,30 +1,84 @@
-"""Findings that need no run of the model: from a plan and the statistics of its calibration."""
+"""Findings from a plan and the statistics of its calibration, which `quantize` has for little.
+
+`quantize` names them at its end, and `diagnose` behind what it measures: both ask here, so that a
+diagnosis leaves out nothing that `quantize` has said.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import msgspec
 
 from intact.analyze.diagnose.batch_norms import batch_norm_findings
 from intact.analyze.diagnose.findings import Finding
 from intact.analyze.diagnose.quantizers import CUT_AWAY, WIDEN, cut_in_calibration
 from intact.analyze.diagnose.weights import bias_finding
+from intact.calibrate.choice import FloatRuns
 from intact.calibrate.statistics import Statistics
+from intact.engines.simulate import Simulator
+from intact.errors import IntactError
 from intact.plan import QuantizedGraph, quantization_points
 
 _CUT = 0.05
 """Part of the values beyond the codes that no method gives up for finer steps."""
+_LEAST_GAIN_DB = 0.5
+"""What another method must gain where clipping is said to cost."""
+
+Replan = Callable[[str | None], QuantizedGraph]
+"""From the method of activations to the plan that it gives, without scales that were given; None
+makes the plan that is looked at."""
 
 
-def static_findings(plan: QuantizedGraph, statistics: Statistics) -> list[Finding]:
+def static_findings(
+    plan: QuantizedGraph, statistics: Statistics | None, runs: FloatRuns, replan: Replan
+) -> list[Finding]:
     """Find clipped tensors, biases that their weights make room for, and odd BatchNormalizations.
+
+    That values are clipped is said where a wider range is better: that is tried.
 
     Args:
         plan: A plan with scales.
-        statistics: What calibration saw.
+        statistics: What calibration saw; without it nothing is told of clipping.
+        runs: Samples that a wider range is tried on.
+        replan: Makes plans to compare with.
 
     Returns:
         Worst first, by a severity that is a share of values or of noise and not of the loss.
     """
-    found = [*_clipped(plan, statistics), *_biases(plan), *batch_norm_findings(plan)]
+    clipped = [] if statistics is None else _clipped(plan, statistics)
+    tried = [_tried(each, runs, replan) for each in clipped]
+    found = [*filter(None, tried), *_biases(plan), *batch_norm_findings(plan)]
     return sorted(found, key=lambda each: -each.severity)
+
+
+def behind(measured: Sequence[Finding], found: Sequence[Finding]) -> list[Finding]:
+    """Return what measured findings do not name yet, no severer than the least of them."""
+    named = {(each.cause, each.node) for each in measured}
+    least = min((each.severity for each in measured), default=1.0)
+    return [
+        msgspec.structs.replace(each, severity=min(each.severity, least))
+        for each in found
+        if (each.cause, each.node) not in named
+    ]
+
+
+def _tried(finding: Finding, runs: FloatRuns, replan: Replan) -> Finding | None:
+    """Try the method of the remedy; None where it does not help: the cause is another."""
+    method = str(finding.remedies[0].options["method"])
+    try:
+        before, after = (_least(replan(each), runs) for each in (None, method))
+    except IntactError:  # a target may have no such plan
+        return None
+    gain = after - before
+    return None if gain < _LEAST_GAIN_DB else msgspec.structs.replace(finding, gain=gain)
+
+
+def _least(plan: QuantizedGraph, runs: FloatRuns) -> float:
+    """Return the least signal to noise of the outputs of a plan, dB."""
+    simulator = Simulator(plan, threads=1)
+    (found,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
+    return min(found.decibels.values(), default=0.0)
 
 
 def _clipped(plan: QuantizedGraph, statistics: Statistics) -> list[Finding]:
