@@ -15,6 +15,8 @@ from intact.calibrate.choice import Errors, Powers
 from intact.cli.entry import run
 from intact.engines.exact_sums import saturates_pairs
 from intact.flow.result import Result
+from intact.flow.runtime_findings import products_in_float
+from intact.targets import Target
 from tests.models import ModelBuilder
 from tests.plans import HEADER, own_target
 
@@ -138,11 +140,27 @@ def test_what_a_completed_model_loses_is_said(tmp_path: Path) -> None:
     assert read.loss.decibels < 15
 
 
-def test_sums_that_leave_the_accumulator_are_what_is_lost(tmp_path: Path) -> None:
-    """The simulation wraps them, and no quantizer is at fault."""
+def _narrow_target(folder: Path, op_type: str) -> Target:
     arithmetic = '[arithmetic]\naccumulator_bits = 16\naccumulator_overflow = "wrap"'
     header = HEADER.replace("[arithmetic]", arithmetic)
-    target = own_target(tmp_path, '[[op]]\nops = ["Gemm"]\n', header=header)
+    return own_target(folder, f'[[op]]\nops = ["{op_type}"]\n', header=header)
+
+
+def test_sums_that_the_runtime_wraps_in_floats_are_the_cause(tmp_path: Path) -> None:
+    """It has no integer kernel for what is written behind the products."""
+    b = ModelBuilder()
+    weights = np.random.default_rng(0).uniform(0.5, 1, (8, 3, 3, 3)).astype(np.float32)
+    b.output(b.node("Conv", b.input("image", ["N", 3, 16, 16]), b.constant(weights), name="large"))
+    data = {"image": np.random.default_rng(1).uniform(0, 1, (8, 3, 16, 16)).astype(np.float32)}
+    result = api.quantize(b.build(), data, target=_narrow_target(tmp_path, "Conv"), threads=1)
+    assert "large" in products_in_float(result)
+    (first, *_) = api.diagnose(result, data).findings
+    assert (first.cause, first.node) == ("accumulator_overflow", "large")
+
+
+def test_sums_that_leave_the_accumulator_are_what_is_lost(tmp_path: Path) -> None:
+    """The simulation wraps them, and no quantizer is at fault."""
+    target = _narrow_target(tmp_path, "Gemm")
     b = ModelBuilder()
     weights = np.random.default_rng(0).uniform(0.5, 1, (8, 4)).astype(np.float32)
     large = b.node("Gemm", b.input("x", ["n", 8]), b.constant(weights), name="large")

@@ -18,6 +18,7 @@ from intact.flow.result_samples import open_for_result
 from intact.flow.runtime_findings import products_in_float, runtime_findings
 from intact.flow.runtime_signs import deployed_run
 from intact.flow.sources import load_result
+from intact.plan.overflows import sums_wrapped_in_floats
 from intact.recipe.reports import DiagnoseOptions
 
 _DRAWN = 32
@@ -48,7 +49,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
         preprocess=preprocess,
         is_drawn=options.data is None,
         layers=options.layers,
-        in_float=tuple(in_float),
+        in_float=tuple(in_float.keys() - sums_wrapped_in_floats(loaded.plan)),
         deployed=deployed_run(loaded),
         threads=options.threads,
     )

@@ -328,6 +328,11 @@ def sums_left_alone(plan: QuantizedGraph) -> list[str]:
     return [str(sums.node.name) for sums in _narrow(plan) if sums.scale is None]
 
 
+def sums_wrapped_in_floats(plan: QuantizedGraph) -> frozenset[str]:
+    """Name nodes whose sums `wrap_sums` lets wrap: whatever computes them in floats wraps them."""
+    return frozenset(str(s.node.name) for s in _narrow(plan) if s.scale is not None)
+
+
 def overflow_notes(plan: QuantizedGraph) -> list[Note]:
     """Say of a file with `wrap_sums` which of its sums wrap, and which should and do not."""
     narrow = list(_narrow(plan))

@@ -130,6 +130,16 @@ def test_any_candidate_on_powers_of_two_is_the_integer_engine(
     same(pieces.run(pieces.prepare(plan), 0, plans.feeds), engine.run(plans.feeds).outputs)
 
 
+def test_what_stays_float_is_the_integer_engine_to_the_last_bit() -> None:
+    """Both let the runtime fuse the convolution, the sum behind it and the Relu."""
+    plans = plans_of("residual", "integer-pow2")
+    floats = tuple(group.choices[0] for group in plans.space.groups)
+    plan = plans.plan(floats)
+    engine = IntegerEngine(lower(plan), threads=1)
+    pieces = _shared("residual")
+    same(pieces.run(pieces.prepare(plan), 0, plans.feeds), engine.run(plans.feeds).outputs)
+
+
 @cache
 def _shared(name: str) -> PiecewiseSimulator:
     return PiecewiseSimulator(plans_of(name, "integer-pow2").graph)
