@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -74,7 +75,7 @@ def test_what_was_written_so_is_read_again(form: str, tmp_path: Path) -> None:
     ("options", "why"),
     [({"keep_float": ["look"]}, "in float"), ({"bits": {"logits": 4}}, "with other scales")],
 )
-def test_why_a_table_is_stored_twice_is_said(options: dict[str, object], why: str) -> None:
+def test_why_a_table_is_stored_twice_is_said(options: dict[str, Any], why: str) -> None:
     result = intact.quantize(tied("transpose"), IDS, preset="fast", **options)
     (note,) = (each for each in result.plan.notes if "stored twice" in each.message)
     assert note.node == "logits"
