@@ -36,7 +36,7 @@ from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.formats.registry import FORMATS, ONNX_QDQ, described, exported_in
 from intact.graph import Graph, save_model
-from intact.graph.files.save import file_bytes
+from intact.graph.files.save import given_bytes
 from intact.plan import QuantizedGraph, load_plan, save_plan
 from intact.plan.plan_file import WEIGHTS
 from intact.recipe.file import HEAD, RECIPE
@@ -231,16 +231,12 @@ class Result:
         return drawn_samples(self.plan, self.statistics, count)
 
     def sizes(self) -> tuple[int, int]:
-        """Return the bytes of the float and of the first deployed model."""
+        """Return the bytes of the float model, as it was given, and of the first deployed one."""
         name, exported = next(iter(self.exports.items()))
-        if self.folder is None:
-            float_bytes = file_bytes(self.plan.graph.model)
+        float_bytes = given_bytes(self.plan.graph.model)
+        if self.folder is None or name != ONNX_QDQ:
             return float_bytes, exported.nbytes()
-        if name == ONNX_QDQ:
-            deployed = _file_bytes(self.folder / self.deployed_file)
-        else:
-            deployed = exported.nbytes()
-        return _file_bytes(self.folder / MODEL), deployed
+        return float_bytes, _file_bytes(self.folder / self.deployed_file)
 
 
 class Results(dict[str, Result]):

@@ -11,6 +11,7 @@ import onnx_ir as ir
 from intact.errors import ModelError
 from intact.graph.files.claims import forget_claims, forget_made_up_names
 from intact.graph.files.load import load_model
+from intact.graph.files.save import note_given_bytes
 from intact.graph.given_nodes import GivenNodes
 from intact.graph.graph import Graph
 from intact.graph.passes import library
@@ -74,6 +75,7 @@ def normalize(
         UsageError: A shape contradicts the model.
     """
     model = load_model(source)
+    note_given_bytes(model)
     given = GivenNodes(model)
     if shapes:
         set_input_shapes(model, shapes)

@@ -19,6 +19,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import ModelError
+from intact.graph.files.save import GIVEN_BYTES_KEY
 from intact.graph.given_nodes import METADATA_KEY as GIVEN_NODES_KEY
 from intact.graph.metadata import metadata_of, set_metadata
 
@@ -131,13 +132,13 @@ def set_origins(model: ir.Model, origins: Origins) -> None:
 
 
 def bare(model: ir.Model) -> ir.Model:
-    """Drop what no runtime reads: origins, names of the given model's nodes, exporters' traces,
-    remembered BatchNormalizations.
+    """Drop what no runtime reads: origins, names of the given model's nodes and its size,
+    exporters' traces, remembered BatchNormalizations.
 
     Args:
         model: To be deployed; it is changed.
     """
-    for key in (METADATA_KEY, GIVEN_NODES_KEY):
+    for key in (METADATA_KEY, GIVEN_NODES_KEY, GIVEN_BYTES_KEY):
         model.metadata_props.pop(key, None)
     for node in model.graph.all_nodes():
         node.metadata_props.clear()

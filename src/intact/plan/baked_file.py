@@ -32,7 +32,7 @@ _PIECE = 1 << 20
 def baked_to_bytes(baked: Mapping[TensorEnd, Codes]) -> bytes:
     """Encode the file; equal integers give equal bytes."""
     ends = json.dumps([str(end) for end in baked]).encode()
-    arrays = {f"{position}": np.asarray(codes) for position, codes in enumerate(baked.values())}
+    arrays = {str(at): np.ascontiguousarray(codes) for at, codes in enumerate(baked.values())}
     buffer = io.BytesIO()
     np.savez(buffer, allow_pickle=False, **{_LIST: np.frombuffer(ends, np.uint8), **arrays})
     return buffer.getvalue()

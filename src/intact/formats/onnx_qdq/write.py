@@ -31,6 +31,7 @@ from intact.formats.base.stored_weights import (
 )
 from intact.formats.onnx_qdq.containers import Container, container_for
 from intact.formats.onnx_qdq.reader.parameters import is_quantize
+from intact.formats.onnx_qdq.shared_codes import share_codes
 from intact.formats.onnx_qdq.shield import keep_as_planned
 from intact.graph import constant_array, input_value, save_model
 from intact.graph.edit import Editor
@@ -256,6 +257,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     writer.result.notes += writer.clip_notes() + _rounding_notes(points) + overflow_notes(plan)
     if not float_weights:
         writer.result.notes += _packed_notes(points)
+        writer.result.notes += share_codes(writer.editor, plan, writer.result.stored)
     writer.result.model = bare(writer.editor.finish())
     return writer.result
 

@@ -14,6 +14,7 @@ from intact.errors import OutputError
 from intact.graph.files.external import MappedTensor, tensor_bytes
 from intact.graph.files.protobuf import frame_weights
 from intact.graph.files.tensors import weight_bytes
+from intact.graph.metadata import metadata_of, set_metadata
 
 LARGEST_FILE = 2**31 - 2**20
 """Size of all weights in bytes above which they are external (protobuf is limited to 2 GiB)."""
@@ -25,6 +26,10 @@ _EXTERNAL_FROM = 1024  # bytes: smaller tensors stay in the .onnx, as shapes mus
 _ALIGNMENT = 4096  # external weights start at page boundaries
 _BLOCK = 1 << 16
 _ZEROS = bytes(_BLOCK)
+
+
+GIVEN_BYTES_KEY = "intact.given_bytes"
+"""Metadata of a normalized model: the bytes of the model that was given."""
 
 
 def message_of(model: ir.Model) -> bytes | None:
@@ -45,6 +50,31 @@ def file_bytes(model: ir.Model) -> int:
     if not weights:  # the large weights are in bodies
         return len(_serialized(model))
     return sum(map(len, frames)) + sum(tensor.nbytes for tensor in weights)
+
+
+def note_given_bytes(model: ir.Model) -> None:
+    """Note in a model's metadata how large it is, before passes change that.
+
+    Folding a Transpose makes a second constant of a tensor that others read too, and half floats
+    become twice as wide: what is computed with is larger than what was given.
+    """
+    if GIVEN_BYTES_KEY not in model.metadata_props:
+        set_metadata(model, GIVEN_BYTES_KEY, file_bytes(model))
+
+
+def given_bytes(model: ir.Model) -> int:
+    """Return the bytes of the model that was given; those of this one where that is not known.
+
+    Raises:
+        ModelError: The metadata of it is damaged.
+    """
+    return metadata_of(model, GIVEN_BYTES_KEY, _count, 0) or file_bytes(model)
+
+
+def _count(noted: object) -> int:
+    if type(noted) is not int or noted < 0:
+        raise ValueError(f"{noted!r} is no size")
+    return noted
 
 
 def save_model(model: ir.Model, path: str | Path, *, beside: bool = False) -> None:

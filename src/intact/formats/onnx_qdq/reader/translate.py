@@ -251,7 +251,8 @@ def _bounds(clip: ir.Node) -> dict[str, int] | None:
 def _fold_operands(model: ir.Model) -> None:
     """Compute what quantizers are given and the model computes from constants only, in place.
 
-    A weight that is transformed before it is quantized (DoReFa), and a zero point behind a Cast.
+    A weight that is transformed before it is quantized (DoReFa), a zero point behind a Cast, codes
+    behind a Transpose.
     """
     folded = set[ir.Node]()
     for node in model.graph:
@@ -262,8 +263,7 @@ def _fold_operands(model: ir.Model) -> None:
     waiting = []
     for node in model.graph:
         if _is_any_quantizer(node):
-            first = 1 if is_dequantize(node) else 0
-            waiting += [v.producer() for v in node.inputs[first:] if v is not None]
+            waiting += [v.producer() for v in node.inputs if v is not None]
     wanted = set[ir.Node]()
     while waiting:
         maker = waiting.pop()
