@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import onnx
 import pytest
 
+from intact import inspect
 from intact.cli import run
 from intact.cli.phases import OTHER, START, Phases, process_began
 from intact.cli.printing import begun, observing
 from intact.demo import calibration_path, model_path
+from tests.models import ModelBuilder
 
 
 class Ticks:
@@ -116,6 +121,60 @@ def test_a_phase_begins_without_the_count_of_the_one_before() -> None:
     begun(bar, task, "comparing")
     (shown,) = bar.tasks
     assert (shown.description, shown.completed, shown.total) == ("comparing", 0, None)
+
+
+def test_inspecting_names_what_it_does() -> None:
+    class Named(list[str]):
+        def __call__(self, done: int, total: int | None) -> None: ...
+
+        phase = list.append
+
+    named = Named()
+    inspect(model_path(), progress=named)
+    assert named == ["reading the model", "simplifying the model", "planning"]
+
+
+def test_reading_and_planning_are_phases_of_quantizing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    quantizing = [*lines_of(tmp_path / "out")[0], "--json"]
+    assert run(quantizing) == 0
+    names = [each["name"] for each in json.loads(capfd.readouterr().out)["phases"]]
+    first = names.index("reading the model")
+    assert names[first : first + 3] == ["reading the model", "simplifying the model", "planning"]
+
+
+def _calls(model: onnx.ModelProto) -> int:
+    """Count the functions that are called to inspect a model."""
+    profile = cProfile.Profile()
+    profile.runcall(inspect, model)
+    return sum(entry.callcount for entry in profile.getstats())
+
+
+def _wide(nodes: int) -> onnx.ModelProto:
+    b = ModelBuilder()
+    x = b.input("x", ["n", 8])
+    b.node("Sum", *(b.node("Relu", x) for _ in range(nodes)), out="y")
+    b.output("y")
+    return b.build()
+
+
+def _long(nodes: int) -> onnx.ModelProto:
+    b = ModelBuilder()
+    last = b.input("x", ["n", 8])
+    for at in range(nodes):
+        last = b.node("Tanh" if at % 2 else "Abs", last)
+    b.node("Relu", last, out="y")
+    b.output("y")
+    return b.build()
+
+
+@pytest.mark.parametrize("shape", [_wide, _long])
+def test_inspecting_takes_work_in_proportion_to_the_nodes(
+    shape: Callable[[int], onnx.ModelProto],
+) -> None:
+    inspect(shape(10))  # loads packages
+    assert _calls(shape(800)) < 5 * _calls(shape(200))
 
 
 def test_elsewhere_there_is_no_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from intact.data.progress import begin
 from intact.errors import UsageError
 from intact.flow.recipes import overrides_of
 from intact.flow.shapes import with_shapes
@@ -27,6 +28,7 @@ def inspect(options: InspectOptions) -> Inspection:
     Raises:
         IntactError: The model, the target or an override is wrong.
     """
+    begin(options.progress, "reading the model")
     overrides = overrides_of(options)
     if is_result(options.model):
         plan = load_result(options.model).plan
@@ -34,7 +36,9 @@ def inspect(options: InspectOptions) -> Inspection:
         source = open_source(options.model)
         described = target_of(source.target if options.target is None else options.target)
         if isinstance(source, FloatSource):
+            begin(options.progress, "simplifying the model")
             given = with_shapes(source.model, options.input_shape)
+            begin(options.progress, "planning")
             (graph,) = graphs_for(expand(given, options.expand), [described])
             return inspect_plan(build_plan(graph, described, overrides))
         plan = source.plan(described)

@@ -133,11 +133,13 @@ def results_for(
 
         drawn = drawn_data(model, options)
     data, steps = (options.data, preprocess) if drawn is None else (drawn.data, Preprocess())
+    begin(options.progress, "simplifying the model")
     models = shaped(model, options, options.input_shape, data, steps, formats)
     originals = _expanded(models.graphs, options.expand)
     given = given_scales(options.scales, model, originals[id(models.graphs[0])])
     del source, model
     overrides = overrides_of(options)
+    begin(options.progress, "planning")
     jobs = []
     described = [each for each, _, _ in ready]
     graphs = _graphs(models.graphs, originals, described, options.expand)

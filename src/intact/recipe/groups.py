@@ -175,8 +175,8 @@ class LimitOptions(Options, kw_only=True):
         Whole(least=1),
         1,
         "Let files that you trust unpack to so many times what is usual: 256 MiB and 64 times the "
-        "file for sparse or compressed arrays, 250,000 nodes of functions, 10 million nodes run "
-        "by loops.",
+        "file for sparse or compressed arrays, 250,000 nodes (also of functions written out), "
+        "10 million nodes run by loops.",
         recorded=False,
     )
 

@@ -19,6 +19,7 @@ from intact.recipe.groups import (
     GraphOptions,
     LabelOptions,
     LimitOptions,
+    ProgressOptions,
     RecipeOptions,
     TerminalOptions,
     ThreadOptions,
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from intact.recipe.groups import DataSource, TargetSource
 
 
-class InspectOptions(GraphOptions, WidthOptions, LimitOptions):
+class InspectOptions(GraphOptions, WidthOptions, LimitOptions, ProgressOptions):
     """The options of `inspect`."""
 
     model: Any = required(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from intact.cli import entry
 from intact.data.sources import load_arrays
 from intact.errors import DataError, ModelError
 from intact.graph import load_model
+from intact.graph.files import expansion
 from intact.graph.files.limits import NODE_RUNS, raised_limits, remedy
 from tests.models import ModelBuilder
 
@@ -109,6 +111,41 @@ def test_small_models_that_become_large(model: onnx.ModelProto, says: str) -> No
     with pytest.raises(ModelError, match=says):
         load_model(model)
     assert time.monotonic() - start < 10
+
+
+def long(*, nodes: int) -> onnx.ModelProto:
+    """A chain, of which the last node has an attribute that ONNX does not allow."""
+    b = ModelBuilder()
+    b.node("Relu", b.input("x", ["n", 2]), out="t0")
+    b.output("t0")
+    model = b.build()
+    chain = (helper.make_node("Relu", [f"t{at}"], [f"t{at + 1}"]) for at in range(nodes - 1))
+    model.graph.node.extend(chain)
+    model.graph.node[-1].attribute.add(name="alpha")
+    return model
+
+
+def in_a_branch(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model whose only node is an If with the nodes of another in one of its branches."""
+    branch = helper.make_graph(model.graph.node, "branch", [], [])
+    empty = helper.make_graph([], "empty", [], [])
+    outer = onnx.ModelProto(opset_import=model.opset_import, ir_version=model.ir_version)
+    outer.graph.node.append(
+        helper.make_node("If", ["c"], ["y"], then_branch=branch, else_branch=empty)
+    )
+    return outer
+
+
+@pytest.mark.parametrize("where", [lambda model: model, in_a_branch])
+def test_a_model_of_too_many_nodes_is_refused_before_its_nodes_are_looked_at(
+    where: Callable[[onnx.ModelProto], onnx.ModelProto], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expansion, "NODES", 1000)
+    model = where(long(nodes=3000))
+    with pytest.raises(ModelError, match=r"has 300[01] nodes, 1000 are allowed.* smaller models"):
+        load_model(model)
+    with raised_limits(4), pytest.raises(ModelError, match="'alpha' has no type"):
+        load_model(model)
 
 
 def test_a_function_that_calls_itself() -> None:

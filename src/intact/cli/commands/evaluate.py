@@ -25,10 +25,15 @@ if TYPE_CHECKING:
 
 def _inspect(given: Given[InspectCommand]) -> None:
     """List what will be integer and what float, with reasons; needs no data."""
+    current().begin(LOADING)
     from intact import api
     from intact.cli import show
+    from intact.cli.printing import progress as shown
 
-    show.inspection(api.inspect(**given.of(InspectOptions)), as_json=given.options.as_json)
+    as_json = given.options.as_json
+    with shown(LOADING, quiet=as_json) as progress:
+        found = api.inspect(**given.of(InspectOptions), progress=progress)
+    show.inspection(found, as_json=as_json)
 
 
 def _evaluate(given: Given[EvaluateCommand]) -> None:
@@ -111,5 +116,5 @@ def _compare_layers(given: Given[EvaluateCommand]) -> None:
     show_layers.layers(found, as_json=options.as_json)
 
 
-INSPECT = Command("inspect", InspectCommand, _inspect)
+INSPECT = Command("inspect", InspectCommand, _inspect, timed=True)
 EVALUATE = Command("evaluate", EvaluateCommand, _evaluate, timed=True)

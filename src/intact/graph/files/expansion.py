@@ -37,7 +37,7 @@ def refuse_endless(proto: onnx.ModelProto, where: str) -> None:
     A loop counts with its number of turns where that is constant and nothing in it ends it before.
 
     Args:
-        proto: The parsed model.
+        proto: The parsed model, which nothing else was checked of.
         where: Name of the model for messages.
 
     Raises:
@@ -45,9 +45,14 @@ def refuse_endless(proto: onnx.ModelProto, where: str) -> None:
     """
     lengths = _Lengths(proto, where)
     found = lengths.of(proto.graph.node, _constants(proto.graph))
-    without = "export it without functions"
+    long, mend_long = "nodes", "divide it into smaller models"
+    if proto.functions:
+        long, mend_long = (
+            f"{long} where its functions are written out",
+            "export it without functions",
+        )
     for count, usual, what, mend in (
-        (found.nodes, NODES, "nodes where its functions are written out", without),
+        (found.nodes, NODES, long, mend_long),
         (found.runs, NODE_RUNS, "nodes to run, as often as its loops turn", "shorten its loops"),
     ):
         if count > limit_of(usual):

@@ -152,8 +152,8 @@ def _deserialize(proto: onnx.ModelProto, folder: Path | None, where: str) -> ir.
             f"{where} is not an ONNX model: it holds no graph or no opset",
             remedy="export or copy it again",
         )
+    refuse_endless(proto, where)  # first: what follows looks at every field of every node
     refuse_unsound(proto, folder, where)
-    refuse_endless(proto, where)
     read = partial(read_tensor, folder=folder, where=where)
     try:
         with quiet():  # problems are reported or repaired below
