@@ -279,11 +279,13 @@ def read_quantized(options: ImportOptions) -> Result:
     if options.output is not None:
         check_output(Path(options.output))
     begin(options.progress, "reading the model")
+    if options.data is None:  # before reading, which may take long
+        _refuse_without_samples(options, overrides, with_widths=True)
     source = open_source(options.model)
     if isinstance(source, FloatSource):
         raise ModelError("the model is not quantized", remedy="`intact quantize` does that")
-    if options.data is None:
-        _refuse_without_samples(options, overrides, with_widths=source.with_widths is not None)
+    if options.data is None and source.with_widths is None:
+        _refuse_without_samples(options, overrides, with_widths=False)
     target = source.target if options.target is None else options.target
     described = target_of(target)
     deployment = deployment_of(described, options.formats, options.io, options.layout)
