@@ -29,7 +29,9 @@ _CODES = {
 """Types that carry codes; wider integers are shapes and indices."""
 _FLOAT_READERS_OF_CODES = {"DequantizeLinear", "MatMulNBits"}
 """Operators that take integers and compute in float."""
-_QUANTIZERS = {"QuantizeLinear": 1, "DequantizeLinear": 1}
+_SELECTING = {"MaxPool", "NhwcMaxPool"}
+"""Operators of codes that give codes, beside those that move values."""
+_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 _SAME = {"ArgMax", "QLinearConcat", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearWhere"}
 """Operators of codes that give the numbers of the floats: they compare, or have tables of these."""
 _ADDED = re.compile(r"(_nchwc|_quantized|_dequantized|_kept|_weight|_bias|_dq|_token_\d+)+$")
@@ -174,6 +176,6 @@ def _holds_codes(value: ir.Value) -> bool:
     producer = value.producer()
     if producer is None:
         return False
-    if moves_values(producer):
+    if moves_values(producer) or producer.op_type in _SELECTING:
         return producer.inputs[0] is not None and _holds_codes(producer.inputs[0])
     return producer.op_type == "QuantizeLinear" or producer.op_type.startswith(("QLinear", "QGemm"))
