@@ -55,7 +55,7 @@ def fold_in_runtime(
         feeds = _constants(node)
         result = node.outputs[0]
         elements = _elements(result)
-        if feeds is None or elements is None or result.is_graph_output():
+        if feeds is None or elements is None:
             continue
         if elements - sum(each.size for each in feeds.values()) > largest_growth:
             continue
@@ -63,7 +63,8 @@ def fold_in_runtime(
         if array is None:
             continue
         name, result.name = str(result.name), None  # free for the constant
-        result.replace_all_uses_with(add_constant(model.graph, array, name))
+        constant = add_constant(model.graph, array, name)
+        result.replace_all_uses_with(constant, replace_graph_outputs=True)
         model.graph.remove(node, safe=True)
         folded += 1
     return folded
