@@ -95,7 +95,7 @@ def test_targets_that_stand_for_another_tool_only_calibrate() -> None:
 
 def test_a_preset_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRESETS[Preset.BEST], Weakness.NONE, ("rounding", "reconstruct"))
-    monkeypatch.setattr("intact.flow.improvement.find_spec", lambda _: None)
+    monkeypatch.setattr("intact.improve.passes.find_spec", lambda _: None)
     plan = api.quantize(demo.model_path(), demo.calibration_path(), samples=2).plan
     found = chosen(plan, (), "best", readable=True)
     assert [each.name for each in found.requests] == ["rounding"]

@@ -25,7 +25,7 @@ from intact.flow.result import Result
 from intact.flow.result_samples import open_for_result
 from intact.flow.runtime_findings import speedup
 from intact.formats.registry import expressible
-from intact.improve.passes import requests_of
+from intact.improve.passes import Request
 from intact.recipe.command_line import command_line
 from intact.recipe.file import COMMAND, recipe_options
 from intact.recipe.options import QuantizeCommand, QuantizeOptions
@@ -165,7 +165,7 @@ def _not_to_be_run(made_by: Mapping[str, Any] | None) -> str:
     data = str(made_by["data"])
     if ":" in data and not os.path.exists(data):  # noqa: PTH110 - as of `open_samples`
         return f"the recipe's data {data} are code"
-    if any("folder" in dict(each.options) for each in requests_of(made_by.get("improve") or ())):
+    if any("folder" in dict(Request.of(each).options) for each in made_by.get("improve") or ()):
         return "the recipe names a folder that a pass writes"
     return ""
 

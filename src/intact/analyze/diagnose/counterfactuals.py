@@ -8,6 +8,7 @@ goes away is what the cause explains.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -61,7 +62,7 @@ class Counterfactuals:
                 (found,) = run_session(session, feeds, [self._name])
             if found is not None:
                 self._batches.append((feeds, real, found, outputs[output]))
-        self._now = self._noise(point.config.fake_quantize)
+        self._now = self._noise(partial(point.config.fake_quantize, inplace=False))
 
     def explained(self, without: Without) -> float:
         """Return which part of the tensor's noise goes away without a cause; below 0 if it grows.
@@ -149,7 +150,7 @@ def by_whole_channel(tensor: Seen) -> Quantizer:
 
 def _by_channel(tensor: Seen, least: float, most: float) -> Quantizer:
     if any(array.ndim <= _CHANNELS for array in tensor.batches):
-        return tensor.config.fake_quantize
+        return partial(tensor.config.fake_quantize, inplace=False)
     axes = [tuple(axis for axis in range(a.ndim) if axis != _CHANNELS) for a in tensor.batches]
     pairs = list(zip(tensor.batches, axes, strict=True))
     low = np.min([array.min(axis=others, initial=0.0) for array, others in pairs], axis=0)

@@ -369,7 +369,9 @@ def _mask(seen: _Seen) -> _Named | None:
 
 def _tie(seen: _Seen) -> _Named | None:
     join = next((node for node in seen.point.value.consumers() if node.op_type == "Concat"), None)
-    if join is None or seen.cut <= CUT_AWAY or seen.outside < _MOST:
+    is_clipped = seen.cut > CUT_AWAY and seen.outside >= _MOST
+    is_coarse = max(abs(seen.low), abs(seen.high)) > UNLIKE * float(seen.channels.max(initial=0))
+    if join is None or not (is_clipped or is_coarse):
         return None
     why = f"it is joined with others at {str(join.name)!r} and has their scale, whose codes reach "
     behind = [str(node.name) for value in join.outputs for node in value.consumers()]
