@@ -115,6 +115,7 @@ def test_several_formats_leave_what_all_express() -> None:
         stored_bits=frozenset({8, 16, 32}),
         open_sizes=False,
         mixes=False,
+        half_ends=False,
     )
     assert expressible([]) == Expressible()
     assert expressible(["onnx_qdq"]) == Expressible(integer_bits=frozenset(range(2, 9)))
