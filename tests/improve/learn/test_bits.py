@@ -16,6 +16,7 @@ from intact.improve.learn.module import QuantizedModule
 from intact.improve.learn.write_back import trained_plan
 from intact.plan import QuantizedGraph, TensorEnd, load_plan, save_plan
 from intact.plan.points import has_logarithmic_levels
+from intact.plan.untie import is_requantized
 from intact.program.lower import lower
 from intact.targets import target_names
 from tests.improve.learn.nets import every_layer, normed, tensors, trained
@@ -27,6 +28,8 @@ SHARE, SHARE_OF_POOLS, SHARE_OF_TABLES = 0.06, 0.15, 0.3
 """Of the codes of a tensor, how many differ at most in float32: sums of multiples of a step lie on
 ties now and then, and targets round with fixed-point multipliers; the mean of 4 or 6 pixels lies on
 one often; and of 16 bits, a function by its table is not that of the floats."""
+SHARE_OF_REQUANTIZED = 0.25
+"""Codes that a join requantizes lie on ties of its step often."""
 
 
 @cache
@@ -114,6 +117,7 @@ def test_in_float32_few_codes_differ_and_by_one_step(target: str) -> None:
     for end, found in module.differing_codes(*tensors(MODEL, batch=8)).items():
         share = SHARE_OF_POOLS if "AveragePool" in str(end) else SHARE
         share = SHARE_OF_TABLES if str(end) in wide else share
+        share = SHARE_OF_REQUANTIZED if is_requantized(plan.configs[end]) else share
         assert found.largest <= 1, end
         assert found.codes <= max(1, share * found.elements), end
     assert module.arithmetic == "auto"
