@@ -47,10 +47,9 @@ def test_it_reads_back_as_it_was(result: Result, tmp_path: Path) -> None:
     assert loaded.statistics.hash() == result.statistics.hash()
     assert loaded.preprocess == result.preprocess == Preprocess((1.5,), (1 / 3,))
     assert loaded.plan.provenance.method_options == {"percentile": 99.9}
-    assert loaded.sizes() == tuple(
-        (tmp_path / "deep" / "out" / name).stat().st_size
-        for name in ("model.onnx", "model.int8.onnx")
-    )
+    given, deployed = loaded.sizes()
+    assert given == result.sizes()[0] <= (tmp_path / "deep" / "out" / "model.onnx").stat().st_size
+    assert deployed == (tmp_path / "deep" / "out" / "model.int8.onnx").stat().st_size
 
 
 @pytest.mark.parametrize("fails_at", range(13))
