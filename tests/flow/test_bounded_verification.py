@@ -87,6 +87,8 @@ def test_phases_are_named() -> None:
     api.verify_all(result, samples=2, progress=seen)
     assert seen.phases == [
         "reading the model",
+        "simplifying the model",
+        "planning",
         "calibrating",
         "choosing scales for onnxruntime",
         "measuring the loss",

@@ -319,6 +319,8 @@ def _of_tensor(point: QuantPoint, values: npt.NDArray[Any], loss: _Loss) -> Find
         trials = Counterfactuals(loss.plan, loss.runs, loss.output, point)
         for ways in ([each.without for each in fitting], [each.beside for each in fitting]):
             parts = [0.0 if way is None else trials.explained(way) for way in ways]
+            if not max(parts) >= EXPLAINED:  # negative where others lose more, or no number
+                continue
             at = next(k for k, part in enumerate(parts) if part >= _NEARLY * max(parts))
             if parts[at] >= EXPLAINED:
                 named, explained = fitting[at], parts[at]
