@@ -214,7 +214,9 @@ def test_drawn_inputs_raise_no_alarm_of_their_own(tmp_path: Path, say: Say) -> N
     for target in ("tflite", "onnxruntime"):
         out = str(tmp_path / target)
         say("quantize", *quantized_data(tmp_path), "--target", target, "--output", out)
-        assert json.loads(say("diagnose", out, "--json"))["findings"] == []
+        findings = json.loads(say("diagnose", out, "--json"))["findings"]
+        # Whether a net of microseconds is slower than float depends on the machine.
+        assert {each["cause"] for each in findings} <= {"slower_than_float"}
 
 
 def test_what_is_printed_names_cause_evidence_and_remedy(tmp_path: Path, say: Say) -> None:
