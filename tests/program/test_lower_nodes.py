@@ -7,9 +7,9 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from intact.ops import functions
 from intact.program import Program, Step
 from intact.program.float_operations import (
-    FloatHardSigmoid,
     FloatOperation,
     FloatPad,
     LayerNormalization,
@@ -19,6 +19,7 @@ from intact.program.float_operations import (
 from intact.program.lower import lower, lower_nodes
 from intact.program.operations import (
     FloatNodes,
+    Function,
     Pool,
     PoolKind,
     Quantize,
@@ -45,7 +46,10 @@ def last(program: Program) -> Step:
     ("name", "operation"),
     [
         ("layer norm", LayerNormalization(2, float(np.float32(1e-4)))),
-        ("hard sigmoid", FloatHardSigmoid(float(np.float32(0.3)), float(np.float32(0.4)))),
+        (
+            "hard sigmoid",
+            Function(functions.hard_sigmoid, (float(np.float32(0.3)), float(np.float32(0.4)))),
+        ),
         ("pad by edges", FloatPad(((0, 0), (0, 0), (1, 2), (2, 1)), PadMode.EDGE)),
         ("pad of named axes", FloatPad(((0, 0),) * 3 + ((1, 2),), PadMode.CONSTANT)),
         ("depth to space, CRD", PixelShuffle(2)),

@@ -12,7 +12,7 @@ import msgspec
 import onnx_ir as ir
 
 from intact.graph.metadata import metadata_of, set_metadata
-from intact.graph.op_table import OPS
+from intact.ops.table import OPS
 
 METADATA_KEY = "intact.given_nodes"
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph.op_table import OPS, OpKind, OpSpec, Role
+from intact.ops.functions import FUNCTIONS, Option
+from intact.ops.table import OPS, OpKind, OpSpec, Role
 
 __all__ = [
     "OPS",
@@ -96,6 +97,17 @@ def data_slots(node: ir.Node) -> tuple[int, ...]:
     """List the slots of the data inputs that are present."""
     present = (slot for slot, value in enumerate(node.inputs) if value is not None)
     return tuple(slot for slot in present if input_role(node, slot) is Role.DATA)
+
+
+def function_options(node: ir.Node) -> tuple[Option, ...]:
+    """Return the options of a function of one tensor, in the order of its declaration."""
+    found: list[Option] = []
+    for name, default in FUNCTIONS[node.op_type].defaults.items():
+        if isinstance(default, str):
+            found.append(_text(node, name, default))
+        else:
+            found.append(node.attributes.get_float(name, default))
+    return tuple(found)
 
 
 def output_channel_axis(node: ir.Node) -> int | None:

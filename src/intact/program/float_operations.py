@@ -11,18 +11,6 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 
-class FloatUnary(enum.StrEnum):
-    """Functions of one operand, element by element."""
-
-    CEIL = "ceil"
-    COS = "cos"
-    FLOOR = "floor"
-    MISH = "mish"
-    SIN = "sin"
-    SOFTPLUS = "softplus"
-    SQUARE = "square"
-
-
 class FloatReduction(enum.StrEnum):
     """What axes are reduced to."""
 
@@ -42,21 +30,6 @@ class PadMode(enum.StrEnum):
 @dataclass(frozen=True)
 class Identity:
     """Input: one operand, which is the output under another name."""
-
-
-@dataclass(frozen=True)
-class FloatFunction:
-    """Input: one operand."""
-
-    kind: FloatUnary
-
-
-@dataclass(frozen=True)
-class FloatHardSigmoid:
-    """``clip(slope * x + offset, 0, 1)``."""
-
-    slope: float
-    offset: float
 
 
 @dataclass(frozen=True)
@@ -107,8 +80,6 @@ class LayerNormalization:
 FloatOperation: TypeAlias = (
     BatchNormalization
     | Flatten
-    | FloatFunction
-    | FloatHardSigmoid
     | FloatPad
     | FloatReduce
     | Identity

@@ -6,15 +6,13 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value
+from intact.ops import functions
 from intact.program.float_operations import (
     BatchNormalization,
     Flatten,
-    FloatFunction,
-    FloatHardSigmoid,
     FloatPad,
     FloatReduce,
     FloatReduction,
-    FloatUnary,
     Identity,
     LayerNormalization,
     PadMode,
@@ -25,25 +23,17 @@ from intact.program.lower.attributes import axis_of, constant_input
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import FLOAT_LOWERINGS
 from intact.program.lower.windows import axes_of
-from intact.program.operations import Function, Operation, Unary
+from intact.program.operations import Function, Operation
 from intact.program.program import Tensor
 
-_FUNCTIONS = {
-    "Ceil": FloatUnary.CEIL,
-    "Cos": FloatUnary.COS,
-    "Floor": FloatUnary.FLOOR,
-    "Mish": FloatUnary.MISH,
-    "Sin": FloatUnary.SIN,
-    "Softplus": FloatUnary.SOFTPLUS,
-}
 _REDUCTIONS = {
     "ReduceL1": FloatReduction.L1,
     "ReduceL2": FloatReduction.L2,
     "ReduceProd": FloatReduction.PRODUCT,
 }
 _POWERS: dict[float, Operation] = {
-    2.0: FloatFunction(FloatUnary.SQUARE),
-    0.5: Function(Unary.SQRT),
+    2.0: Function(functions.square),
+    0.5: Function(functions.sqrt),
 }
 
 
@@ -69,13 +59,6 @@ def _identity(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     _emit(builder, chain[0], Identity(), builder.read(chain[0], 0))
 
 
-@FLOAT_LOWERINGS.register(*_FUNCTIONS, any_rank=True)
-def _function(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
-    """Lower a function of one operand that has no options."""
-    operation = FloatFunction(_FUNCTIONS[chain[0].op_type])
-    _emit(builder, chain[0], operation, builder.read(chain[0], 0))
-
-
 @FLOAT_LOWERINGS.register("Pow", any_rank=True)
 def _power(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Pow, where it is a square or a root."""
@@ -86,14 +69,6 @@ def _power(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     if found is None:
         raise Unsupported("it is neither a square nor a root")
     _emit(builder, chain[0], found, builder.read(chain[0], 0))
-
-
-@FLOAT_LOWERINGS.register("HardSigmoid", any_rank=True)
-def _hard_sigmoid(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
-    """Lower HardSigmoid."""
-    attributes = chain[0].attributes
-    slope, offset = attributes.get_float("alpha", 0.2), attributes.get_float("beta", 0.5)
-    _emit(builder, chain[0], FloatHardSigmoid(slope, offset), builder.read(chain[0], 0))
 
 
 @FLOAT_LOWERINGS.register(*_REDUCTIONS)

@@ -15,6 +15,8 @@ from types import MappingProxyType
 
 import msgspec
 
+from intact.ops.functions import FUNCTIONS
+
 
 class Role(enum.StrEnum):
     """The role of an operator input."""
@@ -100,17 +102,8 @@ _ROWS: tuple[tuple[str, OpSpec], ...] = (
     # Element by element.
     ("Add Sub Mul Div Pow Mod", _BINARY),
     ("Min Max Sum Mean", OpSpec(OpKind.ELEMENTWISE, (), variadic=DATA)),
-    (
-        "Abs Neg Sqrt Exp Log Reciprocal Sign Floor Ceil Round Sin Cos Tan Asin Acos Atan Sinh"
-        " Cosh Asinh Acosh Atanh",
-        _UNARY,
-    ),
     # Activations.
-    (
-        "Relu LeakyRelu ThresholdedRelu Elu Selu Celu Sigmoid HardSigmoid HardSwish Swish Mish Tanh"
-        " Softplus Softsign Gelu Erf Softmax LogSoftmax Hardmax Shrink",
-        _ACTIVATION,
-    ),
+    ("Relu Softmax LogSoftmax Hardmax", _ACTIVATION),
     ("Clip", OpSpec(OpKind.ACTIVATION, (DATA, PARAMETER, PARAMETER))),
     ("PRelu", OpSpec(OpKind.ACTIVATION, (DATA, DATA))),
     # Pools, reductions, normalizations.
@@ -169,7 +162,14 @@ _ROWS: tuple[tuple[str, OpSpec], ...] = (
 )
 
 OPS: Mapping[str, OpSpec] = MappingProxyType(
-    {name: spec for names, spec in _ROWS for name in names.split()}
+    {
+        **{name: spec for names, spec in _ROWS for name in names.split()},
+        **{
+            each.name: _ACTIVATION if each.is_activation else _UNARY
+            for each in FUNCTIONS.values()
+            if each.is_operator
+        },
+    }
 )
 """The table, by operator type of the default ONNX domain."""
 
