@@ -100,6 +100,9 @@ def evaluate(step: Step, inputs: Sequence[Floats | None]) -> list[Floats]:
         case Function(kind=functions.elu, options=(height,), bounds=bounds):
             below = height * np.expm1(np.minimum(data, 0))
             return [_clamp(np.where(data > 0, data, below), bounds)]
+        case Function(kind=functions.gelu, options=("tanh",), bounds=bounds):
+            inner = np.sqrt(2 / np.pi) * (data + 0.044715 * data**3)
+            return [_clamp(data * (1 + np.tanh(inner)) / 2, bounds)]
         case Function(kind=kind, bounds=bounds):
             return [_clamp(UNARY[kind](data), bounds)]
         case PRelu():
