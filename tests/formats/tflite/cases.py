@@ -293,6 +293,7 @@ CASES: dict[str, Program] = {
     "elu_flat": _unary(functions.elu, options=(0.0,)),
     "sqrt of codes": _unary(functions.sqrt, POSITIVE),
     "reciprocal of codes": _unary(functions.reciprocal, int8(0.05, -129), int8(0.02, -128)),
+    "mish": _unary(functions.mish),
     "rsqrt": _unary(functions.rsqrt, POSITIVE, int8(0.02, -128)),
     "exp": _unary(functions.exp, int8(0.02, 3), int8(0.05, -128)),
     "log": _unary(functions.log, POSITIVE, int8(0.04, 40)),
@@ -363,6 +364,9 @@ CASES: dict[str, Program] = {
     "space_to_depth": on_data(SpaceToDepth(2), (1, 4, 6, 2), (1, 2, 3, 8)),
     "requantize": on_data(Requantize(), (2, 50), (2, 50), X, OUT),
 }  # fmt: skip
+
+CODES_ONLY = ("mish", "requantize")
+"""Cases that TFLite has no operator of floats for."""
 
 FLOAT_ONLY: dict[str, Program] = {
     "div": _binary(Binary.DIV),
