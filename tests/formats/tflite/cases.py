@@ -294,6 +294,7 @@ CASES: dict[str, Program] = {
     "sqrt of codes": _unary(functions.sqrt, POSITIVE),
     "reciprocal of codes": _unary(functions.reciprocal, int8(0.05, -129), int8(0.02, -128)),
     "mish": _unary(functions.mish),
+    "softplus": _unary(functions.softplus),
     "rsqrt": _unary(functions.rsqrt, POSITIVE, int8(0.02, -128)),
     "exp": _unary(functions.exp, int8(0.02, 3), int8(0.05, -128)),
     "log": _unary(functions.log, POSITIVE, int8(0.04, 40)),
@@ -365,7 +366,7 @@ CASES: dict[str, Program] = {
     "requantize": on_data(Requantize(), (2, 50), (2, 50), X, OUT),
 }  # fmt: skip
 
-CODES_ONLY = ("mish", "requantize")
+CODES_ONLY = ("mish", "requantize", "softplus")
 """Cases that TFLite has no operator of floats for."""
 
 FLOAT_ONLY: dict[str, Program] = {

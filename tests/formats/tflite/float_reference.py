@@ -62,6 +62,7 @@ UNARY: dict[Unary, Callable[[Floats], Floats]] = {
     functions.hard_swish: lambda x: x * np.clip(x + 3, 0, 6) / 6,
     functions.gelu: lambda x: x * (1 + np.vectorize(erf)(x / np.sqrt(2))) / 2,
     functions.mish: lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    functions.softplus: lambda x: np.log1p(np.exp(x)),
     functions.rsqrt: lambda x: 1 / np.sqrt(x),
     functions.sqrt: np.sqrt,
     functions.exp: np.exp,
