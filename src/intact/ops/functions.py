@@ -16,7 +16,6 @@ infinite. Source of all definitions: the ONNX operator specification.
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -97,8 +96,9 @@ def operator(
 
     def declare(body: Callable[..., Floats]) -> Unary:
         camel = "".join(part.capitalize() for part in body.__name__.split("_"))
-        parameters = list(inspect.signature(body).parameters.values())[1:]
-        defaults = MappingProxyType({each.name: each.default for each in parameters})
+        code = body.__code__
+        names, values = code.co_varnames[1 : code.co_argcount], body.__defaults__ or ()
+        defaults = MappingProxyType(dict(zip(names, values, strict=True)))
         declared = Unary(
             name or camel, body, defaults, low, high, is_activation, is_operator, since
         )

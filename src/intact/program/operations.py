@@ -51,6 +51,18 @@ class Reduction(enum.StrEnum):
     SUM = "sum"
     MAX = "max"
     MIN = "min"
+    L1 = "l1"
+    """In float only, as are the next two."""
+    L2 = "l2"
+    PRODUCT = "product"
+
+
+class PadMode(enum.StrEnum):
+    """What pads hold."""
+
+    CONSTANT = "constant"
+    EDGE = "edge"
+    REFLECT = "reflect"
 
 
 class PoolKind(enum.StrEnum):
@@ -200,9 +212,15 @@ class Concat:
 
 @dataclass(frozen=True)
 class Pad:
-    """Adds elements of real value 0 (its code is the zero point) around every axis."""
+    """Adds elements around every axis.
+
+    Codes get elements of the real value 0, whose code is the zero point; another value, and other
+    modes, are in float only.
+    """
 
     pads: Pads
+    mode: PadMode = PadMode.CONSTANT
+    value: float = 0.0
 
 
 @dataclass(frozen=True)

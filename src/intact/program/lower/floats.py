@@ -10,12 +10,8 @@ from intact.ops import functions
 from intact.program.float_operations import (
     BatchNormalization,
     Flatten,
-    FloatPad,
-    FloatReduce,
-    FloatReduction,
     Identity,
     LayerNormalization,
-    PadMode,
     PixelShuffle,
 )
 from intact.program.lower import moves
@@ -23,13 +19,13 @@ from intact.program.lower.attributes import axis_of, constant_input
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import FLOAT_LOWERINGS
 from intact.program.lower.windows import axes_of
-from intact.program.operations import Function, Operation
+from intact.program.operations import Function, Operation, Pad, PadMode, Reduce, Reduction
 from intact.program.program import Tensor
 
 _REDUCTIONS = {
-    "ReduceL1": FloatReduction.L1,
-    "ReduceL2": FloatReduction.L2,
-    "ReduceProd": FloatReduction.PRODUCT,
+    "ReduceL1": Reduction.L1,
+    "ReduceL2": Reduction.L2,
+    "ReduceProd": Reduction.PRODUCT,
 }
 _POWERS: dict[float, Operation] = {
     2.0: Function(functions.square),
@@ -78,7 +74,7 @@ def _reduction(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     data = builder.read(node, 0)
     axes = axes_of(node, len(data.shape))
     keeps = node.attributes.get_int("keepdims", 1) == 1
-    _emit(builder, node, FloatReduce(_REDUCTIONS[node.op_type], axes, keeps), data)
+    _emit(builder, node, Reduce(_REDUCTIONS[node.op_type], axes, keeps), data)
 
 
 @FLOAT_LOWERINGS.register("Pad")
@@ -92,7 +88,7 @@ def _pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     pads = moves.pads_of(node, len(data.shape))
     filled = constant_input(node, 2)
     value = node.attributes.get_float("value", 0.0) if filled is None else float(filled.item())
-    _emit(builder, node, FloatPad(pads, PadMode(mode), value), data)
+    _emit(builder, node, Pad(pads, PadMode(mode), value), data)
 
 
 @FLOAT_LOWERINGS.register("Flatten")
