@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.layout import Element
 from intact.formats.tengine.tmfile.operators import Eltwise
+from intact.formats.tengine.tmfile.spellings import WRITTEN
 from intact.formats.tengine.tmfile.writers.builder import WRITERS, Operand, Shape, TmFileBuilder
 from intact.ops import functions
-from intact.ops.functions import Unary
 from intact.program import Step
 from intact.program.float_operations import Identity
 from intact.program.operations import (
@@ -22,26 +21,6 @@ from intact.program.operations import (
     Softmax,
 )
 
-_FUNCTIONS: Mapping[Unary, tuple[str, tuple[Element, ...]]] = {
-    functions.sigmoid: ("Sigmoid", ()),
-    functions.tanh: ("Tanh", (Element.INT8,)),
-    functions.leaky_relu: ("ReLu", ()),
-    functions.elu: ("Elu", (Element.INT8,)),
-    functions.hard_sigmoid: ("HardSigmoid", (Element.INT8,)),
-    functions.hard_swish: ("HardSwish", (Element.INT8,)),
-    functions.mish: ("Mish", (Element.INT8,)),
-    functions.softplus: ("Softplus", (Element.INT8, Element.UINT8)),
-}
-"""Tengine's name of a function, and the codes for which it has no kernel."""
-_OPTIONS: Mapping[Unary, Mapping[str, str | float]] = {
-    functions.leaky_relu: {"negative_slope": "alpha"},
-    functions.elu: {"alpha": "alpha"},
-    functions.hard_sigmoid: {"alpha": "alpha", "beta": "beta"},
-    functions.hard_swish: {"alpha": 1 / 6, "beta": 0.5},
-}
-"""Tengine's name of an option, and ours, or what it always is."""
-_OF_ONE_IMAGE = (functions.mish, functions.softplus)
-"""Functions whose kernels take the lengths of one image, whatever the tensor has."""
 _PAIRS = {
     Binary.ADD: Eltwise.SUM,
     Binary.MUL: Eltwise.PROD,
@@ -60,20 +39,17 @@ def _function(operation: Function, step: Step, builder: TmFileBuilder) -> None:
     if kind is functions.clamp:
         _clamp(step, builder)
         return
-    if kind not in _FUNCTIONS:
+    if kind not in WRITTEN:
         raise Unsupported(f"Tengine has no {builder.operator(step)}")
-    name, without_kernel = _FUNCTIONS[kind]
+    spelling = WRITTEN[kind]
     value = builder.value(step)
-    builder.refuse_elements(*without_kernel)
-    if kind in _OF_ONE_IMAGE:
+    builder.refuse_elements(*spelling.without_kernel)
+    if spelling.of_one_image:
         images, *_ = builder.image_shape(step)
         if images != 1:
             raise Unsupported(f"Tengine computes it for one image, not for {images}")
-    options = {
-        theirs: operation.number(ours) if isinstance(ours, str) else ours
-        for theirs, ours in _OPTIONS.get(kind, {}).items()
-    }
-    builder.add(step, name, [value], options)
+    options = {theirs: operation.number(ours) for theirs, ours in spelling.options.items()}
+    builder.add(step, spelling.name, [value], {**options, **spelling.constants})
 
 
 @WRITERS.register(Identity)
