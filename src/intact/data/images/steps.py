@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from numbers import Real
 from typing import Any, NamedTuple, TypeVar
 
 from intact.errors import DataError, nearest
@@ -197,7 +196,8 @@ def _pad(values: Any) -> tuple[float, ...]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and abs(value) <= _LARGEST_PAD
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= _LARGEST_PAD
 
 
 def _choice(option: str, value: Any, kind: type[Choice]) -> Choice:
