@@ -17,7 +17,7 @@ import onnx_ir as ir
 from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
-from intact.calibrate.method import Method
+from intact.calibrate.method import Method, counted_bins
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import SIGNS_OF_DECODING
 from intact.data.batching import Batch, sample_count
@@ -125,7 +125,7 @@ class Calibration:
             untied = {i: _untied(jobs[i]) for i in members if data is not None and given is None}
             more += [n for each in untied.values() if each for n in required_tensors(each)]
             required = [*(n for i in members for n in needs[i]), *more]
-            observed = self._observe(graph, required, data)
+            observed = self._observe(graph, required, data, [jobs[i] for i in members])
             sample = None if observed is None else observed.first
             signs = () if observed is None else observed.signs
             comparing: Future[Compared] | None = None
@@ -335,7 +335,8 @@ class Calibration:
         def recalibrate(graph: Graph) -> Scaled:
             own = job.on(graph)
             needs = required_tensors(own.plan, scaled.given)
-            return self._scaled(own, needs, self._observe(graph, needs, data), scaled.given)
+            observed = self._observe(graph, needs, data, [job])
+            return self._scaled(own, needs, observed, scaled.given)
 
         def samples(graph: Graph) -> Samples:
             return replace(self._open(data, graph), progress=self.options.progress)
@@ -369,7 +370,11 @@ class Calibration:
         return Scaled(plan, statistics, choice, given)
 
     def _observe(
-        self, graph: Graph, required: Sequence[str], data: DataSource | None
+        self,
+        graph: Graph,
+        required: Sequence[str],
+        data: DataSource | None,
+        jobs: Sequence[Job],
     ) -> _Observed | None:
         """Run the float model over the data."""
         if data is None:
@@ -388,6 +393,7 @@ class Calibration:
             max_memory=self.options.max_memory,
             first=first,
             chosen=chosen,
+            bins=counted_bins(method for job in jobs for method in job.methods),
         )
         batches = list(chosen.batches(opened.batch_size(_BATCH)))
         runs = FloatRuns(graph, batches, threads=self.options.threads)
