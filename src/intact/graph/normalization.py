@@ -44,7 +44,10 @@ far.
 
 
 def normalize(
-    source: str | Path | onnx.ModelProto | ir.Model, shapes: Mapping[str, Sizes] | None = None
+    source: str | Path | onnx.ModelProto | ir.Model,
+    shapes: Mapping[str, Sizes] | None = None,
+    *,
+    in_place: bool = False,
 ) -> Graph:
     """Convert a model to the canonical form that the rest of `intact` works on.
 
@@ -68,13 +71,14 @@ def normalize(
     Args:
         source: A path, or a loaded model, which is not changed.
         shapes: Sizes of inputs that leave them open, by name: what follows from them is folded.
+        in_place: Whether the source is a model as `load_model` returns it, and becomes the graph's.
 
     Raises:
         ModelError: The model cannot be read (see `intact.graph.files.load.load_model`), has a cycle
             or no inputs.
         UsageError: A shape contradicts the model.
     """
-    model = load_model(source)
+    model = source if in_place and isinstance(source, ir.Model) else load_model(source)
     note_given_bytes(model)
     given = GivenNodes(model)
     if shapes:

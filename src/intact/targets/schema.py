@@ -169,8 +169,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         if node.domain != "":
             return None
+        op_type = node.op_type
         for rule in reversed(self.rules):
-            if node.op_type in rule.ops and (rule.when is None or matches(rule.when, node)):
+            if op_type in rule.ops and (rule.when is None or matches(rule.when, node)):
                 return rule
         return None
 

@@ -222,7 +222,7 @@ class FloatSource(msgspec.Struct, frozen=True):
 
     Attributes:
         target: Hardware that it is for, unless the user names another.
-        model: The model as loaded.
+        model: As `intact.graph.load_model` returns it; it is nobody else's.
     """
 
     target: str

@@ -32,6 +32,7 @@ from intact.graph import Role, input_role, save_model
 from intact.graph.edit import Editor
 from intact.graph.files.save import file_bytes
 from intact.graph.origins import bare
+from intact.graph.traversal import nodes_of
 from intact.plan import (
     Note,
     NoteKind,
@@ -174,7 +175,7 @@ def inline_functions(model: ir.Model) -> None:
     sizes: _Sizes = {}
     for identifier in model.functions:
         _measure(identifier, model.functions, sizes)
-    if _size(model.graph.all_nodes(), sizes) > _MOST_NODES:
+    if _size(nodes_of(model.graph), sizes) > _MOST_NODES:
         raise _cannot_inline(f"they become more than {_MOST_NODES} nodes")
     common.InlinePass()(model)
 
@@ -191,7 +192,7 @@ def _measure(
         if identifier in sizes:
             waiting.pop()
             continue
-        nodes = list(functions[identifier].all_nodes())
+        nodes = list(nodes_of(functions[identifier]))
         called = {node.op_identifier() for node in nodes} & functions.keys()
         missing = [each for each in called if each not in sizes]
         if not missing:

@@ -18,8 +18,9 @@ from intact.graph.files.protobuf import Span, read_without_weights
 from intact.graph.files.quiet import quiet
 from intact.graph.files.regular import read_file
 from intact.graph.files.sparse import dense_initializers
-from intact.graph.files.tensors import all_nodes, own_tensors
+from intact.graph.files.tensors import own_tensors
 from intact.graph.passes.library import sort_nodes
+from intact.graph.traversal import all_nodes, graphs_of
 
 MAP_FROM = 1 << 28
 
@@ -174,9 +175,9 @@ def _check_graph(model: ir.Model, where: str) -> None:
         raise ModelError(f"{where} does not import the default opset")
     if not len(model.graph) or not model.graph.outputs:
         raise ModelError(f"{where} has an empty graph: no nodes or no outputs")
-    scopes: list[ir.Graph | ir.Function] = [*model.graphs(), *model.functions.values()]
+    scopes: list[ir.Graph | ir.Function] = [*graphs_of(model), *model.functions.values()]
     known = {value for scope in scopes for value in scope.inputs}
-    known |= {value for graph in model.graphs() for value in graph.initializers.values()}
+    known |= {value for graph in graphs_of(model) for value in graph.initializers.values()}
     for node in all_nodes(model):
         for value in node.inputs:
             if value is not None and value.producer() is None and value not in known:
