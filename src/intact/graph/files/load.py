@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.graph.files.checks import refuse_unsound
-from intact.graph.files.expansion import refuse_endless
+from intact.graph.files.expansion import refuse_crowded, refuse_endless
 from intact.graph.files.external import MappedFile, MappedTensor, map_external, read_tensor
 from intact.graph.files.foreign import refuse_foreign
 from intact.graph.files.opset import modernize
@@ -153,6 +153,7 @@ def _deserialize(proto: onnx.ModelProto, folder: Path | None, where: str) -> ir.
             f"{where} is not an ONNX model: it holds no graph or no opset",
             remedy="export or copy it again",
         )
+    refuse_crowded(proto, where)
     refuse_endless(proto, where)  # first: what follows looks at every field of every node
     refuse_unsound(proto, folder, where)
     read = partial(read_tensor, folder=folder, where=where)
