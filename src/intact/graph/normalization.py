@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -142,15 +143,18 @@ def _refuse_negative_sizes(model: ir.Model) -> None:
 
 def _simplify(model: ir.Model) -> None:
     """Fold constants and apply rules until nothing changes."""
-    with protected_names(model):
+    with contextlib.ExitStack() as protection:
         library.remove_unused(model)  # rules skip values that dead nodes read
         library.infer_shapes(model)
-        room = MOST_FILLED
+        room, is_protected = MOST_FILLED, False
         for _ in range(_MOST_ROUNDS):
             changed = inline_ifs(model) > 0
             if changed:
                 write_sums_as_adds(model)
             if not library.is_simple(model):
+                if not is_protected:
+                    protection.enter_context(protected_names(model))
+                    is_protected = True
                 changed |= library.attempt(library.fold_constants, model)
                 changed |= library.attempt(library.apply_rules, model)
             changed |= library.lift_constants(model)
@@ -165,3 +169,4 @@ def _simplify(model: ir.Model) -> None:
             if not changed:
                 break
         library.drop_library_metadata(model)
+    make_names_unique(model)
