@@ -267,6 +267,10 @@ CHANGED = "the runtime rounds otherwise than planned, by kernels or scales of it
 """Said of `Executed.changed`."""
 
 
+IN_FLOAT = "the runtime computes it in float, which was planned for integers"
+"""Said of layers in `Executed.in_float`."""
+
+
 class Executed(msgspec.Struct, frozen=True):
     """What a runtime makes of what was written, where that is not what the plan says.
 

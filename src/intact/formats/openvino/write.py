@@ -18,6 +18,7 @@ from onnx_ir.passes import common
 from intact.config import Rounding
 from intact.errors import ExportError
 from intact.formats.base.clamps import drop_clamps
+from intact.formats.base.format import Executed
 from intact.formats.base.stored_weights import StoredWeights, is_looked_up, stored_readers
 from intact.formats.openvino.dialect import translate
 from intact.formats.openvino.fake_quantize import (
@@ -238,12 +239,14 @@ class OpenVinoModel:
         codes: For each quantized activation, the name of its FakeQuantize's output.
         notes: What a user should know about this export.
         ir_files: OpenVINO's own files by name; none where it is not installed.
+        executed: What OpenVINO makes of the plan; None before it was loaded.
     """
 
     model: ir.Model
     codes: dict[TensorEnd, str] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     ir_files: Mapping[str, bytes] = field(default_factory=dict)
+    executed: Executed | None = None
 
     def save(self, folder: Path) -> None:
         """Write the model, and its data where that is large, into a folder."""
