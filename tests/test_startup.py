@@ -130,8 +130,8 @@ def test_defer_leaves_a_loaded_package_alone() -> None:
 def test_lines_without_colours_are_those_of_rich(text: str) -> None:
     from rich import markup
 
-    from intact.cli.printing import _without_tags, escape
+    from intact.cli.printing import escape, without_tags
 
     assert escape(text) == markup.escape(text)
     line = f"[bold]{escape(text)}[/] and {escape(text)}"
-    assert _without_tags(line) == markup.render(line, emoji=False).plain
+    assert without_tags(line) == markup.render(line, emoji=False).plain
