@@ -118,3 +118,15 @@ def test_a_loop_may_ask_so_too_and_leave_ranks_open(asked: tuple[int, ...], tmp_
     times = b.constant(np.full(asked, 3, np.int64))
     model, expected = written(b, b.node("Loop", times, again, x, body=body))
     assert np.abs(run(model, b, tmp_path) - expected).max() < 0.1
+
+
+@pytest.mark.parametrize("slopes", [(4,), (1,), (1, 4)])
+def test_slopes_of_one_axis_belong_to_the_last(slopes: tuple[int, ...], tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = b.conv(b.input("image", ["batch", 2, 6, 4]), 2, 4)
+    y = b.node(
+        "PRelu", x, b.constant(np.linspace(-2, 2, slopes[-1], dtype=np.float32).reshape(slopes))
+    )
+    model, expected = written(b, y)
+    found = run(model, b, tmp_path)
+    assert np.abs(found - expected).max() < 0.1

@@ -4,6 +4,7 @@ Measured with openvino 2026.4.1: it reduces all axes where those of ReduceL1, Re
 ReduceLogSumExp are an attribute, and it keeps the last window of a pool with ``ceil_mode`` that
 starts in the pads behind; `normalize` leaves ``ceil_mode`` only where sizes are not known. What If
 and Loop ask may have any number of axes of length 1 in ONNX Runtime, and one at most in OpenVINO.
+A slope of one axis is one for each channel there, where it has as many numbers.
 """
 
 from __future__ import annotations
@@ -40,9 +41,22 @@ def translate(editor: Editor, unsupported: UnsupportedNodes) -> list[Note]:
             continue
         if node.op_type in _INNER and "axes" in node.attributes:
             _reduction(editor, node, unsupported)
+        elif node.op_type == "PRelu":
+            _align_slopes(editor, node)
         elif node.op_type in ("MaxPool", "AveragePool") and _flag(node, "ceil_mode"):
             unsure.append(Note(NoteKind.EXPORT, str(node.name), _UNSURE, _GIVE_SIZES))
     return unsure
+
+
+def _align_slopes(editor: Editor, node: ir.Node) -> None:
+    """Give slopes of one axis all axes of what they are for."""
+    data, slopes = node.inputs
+    rank = 0 if data is None or data.shape is None else len(data.shape)
+    fixed = None if slopes is None else slopes.const_value
+    if slopes is None or fixed is None or len(fixed.shape) != 1 or rank < 2:
+        return
+    aligned = fixed.numpy().reshape(*[1] * (rank - 1), -1)
+    node.replace_input_with(1, editor.initializer(f"{slopes.name}_aligned", aligned))
 
 
 def _ask_one_number(editor: Editor, node: ir.Node) -> None:
