@@ -32,7 +32,7 @@ from intact.flow.improvement import Improver, Scaled
 from intact.flow.job import Job
 from intact.flow.loss import Loss, find_loss
 from intact.flow.original import Compared, Original
-from intact.flow.quick_findings import plan_signs, preprocessing_signs
+from intact.flow.quick_findings import held_out_sign, plan_signs, preprocessing_signs
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result
 from intact.flow.runtime_signs import saturation_sign, slow_sign
@@ -207,12 +207,12 @@ class Calibration:
         result = job.deployment.result(
             scaled.plan, scaled.statistics, self.preprocess, compared.notes
         )
-        result.improvements = scaled.tried
+        result.improvements, result.loss = scaled.tried, loss
         begin(self.options.progress, "running what was made")
         run_once(result, sample, compared.outputs, threads=self.options.threads)
         if observed is not None and errors is not None:
             findings += tuple(saturation_sign(result, observed.runs, errors))
-        result.loss, result.findings = loss, findings
+        result.findings = findings
         return result
 
     def _fastest(
@@ -285,12 +285,13 @@ class Calibration:
             return ()
         graph = None if choice.plan.graph is job.plan.graph else choice.plan.graph
 
-        def replan(method: Method | None) -> QuantizedGraph:
+        def replan(method: Method | None, seen: Statistics = statistics) -> QuantizedGraph:
             tables = given if method is None else None
-            return assign(job.keeping((), graph), statistics, method or choice.method, tables)
+            return assign(job.keeping((), graph), seen, method or choice.method, tables)
 
         found = [*observed.signs, *plan_signs(choice, statistics, replan)]
         if not self.drawn and self.options.mask is None:
+            found += held_out_sign(choice, statistics, observed.runs, partial(replan, None))
             found += preprocessing_signs(
                 scaled.plan.graph, observed.runs, self.preprocess, threads=self.options.threads
             )
