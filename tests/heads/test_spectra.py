@@ -51,9 +51,9 @@ def sounds(count: int, seed: int) -> npt.NDArray[np.float32]:
     random = np.random.default_rng(seed)
     time = np.arange(_WINDOW * _FRAMES) / _WINDOW
     found = np.zeros((count, 1, len(time)))
-    for each in found:
+    for sample in range(count):
         for loudness, low, high in ((1, 2, 5), (0.05, 6, 12), (0.003, 13, 22)):
-            each += loudness * np.sin(2 * np.pi * random.uniform(low, high) * time)
+            found[sample] += loudness * np.sin(2 * np.pi * random.uniform(low, high) * time)
     return found.astype(np.float32)
 
 

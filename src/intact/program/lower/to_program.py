@@ -106,8 +106,7 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
 
 
 def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
-    """Return what is decoded in float or read by spectra, and the ends of what only floats move to.
-    """
+    """Return outputs decoded in float, what spectra read, and ends of what only floats move to."""
     found = set()
     for value in plan.graph.outputs:
         producer = value.producer()
