@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
-from intact.graph.op_table import EXPANDABLE
+from intact.ops.table import EXPANDABLE
 from intact.recipe.declare import Options, option, options_of, required
 from intact.recipe.kinds import (
     File,
@@ -176,7 +176,7 @@ class LimitOptions(Options, kw_only=True):
         1,
         "Let files that you trust unpack to so many times what is usual: 256 MiB and 64 times the "
         "file for sparse or compressed arrays, 250,000 nodes (also of functions written out), "
-        "10 million nodes run by loops.",
+        "500,000 initializers, 50,000 functions, 10 million nodes run by loops.",
         recorded=False,
     )
 

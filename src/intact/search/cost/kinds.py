@@ -19,7 +19,6 @@ from intact.graph import (
     data_slots,
     is_constant,
     op_spec,
-    shape_or_index_values,
 )
 from intact.plan import TensorEnd, quantizes
 from intact.plan.inference import declared_signatures, factor_slots, infer_signature
@@ -108,7 +107,7 @@ def target_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:
         DataError: A shape depends on the sample, and ``feeds`` is missing.
     """
     graph = structure.plan.graph
-    shape_values = shape_or_index_values(graph)
+    shape_values = graph.shape_or_index_values
     for node in graph.nodes:
         computes_shapes = all(str(value.name) in shape_values for value in node.outputs)
         if op_spec(node) is None or computes_shapes or _is_fused(structure, node):
