@@ -21,6 +21,7 @@ from intact.errors import UsageError
 from intact.formats.base.format import Deployed, Io
 from intact.formats.registry import FORMATS
 from intact.improve.learn import block_learning
+from intact.improve.learn import reconstruct as reconstruction
 from intact.improve.learn.reconstruct import (
     OBSERVER,
     Reconstruction,
@@ -330,6 +331,23 @@ def test_dear_blocks_get_smaller_batches_and_then_fewer_steps() -> None:
     assert dear.steps >= 900
     assert dearest.batch == 8
     assert dearest.steps == 100
+
+
+def test_small_steps_run_on_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two that wait for each other take ten times as long on a busy machine."""
+    plan = plan_of(net())
+    for least, threads in ((reconstruction._SMALL_STEP, 1), (0.0, 2)):
+        monkeypatch.setattr(reconstruction, "_SMALL_STEP", least)
+        seen: list[int] = []
+        samples = open_samples(smooth(64, seed=1), plan.graph)
+        options = Reconstruction(steps=2, batch=16, threads=2)
+        adaround(
+            plan,
+            samples,
+            options=options,
+            report=lambda _, seen=seen: seen.append(torch.get_num_threads()),  # type: ignore[misc]
+        )
+        assert set(seen) == {threads}
 
 
 def test_few_weights_of_large_images_take_little_work() -> None:

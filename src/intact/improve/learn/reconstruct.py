@@ -63,6 +63,9 @@ _FEWEST_OF_MANY = 2
 each weight."""
 _PASSES = 3
 """A step costs a forward pass and about two more backward."""
+_SMALL_STEP = 1e8
+"""Multiply-adds of a step, some 10 ms, below which one thread learns: several would wait for each
+other longer than they compute, ten times as long where other programs run beside."""
 _WEIGHT = 1
 
 
@@ -84,7 +87,8 @@ class Reconstruction:
         largest: Layers of a block between articulation points; one of more is cut at its layers.
         seed: Decides batches and what stays in float.
         device: ``cpu``, ``cuda`` or ``auto``.
-        threads: Of torch on the CPU. Results depend on it, and therefore not on the machine's.
+        threads: Of torch on the CPU, where steps are large enough for several. Results depend on
+            it, and therefore not on the machine's.
         folder: Where the state is kept, to go on from after an interruption; None for nowhere.
     """
 
@@ -157,8 +161,9 @@ def reconstruct(
     source = Source.of(samples, options.most, options.batch)
     if not source.fit.units or not source.held_out.units:
         return plan
-    with with_threads(options.threads):
-        return _Reconstructing(plan, samples, source, options, report).run()
+    made = _Reconstructing(plan, samples, source, options, report)
+    with with_threads(made.threads):
+        return made.run()
 
 
 @dataclass(frozen=True)
@@ -169,11 +174,13 @@ class _Work:
         blocks: In order.
         paces: How long each learns.
         by_sample: Keys of tensors whose first axis is that of samples.
+        largest_step: Multiply-adds of the dearest step.
     """
 
     blocks: tuple[Block, ...]
     paces: tuple[Pace, ...]
     by_sample: frozenset[str]
+    largest_step: float
 
     @staticmethod
     def of(
@@ -194,7 +201,11 @@ class _Work:
             replace(options, batch=batch, work=work),
             _FEWEST_OF_MANY if work < options.work else _FEWEST_SAMPLES,
         )
-        return _Work(found, paces, _by_sample(slices, whole, stream))
+        largest = max(
+            (_PASSES * each.batch * cost for each, cost in zip(paces, costs, strict=True)),
+            default=0.0,
+        )
+        return _Work(found, paces, _by_sample(slices, whole, stream), largest)
 
 
 class _Reconstructing:
@@ -218,6 +229,11 @@ class _Reconstructing:
         self._gains: list[Gain] = []
         self._notes: list[Note] = []
         self._done = 0
+
+    @property
+    def threads(self) -> int:
+        """How many threads learn."""
+        return 1 if self._work.largest_step < _SMALL_STEP else self._options.threads
 
     def run(self) -> QuantizedGraph:
         """Learn all blocks that are not done yet."""
