@@ -12,6 +12,7 @@ import logging
 import os
 import stat
 from pathlib import Path
+from typing import Any
 
 _log = logging.getLogger(__name__)
 
@@ -48,7 +49,8 @@ def _used_folder() -> Path | None:
     own = Path(__file__).parent / "__pycache__"
     if os.access(own if own.exists() else own.parent, os.W_OK):
         return None
-    return Path(AppDirs(appname="numba", appauthor=False).user_cache_dir)
+    folders: Any = AppDirs  # numba has no types for it
+    return Path(folders(appname="numba", appauthor=False).user_cache_dir)
 
 
 def _may_cache() -> bool:
