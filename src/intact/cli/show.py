@@ -244,6 +244,8 @@ def _loss(found: Result) -> None:
             flags = (f"--keep-float={name}" for name in loss.keep_float)
             again = printed(["intact", *sys.argv[1:], *flags], found.folder, "keep-float")
             _warn(f"{loss.gain}: {again}")
+        else:
+            _warn("of the nodes that were tried in float, none regain 1 dB of it")
         _improvable(found)
     if found.folder is not None and (loss is not None or found.findings):
         why = shlex.join(["intact", "diagnose", str(found.folder)])

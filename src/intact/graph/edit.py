@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import ml_dtypes
+import numpy as np
 import onnx_ir as ir
 
 from intact.graph.builder import GraphBuilder
@@ -83,6 +85,20 @@ class Editor(GraphBuilder):
         result.name, result.type = name, old.type
         result.shape = old.shape if old.shape is not None else result.shape
         self.rebind(str(name), result)
+
+    def kept(self, value: ir.Value) -> ir.Value:
+        """Add a maximum of a float value and the lowest number of its type.
+
+        No number changes, and no runtime fuses across it or moves a quantizer through it.
+        """
+        dtype = value.dtype or ir.DataType.FLOAT
+        lowest = self._once(
+            ("lowest", dtype),
+            lambda: np.array(ml_dtypes.finfo(dtype.numpy()).min, dtype.numpy()),
+        )
+        return self.node(
+            "Max", [value, lowest], f"{value.name}_kept", dtype=dtype, shape=value.shape
+        )
 
     def finish(self) -> ir.Model:
         """Sort the nodes topologically, drop constants that nothing reads, return the model."""

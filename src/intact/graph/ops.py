@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph.op_table import OPS, OpKind, OpSpec, Role
+from intact.ops.functions import FUNCTIONS, Option
+from intact.ops.table import OPS, OpKind, OpSpec, Role
 
 __all__ = [
     "OPS",
@@ -105,6 +106,17 @@ def data_slots(node: ir.Node) -> tuple[int, ...]:
     present = [slot for slot, value in enumerate(node.inputs) if value is not None]
     roles = _roles(node, present)
     return tuple(slot for slot, role in zip(present, roles, strict=True) if role is Role.DATA)
+
+
+def function_options(node: ir.Node) -> tuple[Option, ...]:
+    """Return the options of a function of one tensor, in the order of its declaration."""
+    found: list[Option] = []
+    for name, default in FUNCTIONS[node.op_type].defaults.items():
+        if isinstance(default, str):
+            found.append(_text(node, name, default))
+        else:
+            found.append(node.attributes.get_float(name, default))
+    return tuple(found)
 
 
 def output_channel_axis(node: ir.Node) -> int | None:

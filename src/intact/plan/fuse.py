@@ -71,7 +71,8 @@ def _takes_chain(plan: QuantizedGraph, node: ir.Node, slot: int) -> bool:
     """
     if input_role(node, slot) is not Role.DATA:
         return False
-    if plan.input_config(node, slot).state is not QuantState.INITIAL:
+    config = plan.input_config(node, slot)
+    if config.state is not QuantState.INITIAL or is_requantized(config):
         return False
     spec = op_spec(node)
     if spec is not None and spec.kind is OpKind.JOIN:

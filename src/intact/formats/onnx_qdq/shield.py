@@ -45,7 +45,6 @@ _FUSED = frozenset({"Add", "BatchNormalization", "Div", "Mul", "Sub"})
 """What it computes in the product before, where all else that it reads are constants."""
 _SINCE_OPSET = 13
 """From here on a DequantizeLinear has a scale for each element of a bias."""
-_LOWEST = np.finfo(np.float32).min
 _BIAS = 2
 
 
@@ -149,9 +148,7 @@ def _keep(editor: Editor, node: ir.Node, slot: int) -> None:
     """Let a node read a maximum of what it reads and the lowest number."""
     value = node.inputs[slot]
     if value is not None:
-        lowest = editor.initializer("lowest", np.float32(_LOWEST))
-        kept = editor.node("Max", [value, lowest], f"{value.name}_kept", shape=value.shape)
-        node.replace_input_with(slot, kept)
+        node.replace_input_with(slot, editor.kept(value))
 
 
 def _shield(editor: Editor, product: ir.Node) -> bool:

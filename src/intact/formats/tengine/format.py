@@ -165,7 +165,7 @@ def _scales() -> tuple[ScaleReader, ...]:
     return (
         ScaleReader(
             lambda data: data.lstrip()[:1] != b"{",
-            lambda data, source, _: parse_table(data, source),
+            parse_table,
             is_guess=True,
         ),
     )

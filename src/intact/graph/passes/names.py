@@ -22,8 +22,9 @@ _MARK = "\N{SECTION SIGN}intact\N{SECTION SIGN}"
 def make_names_unique(model: ir.Model) -> int:
     """Name every unnamed node and value of the main graph, and rename the later of duplicates.
 
-    A node is named after its operator, a value after its node. Graph inputs and outputs keep their
-    names first, then other values in order. Values inside subgraphs are not renamed.
+    A node is named after its operator, with a number, a value after its node. Graph inputs and
+    outputs keep their names first, then other values in order. Values inside subgraphs are not
+    renamed.
 
     Returns:
         The number of new names.
@@ -35,6 +36,8 @@ def make_names_unique(model: ir.Model) -> int:
     nodes = Names(first=1)
     given_nodes = nodes.claim(dict.fromkeys(model.graph))
     for node in given_nodes:
+        if not node.name:
+            nodes.add(node.op_type)  # which means all nodes of that type where users name nodes
         node.name = nodes.fresh(node.name or node.op_type)
     for value in given:
         producer = value.producer()
