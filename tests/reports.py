@@ -17,12 +17,16 @@ EVIL = "</script><script>document.title = 'broken'</script>&amp;\u2028\"'"
 
 
 def evil_model() -> onnx.ModelProto:
-    """Two convolutions, one with a name that is a script, and a layer that stays float."""
+    """Two convolutions, one with a name that is a script, and a layer that stays float.
+
+    An Identity with such a name is folded into what reads it.
+    """
     b = ModelBuilder(seed=3)
     x = b.input("image", ["N", 3, 8, 8])
     y = b.node("Relu", b.conv(x, 3, 8), name=EVIL)
     y = b.node("Relu", b.conv(y, 8, 8), name="block/2/relu")
     y = b.node("GlobalAveragePool", y, name="pool")
+    y = b.node("Identity", y, name=f"{EVIL} gone")
     b.output(b.node("Flatten", y, name="flatten"), ["N", 8])
     return b.build()
 

@@ -92,6 +92,15 @@ def test_a_name_that_is_a_script_is_shown_as_it_is(page: Any, report: figures.Re
     assert complaints(page) == []
 
 
+def test_what_a_node_has_taken_in_is_shown(page: Any, report: figures.Report) -> None:
+    flatten, box = node(page, report, "Flatten")
+    assert flatten.given == (f"{EVIL} gone (Identity)",)
+    box.click()
+    said = f"In the given model: {EVIL} gone (Identity)."
+    assert text_of(page, ".panel .given").split() == said.split()
+    assert complaints(page) == []
+
+
 def test_a_click_shows_a_node(page: Any, report: figures.Report) -> None:
     conv, box = node(page, report, "Conv")
     box.click()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from intact.errors import ModelError
 from intact.graph import Graph, normalize
 from intact.graph.given_nodes import METADATA_KEY
 from intact.graph.passes.expand import expand
+from intact.plan import Overrides
 from intact.plan.preparation import graphs_for
 from intact.targets import load_target
 from tests.models import ModelBuilder
@@ -96,3 +99,29 @@ def test_damaged_metadata_are_refused() -> None:
     graph.model.metadata_props[METADATA_KEY] = '{"a": 3}'
     with pytest.raises(ModelError, match="metadata"):
         _ = graph.given_nodes
+
+
+@pytest.mark.parametrize("name", ["up", ""])
+@pytest.mark.parametrize(
+    ("opset", "op_type", "attributes", "now"),
+    [
+        (7, "Upsample", {"scales": [1.0, 1.0, 2.0, 2.0]}, "Resize"),
+        (9, "Scatter", {"axis": 1}, "ScatterElements"),
+    ],
+)
+def test_nodes_of_old_opsets_answer_to_the_type_that_they_had(
+    opset: int, op_type: str, attributes: dict[str, Any], now: str, name: str
+) -> None:
+    b = ModelBuilder(opset)
+    x = b.conv(b.input("x", ["N", 3, 4, 4]), 3, 8)
+    inputs = [x]
+    if op_type == "Scatter":
+        inputs += [b.constant(np.zeros((1, 1, 4, 4), np.int64)), b.weight(1, 1, 4, 4)]
+    x = b.node(op_type, *inputs, name=name, **attributes)
+    b.output(b.conv(x, 8, 4))
+    graph = normalize(b.build())
+    (node,) = [each for each in graph.nodes if each.op_type == now]
+    assert graph.given_nodes[str(node.name)].op_type == op_type
+    for asked in (op_type, now, str(node.name)):
+        kept = Overrides(keep_float=(asked,)).resolved(graph).overrides.keep_float
+        assert {now if each == now else str(node.name) for each in kept} == set(kept)

@@ -97,10 +97,12 @@ class Table:
         yield " " * whole
 
     def _plain_row(self, cells: Sequence[str], widths: Sequence[int]) -> str:
-        padding = [" " * (width - _cells(cell)) for cell, width in zip(cells, widths, strict=True)]
-        texts = [f"{cell}{pad}" for cell, pad in zip(cells, padding, strict=True)][: self._texts]
-        numbers = [f"{pad}{cell}" for cell, pad in zip(cells, padding, strict=True)][self._texts :]
-        return f" {(' ' * _BETWEEN).join((*texts, *numbers))} "
+        padded = []
+        for at, (cell, width) in enumerate(zip(cells, widths, strict=True)):
+            text = cell.rstrip()
+            pad = " " * (width - _cells(text))
+            padded.append(f"{text}{pad}" if at < self._texts else f"{pad}{text}")
+        return f" {(' ' * _BETWEEN).join(padded)} "
 
     def __rich_console__(
         self, console: Console, options: ConsoleOptions

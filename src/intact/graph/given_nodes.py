@@ -22,7 +22,8 @@ _MOST_PARTS = 32
 
 
 class GivenNode(msgspec.Struct, frozen=True):
-    """A node of the given model that is gone, or of another type.
+    """A node of the given model that is gone, or of another type; one without a name is known by
+    that of what computes its result.
 
     Attributes:
         op_type: Its type in the given model.
@@ -76,10 +77,14 @@ class GivenNodes:
         given_names = {given.name for given in self._nodes}
         found = {}
         for given in self._nodes:
-            if given.name in after:
+            if not given.name:
+                writer = given.writer(writers)
+                if writer is not None and writer.op_type != given.op_type:
+                    found[str(writer.name)] = GivenNode(given.op_type, (str(writer.name),))
+            elif given.name in after:
                 if after[given.name] != given.op_type:
                     found[given.name] = GivenNode(given.op_type, (given.name,))
-            elif given.name:
+            else:
                 parts = reached[id(given)]
                 behind = [] if parts is None else _behind(parts, writers, tensors)
                 new = [name for name in behind if name not in given_names]
@@ -121,6 +126,11 @@ class _Given:
             if not attribute.is_ref() and attribute.type is ir.AttributeType.GRAPH:
                 results = attribute.as_graph().outputs
                 self.reads += [value.name for value in results if value.name]
+
+    def writer(self, writers: Mapping[str, ir.Node]) -> ir.Node | None:
+        """Return what computes all of its results now; None where several do, or none."""
+        found = {writers.get(name) for name in self.writes}
+        return found.pop() if len(found) == 1 else None
 
 
 def _joined(left: frozenset[str] | None, right: frozenset[str] | None) -> frozenset[str] | None:

@@ -17,6 +17,7 @@ from numba import njit
 from numba.extending import register_jitable
 
 from intact.numerics.levels import Rounding
+from intact.numerics.loop_cache import CACHED
 
 INT32_MAX = 2**31 - 1
 INT32_MIN = -(2**31)
@@ -159,7 +160,7 @@ def round_float(value: Any, code: int) -> Any:
     return nearest
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHED, nogil=True)
 def requantize_fixed_point(
     accumulators: Any,
     bias: Any,
@@ -202,7 +203,7 @@ def requantize_fixed_point(
             codes[row, channel] = min(max(code + zero_point[one], low), high)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHED, nogil=True)
 def requantize_shift(
     accumulators: Any,
     bias: Any,
@@ -233,7 +234,7 @@ def requantize_shift(
             codes[row, channel] = min(max(code + zero_after[one], low), high)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHED, nogil=True)
 def requantize_float(
     accumulators: Any,
     bias: Any,

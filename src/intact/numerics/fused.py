@@ -8,8 +8,10 @@ import numpy as np
 import numpy.typing as npt
 from numba import njit, vectorize
 
+from intact.numerics.loop_cache import CACHED
 
-@njit(cache=True, nogil=True)
+
+@njit(cache=CACHED, nogil=True)
 def fused_float32(factor: Any, other: Any, addend: Any) -> Any:
     """Return ``factor * other + addend`` of float32 numbers, rounded once, to the nearest even.
 
@@ -36,7 +38,7 @@ def fused_float32(factor: Any, other: Any, addend: Any) -> Any:
     return max(nearest, neighbour) if rest > 0 else min(nearest, neighbour)
 
 
-@vectorize(cache=True)  # type: ignore[no-untyped-call,untyped-decorator,unused-ignore]
+@vectorize(cache=CACHED)  # type: ignore[no-untyped-call,untyped-decorator,unused-ignore]
 def _each(factor: Any, other: Any, addend: Any) -> Any:
     return fused_float32(factor, other, addend)
 

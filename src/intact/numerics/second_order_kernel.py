@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 from numba import njit, types
 
+from intact.numerics.loop_cache import CACHED
+
 _Read = types.Array(types.float64, 3, "C", readonly=True)
 _Scale = types.Array(types.float64, 2, "C", readonly=True)
 _Write = types.Array(types.float64, 3, "C")
@@ -40,7 +42,7 @@ _Descend = types.int64(
 )
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@njit(cache=CACHED, nogil=True, error_model="numpy", inline="always")
 def _nearest(value: Any, scale: Any, zero: Any, low: Any, high: Any) -> Any:
     code = np.rint(value / scale) + zero
     code = low if code < low else code
@@ -48,7 +50,7 @@ def _nearest(value: Any, scale: Any, zero: Any, low: Any, high: Any) -> Any:
     return (code - zero) * scale
 
 
-@njit(_Turn, cache=True, nogil=True, error_model="numpy")
+@njit(_Turn, cache=CACHED, nogil=True, error_model="numpy")
 def round_columns(
     weight: Any,
     rounded: Any,
@@ -79,7 +81,7 @@ def round_columns(
                     weight[group, row, other] -= error * upper[group, column, other]
 
 
-@njit(_Descend, cache=True, nogil=True, error_model="numpy")
+@njit(_Descend, cache=CACHED, nogil=True, error_model="numpy")
 def descend_columns(
     found: Any,
     rest: Any,

@@ -24,6 +24,7 @@ from numba import njit, types
 
 from intact.errors import ConfigError
 from intact.numerics.levels import Rounding
+from intact.numerics.loop_cache import CACHED
 
 _Floats = types.Array(types.float32, 1, "C")
 
@@ -36,7 +37,7 @@ _Rows = types.void(_Floats, _Read, _Read, _Read, types.int64)
 _Row = types.void(_Floats, types.float32, types.float32, types.float32)
 
 
-@njit(_Row, cache=True, nogil=True, error_model="numpy")
+@njit(_Row, cache=CACHED, nogil=True, error_model="numpy")
 def _row_half_even(data: Any, scale: Any, low: Any, high: Any) -> None:
     for index in range(data.size):
         steps = np.rint(data[index] / scale)
@@ -45,7 +46,7 @@ def _row_half_even(data: Any, scale: Any, low: Any, high: Any) -> None:
         data[index] = (steps + np.float32(0)) * scale  # an integer has no negative zero
 
 
-@njit(_Row, cache=True, nogil=True, error_model="numpy")
+@njit(_Row, cache=CACHED, nogil=True, error_model="numpy")
 def _row_ceil(data: Any, scale: Any, low: Any, high: Any) -> None:
     for index in range(data.size):
         steps = np.ceil(data[index] / scale)
@@ -54,7 +55,7 @@ def _row_ceil(data: Any, scale: Any, low: Any, high: Any) -> None:
         data[index] = (steps + np.float32(0)) * scale
 
 
-@njit(_Rows, cache=True, nogil=True, error_model="numpy")
+@njit(_Rows, cache=CACHED, nogil=True, error_model="numpy")
 def quantize_half_even(data: Any, scales: Any, low: Any, high: Any, inner: Any) -> None:
     """Replace data by ``clip(rint(data / scale), low, high) * scale``."""
     for row in range(data.size // inner):
@@ -62,7 +63,7 @@ def quantize_half_even(data: Any, scales: Any, low: Any, high: Any, inner: Any) 
         _row_half_even(data[row * inner : (row + 1) * inner], scales[at], low[at], high[at])
 
 
-@njit(_Rows, cache=True, nogil=True, error_model="numpy")
+@njit(_Rows, cache=CACHED, nogil=True, error_model="numpy")
 def quantize_ceil(data: Any, scales: Any, low: Any, high: Any, inner: Any) -> None:
     """Do what `quantize_half_even` does, rounding up."""
     for row in range(data.size // inner):
@@ -72,7 +73,7 @@ def quantize_ceil(data: Any, scales: Any, low: Any, high: Any, inner: Any) -> No
 
 @njit(
     types.void(_Floats, types.float32, types.float32, types.float32, _Read),
-    cache=True,
+    cache=CACHED,
     nogil=True,
     error_model="numpy",
 )
@@ -94,7 +95,7 @@ def _row_ties(data: Any, scale: Any, low: Any, high: Any, ties: Any) -> None:
 
 @njit(
     types.void(_Floats, _Read, _Read, _Read, types.int64, _Read),
-    cache=True,
+    cache=CACHED,
     nogil=True,
     error_model="numpy",
 )
@@ -116,7 +117,7 @@ def quantize_ties(data: Any, scales: Any, low: Any, high: Any, inner: Any, ties:
 
 
 @njit(
-    types.void(_Floats, types.float64, types.float64), cache=True, nogil=True, error_model="numpy"
+    types.void(_Floats, types.float64, types.float64), cache=CACHED, nogil=True, error_model="numpy"
 )
 def _row_wrap(data: Any, scale: Any, span: Any) -> None:
     half = span / 2
@@ -131,7 +132,7 @@ def _row_wrap(data: Any, scale: Any, span: Any) -> None:
 
 @njit(
     types.void(_Floats, _Doubles, types.int64, types.float64),
-    cache=True,
+    cache=CACHED,
     nogil=True,
     error_model="numpy",
 )

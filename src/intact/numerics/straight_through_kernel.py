@@ -23,6 +23,7 @@ import numpy.typing as npt
 from numba import njit
 
 from intact.numerics.levels import Rounding
+from intact.numerics.loop_cache import CACHED
 
 Floats = npt.NDArray[np.floating[Any]]
 
@@ -48,7 +49,7 @@ other up, a positive one down, any other down; from which distance to the neares
 no distance."""
 
 
-@njit(cache=True, nogil=True, error_model="numpy", inline="always")
+@njit(cache=CACHED, nogil=True, error_model="numpy", inline="always")
 def _code(quotient: Any, low: Any, high: Any, moves: Any) -> Any:
     """Round a quotient and clip it; ``moves`` holds what is exceeded where a number moves."""
     zero, one = np.float32(0), np.float32(1)
@@ -61,7 +62,7 @@ def _code(quotient: Any, low: Any, high: Any, moves: Any) -> Any:
     return high if steps > high else steps
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=CACHED, nogil=True, error_model="numpy")
 def _quantize_tile(values: Any, scale: Any, low: Any, high: Any, moves: Any, result: Any) -> None:
     exceeded = (moves[0], moves[1], moves[2], moves[3])
     for at in range(values.size):
@@ -69,14 +70,14 @@ def _quantize_tile(values: Any, scale: Any, low: Any, high: Any, moves: Any, res
         result[at] = (code + np.float32(0)) * scale  # an integer has no negative zero
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=CACHED, nogil=True, error_model="numpy")
 def _mark_tile(values: Any, scale: Any, low: Any, high: Any, inside: Any) -> None:
     for at in range(values.size):
         quotient = values[at] / scale
         inside[at] = (quotient > low) & (quotient < high)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=CACHED, nogil=True, error_model="numpy")
 def _differentiate_tile(
     values: Any,
     gradient: Any,
@@ -101,14 +102,14 @@ def _differentiate_tile(
         sums[at] += np.float64(gradient[at]) * np.float64(by_scale)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=CACHED, nogil=True, error_model="numpy")
 def _sum_rest_tile(gradient: Any, to_value: Any, sums: Any) -> None:
     """Add up what of a gradient does not go to the value."""
     for at in range(gradient.size):
         sums[at] += np.float64(gradient[at]) - np.float64(to_value[at])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=CACHED, nogil=True, error_model="numpy")
 def _fold(sums: Any) -> Any:
     """Add numbers pairwise; they are overwritten."""
     width = sums.size
@@ -120,7 +121,7 @@ def _fold(sums: Any) -> Any:
     return sums[0]
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=CACHED, nogil=True, error_model="numpy")
 def _quantize(
     values: Any,
     bounds: Any,
@@ -156,7 +157,7 @@ def _quantize(
                 _mark_tile(tile, scale, low - reach, high + reach, inside[start:until])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@njit(cache=CACHED, nogil=True, error_model="numpy")
 def _differentiate(
     values: Any,
     gradient: Any,

@@ -153,6 +153,7 @@ class Node(_Figures, frozen=True):
         bits: Width of its result, or else of its first quantized input; 0 for float.
         weight_bits: Width of its weight; 0 where it has none, or it is float.
         reason: Why it is quantized or not.
+        given: What it was in the given model, or has taken in: each node with its operator.
         layer: Index of the first node of its layer, a chain that is fused; None where no errors of
             it were measured.
         errors: Of its layer, at the first node.
@@ -172,6 +173,7 @@ class Node(_Figures, frozen=True):
     bits: int = 0
     weight_bits: int = 0
     reason: str = ""
+    given: tuple[str, ...] = ()
     layer: int | None = None
     errors: Errors | None = None
     ends: tuple[End, ...] = ()

@@ -186,6 +186,10 @@ class _Nodes:
         self._index = {row.node: first + index for index, row in enumerate(rows)}
         self._ends = {id(config): str(end) for end, config in plan.configs.items()}
         self._errors = errors_of_chains(plan, errors)
+        self._given: dict[str, list[str]] = {}
+        for name, given in plan.graph.given_nodes.items():
+            for part in given.nodes:
+                self._given.setdefault(part, []).append(f"{name} ({given.op_type})")
 
     def __iter__(self) -> Iterator[figures.Node]:
         return map(self._of, self._rows)
@@ -198,6 +202,7 @@ class _Nodes:
         return msgspec.structs.replace(
             _outline(row),
             reason=row.reason,
+            given=tuple(self._given.get(row.node, ())),
             layer=None if errors is None else self._index[errors.name],
             errors=_errors(errors, self._most) if errors and errors.name == row.node else None,
             ends=tuple(self._ends_of(node)),

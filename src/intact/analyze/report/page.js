@@ -215,6 +215,7 @@ function details(index) {
     h("p", {class: "chips"}, h("span", {class: "chip"}, node.op), h("span", {class: `chip ${node.kind}`}, node.kind === "stored" ? "integer weights" : node.kind),
       node.kind === "integer" && h("span", {class: "chip"}, bitsText(node)), node.weights && h("span", {class: "chip"}, plural(node.weights, "weight"))),
     node.reason && h("p", {class: "quiet"}, `${node.kind === "integer" ? "Integer" : "Float"}: ${node.reason}.`),
+    node.given && h("p", {class: "quiet given"}, `In the given model: ${node.given.join(", ")}.`),
     layer && layer.members.length > 1 && h("p", {class: "quiet"}, "Fused: ", layer.members.map((each, i) => [i ? " \u2192 " : "", each === index ? node.name : nodeLink(each)])),
     mine.map((each) => findingBlock(findings[each], false)),
     (node.notes || []).map((note) => h("p", {class: "remark"}, note)),

@@ -23,6 +23,7 @@ from intact.engines.integer.kernel import (
 from intact.engines.integer.pointwise.conversions import dequantizer, recoder
 from intact.engines.integer.reductions import ends_mean, float_mean
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
+from intact.numerics.loop_cache import CACHED
 from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.ends import has_ends
 from intact.program.arithmetic.reals import real_type, to_codes
@@ -287,7 +288,7 @@ def _sums(operation: Pool, codes: Array) -> tuple[Array, Array, Array]:
     return sums, divisors(codes.shape, operation), elements
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHED, nogil=True)
 def _divide(
     sums: Any, counts: Any, offsets: Any, rounding: int, zero: int, limits: Any, codes: Any
 ) -> None:

@@ -321,6 +321,8 @@ class Format(msgspec.Struct, frozen=True):
         has_io: Whether the ends can hold codes or numbers, as the user chooses.
         has_layout: Whether images may be taken and given with their channels last, or not.
         expressible: What plans may ask of it; whether it has each operator, it says when it writes.
+        shares_turned: Whether integers of a table and of its transpose are stored once in its
+            files, as equal ones are; None where that is not known, or writing says it.
         verify: Runs it and compares each layer with the plan; None where there is no program.
         run: Runs what was written on one batch in its runtime, with the runtime's own options:
             the outputs by name, as numbers with axes as in the model. Whatever is quantized is run
@@ -356,6 +358,7 @@ class Format(msgspec.Struct, frozen=True):
     has_io: bool = False
     has_layout: bool = False
     expressible: Expressible = Expressible()
+    shares_turned: bool | None = None
     verify: Callable[[Deployed, Iterable[Feeds]], Verification] | None = None
     run: Callable[[Deployed, Feeds], Feeds] | None = None
     load: Callable[[Deployed], object] | None = None

@@ -8,16 +8,21 @@ it loads the model, and takes the same integer kernel as for a constant.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 
-import numpy as np
 import onnx_ir as ir
 
-from intact.formats.base.stored_weights import is_looked_up
+from intact.formats.base.storage import (
+    LOOKED_UP_IN_FLOAT,
+    OTHER_SCALES,
+    are_equal,
+    stored_twice,
+    tied_tables,
+)
 from intact.formats.onnx_qdq.reader.parameters import is_dequantize
-from intact.graph import Graph, is_constant, weight_slot
+from intact.graph import is_constant, weight_slot
 from intact.graph.edit import Editor
-from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
+from intact.plan import Note, QuantizedGraph, TensorEnd
 
 _TURNED = {"perm": [1, 0]}
 
@@ -36,57 +41,26 @@ def share_codes(
         Where a table is stored twice nevertheless, and why.
     """
     notes = []
-    for lookup, layer, is_turned in _tied(plan.graph):
+    for lookup, layer, is_turned in tied_tables(plan.graph):
         name = stored.get(TensorEnd.input(str(lookup.name), 0))
         table = None if name is None else editor.value(name)
         reader = _reader_of_codes(editor, layer)
         codes = None if reader is None else reader.inputs[0]
         if reader is None or codes is None or not is_constant(codes) or codes is table:
             continue  # computed in float, or shared already
-        if table is not None and is_dequantize(reader) and _are_equal(table, codes, is_turned):
+        if (
+            table is not None
+            and is_dequantize(reader)
+            and are_equal(table, codes, is_turned=is_turned)
+        ):
             if is_turned:
                 name, kind = f"{codes.name}_turned", codes.dtype or ir.DataType.INT8
                 table = editor.node("Transpose", [table], name, _TURNED, kind, codes.shape)
             reader.replace_input_with(0, table)
         else:
-            notes.append(_note(lookup, layer, is_float=table is None))
+            why = LOOKED_UP_IN_FLOAT if table is None else OTHER_SCALES
+            notes.append(stored_twice(lookup, layer, why))
     return notes
-
-
-def _tied(graph: Graph) -> Iterator[tuple[ir.Node, ir.Node, bool]]:
-    """Yield lookups, layers whose weight is their table, and whether that is transposed there."""
-    lookups = [
-        node for node in graph.nodes if is_looked_up(node, 0) and is_constant(node.inputs[0])
-    ]
-    if not lookups:
-        return
-    for layer in graph.nodes:
-        slot = weight_slot(layer)
-        weight = None if slot is None else layer.inputs[slot]
-        for lookup in lookups:
-            table = lookup.inputs[0]
-            if weight is None or table is None or not is_constant(weight):
-                continue
-            if weight is table:
-                yield lookup, layer, False
-            elif _are_equal(table, weight, is_turned=True):
-                yield lookup, layer, True
-
-
-def _are_equal(first: ir.Value, second: ir.Value, is_turned: bool) -> bool:
-    """Tell whether two constants hold the same numbers, one of them transposed if `is_turned`."""
-    one, other = first.const_value, second.const_value
-    if one is None or other is None or one.dtype is not other.dtype:
-        return False
-    shapes = tuple(one.shape.numpy()), tuple(other.shape.numpy())
-    if is_turned:
-        is_matrix = len(shapes[0]) == 2
-        return is_matrix and shapes[0] == shapes[1][::-1] and _is_same(one.numpy(), other.numpy().T)
-    return shapes[0] == shapes[1] and _is_same(one.numpy(), other.numpy())
-
-
-def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
-    return bool(np.array_equal(one[:1], other[:1]) and np.array_equal(one, other))
 
 
 def _reader_of_codes(editor: Editor, layer: ir.Node) -> ir.Node | None:
@@ -101,13 +75,3 @@ def _reader_of_codes(editor: Editor, layer: ir.Node) -> ir.Node | None:
         return None
     maker = None if reader.inputs[0] is None else reader.inputs[0].producer()
     return maker if maker is not None and maker.op_type == "Cast" else reader
-
-
-def _note(lookup: ir.Node, layer: ir.Node, *, is_float: bool) -> Note:
-    table = lookup.inputs[0]
-    why = "in float" if is_float else "with other scales or widths"
-    message = (
-        f"table {str(None if table is None else table.name)!r} is stored twice: node "
-        f"{str(lookup.name)!r} looks it up {why}, {str(layer.name)!r} multiplies with its integers"
-    )
-    return Note(NoteKind.EXPORT, str(layer.name), message)

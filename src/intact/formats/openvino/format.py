@@ -124,6 +124,7 @@ OPENVINO = Format(
     _read,
     optional=_FILES[1:],
     expressible=Expressible(stored_bits=frozenset({4, 8, 32})),
+    shares_turned=False,
     verify=_verify,
     run=_run,
     load=_load,

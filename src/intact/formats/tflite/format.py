@@ -228,6 +228,7 @@ TFLITE = Format(
         mixes=False,
         half_ends=False,
     ),
+    shares_turned=True,
     verify=_verify,
     run=_run,
     load=_load,

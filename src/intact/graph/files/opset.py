@@ -19,6 +19,7 @@ from intact.graph.files.claims import forget_claims
 from intact.graph.files.save import weights_as_inputs
 from intact.graph.files.tensors import own_tensors
 from intact.graph.files.trial import survives
+from intact.graph.given_nodes import GivenNodes
 from intact.graph.ops import input_value
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
@@ -71,10 +72,12 @@ def modernize(model: ir.Model, where: str) -> ir.Model:
             remedy=_REMEDY,
         )
     forget_claims(model)  # the converter would go by them
+    given = GivenNodes(model)
     try:
         converted = convert_opset(model, CONVERTED_OPSET)
     except ModelError as error:
         raise ModelError(f"{where} has opset {opset} and {error}", remedy=_REMEDY) from error
+    given.follow(converted)
     return converted
 
 

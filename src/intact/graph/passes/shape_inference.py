@@ -40,7 +40,7 @@ def _declare_constants(model: ir.Model) -> None:
         if tensor is not None:
             value.dtype = value.dtype or tensor.dtype
             if value.shape is None:
-                value.shape = ir.Shape(tensor.shape)
+                value.shape = ir.Shape(tensor.shape.numpy())
 
 
 def _with_few_constants(model: ir.Model) -> onnx.ModelProto:

@@ -22,6 +22,7 @@ from intact.numerics.affine_params import QuantParams
 from intact.numerics.conversion import ends_of_codes
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.numerics.fused import fused_float32
+from intact.numerics.loop_cache import CACHED
 from intact.program.program import Array, Encoding
 from intact.targets import Arithmetic, ScalePrecision, ZeroPointOrder
 
@@ -175,7 +176,7 @@ def _ends(encoding: Encoding) -> Sequence[Floats32]:
     return ends_of_codes(params, encoding.quant_min, encoding.quant_max)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHED, nogil=True)
 def _fill(
     numbers: Any, factors: Any, offsets: Any, first: int, limits: Any, rounding: int, codes: Any
 ) -> None:

@@ -16,6 +16,7 @@ from numba import njit
 
 from intact.errors import ConfigError
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
+from intact.numerics.loop_cache import CACHED
 from intact.program.arithmetic.reals import real_type
 from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
 from intact.program.operations import Bounds
@@ -121,7 +122,7 @@ def _rows(values: Sequence[npt.ArrayLike], channels: tuple[int, ...], dtype: typ
     return rows
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHED, nogil=True)
 def _scale(
     sums: Any,
     bias: Any,

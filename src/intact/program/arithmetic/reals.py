@@ -11,6 +11,7 @@ from numba import njit
 
 from intact.config import Rounding
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
+from intact.numerics.loop_cache import CACHED
 from intact.numerics.rounding import round_to_integer
 from intact.program.arithmetic.ends import ends_codes, has_ends
 from intact.program.arithmetic.requantize import code_bounds
@@ -114,7 +115,7 @@ def _around(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
     return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHED, nogil=True)
 def _quantize(
     reals: Any,
     factors: Any,

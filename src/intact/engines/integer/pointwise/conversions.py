@@ -9,6 +9,7 @@ import numpy as np
 from numba import njit
 
 from intact.engines.integer.kernel import KERNELS, Kernel, Overflows, encoding_of, kernel_of
+from intact.numerics.loop_cache import CACHED
 from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.ends import effective, ends_codes, has_ends
 from intact.program.arithmetic.reals import real_type, to_codes, to_reals
@@ -81,13 +82,13 @@ def _patterns(codes: Array) -> Array:
     return patterns
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHED, nogil=True)
 def _look_up(table: Any, patterns: Any, results: Any) -> None:
     for index in range(patterns.shape[0]):
         results[index] = table[patterns[index]]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHED, nogil=True)
 def _look_up_pairs(table: Any, first: Any, second: Any, results: Any) -> None:
     for index in range(first.shape[0]):
         results[index] = table[first[index], second[index]]

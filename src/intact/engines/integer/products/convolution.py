@@ -23,11 +23,12 @@ from intact.engines.integer.products.windows import (
     window_view,
 )
 from intact.errors import DataError
+from intact.numerics.loop_cache import CACHED
 from intact.program import Array, Step
 from intact.program.operations import Bounds, Convolution, TransposedConvolution
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHED, nogil=True)
 def depthwise(
     data: Floats,
     weights: Floats,
@@ -98,7 +99,7 @@ def depthwise(
                 target[c, copy] = sums[c]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHED, nogil=True)
 def scatter(
     products: Floats,
     sizes: Triple,

@@ -17,6 +17,7 @@ from intact.engines.integer.products.windows import Floats
 from intact.errors import ConfigError, PlanError
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.numerics.fused import fused_float32, fused_multiply_add
+from intact.numerics.loop_cache import CACHED
 from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.ends import EndsGrid, effective, effective_zero, has_ends
 from intact.program.arithmetic.in_turn import requantizer
@@ -188,7 +189,7 @@ def _by_scale(
     return real, units, (scale, offset, first, _Last.DIVIDED)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHED, nogil=True)
 def _fill(
     sums: Any,
     residual: Any,

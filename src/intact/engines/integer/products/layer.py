@@ -24,6 +24,7 @@ from intact.engines.integer.products.epilogue import Epilogue
 from intact.engines.integer.products.gemm import exact_type
 from intact.engines.integer.products.windows import Floats, offset_of
 from intact.errors import PlanError
+from intact.numerics.loop_cache import CACHED
 from intact.program import Array, Encoding, Step, Tensor
 from intact.program.arithmetic.ends import effective, effective_weight
 from intact.program.operations import RESIDUAL_SLOT, Bounds
@@ -120,7 +121,7 @@ def _span(weights: Array, low: int, high: int) -> Array:
     return np.sort(np.stack([weights * low, weights * high]), axis=0)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=CACHED, nogil=True)
 def _saturate(
     rows: Floats,
     places: npt.NDArray[np.int64],
