@@ -21,7 +21,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "numerics": ("errors", "_text", "_files"),
     "cluster": ("errors", "_files"),
     "config": ("numerics",),
-    "ops": (),
+    "ops": ("_lazy",),
     "graph": ("errors", "_files", "ops"),
     "targets": ("config", "graph"),
     "plan": ("targets", "_memo"),

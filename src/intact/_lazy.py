@@ -36,6 +36,22 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object
     return get, sorted(home_of)
 
 
+class Module:
+    """A module that is imported when something in it is first used.
+
+    Args:
+        name: Its full name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> object:
+        value: object = getattr(importlib.import_module(self._name), attribute)
+        setattr(self, attribute, value)
+        return value
+
+
 class _Deferral:
     """A finder that lets modules load when they are first used, if one package imports them."""
 

@@ -92,10 +92,8 @@ class Editor(GraphBuilder):
         No number changes, and no runtime fuses across it or moves a quantizer through it.
         """
         dtype = value.dtype or ir.DataType.FLOAT
-        lowest = self._once(
-            ("lowest", dtype),
-            lambda: np.array(ml_dtypes.finfo(dtype.numpy()).min, dtype.numpy()),
-        )
+        least = ml_dtypes.finfo(dtype.numpy()).min  # type: ignore[no-untyped-call]
+        lowest = self._once(("lowest", dtype), lambda: np.array(least, dtype.numpy()))
         return self.node(
             "Max", [value, lowest], f"{value.name}_kept", dtype=dtype, shape=value.shape
         )

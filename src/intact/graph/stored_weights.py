@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.graph.ops import input_value, is_constant
-from intact.ops.table import STORABLE
+from intact.ops import STORABLE
 
 _RECURRENT_SLOTS = (1, 2)
 _GATE_ROWS = 1

@@ -20,17 +20,21 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
+from intact._lazy import Module
 
-Floats: TypeAlias = npt.NDArray[np.float32]
-Doubles: TypeAlias = npt.NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    Floats: TypeAlias = npt.NDArray[np.float32]
+    Doubles: TypeAlias = npt.NDArray[np.float64]
+else:  # what is declared is read by commands that compute nothing
+    np = Module("numpy")
+
 Option: TypeAlias = float | str
 """The value of an attribute."""
-
-_ONE, _HALF = np.float32(1), np.float32(0.5)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +180,7 @@ def sigmoid(x: Floats) -> Floats:
 @operator(low=0.0, high=1.0)
 def hard_sigmoid(x: Floats, alpha: float = 0.2, beta: float = 0.5) -> Floats:
     """A line from 0 to 1, in float32."""
-    return np.asarray(np.clip(alpha * x + beta, np.float32(0), _ONE))
+    return np.asarray(np.clip(alpha * x + beta, np.float32(0), np.float32(1)))
 
 
 @operator(since=14)
@@ -223,8 +227,8 @@ def gelu(x: Floats, approximate: str = "none") -> Floats:
     """``x`` times the normal distribution's function, or its approximation by tanh."""
     if approximate == "tanh":
         inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
-        return _HALF * x * (_ONE + _once(np.tanh(_double(inner))))
-    return _HALF * x * _each(math.erfc, x * np.float32(-math.sqrt(0.5)))
+        return np.float32(0.5) * x * (np.float32(1) + _once(np.tanh(_double(inner))))
+    return np.float32(0.5) * x * _each(math.erfc, x * np.float32(-math.sqrt(0.5)))
 
 
 @operator(low=-1.0, high=1.0)
@@ -276,13 +280,13 @@ def log(x: Floats) -> Floats:
 @operator(is_activation=False)
 def reciprocal(x: Floats) -> Floats:
     """``1 / x``."""
-    return _ONE / x
+    return np.float32(1) / x
 
 
 @operator(is_operator=False)
 def rsqrt(x: Floats) -> Floats:
     """``1 / sqrt(x)``: Sqrt and Reciprocal."""
-    return np.asarray(_ONE / np.sqrt(x), np.float32)
+    return np.asarray(np.float32(1) / np.sqrt(x), np.float32)
 
 
 @operator(low=0.0, is_operator=False)
@@ -327,24 +331,24 @@ def cos(x: Floats) -> Floats:
     return _once(np.cos(_double(x)))
 
 
-def _of_numpy(name: str, function: Callable[[Doubles], Doubles]) -> None:
+def _of_numpy(name: str, function: str) -> None:
     """Declare a function of NumPy's that no hardware has codes for yet."""
 
     def body(x: Floats) -> Floats:
-        return _once(function(_double(x)))
+        return _once(getattr(np, function)(_double(x)))
 
     operator(name=name, is_activation=False)(body)
 
 
 for _name, _function in (
-    ("Tan", np.tan),
-    ("Asin", np.arcsin),
-    ("Acos", np.arccos),
-    ("Atan", np.arctan),
-    ("Sinh", np.sinh),
-    ("Cosh", np.cosh),
-    ("Asinh", np.arcsinh),
-    ("Acosh", np.arccosh),
-    ("Atanh", np.arctanh),
+    ("Tan", "tan"),
+    ("Asin", "arcsin"),
+    ("Acos", "arccos"),
+    ("Atan", "arctan"),
+    ("Sinh", "sinh"),
+    ("Cosh", "cosh"),
+    ("Asinh", "arcsinh"),
+    ("Acosh", "arccosh"),
+    ("Atanh", "arctanh"),
 ):
     _of_numpy(_name, _function)

@@ -172,13 +172,3 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
     }
 )
 """The table, by operator type of the default ONNX domain."""
-
-EXPANDABLE = ("BatchNormalization", "Div", "HardSigmoid", "LayerNormalization", "Pow")
-"""Operators that ``intact.graph.passes.expand`` writes as several simpler ones."""
-
-RECURRENT = ("GRU", "LSTM", "RNN")
-"""Layers that hand their state from step to step."""
-
-STORABLE = (*RECURRENT, "Gather")
-"""Operators whose constants can be stored as integers while they compute in float: the weights of
-recurrent ones, and the table in which Gather looks up rows."""

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
-from intact.ops.table import EXPANDABLE
+from intact.ops import EXPANDABLE
 from intact.recipe.declare import Options, option, options_of, required
 from intact.recipe.kinds import (
     File,

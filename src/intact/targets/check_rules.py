@@ -10,7 +10,8 @@ import msgspec
 
 from intact.errors import TargetError, nearest
 from intact.numerics.levels import MOST_STEPS
-from intact.ops.table import OPS, STORABLE
+from intact.ops import STORABLE
+from intact.ops.table import OPS
 from intact.targets.arithmetic import (
     SUBJECT,
     Addition,

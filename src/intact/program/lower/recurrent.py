@@ -16,9 +16,8 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value
-from intact.ops import functions
+from intact.ops import RECURRENT, functions
 from intact.ops.functions import Unary
-from intact.ops.table import RECURRENT
 from intact.program.forms import dequantized_constant
 from intact.program.lower.attributes import constant_input
 from intact.program.lower.builder import ProgramBuilder
