@@ -31,6 +31,7 @@ REMEDIES: Mapping[str, Remedy] = {
     "float": Remedy({"keep_float": ["a node/b:0", "--odd", "*"]}),
     "bits": Remedy({"bits": {"conv2": 4}}),
     "weights": Remedy({"weight_bits": 7, "bits": None}),
+    "closer": Remedy({"weight_method": "minmax", "scales": None}),
     "few": Remedy({"weight_bits": 4, "preset": "best", "improve": None}),
     "activations": Remedy({"activation_bits": 8, "bits": None}),
     "target": Remedy({"target": "onnxruntime-avx2"}),

@@ -21,7 +21,7 @@ from intact.plan import QuantizedGraph, QuantPoint
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
-    from intact.analyze.diagnose.quantizers import Noise
+    from intact.analyze.diagnose.noise import Noise
 
 LEAST_DB = 15.0
 """Signal to noise below which an output is said to be lost: 8 bits usually give 20 to 40 dB."""
@@ -165,17 +165,16 @@ def _by_noise(simulator: Simulator, runs: FloatRuns, output: str) -> list[Noise]
 
     The quantizers of the first group are in this order too.
     """
-    from intact.analyze.diagnose.quantizers import noise_alone, noise_of  # with much else
+    from intact.analyze.diagnose.noise import ActivationNoise, grouped  # with much else
 
-    _, groups = noise_alone(simulator, runs, output, groups=_GROUPS)
+    powers = ActivationNoise(simulator, runs, output).powers
+    groups = grouped(list(simulator.points.values()), powers, groups=_GROUPS)
     groups = sorted((g for g in groups if g.power > 0), key=lambda g: -g.power)
     if groups and len(groups[0].points) > 1:
-
-        def cost(point: QuantPoint) -> float:
-            return noise_of(simulator, runs, output, [point])
-
-        ranked = tuple(sorted(groups[0].points, key=cost, reverse=True))
-        groups[0] = msgspec.structs.replace(groups[0], points=ranked)
+        single = grouped(groups[0].points, powers, groups=len(groups[0].points))
+        ranked = sorted(single, key=lambda each: -each.power)
+        points = tuple(point for each in ranked for point in each.points)
+        groups[0] = msgspec.structs.replace(groups[0], points=points)
     return groups
 
 

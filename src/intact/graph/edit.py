@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
-from intact.graph.builder import GraphBuilder
+from intact.graph.builder import Constant, GraphBuilder
 from intact.graph.graph import IMPLICIT_SLOT
 from intact.graph.names import Names
 
@@ -82,6 +82,12 @@ class Editor(GraphBuilder):
         result.name, result.type = name, old.type
         result.shape = old.shape if old.shape is not None else result.shape
         self.rebind(str(name), result)
+
+    def optional_input(self, name: str, default: Constant) -> ir.Value:
+        """Add a graph input under a fresh name that has a value where none is given."""
+        value = self.initializer(name, default)
+        self._add_input(value)
+        return value
 
     def finish(self) -> ir.Model:
         """Sort the nodes topologically, drop constants that nothing reads, return the model."""

@@ -12,7 +12,8 @@ import msgspec
 
 from intact.analyze.diagnose.batch_norms import batch_norm_findings
 from intact.analyze.diagnose.findings import Finding
-from intact.analyze.diagnose.quantizers import CUT_AWAY, WIDEN, cut_in_calibration
+from intact.analyze.diagnose.noise import CUT_AWAY
+from intact.analyze.diagnose.quantizers import WIDEN, cut_in_calibration
 from intact.analyze.diagnose.weights import bias_finding
 from intact.calibrate.choice import FloatRuns
 from intact.calibrate.statistics import Statistics
