@@ -27,7 +27,7 @@ from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.data.sources import has_image_steps
 from intact.data.stream import AGAIN, Samples
-from intact.errors import UsageError
+from intact.errors import IntactError, UsageError
 from intact.flow.first_run import draw_sample, run_once
 from intact.flow.improvement import Improver, Scaled
 from intact.flow.job import Job
@@ -202,7 +202,7 @@ class Calibration:
     ) -> Result:
         """Write a plan with scales, run what was written, and say what it loses."""
         begin(self.options.progress, "measuring the loss")
-        loss = self._loss(job, scaled)
+        loss = self._loss(job, scaled, sample, compared)
         findings = self._findings(job, scaled, observed)
         errors = None if scaled.choice is None else scaled.choice.errors
         scaled = scaled._replace(choice=None)  # its sessions have copies of weights
@@ -276,7 +276,9 @@ class Calibration:
             return job, scaled
         return found, self._scaled(found, required_tensors(found.plan, given), observed, given)
 
-    def _loss(self, job: Job, scaled: Scaled) -> Loss | None:
+    def _loss(
+        self, job: Job, scaled: Scaled, sample: Batch | None, compared: Compared
+    ) -> Loss | None:
         """Find what a plan loses, where that is much."""
         statistics, choice = scaled.statistics, scaled.choice
         if choice is None or statistics is None:
@@ -287,7 +289,15 @@ class Calibration:
         def again(names: Sequence[str]) -> QuantizedGraph:
             return assign(job.keeping(names, graph), statistics, method, given)
 
-        return find_loss(choice, again)
+        def accepts(plan: QuantizedGraph) -> bool:
+            try:
+                result = job.deployment.result(plan, statistics, self.preprocess)
+                run_once(result, sample, compared.outputs, threads=self.options.threads)
+            except IntactError:
+                return False
+            return True
+
+        return find_loss(choice, again, accepts)
 
     def _slow_sign(
         self, result: Result, observed: _Observed, seconds: float

@@ -40,6 +40,8 @@ _LEAST_GAIN_DB = 1.0
 
 Planner = Callable[[Sequence[str]], QuantizedGraph]
 """From names of nodes to a plan with scales that keeps them in float."""
+Accepts = Callable[[QuantizedGraph], bool]
+"""Tells whether the target's formats hold a plan, and its runtime runs what is written."""
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -91,12 +93,13 @@ class Loss(msgspec.Struct, frozen=True):
         )
 
 
-def find_loss(choice: Choice, planner: Planner) -> Loss | None:
+def find_loss(choice: Choice, planner: Planner, accepts: Accepts) -> Loss | None:
     """Look for what is at fault where an output of a plan loses much.
 
     Args:
         choice: The plan with its decibels.
         planner: Makes plans to compare with.
+        accepts: Tells whether a plan can be written and runs: what is offered must.
 
     Returns:
         None if no output has less than 15 dB, or too few decisions in common with the float
@@ -125,9 +128,14 @@ def find_loss(choice: Choice, planner: Planner) -> Loss | None:
         worst = choice.plan.graph.node(cause.node)
     best = msgspec.structs.replace(found, node=str(worst.name), op_type=worst.op_type)
     for names in (*([losing] if losing else []), *_sets(groups, around)):
-        regained = _measured(planner, names, runs).get(output, math.inf)
+        plan = _planned(planner, names)
+        if plan is None:
+            continue
+        regained = _measured(plan, runs).get(output, math.inf)
         if regained >= MOST_DB or regained < max(found.decibels, best.regained) + _LEAST_GAIN_DB:
-            continue  # nothing before the output is left quantized, or there is no such plan
+            continue  # nothing before the output is left quantized
+        if not accepts(plan):
+            continue
         best = msgspec.structs.replace(best, keep_float=names, regained=regained)
         if best.regained >= LEAST_DB:
             break
@@ -195,12 +203,17 @@ def _sets(groups: Sequence[Noise], around: _Neighbours) -> Iterator[tuple[str, .
             yield around.ordered(names)
 
 
-def _measured(planner: Planner, names: Sequence[str], runs: FloatRuns) -> Mapping[str, float]:
-    """Simulate the plan that keeps these nodes in float; empty where there is none."""
+def _planned(planner: Planner, names: Sequence[str]) -> QuantizedGraph | None:
+    """Plan with these nodes in float; None where a target has no such plan."""
     try:
-        simulator = Simulator(planner(names), threads=1)
-    except IntactError:  # a target may have no such plan
-        return {}
+        return planner(names)
+    except IntactError:
+        return None
+
+
+def _measured(plan: QuantizedGraph, runs: FloatRuns) -> Mapping[str, float]:
+    """Simulate a plan, and return the decibels of the outputs."""
+    simulator = Simulator(plan, threads=1)
     (found,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
     return found.decibels
 

@@ -141,7 +141,7 @@ def diagnose_plan(
         findings += preprocessing_findings(
             plan.graph, samples, preprocess=preprocess, threads=threads
         )
-    runs = FloatRuns(plan.graph, _batches(samples), threads=threads)
+    runs = first_runs(plan, samples, threads=threads)
     findings += _without_numbers(runs)
     simulator = Simulator(plan.with_exact_sums(), threads=1, switched=True)
     errors = _errors(simulator, runs)
@@ -279,11 +279,20 @@ def _is_drawn_clipping(finding: Finding, simulator: Simulator, statistics: Stati
 
 def decibels_of(plan: QuantizedGraph, samples: Samples, *, threads: int = 0) -> dict[str, float]:
     """Return each output's signal to quantization noise on the first 8 samples, dB."""
-    runs = FloatRuns(plan.graph, _batches(samples), threads=threads)
+    return decibels_on(plan, first_runs(plan, samples, threads=threads))
+
+
+def first_runs(plan: QuantizedGraph, samples: Samples, *, threads: int = 0) -> FloatRuns:
+    """Run the float model of a plan on the first 8 samples, to compare plans with."""
+    return FloatRuns(plan.graph, _batches(samples), threads=threads)
+
+
+def decibels_on(plan: QuantizedGraph, runs: FloatRuns) -> dict[str, float]:
+    """Return each output's signal to quantization noise on some samples, dB."""
     computed = computed_errors(plan, runs)
     if computed is not None:
         return dict(computed.errors.decibels)
-    return dict(_errors(Simulator(plan, threads=1, switched=True), runs).decibels)
+    return dict(_errors(Simulator(plan, threads=1), runs).decibels)
 
 
 def _batches(samples: Samples) -> list[tuple[Batch, int]]:

@@ -104,7 +104,15 @@ def quantizer_findings(
     if decibels[output] >= _FEW_DB:
         named = [each for each in named if each.cause not in _USUAL]
     # Where both count, a fault of one side tells more than what every quantizer does.
-    return sorted(named, key=lambda each: (each.cause in _USUAL, -each.severity))[:1]
+    worst = sorted(named, key=lambda each: (each.cause in _USUAL, -each.severity))[:1]
+    return [_with_passes(each) for each in worst]
+
+
+def _with_passes(finding: Finding) -> Finding:
+    """Let all improvement passes be tried last."""
+    if BEST in finding.remedies:
+        return finding
+    return msgspec.structs.replace(finding, remedies=(*finding.remedies, BEST))
 
 
 class _Loss(NamedTuple):
