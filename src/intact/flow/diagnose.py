@@ -13,10 +13,11 @@ from intact.analyze.diagnose.diagnosis import (
     Diagnosis,
     decibels_on,
     diagnose_plan,
+    few_samples,
     first_runs,
 )
 from intact.analyze.diagnose.findings import Finding, Remedy
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.choice import FloatRuns, sample_count
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.data.progress import begin
@@ -90,8 +91,8 @@ class _Trial:
 
     def __init__(self, result: Result, samples: Samples, threads: int) -> None:
         self._plan, self._threads = result.plan, threads
-        limit = _OBSERVED if samples.limit is None else min(_OBSERVED, samples.limit)
-        self._samples = replace(samples, limit=limit, progress=None)
+        self._samples = replace(samples, progress=None)
+        self._most = 0 if result.statistics is None else sample_count(result.statistics)
 
     def decibels(self, plan: QuantizedGraph) -> float:
         """Return the decibels of the worst output."""
@@ -99,11 +100,12 @@ class _Trial:
 
     def observed(self, graph: Graph, tensors: Sequence[str]) -> Statistics:
         """Observe tensors on some of the samples."""
-        return collect(graph, self._samples, tensors, threads=self._threads)
+        return collect(graph, few_samples(self._samples, _OBSERVED), tensors, threads=self._threads)
 
     @cached_property
     def _runs(self) -> FloatRuns:
-        return first_runs(self._plan, self._samples, threads=self._threads)
+        """More than a diagnosis looks at: the first of a sequence may be unlike the others."""
+        return first_runs(self._plan, self._samples, most=self._most, threads=self._threads)
 
 
 def _unused_labels(loaded: Result, samples: Samples) -> str:
