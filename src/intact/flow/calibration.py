@@ -45,7 +45,6 @@ from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
-from intact.plan.untie import breakable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
 
 if TYPE_CHECKING:
@@ -251,9 +250,9 @@ class Calibration:
         choice = scaled.choice
         if untied is None or choice is None or observed is None:
             return job, scaled
-        from intact.calibrate.unlike import unlike
+        from intact.calibrate.unlike import broken_ties
 
-        found = unlike(untied, observed.statistics, choice.method)
+        found = broken_ties(untied, observed.statistics, choice, job.apart)
         if not found:
             return job, scaled
         changed = job.requantizing(found)
@@ -472,8 +471,9 @@ def _untied(job: Job) -> QuantizedGraph | None:
     """Return the plan of a job with all ties broken that may be; None where there are none."""
     if not expressible(job.deployment.formats).several_scales:
         return None
-    ends = breakable(job.plan)
-    return job.keeping((), None, ends) if ends else None
+    from intact.calibrate.unlike import fully_untied
+
+    return fully_untied(job.plan, job.apart)
 
 
 def _heads_of(job: Job) -> Heads | None:

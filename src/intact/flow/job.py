@@ -122,6 +122,10 @@ class Job(msgspec.Struct, frozen=True):
 
         return self._replanned(keeping)
 
+    def apart(self, ends: Collection[TensorEnd]) -> QuantizedGraph:
+        """Make the plan again with inputs of joins requantized."""
+        return self.keeping((), None, ends)
+
     def requantizing(self, ends: Collection[TensorEnd]) -> Job:
         """Return the job that requantizes inputs of joins in all its plans."""
         always = ends
