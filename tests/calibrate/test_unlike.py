@@ -170,9 +170,15 @@ def test_each_join_is_untied_where_the_outputs_gain_by_that() -> None:
 def test_a_search_breaks_the_ties_that_quantize_breaks(tmp_path: Path) -> None:
     onnx.save(recurrent(14.0), tmp_path / "model.onnx")
     log = tmp_path / "log.jsonl"
-    options = {"target": "tflite", "objective": "sqnr", "sampler": "greedy", "threads": 1}
     found = intact.search_strategy(
-        tmp_path / "model.onnx", feeds(), budget="2trials", log=log, workers=2, **options
+        tmp_path / "model.onnx",
+        feeds(),
+        target="tflite",
+        objective="sqnr",
+        budget="2trials",
+        log=log,
+        workers=2,
+        threads=1,
     )
     end = TensorEnd.parse("join.input[1]")
     assert requantized(found.result.plan.configs[end]) is Untied.UNLIKE
