@@ -19,7 +19,6 @@ from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
 from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
-from intact.calibrate.tail import SIGNS_OF_DECODING
 from intact.data.batching import Batch, sample_count
 from intact.data.chosen_samples import ChosenSamples
 from intact.data.feeding import Feeding
@@ -118,9 +117,7 @@ class Calibration:
             begin(self.options.progress, "calibrating")
             graph = jobs[members[0]].plan.graph
             heads = {i: _heads_of(jobs[i]) for i in members if data is not None}
-            more = [
-                name for each in heads.values() if each is not None for name in each.tail.tensors
-            ]
+            more = [name for each in heads.values() if each is not None for name in each.tensors]
             untied = {i: _untied(jobs[i]) for i in members if data is not None and given is None}
             more += [n for each in untied.values() if each for n in required_tensors(each)]
             required = [*(n for i in members for n in needs[i]), *more]
@@ -477,9 +474,8 @@ def _untied(job: Job) -> QuantizedGraph | None:
 
 
 def _heads_of(job: Job) -> Heads | None:
-    """Find what there is to decide behind the last layers."""
-    types = {node.op_type for node in job.plan.graph.nodes}
-    if not job.floats_heads or not types & SIGNS_OF_DECODING:
+    """Find what there is to decide behind the last layers, and of inputs that are read in parts."""
+    if not job.floats_heads:
         return None
     from intact.flow.heads import Heads  # with much else
 

@@ -106,7 +106,7 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
 
 
 def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
-    """Return the outputs that are decoded in float, and the ends of what only floats move to."""
+    """Return the ends that are read or decoded in float, and those of what only floats move to."""
     found = set()
     for value in plan.graph.outputs:
         producer = value.producer()
@@ -115,7 +115,7 @@ def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
             found.add(str(value.name))
     for value in plan.graph.inputs:
         decisions = [plan.decisions[str(node.name)] for node, _ in plan.graph.consumers(value)]
-        if decisions and all(is_moved_in_float(decision) for decision in decisions):
+        if decisions and all(is_moved_in_float(each) or is_decoded(each) for each in decisions):
             found.add(str(value.name))
     return frozenset(found)
 
