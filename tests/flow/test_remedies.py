@@ -194,6 +194,18 @@ def test_a_remedy_that_the_target_refuses_is_not_offered(simulates: bool, tmp_pa
     assert found.remedy
 
 
+def test_nodes_at_the_ends_are_kept_in_float_with_floats_at_the_ends(tmp_path: Path) -> None:
+    _peaks(tmp_path, target="tflite")
+    found = _offered(tmp_path, [Remedy({"keep_float": ["most"]})], simulates=False)
+    values = accepted(found.remedy)
+    assert (values["keep_float"], values["io"]) == (("most",), "float")
+    given = {name: values[name] for name in ("target", "keep_float", "io")}
+    paths = tmp_path / "model.onnx", tmp_path / "calib.npz"
+    assert not api.quantize(*paths, threads=1, **given).plan.decisions["most"].quantized
+    with pytest.raises(IntactError, match="no integers at the ends"):
+        api.quantize(*paths, threads=1, **{**given, "io": "int8"})
+
+
 def test_what_would_be_refused_gives_way_to_the_next() -> None:
     wrong = Remedy({"method": "aciq", "method_options": {"bins": 3.0}})
     made_by = {"model": "m.onnx", "data": "d.npz"}

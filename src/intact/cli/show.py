@@ -243,7 +243,8 @@ def _loss(found: Result) -> None:
             from intact.cli.long_commands import printed
 
             flags = (f"--keep-float={name}" for name in loss.keep_float)
-            again = printed(["intact", *sys.argv[1:], *flags], found.folder, "keep-float")
+            words = ["intact", *sys.argv[1:], *loss.options, *flags]
+            again = printed(words, found.folder, "keep-float")
             _warn(f"{loss.gain}: {again}")
         _improvable(found)
     if found.folder is not None and (loss is not None or found.findings):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -285,13 +286,13 @@ class Calibration:
         def again(names: Sequence[str]) -> QuantizedGraph:
             return assign(job.keeping(names, graph), statistics, method, given)
 
-        def accepts(plan: QuantizedGraph) -> bool:
-            try:
-                result = job.deployment.result(plan, statistics, self.preprocess)
-                run_once(result, sample, compared.outputs, threads=self.options.threads)
-            except IntactError:
-                return False
-            return True
+        def accepts(plan: QuantizedGraph) -> tuple[str, ...] | None:
+            for options, deployment in job.deployment.ways().items():
+                with contextlib.suppress(IntactError):
+                    result = deployment.result(plan, statistics, self.preprocess)
+                    run_once(result, sample, compared.outputs, threads=self.options.threads)
+                    return options
+            return None
 
         return find_loss(choice, again, accepts)
 

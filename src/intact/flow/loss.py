@@ -40,8 +40,8 @@ _LEAST_GAIN_DB = 1.0
 
 Planner = Callable[[Sequence[str]], QuantizedGraph]
 """From names of nodes to a plan with scales that keeps them in float."""
-Accepts = Callable[[QuantizedGraph], bool]
-"""Tells whether the target's formats hold a plan, and its runtime runs what is written."""
+Accepts = Callable[[QuantizedGraph], tuple[str, ...] | None]
+"""Returns the options with which a plan is written, and runs in its runtime; None without any."""
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -56,6 +56,7 @@ class Loss(msgspec.Struct, frozen=True):
         node: Where most of it is lost: the node whose result is quantized; "" if in weights alone.
         op_type: Its operator.
         keep_float: Nodes to keep in float; empty where that does not help.
+        options: What the command needs beside that.
         regained: What the output has then, dB.
         cause: What it is lost by, as `intact diagnose` calls it; "" where no cause stands out.
         evidence: What was measured of the cause.
@@ -68,6 +69,7 @@ class Loss(msgspec.Struct, frozen=True):
     node: str = ""
     op_type: str = ""
     keep_float: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     regained: float = 0.0
     cause: str = ""
     evidence: str = ""
@@ -99,7 +101,7 @@ def find_loss(choice: Choice, planner: Planner, accepts: Accepts) -> Loss | None
     Args:
         choice: The plan with its decibels.
         planner: Makes plans to compare with.
-        accepts: Tells whether a plan can be written and runs: what is offered must.
+        accepts: With which options a plan is written and runs: what is offered must be.
 
     Returns:
         None if no output has less than 15 dB, or too few decisions in common with the float
@@ -134,9 +136,11 @@ def find_loss(choice: Choice, planner: Planner, accepts: Accepts) -> Loss | None
         regained = _measured(plan, runs).get(output, math.inf)
         if regained >= MOST_DB or regained < max(found.decibels, best.regained) + _LEAST_GAIN_DB:
             continue  # nothing before the output is left quantized
-        if not accepts(plan):
+        options = accepts(plan)
+        if options is None:
             continue
-        best = msgspec.structs.replace(best, keep_float=names, regained=regained)
+        found_now = {"keep_float": names, "options": options, "regained": regained}
+        best = msgspec.structs.replace(best, **found_now)
         if best.regained >= LEAST_DB:
             break
     return best

@@ -31,6 +31,7 @@ SIMULATED = frozenset(
     [
         "activation_bits",
         "bits",
+        "io",
         "keep_float",
         "method",
         "method_options",

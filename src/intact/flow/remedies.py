@@ -9,9 +9,9 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -84,14 +84,13 @@ def with_command(
         rehearsal: Plans commands, and simulates them.
     """
     open_ones: list[Finding] = []
-    for each in _remedies(finding, made_by, ran):
+    takes = _takes_all if rehearsal is None else rehearsal.takes
+    for each in _remedies(finding, made_by, ran, takes):
         # What a check has measured itself is the gain of the first.
         known = finding if each.remedy is finding.remedies[0] else _unmeasured(finding)
         offered = msgspec.structs.replace(known, remedy=each.text)
         if each.values is None or rehearsal is None:
             open_ones.append(offered)
-            continue
-        if not rehearsal.takes(each.values):
             continue
         gain = rehearsal.gain(each.values) if finding.unit == "dB" else None
         if gain is None:
@@ -133,9 +132,8 @@ class TriedRemedies:
         """
         failed, reason = "", _not_to_be_run(made_by)
         finding = _unmeasured(finding)
-        for each in _remedies(finding, made_by, self._result.plan.provenance.improve):
-            if each.values is not None and not rehearsal.takes(each.values):
-                continue
+        ran = self._result.plan.provenance.improve
+        for each in _remedies(finding, made_by, ran, rehearsal.takes):
             changed = msgspec.structs.replace(
                 finding, remedy=each.text, evidence=finding.evidence + failed
             )
@@ -246,15 +244,28 @@ class _Said(NamedTuple):
     values: Mapping[str, Any] | None
 
 
+Takes: TypeAlias = Callable[[Mapping[str, Any]], bool]
+"""Tells whether a call with these options makes a result."""
+
+
+def _takes_all(_: Mapping[str, Any]) -> bool:
+    return True
+
+
 def _remedies(
-    finding: Finding, made_by: Mapping[str, Any] | None, ran: Sequence[str] = ()
+    finding: Finding, made_by: Mapping[str, Any] | None, ran: Sequence[str], takes: Takes
 ) -> Iterator[_Said]:
-    """Yield the remedies that can be said."""
+    """Yield the remedies that can be said, with floats at the ends where nodes need these."""
     for remedy in finding.remedies:
         if remedy.text:
             yield _Said(remedy, remedy.text, None)
         elif made_by is not None:
             values = changed_options(remedy, made_by, ran)
+            if values is not None and not takes(values):
+                more = Remedy(options={**remedy.options, "io": "float"})
+                is_of_nodes = "keep_float" in remedy.options
+                values = changed_options(more, made_by, ran) if is_of_nodes else None
+                values = values if values is not None and takes(values) else None
             if values is not None:
                 yield _Said(remedy, command_line("quantize", QuantizeCommand, values), values)
 

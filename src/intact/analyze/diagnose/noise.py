@@ -65,6 +65,11 @@ class ActivationNoise:
         """Measure parts of the activations; they run side by side."""
         return [max(power - self.weights, 0.0) for power in self._of(parts)]
 
+    def left_without(self, points: Sequence[QuantPoint]) -> list[float]:
+        """Measure what is left of the noise, weights included, without each quantizer."""
+        all_points = self._simulator.points.values()
+        return self._of([tuple(p for p in all_points if p is not point) for point in points])
+
     def _of(self, parts: Sequence[Part]) -> list[float]:
         ends = frozenset(self._simulator.points)
 

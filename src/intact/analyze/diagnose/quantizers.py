@@ -47,6 +47,12 @@ Doubles = npt.NDArray[np.float64]
 
 _FEW_DB = 20.0
 """Signal to noise that 8 bits leave of a healthy net at least."""
+_TRIED = 8
+"""Tensors that are left in float, one at a time."""
+_OFFERED = 3
+"""Of them, those whose nodes are tried in float."""
+_LEAST = 1e-9
+"""Part of the noise that is none."""
 _USUAL = ("rounding", "clipping")
 """What every quantizer does: above that it is no fault."""
 _OF_ONE_TENSOR = ("outlier_channel", "heavy_tail", "unlike_ranges", "attention_mask")
@@ -101,11 +107,55 @@ def quantizer_findings(
     if activations >= EXPLAINED * total > 0:
         loss = _Loss(plan, runs, output, min(1.0, activations / total), heard)
         named += _of_activations(noises, tensors, loss)
+    usual: list[Finding] = []
     if decibels[output] >= _FEW_DB:
-        named = [each for each in named if each.cause not in _USUAL]
+        usual = [each for each in named if each.cause in _USUAL]
+        named = [each for each in named if each not in usual]
+    if not named:
+        costliest = _costliest(alone, noises, total, decibels[output], heard)
+        same = (each for each in usual if costliest and each.tensor == costliest[0].tensor)
+        named = [next(same, costliest[0])] if costliest else []
     # Where both count, a fault of one side tells more than what every quantizer does.
     worst = sorted(named, key=lambda each: (each.cause in _USUAL, -each.severity))[:1]
     return [_with_passes(each) for each in worst]
+
+
+def _costliest(
+    alone: ActivationNoise, noises: Sequence[Noise], total: float, decibels: float, heard: str
+) -> list[Finding]:
+    """Name the tensor without whose quantizer the output has most, where no cause explains much.
+
+    From 20 dB on, where 8 bits may be all that is wrong, only one that costs half of the noise.
+
+    Args:
+        alone: Measures quantizers.
+        noises: What quantizers cost alone, the worst first.
+        total: The noise power of the output.
+        decibels: Its signal to noise.
+        heard: Whose noise, for the evidence.
+    """
+    points = [each.points[0] for each in noises[:_TRIED] if len(each.points) == 1]
+    lefts = [max(left, _LEAST * total) for left in alone.left_without(points)]
+    gains = sorted(zip(lefts, range(len(points)), strict=True))
+    if not gains or not total > 0:
+        return []
+    left, first = gains[0]
+    if decibels >= _FEW_DB and left > total / 2:
+        return []
+    regained = decibels + 10 * math.log10(total / left)
+    name = str(points[first].value.name)
+    nodes = dict.fromkeys(points[at].end.node for _, at in gains[:_OFFERED])
+    return [
+        Finding(
+            "rounding",
+            f"{100 * (1 - left / total):.0f} % {heard} is gone where tensor {name!r} alone stays "
+            f"float: {regained:.1f} dB",
+            max(1 - left / total, 0.0),
+            node=points[first].end.node,
+            tensor=name,
+            remedies=tuple(Remedy(options={"keep_float": [node]}) for node in nodes),
+        )
+    ]
 
 
 def _with_passes(finding: Finding) -> Finding:
@@ -304,7 +354,9 @@ def _clipping(seen: _Seen) -> _Named | None:
     why = (
         f"{100 * seen.outside:.2g} % of its values lie outside of {seen.low:.4g} to {seen.high:.4g}"
     )
-    return _Named("clipping", why, (WIDEN,), whole_range)
+    is_fixed = bool(seen.point.config.dominator.detail.get("fixed"))  # no method changes it
+    remedy = Remedy(options={"keep_float": [seen.point.end.node]}) if is_fixed else WIDEN
+    return _Named("clipping", why, (remedy,), whole_range)
 
 
 def _outlier(seen: _Seen) -> _Named | None:
