@@ -289,10 +289,14 @@ def _findings(found: Result) -> None:
 
 
 def _gain(finding: Finding) -> str:
-    """Say what a remedy gains; of words in its place nothing is said."""
+    """Say what a remedy gains; of words in its place nothing is said.
+
+    Nor is it of what is wrong with the float model: the evidence is what other steps make of it.
+    """
     if finding.gain is not None:
         return f" ({finding.gain:+.1f} {finding.unit})"
-    return ", gain not measured" if finding.remedy.startswith("intact ") else ""
+    is_command = finding.remedy.startswith("intact ")
+    return ", gain not measured" if is_command and finding.severity <= 1 else ""
 
 
 def evaluation(found: Evaluation, *, as_json: bool) -> None:
