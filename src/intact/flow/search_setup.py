@@ -12,6 +12,7 @@ import msgspec
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
+from intact.calibrate.method import counted_bins
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.unlike import broken_ties, fully_untied
 from intact.data.batching import Batch
@@ -161,6 +162,7 @@ class Setup:
             max_memory=options.max_memory,
             first=first,
             chosen=chosen,
+            bins=counted_bins([method]),
         )
         batches = list(chosen.batches(samples.batch_size(_TRIED_AT_ONCE)))
         broken = ties.broken(statistics, method, batches, threads)
