@@ -13,7 +13,7 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
-from intact.plan import QuantizedGraph, refuse_unready
+from intact.plan import Decision, QuantizedGraph, refuse_unready
 from intact.plan.topology import is_decoded, is_moved_in_float, is_spectral
 from intact.program.lower import floats, moves, pointwise, products, recurrent, windows
 from intact.program.lower.builder import ProgramBuilder
