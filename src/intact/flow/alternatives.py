@@ -13,10 +13,12 @@ import msgspec
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.front import COMPRESSORS
 from intact.calibrate.statistics import Statistics
+from intact.calibrate.tail import SIGNS_OF_DECODING
 from intact.data.progress import Progress, begin
 from intact.flow.improvement import Scaled
 from intact.flow.job import Job
 from intact.formats.registry import expressible
+from intact.graph import moves_values
 from intact.plan import QuantizedGraph
 
 if TYPE_CHECKING:
@@ -50,7 +52,7 @@ class Alternatives(msgspec.Struct, frozen=True):
         """
         types = {node.op_type for node in job.plan.graph.nodes}
         heads, spectra = None, None
-        if job.floats_ends:
+        if job.floats_ends and (types & SIGNS_OF_DECODING or _moves_inputs(job.plan)):
             from intact.flow.heads import Heads  # with much else
 
             heads = Heads.of(job)
@@ -118,6 +120,12 @@ class Alternatives(msgspec.Struct, frozen=True):
         if again.choice is None or not choice.is_worse_than(again.choice):
             return job, scaled
         return changed, again
+
+
+def _moves_inputs(plan: QuantizedGraph) -> bool:
+    """Tell whether nodes move values of an input: they may cut parts out of it."""
+    readers = (node for value in plan.graph.inputs for node, _ in plan.graph.consumers(value))
+    return any(map(moves_values, readers))
 
 
 def _untied(job: Job) -> QuantizedGraph | None:
