@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
 
 import intact
 from intact.calibrate.assign import Method, assign, required_tensors
+from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
-from intact.calibrate.unlike import unlike
+from intact.calibrate.unlike import broken_ties, unlike
 from intact.data.sources import open_samples
 from intact.engines.simulate import Simulator
 from intact.formats.base.format import Io
@@ -36,6 +40,11 @@ def recurrent(times: float, *, other: bool = True) -> onnx.ModelProto:
         other: Whether the state is read elsewhere too.
     """
     b = ModelBuilder()
+    _add_recurrent(b, times, other=other)
+    return b.build()
+
+
+def _add_recurrent(b: ModelBuilder, times: float, *, other: bool) -> None:
     x, state = b.input("x", ["batch", 4, 8, 8]), b.input("state", ["batch", 4, 8, 8])
     x = b.node("Conv", x, b.weight(4, 4, 1, 1), name="conv", out="conv_out")
     x = b.node("Mul", x, b.scalar(times / 4), name="scaled", out="scaled_out")
@@ -44,7 +53,6 @@ def recurrent(times: float, *, other: bool = True) -> onnx.ModelProto:
     gate = b.node("Sigmoid", gate, name="gated", out="gated_out")
     b.node("Mul", gate, state if other else x, name="new", out="new_state")
     b.output("new_state")
-    return b.build()
 
 
 def feeds() -> Arrays:
@@ -63,7 +71,7 @@ def broken(model: onnx.ModelProto, target: str) -> list[str]:
     statistics = collect(plan.graph, open_samples(feeds(), plan.graph), names, threads=1)
     method = Method.of(plan.target, "minmax", "minmax")
     found = unlike(apart, statistics, method)
-    assign(planned(model, target, Overrides(apart=found)), statistics, method)
+    assign(planned(model, target, Overrides(apart=frozenset(found))), statistics, method)
     return sorted(map(str, found))
 
 
@@ -110,6 +118,74 @@ def test_quantize_breaks_ties_where_outputs_gain() -> None:
     assert decibels(model, result.plan) > decibels(model, tied) + 3
     alike = intact.quantize(recurrent(1.0), feeds(), target="tflite", preset="fast")
     assert not any(requantized(each) for each in alike.plan.configs.values())
+
+
+TIMES = 127 / 80
+"""Times by which the ranges of the second join differ: weights of 1 and of this are exact."""
+
+
+def two_joins() -> onnx.ModelProto:
+    """A tie that costs one output much, and one that is better kept for the other output.
+
+    That is a small difference of what is joined. What reads the state elsewhere counts for nothing.
+    """
+    b = ModelBuilder()
+    _add_recurrent(b, 14.0, other=True)
+    x, state = b.input("x2", ["batch", 4, 8, 8]), b.input("state2", ["batch", 4, 8, 8])
+    mixed = b.random.normal(size=(4, 4, 1, 1))
+    state = b.node("Conv", state, b.constant(mixed.astype(np.float32)), name="narrow", out="narrow")
+    x = b.node("Conv", x, b.constant((TIMES * mixed).astype(np.float32)), name="wide", out="wide")
+    both = b.node("Concat", x, state, name="join2", out="both2", axis=1)
+    weight = np.concatenate([np.eye(4), -TIMES * np.eye(4)], axis=1).reshape(4, 8, 1, 1)
+    y = b.node("Conv", both, b.constant(weight.astype(np.float32)), name="sum2", out="y2")
+    b.node("Add", y, b.node("Mul", state, b.scalar(1e-4), out="less"), name="add2", out="second")
+    b.output("second")
+    return b.build()
+
+
+def test_each_join_is_untied_where_the_outputs_gain_by_that() -> None:
+    random = np.random.default_rng(4)
+    state = random.uniform(-1, 1, size=(16, 4, 8, 8))
+    other = np.clip(state + random.normal(size=state.shape) * 0.03, -1, 1)
+    given = feeds() | {"x2": other.astype(np.float32), "state2": state.astype(np.float32)}
+    model = two_joins()
+    plan = planned(model, "tflite")
+    untied = planned(model, "tflite", Overrides(apart=breakable(plan)))
+    names = tuple(dict.fromkeys((*required_tensors(plan), *required_tensors(untied))))
+    statistics = collect(plan.graph, open_samples(given, plan.graph), names, threads=1)
+    method = Method.of(plan.target, "minmax", "minmax")
+    found = unlike(untied, statistics, method)
+    assert list(map(str, found)) == ["join.input[1]", "join2.input[1]"]  # the most unlike first
+    runs = FloatRuns(plan.graph, [(given, 16)], threads=1)
+    choice = choose(plan, statistics, [method], runs)
+
+    def apart(ends: Collection[TensorEnd]) -> QuantizedGraph:
+        return planned(model, "tflite", Overrides(apart=frozenset(ends)))
+
+    whole = choice.changed(assign(apart(found), statistics, method))
+    assert not choice.is_worse_than(whole)  # the other output loses
+    assert set(map(str, broken_ties(untied, statistics, choice, apart))) == {"join.input[1]"}
+
+
+def test_a_search_breaks_the_ties_that_quantize_breaks(tmp_path: Path) -> None:
+    onnx.save(recurrent(14.0), tmp_path / "model.onnx")
+    log = tmp_path / "log.jsonl"
+    found = intact.search_strategy(
+        tmp_path / "model.onnx",
+        feeds(),
+        target="tflite",
+        objective="sqnr",
+        budget="2trials",
+        log=log,
+        workers=2,
+        threads=1,
+    )
+    end = TensorEnd.parse("join.input[1]")
+    assert requantized(found.result.plan.configs[end]) is Untied.UNLIKE
+    assert found.strategy.topology.apart == [str(end)]
+    again = intact.replay_strategy(tmp_path / "model.onnx", log=log, trial=found.best.number)
+    assert requantized(again.plan.configs[end]) is Untied.UNLIKE
+    assert again.plan.configs[end].scale == found.result.plan.configs[end].scale
 
 
 @pytest.mark.runtime_fact("ai-edge-litert")

@@ -4,22 +4,35 @@ from __future__ import annotations
 
 import ast
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
+import onnx
 import pytest
 
 import intact
+from intact import api
+from intact.analyze.diagnose.diagnosis import decibels_on, first_runs
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.quantizers import WIDEN
 from intact.analyze.diagnose.weights import BEST, EQUALIZE
+from intact.calibrate.collect import collect
+from intact.calibrate.statistics import Statistics
 from intact.cli.application import app
 from intact.cli.parameters import Command
+from intact.data.sources import open_samples
+from intact.errors import IntactError
 from intact.flow.quantize import refuse_unlike
-from intact.flow.remedies import with_command
+from intact.flow.rehearsal import Rehearsal
+from intact.flow.remedies import options_that_made, with_command
+from intact.flow.result import Result
+from intact.graph import Graph
+from intact.plan import QuantizedGraph
 from intact.recipe.options import QuantizeCommand
+from tests.models import ModelBuilder
 
 REMEDIES: Mapping[str, Remedy] = {
     "widen": WIDEN,
@@ -29,8 +42,10 @@ REMEDIES: Mapping[str, Remedy] = {
     "best": BEST,
     "equalize": EQUALIZE,
     "float": Remedy({"keep_float": ["a node/b:0", "--odd", "*"]}),
+    "ends": Remedy({"keep_float": ["conv2"], "io": "float"}),
     "bits": Remedy({"bits": {"conv2": 4}}),
     "weights": Remedy({"weight_bits": 7, "bits": None}),
+    "closer": Remedy({"weight_method": "minmax", "scales": None}),
     "few": Remedy({"weight_bits": 4, "preset": "best", "improve": None}),
     "activations": Remedy({"activation_bits": 8, "bits": None}),
     "target": Remedy({"target": "onnxruntime-avx2"}),
@@ -94,8 +109,9 @@ def test_most_remedies_can_be_offered() -> None:
         name: with_command(Finding("clipping", "", 1.0, remedies=(each,)), made_by).remedy
         for name, each in REMEDIES.items()
     }
-    # Those change nothing: heads decode in float, and 512 samples are read, where nothing is said.
-    assert {name for name, text in offered.items() if not text} == {"heads", "samples"}
+    # Heads decode in float, and 512 samples are read, where nothing is said; ONNX has floats at its
+    # ends.
+    assert {name for name, text in offered.items() if not text} == {"heads", "samples", "ends"}
 
 
 def test_a_pass_takes_the_place_of_a_preset() -> None:
@@ -103,6 +119,93 @@ def test_a_pass_takes_the_place_of_a_preset() -> None:
     found = with_command(Finding("clipping", "", 1.0, remedies=(EQUALIZE,)), made_by).remedy
     assert "--improve equalize" in found
     assert "--preset" not in found
+
+
+def test_a_pass_is_added_to_those_that_a_preset_ran() -> None:
+    made_by = {"model": "m.onnx", "data": "d.npz", "preset": "best"}
+    finding = Finding("clipping", "", 1.0, remedies=(EQUALIZE,))
+    found = with_command(finding, made_by, ("smooth", "rounding")).remedy
+    assert "--improve smooth --improve rounding --improve equalize" in found
+    assert accepted(found)["improve"] == ("smooth", "rounding", "equalize")
+    assert not with_command(finding, made_by, ("equalize", "rounding")).remedy
+
+
+def _peaks(folder: Path, **options: Any) -> Path:
+    """Quantize a net whose output is its rare large values."""
+    b = ModelBuilder(seed=3)
+    x = b.node("Exp", b.conv(b.input("image", ["N", 3, 16, 16]), 3, 8, kernel=3), name="exp")
+    x = b.node("GlobalMaxPool", b.conv(x, 8, 8, kernel=1), out="peak", name="most")
+    b.output(x, ["N", 8, 1, 1])
+    onnx.save(b.build(), folder / "model.onnx")
+    images = np.random.default_rng(5).standard_normal((24, 3, 16, 16)).astype(np.float32)
+    np.savez(folder / "calib.npz", image=images)
+    paths = folder / "model.onnx", folder / "calib.npz"
+    api.quantize(*paths, output=folder / "out", threads=1, **options)
+    return folder / "out"
+
+
+class _Simulated:
+    """Simulates plans on what a result was calibrated on."""
+
+    def __init__(self, result: Result, folder: Path) -> None:
+        samples = open_samples(folder / "calib.npz", result.plan.graph)
+        self._runs, self._samples = first_runs(result.plan, samples, threads=1), samples
+
+    def decibels(self, plan: QuantizedGraph) -> float:
+        return min(decibels_on(plan, self._runs).values())
+
+    def observed(self, graph: Graph, tensors: Sequence[str]) -> Statistics:
+        return collect(graph, self._samples, tensors, threads=1)
+
+
+def _offered(folder: Path, remedies: Sequence[Remedy], *, simulates: bool = True) -> Finding:
+    result = Result.load(folder / "out")
+    trial = _Simulated(result, folder) if simulates else None
+    made_by = options_that_made(result)
+    finding = Finding("clipping", "", 1.0, remedies=tuple(remedies))
+    return with_command(finding, made_by, (), Rehearsal(result, made_by, trial))
+
+
+CLIP = Remedy({"method": "percentile", "method_options": {"percentile": 90.0}, "scales": None})
+ODD = Remedy({"activation_bits": 12, "bits": None})
+"""tflite has no such codes, which is seen when the model is planned."""
+
+
+def test_a_remedy_that_hurts_gives_way_to_one_that_helps(tmp_path: Path) -> None:
+    _peaks(tmp_path, method="percentile", method_options={"percentile": 99})
+    found = _offered(tmp_path, [CLIP, WIDEN, BEST])
+    assert "--method minmax" in found.remedy
+    assert (found.measured, found.gain is not None and found.gain > 3) == ("simulated", True)
+    only = _offered(tmp_path, [CLIP])
+    assert (only.remedy, only.gain, only.measured) == ("", None, "")
+    assert "--preset best" in (unknown := _offered(tmp_path, [CLIP, BEST])).remedy
+    assert (unknown.gain, unknown.measured) == (None, "")
+
+
+@pytest.mark.parametrize("simulates", [True, False])
+def test_a_remedy_that_the_target_refuses_is_not_offered(simulates: bool, tmp_path: Path) -> None:
+    _peaks(tmp_path, target="tflite")
+    with pytest.raises(IntactError):
+        api.quantize(
+            tmp_path / "model.onnx", tmp_path / "calib.npz", target="tflite", activation_bits=12
+        )
+    assert not _offered(tmp_path, [ODD], simulates=simulates).remedy
+    kept = Remedy({"keep_float": ["exp"]})
+    found = _offered(tmp_path, [ODD, kept, BEST], simulates=simulates)
+    assert "activation-bits" not in found.remedy
+    assert found.remedy
+
+
+def test_nodes_at_the_ends_are_kept_in_float_with_floats_at_the_ends(tmp_path: Path) -> None:
+    _peaks(tmp_path, target="tflite")
+    found = _offered(tmp_path, [Remedy({"keep_float": ["most"]})], simulates=False)
+    values = accepted(found.remedy)
+    assert (values["keep_float"], values["io"]) == (("most",), "float")
+    given = {name: values[name] for name in ("target", "keep_float", "io")}
+    paths = tmp_path / "model.onnx", tmp_path / "calib.npz"
+    assert not api.quantize(*paths, threads=1, **given).plan.decisions["most"].quantized
+    with pytest.raises(IntactError, match="no integers at the ends"):
+        api.quantize(*paths, threads=1, **{**given, "io": "int8"})
 
 
 def test_what_would_be_refused_gives_way_to_the_next() -> None:

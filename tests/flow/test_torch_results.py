@@ -11,6 +11,8 @@ import pytest
 
 import intact
 from intact.plan import NoteKind
+from intact.plan.untie import requantized
+from tests.calibrate.test_unlike import feeds, recurrent
 from tests.models import ModelBuilder, residual_net
 
 torch = pytest.importorskip("torch")
@@ -64,6 +66,18 @@ def test_a_prepared_module_is_deployed_as_it_was_prepared_for() -> None:
     intact.enable_quantization(module)
     assert list(intact.deploy(module).exports) == ["onnx_qdq"]
     assert list(intact.deploy(module, formats=["onnx_levels"]).exports) == ["onnx_levels"]
+
+
+def test_a_prepared_module_has_the_ties_that_quantize_leaves() -> None:
+    data = feeds()
+    plans = [
+        intact.prepare(recurrent(14.0), "tflite", data).plan,
+        intact.quantize(recurrent(14.0), data, target="tflite", preset="fast").plan,
+    ]
+    broken = [{str(end) for end, each in p.configs.items() if requantized(each)} for p in plans]
+    assert broken == [{"join.input[1]"}] * 2
+    alike = intact.prepare(recurrent(1.0), "tflite", data).plan
+    assert not any(requantized(each) for each in alike.configs.values())
 
 
 def test_threshold_methods_decide_the_scales_of_a_prepared_module() -> None:

@@ -1,8 +1,11 @@
-"""Each layer by itself: it reads what the float model computes, so that no error is handed on."""
+"""The float model with something replaced, so that each error is seen by itself.
+
+Each layer reads what the float model computes, or one of its tensors or constants is another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -12,7 +15,9 @@ from intact.analyze.side_by_side import Array, ComparedPoint
 from intact.config import TensorQuantConfig
 from intact.engines.session import Feeds, make_session, run_session
 from intact.engines.simulate import bake, teach
+from intact.errors import PlanError
 from intact.graph.edit import Editor
+from intact.graph.ops import constant_array
 from intact.plan import (
     QuantizedGraph,
     QuantPoint,
@@ -150,3 +155,31 @@ class Replaced:
     def _fed(self, tensor: str, array: Array, *, is_on: bool) -> Feeds:
         flag, given = self._inputs[tensor]
         return {flag: np.asarray(is_on), given: array}
+
+
+class Exchanged:
+    """The float model with constants replaced.
+
+    Args:
+        plan: Its graph is the float model.
+        points: Quantizers of the constants that can be replaced, for the readers of each.
+    """
+
+    def __init__(self, plan: QuantizedGraph, points: Sequence[QuantPoint]) -> None:
+        editor = Editor(plan.graph.model)
+        self._inputs: dict[TensorEnd, str] = {}
+        for point in points:
+            value, array = editor.value(str(point.value.name)), constant_array(point.value)
+            if array is None:
+                raise PlanError(f"{point.end}: {point.value.name} is not a constant of the model")
+            given = editor.optional_input(f"exchange/{point.end}", array)
+            editor.redirect(value, given, [(str(node.name), slot) for node, slot in point.readers])
+            self._inputs[point.end] = str(given.name)
+        self._outputs = [str(value.name) for value in plan.graph.outputs]
+        self._session = make_session(editor.finish(), threads=1)
+
+    def run(self, feeds: Feeds, constants: Mapping[TensorEnd, Array]) -> dict[str, Array]:
+        """Run one batch with these constants, float32, and return the outputs by name."""
+        given = {self._inputs[end]: array for end, array in constants.items()}
+        found = run_session(self._session, {**feeds, **given}, self._outputs)
+        return dict(zip(self._outputs, found, strict=True))

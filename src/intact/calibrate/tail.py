@@ -152,13 +152,13 @@ class Tail(msgspec.Struct, frozen=True):
         joins = list(unlike)
         seen: set[tuple[str, ...]] = set()
         for first in (joins, [*joins, *self.decoders], self.nodes):
-            kept = self._from(first)
+            kept = self.behind(first)
             names = tuple(str(node.name) for node in kept if self.plan.is_quantized(node))
-            if names and names not in seen and self._is_cheap(kept):
+            if names and names not in seen and is_cheap(self.plan, kept):
                 seen.add(names)
                 yield names
 
-    def _from(self, first: Collection[ir.Node]) -> list[ir.Node]:
+    def behind(self, first: Collection[ir.Node]) -> list[ir.Node]:
         """Return nodes with all that reads them."""
         found: dict[ir.Node, None] = {}
         for node in self.nodes:
@@ -166,9 +166,11 @@ class Tail(msgspec.Struct, frozen=True):
                 found[node] = None
         return list(found)
 
-    def _is_cheap(self, kept: Iterable[ir.Node]) -> bool:
-        layers = sum(products(node) for node in self.plan.graph.nodes)
-        return layers == 0 or sum(_results(node) for node in kept) <= _CHEAP * layers
+
+def is_cheap(plan: QuantizedGraph, kept: Iterable[ir.Node]) -> bool:
+    """Tell whether nodes have a tenth of the results that layers have multiplications, at most."""
+    layers = sum(products(node) for node in plan.graph.nodes)
+    return layers == 0 or sum(_results(node) for node in kept) <= _CHEAP * layers
 
 
 def _behind_layers(plan: QuantizedGraph, fused: Collection[ir.Node]) -> Iterator[ir.Node]:
@@ -230,13 +232,17 @@ def _computed(node: ir.Node) -> list[str]:
 
 
 def _parts(graph: Graph, nodes: Sequence[ir.Node]) -> Iterator[str]:
-    """Yield the tensors that reach the outputs as they are, joined or chosen from."""
+    """Yield the tensors that reach the outputs as they are, joined or chosen from.
+
+    Those that are joined are taken as the join reads them, which may requantize them.
+    """
     tail = set(nodes)
     chosen: set[ir.Node] = set()
     for node in nodes:
         if node.op_type in _CHOICES or any(_producer(value) in chosen for value in node.inputs):
             chosen.add(node)
     found: dict[ir.Value, None] = {}
+    joined = {value for node in nodes if node.op_type == "Concat" for value in node.inputs}
     open_values = list(graph.outputs)
     seen: set[ir.Value] = set()
     while open_values:
@@ -249,12 +255,20 @@ def _parts(graph: Graph, nodes: Sequence[ir.Node]) -> Iterator[str]:
             continue
         if maker in chosen:
             open_values += [each for each in maker.inputs if each is not None]
-        elif maker in tail and _passes(maker):
+        elif maker in tail and _passes(maker) and (value not in joined or _is_whole(value, tail)):
             slots = data_slots(maker)[:1] if moves_values(maker) else data_slots(maker)
             open_values += [each for slot in slots if (each := maker.inputs[slot]) is not None]
         elif graph.is_float(value) and not is_constant(value):
             found[value] = None
     return (str(value.name) for value in graph.values if value in found)
+
+
+def _is_whole(value: ir.Value, tail: Collection[ir.Node]) -> bool:
+    """Tell whether a value is itself joined, whatever moves it."""
+    node = value.producer()
+    while node is not None and node in tail and moves_values(node):
+        node = _producer(node.inputs[0])
+    return node is not None and node in tail and _passes(node)
 
 
 def _passes(node: ir.Node) -> bool:

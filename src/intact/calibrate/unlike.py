@@ -5,28 +5,101 @@ others of step ``b > a`` costs ``b^2`` for the join and for each other reader. W
 own it costs ``a^2`` for the others, and ``a^2 + b^2`` for the join, which reads it requantized. So
 a tie is broken where ``n`` others read the tensor too, and ``n (b^2 - a^2) > a^2``. Where nobody
 else reads it nothing is gained, whatever the ranges are.
+
+That is an estimate: what readers make of noise it does not know. So the outputs decide, for the
+ties of each join.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import TypeAlias
 
 import msgspec
 import onnx_ir as ir
 
-from intact.calibrate.assign import Points, activation_scales
+from intact.calibrate.assign import Points, activation_scales, assign
+from intact.calibrate.choice import Choice
 from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
 from intact.config import TensorQuantConfig
 from intact.graph import is_constant
 from intact.graph.graph import IMPLICIT_SLOT
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points
-from intact.plan.untie import Untied, codes_of, requantized
+from intact.plan.untie import Untied, breakable, codes_of, requantized
+
+_TRIED = 8
+"""Joins, or parts of them, whose ties are tried alone."""
 
 
-def unlike(plan: QuantizedGraph, statistics: Statistics, method: Method) -> frozenset[TensorEnd]:
-    """Find the ties that are better broken.
+Apart: TypeAlias = Callable[[Collection[TensorEnd]], QuantizedGraph]
+"""Makes a plan, without scales, in which some ties are broken."""
+
+
+def fully_untied(plan: QuantizedGraph, apart: Apart) -> QuantizedGraph | None:
+    """Return the plan in which all ties are broken that may be; None where there are none.
+
+    Args:
+        plan: Tied.
+        apart: Makes it with some ties broken.
+    """
+    ends = breakable(plan)
+    return apart(ends) if ends else None
+
+
+def broken_ties(
+    untied: QuantizedGraph,
+    statistics: Statistics,
+    choice: Choice,
+    apart: Apart,
+) -> frozenset[TensorEnd]:
+    """Find the ties that the outputs gain by breaking.
+
+    All that `unlike` finds are broken at first. Where the outputs gain by that, a join is tied
+    again if they gain by that too. Where they do not, joins are untied one by one, the most unlike
+    first, as long as they gain. At most nine plans are simulated.
+
+    Args:
+        untied: As of `fully_untied`; not changed.
+        statistics: Of the tensors that it and the tied plan quantize.
+        choice: The tied plan with scales, and what it loses.
+        apart: Makes it with some ties broken.
+    """
+    parts = _of_joins(unlike(untied, statistics, choice.method))
+
+    def gains(chosen: Sequence[_Part], now: Choice) -> Choice | None:
+        plan = apart([end for part in chosen for end in part])
+        found = choice.changed(assign(plan, statistics, choice.method))
+        return found if now.is_worse_than(found) else None
+
+    whole = gains(parts, choice) if parts else None
+    kept, best = ([], choice) if whole is None else (parts, whole)
+    for part in parts if len(parts) > 1 else ():
+        changed = [each for each in parts if (each in kept) is not (each == part)]
+        found = gains(changed, best)
+        if found is not None:
+            kept, best = changed, found
+    return frozenset(end for part in kept for end in part)
+
+
+_Part: TypeAlias = tuple[TensorEnd, ...]
+"""Ends of one join, or of several that stand together."""
+
+
+def _of_joins(ends: Sequence[TensorEnd]) -> list[_Part]:
+    """Divide ends by their joins, into as many parts as are tried alone."""
+    joins: dict[str, list[TensorEnd]] = {}
+    for end in ends:
+        joins.setdefault(end.node, []).append(end)
+    found = list(joins.values())
+    size = -(-len(found) // _TRIED) or 1
+    parts = [found[at : at + size] for at in range(0, len(found), size)]
+    return [tuple(end for join in part for end in join) for part in parts]
+
+
+def unlike(plan: QuantizedGraph, statistics: Statistics, method: Method) -> tuple[TensorEnd, ...]:
+    """Find the ties that are better broken, those of the most unlike scales first.
 
     Ties are made one by one, those of the most alike scales first, while that does not raise the
     noise over all readers.
@@ -41,11 +114,11 @@ def unlike(plan: QuantizedGraph, statistics: Statistics, method: Method) -> froz
     ends = frozenset(end for end, each in configs if requantized(each) is Untied.UNLIKE)
     groups = _Groups.of(plan, ends)
     if not groups.ties:
-        return frozenset()
+        return ()
     points = Points.of(quantization_points(plan)).activations
     ranged = [point for point in points if id(point.config.dominator) in groups.weights]
     activation_scales(plan, ranged, statistics, method)
-    return frozenset(groups.broken())
+    return tuple(groups.broken())[::-1]
 
 
 class _Tie(msgspec.Struct, frozen=True):

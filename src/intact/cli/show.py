@@ -19,6 +19,7 @@ from intact.errors import ExportError
 from intact.targets import target_to_json
 
 if TYPE_CHECKING:
+    from intact.analyze.diagnose.findings import Finding
     from intact.errors import IntactError
     from intact.flow.evaluation_report import Evaluation
     from intact.flow.result import Result, Results
@@ -242,24 +243,28 @@ def _loss(found: Result) -> None:
             from intact.cli.long_commands import printed
 
             flags = (f"--keep-float={name}" for name in loss.keep_float)
-            again = printed(["intact", *sys.argv[1:], *flags], found.folder, "keep-float")
+            words = ["intact", *sys.argv[1:], *loss.options, *flags]
+            again = printed(words, found.folder, "keep-float")
             _warn(f"{loss.gain}: {again}")
         else:
             _warn("of the nodes that were tried in float, none regain 1 dB of it")
         _improvable(found)
     if found.folder is not None and (loss is not None or found.findings):
         why = shlex.join(["intact", "diagnose", str(found.folder)])
-        _warn(f"why, and what else may mend it: {why}")
+        _warn(f"why, and what else may mend it: {why}; to measure what that gains, add --try 300")
 
 
 def _improvable(found: Result) -> None:
     """Say that improvement passes may regain what is lost, if none were asked for."""
-    from intact.flow.remedies import options_that_made
+    from intact.analyze.diagnose.weights import BEST
+    from intact.flow.remedies import changed_options, options_that_made
 
     made_by = options_that_made(found)
-    if made_by is not None and not {"improve", "preset"} & made_by.keys():
+    if made_by is None or {"improve", "preset"} & made_by.keys():
+        return
+    if changed_options(BEST, made_by) is not None:
         again = shlex.join(["intact", *sys.argv[1:], "--preset", "best"])
-        _warn(f"improvement passes take longer, and often regain much: {again}")
+        _warn(f"not measured, and longer: improvement passes may regain some of it: {again}")
 
 
 def _warn(text: str) -> None:
@@ -271,17 +276,29 @@ def _findings(found: Result) -> None:
     if not found.findings:
         return
     from intact.cli.long_commands import remedy_of
+    from intact.flow.rehearsal import Rehearsal
     from intact.flow.remedies import options_that_made, with_command
 
     said = "" if found.loss is None else found.loss.cause
-    made_by = options_that_made(found)
+    made_by, ran = options_that_made(found), found.plan.provenance.improve
+    rehearsal = Rehearsal(found, made_by)
     for each in [each for each in found.findings if each.cause != said][:_SHOWN_FINDINGS]:
-        finding = with_command(each, made_by)
+        finding = with_command(each, made_by, ran, rehearsal)
         place = f" at {finding.node}" if finding.node else ""
         _warn(f"{finding.cause}{place}: {finding.evidence}")
         if finding.remedy:
-            gain = "" if finding.gain is None else f" ({finding.gain:+.1f} {finding.unit})"
-            _warn(f"{finding.cause}{gain}: {remedy_of(finding, found.folder)}")
+            _warn(f"{finding.cause}{_gain(finding)}: {remedy_of(finding, found.folder)}")
+
+
+def _gain(finding: Finding) -> str:
+    """Say what a remedy gains; of words in its place nothing is said.
+
+    Nor is it of what is wrong with the float model: the evidence is what other steps make of it.
+    """
+    if finding.gain is not None:
+        return f" ({finding.gain:+.1f} {finding.unit})"
+    is_command = finding.remedy.startswith("intact ")
+    return ", gain not measured" if is_command and finding.severity <= 1 else ""
 
 
 def evaluation(found: Evaluation, *, as_json: bool) -> None:

@@ -18,8 +18,8 @@ from intact.data.progress import Progress, begin
 from intact.flow.improvement import Scaled
 from intact.flow.job import Job
 from intact.formats.registry import expressible
+from intact.graph import moves_values
 from intact.plan import QuantizedGraph
-from intact.plan.untie import breakable
 
 if TYPE_CHECKING:
     from intact.flow.heads import Heads
@@ -34,7 +34,7 @@ class Alternatives(msgspec.Struct, frozen=True):
 
     Attributes:
         untied: The plan with all ties broken that may be.
-        heads: What stands behind the last layers.
+        heads: What stands behind the last layers, and inputs that are read in parts.
         spectra: What leads to logarithms and roots.
     """
 
@@ -52,7 +52,7 @@ class Alternatives(msgspec.Struct, frozen=True):
         """
         types = {node.op_type for node in job.plan.graph.nodes}
         heads, spectra = None, None
-        if job.floats_ends and types & SIGNS_OF_DECODING:
+        if job.floats_ends and (types & SIGNS_OF_DECODING or _moves_inputs(job.plan)):
             from intact.flow.heads import Heads  # with much else
 
             heads = Heads.of(job)
@@ -66,7 +66,7 @@ class Alternatives(msgspec.Struct, frozen=True):
     def tensors(self) -> list[str]:
         """Names of the tensors whose ranges have to be known to try them."""
         found = [] if self.untied is None else [*required_tensors(self.untied)]
-        found += () if self.heads is None else self.heads.tail.tensors
+        found += () if self.heads is None else self.heads.tensors
         found += () if self.spectra is None else self.spectra.front.tensors
         return found
 
@@ -110,9 +110,9 @@ class Alternatives(msgspec.Struct, frozen=True):
         choice = scaled.choice
         if self.untied is None or choice is None:
             return job, scaled
-        from intact.calibrate.unlike import unlike  # few need it
+        from intact.calibrate.unlike import broken_ties  # few need it
 
-        found = unlike(self.untied, statistics, choice.method)
+        found = broken_ties(self.untied, statistics, choice, job.apart)
         if not found:
             return job, scaled
         changed = job.requantizing(found)
@@ -122,9 +122,16 @@ class Alternatives(msgspec.Struct, frozen=True):
         return changed, again
 
 
+def _moves_inputs(plan: QuantizedGraph) -> bool:
+    """Tell whether nodes move values of an input: they may cut parts out of it."""
+    readers = (node for value in plan.graph.inputs for node, _ in plan.graph.consumers(value))
+    return any(map(moves_values, readers))
+
+
 def _untied(job: Job) -> QuantizedGraph | None:
     """Return the plan of a job with all ties broken that may be; None where there are none."""
     if not expressible(job.deployment.formats).several_scales:
         return None
-    ends = breakable(job.plan)
-    return job.keeping((), None, ends) if ends else None
+    from intact.calibrate.unlike import fully_untied  # few need it
+
+    return fully_untied(job.plan, job.apart)

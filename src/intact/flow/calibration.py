@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -25,7 +26,7 @@ from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.data.sources import has_image_steps
 from intact.data.stream import AGAIN, Samples
-from intact.errors import UsageError
+from intact.errors import IntactError, UsageError
 from intact.flow.alternatives import Alternatives
 from intact.flow.first_run import draw_sample, run_once
 from intact.flow.improvement import Improver, Scaled
@@ -199,7 +200,7 @@ class Calibration:
     ) -> Result:
         """Write a plan with scales, run what was written, and say what it loses."""
         begin(self.options.progress, "measuring the loss")
-        loss = self._loss(job, scaled)
+        loss = self._loss(job, scaled, sample, compared)
         findings = self._findings(job, scaled, observed)
         errors = None if scaled.choice is None else scaled.choice.errors
         scaled = scaled._replace(choice=None)  # its sessions have copies of weights
@@ -255,7 +256,9 @@ class Calibration:
             progress=self.options.progress,
         )
 
-    def _loss(self, job: Job, scaled: Scaled) -> Loss | None:
+    def _loss(
+        self, job: Job, scaled: Scaled, sample: Batch | None, compared: Compared
+    ) -> Loss | None:
         """Find what a plan loses, where that is much."""
         statistics, choice = scaled.statistics, scaled.choice
         if choice is None or statistics is None:
@@ -266,7 +269,15 @@ class Calibration:
         def again(names: Sequence[str]) -> QuantizedGraph:
             return assign(job.keeping(names, graph), statistics, method, given)
 
-        return find_loss(choice, again)
+        def accepts(plan: QuantizedGraph) -> tuple[str, ...] | None:
+            for options, deployment in job.deployment.ways().items():
+                with contextlib.suppress(IntactError):
+                    result = deployment.result(plan, statistics, self.preprocess)
+                    run_once(result, sample, compared.outputs, threads=self.options.threads)
+                    return options
+            return None
+
+        return find_loss(choice, again, accepts)
 
     def _slow_sign(
         self, result: Result, observed: _Observed, seconds: float

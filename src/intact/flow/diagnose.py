@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
 
-from intact.analyze.diagnose.diagnosis import Diagnosis, diagnose_plan
+from intact.analyze.diagnose.diagnosis import (
+    Diagnosis,
+    decibels_on,
+    diagnose_plan,
+    few_samples,
+    first_runs,
+)
 from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.calibrate.choice import FloatRuns, sample_count
+from intact.calibrate.collect import collect
+from intact.calibrate.statistics import Statistics
 from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.flow.preprocessing import steps_for
+from intact.flow.rehearsal import Rehearsal
 from intact.flow.remedies import TriedRemedies, options_that_made, with_command
 from intact.flow.result import Result
 from intact.flow.result_samples import open_for_result
 from intact.flow.runtime_findings import products_in_float, runtime_findings
 from intact.flow.runtime_signs import deployed_run
 from intact.flow.sources import load_result
+from intact.graph import Graph
+from intact.plan import QuantizedGraph
 from intact.plan.overflows import sums_wrapped_in_floats
 from intact.recipe.reports import DiagnoseOptions
 
+_OBSERVED = 32
+"""Samples on which tensors are observed that only a remedy quantizes."""
 _DRAWN = 32
 """Samples that are drawn where there are no data."""
 
@@ -56,16 +73,39 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     of_runtime = runtime_findings(loaded, samples, in_float)
     worst_first = sorted((*found.findings, *of_runtime), key=lambda each: -each.severity)
     found_here = [_calibrated_on(each, options.data) for each in worst_first]
-    made_by = options_that_made(loaded)
+    made_by, ran = options_that_made(loaded), loaded.plan.provenance.improve
+    begin(options.progress, "trying remedies")
+    rehearsal = Rehearsal(loaded, made_by, _Trial(loaded, samples, options.threads))
     if options.seconds is None:
-        findings = tuple(with_command(each, made_by) for each in found_here)
+        findings = tuple(with_command(each, made_by, ran, rehearsal) for each in found_here)
     else:
-        begin(options.progress, "trying remedies")
         tried = TriedRemedies(options, loaded, samples, seconds=options.seconds)
-        findings = tuple(tried.best(each, made_by) for each in found_here)
+        findings = tuple(tried.best(each, made_by, rehearsal) for each in found_here)
     unused = _unused_labels(loaded, samples)
     notes = (*found.notes, f"labels are not used: {unused}") if unused else found.notes
     return msgspec.structs.replace(found, findings=findings, notes=notes)
+
+
+class _Trial:
+    """Simulates plans for the model of a result, on the samples that it is diagnosed on."""
+
+    def __init__(self, result: Result, samples: Samples, threads: int) -> None:
+        self._plan, self._threads = result.plan, threads
+        self._samples = replace(samples, progress=None)
+        self._most = 0 if result.statistics is None else sample_count(result.statistics)
+
+    def decibels(self, plan: QuantizedGraph) -> float:
+        """Return the decibels of the worst output."""
+        return min(decibels_on(plan, self._runs).values(), default=0.0)
+
+    def observed(self, graph: Graph, tensors: Sequence[str]) -> Statistics:
+        """Observe tensors on some of the samples."""
+        return collect(graph, few_samples(self._samples, _OBSERVED), tensors, threads=self._threads)
+
+    @cached_property
+    def _runs(self) -> FloatRuns:
+        """More than a diagnosis looks at: the first of a sequence may be unlike the others."""
+        return first_runs(self._plan, self._samples, most=self._most, threads=self._threads)
 
 
 def _unused_labels(loaded: Result, samples: Samples) -> str:

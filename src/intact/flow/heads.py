@@ -9,15 +9,17 @@ of pixels may be all that is left of scores.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import msgspec
 
 from intact.calibrate.assign import assign
 from intact.calibrate.choice import Choice, Errors, FloatRuns
+from intact.calibrate.joined_state import JoinedState
 from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
-from intact.calibrate.tail import Join, Tail
+from intact.calibrate.tail import SIGNS_OF_DECODING, Join, Tail
 from intact.data.preprocess import Preprocess
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError
@@ -40,17 +42,27 @@ class Heads(msgspec.Struct, frozen=True):
 
     Attributes:
         job: What is made.
-        tail: What stands there.
+        tail: What stands there; None for nothing.
+        state: The inputs that are read in parts; None where there are none.
     """
 
     job: Job
-    tail: Tail
+    tail: Tail | None
+    state: JoinedState | None
 
     @staticmethod
     def of(job: Job) -> Heads | None:
         """Find what there is to decide of a job; None for nothing."""
-        tail = Tail.of(job.plan)
-        return None if tail is None else Heads(job, tail)
+        types = {node.op_type for node in job.plan.graph.nodes}
+        tail = Tail.of(job.plan) if types & SIGNS_OF_DECODING else None
+        state = JoinedState.of(job.plan)
+        return None if tail is None and state is None else Heads(job, tail, state)
+
+    @property
+    def tensors(self) -> tuple[str, ...]:
+        """Names of the activations whose ranges have to be known."""
+        parts = [each.tensors for each in (self.tail, self.state) if each is not None]
+        return tuple(name for part in parts for name in part)
 
     def decided(
         self, choice: Choice, statistics: Statistics, given: ScaleTable | None, threads: int
@@ -67,14 +79,16 @@ class Heads(msgspec.Struct, frozen=True):
             The job itself where nothing gains 1 dB on some part without a loss on another, or where
             the target's formats cannot hold it.
         """
-        job, unlike = self.job, self.tail.unlike(statistics)
-        if not unlike and not self.tail.decoders:
+        job, tail = self.job, self.tail
+        joins = [] if tail is None else tail.unlike(statistics)
+        candidates = list(self._candidates(statistics, joins))
+        if not candidates:
             return job
-        judge = _Judge(self.tail, choice.runs, threads)
+        judge = _Judge(job.plan.graph, self._parts, choice.runs, threads)
         first = best = judge.errors(choice.plan)
         found: tuple[str, ...] = ()
         least = GAIN_DB
-        for names in self.tail.candidates(join.node for join in unlike):
+        for names in candidates:
             plan = kept(job, names, statistics, choice.method, given, decoded)
             if plan is None:
                 continue
@@ -84,15 +98,34 @@ class Heads(msgspec.Struct, frozen=True):
                 found, best, least = names, errors, _MORE_DB
         if not found:
             return job
-        return job.in_float(found, _note(found, unlike, first, best), decoded)
+        return job.in_float(found, _note(found, joins, first, best), decoded)
+
+    def _candidates(
+        self, statistics: Statistics, joins: Sequence[Join]
+    ) -> Iterator[tuple[str, ...]]:
+        """Yield names of nodes to keep in float."""
+        nodes = [join.node for join in joins]
+        if self.tail is not None and (joins or self.tail.decoders):
+            yield from self.tail.candidates(nodes)
+        unlike = {} if self.state is None else self.state.unlike(statistics)
+        if self.state is not None and unlike:
+            yield from self.state.candidates(unlike, self.tail, nodes)
+
+    @property
+    def _parts(self) -> Sequence[str]:
+        """Names of the tensors to judge by."""
+        if self.tail is not None:
+            return self.tail.parts
+        graph = self.job.plan.graph
+        return [str(value.name) for value in graph.outputs if graph.is_float(value)]
 
 
 class _Judge:
     """Simulates plans, and compares the parts of the outputs with those of the float model."""
 
-    def __init__(self, tail: Tail, runs: FloatRuns, threads: int) -> None:
-        self._names = tail.parts
-        editor = Editor(tail.plan.graph.model)
+    def __init__(self, graph: Graph, names: Sequence[str], runs: FloatRuns, threads: int) -> None:
+        self._names = names
+        editor = Editor(graph.model)
         outputs = editor.model.graph.outputs
         shown = [editor.value(name) for name in self._names]
         for value in outputs[:]:
@@ -146,7 +179,7 @@ def _note(names: tuple[str, ...], unlike: list[Join], before: Errors, after: Err
     was, has, gained = before.decibels, after.decibels, gains(before, after)
     most = max(gained, key=lambda name: gained[name])
     joins = [join for join in unlike if str(join.node.name) in names]
-    why = f"{joins[0]}" if joins else "decodes what the last layers say"
+    why = f"{joins[0]}" if joins else "decodes what the last layers say, or reads parts of an input"
     more = f" and {len(names) - 1} node(s) around it stay" if len(names) > 1 else " stays"
     node = str(joins[0].node.name) if joins else names[0]
     message = (

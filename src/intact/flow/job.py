@@ -68,6 +68,13 @@ class Deployment(msgspec.Struct, frozen=True):
         plan = replace(plan, provenance=named)
         return plan, export(plan, formats, self.io)
 
+    def ways(self) -> dict[tuple[str, ...], Deployment]:
+        """Return how a plan may be written, by the options that a command needs for that."""
+        found: dict[tuple[str, ...], Deployment] = {(): self}
+        if self.io is not Io.FLOAT and any(FORMATS[name].has_io for name in self.formats):
+            found["--io", "float"] = msgspec.structs.replace(self, io=Io.FLOAT)
+        return found
+
     def again(self, result: Result) -> Result:
         """Write the plan of a result anew; what was noted of its formats is left behind."""
         plan = result.plan
@@ -124,6 +131,10 @@ class Job(msgspec.Struct, frozen=True):
             return self.keeping(names, own if graph is None else graph, apart)
 
         return self._replanned(keeping)
+
+    def apart(self, ends: Collection[TensorEnd]) -> QuantizedGraph:
+        """Make the plan again with inputs of joins requantized."""
+        return self.keeping((), None, ends)
 
     def requantizing(self, ends: Collection[TensorEnd]) -> Job:
         """Return the job that requantizes inputs of joins in all its plans."""

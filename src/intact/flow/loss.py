@@ -22,7 +22,7 @@ from intact.plan import QuantizedGraph, QuantPoint
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
-    from intact.analyze.diagnose.quantizers import Noise
+    from intact.analyze.diagnose.noise import Noise
 
 LEAST_DB = 15.0
 """Signal to noise below which an output is said to be lost: 8 bits usually give 20 to 40 dB."""
@@ -41,6 +41,8 @@ _LEAST_GAIN_DB = 1.0
 
 Planner = Callable[[Sequence[str]], QuantizedGraph]
 """From names of nodes to a plan with scales that keeps them in float."""
+Accepts = Callable[[QuantizedGraph], tuple[str, ...] | None]
+"""Returns the options with which a plan is written, and runs in its runtime; None without any."""
 
 
 class Loss(msgspec.Struct, frozen=True):
@@ -56,6 +58,7 @@ class Loss(msgspec.Struct, frozen=True):
         node: Where most of it is lost: the node whose result is quantized; "" if in weights alone.
         op_type: Its operator.
         keep_float: Nodes to keep in float; empty where that does not help.
+        options: What the command needs beside that.
         regained: What the output has then, dB.
         cause: What it is lost by, as `intact diagnose` calls it; "" where no cause stands out.
         evidence: What was measured of the cause.
@@ -69,6 +72,7 @@ class Loss(msgspec.Struct, frozen=True):
     node: str = ""
     op_type: str = ""
     keep_float: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()
     regained: float = 0.0
     cause: str = ""
     evidence: str = ""
@@ -96,12 +100,13 @@ class Loss(msgspec.Struct, frozen=True):
         return f"{len(self.keep_float)} node(s) kept in float give {self.regained:.1f} dB{gained}"
 
 
-def find_loss(choice: Choice, planner: Planner) -> Loss | None:
+def find_loss(choice: Choice, planner: Planner, accepts: Accepts) -> Loss | None:
     """Look for what is at fault where an output of a plan loses much.
 
     Args:
         choice: The plan with its decibels.
         planner: Makes plans to compare with.
+        accepts: With which options a plan is written and runs: what is offered must be.
 
     Returns:
         None if no output has less than 15 dB, or too few decisions in common with the float
@@ -131,10 +136,17 @@ def find_loss(choice: Choice, planner: Planner) -> Loss | None:
         worst = choice.plan.graph.node(cause.node)
     best = msgspec.structs.replace(found, node=str(worst.name), op_type=worst.op_type)
     for names in (*([losing] if losing else []), *_sets(groups, around)):
-        regained = _measured(planner, names, runs).get(output, math.inf)
+        plan = _planned(planner, names)
+        if plan is None:
+            continue
+        regained = _measured(plan, runs).get(output, math.inf)
         if regained >= MOST_DB or regained < max(found.decibels, best.regained) + _LEAST_GAIN_DB:
-            continue  # nothing before the output is left quantized, or there is no such plan
-        best = msgspec.structs.replace(best, keep_float=names, regained=regained)
+            continue  # nothing before the output is left quantized
+        options = accepts(plan)
+        if options is None:
+            continue
+        found_now = {"keep_float": names, "options": options, "regained": regained}
+        best = msgspec.structs.replace(best, **found_now)
         if best.regained >= LEAST_DB:
             break
     return best
@@ -171,17 +183,16 @@ def _by_noise(simulator: Simulator, runs: FloatRuns, output: str) -> list[Noise]
 
     The quantizers of the first group are in this order too.
     """
-    from intact.analyze.diagnose.quantizers import noise_alone, noise_of  # with much else
+    from intact.analyze.diagnose.noise import ActivationNoise, grouped  # with much else
 
-    _, groups = noise_alone(simulator, runs, output, groups=_GROUPS)
+    powers = ActivationNoise(simulator, runs, output).powers
+    groups = grouped(list(simulator.points.values()), powers, groups=_GROUPS)
     groups = sorted((g for g in groups if g.power > 0), key=lambda g: -g.power)
     if groups and len(groups[0].points) > 1:
-
-        def cost(point: QuantPoint) -> float:
-            return noise_of(simulator, runs, output, [point])
-
-        ranked = tuple(sorted(groups[0].points, key=cost, reverse=True))
-        groups[0] = msgspec.structs.replace(groups[0], points=ranked)
+        single = grouped(groups[0].points, powers, groups=len(groups[0].points))
+        ranked = sorted(single, key=lambda each: -each.power)
+        points = tuple(point for each in ranked for point in each.points)
+        groups[0] = msgspec.structs.replace(groups[0], points=points)
     return groups
 
 
@@ -205,12 +216,17 @@ def _sets(groups: Sequence[Noise], around: _Neighbours) -> Iterator[tuple[str, .
             yield around.ordered(names)
 
 
-def _measured(planner: Planner, names: Sequence[str], runs: FloatRuns) -> Mapping[str, float]:
-    """Simulate the plan that keeps these nodes in float; empty where there is none."""
+def _planned(planner: Planner, names: Sequence[str]) -> QuantizedGraph | None:
+    """Plan with these nodes in float; None where a target has no such plan."""
     try:
-        simulator = Simulator(planner(names), threads=1)
-    except IntactError:  # a target may have no such plan
-        return {}
+        return planner(names)
+    except IntactError:
+        return None
+
+
+def _measured(plan: QuantizedGraph, runs: FloatRuns) -> Mapping[str, float]:
+    """Simulate a plan, and return the decibels of the outputs."""
+    simulator = Simulator(plan, threads=1)
     (found,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
     return found.decibels
 

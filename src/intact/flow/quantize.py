@@ -34,6 +34,7 @@ from intact.flow.sources import (
 )
 from intact.flow.torch_models import with_exported
 from intact.flow.values import refuse_nothing_to_do, values_of, with_values
+from intact.formats.registry import expressible
 from intact.graph import Graph
 from intact.improve.passes import requests_of
 from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
@@ -109,9 +110,7 @@ def results_for(
         refusals: Takes what one target refuses; None raises it.
     """
     refusals = refusals or Refusals(collects=False)
-    described = [target_of(target) for target in targets]
-    if not options.in_place:
-        described = _not_in_place(described)
+    described = _in_place([target_of(target) for target in targets], options)
     names = _distinct_names(described)
     refuse_wrong(options)
     cluster = cluster_of(options)
@@ -216,6 +215,33 @@ def refuse_unlike(options: QuantizationOptions, target: TargetSource) -> None:
     preprocess_of(options)
     overrides_of(options)
     _ready(options, [target_of(target)], Refusals(collects=False))
+
+
+def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) -> Job:
+    """Plan a call on a graph that is normalized already, without samples.
+
+    Args:
+        options: Of the call.
+        graph: Of a result.
+        target: What is quantized for.
+
+    Raises:
+        IntactError: As of `quantize`, before samples are read.
+    """
+    refuse_unlike(options, target)
+    ((described, methods, deployment),) = _ready(
+        options, _in_place([target_of(target)], options), Refusals(collects=False)
+    )
+    wide = graph if expressible(deployment.formats).half_ends else graph.with_wide_ports()
+    (own,) = graphs_for(wide, [described], options.expand)
+    keeping = _keeping(build_plan, own, described, overrides_of(options))
+    plan = keeping(())
+    passes = chosen(plan, options.improve, options.preset, readable=True)
+    return Job(plan, methods, deployment, keeping, passes.requests)
+
+
+def _in_place(targets: Sequence[Target], options: QuantizationOptions) -> list[Target]:
+    return list(targets) if options.in_place else _not_in_place(targets)
 
 
 def refuse_wrong(options: QuantizationOptions) -> None:

@@ -9,18 +9,19 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
 from intact.analyze.diagnose.diagnosis import decibels_of
-from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.findings import RUN, SIMULATION, Finding, Remedy
 from intact.data.stream import Samples
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, IntactError, UsageError
+from intact.flow.rehearsal import Rehearsal
 from intact.flow.result import Result
 from intact.flow.result_samples import open_for_result
 from intact.flow.runtime_findings import speedup
@@ -64,11 +65,45 @@ def options_that_made(result: Result) -> dict[str, Any] | None:
     return values if command == "quantize" and {"model", "data"} <= set(values) else None
 
 
-def with_command(finding: Finding, made_by: Mapping[str, Any] | None) -> Finding:
-    """Write the first remedy as a command, or in words where no command does it."""
-    for text, _ in _remedies(finding, made_by):
-        return msgspec.structs.replace(finding, remedy=text)
-    return finding
+def with_command(
+    finding: Finding,
+    made_by: Mapping[str, Any] | None,
+    ran: Sequence[str] = (),
+    rehearsal: Rehearsal | None = None,
+) -> Finding:
+    """Write a remedy as a command, or in words where no command does it.
+
+    The first whose gain is simulated and worth it is offered. Where none can be simulated, it is
+    the first, without a gain: that is to be measured. What does not help or would be refused is
+    not offered.
+
+    Args:
+        finding: The finding.
+        made_by: The options that made the result; None where they are not known.
+        ran: The improvement passes that the result has: a remedy adds to them.
+        rehearsal: Plans commands, and simulates them.
+    """
+    open_ones: list[Finding] = []
+    takes = _takes_all if rehearsal is None else rehearsal.takes
+    for each in _remedies(finding, made_by, ran, takes):
+        # What a check has measured itself is the gain of the first.
+        known = finding if each.remedy is finding.remedies[0] else _unmeasured(finding)
+        offered = msgspec.structs.replace(known, remedy=each.text)
+        if each.values is None or rehearsal is None:
+            open_ones.append(offered)
+            continue
+        gain = rehearsal.gain(each.values) if finding.unit == "dB" else None
+        if gain is None:
+            open_ones.append(offered)
+        elif gain >= _LEAST_GAIN["dB"]:
+            return msgspec.structs.replace(offered, gain=gain, measured=SIMULATION)
+    if open_ones:
+        return open_ones[0]
+    return _unmeasured(finding)
+
+
+def _unmeasured(finding: Finding) -> Finding:
+    return msgspec.structs.replace(finding, gain=None, measured="")
 
 
 class TriedRemedies:
@@ -87,32 +122,36 @@ class TriedRemedies:
         self._options, self._result, self._samples = options, result, samples
         self._end = time.monotonic() + seconds
 
-    def best(self, finding: Finding, made_by: Mapping[str, Any] | None) -> Finding:
+    def best(
+        self, finding: Finding, made_by: Mapping[str, Any] | None, rehearsal: Rehearsal
+    ) -> Finding:
         """Return a finding with the first remedy that helps, and its gain.
 
         What does not help is not offered; what could not be tried in time is, without a gain. A
         command that fails is told in the evidence, and the next remedy goes on.
         """
         failed, reason = "", _not_to_be_run(made_by)
-        for text, is_command in _remedies(finding, made_by):
+        finding = _unmeasured(finding)
+        ran = self._result.plan.provenance.improve
+        for each in _remedies(finding, made_by, ran, rehearsal.takes):
             changed = msgspec.structs.replace(
-                finding, remedy=text, evidence=finding.evidence + failed
+                finding, remedy=each.text, evidence=finding.evidence + failed
             )
-            if is_command and reason:
+            if each.values is not None and reason:
                 evidence = f"{changed.evidence}; the remedy is not tried: {reason}"
                 return msgspec.structs.replace(changed, evidence=evidence)
             left = self._end - time.monotonic()
-            if not is_command or left <= 0:
+            if each.values is None or left <= 0:
                 return changed
             try:
-                gain = self._gain(text, finding.unit, left)
+                gain = self._gain(each.text, finding.unit, left)
             except subprocess.TimeoutExpired:
                 return changed
             except (IntactError, _Failed) as error:
-                failed += f"; `{text}` was tried and fails: {error}"
+                failed += f"; `{each.text}` was tried and fails: {error}"
                 continue
             if gain >= _LEAST_GAIN[finding.unit]:
-                return msgspec.structs.replace(changed, gain=gain)
+                return msgspec.structs.replace(changed, gain=gain, measured=RUN)
         return msgspec.structs.replace(finding, evidence=finding.evidence + failed)
 
     def _gain(self, command: str, unit: str, seconds: float) -> float:
@@ -191,22 +230,73 @@ def _accuracy(result: Result, samples: Samples) -> float:
     return 100 * float(np.mean(classes == labels))
 
 
-def _remedies(finding: Finding, made_by: Mapping[str, Any] | None) -> Iterator[tuple[str, bool]]:
-    """Yield the remedies that can be said, and whether each is a command."""
+class _Said(NamedTuple):
+    """A remedy that can be said.
+
+    Attributes:
+        remedy: The remedy.
+        text: A command, or what to do.
+        values: The options of the command by name; None where it is none.
+    """
+
+    remedy: Remedy
+    text: str
+    values: Mapping[str, Any] | None
+
+
+Takes: TypeAlias = Callable[[Mapping[str, Any]], bool]
+"""Tells whether a call with these options makes a result."""
+
+
+def _takes_all(_: Mapping[str, Any]) -> bool:
+    return True
+
+
+def _remedies(
+    finding: Finding, made_by: Mapping[str, Any] | None, ran: Sequence[str], takes: Takes
+) -> Iterator[_Said]:
+    """Yield the remedies that can be said, with floats at the ends where nodes need these."""
     for remedy in finding.remedies:
-        text = "" if made_by is None or remedy.text else _command(remedy, made_by)
-        if text or remedy.text:
-            yield text or remedy.text, not remedy.text
+        if remedy.text:
+            yield _Said(remedy, remedy.text, None)
+        elif made_by is not None:
+            values = changed_options(remedy, made_by, ran)
+            if values is not None and not takes(values):
+                more = Remedy(options={**remedy.options, "io": "float"})
+                is_of_nodes = "keep_float" in remedy.options
+                values = changed_options(more, made_by, ran) if is_of_nodes else None
+                values = values if values is not None and takes(values) else None
+            if values is not None:
+                yield _Said(remedy, command_line("quantize", QuantizeCommand, values), values)
 
 
-def _command(remedy: Remedy, made_by: Mapping[str, Any]) -> str:
-    """Write the command that makes a result with other options.
+def changed_options(
+    remedy: Remedy, made_by: Mapping[str, Any], ran: Sequence[str] = ()
+) -> dict[str, Any] | None:
+    """Return the options of a call that makes a result with a remedy.
 
-    "" where they change nothing, keep layers in float for a format that has none, or would be
+    None where they change nothing, keep layers in float for a format that has none, or would be
     refused: a command that is offered is one that runs.
+
+    Args:
+        remedy: The remedy.
+        made_by: The options that made the result.
+        ran: The improvement passes that it has: those of a preset are named where one is added.
     """
     if "keep_float" in remedy.options and not expressible(made_by.get("formats") or ()).floats:
-        return ""
+        return None
+    before = dict(made_by)
+    if remedy.options.get("improve"):
+        if set(remedy.options["improve"]) <= set(ran):
+            return None
+        before["improve"] = tuple(dict.fromkeys((*ran, *(before.get("improve") or ()))))
+    changed = _changed(remedy, before)
+    changed["output"] = _MENDED
+    is_same = _without_defaults(changed) == _without_defaults({**made_by, "output": _MENDED})
+    return None if is_same or not _is_accepted(changed) else changed
+
+
+def _changed(remedy: Remedy, made_by: Mapping[str, Any]) -> dict[str, Any]:
     changed = dict(made_by)
     for other in [other for name in remedy.options for other in _INSTEAD_OF.get(name, ())]:
         changed.pop(other, None)
@@ -219,11 +309,7 @@ def _command(remedy: Remedy, made_by: Mapping[str, Any]) -> str:
             changed[name] = {**(changed.get(name) or {}), **value}
         else:
             changed[name] = value
-    changed["output"] = _MENDED
-    is_same = _without_defaults(changed) == _without_defaults({**made_by, "output": _MENDED})
-    if is_same or not _is_accepted(changed):
-        return ""
-    return command_line("quantize", QuantizeCommand, changed)
+    return changed
 
 
 def _without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:

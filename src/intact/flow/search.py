@@ -144,7 +144,8 @@ def search(options: SearchOptions) -> FoundStrategy:
         [deployment.formats],
     )
     graph = float_graph(models.graphs[0], described, options.expand, options.improve)
-    space = choices(
+    spaced = partial(
+        choices,
         graph,
         described,
         models.overrides(overrides_of(options), graph),
@@ -155,7 +156,7 @@ def search(options: SearchOptions) -> FoundStrategy:
         look=partial(values_of, graph=graph, options=options, data=options.data),
     )
     begin(options.progress, "calibrating")
-    setup = Setup.of(space, method, options, deployment, preprocess)
+    setup = Setup.of(spaced, method, options, deployment, preprocess)
     course = _Course(options, budget, path, models.shapes)
     course.affordable(setup)
     setup = setup.rounded(options, path)

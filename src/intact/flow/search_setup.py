@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import msgspec
 
 from intact.calibrate.assign import Method, assign, required_tensors
+from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
 from intact.calibrate.method import counted_bins
 from intact.calibrate.statistics import Statistics
+from intact.calibrate.unlike import broken_ties, fully_untied
 from intact.data.batching import Batch
+from intact.data.chosen_samples import ChosenSamples
 from intact.data.metric import Metric, MetricFunction
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
@@ -30,7 +35,7 @@ from intact.formats.registry import expressible
 from intact.graph import Graph
 from intact.graph.passes.expand import expand as expand_operators
 from intact.improve.passes import rewritten
-from intact.plan import Note, Overrides, build_plan
+from intact.plan import Note, Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.options import SearchOptions
 from intact.search.cost import COSTS, CostModel, make_cost, pruned
@@ -42,6 +47,8 @@ from intact.search.space import Candidate, Space, deployable
 from intact.targets import Target
 
 _BATCH = 32
+_TRIED_AT_ONCE = 4
+"""Samples that plans are tried on at once, as `quantize` does."""
 
 
 def latency_of(planner: Planner, samples: Samples, *, threads: int) -> Callable[[Candidate], float]:
@@ -111,7 +118,7 @@ class Setup:
 
     @staticmethod
     def of(
-        space: Space,
+        spaced: Spaced,
         method: Method,
         options: SearchOptions,
         deployment: Deployment,
@@ -120,7 +127,7 @@ class Setup:
         """Observe the float model, and price the choices.
 
         Args:
-            space: As `choices` gives it.
+            spaced: Gives the choices.
             method: How scales are found.
             options: As a call gave them.
             deployment: What is written.
@@ -130,6 +137,7 @@ class Setup:
             UsageError: No choice changes the cost.
             IntactError: The samples do not fit, or what is asked for cannot be written.
         """
+        space = spaced(())
         samples = open_fed(
             options.data,
             space.plan.graph,
@@ -141,8 +149,10 @@ class Setup:
             mask=options.mask,
         )
         minimize, threads = options.minimize, options.threads
-        observed = tuple(dict.fromkeys((*samples.specs, *required(space))))
+        ties = _Ties.of(space, deployment)
+        observed = tuple(dict.fromkeys((*samples.specs, *required(space), *ties.needs)))
         first: Batch = {}
+        chosen = ChosenSamples(whole=samples.takes_feeds)
         statistics = collect(
             space.plan.graph,
             samples,
@@ -151,8 +161,12 @@ class Setup:
             progress=options.progress,
             max_memory=options.max_memory,
             first=first,
+            chosen=chosen,
             bins=counted_bins([method]),
         )
+        batches = list(chosen.batches(samples.batch_size(_TRIED_AT_ONCE)))
+        broken = ties.broken(statistics, method, batches, threads)
+        space = spaced(broken) if broken else space
         compared = original_of(options.model, threads=threads).compare(space.plan.graph, first)
         shapes = samples.usual_shapes  # before a further pass
         planner = Planner(space, statistics, method)
@@ -222,6 +236,54 @@ class Setup:
         return self.deployment.result(found, known, self.preprocess, self.notes)
 
 
+Spaced: TypeAlias = Callable[[Collection[TensorEnd]], Space]
+"""From the inputs of joins that are requantized to the choices."""
+
+
+class _Ties(NamedTuple):
+    """The ties of a space that may be broken.
+
+    Attributes:
+        space: The space.
+        untied: The widest plan with all of them broken; None where there are none.
+    """
+
+    space: Space
+    untied: QuantizedGraph | None
+
+    @staticmethod
+    def of(space: Space, deployment: Deployment) -> _Ties:
+        """Find them, where the formats hold broken ones."""
+        if not expressible(deployment.formats).several_scales:
+            return _Ties(space, None)
+        return _Ties(space, fully_untied(space.plan, _Ties(space, None).apart))
+
+    def apart(self, ends: Collection[TensorEnd]) -> QuantizedGraph:
+        """Make the widest plan with some of them broken."""
+        plan, overrides = self.space.plan, self.space.overrides
+        more = msgspec.structs.replace(overrides, apart=overrides.apart | frozenset(ends))
+        return build_plan(plan.graph, plan.target, more)
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """The tensors that are to be observed."""
+        return () if self.untied is None else required_tensors(self.untied)
+
+    def broken(
+        self,
+        statistics: Statistics,
+        method: Method,
+        batches: Sequence[tuple[Batch, int]],
+        threads: int,
+    ) -> frozenset[TensorEnd]:
+        """Decide, as `quantize` does, which of them the outputs gain by breaking."""
+        if self.untied is None:
+            return frozenset()
+        runs = FloatRuns(self.space.plan.graph, batches, threads=threads)
+        choice = choose(self.apart(()), statistics, [method], runs)
+        return broken_ties(self.untied, statistics, choice, self.apart)
+
+
 def float_model(model: ModelSource, values: Values | None = None) -> ir.Model:
     """Open a float model, with inputs fixed to values.
 
@@ -258,6 +320,7 @@ def choices(
     overrides: Overrides | None,
     deployment: Deployment,
     widths: Sequence[int] | None,
+    apart: Collection[TensorEnd],
     *,
     allow_float: bool,
     in_integers: bool = False,
@@ -271,6 +334,7 @@ def choices(
         overrides: What is settled.
         deployment: The formats.
         widths: Those to choose from; None for all.
+        apart: Inputs of joins that are requantized.
         allow_float: Whether parts may stay float.
         in_integers: Leave out widths that the runtime would compute in float.
         look: What the constants of the graph are, for the error where nothing can be quantized.
@@ -278,6 +342,8 @@ def choices(
     Raises:
         UsageError: There are none.
     """
+    if apart:
+        overrides = msgspec.structs.replace(overrides or Overrides(), apart=frozenset(apart))
     space = Space.of(graph, target, overrides, widths=widths, allow_float=allow_float)
     refuse_nothing_to_do(space.plan, look)
     able = expressible(deployment.formats)

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from intact._text import first_names
-from intact.calibrate.assign import Method
+from intact.calibrate.assign import Method, required_tensors
+from intact.calibrate.collect import collect
+from intact.data.batching import Batch, sample_count
 from intact.data.preprocess import Preprocess
+from intact.data.sources import open_samples
 from intact.errors import UsageError
 from intact.flow.first_run import run_once
 from intact.flow.result import Result, check_output
 from intact.flow.sources import deployment_of, load_result, open_source, target_of
 from intact.flow.torch_models import exported, is_module, require_torch
 from intact.formats.base.format import Io, QuantizedSource, WrittenFiles
+from intact.formats.registry import expressible
 from intact.graph.normalization import normalize
-from intact.plan import Overrides, build_plan
+from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.preparation import graphs_for
 from intact.plan.topology import kept_float_entry
 
@@ -130,6 +136,8 @@ def prepare(
     plan = build_plan(graph, described, None if overrides == Overrides() else overrides)
     names = [str(value.name) for value in graph.inputs]
     batch = {name: each.numpy() for name, each in as_example(names, example).items()}
+    if expressible(deployment.formats).several_scales:
+        plan = _without_unlike_ties(plan, overrides, batch)
     module = PreparedModule(
         plan, batch, learning=quantizers, batch_norm=batch_norm, methods=methods
     )
@@ -138,6 +146,29 @@ def prepare(
         warnings.warn(limit, stacklevel=3)
     module.origin = Origin(deployment.formats)
     return module
+
+
+def _without_unlike_ties(
+    plan: QuantizedGraph, overrides: Overrides, batch: Batch
+) -> QuantizedGraph:
+    """Break the ties that the outputs gain by breaking, as `quantize` does, on the example."""
+    from intact.calibrate.choice import FloatRuns, choose
+    from intact.calibrate.unlike import broken_ties, fully_untied
+
+    def apart(ends: Collection[TensorEnd]) -> QuantizedGraph:
+        more = msgspec.structs.replace(overrides, apart=overrides.apart | frozenset(ends))
+        return build_plan(plan.graph, plan.target, more)
+
+    untied = fully_untied(plan, apart)
+    if untied is None:
+        return plan
+    samples = open_samples([batch], plan.graph)
+    needed = dict.fromkeys((*required_tensors(plan), *required_tensors(untied)))
+    statistics = collect(plan.graph, samples, tuple(needed))
+    runs = FloatRuns(plan.graph, list(samples.batches(sample_count(batch))))
+    choice = choose(plan, statistics, [Method.of(plan.target, "minmax", "minmax")], runs)
+    broken = broken_ties(untied, statistics, choice, apart)
+    return apart(broken) if broken else plan
 
 
 def _limits(result: Result) -> Iterator[str]:

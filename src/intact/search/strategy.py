@@ -26,6 +26,7 @@ from intact.numerics.affine_params import QuantParams
 from intact.plan import Direction, Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.given_scales import GIVEN
 from intact.plan.topology import decide, kept_float_entry
+from intact.plan.untie import Untied, requantized
 from intact.search.roundings import Roundings
 from intact.targets import Target
 
@@ -127,11 +128,13 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             integers, its own or those of its dominator.
         kept_float: Nodes and operator types that the search or the user keeps float. All other
             float nodes follow from these and the target.
+        apart: Inputs of joins that are requantized because ranges are unlike.
     """
 
     node_conds: dict[str, bool]
     edge_conds: dict[str, bool]
     kept_float: list[str] = []
+    apart: list[str] = []
 
 
 class Methods(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -174,6 +177,7 @@ class Outline:
             {name: decision.quantized for name, decision in plan.decisions.items()},
             {str(end): str(end) in names for end in plan.configs},
             _kept_float(plan),
+            [str(e) for e, each in plan.configs.items() if requantized(each) is Untied.UNLIKE],
         )
         owners = tuple((str(end), end) for end, _ in scale_owners(plan))
         return Outline(topology, integers, owners)
@@ -301,8 +305,10 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         there = [end for end, is_there in self.topology.edge_conds.items() if is_there]
         _refuse_odd("bits", self.bits, there)
         ends = {end: TensorEnd.parse(end) for end in self.bits}
+        _refuse_odd("ties", {*self.topology.apart} & {*there}, self.topology.apart)
         requests = msgspec.structs.replace(
             overrides,
+            apart=overrides.apart | frozenset(map(TensorEnd.parse, self.topology.apart)),
             keep_float=tuple(dict.fromkeys((*overrides.keep_float, *self.topology.kept_float))),
             widths={
                 end: self.bits[name]

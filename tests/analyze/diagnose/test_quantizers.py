@@ -88,3 +88,33 @@ def test_what_is_tried_is_what_a_cause_costs() -> None:
     assert abs(trials.explained(whole_range)) < 0.2  # nothing was cut off
     assert trials.explained(without_tail) < 0.9
     assert trials.explained(any_scale) < 0.9
+
+
+def scores(confident: float) -> tuple[QuantizedGraph, FloatRuns]:
+    """A net whose log probabilities have a prescribed scale, which holds 0 to -15.9."""
+    b = ModelBuilder(seed=3)
+    x = b.node("Relu", b.conv(b.input("x", ["batch", 16, 8, 8]), 16, 24, kernel=3))
+    x = b.node("Flatten", b.node("GlobalAveragePool", x))
+    weight = confident * b.random.normal(size=(24, 10))
+    x = b.node("Gemm", x, b.constant(weight.astype(np.float32)), name="dense")
+    b.node("LogSoftmax", x, name="scores", axis=1, out="y")
+    b.output("y", ["batch", 10])
+    feeds = {"x": np.random.default_rng(0).normal(size=(32, 16, 8, 8)).astype(np.float32)}
+    plan = calibrate(planned(b.build(), "tflite"), feeds, "mse")
+    return plan, FloatRuns(plan.graph, [(feeds, 32)], threads=1)
+
+
+@pytest.mark.parametrize(("confident", "least", "most"), [(1.2, 12, 20), (1.0, 20, 30)])
+def test_one_tensor_that_costs_half_of_the_noise_is_named_at_any_level(
+    confident: float, least: float, most: float
+) -> None:
+    plan, runs = scores(confident)
+    simulator = Simulator(plan, threads=1, switched=True)
+    (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
+    assert least < errors.decibels["y"] < most
+    (found,) = plan_findings(plan, simulator, runs)
+    assert (found.node, found.tensor) == ("scores", "y")
+    assert found.remedies[0].options == {"keep_float": ["scores"]}
+    (point,) = (end for end, each in simulator.points.items() if each.value.name == "y")
+    (without,) = runs.errors(lambda feeds: simulator.run(feeds, disabled=frozenset([point]))[0])
+    assert without.decibels["y"] > errors.decibels["y"] + 3

@@ -1,13 +1,13 @@
 """What an output would lose if one tensor were quantized otherwise: causes are weighed by it.
 
-The float model runs with that tensor alone quantized, first as the plan does it, then without what
-a cause names (a range that cuts off, one scale for all channels, a power of two). What of the noise
-goes away is what the cause explains.
+The float model runs with that activation or weight alone quantized, first as the plan does it, then
+without what a cause names (a range that cuts off, one scale for all channels, a power of two). What
+of the noise goes away is what the cause explains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,8 +15,9 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intact.analyze.teacher import Replaced
-from intact.calibrate.choice import FloatRuns
+from intact.analyze.diagnose.noise import Part
+from intact.analyze.teacher import Exchanged, Replaced
+from intact.calibrate.choice import FloatRuns, Run
 from intact.calibrate.observe.observer import model_of_outputs
 from intact.calibrate.scales.masked import NEGLIGIBLE
 from intact.config import TensorQuantConfig
@@ -24,8 +25,10 @@ from intact.data.batching import Batch, real_samples, sample_count
 from intact.engines.session import make_session, run_session
 from intact.numerics.affine import fake_quantize, params_from_range
 from intact.numerics.distribution import Distribution
+from intact.numerics.levels import Levels
 from intact.numerics.thresholds import estimate_range
-from intact.plan import QuantizedGraph, QuantPoint
+from intact.numerics.weight_range import weight_range
+from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 
 Array = npt.NDArray[Any]
 Quantizer = Callable[[Array], Array]
@@ -164,3 +167,145 @@ def without_mask(tensor: Seen) -> Quantizer:
     kept = values[values > values.min() / 2]
     low, high = float(kept.min(initial=0.0)), float(kept.max(initial=0.0))
     return tensor.on_range(low - NEGLIGIBLE, high)
+
+
+# ---- constants --------------------------------------------------------------------------------
+
+
+class Constant(msgspec.Struct, frozen=True):
+    """A weight or bias, and how it is quantized.
+
+    Attributes:
+        point: Its quantizer.
+        array: Its values, float32.
+        outputs: The axis of a weight along which output channels lie; None where there is none.
+        inputs: That along which input channels lie; likewise.
+    """
+
+    point: QuantPoint
+    array: npt.NDArray[np.float32]
+    outputs: int | None = None
+    inputs: int | None = None
+
+    @property
+    def now(self) -> Array:
+        """As the plan quantizes it."""
+        return _stored(self.point)
+
+    def quantized(
+        self,
+        method: str,
+        *,
+        levels: Levels | None = None,
+        axis: int | None = None,
+        array: npt.NDArray[np.float32] | None = None,
+    ) -> Array:
+        """Quantize it anew.
+
+        Args:
+            method: Chooses ranges.
+            levels: Other ones than the plan's.
+            axis: Along which it has several scales; None for that of the plan.
+            array: In the place of its values.
+        """
+        config, values = self.point.config, self.array if array is None else array
+        used = config.levels if levels is None else levels
+        along = config.grid.axis if axis is None else axis
+        low, high = weight_range(values, used, method, along)
+        codes = used.quant_min, used.quant_max
+        params = params_from_range(low, high, *codes, symmetric=config.grid.symmetric)
+        return fake_quantize(values, *params, *codes, rounding=config.rounding, axis=along)
+
+
+WithoutInConstant = Callable[[Constant], Array]
+"""How a constant would be quantized without a cause."""
+
+
+def constant_on_any_scale(constant: Constant) -> Array:
+    """Take the best scale that there is."""
+    levels = msgspec.structs.replace(constant.point.config.levels, power_of_two=False)
+    return constant.quantized("mse", levels=levels)
+
+
+def constant_on_whole_range(constant: Constant) -> Array:
+    """Take the scale that just holds the values: none is cut off, no room is left."""
+    return constant.quantized("minmax")
+
+
+def constant_by_output(constant: Constant) -> Array:
+    """Give each output channel a scale of its own."""
+    return constant.quantized("minmax", axis=constant.outputs)
+
+
+def constant_by_input(constant: Constant) -> Array:
+    """Bring the weights of all input channels to one size, as equalization does."""
+    axis = constant.inputs
+    if axis is None:
+        return constant.now
+    others = tuple(other for other in range(constant.array.ndim) if other != axis)
+    sizes = np.abs(constant.array).max(axis=others, keepdims=True)
+    sizes = np.where(sizes > 0, sizes, 1).astype(np.float32)
+    return np.asarray(constant.quantized("minmax", array=constant.array / sizes) * sizes)
+
+
+def constant_with_bits(constant: Constant, bits: int) -> Array:
+    """Take codes of more bits."""
+    config = constant.point.config
+    times = 2 ** max(bits - config.bits, 0)
+    levels = msgspec.structs.replace(
+        config.levels, quant_min=config.quant_min * times, quant_max=config.quant_max * times
+    )
+    return constant.quantized("minmax", levels=levels)
+
+
+class ConstantTrials:
+    """The noise of an output with some constants quantized in several ways, and nothing else.
+
+    Args:
+        plan: A plan with scales.
+        runs: The samples that are tried.
+        output: The output.
+        points: The quantizers of the constants.
+    """
+
+    def __init__(
+        self, plan: QuantizedGraph, runs: FloatRuns, output: str, points: Sequence[QuantPoint]
+    ) -> None:
+        self._runs, self._output = runs, output
+        self._model = Exchanged(plan, points)
+
+    def powers(self, parts: Sequence[Part]) -> list[float]:
+        """Return the noise powers with each of some groups quantized as in the plan."""
+        return self._noises([{point.end: _stored(point) for point in part} for part in parts])
+
+    def explained(
+        self, constant: Constant, ways: Sequence[WithoutInConstant | None]
+    ) -> list[float]:
+        """Return which part of the constant's noise goes away without each cause.
+
+        Below 0 if it grows; 0 for None, where there is no noise, or levels are logarithmic.
+        """
+        if constant.point.config.grid.exponential:
+            return [0.0 for _ in ways]
+        kept = [way for way in ways if way is not None]
+        arrays = [constant.now, *(way(constant) for way in kept)]
+        end = constant.point.end
+        now, *found = self._noises([{end: array.astype(np.float32)} for array in arrays])
+        if not now > 0:
+            return [0.0 for _ in ways]
+        left = iter(found)
+        return [0.0 if way is None else 1.0 - next(left) / now for way in ways]
+
+    def _noises(self, changes: Sequence[dict[TensorEnd, Array]]) -> list[float]:
+        def run_of(constants: dict[TensorEnd, Array]) -> Run:
+            return lambda feeds: self._model.run(feeds, constants)
+
+        found = self._runs.errors(*map(run_of, changes))
+        return [float(each.outputs[self._output].noise.sum()) for each in found]
+
+
+def _stored(point: QuantPoint) -> Array:
+    value = point.value.const_value
+    codes = point.constant_codes()
+    shape = codes.shape if value is None else value.shape.numpy()
+    return np.asarray(point.config.dequantize(codes).reshape(shape), np.float32)

@@ -141,7 +141,7 @@ def diagnose_plan(
         findings += preprocessing_findings(
             plan.graph, samples, preprocess=preprocess, threads=threads
         )
-    runs = FloatRuns(plan.graph, _batches(samples), threads=threads)
+    runs = first_runs(plan, samples, threads=threads)
     findings += _without_numbers(runs)
     simulator = Simulator(plan.with_exact_sums(), threads=1, switched=True)
     errors = _errors(simulator, runs)
@@ -279,20 +279,43 @@ def _is_drawn_clipping(finding: Finding, simulator: Simulator, statistics: Stati
 
 def decibels_of(plan: QuantizedGraph, samples: Samples, *, threads: int = 0) -> dict[str, float]:
     """Return each output's signal to quantization noise on the first 8 samples, dB."""
-    runs = FloatRuns(plan.graph, _batches(samples), threads=threads)
+    return decibels_on(plan, first_runs(plan, samples, threads=threads))
+
+
+def first_runs(
+    plan: QuantizedGraph, samples: Samples, *, most: int = 0, threads: int = 0
+) -> FloatRuns:
+    """Run the float model of a plan on the first samples, to compare plans with.
+
+    Args:
+        plan: The plan.
+        samples: The data.
+        most: How many samples; 8 at least.
+        threads: Batches that run side by side; 0 takes all cores.
+    """
+    return FloatRuns(plan.graph, _batches(samples, max(most, _TRIED)), threads=threads)
+
+
+def few_samples(samples: Samples, most: int) -> Samples:
+    """Return the first samples."""
+    limit = most if samples.limit is None else min(most, samples.limit)
+    return replace(samples, limit=limit, progress=None)
+
+
+def decibels_on(plan: QuantizedGraph, runs: FloatRuns) -> dict[str, float]:
+    """Return each output's signal to quantization noise on some samples, dB."""
     computed = computed_errors(plan, runs)
     if computed is not None:
         return dict(computed.errors.decibels)
-    return dict(_errors(Simulator(plan, threads=1, switched=True), runs).decibels)
+    return dict(_errors(Simulator(plan, threads=1), runs).decibels)
 
 
-def _batches(samples: Samples) -> list[tuple[Batch, int]]:
+def _batches(samples: Samples, most: int) -> list[tuple[Batch, int]]:
     """Keep the first samples, for runs of the float model and of the simulation."""
-    limit = _TRIED if samples.limit is None else min(_TRIED, samples.limit)
-    few = replace(samples, limit=limit, progress=None)
+    few = few_samples(samples, most)
     return [
         ({name: array.copy() for name, array in feeds.items()}, count)
-        for feeds, count in few.batches(few.batch_size(min(_BATCH, limit)))
+        for feeds, count in few.batches(few.batch_size(min(_BATCH, few.limit or _BATCH)))
     ]
 
 

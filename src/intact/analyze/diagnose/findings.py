@@ -29,6 +29,9 @@ CAUSES: Mapping[str, str] = {
 }
 """The causes, by name, each with what it means."""
 
+SIMULATION, RUN = "simulated", "run"
+"""How the gain of a remedy was measured."""
+
 
 class Remedy(msgspec.Struct, frozen=True):
     """What may mend a cause: options that differ from those that made the result.
@@ -54,7 +57,9 @@ class Finding(msgspec.Struct, frozen=True):
         tensor: The tensor; "" if it concerns none.
         remedies: What may mend it, the most promising first.
         remedy: The command that mends it, or what to do where no command does.
-        gain: What the remedy regained when it was tried; None if it was not tried.
+        gain: What the remedy regains; None if that is not known.
+        measured: How the gain was: ``"simulated"`` in a plan without improvement passes, or
+            ``"run"``, by its command; "" if it was not.
         unit: Of the gain: ``"dB"`` of the outputs' signal to noise, ``"points"`` of accuracy or of
             agreement, or ``"times"`` as fast.
     """
@@ -67,6 +72,7 @@ class Finding(msgspec.Struct, frozen=True):
     remedies: tuple[Remedy, ...] = ()
     remedy: str = ""
     gain: float | None = None
+    measured: str = ""
     unit: str = "dB"
 
     def to_json(self) -> dict[str, Any]:
@@ -80,5 +86,6 @@ class Finding(msgspec.Struct, frozen=True):
             "severity": self.severity if math.isfinite(self.severity) else None,
             "remedy": self.remedy,
             "gain": gain,
+            "measured": self.measured,
             "unit": self.unit,
         }

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,8 +26,17 @@ from intact.analyze.diagnose.counterfactuals import (
     without_tail,
 )
 from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.noise import (
+    CUT_AWAY,
+    EXPLAINED,
+    HALF,
+    NEARLY,
+    ActivationNoise,
+    Noise,
+    narrowed,
+)
 from intact.analyze.diagnose.weights import BEST, EQUALIZE, UNLIKE, USUAL_BITS, weight_finding
-from intact.calibrate.choice import Errors, FloatRuns, Run
+from intact.calibrate.choice import Errors, FloatRuns
 from intact.calibrate.scales.masked import MASKED_BEYOND
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantPolicy
@@ -37,22 +45,18 @@ from intact.plan import QuantizedGraph, QuantPoint
 
 Doubles = npt.NDArray[np.float64]
 
-EXPLAINED = 0.4
-"""Part of an output's noise that a cause explains, from which on it is named."""
-_GROUPS = 16
-"""Groups of quantizers that follow each other, which are switched on alone at first."""
-CUT_AWAY = 16.0
-"""Mean square of what is cut off, in times of rounding's: a chosen range has about once."""
 _FEW_DB = 20.0
 """Signal to noise that 8 bits leave of a healthy net at least."""
+_TRIED = 8
+"""Tensors that are left in float, one at a time."""
+_OFFERED = 3
+"""Of them, those whose nodes are tried in float."""
+_LEAST = 1e-9
+"""Part of the noise that is none."""
 _USUAL = ("rounding", "clipping")
 """What every quantizer does: above that it is no fault."""
 _OF_ONE_TENSOR = ("outlier_channel", "heavy_tail", "unlike_ranges", "attention_mask")
 """What no quantizer does by itself: the values of that tensor are such."""
-_NEARLY = 0.9
-"""Part of what the best cause explains that an earlier one explains too, if they are equal."""
-_HALF = 0.5
-"""Part of the noise of the tensor that costs most, from which on another is looked at."""
 _MOST = 0.1
 """Part of the values of a joined tensor that its scale cuts off, if it is that of another."""
 WIDEN = Remedy(options={"method": "minmax", "method_options": None, "scales": None})
@@ -65,18 +69,6 @@ _STEPS = 2.0
 """Steps that a channel has at least, to be more than rounded away."""
 
 Tensors = Mapping[str, npt.NDArray[Any]]
-
-
-class Noise(msgspec.Struct, frozen=True):
-    """What a group of quantizers costs an output.
-
-    Attributes:
-        points: The quantizers.
-        power: Noise power of the output that they alone cause, summed over the samples.
-    """
-
-    points: tuple[QuantPoint, ...]
-    power: float
 
 
 def quantizer_findings(
@@ -105,19 +97,72 @@ def quantizer_findings(
         return []
     output = min(decibels, key=lambda name: decibels[name])
     total = float(found.outputs[output].noise.sum())
-    weights, noises = _narrowed(simulator, runs, output)
+    alone = ActivationNoise(simulator, runs, output)
+    weights, noises = alone.weights, narrowed(list(simulator.points.values()), alone.powers)
     heard = f"of the noise of output {output!r} ({decibels[output]:.1f} dB)"
     activations = sum(each.power for each in noises)
     named: list[Finding] = []
     if weights >= EXPLAINED * total > 0:
-        named.append(weight_finding(plan, min(1.0, weights / total), heard))
+        named.append(weight_finding(plan, runs, output, min(1.0, weights / total), heard))
     if activations >= EXPLAINED * total > 0:
         loss = _Loss(plan, runs, output, min(1.0, activations / total), heard)
         named += _of_activations(noises, tensors, loss)
+    usual: list[Finding] = []
     if decibels[output] >= _FEW_DB:
-        named = [each for each in named if each.cause not in _USUAL]
+        usual = [each for each in named if each.cause in _USUAL]
+        named = [each for each in named if each not in usual]
+    if not named:
+        costliest = _costliest(alone, noises, total, decibels[output], heard)
+        same = (each for each in usual if costliest and each.tensor == costliest[0].tensor)
+        named = [next(same, costliest[0])] if costliest else []
     # Where both count, a fault of one side tells more than what every quantizer does.
-    return sorted(named, key=lambda each: (each.cause in _USUAL, -each.severity))[:1]
+    worst = sorted(named, key=lambda each: (each.cause in _USUAL, -each.severity))[:1]
+    return [_with_passes(each) for each in worst]
+
+
+def _costliest(
+    alone: ActivationNoise, noises: Sequence[Noise], total: float, decibels: float, heard: str
+) -> list[Finding]:
+    """Name the tensor without whose quantizer the output has most, where no cause explains much.
+
+    From 20 dB on, where 8 bits may be all that is wrong, only one that costs half of the noise.
+
+    Args:
+        alone: Measures quantizers.
+        noises: What quantizers cost alone, the worst first.
+        total: The noise power of the output.
+        decibels: Its signal to noise.
+        heard: Whose noise, for the evidence.
+    """
+    points = [each.points[0] for each in noises[:_TRIED] if len(each.points) == 1]
+    lefts = [max(left, _LEAST * total) for left in alone.left_without(points)]
+    gains = sorted(zip(lefts, range(len(points)), strict=True))
+    if not gains or not total > 0:
+        return []
+    left, first = gains[0]
+    if decibels >= _FEW_DB and left > total / 2:
+        return []
+    regained = decibels + 10 * math.log10(total / left)
+    name = str(points[first].value.name)
+    nodes = dict.fromkeys(points[at].end.node for _, at in gains[:_OFFERED])
+    return [
+        Finding(
+            "rounding",
+            f"{100 * (1 - left / total):.0f} % {heard} is gone where tensor {name!r} alone stays "
+            f"float: {regained:.1f} dB",
+            max(1 - left / total, 0.0),
+            node=points[first].end.node,
+            tensor=name,
+            remedies=tuple(Remedy(options={"keep_float": [node]}) for node in nodes),
+        )
+    ]
+
+
+def _with_passes(finding: Finding) -> Finding:
+    """Let all improvement passes be tried last."""
+    if BEST in finding.remedies:
+        return finding
+    return msgspec.structs.replace(finding, remedies=(*finding.remedies, BEST))
 
 
 class _Loss(NamedTuple):
@@ -144,10 +189,9 @@ def _of_activations(noises: Sequence[Noise], tensors: Tensors, loss: _Loss) -> l
     Where another costs at least half of that, and has what only single tensors have, that is named:
     what many clip or round is often chosen for its sake, as one method serves all.
     """
-    most = max((each.power for each in noises), default=0.0)
     found = []
-    for noise in sorted(noises, key=lambda each: -each.power):
-        if noise.power < _HALF * most:
+    for noise in noises:
+        if noise.power < HALF * noises[0].power:
             break
         point = max(noise.points, key=lambda each: _error(each, tensors))
         values = tensors.get(str(point.value.name))
@@ -155,85 +199,6 @@ def _of_activations(noises: Sequence[Noise], tensors: Tensors, loss: _Loss) -> l
             found.append(_of_tensor(point, values, loss))
     special = (each for each in found if each.cause in _OF_ONE_TENSOR)
     return [next(special, found[0])] if found else []
-
-
-def noise_alone(
-    simulator: Simulator, runs: FloatRuns, output: str, *, groups: int
-) -> tuple[float, list[Noise]]:
-    """Measure what weights cost an output, and what groups of quantizers cost alone beyond that.
-
-    Args:
-        simulator: Switched.
-        runs: The samples.
-        output: The output.
-        groups: Quantizers, or groups that follow each other, at most.
-    """
-    points = list(simulator.points.values())
-    size = -(-len(points) // groups) or 1
-    parts = [tuple(points[at : at + size]) for at in range(0, len(points), size)]
-    weights = noise_of(simulator, runs, output, ())
-    return weights, _beyond(weights, simulator, runs, output, parts)
-
-
-def _beyond(
-    weights: float,
-    simulator: Simulator,
-    runs: FloatRuns,
-    output: str,
-    parts: Sequence[tuple[QuantPoint, ...]],
-) -> list[Noise]:
-    """Measure what parts of the activations cost alone, beyond the noise of the weights."""
-    powers = _noises_of(simulator, runs, output, parts)
-    return [
-        Noise(part, max(power - weights, 0.0)) for part, power in zip(parts, powers, strict=True)
-    ]
-
-
-def noise_of(
-    simulator: Simulator, runs: FloatRuns, output: str, enabled: Sequence[QuantPoint]
-) -> float:
-    """Return the noise power of an output, where weights and some activations are quantized."""
-    (power,) = _noises_of(simulator, runs, output, [enabled])
-    return power
-
-
-def _noises_of(
-    simulator: Simulator, runs: FloatRuns, output: str, parts: Iterable[Sequence[QuantPoint]]
-) -> list[float]:
-    """Return the noise powers of an output, with each of some parts of the activations quantized.
-
-    The parts run side by side.
-    """
-    ends = frozenset(simulator.points)
-
-    def run_of(enabled: Sequence[QuantPoint]) -> Run:
-        off = ends - {point.end for point in enabled}
-        return lambda feeds: simulator.run(feeds, disabled=off)[0]
-
-    found = runs.errors(*map(run_of, parts))
-    return [float(each.outputs[output].noise.sum()) for each in found]
-
-
-def _narrowed(simulator: Simulator, runs: FloatRuns, output: str) -> tuple[float, list[Noise]]:
-    """Measure as `noise_alone`, and take apart the groups that cost much until single ones do.
-
-    Noises of several quantizers nearly add, so that what costs little together needs no further
-    look.
-    """
-    weights, found = noise_alone(simulator, runs, output, groups=_GROUPS)
-    while True:
-        most = max((each.power for each in found), default=0.0)
-        is_wide = [len(each.points) > 1 and each.power >= _HALF * most > 0 for each in found]
-        if not any(is_wide):
-            return weights, found
-        halves = [half for each in compress(found, is_wide) for half in _halves(each.points)]
-        kept = [each for each, wide in zip(found, is_wide, strict=True) if not wide]
-        found = [*kept, *_beyond(weights, simulator, runs, output, halves)]
-
-
-def _halves(points: tuple[QuantPoint, ...]) -> tuple[tuple[QuantPoint, ...], ...]:
-    middle = len(points) // 2
-    return points[:middle], points[middle:]
 
 
 def _error(point: QuantPoint, tensors: Tensors) -> float:
@@ -321,7 +286,7 @@ def _of_tensor(point: QuantPoint, values: npt.NDArray[Any], loss: _Loss) -> Find
             parts = [0.0 if way is None else trials.explained(way) for way in ways]
             if not max(parts) >= EXPLAINED:  # negative where others lose more, or no number
                 continue
-            at = next(k for k, part in enumerate(parts) if part >= _NEARLY * max(parts))
+            at = next(k for k, part in enumerate(parts) if part >= NEARLY * max(parts))
             if parts[at] >= EXPLAINED:
                 named, explained = fitting[at], parts[at]
                 break
@@ -389,7 +354,9 @@ def _clipping(seen: _Seen) -> _Named | None:
     why = (
         f"{100 * seen.outside:.2g} % of its values lie outside of {seen.low:.4g} to {seen.high:.4g}"
     )
-    return _Named("clipping", why, (WIDEN,), whole_range)
+    is_fixed = bool(seen.point.config.dominator.detail.get("fixed"))  # no method changes it
+    remedy = Remedy(options={"keep_float": [seen.point.end.node]}) if is_fixed else WIDEN
+    return _Named("clipping", why, (remedy,), whole_range)
 
 
 def _outlier(seen: _Seen) -> _Named | None:

@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from intact.analyze.diagnose.batch_norms import batch_norm_findings
-from intact.analyze.diagnose.findings import Finding
-from intact.analyze.diagnose.quantizers import CUT_AWAY, WIDEN, cut_in_calibration
+from intact.analyze.diagnose.findings import SIMULATION, Finding
+from intact.analyze.diagnose.noise import CUT_AWAY
+from intact.analyze.diagnose.quantizers import WIDEN, cut_in_calibration
 from intact.analyze.diagnose.weights import bias_finding
 from intact.calibrate.choice import FloatRuns
 from intact.calibrate.statistics import Statistics
@@ -71,7 +72,9 @@ def _tried(finding: Finding, runs: FloatRuns, replan: Replan) -> Finding | None:
     except IntactError:  # a target may have no such plan
         return None
     gain = after - before
-    return None if gain < _LEAST_GAIN_DB else msgspec.structs.replace(finding, gain=gain)
+    if gain < _LEAST_GAIN_DB:
+        return None
+    return msgspec.structs.replace(finding, gain=gain, measured=SIMULATION)
 
 
 def _least(plan: QuantizedGraph, runs: FloatRuns) -> float:

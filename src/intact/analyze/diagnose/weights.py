@@ -1,15 +1,33 @@
-"""What is wrong with weights that cost an output most."""
+"""What is wrong with weights that cost an output most.
+
+Each is quantized alone in the float model, in groups that are narrowed down. Of the causes that fit
+the one that costs most, that is named without which most of its noise is gone.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from intact.analyze.diagnose.counterfactuals import (
+    Constant,
+    ConstantTrials,
+    WithoutInConstant,
+    constant_by_input,
+    constant_by_output,
+    constant_on_any_scale,
+    constant_on_whole_range,
+    constant_with_bits,
+)
 from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.noise import CUT_AWAY, EXPLAINED, NEARLY, narrowed
+from intact.calibrate.choice import FloatRuns
 from intact.config import PerChannel, QuantPolicy, QuantState
+from intact.graph.ops import constant_array, output_channel_axis
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points
 from intact.targets.advice import described_from
 from intact.targets.schema import Target
@@ -22,6 +40,7 @@ OF_WEIGHTS = frozenset(["per_tensor_weights", "bias_overflow"])
 """Causes that lie in weights alone: what BatchNormalizations do to activations is not them."""
 _FOLLOWS = (QuantState.PASSIVE, QuantState.PASSIVE_BAKED)
 """States of biases: their scale follows from those of input and weight."""
+_CLOSE = Remedy(options={"weight_method": "minmax", "scales": None})
 UNLIKE = 8.0
 """How many times as large as the middle channel, or as 99 % of the values, is an outlier."""
 _NEARLY = 0.9
@@ -31,28 +50,56 @@ _ROOM = 2.0
 
 
 class _Named(NamedTuple):
-    """What a check found: a cause, its figures, its remedies, and the weight if it is one."""
+    """What a check found.
+
+    Attributes:
+        cause: Its name.
+        why: Its figures.
+        remedies: What may mend it.
+        without: How the weight would be quantized without it.
+    """
 
     cause: str
     why: str
     remedies: tuple[Remedy, ...]
-    point: QuantPoint | None = None
+    without: WithoutInConstant = constant_on_whole_range
 
 
 _Points = Sequence[QuantPoint]
 
 
-def weight_finding(plan: QuantizedGraph, part: float, heard: str) -> Finding:
-    """Name what is wrong with weights that cost most.
+def weight_finding(
+    plan: QuantizedGraph, runs: FloatRuns, output: str, part: float, heard: str
+) -> Finding:
+    """Name what is wrong with the weight or bias that costs most, and where it is.
 
     Args:
         plan: A plan with scales.
-        part: The part of the noise that they make, 0 to 1.
+        runs: The samples that are tried.
+        output: The output that loses.
+        part: The part of the noise that weights and biases make, 0 to 1.
         heard: Whose noise, for the evidence.
     """
-    points = _weight_points(plan)
-    named = next(found for check in _CHECKS if (found := check(points, plan.target)) is not None)
-    return _finding(named, f"rounding weights makes {100 * part:.0f} % {heard}; ", part)
+    points, weights = _constants(plan), _weight_points(plan)
+    share = f"rounding weights makes {100 * part:.0f} % {heard}"
+    trials = ConstantTrials(plan, runs, output, points)
+    noises = narrowed(points, trials.powers)
+    if not noises or not noises[0].power > 0:
+        return Finding("rounding", share, part, remedies=(BEST,))
+    constant = _constant(noises[0].points[0])
+    checks = _OF_WEIGHTS if _is_weight(constant.point) else _OF_BIASES
+    fits = [each for check in checks if (each := check(constant, weights, plan.target))]
+    explained = trials.explained(constant, [each.without for each in fits])
+    named, gone = _rounding(constant), 0.0
+    if max(explained, default=0.0) >= EXPLAINED:  # no number where no way gives one
+        best = NEARLY * max(explained)
+        named, gone = next(p for p in zip(fits, explained, strict=True) if p[1] >= best)
+    name = _name(constant.point)
+    why = f"{share}, most at {name!r}: {named.why}"
+    if gone:
+        why += f"; without that, {100 * gone:.0f} % of what it costs is gone"
+    node, remedies = constant.point.end.node, named.remedies
+    return Finding(named.cause, why, part, node=node, tensor=name, remedies=remedies)
 
 
 def bias_finding(plan: QuantizedGraph) -> Finding | None:
@@ -61,42 +108,60 @@ def bias_finding(plan: QuantizedGraph) -> Finding | None:
     The severity is the part of the weights that do.
     """
     points = _weight_points(plan)
-    named = _bias(points, plan.target)
-    if named is None:
+    wide = max(points, key=_room, default=None)
+    named = None if wide is None else _bias(_constant(wide), points, plan.target)
+    if wide is None or named is None:
         return None
-    return _finding(named, "", sum(_room(point) > _ROOM for point in points) / len(points))
+    part = sum(_room(point) > _ROOM for point in points) / len(points)
+    node, tensor, remedies = wide.end.node, _name(wide), named.remedies
+    why = f"{tensor!r}: {named.why}"
+    return Finding(named.cause, why, part, node=node, tensor=tensor, remedies=remedies)
 
 
-def _finding(named: _Named, heard: str, part: float) -> Finding:
-    node, tensor = "", ""
-    if named.point is not None:
-        node, tensor = named.point.end.node, _name(named.point)
-    evidence = (heard + named.why).removesuffix("; ")
-    return Finding(named.cause, evidence, part, node=node, tensor=tensor, remedies=named.remedies)
+def _constants(plan: QuantizedGraph) -> list[QuantPoint]:
+    """List the constants that round: a bias that a pass has corrected is meant to differ."""
+    points = [point for point in quantization_points(plan) if point.is_constant]
+    return [point for point in points if _is_weight(point) or point.baked is None]
 
 
 def _weight_points(plan: QuantizedGraph) -> list[QuantPoint]:
-    return [
-        point
-        for point in quantization_points(plan)
-        if point.is_constant and point.config.state not in _FOLLOWS
-    ]
+    points = quantization_points(plan)
+    return [point for point in points if point.is_constant and _is_weight(point)]
 
 
-def _powers(points: _Points, _: Target) -> _Named | None:
-    if not any(point.config.policy & QuantPolicy.POWER_OF_2 for point in points):
+def _is_weight(point: QuantPoint) -> bool:
+    return point.config.state not in _FOLLOWS
+
+
+def _constant(point: QuantPoint) -> Constant:
+    array = constant_array(point.value)
+    values = np.zeros(0, np.float32) if array is None else array.astype(np.float32)
+    outputs, inputs = _axes(point, values.ndim)
+    return Constant(point, values, outputs, inputs)
+
+
+def _axes(point: QuantPoint, rank: int) -> tuple[int | None, int | None]:
+    """Return the axes of output and input channels of a weight; None where there are none."""
+    node = point.readers[0][0]
+    outputs = output_channel_axis(node) if _is_weight(point) else None
+    if outputs is None or rank < 2:
+        return None, None
+    of_matrix = node.op_type in ("MatMul", "Gemm")
+    inputs = 2 * rank - 3 - outputs if of_matrix else 1 - outputs
+    return outputs, inputs if 0 <= inputs < rank else None
+
+
+def _powers(weight: Constant, _: _Points, __: Target) -> _Named | None:
+    if not weight.point.config.policy & QuantPolicy.POWER_OF_2:
         return None
-    return _Named("power_of_two", "", (BEST,))
+    return _Named("power_of_two", "its scales are powers of two", (BEST,), constant_on_any_scale)
 
 
-def _bias(points: _Points, target: Target) -> _Named | None:
-    wide = max(points, key=_room, default=None)
-    if wide is None or _room(wide) <= _ROOM:
+def _bias(weight: Constant, points: _Points, target: Target) -> _Named | None:
+    room = _room(weight.point)
+    if room <= _ROOM:
         return None
-    why = (
-        f"the scale of {_name(wide)!r} is {_room(wide):.3g} times what it needs, to make room for "
-        "its bias"
-    )
+    why = f"its scale is {room:.3g} times what it needs, to make room for the bias"
     _, most = target.bias.range()
     remedies = _without(
         {point.end.node: _room(point) for point in points},
@@ -105,17 +170,29 @@ def _bias(points: _Points, target: Target) -> _Named | None:
         lambda other: other.bias.range()[1] > most,
         "whose biases have more bits",
     )
-    return _Named("bias_overflow", why, remedies, wide)
+    return _Named("bias_overflow", why, remedies)
 
 
-def _per_tensor(points: _Points, target: Target) -> _Named | None:
-    unlike = max(points, key=_unlikeness, default=None)
-    if unlike is None or _unlikeness(unlike) <= UNLIKE:
+def _clipping(weight: Constant, _: _Points, __: Target) -> _Named | None:
+    if weight.point.config.grid.exponential or not weight.array.size:
         return None
-    why = (
-        f"the largest channel of {_name(unlike)!r} is {_unlikeness(unlike):.3g} times the middle "
-        "one, and they share a scale"
-    )
+    steps = np.asarray(weight.point.config.scale, np.float64)
+    channels = steps if steps.ndim else steps[None]
+    rows = np.moveaxis(weight.array - weight.now, weight.point.config.grid.axis or 0, 0)
+    lost = np.square(rows.astype(np.float64)).reshape(len(channels), -1).mean(axis=1)
+    if not lost.sum() > CUT_AWAY * np.sum(channels**2) / 12:
+        return None
+    low, high = weight.point.config.value_range()
+    sizes = f"{weight.array.min():.4g} to {weight.array.max():.4g}"
+    why = f"its values of {sizes} are cut off: the codes reach {low:.4g} to {high:.4g}"
+    return _Named("clipping", why, (_CLOSE,))
+
+
+def _per_tensor(weight: Constant, points: _Points, target: Target) -> _Named | None:
+    unlike = _unlikeness(weight.point)
+    if unlike <= UNLIKE:
+        return None
+    why = f"its largest channel is {unlike:.3g} times the middle one, and they share a scale"
     remedies = _without(
         {point.end.node: _unlikeness(point) for point in points},
         UNLIKE,
@@ -123,7 +200,7 @@ def _per_tensor(points: _Points, target: Target) -> _Named | None:
         lambda other: other.weight.granularity is Granularity.PER_CHANNEL,
         "with a weight scale for each channel",
     )
-    return _Named("per_tensor_weights", why, remedies, unlike)
+    return _Named("per_tensor_weights", why, remedies, constant_by_output)
 
 
 def _without(
@@ -154,41 +231,51 @@ def _without(
     return (Remedy(options={"target": other}), advice) if other else (advice,)
 
 
-def _starved(points: _Points, _: Target) -> _Named | None:
-    fed = max(points, key=_starvation, default=None)
-    if fed is None or _starvation(fed) <= UNLIKE:
+def _starved(weight: Constant, _: _Points, __: Target) -> _Named | None:
+    times = _spread(weight.array, weight.inputs)
+    if times <= UNLIKE:
         return None
     why = (
-        f"some input channels of {_name(fed)!r} are so small that their weights are "
-        f"{_starvation(fed):.3g} times those of the middle one"
+        f"some input channels are so small that their weights are {times:.3g} times those of the "
+        "middle one"
     )
-    return _Named("dead_channel", why, (EQUALIZE,), fed)
+    return _Named("dead_channel", why, (EQUALIZE,), constant_by_input)
 
 
-def _rounding(points: _Points, _: Target) -> _Named | None:
-    few = min(points, key=lambda point: point.config.bits, default=None)
-    if few is None:  # a plan without weights, asked for nevertheless
-        return _Named("rounding", "", (BEST,))
-    bits = few.config.bits
+def _few_bits(weight: Constant, _: _Points, __: Target) -> _Named | None:
+    if weight.point.config.bits >= USUAL_BITS:
+        return None
+    rounding = _rounding(weight)
+    return rounding._replace(without=partial(constant_with_bits, bits=USUAL_BITS))
+
+
+def _rounding(constant: Constant) -> _Named:
+    """Name what every quantizer does, where nothing else explains enough."""
+    bits, node = constant.point.config.bits, constant.point.end.node
+    if not _is_weight(constant.point):
+        keep = Remedy(options={"keep_float": [node]})
+        return _Named("rounding", f"a bias of {bits} bits, whose step is too wide", (keep,))
     wider = Remedy(options={"weight_bits": USUAL_BITS, "bits": None})
-    remedy = wider if bits < USUAL_BITS else BEST
-    return _Named("rounding", f"those of {few.end.node!r} have {bits} bits", (remedy,), few)
+    return _Named("rounding", f"it has {bits} bits", (wider if bits < USUAL_BITS else BEST,))
 
 
-_CHECKS = (_powers, _bias, _per_tensor, _starved, _rounding)
-"""What weights may suffer from; the first that fits is named, special causes first."""
+def _short(bias: Constant, _: _Points, __: Target) -> _Named | None:
+    clipped = _clipping(bias, _, __)
+    if clipped is None:
+        return None
+    keep = Remedy(options={"keep_float": [bias.point.end.node]})
+    return _Named("bias_overflow", clipped.why, (keep,))
+
+
+_OF_WEIGHTS = (_powers, _bias, _clipping, _per_tensor, _starved, _few_bits)
+"""What a weight may suffer from. Of what fits, that is named without which most of its noise is
+gone, special causes first where they are nearly equal."""
+_OF_BIASES = (_short,)
+"""What a bias may suffer from."""
 
 
 def _name(point: QuantPoint) -> str:
     return str(point.value.name)
-
-
-def _weights(point: QuantPoint) -> npt.NDArray[np.float64] | None:
-    """Return the magnitudes of a weight, ``[outputs, inputs, ...]``; None if it is none."""
-    value = point.value.const_value
-    if value is None or len(value.shape) < 2 or not value.size:
-        return None
-    return np.abs(value.numpy().astype(np.float64))
 
 
 def _room(point: QuantPoint) -> float:
@@ -197,8 +284,8 @@ def _room(point: QuantPoint) -> float:
     Of several scales that of the middle channel counts: one that is almost dead, with a bias
     beside its small weights, has much room and costs nothing.
     """
-    array, config = _weights(point), point.config
-    if array is None or not array.any():
+    array, config = constant_array(point.value), point.config
+    if array is None or array.ndim < 2 or not array.any():
         return 0.0
     codes = np.abs(point.constant_codes().astype(np.int64))
     if not codes.any():
@@ -213,20 +300,16 @@ def _room(point: QuantPoint) -> float:
 
 def _unlikeness(point: QuantPoint) -> float:
     """Return by how much the largest channel of a weight with one scale exceeds the middle one."""
-    array = _weights(point)
-    if array is None or not point.config.policy & QuantPolicy.PER_TENSOR:
+    if not point.config.policy & QuantPolicy.PER_TENSOR:
         return 0.0
-    return _spread(array.reshape(len(array), -1).max(axis=1))
+    weight = _constant(point)
+    return _spread(weight.array, weight.outputs)
 
 
-def _starvation(point: QuantPoint) -> float:
-    """Return by how much the weights of one input exceed those of the middle one."""
-    array = _weights(point)
-    if array is None or array.shape[1] < 2:
+def _spread(array: npt.NDArray[np.float32], axis: int | None) -> float:
+    """Return by how much the largest magnitude along an axis exceeds the middle one."""
+    if axis is None or array.shape[axis] < 2 or not array.size:
         return 0.0
-    return _spread(array.max(axis=tuple(axis for axis in range(array.ndim) if axis != 1)))
-
-
-def _spread(sizes: npt.NDArray[np.float64]) -> float:
-    sizes = sizes[sizes > 0]
+    sizes = np.abs(array).max(axis=tuple(other for other in range(array.ndim) if other != axis))
+    sizes = sizes[sizes > 0].astype(np.float64)
     return float(sizes.max() / np.median(sizes)) if sizes.size else 0.0

@@ -26,7 +26,9 @@ def _diagnose(given: Given[DiagnoseCommand]) -> None:
         found = api.diagnose(**given.of(DiagnoseOptions), progress=progress)
     from intact.cli import show_diagnosis
 
-    show_diagnosis.diagnosis(found, Path(options.result), as_json=options.as_json)
+    was_tried = options.seconds is not None
+    folder = Path(options.result)
+    show_diagnosis.diagnosis(found, folder, as_json=options.as_json, was_tried=was_tried)
 
 
 DIAGNOSE = Command("diagnose", DiagnoseCommand, _diagnose, timed=True)

@@ -95,14 +95,15 @@ def placed(
 
 def _noise_of_nodes(choice: Choice) -> dict[str, float]:
     """Return the noise power of each node's quantizers, alone, in the output that loses most."""
-    from intact.analyze.diagnose.quantizers import noise_alone  # with much else
+    from intact.analyze.diagnose.noise import ActivationNoise, grouped  # with much else
 
     decibels = choice.errors.decibels
     if not decibels:
         return {}
     output = min(decibels, key=lambda name: decibels[name])
     simulator = Simulator(choice.plan, threads=1, switched=True)
-    _, groups = noise_alone(simulator, choice.runs.first(1), output, groups=_GROUPS)
+    alone = ActivationNoise(simulator, choice.runs.first(1), output)
+    groups = grouped(list(simulator.points.values()), alone.powers, groups=_GROUPS)
     found: dict[str, float] = {}
     for group in groups:
         for point in group.points:

@@ -13,7 +13,7 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
-from intact.plan import QuantizedGraph, refuse_unready
+from intact.plan import Decision, QuantizedGraph, refuse_unready
 from intact.plan.topology import is_decoded, is_moved_in_float, is_spectral
 from intact.program.lower import floats, moves, pointwise, products, recurrent, windows
 from intact.program.lower.builder import ProgramBuilder
@@ -106,7 +106,7 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
 
 
 def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
-    """Return outputs decoded in float, what spectra read, and ends of what only floats move to."""
+    """Return the ends that are read or decoded in float, and those of what only floats move to."""
     found = set()
     for value in plan.graph.outputs:
         producer = value.producer()
@@ -115,9 +115,14 @@ def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
             found.add(str(value.name))
     for value in plan.graph.inputs:
         decisions = [plan.decisions[str(node.name)] for node, _ in plan.graph.consumers(value)]
-        if decisions and all(is_moved_in_float(each) or is_spectral(each) for each in decisions):
+        if decisions and all(map(_is_of_floats, decisions)):
             found.add(str(value.name))
     return frozenset(found)
+
+
+def _is_of_floats(decision: Decision) -> bool:
+    """Tell whether what a node reads of the model's inputs stays float."""
+    return is_moved_in_float(decision) or is_spectral(decision) or is_decoded(decision)
 
 
 def _in_integers(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> str | None:

@@ -32,7 +32,7 @@ from intact.search.roundings import Roundings
 from intact.search.space import Group, GroupKind, Space
 from intact.targets import target_from_json, target_to_json
 
-VERSION = 2
+VERSION = 3
 
 _MODEL, _STATISTICS, _REST = "model.onnx", "statistics.npz", "trial_data.json"
 _ROUNDINGS = "rounding.npz"
@@ -52,6 +52,7 @@ class _Overrides(msgspec.Struct, forbid_unknown_fields=True):
     weight_bits: int | None
     activation_bits: int | None
     widths: dict[str, int]
+    apart: list[str]
 
 
 class _Method(msgspec.Struct, forbid_unknown_fields=True):
@@ -133,6 +134,7 @@ def save_trial_data(trial_data: TrialData, folder: Path) -> None:
             overrides.weight_bits,
             overrides.activation_bits,
             {str(end): bits for end, bits in overrides.widths.items()},
+            sorted(map(str, overrides.apart)),
         ),
         [
             _Group(g.name, g.kind, [str(end) for end in g.ends], list(g.owners), list(g.choices))
@@ -190,6 +192,7 @@ def _decoded(document: _Document, folder: Path) -> TrialData:
         asked.weight_bits,
         asked.activation_bits,
         {TensorEnd.parse(end): bits for end, bits in asked.widths.items()},
+        frozenset(map(TensorEnd.parse, asked.apart)),
     )
     graph = Graph.load(folder / _MODEL)
     groups = tuple(

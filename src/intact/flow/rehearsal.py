@@ -1,0 +1,191 @@
+"""What a command would plan: whether its target takes it, and what its outputs would have.
+
+A result holds the normalized model and the statistics of its calibration. So another call of
+`quantize` can be planned, written and simulated from it without its samples and passes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import msgspec
+
+from intact.calibrate.assign import assign, required_tensors
+from intact.calibrate.method import Method
+from intact.calibrate.statistics import Statistics
+from intact.errors import IntactError
+from intact.flow.first_run import run_once
+from intact.flow.job import Job
+from intact.flow.result import Result
+from intact.graph import Graph
+from intact.plan import QuantizedGraph
+from intact.plan.given_scales import ScaleTable
+from intact.plan.untie import Untied, requantized
+from intact.recipe.options import QuantizeOptions
+
+SIMULATED = frozenset(
+    [
+        "activation_bits",
+        "bits",
+        "io",
+        "keep_float",
+        "method",
+        "method_options",
+        "scales",
+        "target",
+        "weight_bits",
+        "weight_method",
+    ]
+)
+"""Options of `quantize` whose effect follows from the plan and the statistics of a result."""
+_OF_METHODS = frozenset(["method", "method_options", "weight_method"])
+_SCALES_ALONE = _OF_METHODS | {"scales"}
+"""Options that change scales only: what is written is of the same kind."""
+
+
+class Trial(Protocol):
+    """What plans are simulated on."""
+
+    def decibels(self, plan: QuantizedGraph) -> float:
+        """Simulate a plan with scales, and return the decibels of its worst output."""
+
+    def observed(self, graph: Graph, tensors: Sequence[str]) -> Statistics:
+        """Observe tensors of the float model that calibration did not."""
+
+
+class Rehearsal:
+    """Plans calls of `quantize` that differ from the one that made a result.
+
+    Args:
+        result: The result.
+        made_by: The options that made it; None where they are not known.
+        trial: Simulates plans; None where nothing is measured.
+    """
+
+    def __init__(
+        self,
+        result: Result,
+        made_by: Mapping[str, Any] | None,
+        trial: Trial | None = None,
+    ) -> None:
+        self._result, self._made_by, self._trial = result, made_by, trial
+
+    def takes(self, values: Mapping[str, Any]) -> bool:
+        """Tell whether a call would make a result that runs, as far as that can be told here.
+
+        Args:
+            values: All its options by name.
+        """
+        if self._before is None:
+            return True
+        try:
+            job = self._job(values)
+            if self._changed(values) <= _SCALES_ALONE:
+                return True
+            scaled = self._scaled(job, values)
+        except IntactError:
+            return False
+        if scaled is None:
+            return True
+        try:
+            made = self._result
+            run_once(job.deployment.result(scaled, made.statistics, made.preprocess))
+        except IntactError:
+            return False
+        return True
+
+    def gain(self, values: Mapping[str, Any]) -> float | None:
+        """Return what the worst output of a call would have more, dB; None where nothing tells.
+
+        Both are simulated without improvement passes, on equal terms.
+
+        Args:
+            values: All its options by name.
+        """
+        if self._trial is None or not self._changed(values) <= SIMULATED:
+            return None
+        if self._decibels is None:
+            return None
+        with contextlib.suppress(IntactError):
+            scaled = self._scaled(self._job(values), values)
+            if scaled is not None:
+                return self._trial.decibels(scaled) - self._decibels
+        return None
+
+    @cached_property
+    def _before(self) -> QuantizedGraph | None:
+        """The plan of the result, planned again; None where that cannot be done from it."""
+        if self._made_by is None:
+            return None
+        with contextlib.suppress(IntactError):
+            return self._scaled(self._job(self._made_by), self._made_by)
+        return None
+
+    @cached_property
+    def _decibels(self) -> float | None:
+        if self._trial is None or self._before is None:
+            return None
+        with contextlib.suppress(IntactError):
+            return self._trial.decibels(self._before)
+        return None
+
+    def _changed(self, values: Mapping[str, Any]) -> set[str]:
+        made_by = self._made_by or {}
+        names = (values.keys() | made_by.keys()) - {"output"}
+        return {name for name in names if values.get(name) != made_by.get(name)}
+
+    def _job(self, values: Mapping[str, Any]) -> Job:
+        """Plan a call on the model of the result."""
+        from intact.flow.quantize import rehearsed  # with much else
+
+        target = values.get("target") or self._result.plan.target
+        known = {name: value for name, value in values.items() if name != "output"}
+        options = QuantizeOptions(**{**known, "target": target})
+        job = rehearsed(options, self._result.plan.graph, target)
+        if job.plan.target.name != self._result.plan.target.name:
+            return job
+        return self._as_decided(job)
+
+    def _as_decided(self, job: Job) -> Job:
+        """Keep what was decided when the result was made: nodes in float, broken ties."""
+        plan = self._result.plan
+        asked = job.plan.decisions
+        kept = [
+            name
+            for name, each in plan.decisions.items()
+            if not each.quantized and name in asked and asked[name].quantized
+        ]
+        apart = [end for end, each in plan.configs.items() if requantized(each) is Untied.UNLIKE]
+        if not kept and not apart:
+            return job
+        return msgspec.structs.replace(job, plan=job.keeping(kept, None, apart))
+
+    def _scaled(self, job: Job, values: Mapping[str, Any]) -> QuantizedGraph | None:
+        """Give a plan its scales; None where statistics of its tensors are missing."""
+        from intact.flow.calibration import given_scales  # with much else
+
+        statistics, graph = self._result.statistics, job.plan.graph
+        scales = values.get("scales")
+        given: ScaleTable | None = given_scales(scales, graph.model, graph) if scales else None
+        known = {} if statistics is None else statistics.tensors
+        missing = [name for name in required_tensors(job.plan, given) if name not in known]
+        if missing:
+            if self._trial is None or statistics is None:
+                return None
+            more = self._trial.observed(graph, missing)
+            statistics = Statistics(more.model_hash, {**known, **more.tensors})
+        plan = assign(job.plan, statistics, self._method(job, values), given)
+        return replace(plan, provenance=self._result.plan.provenance)
+
+    def _method(self, job: Job, values: Mapping[str, Any]) -> Method:
+        """Return the method that a call names, or else that of the result."""
+        made = self._result.plan.provenance
+        if self._changed(values) & (_OF_METHODS | {"target"}) or made.method in ("", "given"):
+            return job.methods[0]
+        return Method.of(
+            job.plan.target, made.method, made.weight_method or None, dict(made.method_options)
+        )
