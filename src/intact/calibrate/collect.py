@@ -28,7 +28,6 @@ from intact.errors import CalibrationError
 from intact.graph import Graph
 from intact.numerics.histogram import Accumulator, SampleStatistics
 from intact.numerics.histogram_kernel import KERNELS
-from intact.numerics.threshold_kl_counted import bin_widths, count_magnitudes
 
 if TYPE_CHECKING:
     from intact.calibrate.observe.padding import Padding
@@ -139,14 +138,17 @@ class MagnitudeCounter(_Reader):
     def __init__(
         self, observer: Observer, padding: Padding | None, statistics: Statistics, bins: int
     ) -> None:
+        from intact.numerics.threshold_kl_counted import bin_widths, count_magnitudes  # few need it
+
         super().__init__(observer, padding)
         found = [statistics[name] for name in observer.tensors]
         largest = [max(each.maximum, -each.minimum, 0.0) for each in found]
+        self._count_magnitudes = count_magnitudes
         self._widths = bin_widths(largest, bins)
         self.counts = np.zeros((len(found), bins), np.int64)
 
     def _count(self, seen: Observed) -> None:
-        count_magnitudes(
+        self._count_magnitudes(
             seen.values, seen.starts, seen.elements, seen.samples, self._widths, self.counts
         )
 

@@ -119,8 +119,6 @@ def held_out_sign(
         runs: All of its samples, or some.
         replan: From other statistics to the plan that they give.
     """
-    from intact.analyze.diagnose.findings import Finding, Remedy  # with much else
-
     count = max((each.samples for each in statistics.tensors.values()), default=0)
     numbers = sum(int(each.counts.sum()) for each in statistics.tensors.values())
     middle = len(runs.batches) // 2
@@ -138,6 +136,8 @@ def held_out_sign(
     worst = max(lost, key=lambda name: (seen[name] - new[name], name), default="")
     if not worst or seen[worst] - new[worst] < _MOST_OF_NOISE_DB:
         return []
+    from intact.analyze.diagnose.findings import Finding, Remedy  # with much else
+
     evidence = (
         f"{count} samples are too few to show the ranges of others: with those of one half, output "
         f"{worst!r} has {new[worst]:.1f} dB of signal to quantization noise on the other half, and "
