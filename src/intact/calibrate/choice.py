@@ -47,7 +47,7 @@ _LIMIT = float(10 ** (_LOSS_DB / 10))
 """The same as a ratio of noise powers."""
 _GAIN_DB = 0.2
 """What a method must gain against those before it, dB: less is chance, or the machine's floats."""
-_GOOD_DB = 25.0
+GOOD_DB = 25.0
 """Where every output of the best of two methods has that, no further one is tried, dB."""
 _SURE = 2.0
 """Standard errors beyond which what a few samples say is believed."""
@@ -391,7 +391,7 @@ def choose(
         more = trials.errors(found, used, few)
         found = {at: errors.joined(more[at]) for at, errors in found.items()}
     best = _best(found, found[safe])
-    if min(found[best].decibels.values(), default=MOST_DB) < _GOOD_DB:
+    if min(found[best].decibels.values(), default=MOST_DB) < GOOD_DB:
         found |= trials.errors([at for at in range(len(methods)) if at not in found], used)
         best = _best(found, found[safe])
     return Choice(trials.plan(best), methods[best], found[best], trials.simulator, used)

@@ -25,7 +25,7 @@ from intact.graph import (
     output_channels,
     weight_slot,
 )
-from intact.graph.op_table import RECURRENT
+from intact.ops.table import RECURRENT
 from intact.plan import QuantizedGraph
 
 UNLIKE = 8.0
@@ -167,7 +167,7 @@ class Tail(msgspec.Struct, frozen=True):
         return list(found)
 
     def _is_cheap(self, kept: Iterable[ir.Node]) -> bool:
-        layers = sum(_products(node) for node in self.plan.graph.nodes)
+        layers = sum(products(node) for node in self.plan.graph.nodes)
         return layers == 0 or sum(_results(node) for node in kept) <= _CHEAP * layers
 
 
@@ -181,17 +181,17 @@ def _behind_layers(plan: QuantizedGraph, fused: Collection[ir.Node]) -> Iterator
     behind: set[ir.Node] = set()
     for node in reversed(plan.graph.nodes):
         readers = [reader for value in node.outputs for reader, _ in plan.graph.consumers(value)]
-        is_layer = node in fused or _is_layer(node)
-        if not is_layer and all(reader in behind for reader in readers):
+        computes = node in fused or is_layer(node)
+        if not computes and all(reader in behind for reader in readers):
             behind.add(node)
     return (node for node in plan.graph.nodes if node in behind)
 
 
 def _has_layer(chain: Iterable[ir.Node]) -> bool:
-    return any(_is_layer(node) for node in chain)
+    return any(is_layer(node) for node in chain)
 
 
-def _is_layer(node: ir.Node) -> bool:
+def is_layer(node: ir.Node) -> bool:
     """Tell whether a node is one that a tail stands behind."""
     spec = op_spec(node)
     if spec is None or spec.kind is OpKind.NORMALIZATION or node.op_type in _LAYERS:
@@ -214,7 +214,7 @@ def _is_expectation(node: ir.Node) -> bool:
 
 
 def _decodes(node: ir.Node) -> bool:
-    is_expectation = not _is_layer(node) and weight_slot(node) is not None
+    is_expectation = not is_layer(node) and weight_slot(node) is not None
     return node.op_type in _DECODERS or is_expectation
 
 
@@ -266,11 +266,11 @@ def _producer(value: ir.Value | None) -> ir.Node | None:
     return None if value is None else value.producer()
 
 
-def _products(node: ir.Node) -> float:
+def products(node: ir.Node) -> float:
     """Count the multiplications of a layer with a constant weight; open axes count as 1."""
     slot = weight_slot(node)
     weight = None if slot is None else node.inputs[slot]
-    if weight is None or weight.const_value is None or not _is_layer(node):
+    if weight is None or weight.const_value is None or not is_layer(node):
         return 0.0
     channels = output_channels(node) or weight.const_value.shape.numpy()[-1]
     return _results(node) * weight.const_value.size / max(channels, 1)

@@ -10,16 +10,14 @@ from functools import partial, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
 import numpy as np
 import onnx_ir as ir
 
 from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
-from intact.calibrate.method import Method
+from intact.calibrate.method import Method, counted_bins
 from intact.calibrate.statistics import Statistics
-from intact.calibrate.tail import SIGNS_OF_DECODING
 from intact.data.batching import Batch, sample_count
 from intact.data.chosen_samples import ChosenSamples
 from intact.data.feeding import Feeding
@@ -28,6 +26,7 @@ from intact.data.progress import begin
 from intact.data.sources import has_image_steps
 from intact.data.stream import AGAIN, Samples
 from intact.errors import UsageError
+from intact.flow.alternatives import Alternatives
 from intact.flow.first_run import draw_sample, run_once
 from intact.flow.improvement import Improver, Scaled
 from intact.flow.job import Job
@@ -40,19 +39,17 @@ from intact.flow.runtime_signs import saturation_sign, slow_sign
 from intact.flow.sample_signs import blaming, sample_signs
 from intact.flow.samples import open_fed
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
-from intact.formats.registry import ONNX_QDQ, expressible
+from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
-from intact.plan.untie import breakable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.calibrate.shards import SampleMap
     from intact.flow.fastest.choice import Fastest
-    from intact.flow.heads import Heads
     from intact.recipe.groups import DataSource, ScaleSource
 
 _SMALL = 1 << 26
@@ -118,14 +115,14 @@ class Calibration:
         for members in groups.values():  # some targets calibrate a graph of their own
             begin(self.options.progress, "calibrating")
             graph = jobs[members[0]].plan.graph
-            heads = {i: _heads_of(jobs[i]) for i in members if data is not None}
-            more = [
-                name for each in heads.values() if each is not None for name in each.tail.tensors
-            ]
-            untied = {i: _untied(jobs[i]) for i in members if data is not None and given is None}
-            more += [n for each in untied.values() if each for n in required_tensors(each)]
+            others = {
+                i: Alternatives.of(jobs[i], has_table=given is not None)
+                for i in members
+                if data is not None
+            }
+            more = [name for each in others.values() for name in each.tensors]
             required = [*(n for i in members for n in needs[i]), *more]
-            observed = self._observe(graph, required, data)
+            observed = self._observe(graph, required, data, [jobs[i] for i in members])
             sample = None if observed is None else observed.first
             signs = () if observed is None else observed.signs
             comparing: Future[Compared] | None = None
@@ -139,8 +136,8 @@ class Calibration:
                     made: Scaled | None = None
                     with refusals.of(name), blaming(signs):
                         made = self._scaled(job, needs[index], observed, given)
-                        job, made = self._untied(untied.get(index), job, made, observed)
-                        job, made = self._decoded(heads.get(index), job, made, observed)
+                        if observed is not None:
+                            job, made = self._settled(others[index], job, made, observed)
                     if made is None:
                         continue
                     sample = draw_sample(made.plan, made.statistics) if sample is None else sample
@@ -240,41 +237,23 @@ class Calibration:
         needs = required_tensors(own.plan, given)
         return own, self._scaled(own, needs, observed, given), found
 
-    def _untied(
-        self,
-        untied: QuantizedGraph | None,
-        job: Job,
-        scaled: Scaled,
-        observed: _Observed | None,
+    def _settled(
+        self, others: Alternatives, job: Job, scaled: Scaled, observed: _Observed
     ) -> tuple[Job, Scaled]:
-        """Requantize inputs of joins whose ranges are unlike, where that loses less."""
-        choice = scaled.choice
-        if untied is None or choice is None or observed is None:
-            return job, scaled
-        from intact.calibrate.unlike import unlike
+        """Try plans that may lose less."""
 
-        found = unlike(untied, observed.statistics, choice.method)
-        if not found:
-            return job, scaled
-        changed = job.requantizing(found)
-        again = self._scaled(changed, required_tensors(changed.plan), observed, None)
-        if again.choice is None or not choice.is_worse_than(again.choice):
-            return job, scaled
-        return changed, again
+        def rescale(changed: Job) -> Scaled:
+            needs = required_tensors(changed.plan, scaled.given)
+            return self._scaled(changed, needs, observed, scaled.given)
 
-    def _decoded(
-        self, heads: Heads | None, job: Job, scaled: Scaled, observed: _Observed | None
-    ) -> tuple[Job, Scaled]:
-        """Keep decoding in float where that loses less."""
-        if heads is None or scaled.choice is None or observed is None:
-            return job, scaled
-        begin(self.options.progress, f"choosing what decodes in float for {job.plan.target.name}")
-        given, threads = scaled.given, self.options.threads
-        heads = msgspec.structs.replace(heads, job=job)
-        found = heads.decided(scaled.choice, observed.statistics, given, threads)
-        if found is job:
-            return job, scaled
-        return found, self._scaled(found, required_tensors(found.plan, given), observed, given)
+        return others.settled(
+            job,
+            scaled,
+            observed.statistics,
+            rescale,
+            threads=self.options.threads,
+            progress=self.options.progress,
+        )
 
     def _loss(self, job: Job, scaled: Scaled) -> Loss | None:
         """Find what a plan loses, where that is much."""
@@ -336,7 +315,8 @@ class Calibration:
         def recalibrate(graph: Graph) -> Scaled:
             own = job.on(graph)
             needs = required_tensors(own.plan, scaled.given)
-            return self._scaled(own, needs, self._observe(graph, needs, data), scaled.given)
+            observed = self._observe(graph, needs, data, [job])
+            return self._scaled(own, needs, observed, scaled.given)
 
         def samples(graph: Graph) -> Samples:
             return replace(self._open(data, graph), progress=self.options.progress)
@@ -370,7 +350,11 @@ class Calibration:
         return Scaled(plan, statistics, choice, given)
 
     def _observe(
-        self, graph: Graph, required: Sequence[str], data: DataSource | None
+        self,
+        graph: Graph,
+        required: Sequence[str],
+        data: DataSource | None,
+        jobs: Sequence[Job],
     ) -> _Observed | None:
         """Run the float model over the data."""
         if data is None:
@@ -389,6 +373,7 @@ class Calibration:
             max_memory=self.options.max_memory,
             first=first,
             chosen=chosen,
+            bins=counted_bins(method for job in jobs for method in job.methods),
         )
         batches = list(chosen.batches(opened.batch_size(_BATCH)))
         runs = FloatRuns(graph, batches, threads=self.options.threads)
@@ -457,24 +442,6 @@ class _Observed(NamedTuple):
                 remedy="leave it out",
             )
         return feeds
-
-
-def _untied(job: Job) -> QuantizedGraph | None:
-    """Return the plan of a job with all ties broken that may be; None where there are none."""
-    if not expressible(job.deployment.formats).several_scales:
-        return None
-    ends = breakable(job.plan)
-    return job.keeping((), None, ends) if ends else None
-
-
-def _heads_of(job: Job) -> Heads | None:
-    """Find what there is to decide behind the last layers."""
-    types = {node.op_type for node in job.plan.graph.nodes}
-    if not job.floats_heads or not types & SIGNS_OF_DECODING:
-        return None
-    from intact.flow.heads import Heads  # with much else
-
-    return Heads.of(job)
 
 
 def given_scales(

@@ -28,9 +28,9 @@ from intact.data.batching import Batch
 from intact.engines.cpu import on_this_processor
 from intact.engines.session import Optimization, make_session, run_session
 from intact.errors import DataError, ExportError, IntactError, MissingExtraError, ModelError
-from intact.formats.base.format import CHANGED, Deployed, noted
+from intact.formats.base.format import CHANGED, IN_FLOAT, Deployed, noted
 from intact.formats.registry import FORMATS
-from intact.graph import Graph
+from intact.graph import OPS, Graph, OpKind
 from intact.graph.passes.random_ops import random_values
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Direction, Note, NoteKind, QuantizedGraph, TensorEnd, quantizes
@@ -171,10 +171,15 @@ class _Run(msgspec.Struct, frozen=True):
         return own
 
     def notes(self) -> Iterator[Note]:
-        """Say what the runtime rounds otherwise than planned, as far as it was asked."""
+        """Say what the runtime makes otherwise than planned, as far as it was asked."""
         executed = noted(self.deployed.exported)
-        for name in () if executed is None else executed.changed:
+        if executed is None:
+            return
+        for name in executed.changed:
             yield Note(NoteKind.EXPORT, name, f"{self.name}: {CHANGED}")
+        for name, op_type in executed.in_float.items():
+            if op_type in OPS and OPS[op_type].kind is OpKind.COMPUTE:
+                yield Note(NoteKind.EXPORT, name, f"{self.name}: {IN_FLOAT}")
 
     def _is_of_processor(self, outputs: Arrays) -> bool:
         """Tell whether sums that saturate on this processor, and not on the target, explain it."""

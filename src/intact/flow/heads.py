@@ -21,18 +21,18 @@ from intact.calibrate.tail import Join, Tail
 from intact.data.preprocess import Preprocess
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError
-from intact.flow.job import Job
+from intact.flow.job import Decide, Job
 from intact.graph import Graph
 from intact.graph.edit import Editor
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
 from intact.plan.topology import decoded
 
-_GAIN_DB = 1.0
+GAIN_DB = 1.0
 """What float must gain on some part, dB."""
 _MORE_DB = 0.3
 """What more nodes in float must gain beside others, dB: they need no further conversion."""
-_UNDO = "--quantize-heads undoes it"
+UNDO = "--quantize-heads undoes it"
 
 
 class Heads(msgspec.Struct, frozen=True):
@@ -73,18 +73,18 @@ class Heads(msgspec.Struct, frozen=True):
         judge = _Judge(self.tail, choice.runs, threads)
         first = best = judge.errors(choice.plan)
         found: tuple[str, ...] = ()
-        least = _GAIN_DB
+        least = GAIN_DB
         for names in self.tail.candidates(join.node for join in unlike):
-            plan = _kept(job, names, statistics, choice.method, given)
+            plan = kept(job, names, statistics, choice.method, given, decoded)
             if plan is None:
                 continue
             errors = judge.errors(plan)
-            gain = max(_gains(best, errors).values(), default=0.0)
-            if gain > least and not errors.loses(best) and _is_held(job, plan):
+            gain = max(gains(best, errors).values(), default=0.0)
+            if gain > least and not errors.loses(best) and is_held(job, plan):
                 found, best, least = names, errors, _MORE_DB
         if not found:
             return job
-        return job.in_float(found, _note(found, unlike, first, best), decoding=True)
+        return job.in_float(found, _note(found, unlike, first, best), decoded)
 
 
 class _Judge:
@@ -107,12 +107,13 @@ class _Judge:
         return errors
 
 
-def _kept(
+def kept(
     job: Job,
     names: tuple[str, ...],
     statistics: Statistics,
     method: Method,
     given: ScaleTable | None,
+    decide: Decide,
 ) -> QuantizedGraph | None:
     """Make the plan with scales that keeps nodes in float; None where there is none."""
     types = {node.op_type for node in job.plan.graph.nodes}
@@ -122,10 +123,10 @@ def _kept(
         plan = assign(job.keeping(names), statistics, method, given)
     except IntactError:
         return None
-    return replace(plan, decisions={**plan.decisions, **decoded(names)})
+    return replace(plan, decisions={**plan.decisions, **decide(names)})
 
 
-def _is_held(job: Job, plan: QuantizedGraph) -> bool:
+def is_held(job: Job, plan: QuantizedGraph) -> bool:
     """Tell whether the formats can hold a plan."""
     try:
         job.deployment.result(plan, None, Preprocess())
@@ -134,7 +135,7 @@ def _is_held(job: Job, plan: QuantizedGraph) -> bool:
     return True
 
 
-def _gains(before: Errors, after: Errors) -> dict[str, float]:
+def gains(before: Errors, after: Errors) -> dict[str, float]:
     """Return what each part has gained, dB."""
     was, has = before.decibels, after.decibels
     return {name: has[name] - was[name] for name in was if name in has}
@@ -142,8 +143,8 @@ def _gains(before: Errors, after: Errors) -> dict[str, float]:
 
 def _note(names: tuple[str, ...], unlike: list[Join], before: Errors, after: Errors) -> Note:
     """Say in one line what stays float, and what that gains."""
-    was, has, gains = before.decibels, after.decibels, _gains(before, after)
-    most = max(gains, key=lambda name: gains[name])
+    was, has, gained = before.decibels, after.decibels, gains(before, after)
+    most = max(gained, key=lambda name: gained[name])
     joins = [join for join in unlike if str(join.node.name) in names]
     why = f"{joins[0]}" if joins else "decodes what the last layers say"
     more = f" and {len(names) - 1} node(s) around it stay" if len(names) > 1 else " stays"
@@ -152,4 +153,4 @@ def _note(names: tuple[str, ...], unlike: list[Join], before: Errors, after: Err
         f"{why}: it{more} float, and {most!r} has {has[most]:.1f} dB of signal to noise instead "
         f"of {was[most]:.1f}"
     )
-    return Note(NoteKind.HEAD, node, message, _UNDO)
+    return Note(NoteKind.HEAD, node, message, UNDO)

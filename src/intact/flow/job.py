@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -19,9 +19,11 @@ from intact.formats.base.storage import storage_notes
 from intact.formats.registry import FORMATS, export
 from intact.graph import Graph
 from intact.improve.passes import Request
-from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
+from intact.plan import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.provenance import CHANNELS_LAST
-from intact.plan.topology import decoded
+
+Decide: TypeAlias = Callable[[Iterable[str]], dict[str, Decision]]
+"""From names of nodes to their decisions."""
 
 
 class Deployment(msgspec.Struct, frozen=True):
@@ -100,7 +102,8 @@ class Job(msgspec.Struct, frozen=True):
         deployment: What is written.
         keeping: Makes the plan again with these nodes in float too.
         requests: The improvement passes.
-        floats_heads: Whether decoding behind the last layers may stay float.
+        floats_ends: Whether decoding behind the last layers, and spectra before them, may stay
+            float.
     """
 
     plan: QuantizedGraph
@@ -108,7 +111,7 @@ class Job(msgspec.Struct, frozen=True):
     deployment: Deployment
     keeping: Keeping
     requests: Sequence[Request] = ()
-    floats_heads: bool = False
+    floats_ends: bool = False
 
     def on(self, graph: Graph) -> Job:
         """Return the job for a graph that a rewrite made."""
@@ -133,13 +136,13 @@ class Job(msgspec.Struct, frozen=True):
 
         return self._replanned(keeping)
 
-    def in_float(self, names: Sequence[str], note: Note, *, decoding: bool = False) -> Job:
+    def in_float(self, names: Sequence[str], note: Note, decide: Decide | None = None) -> Job:
         """Return the job that keeps nodes in float in all its plans.
 
         Args:
             names: Of the nodes.
             note: Says so.
-            decoding: Whether they decode what the last layers say.
+            decide: Gives their decisions other reasons; None leaves that of `keeping`.
         """
         always = names
 
@@ -149,7 +152,7 @@ class Job(msgspec.Struct, frozen=True):
             nodes = {str(node.name) for node in (graph or self.plan.graph).nodes}
             own = [name for name in always if name in nodes]  # a rewrite may have left some out
             plan = self.keeping((*own, *names), graph, apart)
-            decisions = {**plan.decisions, **(decoded(own) if decoding else {})}
+            decisions = {**plan.decisions, **(decide(own) if decide else {})}
             return replace(plan, decisions=decisions)
 
         changed = self._replanned(keeping)

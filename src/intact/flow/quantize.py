@@ -167,7 +167,7 @@ def results_for(
                     deployment,
                     keeping,
                     passes.requests,
-                    floats_heads=not options.quantize_heads,
+                    floats_ends=not options.quantize_heads,
                 )
             )
     compared = original_of(options.model, threads=options.threads)

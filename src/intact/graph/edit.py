@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import ml_dtypes
+import numpy as np
 import onnx_ir as ir
 
 from intact.graph.builder import GraphBuilder
 from intact.graph.graph import IMPLICIT_SLOT
 from intact.graph.names import Names
+from intact.graph.traversal import graphs_of
 
 
 class Editor(GraphBuilder):
@@ -25,7 +28,7 @@ class Editor(GraphBuilder):
     def __init__(self, model: ir.Model) -> None:
         self.model = model.clone()
         # A body may not reuse a name of the outer graph, and node names are unique.
-        super().__init__(Names(n for graph in self.model.graphs() for n in _names(graph)))
+        super().__init__(Names(n for graph in graphs_of(self.model) for n in _names(graph)))
         self.nodes_by_name = {str(node.name): node for node in self.model.graph}
         self._values = {
             str(v.name): v
@@ -82,6 +85,20 @@ class Editor(GraphBuilder):
         result.name, result.type = name, old.type
         result.shape = old.shape if old.shape is not None else result.shape
         self.rebind(str(name), result)
+
+    def kept(self, value: ir.Value) -> ir.Value:
+        """Add a maximum of a float value and the lowest number of its type.
+
+        No number changes, and no runtime fuses across it or moves a quantizer through it.
+        """
+        dtype = value.dtype or ir.DataType.FLOAT
+        lowest = self._once(
+            ("lowest", dtype),
+            lambda: np.array(ml_dtypes.finfo(dtype.numpy()).min, dtype.numpy()),
+        )
+        return self.node(
+            "Max", [value, lowest], f"{value.name}_kept", dtype=dtype, shape=value.shape
+        )
 
     def finish(self) -> ir.Model:
         """Sort the nodes topologically, drop constants that nothing reads, return the model."""

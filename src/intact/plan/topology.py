@@ -21,7 +21,6 @@ from intact.graph import (
     input_role,
     moves_values,
     op_spec,
-    shape_or_index_values,
     weight_slot,
 )
 from intact.graph.stored_weights import stored_weight_axes
@@ -31,6 +30,7 @@ from intact.targets import DType, OpRule, Target
 
 _ASKED = "kept float as asked (--keep-float "
 _DECODED = "decoded in float, which loses less (--quantize-heads undoes it for "
+_SPECTRUM = "computes a spectrum in float, which loses less (--quantize-heads undoes it for "
 _WEIGHTS_ONLY = "weights only: "
 _MOVED = "it moves values, and nothing around it computes with integers"
 
@@ -41,7 +41,7 @@ def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Deci
     Returns:
         The decision by node name, in topological order.
     """
-    shapes = shape_or_index_values(graph)
+    shapes = graph.shape_or_index_values
     decisions: dict[str, Decision] = {}
     for node in graph.nodes:
         decisions[str(node.name)] = _decide_node(node, target, overrides, decisions, shapes)
@@ -73,7 +73,7 @@ def kept_float_entry(decision: Decision) -> str | None:
     >>> kept_float_entry(Decision(False, "kept float as asked (--keep-float conv(1))"))
     'conv(1)'
     """
-    for reason in (_ASKED, _DECODED):
+    for reason in (_ASKED, _DECODED, _SPECTRUM):
         if not decision.quantized and decision.reason.startswith(reason):
             return decision.reason[len(reason) : -1]
     return None
@@ -84,9 +84,19 @@ def decoded(names: Iterable[str]) -> dict[str, Decision]:
     return {name: Decision(False, f"{_DECODED}{name})") for name in names}
 
 
+def spectral(names: Iterable[str]) -> dict[str, Decision]:
+    """Return the decisions about nodes that compute spectra, and stay float for that."""
+    return {name: Decision(False, f"{_SPECTRUM}{name})") for name in names}
+
+
 def is_decoded(decision: Decision) -> bool:
     """Tell whether a node decodes what a network says, and stays float for that."""
     return not decision.quantized and decision.reason.startswith(_DECODED)
+
+
+def is_spectral(decision: Decision) -> bool:
+    """Tell whether a node computes a spectrum, and stays float for that."""
+    return not decision.quantized and decision.reason.startswith(_SPECTRUM)
 
 
 def is_moved_in_float(decision: Decision) -> bool:

@@ -150,7 +150,8 @@ class Program:
         in_float: Nodes that the plan quantizes but that are computed in float, between a dequantize
             and a quantize, with the reason.
         float_ends: Inputs and outputs that stay floats where the others become integers: they are
-            decoded in float because integers lose more, or nothing around computes with integers.
+            decoded in float, or read by what computes spectra in float, because integers lose more,
+            or nothing around computes with integers.
     """
 
     inputs: Mapping[str, Tensor]

@@ -126,8 +126,8 @@ class QuantizationOptions(
         Flag(),
         False,
         "Compute with integers behind the last layers too, as far as the target does: the decoding "
-        "of boxes, and joins of unlike ranges, which stay float where that loses less (see "
-        "docs/heads.md).",
+        "of boxes, and joins of unlike ranges, which stay float where that loses less; and the "
+        "spectra that logarithms and roots read (see docs/heads.md).",
     )
     allow_empty: bool = option(
         Flag(), False, "Accept a model of which the target quantizes nothing."

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from intact.formats.openvino.run import OpenVinoRuntime
 from intact.formats.openvino.write import OpenVinoModel, write_openvino
@@ -440,3 +441,21 @@ def test_columns_of_a_product_that_are_scaled_need_nothing() -> None:
     results = [b.node("Mul", y, b.weight(6)), b.node("Mul", y, b.scalar(2))]
     model, _ = written(b, results)
     assert kept(model) == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float16])
+def test_what_keeps_a_result_has_its_type(dtype: type[np.floating], tmp_path: Path) -> None:
+    """A probability is weighted in double precision, as the frequency of a pitch is."""
+    pytest.importorskip("openvino")
+    number = {np.float64: TensorProto.DOUBLE, np.float16: TensorProto.FLOAT16}[dtype]
+    b = ModelBuilder()
+    x = b.input("image", ["batch", 4, 8, 8])
+    wide = b.node("Cast", b.node("Conv", x, b.weight(4, 4, 3, 3)), to=number)
+    largest = b.node("ReduceMax", wide, axes=[3], keepdims=1)
+    turned = b.node("Mul", largest, b.constant(np.array([1, -2, 3, -4], dtype).reshape(4, 1, 1)))
+    y = b.node("Cast", turned, to=TensorProto.FLOAT)
+    b.output(b.node("Conv", y, b.weight(4, 4, 3, 1)))
+    model = b.build()
+    made = write_openvino(calibrated(model, "openvino-avx2"))
+    assert kept(made) > 0
+    assert_agrees(b, made, run_model(model, random_inputs(model)), tmp_path)

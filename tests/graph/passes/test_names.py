@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from intact.graph import normalize
 from intact.graph.passes.names import make_names_unique, protected_names
+from intact.plan import Overrides, build_plan
+from intact.targets import load_target
 from tests import models
 
 
@@ -73,7 +75,7 @@ def test_new_values_never_take_an_old_name() -> None:
     assert extra.outputs[0].name == "image_1"
     assert derived.outputs[0].name == f"{relu.outputs[0].name}/shape"
     assert model.graph.inputs[0].name == "image"
-    assert extra.name == "Neg"
+    assert extra.name == "Neg_1"
 
 
 def test_constants_replaced_under_one_name_are_both_kept() -> None:
@@ -95,3 +97,18 @@ def test_constants_replaced_under_one_name_are_both_kept() -> None:
         arrays.append(float(value.const_value.numpy()[0]))
     assert arrays == [0.0, 1.0]
     assert len({relu.inputs[1].name for relu in relus if relu.inputs[1]}) == 2
+
+
+def test_an_unnamed_node_is_not_called_like_its_operator() -> None:
+    """Or else what is asked for one node would hold for all of its type."""
+    b = models.ModelBuilder()
+    x = b.input("image", ["batch", 4, 8, 8])
+    for _ in range(2):
+        x = b.node("Relu", b.node("Conv", x, b.weight(4, 4, 1, 1), name=""), name="")
+    b.output(x)
+    graph = normalize(b.build())
+    assert [node.name for node in graph.nodes] == ["Conv_1", "Relu_1", "Conv_2", "Relu_2"]
+    plan = build_plan(graph, load_target("onnxruntime"), Overrides(keep_float=("Conv_1",)))
+    assert [n for n, each in plan.decisions.items() if not each.quantized] == ["Conv_1", "Relu_1"]
+    both = build_plan(graph, load_target("onnxruntime"), Overrides(keep_float=("Conv",)))
+    assert not any(each.quantized for each in both.decisions.values())

@@ -33,7 +33,6 @@ from intact.graph import (
 )
 from intact.graph.edit import Editor
 from intact.plan import QuantizedGraph
-from intact.targets import DType
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 """What the runtime quantizes the weights of."""
@@ -46,20 +45,19 @@ _FUSED = frozenset({"Add", "BatchNormalization", "Div", "Mul", "Sub"})
 """What it computes in the product before, where all else that it reads are constants."""
 _SINCE_OPSET = 13
 """From here on a DequantizeLinear has a scale for each element of a bias."""
-_LOWEST = np.finfo(np.float32).min
 _BIAS = 2
 
 
 def keep_as_planned(plan: QuantizedGraph, editor: Editor) -> None:
     """Keep floats and pairs from the runtime's optimizer.
 
-    Nothing to do for targets that add float biases: their runtimes take no integers there.
+    Nothing to do for targets whose runtimes keep floats by themselves.
 
     Args:
         plan: The plan.
         editor: The written model, with its pairs in place; it is changed.
     """
-    if plan.target.bias.dtype is not DType.INT32:
+    if plan.target.keeps_floats:
         return
     floats = {name for name, decision in plan.decisions.items() if not decision.quantized}
     for product in [n for n in editor.model.graph if n.op_type == "MatMul"]:
@@ -150,9 +148,7 @@ def _keep(editor: Editor, node: ir.Node, slot: int) -> None:
     """Let a node read a maximum of what it reads and the lowest number."""
     value = node.inputs[slot]
     if value is not None:
-        lowest = editor.initializer("lowest", np.float32(_LOWEST))
-        kept = editor.node("Max", [value, lowest], f"{value.name}_kept", shape=value.shape)
-        node.replace_input_with(slot, kept)
+        node.replace_input_with(slot, editor.kept(value))
 
 
 def _shield(editor: Editor, product: ir.Node) -> bool:

@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph.edit import Editor
+from intact.graph.traversal import nodes_of
 from intact.plan import Note, NoteKind
 from intact.program.unsupported import UnsupportedNodes
 
@@ -41,7 +42,7 @@ def translate(editor: Editor, unsupported: UnsupportedNodes) -> list[Note]:
         What may come out otherwise, for want of sizes.
     """
     unsure = []
-    for node in list(editor.model.graph.all_nodes()):
+    for node in list(nodes_of(editor.model.graph)):
         if node.domain == "" and node.op_type in _ASKED:
             _ask_one_number(editor, node)
     _part_readers(editor)

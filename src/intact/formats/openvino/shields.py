@@ -73,7 +73,6 @@ from intact.graph.edit import Editor
 from intact.graph.passes.fold_linear import parameters_of
 from intact.plan import QuantizedGraph
 
-_LOWEST = float(np.finfo(np.float32).min)
 _WINDOWS = frozenset({"Conv", "ConvTranspose"})
 FACTORS = frozenset({"Mul", "Div"})
 SUMS = frozenset({"Add", "Sub"})
@@ -130,11 +129,10 @@ def keep_results(editor: Editor, plan: QuantizedGraph) -> list[str]:
     reduced, spread = _reduced_rows(editor.model), _spread(editor.model, plan)
     for others in (_windowed(editor.model, plan), _rescaled(editor.model, plan), reduced, spread):
         found += [value for value in others if value not in found]
-    lowest = None
+    found = [value for value in found if value.dtype is None or value.dtype.is_floating_point()]
     for value in found:
         uses = [use for use in value.uses() if use.node.graph is editor.model.graph]
-        lowest = lowest or editor.initializer("lowest", np.float32(_LOWEST))
-        kept = editor.node("Max", [value, lowest], f"{value.name}_kept", shape=value.shape)
+        kept = editor.kept(value)
         for use in uses:
             use.node.replace_input_with(use.idx, kept)
     return [str(value.name) for value in found]

@@ -14,7 +14,7 @@ from intact.errors import Unsupported
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
 from intact.plan import QuantizedGraph, refuse_unready
-from intact.plan.topology import is_decoded, is_moved_in_float
+from intact.plan.topology import is_decoded, is_moved_in_float, is_spectral
 from intact.program.lower import floats, moves, pointwise, products, recurrent, windows
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.chains import Points, chains
@@ -106,7 +106,7 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
 
 
 def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
-    """Return the outputs that are decoded in float, and the ends of what only floats move to."""
+    """Return outputs decoded in float, what spectra read, and ends of what only floats move to."""
     found = set()
     for value in plan.graph.outputs:
         producer = value.producer()
@@ -115,7 +115,7 @@ def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
             found.add(str(value.name))
     for value in plan.graph.inputs:
         decisions = [plan.decisions[str(node.name)] for node, _ in plan.graph.consumers(value)]
-        if decisions and all(is_moved_in_float(decision) for decision in decisions):
+        if decisions and all(is_moved_in_float(each) or is_spectral(each) for each in decisions):
             found.add(str(value.name))
     return frozenset(found)
 

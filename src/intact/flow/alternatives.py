@@ -1,0 +1,130 @@
+"""Plans that may lose less than the target's rules give: ties broken, ends of the net in float.
+
+Each is tried on the samples that the scales were chosen on, and kept where it loses less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+
+from intact.calibrate.assign import required_tensors
+from intact.calibrate.front import COMPRESSORS
+from intact.calibrate.statistics import Statistics
+from intact.calibrate.tail import SIGNS_OF_DECODING
+from intact.data.progress import Progress, begin
+from intact.flow.improvement import Scaled
+from intact.flow.job import Job
+from intact.formats.registry import expressible
+from intact.plan import QuantizedGraph
+from intact.plan.untie import breakable
+
+if TYPE_CHECKING:
+    from intact.flow.heads import Heads
+    from intact.flow.spectra import Spectra
+
+Rescale: TypeAlias = Callable[[Job], Scaled]
+"""Gives the plan of a job its scales."""
+
+
+class Alternatives(msgspec.Struct, frozen=True):
+    """What there is to try for a job.
+
+    Attributes:
+        untied: The plan with all ties broken that may be.
+        heads: What stands behind the last layers.
+        spectra: What leads to logarithms and roots.
+    """
+
+    untied: QuantizedGraph | None = None
+    heads: Heads | None = None
+    spectra: Spectra | None = None
+
+    @staticmethod
+    def of(job: Job, *, has_table: bool) -> Alternatives:
+        """Look for them.
+
+        Args:
+            job: What is made.
+            has_table: Whether a table gives scales, which decide about ties.
+        """
+        types = {node.op_type for node in job.plan.graph.nodes}
+        heads, spectra = None, None
+        if job.floats_ends and types & SIGNS_OF_DECODING:
+            from intact.flow.heads import Heads  # with much else
+
+            heads = Heads.of(job)
+        if job.floats_ends and types & COMPRESSORS:
+            from intact.flow.spectra import Spectra  # likewise
+
+            spectra = Spectra.of(job)
+        return Alternatives(None if has_table else _untied(job), heads, spectra)
+
+    @property
+    def tensors(self) -> list[str]:
+        """Names of the tensors whose ranges have to be known to try them."""
+        found = [] if self.untied is None else [*required_tensors(self.untied)]
+        found += () if self.heads is None else self.heads.tail.tensors
+        found += () if self.spectra is None else self.spectra.front.tensors
+        return found
+
+    def settled(
+        self,
+        job: Job,
+        scaled: Scaled,
+        statistics: Statistics,
+        rescale: Rescale,
+        *,
+        threads: int,
+        progress: Progress | None,
+    ) -> tuple[Job, Scaled]:
+        """Try them one after the other.
+
+        Args:
+            job: What is made.
+            scaled: Its plan with scales.
+            statistics: Of what the plan needs, and of `tensors`.
+            rescale: Gives another plan its scales.
+            threads: Of the runtime.
+            progress: Is told what is done.
+        """
+        job, scaled = self._requantized(job, scaled, statistics, rescale)
+        if scaled.choice is not None and (self.heads is not None or self.spectra is not None):
+            begin(progress, f"choosing what stays float for {job.plan.target.name}")
+        if scaled.choice is not None and self.heads is not None:
+            heads = msgspec.structs.replace(self.heads, job=job)
+            found = heads.decided(scaled.choice, statistics, scaled.given, threads)
+            job, scaled = (job, scaled) if found is job else (found, rescale(found))
+        if scaled.choice is not None and self.spectra is not None:
+            spectra = msgspec.structs.replace(self.spectra, job=job)
+            found = spectra.decided(scaled.choice, statistics, scaled.given)
+            job, scaled = (job, scaled) if found is job else (found, rescale(found))
+        return job, scaled
+
+    def _requantized(
+        self, job: Job, scaled: Scaled, statistics: Statistics, rescale: Rescale
+    ) -> tuple[Job, Scaled]:
+        """Requantize inputs of joins whose ranges are unlike, where that loses less."""
+        choice = scaled.choice
+        if self.untied is None or choice is None:
+            return job, scaled
+        from intact.calibrate.unlike import unlike  # few need it
+
+        found = unlike(self.untied, statistics, choice.method)
+        if not found:
+            return job, scaled
+        changed = job.requantizing(found)
+        again = rescale(changed)
+        if again.choice is None or not choice.is_worse_than(again.choice):
+            return job, scaled
+        return changed, again
+
+
+def _untied(job: Job) -> QuantizedGraph | None:
+    """Return the plan of a job with all ties broken that may be; None where there are none."""
+    if not expressible(job.deployment.formats).several_scales:
+        return None
+    ends = breakable(job.plan)
+    return job.keeping((), None, ends) if ends else None
