@@ -31,9 +31,9 @@ def deployed(
 
 
 def models(_folder: Path) -> list[bytes]:
-    from tests.fuzz.seeds import all_operators, small_models
+    from tests.fuzz.seeds import models_of_opsets, small_models
 
-    return [model.SerializeToString() for model in (*small_models(), *all_operators())]
+    return [model.SerializeToString() for model in (*small_models(), *models_of_opsets())]
 
 
 def quantizable_models(_folder: Path) -> list[bytes]:
