@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from tests.fuzz import folders
 from tests.fuzz import model_files as models
 from tests.fuzz.mutate.archive import mutate_archive
 from tests.fuzz.mutate.raw import mutate_bytes
@@ -310,6 +311,7 @@ KINDS: Mapping[str, Kind] = {
     "scales": Kind("table.scale", _tables, _mutate_table, _read_table),
     "toml": Kind("target.toml", _targets, mutate_toml, _read_target),
     "plan": Kind("plan.json", _result_file("plan.json"), mutate_json, _read_plan),
+    "folder": Kind("folder.json", folders.seeds, folders.mutate, folders.feed),
     "integers": Kind("weights.npz", _integers, mutate_archive, _read_integers),
     "search_log": Kind("search.jsonl", _search_logs, _mutate_lines, _read_search_log),
     "statistics": Kind(

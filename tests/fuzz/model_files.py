@@ -31,9 +31,9 @@ def deployed(
 
 
 def models(_folder: Path) -> list[bytes]:
-    from tests.fuzz.seeds import small_models
+    from tests.fuzz.seeds import models_of_opsets, small_models
 
-    return [model.SerializeToString() for model in small_models()]
+    return [model.SerializeToString() for model in (*small_models(), *models_of_opsets())]
 
 
 def quantizable_models(_folder: Path) -> list[bytes]:
@@ -84,9 +84,10 @@ def quantize(path: Path) -> None:
 
 
 def quantized_models(folder: Path) -> list[bytes]:
-    from tests.fuzz.seeds import quantized_pairs
+    from tests.fuzz.seeds import quantized_pairs, with_ranges
 
-    return [quantized_pairs().SerializeToString(), *deployed(folder)]
+    seeds = [quantized_pairs(), with_ranges()]
+    return [*(model.SerializeToString() for model in seeds), *deployed(folder)]
 
 
 def read_quantized(path: Path) -> None:
@@ -104,16 +105,19 @@ def fake_quantized_models(_folder: Path) -> list[bytes]:
     import onnx_ir as ir
 
     from intact.formats.openvino.write import write_openvino
+    from intact.plan import Overrides
+    from tests.formats.onnx_qdq.test_read_written_out import net
     from tests.fuzz.seeds import fake_quantized, trained
     from tests.models import residual_net
     from tests.plans import calibrated
 
-    written = write_openvino(calibrated(residual_net(), "openvino"))
-    return [
-        fake_quantized().SerializeToString(),
-        trained().SerializeToString(),
-        ir.to_proto(written.model).SerializeToString(deterministic=True),
+    plans = [
+        calibrated(residual_net(), "openvino", overrides)
+        for overrides in (Overrides(), Overrides(weight_bits=4), Overrides(activation_bits=4))
     ]
+    written = [ir.to_proto(write_openvino(plan).model) for plan in plans]
+    models = [fake_quantized(), trained(), net("div"), net("zero_behind"), *written]
+    return [model.SerializeToString(deterministic=True) for model in models]
 
 
 def read_fake_quantized(path: Path) -> None:

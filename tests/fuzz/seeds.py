@@ -11,6 +11,7 @@ import onnx
 from onnx import TensorProto, numpy_helper
 from PIL import Image
 
+from tests import opset_nets
 from tests.models import ModelBuilder, control_flow, local_function
 
 
@@ -125,6 +126,38 @@ def trained() -> onnx.ModelProto:
     codes = b.node("Clip", codes, "", b.constant(np.uint8(127)))
     b.output(b.node("DequantizeLinear", codes, scale, b.constant(np.uint8(3)), out="y"))
     return b.build()
+
+
+def with_ranges() -> onnx.ModelProto:
+    """Pairs of MQBench with ranges of codes of 4 and 7 bits, and weights that show theirs."""
+    b = ModelBuilder(13)
+    scale, zero = b.scalar(0.1), b.constant(np.int8(0))
+
+    def pair(x: str, low: int, high: int) -> str:
+        x = b.node("QuantizeLinear", x, scale, zero, quant_min=low, quant_max=high)
+        return b.node("DequantizeLinear", x, scale, zero, quant_min=low, quant_max=high)
+
+    x = pair(b.input("image", ["batch", 1, 4, 4]), -64, 63)
+    numbers = np.linspace(-0.7, 0.7, 45, dtype=np.float32).reshape(5, 1, 3, 3)
+    ends = np.abs(numbers).max(axis=(1, 2, 3)) / 7
+    weight = b.node(
+        "QuantizeLinear",
+        b.constant(numbers),
+        b.constant(ends),
+        b.constant(np.zeros(5, np.int8)),
+        axis=0,
+    )
+    weight = b.node(
+        "DequantizeLinear", weight, b.constant(ends), b.constant(np.zeros(5, np.int8)), axis=0
+    )
+    y = b.node("Conv", x, weight)
+    b.output(b.node("Relu", pair(y, -8, 7), out="y"))
+    return b.build()
+
+
+def models_of_opsets() -> list[onnx.ModelProto]:
+    """Operators whose meaning changed, in the first opset that is read, the last, and between."""
+    return [opset_nets.net(opset, {"Clip", "Slice", "TopK"}.__contains__) for opset in (7, 12, 24)]
 
 
 def _two_inputs() -> onnx.ModelProto:

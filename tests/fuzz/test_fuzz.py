@@ -22,6 +22,7 @@ CASES = {
     "npz": 800,
     "statistics": 400,
     "plan": 600,
+    "folder": 300,
     "integers": 400,
     "search_log": 500,
     "toml": 800,

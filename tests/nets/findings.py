@@ -92,6 +92,8 @@ def _check(net: RandomNet, pair: Pair) -> Iterator[Finding]:
     target, name = load_target(pair[0]), pair[1]
     try:
         plan = planned(net, target)
+        if not any(each.quantized for each in plan.decisions.values()):
+            return  # `quantize` refuses it
         exported = FORMATS[name].write(plan, Io.INT8)
     except IntactError:
         return

@@ -57,6 +57,13 @@ def _change_field(model: onnx.ModelProto, _donor: onnx.ModelProto, random: Rando
         getattr(message, field.name).SetInParent()  # present and empty
 
 
+def _change_opset(model: onnx.ModelProto, _donor: onnx.ModelProto, random: Random) -> None:
+    """Let the operators mean what they do in another opset."""
+    for opset in model.opset_import:
+        if opset.domain == "" or random.random() < 0.2:
+            opset.version = random.choice((*range(6, 27), random.choice(INTEGERS) % 2**63))
+
+
 def _change_list(model: Any, items: Any, field: FieldDescriptor, random: Random) -> None:
     at = random.randrange(len(items)) if items else 0
     action = random.choice(("drop", "repeat", "reverse", "change", "change", "change"))
@@ -286,4 +293,5 @@ _MUTATIONS: tuple[Callable[[onnx.ModelProto, onnx.ModelProto, Random], None], ..
     _make_sparse,
     _turn_long,
     _change_shape,
+    _change_opset,
 )
