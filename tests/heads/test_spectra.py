@@ -50,11 +50,15 @@ def sounds(count: int, seed: int) -> npt.NDArray[np.float32]:
     """Tones that are loud and low, with others that are a hundred times as quiet."""
     random = np.random.default_rng(seed)
     time = np.arange(_WINDOW * _FRAMES) / _WINDOW
-    found = np.zeros((count, 1, len(time)))
-    for each in found:
-        for loudness, low, high in ((1, 2, 5), (0.05, 6, 12), (0.003, 13, 22)):
-            each += loudness * np.sin(2 * np.pi * random.uniform(low, high) * time)
-    return found.astype(np.float32)
+    tones = ((1, 2, 5), (0.05, 6, 12), (0.003, 13, 22))
+    found = [
+        sum(
+            loudness * np.sin(2 * np.pi * random.uniform(low, high) * time)
+            for loudness, low, high in tones
+        )
+        for _ in range(count)
+    ]
+    return np.array(found, np.float32)[:, None]
 
 
 def quantized(model: onnx.ModelProto, target: str, **options: Any) -> Result:

@@ -21,8 +21,9 @@ _MARK = "\N{SECTION SIGN}intact\N{SECTION SIGN}"
 def make_names_unique(model: ir.Model) -> int:
     """Name every unnamed node and value of the main graph, and rename the later of duplicates.
 
-    A node is named after its operator, with a number, a value after its node. Graph inputs and outputs keep their
-    names first, then other values in order. Values inside subgraphs are not renamed.
+    A node is named after its operator, with a number, a value after its node. Graph inputs and
+    outputs keep their names first, then other values in order. Values inside subgraphs are not
+    renamed.
 
     Returns:
         The number of new names.

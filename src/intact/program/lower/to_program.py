@@ -106,8 +106,7 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
 
 
 def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
-    """Return what is decoded in float or read by spectra, and the ends of what only floats move to.
-    """
+    """Return outputs that are decoded in float, inputs of spectra, and ends of what floats move."""
     found = set()
     for value in plan.graph.outputs:
         producer = value.producer()
