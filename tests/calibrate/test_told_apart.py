@@ -17,7 +17,9 @@ READERS: dict[str, tuple[Callable[[ModelBuilder, str], str], tuple[float, float]
     "Max": (lambda b, x: b.node("Max", x, b.scalar(-0.5)), (-0.5, np.inf)),
     "Max first": (lambda b, x: b.node("Max", b.scalar(-0.5), x), (-0.5, np.inf)),
     "Max by channel": (
-        lambda b, x: b.node("Max", x, b.constant(np.float32([[[0.5]], [[-1]], [[0]], [[1]]]))),
+        lambda b, x: b.node(
+            "Max", x, b.constant(np.array([[[0.5]], [[-1]], [[0]], [[1]]], np.float32))
+        ),
         (-1, np.inf),
     ),
     "Min": (lambda b, x: b.node("Min", x, b.scalar(0.25)), (-np.inf, 0.25)),

@@ -93,7 +93,7 @@ class Editor(GraphBuilder):
         dtype = value.dtype or ir.DataType.FLOAT
         lowest = self._once(
             ("lowest", dtype),
-            lambda: np.array(ml_dtypes.finfo(dtype.numpy()).min, dtype.numpy()),
+            lambda: np.array(ml_dtypes.finfo(dtype.numpy()).min, dtype.numpy()),  # type: ignore[no-untyped-call]
         )
         return self.node(
             "Max", [value, lowest], f"{value.name}_kept", dtype=dtype, shape=value.shape
