@@ -21,7 +21,7 @@ MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all latest constraints docs fuzz fuzz-nets lint format types bench bench-all clean
+.PHONY: help demo test test-all latest constraints docs fuzz fuzz-nets hashes lint format types bench bench-all clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -79,6 +79,10 @@ fuzz: $(VENV)/dev ## Feed damaged files to everything that reads files (MINUTES=
 
 fuzz-nets: $(VENV)/dev ## Run random nets on every target and compare (MINUTES=10)
 	$(BIN)/python tools/fuzz_nets.py --minutes $(MINUTES)
+
+hashes: $(VENV)/dev ## Hash what intact writes and computes, into build/hashes.txt (AGAINST=FILE compares)
+	@mkdir -p build
+	$(BIN)/python tools/hashes.py --output build/hashes.txt $(addprefix --against ,$(AGAINST))
 
 lint: $(VENV)/dev ## Check style and formatting
 	$(BIN)/ruff check .

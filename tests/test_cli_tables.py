@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
@@ -84,3 +86,39 @@ def test_markup_of_names_is_text_and_an_empty_table_is_drawn() -> None:
     table.add_row(escape("[bold]x[/]"), "1")
     assert "[bold]x[/]" in drawn(table, 80)
     assert "[bold]x[/]" in drawn(table, 10)
+
+
+PARTS = [*"ab :[]/\\…層é\n\x1b", "[b]", "[/]", ":heart:", "[red]"]
+CELL = st.lists(st.sampled_from(PARTS), max_size=6).map("".join).map(escape)
+
+
+@given(st.data(), st.integers(0, 2), st.integers(1, 2), st.integers(0, 4))
+def test_plain_lines_are_those_of_rich(
+    data: st.DataObject, texts: int, numbers: int, rows: int
+) -> None:
+    headings = [data.draw(st.sampled_from(["op", "", "of\nall", "a"])) for _ in range(4)]
+    title = data.draw(st.none() | st.just("") | CELL)
+    table = Table(title, headings[:texts], headings[2 : 2 + numbers])
+    for _ in range(rows):
+        table.add_row(*(data.draw(CELL) for _ in range(texts + numbers)), style="yellow")
+    lines = table.plain(1000)
+    assert lines is None or "".join(f"{line}\n" for line in lines) == drawn(table, 1000)
+
+
+def test_very_long_tables_are_whole_for_programs_and_cut_for_people() -> None:
+    table = Table("long", ("node",), ("place",))
+    for at in range(20_000):
+        table.add_row(f"n{at}", str(at))
+    lines = table.plain(1000)
+    assert lines is not None
+    assert [line.split() for line in lines][4:-1] == [[f"n{k}", str(k)] for k in range(20_000)]
+    shown = drawn(table, 80)
+    assert len(shown.splitlines()) < 2100
+    assert all(f" n{k} " in shown for k in (0, 19_999))
+    assert "18000 rows in the middle are left out" in shown
+
+
+def test_names_that_no_line_can_hold_are_left_to_rich() -> None:
+    table = Table(None, ("node",))
+    table.add_row(escape("a\nb"))
+    assert table.plain(1000) is None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,25 @@ def test_save_and_load_keep_everything(rows: Rows) -> None:
     loaded = _loaded(data)
     assert loaded.to_bytes() == data
     assert loaded.hash() == before.hash()
+
+
+def test_magnitudes_of_a_second_pass_are_kept_until_samples_are_added(tmp_path: Path) -> None:
+    statistics = of(np.ones((2, 3), np.float32))
+    plain = statistics.hash()
+    statistics["x"].counted_again(np.array([0, 0, 6]))
+    assert statistics.hash() != plain
+    loaded = _loaded(statistics.to_bytes())
+    assert loaded.hash() == statistics.hash()
+    found = loaded["x"].distribution().magnitudes
+    assert found is not None
+    assert found.tolist() == [0, 0, 6]
+    loaded.merge(of(np.ones((1, 3), np.float32)))
+    assert loaded["x"].distribution().magnitudes is None
+    for wrong in ({"counted_again": np.array([1])}, {"magnitudes": np.array([[-1]])}):
+        with np.load(io.BytesIO(statistics.to_bytes())) as arrays:
+            np.savez(tmp_path / "wrong.npz", **{**arrays, **wrong})
+        with pytest.raises(CalibrationError, match="magnitudes of other tensors"):
+            Statistics.load(tmp_path / "wrong.npz")
 
 
 def _loaded(data: bytes) -> Statistics:

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intact.data.images.steps import ChannelOrder, ImageSteps, Resampling
+from intact.data.images.steps import ChannelOrder, ImageSteps, Resampling, SideRounding
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
 from intact.errors import DataError
 
@@ -22,11 +22,17 @@ SIZES = st.tuples(EVEN, EVEN)
 GEOMETRIES: st.SearchStrategy[dict[str, Any]] = st.one_of(
     st.fixed_dictionaries({"size": st.none() | SIZES}),
     st.fixed_dictionaries({"size": SIZES, "shorter_side": st.integers(600, 16384)}),
-    st.fixed_dictionaries({"shorter_side": st.integers(1, 16384), "center_crop": st.booleans()}),
+    st.fixed_dictionaries(
+        {
+            "shorter_side": st.integers(1, 16384),
+            "center_crop": st.booleans(),
+            "side_rounding": st.sampled_from(SideRounding),
+        }
+    ),
     st.fixed_dictionaries(
         {
             "letterbox": SIZES,
-            "pad": st.lists(st.integers(0, 255), min_size=1, max_size=3)
+            "pad": st.lists(st.integers(0, 255) | st.floats(-500, 500), min_size=1, max_size=3)
             .filter(lambda pad: len(pad) != 2)
             .map(tuple),
         }

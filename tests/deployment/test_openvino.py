@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -10,9 +11,14 @@ import pytest
 
 import intact
 from intact.errors import DataError, MissingExtraError
+from intact.flow.first_run import run_once
+from intact.flow.result import Result
+from intact.flow.runtime_findings import products_in_float
+from intact.formats.base.format import IN_FLOAT
 from intact.formats.base.report import Verification
 from intact.formats.openvino.intermediate import intermediate_files
 from intact.formats.openvino.process import LIMIT
+from intact.formats.openvino.run import OpenVinoRuntime
 from intact.formats.openvino.verify import View, _residuals, _runtime, verify_openvino
 from intact.formats.openvino.write import write_openvino
 from intact.plan import Overrides
@@ -156,6 +162,31 @@ def test_layers_that_run_in_float_are_named() -> None:
     report = verify_openvino(plan, write_openvino(plan), batches(4))
     assert sorted(report.float_nodes.values()) == ["Conv", "Conv", "Relu"]
     assert set(report.float_nodes) == {name for name, d in plan.decisions.items() if d.quantized}
+
+
+def test_the_first_run_names_what_runs_in_float_and_compiles_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled: list[Path] = []
+    construct = OpenVinoRuntime.__init__
+
+    def counted(self: OpenVinoRuntime, path: Path, *given: Any, **options: Any) -> None:
+        compiled.append(path)
+        construct(self, path, *given, **options)
+
+    monkeypatch.setattr(OpenVinoRuntime, "__init__", counted)
+    b = ModelBuilder()
+    x = b.node("Relu", b.conv(b.input("image", ["batch", 3, 8, 6]), 3, 8))
+    b.output(b.conv(x, 8, 4))
+    for bits, named in ((8, 0), (16, 2)):
+        plan = calibrated(b.build(), "openvino", Overrides(activation_bits=bits))
+        result = Result(plan, None, {"openvino": write_openvino(plan)})
+        compiled.clear()
+        run_once(result, dict(random_inputs(b.build(), batch=1)))
+        told = [note.node for note in result.plan.notes if IN_FLOAT in note.message]
+        assert told == [str(n.name) for n in plan.graph.nodes if n.op_type == "Conv"][:named]
+        assert len(products_in_float(result)) == named
+        assert len(compiled) == 1
 
 
 def test_a_missing_package_tells_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+import intact
 from intact.config import (
     MEANING,
     PerChannel,
@@ -21,10 +22,11 @@ from intact.config import (
     TensorQuantConfig,
     make_policy,
 )
+from intact.engines.simulate import Simulator
 from intact.errors import ConfigError
-from intact.plan import Overrides, TensorEnd
+from intact.plan import Overrides, TensorEnd, quantization_points
 from intact.targets import Target, load_target
-from tests.models import ModelBuilder, residual_net
+from tests.models import ModelBuilder, random_inputs, residual_net
 from tests.plans import calibrated, config, conv, image, own_target, planned
 
 LINEAR = make_policy(PerTensor(), symmetric=True)
@@ -261,6 +263,43 @@ def test_a_concat_governs_the_convolutions_before_it(tmp_path: Path) -> None:
     for end in ("one.output[0]", "two.output[0]", "join.input[0]"):
         assert config(plan, end).state is QuantState.OVERLAPPED
         assert config(plan, end).dominator is config(plan, "join.output[0]")
+
+
+@pytest.mark.parametrize("base", ["tflite", "tvm", "integer-pow2", "tengine"])
+def test_what_a_concat_governs_is_deployed(tmp_path: Path, base: str) -> None:
+    """Each convolution writes codes of the Concat's scale, with a Relu of its own or without."""
+    b = ModelBuilder()
+    x = image(b)
+    clamped = b.node("Relu", conv(b, x, "two"), name="relu")
+    shared = conv(b, x, "three")
+    b.node("Concat", conv(b, x, "one"), clamped, shared, axis=1, name="join", out="y")
+    b.output("y")
+    b.node("MaxPool", shared, name="pool", out="z", kernel_shape=[2, 2])
+    b.output("z")
+    path = tmp_path / "mine.toml"
+    chains = '[["Conv"], ["Concat"]]', '[["Conv"], ["Relu"], ["Concat"]]'
+    fusions = "".join(f"[[fusion]]\npattern = {each}\n" for each in chains)
+    path.write_text(f'format = 1\nname = "mine"\nextends = "{base}"\n{fusions}', encoding="utf-8")
+    model = b.build()
+    data = random_inputs(model, batch=4)
+    result = intact.quantize(model, data, target=path)
+    join = config(result.plan, "join.output[0]")
+    assert join.state is not QuantState.OVERLAPPED
+    for name in ("one", "two", "relu"):
+        governed = config(result.plan, f"{name}.output[0]")
+        assert governed.state is QuantState.OVERLAPPED
+        assert governed.dominator is join.dominator
+    other = config(result.plan, "three.output[0]")  # two read it
+    assert other.state is not QuantState.OVERLAPPED
+    places = [p for p in quantization_points(result.plan) if p.at_output]
+    scales = {str(p.end): float(p.config.scale) for p in places if p.config.scale is not None}
+    assert scales["one.output[0]"] == scales["relu.output[0]"] == scales["join.output[0]"]
+    assert "two.output[0]" not in scales
+    verification = intact.verify(result, data)
+    assert verification.layers
+    assert not any(layer.mismatches for layer in verification.layers)
+    simulated = Simulator(result.plan).run(data)[0]
+    assert sorted(simulated) == ["y", "z"]
 
 
 @pytest.mark.parametrize("target", ["tflite", "tvm"])

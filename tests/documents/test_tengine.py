@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import math
+import struct
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
+from PIL import Image
 
 import intact
+from intact.data.images.decode import place
+from intact.data.images.reader import open_folder
+from intact.data.images.steps import ImageSteps, Size
+from intact.data.preprocess import Preprocess
+from intact.data.signature import InputSpec
 from intact.formats.tengine.format import MODEL_FILE
 from intact.formats.tengine.tmfile.decode import open_tmfile
 from intact.formats.tengine.tmfile.file import FileTensor
@@ -18,6 +28,31 @@ from tests.models import ModelBuilder
 from tests.plans import config, planned
 
 F = np.float32
+
+
+def single(value: float) -> float:
+    """The nearest float32, by way of its bytes."""
+    return float(struct.unpack("<f", struct.pack("<f", value))[0])
+
+
+def letterboxed(rows: int, columns: int, room: int) -> tuple[int, int]:
+    """`get_input_data_cv` with a square letterbox."""
+    if rows > columns:
+        return room, int(single(columns * single(room / rows)))
+    return int(single(rows * single(room / columns))), room
+
+
+def focused(rows: int, columns: int, room: int) -> tuple[int, int]:
+    """The same function with focus."""
+    factor = single(min(room / rows, room / columns))
+    return int(single(factor * rows)), int(single(factor * columns))
+
+
+def beside_256(rows: int, columns: int) -> tuple[int, int]:
+    """The same function with centre crop."""
+    if rows < columns:
+        return 256, int(columns * (256.0 / rows))
+    return int(rows * (256.0 / columns)), 256
 
 
 def dense(weight: list[list[float]], bias: list[float]) -> onnx.ModelProto:
@@ -64,6 +99,48 @@ def test_a_dense_layer_by_hand() -> None:
         assert found["c"].quantization.zero_point.tolist() == [0, 0]
     # 0.005 / 0.01 is a tie: half away from zero.
     assert np.asarray(found["w"].data)[0].tolist() == [127, -64, 1]
+
+
+@pytest.mark.parametrize(
+    ("steps", "tool"),
+    [
+        (ImageSteps(letterbox=(416, 416), side_rounding="tengine"), letterboxed),
+        (ImageSteps(letterbox=(640, 640), side_rounding="tengine", focus=True), focused),
+        (ImageSteps(shorter_side=256, side_rounding="tengine"), beside_256),
+    ],
+)
+def test_images_get_the_sizes_of_the_tool(
+    steps: ImageSteps, tool: Callable[..., tuple[int, int]]
+) -> None:
+    canvas, plain = steps.image_size or Size(224, 224), replace(steps, side_rounding="exact")
+    room = () if steps.letterbox is None else (canvas.rows,)
+    images = [(360, 640), *((each, each + more) for each in range(200, 700, 3) for more in (0, 77))]
+    others = 0
+    for image in (*images, *((columns, rows) for rows, columns in images)):
+        found = place(Size(*image), canvas, steps)
+        assert found.resized == tool(*image, *room), image
+        assert found[1:] == tuple(
+            (frame - side) // 2 if steps.letterbox else -(side // 2 - frame // 2)
+            for frame, side in zip(canvas, found.resized, strict=True)
+        )
+        others += found.resized != place(Size(*image), canvas, plain).resized
+    assert others > 10
+
+
+def test_a_letterbox_is_padded_with_what_becomes_a_half(tmp_path: Path) -> None:
+    """The tool pads its float canvas with ``0.5 / scale + mean``."""
+    mean, scale = (104.007, 116.669, 122.679), (0.017, 0.017, 0.0039)
+    pad = tuple(0.5 / by + center for by, center in zip(scale, mean, strict=True))
+    assert pad[2] > 250
+    pixels = np.random.default_rng(5).integers(0, 256, (9, 16, 3), np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    steps = ImageSteps(letterbox=(16, 16), pad=pad, order="bgr", side_rounding="tengine")
+    specs = {"x": InputSpec(np.dtype(F), (None, 3, 16, 16))}
+    (batch,) = open_folder(tmp_path, specs, Preprocess(mean, scale, steps))
+    for channel, (center, by) in enumerate(zip(mean, scale, strict=True)):
+        canvas = np.full((16, 16), F(pad[channel]))
+        canvas[3:12] = pixels[..., 2 - channel]
+        assert np.array_equal(batch["x"][0, channel], (canvas - F(center)) * F(by))
 
 
 def behind(operator: str) -> onnx.ModelProto:

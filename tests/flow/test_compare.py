@@ -24,7 +24,6 @@ from tests.models import ModelBuilder
 from tests.reports import EVIL, evil_model, samples
 
 Made = Mapping[str, Result]
-RESULTS = Path(__file__).parents[1] / "results"
 
 
 @pytest.fixture(scope="module")
@@ -191,13 +190,6 @@ def test_layers_that_no_two_results_have_are_not_the_same(shares: bool, said: st
     names = ("conv", "conv" if shares else "other")
     found = intact.compare([intact.quantize(model(n), samples(), preset="fast") for n in names])
     assert said in comparison_text.layers(found).lines[0]
-
-
-def test_older_results_are_compared() -> None:
-    found = intact.compare([RESULTS / "version-1", RESULTS / "version-2"])
-    assert [result.name for result in found.results] == ["version-1", "version-2"]
-    assert found.results[0].errors is not None
-    assert found.shared == len(found.nodes)
 
 
 def test_one_result_that_does_not_take_the_data_is_a_remark(made: Made) -> None:

@@ -127,10 +127,37 @@ def test_few_samples_are_not_believed_where_one_of_them_decides() -> None:
 def test_an_output_of_another_shape_is_not_compared() -> None:
     signal = np.full(4, 100.0)
     same = Powers(signal, np.full(4, 1.0))
-    other = Errors({"boxes": Powers(signal, np.array([1.0, np.inf, 1, 1])), "y": same})
+    other = Errors({"boxes": Powers(signal, np.array([1.0, np.nan, 1, 1])), "y": same})
     assert dict(other.decibels) == {"y": 20.0}
     assert not other.is_unsure(other)
     assert other.loses(Errors({"boxes": same, "y": same}))
+
+
+@pytest.mark.parametrize("operator", ["Log", "Reciprocal"])
+@pytest.mark.parametrize("target", ["tengine-u8", "integer-pow2"])
+def test_an_output_that_becomes_infinite_is_said(target: str, operator: str) -> None:
+    """What is small becomes 0 on the way to a function that is infinite there."""
+    b = ModelBuilder(seed=3)
+    x = b.conv(b.input("image", ["N", 3, 16, 16]), 3, 8, kernel=3)
+    x = b.node("Abs", b.conv(b.node("Relu", x), 8, 4, kernel=3))
+    x = b.node("Add", x, b.scalar(1e-3), name="sum")
+    b.output(b.node(operator, x, out="y"), ["N", 4, 16, 16])
+    found = api.quantize(b.build(), {"image": images(16)}, target=target, method="minmax")
+    loss = found.loss
+    assert loss is not None
+    assert "output 'y' is NaN or infinite on " in str(loss)
+    assert 0 < loss.infinite <= loss.samples
+    assert loss.cause
+    assert bool(loss.keep_float) == (operator == "Log")  # the other needs finer steps everywhere
+    assert (f"give {loss.regained:.1f} dB" in loss.gain) == bool(loss.keep_float)
+
+
+def test_an_output_that_becomes_infinite_loses_against_any_other() -> None:
+    powers = Powers(np.full(4, 100.0), np.array([1.0, np.inf, 1, 1]))
+    lost, poor = Errors({"y": powers}), Errors({"y": Powers(np.full(4, 100.0), np.full(4, 99.0))})
+    assert dict(lost.decibels) == {"y": -100.0}
+    assert lost.loses(poor)
+    assert not poor.loses(lost)
 
 
 def test_what_a_completed_model_loses_is_said(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from intact import api
 from intact.analyze.diagnose.weights import bias_finding
 from intact.calibrate.choice import Errors, Powers
 from intact.flow.loss import _disagrees
@@ -70,6 +71,22 @@ def test_the_command_that_is_offered_prepares_the_samples(
     assert Path("mended", "plan.json").exists()
     said = say("evaluate", "mended", "--data", "test.npz", "--json", *QUICK)
     assert json.loads(said)["accuracy"]["top1"][0] > 90
+
+
+def _few_numbers(count: int) -> dict[str, np.ndarray]:
+    """Heavy tails: the largest of some is far beyond all others."""
+    return {"x": np.random.default_rng(1).standard_cauchy((count, 2)).astype(np.float32)}
+
+
+@pytest.mark.parametrize(("count", "is_few"), [(16, True), (1024, False)])
+def test_samples_that_do_not_show_the_ranges_of_others_are_said(count: int, is_few: bool) -> None:
+    b = ModelBuilder(seed=1)
+    b.output(b.node("Relu", b.node("MatMul", b.input("x", ["N", 2]), b.weight(2, 2))), ["N", 2])
+    data = _few_numbers(count) if is_few else {"x": np.clip(_few_numbers(count)["x"], -3, 3)}
+    found = api.quantize(b.build(), data, target="onnxruntime", samples=None, threads=1)
+    said = [each for each in found.findings if "too few to show the ranges" in each.evidence]
+    assert [each.cause for each in said] == ["calibration_samples"] * is_few
+    assert found.loss is None
 
 
 def test_decisions_that_differ_by_chance_are_no_loss() -> None:

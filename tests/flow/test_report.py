@@ -27,8 +27,6 @@ from intact.search.logs.line import read_log
 from tests.command_lines import Say, refused
 from tests.reports import EVIL, evil_model, samples, write_result
 
-RESULTS = Path(__file__).resolve().parents[1] / "results"
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -147,16 +145,6 @@ def test_a_result_in_memory_has_no_page_unless_one_is_named(tmp_path: Path) -> N
     assert not list(tmp_path.iterdir())
     intact.report(result, output=tmp_path / "page.html", leave_out=["verification", "diagnosis"])
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]
-
-
-@pytest.mark.parametrize("version", sorted(path.name for path in RESULTS.iterdir()))
-def test_results_of_older_versions_have_a_report(version: str, tmp_path: Path) -> None:
-    shutil.copytree(RESULTS / version, tmp_path / "out")
-    found = intact.report(tmp_path / "out")
-    assert found.samples
-    assert found.drawn
-    assert not found.left_out
-    assert (tmp_path / "out" / REPORT).is_file()
 
 
 # ---- the folder ------------------------------------------------------------------------------

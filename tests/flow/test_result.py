@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,13 +15,11 @@ from intact import api, demo
 from intact.data.preprocess import Preprocess
 from intact.errors import OutputError, PlanError
 from intact.flow import replacement
-from intact.flow.result import FILES, PLAN, PREPROCESS, Result, check_output
+from intact.flow.result import FILES, PREPROCESS, Result, check_output
 from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.plan import plan_to_json
 from tests.formats.onnx_qdq.pairs import PairBuilder, read
-
-VERSION_1 = Path(__file__).resolve().parents[1] / "results" / "version-1"
 
 
 @pytest.fixture(scope="module")
@@ -175,23 +172,6 @@ def test_a_model_of_the_users_is_no_result(tmp_path: Path) -> None:
     (tmp_path / "model.onnx").write_bytes(b"precious")
     with pytest.raises(OutputError, match=r"did not write \('model.onnx'\)"):
         check_output(tmp_path)
-
-
-def test_preprocessing_of_version_1_that_is_no_numbers_is_an_error(tmp_path: Path) -> None:
-    shutil.copytree(VERSION_1, tmp_path / "old")
-    plan = tmp_path / "old" / PLAN
-    plan.write_text(plan.read_text().replace('"mean":"100.0,120.0"', '"mean":"a,b"'))
-    with pytest.raises(PlanError, match="'mean' of the plan is 'a,b'"):
-        Result.load(tmp_path / "old")
-
-
-def test_a_result_of_version_1_keeps_its_preprocessing(tmp_path: Path) -> None:
-    old = Result.load(VERSION_1)
-    assert old.preprocess == Preprocess((100.0, 120.0), (1 / 64,))
-    old.save(tmp_path / "new")
-    new = Result.load(tmp_path / "new")
-    assert new.preprocess == old.preprocess
-    assert new.plan.provenance.mean == ()
 
 
 def test_other_preprocessing_than_the_plans_is_an_error(result: Result, tmp_path: Path) -> None:

@@ -77,6 +77,8 @@ def test_threshold_methods_decide_the_scales_of_a_prepared_module() -> None:
     assert scales[0] != scales[1]
     with pytest.raises(intact.IntactError, match="percentil"):
         intact.prepare(residual_net(), "tensorrt", example(), method="percentil")
+    with pytest.raises(intact.IntactError, match=r"reads the samples twice.*use kl_stepwise"):
+        intact.prepare(residual_net(), "tensorrt", example(), method="kl_counted")
 
 
 def test_formats_and_preprocessing_come_from_what_a_module_was_made_of(tmp_path: Path) -> None:

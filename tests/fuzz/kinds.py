@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -114,15 +113,6 @@ def _verify(path: Path) -> None:
     from intact import verify
 
     verify(path.parent, samples=2, threads=1)
-
-
-def _plans(folder: Path) -> list[bytes]:
-    """Return a plan of this version, and what an older one made of the same."""
-    (now,) = _result_file("plan.json")(folder)
-    texts = {"method": "percentile", "method_options": "percentile=99.5", "mean": "1.0,2.0"}
-    old = json.loads(now) | {"version": 1, "provenance": texts}
-    del old["weights"]
-    return [now, json.dumps(old).encode()]
 
 
 def _integers(folder: Path) -> list[bytes]:
@@ -319,7 +309,7 @@ KINDS: Mapping[str, Kind] = {
     "recipe": Kind("recipe.toml", _recipes, mutate_toml, _read_recipe),
     "scales": Kind("table.scale", _tables, _mutate_table, _read_table),
     "toml": Kind("target.toml", _targets, mutate_toml, _read_target),
-    "plan": Kind("plan.json", _plans, mutate_json, _read_plan),
+    "plan": Kind("plan.json", _result_file("plan.json"), mutate_json, _read_plan),
     "integers": Kind("weights.npz", _integers, mutate_archive, _read_integers),
     "search_log": Kind("search.jsonl", _search_logs, _mutate_lines, _read_search_log),
     "statistics": Kind(

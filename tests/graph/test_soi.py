@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from intact.graph import normalize, shape_or_index_values
+from intact.graph import normalize
 from tests import models
 
 
 def test_detector_sizes() -> None:
     graph = normalize(models.detector())
-    found = shape_or_index_values(graph)
+    found = graph.shape_or_index_values
     for node in graph.nodes:
         is_shape = node.op_type in {"Shape", "Gather"} or node.name == "Concat_concat_23"
         assert all((value.name in found) == is_shape for value in node.outputs), node.name
@@ -30,8 +30,8 @@ def test_floats_that_end_in_a_shape() -> None:
     builder.node("Resize", x, "", "", target, out="y", mode="nearest")
     builder.output("y")
     graph = normalize(builder.build())
-    assert shape_or_index_values(graph) >= {"float_size", "factor", "scaled", "target"}
-    assert not shape_or_index_values(graph) & {"x", "y"}
+    assert graph.shape_or_index_values >= {"float_size", "factor", "scaled", "target"}
+    assert not graph.shape_or_index_values & {"x", "y"}
 
 
 def test_data_whose_index_is_a_result() -> None:
@@ -40,7 +40,7 @@ def test_data_whose_index_is_a_result() -> None:
     logits = builder.node("MatMul", x, builder.weight(4, 3), out="logits")
     builder.node("Cast", builder.node("ArgMax", logits, axis=1, out="label"), out="y", to=1)
     builder.output("y")
-    assert shape_or_index_values(normalize(builder.build())) == {"label"}
+    assert normalize(builder.build()).shape_or_index_values == {"label"}
 
 
 def test_what_routes_is_an_index_but_not_what_is_multiplied() -> None:
@@ -50,18 +50,18 @@ def test_what_routes_is_an_index_but_not_what_is_multiplied() -> None:
     index = builder.node("ArgMax", scores, axis=1, out="index", keepdims=0)
     builder.node("Gather", builder.weight(3, 4), index, out="y")
     builder.output("y")
-    found = shape_or_index_values(normalize(builder.build()))
+    found = normalize(builder.build()).shape_or_index_values
     assert {"scores", "index"} <= found
     assert not {"x", "w", "y"} & found
 
 
 def test_unknown_operators_and_bodies_read_data() -> None:
     graph = normalize(models.custom_domain())
-    assert shape_or_index_values(graph) == frozenset()
+    assert graph.shape_or_index_values == frozenset()
     graph = normalize(models.control_flow())
-    assert "image" not in shape_or_index_values(graph)
+    assert "image" not in graph.shape_or_index_values
 
 
 def test_zero_readers_and_outputs_are_data() -> None:
     graph = normalize(models.shared_ports())
-    assert shape_or_index_values(graph) == frozenset()
+    assert graph.shape_or_index_values == frozenset()

@@ -37,19 +37,11 @@ def is_known(net: RandomNet, finding: Finding) -> bool:
     if target == "tflite-16x8" and finding.kind == "bits" and operators & _FLOATS:
         # Codes of 16 bits show the last bit of a float: LiteRT's Exp is not NumPy's.
         return finding.largest <= 1 and finding.share <= _LAST_BITS
-    if name == "openvino" and finding.kind == "agreement" and _recurrent(net) > 1:
-        # OpenVINO 2026.4.1 itself computes one of two recurrent operators that read the same tensor
-        # wrongly where the batch is dynamic, in the float model too; `verify` says so.
-        return True
     if name == "openvino" and "signal" in finding.text:
         # OpenVINO ends with a signal where its MVN, which normalizations become, is limited to
         # AVX2 on processors that have more.
         return bool(operators & _NORMALIZATIONS)
     return False
-
-
-def _recurrent(net: RandomNet) -> int:
-    return sum(node.op_type in {"GRU", "LSTM", "RNN"} for node in net.model().graph.node)
 
 
 def _has_few_values(net: RandomNet) -> bool:

@@ -217,6 +217,7 @@ def test_every_method_is_described() -> None:
         "aciq_maximum",
         "average",
         "kl",
+        "kl_counted",
         "kl_stepwise",
         "max_range",
         "minmax",

@@ -73,7 +73,7 @@ def test_every_candidate_comes_back(name: str, target: str) -> None:
     wanted = [build_plan(graph, space.plan.target, space.requests(c)) for c in candidates(space)]
     for plan in assigned(graph, entry.source(2, 0), wanted):
         assert content(again(plan)) == content(plan)
-        assert content(again(plan, scales={})) == content(plan)  # as version 1 had it
+        assert content(again(plan, scales={})) == content(plan)  # as other tools write it
 
 
 def test_requests_of_the_user_come_back() -> None:

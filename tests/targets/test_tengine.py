@@ -103,6 +103,9 @@ def test_the_algorithms_of_its_tool_have_the_users_names() -> None:
     assert Method.of(target).activations == "minmax"
     assert Method.of(target, "kl").activations == "kl_stepwise"
     assert Method.of(target, "aciq").activations == "aciq_maximum"
+    exact = load_target("tengine-tool")
+    assert Method.of(exact, "kl").activations == "kl_counted"
+    assert Method.of(exact, "aciq").activations == "aciq_maximum"
     assert Method.of(load_target("tensorrt"), "kl").activations == "kl"
     plan = calibrate(planned(image_net(), "tengine"), random_inputs(image_net(), batch=8), "aciq")
     assert plan.provenance.method == "aciq_maximum"

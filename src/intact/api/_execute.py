@@ -60,7 +60,7 @@ def _runnable(options: ExecuteOptions) -> tuple[Graph, QuantizedGraph | None, Pr
         return loaded.plan.graph, loaded.plan, loaded.preprocess
     source = open_source(options.model)
     if isinstance(source, FloatSource):
-        return normalize(source.model), None, Preprocess()
+        return normalize(source.model, in_place=True), None, Preprocess()
     target = source.target if options.target is None else options.target
     plan = source.plan(target_of(target))
     return plan.graph, plan, Preprocess()

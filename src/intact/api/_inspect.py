@@ -37,7 +37,7 @@ def inspect(options: InspectOptions) -> Inspection:
         described = target_of(source.target if options.target is None else options.target)
         if isinstance(source, FloatSource):
             begin(options.progress, "simplifying the model")
-            given = with_shapes(source.model, options.input_shape)
+            given = with_shapes(source.model, options.input_shape, in_place=True)
             begin(options.progress, "planning")
             (graph,) = graphs_for(expand(given, options.expand), [described])
             return inspect_plan(build_plan(graph, described, overrides))

@@ -87,7 +87,8 @@ class Powers(NamedTuple):
 
     Attributes:
         signal: Power of the float model's, float64 ``[samples]``.
-        noise: Power of the difference, likewise.
+        noise: Power of the difference, likewise; infinite where only the other model's is not
+            finite, NaN where it has another shape.
         agrees: Whether both have the same best class, bool ``[samples]``; empty where the output
             does not look like one of classes.
     """
@@ -118,14 +119,15 @@ class Errors(msgspec.Struct, frozen=True):
     def decibels(self) -> Mapping[str, float]:
         """Signal to quantization noise of each output over all samples, dB, from -100 to 100.
 
-        Outputs that are 0 in float are left out, and those that cannot be compared: they have
-        another shape or no finite numbers.
+        Outputs that are 0 in float are left out, and those of another shape. One that is NaN or
+        infinite where that of the float model is not has -100 dB.
         """
         found = {}
         for name, (signal, noise, _) in self.outputs.items():
             power, lost = float(signal.sum()), float(noise.sum())
-            if power > 0 and math.isfinite(lost):
-                decibels = 10 * math.log10(power / lost) if lost > 0 else math.inf
+            if power > 0 and not math.isnan(lost):
+                ratio = power / lost if lost > 0 else math.inf
+                decibels = 10 * math.log10(ratio) if ratio > 0 else -math.inf
                 found[name] = min(max(decibels, -MOST_DB), MOST_DB)
         return found
 
@@ -166,6 +168,8 @@ class Errors(msgspec.Struct, frozen=True):
         for name, (_, noise, _) in self.outputs.items():
             theirs = other.outputs[name].noise
             lost, before = float(noise.sum()), float(theirs.sum())
+            if math.isnan(lost) and not math.isnan(before):
+                return True
             if not lost > before * _LIMIT:
                 continue
             if not math.isfinite(lost):
@@ -298,7 +302,7 @@ def _powers(reference: npt.NDArray[Any], actual: npt.NDArray[Any], count: int) -
     """
     rows = count if reference.ndim and len(reference) == count else 1
     if reference.shape != actual.shape:
-        return Powers(np.zeros(rows), np.full(rows, np.inf), np.zeros(0, np.bool_))
+        return Powers(np.zeros(rows), np.full(rows, np.nan), np.zeros(0, np.bool_))
     finite = np.isfinite(reference)
     with np.errstate(invalid="ignore", over="ignore"):
         signal = np.where(finite, reference, 0).astype(np.float64).reshape(rows, -1)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -27,6 +28,7 @@ from intact.errors import CalibrationError
 from intact.graph import Graph
 from intact.numerics.histogram import Accumulator, SampleStatistics
 from intact.numerics.histogram_kernel import KERNELS
+from intact.numerics.threshold_kl_counted import bin_widths, count_magnitudes
 
 if TYPE_CHECKING:
     from intact.calibrate.observe.padding import Padding
@@ -36,36 +38,62 @@ _GATHERED = 64
 
 """Counts of batches gathered by a thread before they are folded in."""
 
+R = TypeVar("R", bound="_Reader")
+
 _NO_COUNTS = np.zeros(0, np.int64)
 
 """Stands in for a tensor's counts while they are in the accumulator."""
 
 
-class Counter:
-    """What one thread has counted: merged exactly with the others at the end."""
+class _Reason(NamedTuple):
+    """Why samples are read several times."""
+
+    text: str
+    way_out: str
+
+
+_MEMORY = _Reason("within the memory allowed", "allow more memory")
+_METHOD = _Reason("for this threshold method", "use kl_stepwise, which reads them once")
+
+
+class _Reader(ABC):
+    """What one thread reads of the batches that it runs."""
 
     def __init__(self, observer: Observer, padding: Padding | None) -> None:
         self._observer = observer
         self._padding = padding
-        self._accumulator = Accumulator(len(observer.tensors))
-        self._gathered: list[SampleStatistics] = []
-        self._tensors = [TensorStatistics(counts=_NO_COUNTS) for _ in observer.tensors]
 
     def add(self, batch: Batch, count: int, real: RealPositions | None) -> None:
         """Run one batch, and count it or gather it until some are counted at once."""
         if self._padding is None or real is None:
-            self._count(self._observer.add(batch, count))
+            self._take(self._observer.add(batch, count))
             return
         for each in self._padding.real_parts(self._observer.run(batch, count), real):
             self._count(each)
 
     def end(self) -> None:
         """Count what is gathered; in the thread that has run it."""
-        self._count(self._observer.rest())
+        self._take(self._observer.rest())
 
-    def _count(self, seen: Observed | None) -> None:
-        if seen is None:
-            return
+    def _take(self, seen: Observed | None) -> None:
+        if seen is not None:
+            self._count(seen)
+
+    @abstractmethod
+    def _count(self, seen: Observed) -> None:
+        """Count what was observed."""
+
+
+class Counter(_Reader):
+    """What one thread has counted: merged exactly with the others at the end."""
+
+    def __init__(self, observer: Observer, padding: Padding | None) -> None:
+        super().__init__(observer, padding)
+        self._accumulator = Accumulator(len(observer.tensors))
+        self._gathered: list[SampleStatistics] = []
+        self._tensors = [TensorStatistics(counts=_NO_COUNTS) for _ in observer.tensors]
+
+    def _count(self, seen: Observed) -> None:
         rows = self._accumulator.add(seen.values, seen.starts, seen.elements, seen.samples)
         self._gathered.append(rows)
         if len(self._gathered) >= _GATHERED:
@@ -98,6 +126,31 @@ class Counter:
             tensor.add(SampleStatistics(*(part[position] for part in joined)))
 
 
+class MagnitudeCounter(_Reader):
+    """What one thread counts in a second pass: magnitudes, in equal bins of the largest.
+
+    Args:
+        observer: As in the first pass.
+        padding: As in the first pass.
+        statistics: What that found.
+        bins: Number of bins.
+    """
+
+    def __init__(
+        self, observer: Observer, padding: Padding | None, statistics: Statistics, bins: int
+    ) -> None:
+        super().__init__(observer, padding)
+        found = [statistics[name] for name in observer.tensors]
+        largest = [max(each.maximum, -each.minimum, 0.0) for each in found]
+        self._widths = bin_widths(largest, bins)
+        self.counts = np.zeros((len(found), bins), np.int64)
+
+    def _count(self, seen: Observed) -> None:
+        count_magnitudes(
+            seen.values, seen.starts, seen.elements, seen.samples, self._widths, self.counts
+        )
+
+
 def collect(
     graph: Graph,
     samples: Samples,
@@ -109,6 +162,7 @@ def collect(
     first: Batch | None = None,
     chosen: ChosenSamples | None = None,
     observer: Observer | None = None,
+    bins: int = 0,
 ) -> Statistics:
     """Observe tensors of the float model over all samples.
 
@@ -136,6 +190,8 @@ def collect(
         first: Filled with the inputs of the first sample, or of the batch that the model fixes.
         chosen: Filled with some of the samples.
         observer: Of these tensors; made if it is not given.
+        bins: Of a second pass that counts magnitudes in equal bins of the largest, for threshold
+            methods with ``counted_bins``; 0 for none.
 
     Returns:
         The same statistics whatever the order and the batching of the samples.
@@ -148,8 +204,12 @@ def collect(
     KERNELS.load_beside()  # while the session is made and runs the first batch
     observer = observer or Observer(graph, tensors, takes_feeds=samples.takes_feeds)
     workers = worker_count(threads, len(tensors))
+    twice = 1 + bool(bins)
     if max_memory is None:
-        return _observe(graph, samples, observer, workers, progress, first, chosen)
+        if bins:
+            _refuse_single_pass(samples, twice, _METHOD)
+        passes = _Passes(progress, twice)
+        return _observe(graph, samples, observer, workers, passes, first, chosen, bins)
     layout = observer.layout
     sizes = known_sizes(graph, layout, tensors)
     if sizes is None:
@@ -157,14 +217,13 @@ def collect(
     del observer  # and its copy of the weights
     plan = schedule(tensors, workers, sizes, max_memory)
     if len(plan.groups) > 1:
-        _refuse_single_pass(samples, len(plan.groups))
+        _refuse_single_pass(samples, len(plan.groups) * twice, _MEMORY)
     statistics = Statistics(graph.hash)
-    passes = _Passes(progress, len(plan.groups))
+    passes = _Passes(progress, len(plan.groups) * twice)
     for part in part_observers(graph, tensors, layout, plan.groups):
-        found = _observe(graph, samples, part, plan.workers, passes.report, first, chosen)
+        found = _observe(graph, samples, part, plan.workers, passes, first, chosen, bins)
         statistics.tensors |= found.tensors
         chosen = None  # they are the same in each pass
-        passes.end(samples.source)
         del part  # before the next one's session is made
     return statistics
 
@@ -174,55 +233,71 @@ def _observe(
     samples: Samples,
     observer: Observer,
     workers: int,
-    progress: Progress | None,
+    passes: _Passes,
     sample: Batch | None,
     chosen: ChosenSamples | None,
+    bins: int,
 ) -> Statistics:
-    """Count what an observer reads in one pass over the samples."""
+    """Count what an observer reads in one pass over the samples, or in two."""
     padding = None
     if samples.mask is not None:
         from intact.calibrate.observe.padding import Padding
 
         padding = Padding(graph, observer.tensors, samples.mask, observer.layout)
-    feed = Feed(samples, observer.batch_size, progress, sample, chosen)
-    with ThreadPoolExecutor(workers) as pool:
-        try:  # Ctrl-C may come while the first thread already counts and the next is not started
-            waiting = [pool.submit(_count_all, observer, feed, padding) for _ in range(workers)]
-            counters = [future.result() for future in waiting]
-        finally:
-            feed.stop()  # an error or Ctrl-C: the others end with the batch they have
-    first, *others = counters
+    feed = Feed(samples, observer.batch_size, passes.report, sample, chosen)
+    first, *others = _read_all(feed, workers, lambda: Counter(observer, padding))
+    passes.end(samples.source)
     for counter in others:
         first.absorb(counter)
-    return first.statistics(graph.hash)
+    statistics = first.statistics(graph.hash)
+    if bins:
+        feed = Feed(samples, observer.batch_size, passes.report, None, None)
+        again = _read_all(
+            feed, workers, lambda: MagnitudeCounter(observer, padding, statistics, bins)
+        )
+        passes.end(samples.source)
+        counts = sum((each.counts for each in again[1:]), again[0].counts)
+        for name, row in zip(observer.tensors, counts, strict=True):
+            statistics[name].counted_again(row)
+    return statistics
 
 
-def _count_all(observer: Observer, feed: Feed, padding: Padding | None) -> Counter:
-    """Count batches until there are none left; one thread's work."""
-    counter = Counter(observer, padding)
+def _read_all(feed: Feed, workers: int, make: Callable[[], R]) -> list[R]:
+    """Let threads read batches until there are none left, each with a reader of its own."""
+    with ThreadPoolExecutor(workers) as pool:
+        try:  # Ctrl-C may come while the first thread already counts and the next is not started
+            waiting = [pool.submit(_read, feed, make) for _ in range(workers)]
+            return [future.result() for future in waiting]
+        finally:
+            feed.stop()  # an error or Ctrl-C: the others end with the batch they have
+
+
+def _read(feed: Feed, make: Callable[[], R]) -> R:
+    """Read batches until there are none left; one thread's work."""
+    reader = make()
     try:
         for batch, count, real in feed:
-            counter.add(batch, count, real)
-        counter.end()
+            reader.add(batch, count, real)
+        reader.end()
     except BaseException:
         feed.stop()
         raise
-    return counter
+    return reader
 
 
 def _sizes_of_first(observer: Observer, samples: Samples) -> dict[str, int]:
     """Measure the bytes of each tensor in the first batch."""
-    _refuse_single_pass(samples, 2)
+    _refuse_single_pass(samples, 2, _MEMORY)
     batch, count = next(samples.batches(observer.batch_size))
     return seen_sizes(observer.run(batch, count), observer.tensors)
 
 
-def _refuse_single_pass(samples: Samples, passes: int) -> None:
+def _refuse_single_pass(samples: Samples, passes: int, reason: _Reason) -> None:
     if isinstance(samples.reader, Iterator):
         raise CalibrationError(
-            f"{samples.source}: within the memory allowed, the samples are read {passes} times, "
-            "and an iterator gives them once",
-            remedy=f"{AGAIN}, or allow more memory",
+            f"{samples.source}: {reason.text}, the samples are read {passes} times, and an "
+            "iterator gives them once",
+            remedy=f"{AGAIN}, or {reason.way_out}",
         )
 
 
@@ -252,7 +327,7 @@ class _Passes:
         if self._before not in (None, self._samples):
             raise CalibrationError(
                 f"{source}: gives {self._samples} samples, and gave {self._before} before",
-                remedy="let it give the same each time, or allow more memory",
+                remedy="let it give the same each time",
             )
         self._before = self._samples
         self._ended += 1

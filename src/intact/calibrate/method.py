@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import numpy as np
@@ -92,3 +92,8 @@ class Method(msgspec.Struct, frozen=True):
         if options:
             estimate_range(Distribution.from_values(sample), levels, method.activations, **options)
         return msgspec.structs.replace(method, options={**method.options, **(options or {})})
+
+
+def counted_bins(methods: Iterable[Method]) -> int:
+    """Return in how many bins a second pass over the samples counts for methods; 0 for no pass."""
+    return max((METHODS[method.activations].counted_bins for method in methods), default=0)

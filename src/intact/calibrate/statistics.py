@@ -27,6 +27,8 @@ from intact.numerics.histogram import SampleStatistics, finite_count, new_counts
 
 STATISTICS_VERSION = 1
 _MOMENTS = ("total", "squares", "minima", "maxima")
+_COUNTED_AGAIN, _MAGNITUDES = "counted_again", "magnitudes"
+"""Arrays that are saved where a second pass has counted: positions of tensors, and counts."""
 
 
 @dataclass
@@ -43,6 +45,8 @@ class TensorStatistics:
         squares: Exact sum of the samples' sums of squares.
         minima: Exact sum of the samples' minima.
         maxima: Exact sum of the samples' maxima.
+        magnitudes: Counts of a second pass, int64 [bins] (see `Distribution`); of all samples or
+            of none, so that merging drops them.
     """
 
     counts: npt.NDArray[np.int64] = field(default_factory=new_counts)
@@ -54,6 +58,7 @@ class TensorStatistics:
     squares: ExactSum = field(default_factory=ExactSum)
     minima: ExactSum = field(default_factory=ExactSum)
     maxima: ExactSum = field(default_factory=ExactSum)
+    magnitudes: npt.NDArray[np.int64] | None = None
     _made: Distribution | None = field(default=None, init=False, repr=False, compare=False)
 
     def add(self, rows: SampleStatistics) -> None:
@@ -72,7 +77,7 @@ class TensorStatistics:
 
     def merge(self, other: TensorStatistics) -> None:
         """Add the statistics of other samples, exactly."""
-        self._made = None
+        self._made = self.magnitudes = None
         self.counts += other.counts
         self.zeros += other.zeros
         self.samples += other.samples
@@ -93,7 +98,7 @@ class TensorStatistics:
         sums: Mapping[str, ExactSum],
     ) -> None:
         """Add statistics of other samples, of which only the bins that are not empty are given."""
-        self._made = None
+        self._made = self.magnitudes = None
         self.counts[bins] += counts.astype(np.int64)  # no bin is given twice
         self.zeros += zeros
         self.samples += samples
@@ -101,6 +106,10 @@ class TensorStatistics:
         self.maximum = max(self.maximum, maximum)
         for moment in _MOMENTS:
             getattr(self, moment).merge(sums[moment])
+
+    def counted_again(self, magnitudes: npt.NDArray[np.int64]) -> None:
+        """Take what a second pass over the same samples has counted."""
+        self._made, self.magnitudes = None, magnitudes
 
     def distribution(self) -> Distribution:
         """Return the distribution for the threshold methods; made once, each tries it."""
@@ -121,6 +130,7 @@ class TensorStatistics:
             mean_square=self.squares.mean(finite),
             samples=self.samples,
             zeros=self.zeros,
+            magnitudes=self.magnitudes,
         )
 
 
@@ -219,6 +229,10 @@ class Statistics(msgspec.Struct):
         for moment in _MOMENTS:
             sums = [getattr(tensor, moment).to_array() for tensor in tensors]
             arrays[moment] = np.stack(sums) if sums else np.zeros((0, 0), np.int64)
+        again = {k: t.magnitudes for k, t in enumerate(tensors) if t.magnitudes is not None}
+        if again:
+            arrays[_COUNTED_AGAIN] = np.array([*again], np.int64)
+            arrays[_MAGNITUDES] = np.stack([*again.values()])
         return arrays
 
     @staticmethod
@@ -231,6 +245,8 @@ class Statistics(msgspec.Struct):
         found = _read(str(path), path)
         statistics = Statistics(found.model_hash, {n: TensorStatistics() for n in found.names})
         found.merge_into(statistics.tensors)
+        for name, magnitudes in found.magnitudes():
+            statistics.tensors[name].counted_again(magnitudes)
         return statistics
 
 
@@ -286,8 +302,24 @@ def _check(arrays: dict[str, npt.NDArray[Any]]) -> None:
     for name in ("counts", "zeros", "samples"):
         if (arrays[name] < 0).any():
             raise ValueError(f"{name} below 0")
+    positions, magnitudes = _again(arrays)
+    kinds = positions.dtype.kind + magnitudes.dtype.kind
+    sizes = positions.ndim == 1 and magnitudes.ndim == 2 and len(positions) == len(magnitudes)
+    known = sizes and kinds == "ii" and np.isin(positions, np.arange(tensors)).all()
+    if not known or len(set(positions.tolist())) < len(positions) or (magnitudes < 0).any():
+        raise ValueError("magnitudes of other tensors")
     if np.isnan(arrays["minimum"]).any() or np.isnan(arrays["maximum"]).any():
         raise ValueError("a range that is no number")
+
+
+def _again(
+    arrays: Mapping[str, npt.NDArray[Any]],
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Return the positions of tensors that were counted again, and their counts."""
+    none = np.zeros(0, np.int64), np.zeros((0, 0), np.int64)
+    if not {_COUNTED_AGAIN, _MAGNITUDES} & arrays.keys():
+        return none
+    return arrays[_COUNTED_AGAIN], arrays[_MAGNITUDES]
 
 
 class _Saved:
@@ -303,6 +335,11 @@ class _Saved:
         }
         if any(len(sums) != len(self.names) for sums in self._sums.values()):
             raise ValueError("sums of other tensors")
+
+    def magnitudes(self) -> Iterable[tuple[str, npt.NDArray[np.int64]]]:
+        """Return what a second pass has counted, by name."""
+        positions, counts = _again(self._arrays)
+        return zip((self.names[k] for k in positions.tolist()), counts, strict=True)
 
     def merge_into(self, tensors: dict[str, TensorStatistics]) -> None:
         """Add them to statistics of these tensors."""

@@ -25,7 +25,7 @@ from intact.graph import (
     output_channels,
     weight_slot,
 )
-from intact.graph.op_table import RECURRENT
+from intact.ops.table import RECURRENT
 from intact.plan import QuantizedGraph
 
 UNLIKE = 8.0

@@ -117,16 +117,26 @@ def begun(bar: Progress, task: TaskID, what: str) -> TaskID:
 
 
 def new_table(title: str | None, texts: Sequence[str], numbers: Sequence[str] = ()) -> Table:
-    """Return an empty table of texts and numbers; rich is loaded here."""
+    """Return an empty table of texts and numbers."""
     from intact.cli.tables import Table
 
     return Table(title, texts, numbers)
 
 
+def show_table(table: Table) -> None:
+    """Print a table: for people as rich draws it, for other programs each row on a line."""
+    lines = None if is_styled(sys.stdout) else table.plain(_NO_TERMINAL)
+    if lines is None:
+        console().print(table)
+        return
+    for line in lines:
+        print(line)  # noqa: T201
+
+
 def say(text: str) -> None:
     """Print one line of markup, however narrow the terminal: paths and names stay whole."""
     if not is_styled(sys.stdout):
-        print(_without_tags(text))  # noqa: T201
+        print(without_tags(text))  # noqa: T201
         return
     console().print(text, soft_wrap=True, highlight=False)
 
@@ -147,7 +157,7 @@ def escape(text: str) -> str:
     return f"{escaped}\\" if is_open else escaped
 
 
-def _without_tags(markup: str) -> str:
+def without_tags(markup: str) -> str:
     """Drop the tags of markup; those that are escaped become text."""
 
     def text(found: re.Match[str]) -> str:
@@ -166,7 +176,7 @@ def console() -> Console:
     """Return the console, as wide as the terminal, or as any table where there is none."""
     from rich.console import Console
 
-    return Console(width=None if sys.stdout.isatty() else _NO_TERMINAL)
+    return Console(width=None if sys.stdout.isatty() else _NO_TERMINAL, emoji=False)
 
 
 def print_json(value: Any) -> None:

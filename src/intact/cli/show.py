@@ -13,7 +13,7 @@ import msgspec
 from intact._text import first_names, kilobytes
 from intact.cli import show_improvements
 from intact.cli.phases import with_phases
-from intact.cli.printing import console, escape, new_table, print_json, say
+from intact.cli.printing import escape, new_table, print_json, say, show_table
 from intact.cli.show_notes import notes
 from intact.errors import ExportError
 from intact.targets import target_to_json
@@ -196,17 +196,17 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
         reason = f"fused into {row.fused_into}" if row.fused_into else row.reason
         style = "" if row.quantized else "yellow"
         table.add_row(escape(row.node), escape(row.op_type), computes, escape(reason), style=style)
-    console().print(table)
+    show_table(table)
     summary = new_table("by op", ("op",), numbers=("integer", "float"))
     for op_type, (integer, floats) in found.by_type.items():
         summary.add_row(escape(op_type), str(integer), str(floats))
-    console().print(summary)
+    show_table(summary)
     folded = {name: each for name, each in found.given_nodes.items() if each.nodes != (name,)}
     if folded:
         gone = new_table("folded", ("node", "op", "into"))
         for name, each in folded.items():
             gone.add_row(escape(name), escape(each.op_type), escape(first_names(each.nodes) or "-"))
-        console().print(gone)
+        show_table(gone)
     if found.batch_norms:
         _batch_norms(found.batch_norms)
     notes(found.notes, all_in="with --json")
@@ -227,7 +227,7 @@ def _batch_norms(found: Sequence[BatchNormScale]) -> None:
             f"x{row.cost:.2g}",
             style="" if row.cost == 1 and not row.dead else "yellow",
         )
-    console().print(table)
+    show_table(table)
 
 
 def _loss(found: Result) -> None:
@@ -244,6 +244,8 @@ def _loss(found: Result) -> None:
             flags = (f"--keep-float={name}" for name in loss.keep_float)
             again = printed(["intact", *sys.argv[1:], *flags], found.folder, "keep-float")
             _warn(f"{loss.gain}: {again}")
+        else:
+            _warn("of the nodes that were tried in float, none regain 1 dB of it")
         _improvable(found)
     if found.folder is not None and (loss is not None or found.findings):
         why = shlex.join(["intact", "diagnose", str(found.folder)])
@@ -292,7 +294,7 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
     table = new_table(escape(figures.title), (name,), numbers=numbers)
     for row in figures.rows:
         table.add_row(*map(escape, row))
-    console().print(table)
+    show_table(table)
     for line in figures.lines:
         say(escape(line))
     for line in found.warnings:
@@ -332,7 +334,7 @@ def targets(found: Sequence[Target], *, as_json: bool) -> None:
     table = new_table(None, ("name", "description"))
     for item in found:
         table.add_row(escape(item.name), escape(item.description))
-    console().print(table)
+    show_table(table)
 
 
 def target(found: Target, source: str, *, as_json: bool) -> None:

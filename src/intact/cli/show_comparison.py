@@ -9,7 +9,7 @@ from intact._text import Figures
 from intact.analyze import comparison_text
 from intact.analyze.compare import Comparison
 from intact.cli.phases import with_phases
-from intact.cli.printing import console, escape, new_table, print_json, say
+from intact.cli.printing import escape, new_table, print_json, say, show_table
 
 _MOST_ROWS = 20
 """Rows of a table, where not all are asked for."""
@@ -64,7 +64,7 @@ def _table(found: Figures, *, texts: int, every: bool) -> None:
     table = new_table(escape(found.title), headings[:texts], numbers=headings[texts:])
     for row in shown:
         table.add_row(*map(escape, row))
-    console().print(table)
+    show_table(table)
     left = len(found.rows) - len(shown)
     if left:
         say(f"[dim]{left} more rows: --all shows them, --json has everything[/]")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from intact.cli.printing import console, escape, new_table, say
+from intact.cli.printing import escape, new_table, say, show_table
 
 if TYPE_CHECKING:
     from intact.flow.improvement import Tried
@@ -56,7 +56,7 @@ def explained(found: Result) -> None:
             str(sum(each.kept for each in improvement.gains)) if improvement.gains else "",
             f"{tried.seconds:.1f}",
         )
-    console().print(table)
+    show_table(table)
     for tried in found.improvements:
         _layers(tried.improvement)
     say("dB: signal to quantization noise, of the outputs on calibration samples and of layers on")
@@ -72,7 +72,7 @@ def _layers(improvement: Improvement) -> None:
     )
     for each in sorted(kept, key=lambda each: each.before - each.after)[:_SHOWN]:
         table.add_row(escape(each.node), f"{each.before:.1f}", f"{each.after:.1f}")
-    console().print(table)
+    show_table(table)
 
 
 def _line(tried: Tried) -> str:

@@ -6,7 +6,7 @@ import math
 
 from intact.analyze.errors import GraphStatistic, QuantLoss, TensorMoments
 from intact.analyze.layers import LayerErrors, ModelErrors
-from intact.cli.printing import console, escape, new_table, print_json, say
+from intact.cli.printing import escape, new_table, print_json, say, show_table
 
 _SHOWN = 10
 """Layers that are listed: those that cost the outputs most."""
@@ -37,7 +37,7 @@ def _quant_loss(found: QuantLoss) -> None:
             _decibels(layer.sqnr_db),
             f"{layer.mse:.3g}",
         )
-    console().print(table)
+    show_table(table)
 
 
 def _graph_statistic(found: GraphStatistic) -> None:
@@ -53,7 +53,7 @@ def _graph_statistic(found: GraphStatistic) -> None:
             f"{_decibels(edge.sqnr_db)}\n{edge.cosine:.6f}",
             *_pairs(edge.before, edge.after),
         )
-    console().print(table)
+    show_table(table)
 
 
 def _pairs(before: TensorMoments, after: TensorMoments) -> list[str]:
@@ -77,7 +77,7 @@ def model_errors(errors: ModelErrors) -> None:
         row = ("-" if each is None else _decibels(each) for each in figures)
         accumulated = _decibels(layer.accumulated.sqnr_db)
         table.add_row(escape(layer.name), layer.op_type, *row, accumulated)
-    console().print(table)
+    show_table(table)
     say(
         "alone: of the outputs, where only this layer is quantized; by itself: of its result, on "
         "the float model's inputs; accumulated: of its result in the quantized model"

@@ -18,12 +18,12 @@ from intact.cli.phases import LOADING, OTHER, Phases, current, with_phases
 from intact.cli.printing import (
     Unseen,
     begun,
-    console,
     escape,
     new_table,
     observing,
     print_json,
     say,
+    show_table,
 )
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ def found(found: FoundStrategy, *, seconds: float, as_json: bool) -> None:
     if found.base is not None:
         table.add_row("widest integers", *row(found.base))
     table.add_row(f"[bold]trial {found.best.number}[/]", *row(found.best))
-    console().print(table)
+    show_table(table)
     say(escape(_widths(found.space, found.best)))
     front = found.standing.front
     if len(front) > 1:
@@ -181,7 +181,7 @@ def found(found: FoundStrategy, *, seconds: float, as_json: bool) -> None:
         for trial in _thinned(front, found.best):
             mark = "best" if trial.number == found.best.number else _broken(found, trial)
             shown.add_row(mark, str(trial.number), *row(trial))
-        console().print(shown)
+        show_table(shown)
     tried = found.standing.trials[found.best.number]
     if tried.counts(found.standing.samples) and tried.score != found.best.score:
         say(

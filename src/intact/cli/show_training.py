@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intact.cli import show
-from intact.cli.printing import console, escape, is_styled, new_table, print_json, say
+from intact.cli.printing import escape, is_styled, new_table, print_json, say, show_table
 
 if TYPE_CHECKING:
     from intact.flow.result import Result
@@ -53,7 +53,7 @@ def _say_curve(found: Trained) -> None:
             "" if epoch.accuracy is None else f"{epoch.accuracy:.2f} %",
             f"{epoch.seconds:.0f}" if epoch.number else "",
         )
-    console().print(table)
+    show_table(table)
     if found.stopped:
         say(escape(f"stopped: {found.stopped}"))
     if found.best == 0:

@@ -10,11 +10,11 @@ import msgspec
 from intact._text import decibels, first_names
 from intact.cli.phases import with_phases
 from intact.cli.printing import (
-    console,
     escape,
     new_table,
     print_json,
     say,
+    show_table,
 )
 from intact.cli.show_runs import overflows
 from intact.formats.base.comparison import LayerComparison, OutputComparison
@@ -32,7 +32,7 @@ def verifications(found: Sequence[Verification], *, as_json: bool) -> None:
     if as_json:
         print_json(with_phases({"verified": msgspec.to_builtins(found)}))
         return
-    console().print(_summary(found))
+    show_table(_summary(found))
     for each in found:
         if len(found) > 1:
             say(f"[bold]{escape(_called(each))}[/]")
@@ -83,7 +83,7 @@ def _one(found: Verification, *, alone: bool) -> None:
         say(f"[yellow]not run: {escape(found.refused)}[/]")
     if alone and not found.refused:
         say(f"[dim]on {escape(found.cpu.name)} ({found.cpu.instruction_set})[/]")
-        console().print(_kinds(found))
+        show_table(_kinds(found))
     _worst(found.layers or found.simulation)
     for name, ratio in found.outputs_sqnr_db.items():
         say(f"output {escape(name)}: deployed against expected {decibels(ratio)}")

@@ -7,6 +7,7 @@ The seven properties are those of [ppq]. Most of the 128 subsets are impossible;
 from __future__ import annotations
 
 import enum
+from functools import cache
 from typing import TypeAlias
 
 import msgspec
@@ -116,6 +117,7 @@ _IMPOSSIBLE: tuple[tuple[QuantPolicy, str, str], ...] = (
 )
 
 
+@cache
 def make_policy(
     granularity: Granularity,
     *,

@@ -90,11 +90,6 @@ class TensorQuantConfig(SharedScale):
                 steps_per_octave=steps_per_octave,
             )
         )
-        if bits > _WIDEST and state not in _PASSIVE:
-            raise ConfigError(
-                f"bits is {bits} in state {state.name}",
-                remedy="use 2 to 32; only biases, which are PASSIVE, have 48 or 64",
-            )
         self.observer = observer
         self.detail: dict[str, JsonValue] = dict(detail or {})
         self.inplace = inplace
@@ -103,17 +98,23 @@ class TensorQuantConfig(SharedScale):
             self._params = self.grid.check_params(scale, offset)
         elif offset is not None:
             raise ConfigError("offset is given without a scale", remedy="give both or neither")
+        _check_state(self.grid, state, has_scale=self._params is not None)
         self._state = state
-        if state in NEEDS_SCALE and self._params is None:
-            raise ConfigError(f"state {state} needs a scale", remedy="start in INITIAL")
 
     @classmethod
-    def on_grid(cls, grid: Grid, *, observer: str = "minmax") -> TensorQuantConfig:
-        """Make an INITIAL config on a grid."""
+    def on_grid(
+        cls, grid: Grid, *, observer: str = "minmax", state: QuantState = QuantState.INITIAL
+    ) -> TensorQuantConfig:
+        """Make a config without scale on a grid.
+
+        Raises:
+            ConfigError: The state needs a scale, or is not one of so many bits.
+        """
+        _check_state(grid, state, has_scale=False)
         made = object.__new__(cls)
         SharedScale.__init__(made, grid)  # frozen and checked, so shared
         made.observer, made.detail, made.inplace = observer, {}, False
-        made._remembered, made._state = None, QuantState.INITIAL
+        made._remembered, made._state = None, state
         return made
 
     # ---- state -------------------------------------------------------------------------------
@@ -340,6 +341,16 @@ class TensorQuantConfig(SharedScale):
             return "call requantize() first"
         names = sorted(state.name for state in LEGAL_TRANSITIONS[self._state])
         return f"possible: {', '.join(names)}"
+
+
+def _check_state(grid: Grid, state: QuantState, *, has_scale: bool) -> None:
+    if grid.bits > _WIDEST and state not in _PASSIVE:
+        raise ConfigError(
+            f"bits is {grid.bits} in state {state.name}",
+            remedy="use 2 to 32; only biases, which are PASSIVE, have 48 or 64",
+        )
+    if state in NEEDS_SCALE and not has_scale:
+        raise ConfigError(f"state {state} needs a scale", remedy="start in INITIAL")
 
 
 def _check_sharing(grid: Grid, follower: TensorQuantConfig) -> None:

@@ -131,10 +131,14 @@ def preprocess_with(base: Preprocess, changes: Mapping[str, object]) -> Preproce
                 remedy=nearest(name, of_images | of_arrays),
             )
     image: dict[str, Any] = {name: changed[name] for name in changed if name in of_images}
+    defaults = {each.name: each.default for each in fields(ImageSteps)}
     for one, other in (_FRAMED, _CROPPED), (_CROPPED, _FRAMED):
         if image.keys() & set(one):  # a geometry that is given replaces the other kind
-            defaults = {each.name: each.default for each in fields(ImageSteps)}
             image = {**{name: defaults[name] for name in other}, **image}
+    if not any(
+        image.get(name, getattr(base.image, name)) for name in ("letterbox", "shorter_side")
+    ):
+        image.setdefault("side_rounding", defaults["side_rounding"])  # nothing is left to round
     arrays: dict[str, Any] = {name: changed[name] for name in changed if name in of_arrays}
     return replace(base, **arrays, image=replace(base.image, **image))
 

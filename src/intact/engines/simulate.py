@@ -157,7 +157,8 @@ def _recalibrated(
 ) -> TensorQuantConfig:
     """Return the config of another calibration, after checking it against the compiled one."""
     config = plan.configs.get(end)
-    if config is None or config.params is None or not quantizes(config):
+    is_in_effect = config is not None and (quantizes(config) or config.state is compiled.state)
+    if config is None or config.params is None or not is_in_effect:
         raise PlanError(f"{end} has no scale", remedy="calibrate the plan first")
     same_rounding = config.rounding is compiled.rounding
     same_spacing = config.steps_per_octave == compiled.steps_per_octave

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose, elements_of
 from intact.calibrate.collect import collect
-from intact.calibrate.method import Method
+from intact.calibrate.method import Method, counted_bins
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, sample_count
 from intact.data.chosen_samples import ChosenSamples
@@ -33,7 +33,7 @@ from intact.flow.improvement import Improver, Scaled
 from intact.flow.job import Job
 from intact.flow.loss import Loss, find_loss
 from intact.flow.original import Compared, Original
-from intact.flow.quick_findings import plan_signs, preprocessing_signs
+from intact.flow.quick_findings import held_out_sign, plan_signs, preprocessing_signs
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result
 from intact.flow.runtime_signs import saturation_sign, slow_sign
@@ -127,7 +127,7 @@ class Calibration:
             }
             more = [name for each in others.values() for name in each.tensors]
             required = [*(n for i in members for n in needs[i]), *more]
-            observed = self._observe(graph, required, data)
+            observed = self._observe(graph, required, data, [jobs[i] for i in members])
             sample = None if observed is None else observed.first
             signs = () if observed is None else observed.signs
             comparing: Future[Compared] | None = None
@@ -212,12 +212,12 @@ class Calibration:
         result = job.deployment.result(
             scaled.plan, scaled.statistics, self.preprocess, compared.notes
         )
-        result.improvements = scaled.tried
+        result.improvements, result.loss = scaled.tried, loss
         begin(self.options.progress, "running what was made")
         run_once(result, sample, compared.outputs, threads=self.options.threads)
         if observed is not None and errors is not None:
             findings += tuple(saturation_sign(result, observed.runs, errors))
-        result.loss, result.findings = loss, findings
+        result.findings = findings
         return result
 
     def _fastest(
@@ -290,12 +290,13 @@ class Calibration:
             return ()
         graph = None if choice.plan.graph is job.plan.graph else choice.plan.graph
 
-        def replan(method: Method | None) -> QuantizedGraph:
+        def replan(method: Method | None, seen: Statistics = statistics) -> QuantizedGraph:
             tables = given if method is None else None
-            return assign(job.keeping((), graph), statistics, method or choice.method, tables)
+            return assign(job.keeping((), graph), seen, method or choice.method, tables)
 
         found = [*observed.signs, *plan_signs(choice, statistics, replan)]
         if not self.drawn and self.options.mask is None:
+            found += held_out_sign(choice, statistics, observed.runs, partial(replan, None))
             found += preprocessing_signs(
                 scaled.plan.graph, observed.runs, self.preprocess, threads=self.options.threads
             )
@@ -319,7 +320,8 @@ class Calibration:
         def recalibrate(graph: Graph) -> Scaled:
             own = job.on(graph)
             needs = required_tensors(own.plan, scaled.given)
-            return self._scaled(own, needs, self._observe(graph, needs, data), scaled.given)
+            observed = self._observe(graph, needs, data, [job])
+            return self._scaled(own, needs, observed, scaled.given)
 
         def samples(graph: Graph) -> Samples:
             return replace(self._open(data, graph), progress=self.options.progress)
@@ -353,7 +355,11 @@ class Calibration:
         return Scaled(plan, statistics, choice, given)
 
     def _observe(
-        self, graph: Graph, required: Sequence[str], data: DataSource | None
+        self,
+        graph: Graph,
+        required: Sequence[str],
+        data: DataSource | None,
+        jobs: Sequence[Job],
     ) -> _Observed | None:
         """Run the float model over the data."""
         if data is None:
@@ -372,6 +378,7 @@ class Calibration:
             max_memory=self.options.max_memory,
             first=first,
             chosen=chosen,
+            bins=counted_bins(method for job in jobs for method in job.methods),
         )
         size = max(elements_of(statistics), 1)
         batch = opened.batch_size(max(1, min(_BATCH, _TRIED_AT_ONCE // size)))

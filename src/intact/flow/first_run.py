@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from shlex import quote
@@ -28,9 +28,9 @@ from intact.data.batching import Batch
 from intact.engines.cpu import on_this_processor
 from intact.engines.session import Optimization, make_session, run_session
 from intact.errors import DataError, ExportError, IntactError, MissingExtraError, ModelError
-from intact.formats.base.format import CHANGED, Deployed, noted
+from intact.formats.base.format import CHANGED, IN_FLOAT, Deployed, noted
 from intact.formats.registry import FORMATS
-from intact.graph import Graph
+from intact.graph import OPS, Graph, OpKind
 from intact.graph.passes.random_ops import random_values
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Direction, Note, NoteKind, QuantizedGraph, TensorEnd, quantizes
@@ -82,11 +82,11 @@ def run_once(
             deployed = Deployed(result.plan, result.exports[name], None, threads)
             with contextlib.suppress(MissingExtraError):  # a compiler, say
                 run = _Run(name, deployed, feeds or {})
-                if feeds:
-                    run.compare(floats)
-                else:
-                    run.load()
-                result.plan = result.plan.with_notes(tuple(run.notes()))
+                own = run.compare(floats) if feeds else run.load()
+                notes = [*run.notes()]
+                if own and (result.loss is None or not result.loss.infinite):
+                    notes.append(Note(NoteKind.EXPORT, "", f"{name}: {own}, as the plan has it"))
+                result.plan = result.plan.with_notes(tuple(notes))
 
 
 def draw_sample(plan: QuantizedGraph, statistics: Statistics | None) -> Batch | None:
@@ -119,29 +119,32 @@ class _Run(msgspec.Struct, frozen=True):
     deployed: Deployed
     feeds: Batch
 
-    def load(self) -> None:
-        """Let the runtime load it, without inputs.
+    def load(self) -> str:
+        """Let the runtime load it, without inputs; nothing is seen of its outputs.
 
         Raises:
             ExportError: It refuses it.
         """
         load = FORMATS[self.name].load
-        if load is None:
-            return
         try:
-            load(self.deployed)
+            if load is not None:
+                load(self.deployed)
         except ExportError as error:
             raise self._refused(error) from error
+        return ""
 
-    def compare(self, in_float: Future[Arrays]) -> None:
+    def compare(self, in_float: Future[Arrays]) -> str:
         """Run it, and compare it as far as there is need to.
+
+        Returns:
+            Which output is not finite where the float model's is, if the plan itself makes it so.
 
         Raises:
             ExportError: It does not run, or computes something else.
         """
         row = FORMATS[self.name]
         if row.run is None:
-            return
+            return ""
         try:
             outputs = row.run(self.deployed, self.feeds)
         except ExportError as error:
@@ -152,20 +155,31 @@ class _Run(msgspec.Struct, frozen=True):
         with contextlib.suppress(ModelError):  # a model that was read may not run as its float
             found = _difference(outputs, in_float.result())
             if not found:
-                return
-        if _NOT_FINITE not in found:
-            from intact.engines.simulate import Simulator
+                return ""
+        from intact.engines.simulate import Simulator
 
-            simulator = Simulator(self.deployed.plan, threads=self.deployed.threads)
-            found = _difference(outputs, simulator.run(dict(self.feeds))[0])
+        simulator = Simulator(self.deployed.plan, threads=self.deployed.threads)
+        simulated = simulator.run(dict(self.feeds))[0]
+        own, infinite = "", set[str]()
+        if _NOT_FINITE in found:
+            # Where the plan is so too, a tie that is rounded otherwise makes it so in more places.
+            infinite = {name for name, each in simulated.items() if not np.isfinite(each).all()}
+            own = found if infinite else ""
+        found = _difference(outputs, simulated, infinite)
         if found and not self._is_of_processor(outputs):
             self._refuse_if_at_fault(found)
+        return own
 
     def notes(self) -> Iterator[Note]:
-        """Say what the runtime rounds otherwise than planned, as far as it was asked."""
+        """Say what the runtime makes otherwise than planned, as far as it was asked."""
         executed = noted(self.deployed.exported)
-        for name in () if executed is None else executed.changed:
+        if executed is None:
+            return
+        for name in executed.changed:
             yield Note(NoteKind.EXPORT, name, f"{self.name}: {CHANGED}")
+        for name, op_type in executed.in_float.items():
+            if op_type in OPS and OPS[op_type].kind is OpKind.COMPUTE:
+                yield Note(NoteKind.EXPORT, name, f"{self.name}: {IN_FLOAT}")
 
     def _is_of_processor(self, outputs: Arrays) -> bool:
         """Tell whether sums that saturate on this processor, and not on the target, explain it."""
@@ -222,8 +236,11 @@ class _Run(msgspec.Struct, frozen=True):
         )
 
 
-def _difference(outputs: Arrays, expected: Arrays) -> str:
-    """Say which output is not finite, of another shape or value than expected; "" for none."""
+def _difference(outputs: Arrays, expected: Arrays, infinite: Collection[str] = ()) -> str:
+    """Say which output is not finite, of another shape or value than expected; "" for none.
+
+    Of those that are named as infinite only what is finite in both is compared.
+    """
     for name, reference in expected.items():
         array = outputs.get(name)
         if array is None or reference.dtype.kind != "f":
@@ -231,6 +248,8 @@ def _difference(outputs: Arrays, expected: Arrays) -> str:
         if array.shape != reference.shape:
             return f"output {name!r} has the shape {[*array.shape]}, not {[*reference.shape]}"
         finite = np.isfinite(reference)
+        if name in infinite:
+            finite &= np.isfinite(array)
         lost = int(np.count_nonzero(finite & ~np.isfinite(array)))
         if lost:
             return f"{lost} of {array.size} values of output {name!r} {_NOT_FINITE}"

@@ -56,6 +56,7 @@ class Loss(msgspec.Struct, frozen=True):
         samples: Number of samples.
         agreeing: For how many of them it has the float model's best class; None where it is not
             one of classes.
+        infinite: For how many of them it is NaN or infinite where that of the float model is not.
         node: Where most of it is lost: the node whose result is quantized; "" if in weights alone.
         op_type: Its operator.
         keep_float: Nodes to keep in float; empty where that does not help.
@@ -69,6 +70,7 @@ class Loss(msgspec.Struct, frozen=True):
     decibels: float
     samples: int
     agreeing: int | None = None
+    infinite: int = 0
     node: str = ""
     op_type: str = ""
     keep_float: tuple[str, ...] = ()
@@ -81,6 +83,11 @@ class Loss(msgspec.Struct, frozen=True):
         """Say what is lost, and where."""
         drowned = ", more noise than samples differ by" if self.is_drowned else ""
         place = f"; most is lost at {self.node!r} ({self.op_type})" if self.node else ""
+        if self.infinite:
+            return (
+                f"output {self.output!r} is NaN or infinite on {self.infinite} of {self.samples} "
+                f"sample(s), where that of the float model is not{place}"
+            )
         agreeing = "" if self.agreeing is None else f", {self.agreeing} with the same best class"
         return (
             f"output {self.output!r} has {self.decibels:.1f} dB of signal to quantization noise "
@@ -92,11 +99,8 @@ class Loss(msgspec.Struct, frozen=True):
         """Say what keeping nodes in float gains; "" where it does not help."""
         if not self.keep_float:
             return ""
-        gained = self.regained - self.decibels
-        return (
-            f"{len(self.keep_float)} node(s) kept in float give {self.regained:.1f} dB "
-            f"({gained:+.1f} dB)"
-        )
+        gained = "" if self.infinite else f" ({self.regained - self.decibels:+.1f} dB)"
+        return f"{len(self.keep_float)} node(s) kept in float give {self.regained:.1f} dB{gained}"
 
 
 def find_loss(choice: Choice, planner: Planner) -> Loss | None:
@@ -124,7 +128,10 @@ def find_loss(choice: Choice, planner: Planner) -> Loss | None:
     runs = choice.runs
     agrees = errors[output].agrees
     agreeing = int(agrees.sum()) if len(agrees) else None
-    found = Loss(output, decibels[output], len(runs), agreeing, is_drowned=output in drowned)
+    infinite = int(np.isinf(errors[output].noise).sum())
+    found = Loss(
+        output, decibels[output], len(runs), agreeing, infinite, is_drowned=output in drowned
+    )
     simulator = Simulator(choice.plan.with_exact_sums(), threads=1, switched=True)
     cause = _first_cause(choice.plan, simulator, runs.first(_DIAGNOSED))
     if cause is not None:
@@ -217,15 +224,18 @@ def _by_noise(simulator: Simulator, runs: FloatRuns, output: str) -> list[Noise]
 
 def _sets(groups: Sequence[Noise], around: _Neighbours) -> Iterator[tuple[str, ...]]:
     """Yield sets of nodes that are responsible for larger and larger shares of the noise."""
-    total = sum(group.power for group in groups)
+    finite = sum(group.power for group in groups if math.isfinite(group.power))
+    most = max(finite, 1.0) / (1 - _SHARES[-1])  # of each that makes an output infinite by itself
+    powers = [min(group.power, most) for group in groups]
+    total = sum(powers)
     before: set[str] = set()
     for share in _SHARES:
         names: set[str] = set()
         done = 0.0
-        for group in groups:
+        for group, power in zip(groups, powers, strict=True):
             if done >= share * total:
                 break
-            done += group.power
+            done += power
             names.update(name for point in group.points for name in around.names(point))
         if names > before and len(names) < around.quantized:
             before = names

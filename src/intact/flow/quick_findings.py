@@ -4,25 +4,31 @@ Signs of wrong preprocessing, on the few samples that methods were tried on: one
 them, first layers far from what BatchNormalizations remember, or steps that leave numbers far from
 one, as a mean for 0..1 does where pixels are 0..255. Only where there is such a sign,
 the samples are prepared in other ways, as `intact diagnose` does. Then, where an output has less
-than 30 dB, what plan and statistics tell without running anything.
+than 30 dB, what plan and statistics tell without running anything. Where calibration saw few
+numbers, whether the ranges of one half of the samples serve the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.choice import Choice, FloatRuns
+from intact.calibrate.assign import required_tensors
+from intact.calibrate.choice import Choice, Errors, FloatRuns, Run
+from intact.calibrate.collect import collect
 from intact.calibrate.method import Method
 from intact.calibrate.observe.observer import model_of_outputs
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.preprocess import Preprocess
 from intact.engines.session import make_session, run_session
+from intact.engines.simulate import Simulator
+from intact.flow.sample_signs import MORE_SAMPLES
 from intact.graph import Graph
 from intact.numerics.answers import CLASSES
 from intact.plan import QuantizedGraph
@@ -40,6 +46,12 @@ _USUAL = (0.1, 10.0)
 """Root mean square of numbers that a mean and a scale are meant to make: about one."""
 _WELL_DB = 30.0
 """Signal to noise of every output from which on nothing is looked for in a plan."""
+_FEW_NUMBERS = 1 << 22
+"""Elements of all observed tensors and samples up to which halves of the samples are tried."""
+_MOST_OF_NOISE_DB = 6.0
+"""What new samples lose more where three quarters of their noise are values beyond the ranges."""
+_POOR = 0.2
+"""Severity of samples that do not show the ranges of others."""
 
 
 def preprocessing_signs(
@@ -88,6 +100,70 @@ def plan_signs(
         return replan(msgspec.structs.replace(choice.method, activations=name, options={}))
 
     return static_findings(choice.plan, statistics, choice.runs, by)
+
+
+def held_out_sign(
+    choice: Choice,
+    statistics: Statistics,
+    runs: FloatRuns,
+    replan: Callable[[Statistics], QuantizedGraph],
+) -> list[Finding]:
+    """Tell whether ranges from one half of the samples serve the other, where samples are few.
+
+    What a plan loses is measured on samples that its ranges follow from. Where these have few
+    numbers, others go beyond the ranges, and lose far more.
+
+    Args:
+        choice: The plan, with the errors of its outputs.
+        statistics: What calibration saw.
+        runs: All of its samples, or some.
+        replan: From other statistics to the plan that they give.
+    """
+    from intact.analyze.diagnose.findings import Finding, Remedy  # with much else
+
+    count = max((each.samples for each in statistics.tensors.values()), default=0)
+    numbers = sum(int(each.counts.sum()) for each in statistics.tensors.values())
+    middle = len(runs.batches) // 2
+    if not _FEW <= count <= len(runs) or numbers > _FEW_NUMBERS or not middle:
+        return []
+    halves = runs.batches[:middle], runs.batches[middle:]
+    plans = [_by_statistics_of(half, choice.plan, replan) for half in halves]
+    if None in plans:
+        return []
+    others = [FloatRuns(runs.graph, half, model=runs.run) for half in halves[::-1]]
+    pairs = zip(others, map(_simulated, filter(None, plans)), strict=True)
+    errors = reduce(Errors.joined, (other.errors(run)[0] for other, run in pairs))
+    seen, new = choice.errors.decibels, errors.decibels
+    lost = [name for name in new.keys() & seen.keys() if new[name] < _WELL_DB]
+    worst = max(lost, key=lambda name: (seen[name] - new[name], name), default="")
+    if not worst or seen[worst] - new[worst] < _MOST_OF_NOISE_DB:
+        return []
+    evidence = (
+        f"{count} samples are too few to show the ranges of others: with those of one half, output "
+        f"{worst!r} has {new[worst]:.1f} dB of signal to quantization noise on the other half, and "
+        f"{seen[worst]:.1f} dB where calibration saw all"
+    )
+    return [Finding("calibration_samples", evidence, _POOR, remedies=(Remedy(text=MORE_SAMPLES),))]
+
+
+def _by_statistics_of(
+    batches: Sequence[tuple[Batch, int]],
+    plan: QuantizedGraph,
+    replan: Callable[[Statistics], QuantizedGraph],
+) -> QuantizedGraph | None:
+    """Make a plan from these samples alone; None where they cannot be joined."""
+    arrays = _joined(batches)
+    if arrays is None:
+        return None
+    from intact.data.sources import open_samples
+
+    samples = open_samples(arrays, plan.graph)
+    return replan(collect(plan.graph, samples, required_tensors(plan), threads=1))
+
+
+def _simulated(plan: QuantizedGraph) -> Run:
+    simulator = Simulator(plan, threads=1)
+    return lambda feeds: simulator.run(feeds)[0]
 
 
 def _is_one_class(runs: FloatRuns) -> bool:

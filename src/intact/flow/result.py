@@ -354,10 +354,10 @@ def _naming(plan: QuantizedGraph, steps: bytes) -> QuantizedGraph:
 
 
 def _preprocess(path: Path, plan: QuantizedGraph) -> Preprocess:
-    """Read what was done to the samples; plans of version 1 held mean and scale themselves."""
+    """Read what was done to the samples: nothing where the plan names no file."""
     expected = plan.provenance.preprocess
     if not expected:
-        return Preprocess(plan.provenance.mean, plan.provenance.scale)
+        return Preprocess()
     _require(path)
     found = read_preprocess(path)
     if hashlib.sha256(preprocess_to_toml(found)).hexdigest() != expected:

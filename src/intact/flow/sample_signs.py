@@ -39,6 +39,8 @@ _NANS = (slice(0x7F81, 0x8000), slice(0xFF81, 0x10000))
 """Bins of the histogram in which NaN is counted."""
 _WRONG, _POOR = 1.5, 0.1
 """Severities: of samples that cannot be right, and of those that are poor."""
+MORE_SAMPLES = "calibrate on some hundred samples (--data, --samples)"
+"""The remedy where samples are few."""
 _LIKE_USED = "calibrate on some hundred samples like those that the model is used for"
 
 
@@ -166,7 +168,7 @@ def _few(count: int, different: int) -> Finding | None:
     return _finding(
         f"{said} set all ranges: what others have beyond them is cut off",
         _POOR,
-        remedy="calibrate on some hundred samples (--data, --samples)",
+        remedy=MORE_SAMPLES,
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
+from intact.calibrate.method import counted_bins
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
 from intact.data.metric import Metric, MetricFunction
@@ -150,6 +151,7 @@ class Setup:
             progress=options.progress,
             max_memory=options.max_memory,
             first=first,
+            bins=counted_bins([method]),
         )
         compared = original_of(options.model, threads=threads).compare(space.plan.graph, first)
         shapes = samples.usual_shapes  # before a further pass

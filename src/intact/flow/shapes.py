@@ -58,17 +58,17 @@ class Shaped(msgspec.Struct, frozen=True):
         return given and given.without(self.folded - _names(graph))
 
 
-def with_shapes(model: ir.Model, given: Shapes | None) -> Graph:
-    """Normalize a model with the shapes that a user gives.
+def with_shapes(model: ir.Model, given: Shapes | None, *, in_place: bool = False) -> Graph:
+    """Normalize a model with the shapes that a user gives; in place where nobody else has it.
 
     Raises:
         UsageError: The model has no such input, or cannot compute with such a shape.
         ModelError: As of `normalize`.
     """
     if not given:
-        return normalize(model)
+        return normalize(model, in_place=in_place)
     try:
-        graph = normalize(model, given)
+        graph = normalize(model, given, in_place=in_place)
         make_session(graph.model, threads=1, optimization=Optimization.NONE)  # infers all shapes
     except ModelError as error:
         shown = " ".join(shown_option(name, sizes) for name, sizes in given.items())

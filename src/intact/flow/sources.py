@@ -61,7 +61,7 @@ def float_graph(model: Result | ModelSource) -> Graph:
         return model.plan.graph
     if is_result(model):
         return load_result(model).plan.graph
-    return normalize(_float_source(model).model)
+    return normalize(_float_source(model).model, in_place=True)
 
 
 def deployment_of(

@@ -26,6 +26,7 @@ from intact.formats.base.format import (
 )
 from intact.graph import load_model
 from intact.graph.files.regular import open_file
+from intact.graph.traversal import nodes_of
 from intact.plan import QuantizedGraph
 from intact.targets import Target
 
@@ -226,7 +227,7 @@ def model_reader(model: object) -> tuple[str, ModelReader] | None:
 
 
 def _is_quantized(model: ir.Model) -> bool:
-    op_types = {node.op_type for node in model.graph.all_nodes()}
+    op_types = {node.op_type for node in nodes_of(model.graph)}
     return any(part in op_type for op_type in op_types for part in _QUANTIZING)
 
 

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from intact.graph.graph import IMPLICIT_SLOT as IMPLICIT_SLOT
     from intact.graph.graph import Consumer as Consumer
     from intact.graph.graph import Graph as Graph
-    from intact.graph.graph import shape_or_index_values as shape_or_index_values
     from intact.graph.normalization import normalize as normalize
     from intact.graph.ops import OPS as OPS
     from intact.graph.ops import OpKind as OpKind
@@ -43,7 +42,7 @@ else:
             "batch_norm": "BatchNorm",
             "files.load": "load_model",
             "files.save": "save_model",
-            "graph": "IMPLICIT_SLOT Consumer Graph shape_or_index_values",
+            "graph": "IMPLICIT_SLOT Consumer Graph",
             "normalization": "normalize",
             "ops": (
                 "OPS OpKind OpSpec Role bias_slot constant_array data_slots input_role "

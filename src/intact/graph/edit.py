@@ -11,6 +11,7 @@ import onnx_ir as ir
 from intact.graph.builder import GraphBuilder
 from intact.graph.graph import IMPLICIT_SLOT
 from intact.graph.names import Names
+from intact.graph.traversal import graphs_of
 
 
 class Editor(GraphBuilder):
@@ -27,7 +28,7 @@ class Editor(GraphBuilder):
     def __init__(self, model: ir.Model) -> None:
         self.model = model.clone()
         # A body may not reuse a name of the outer graph, and node names are unique.
-        super().__init__(Names(n for graph in self.model.graphs() for n in _names(graph)))
+        super().__init__(Names(n for graph in graphs_of(self.model) for n in _names(graph)))
         self.nodes_by_name = {str(node.name): node for node in self.model.graph}
         self._values = {
             str(v.name): v

@@ -12,7 +12,8 @@ import msgspec
 import onnx_ir as ir
 
 from intact.graph.metadata import metadata_of, set_metadata
-from intact.graph.op_table import OPS
+from intact.graph.traversal import nodes_of
+from intact.ops.table import OPS
 
 METADATA_KEY = "intact.given_nodes"
 
@@ -46,7 +47,7 @@ class GivenNodes:
     """
 
     def __init__(self, model: ir.Model) -> None:
-        self._nodes = [_Given(node) for node in model.graph.all_nodes()]
+        self._nodes = [_Given(node) for node in nodes_of(model.graph)]
         self._known = dict(given_nodes_of(model))
 
     def follow(self, model: ir.Model) -> None:

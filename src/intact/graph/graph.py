@@ -24,6 +24,7 @@ from intact.graph.ops import OpKind, Role, input_role, is_constant, op_spec
 from intact.graph.origins import Origins, origins_of
 from intact.graph.passes.widen import METADATA_KEY, PORTS_KEY, widen_ports
 from intact.graph.states import State, states_of
+from intact.graph.traversal import bodies, nodes_of
 
 _GRAPH_TYPES = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
 
@@ -316,6 +317,17 @@ class Graph:
         return MappingProxyType({name: norm for name, norm in found if norm is not None})
 
     @cached_property
+    def shape_or_index_values(self) -> frozenset[str]:
+        """The values that must never be quantized, by name: shapes and indices.
+
+        Integers, booleans and strings are shapes or indices by type. A float is one if all its uses
+        end in shapes or indices (a resize factor computed in float, the scores of a routing
+        ArgMax), as the SOI state of [ppq]. Graph outputs, inputs of compute nodes and inputs of
+        unknown operators are found by their type only.
+        """
+        return _shape_or_index_values(self)
+
+    @cached_property
     def hash(self) -> str:
         """SHA-256 of the model in hexadecimal, independent of file layout and location."""
         return model_digest(self._model)
@@ -374,30 +386,14 @@ def _is_present(value: ir.Value) -> bool:
 def values_read_inside(node: ir.Node) -> dict[ir.Value, None]:
     """List the outer values that the subgraphs of a node read, in order."""
     read: dict[ir.Value, None] = {}
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type is ir.AttributeType.GRAPH:
-            bodies: tuple[ir.Graph, ...] = (attribute.as_graph(),)
-        elif attribute.type is ir.AttributeType.GRAPHS:
-            bodies = tuple(attribute.as_graphs())
-        else:
-            continue
-        for body in bodies:
-            for inner in ir.traversal.RecursiveGraphIterator(body):
-                read.update((value, None) for value in inner.inputs if value is not None)
-            read.update((value, None) for value in body.outputs)
+    for body in bodies(node):
+        for inner in nodes_of(body):
+            read.update((value, None) for value in inner.inputs if value is not None)
+        read.update((value, None) for value in body.outputs)
     return read
 
 
-def shape_or_index_values(graph: Graph) -> frozenset[str]:
-    """Find the values that must never be quantized, by name: shapes and indices.
-
-    Integers, booleans and strings are shapes or indices by type. A float is one if all its uses end
-    in shapes or indices (a resize factor computed in float, the scores of a routing ArgMax), as the
-    SOI state of [ppq]. Graph outputs, inputs of compute nodes and inputs of unknown operators are
-    found by their type only.
-    """
+def _shape_or_index_values(graph: Graph) -> frozenset[str]:
     ends_in_shape: set[ir.Value] = set()
     for value in reversed(graph.values):
         readers = graph.consumers(value)

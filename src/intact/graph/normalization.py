@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -44,7 +45,10 @@ far.
 
 
 def normalize(
-    source: str | Path | onnx.ModelProto | ir.Model, shapes: Mapping[str, Sizes] | None = None
+    source: str | Path | onnx.ModelProto | ir.Model,
+    shapes: Mapping[str, Sizes] | None = None,
+    *,
+    in_place: bool = False,
 ) -> Graph:
     """Convert a model to the canonical form that the rest of `intact` works on.
 
@@ -68,13 +72,14 @@ def normalize(
     Args:
         source: A path, or a loaded model, which is not changed.
         shapes: Sizes of inputs that leave them open, by name: what follows from them is folded.
+        in_place: Whether the source is a model as `load_model` returns it, and becomes the graph's.
 
     Raises:
         ModelError: The model cannot be read (see `intact.graph.files.load.load_model`), has a cycle
             or no inputs.
         UsageError: A shape contradicts the model.
     """
-    model = load_model(source)
+    model = source if in_place and isinstance(source, ir.Model) else load_model(source)
     note_given_bytes(model)
     given = GivenNodes(model)
     if shapes:
@@ -138,15 +143,18 @@ def _refuse_negative_sizes(model: ir.Model) -> None:
 
 def _simplify(model: ir.Model) -> None:
     """Fold constants and apply rules until nothing changes."""
-    with protected_names(model):
+    with contextlib.ExitStack() as protection:
         library.remove_unused(model)  # rules skip values that dead nodes read
         library.infer_shapes(model)
-        room = MOST_FILLED
+        room, is_protected = MOST_FILLED, False
         for _ in range(_MOST_ROUNDS):
             changed = inline_ifs(model) > 0
             if changed:
                 write_sums_as_adds(model)
             if not library.is_simple(model):
+                if not is_protected:
+                    protection.enter_context(protected_names(model))
+                    is_protected = True
                 changed |= library.attempt(library.fold_constants, model)
                 changed |= library.attempt(library.apply_rules, model)
             changed |= library.lift_constants(model)
@@ -161,3 +169,4 @@ def _simplify(model: ir.Model) -> None:
             if not changed:
                 break
         library.drop_library_metadata(model)
+    make_names_unique(model)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph.op_table import OPS, OpKind, OpSpec, Role
+from intact.ops.functions import FUNCTIONS, Option
+from intact.ops.table import OPS, OpKind, OpSpec, Role
 
 __all__ = [
     "OPS",
@@ -79,23 +82,41 @@ def input_role(node: ir.Node, slot: int) -> Role:
 
     A weight or bias that the model computes has the role DATA, as all inputs of unknown operators.
     """
+    return next(_roles(node, (slot,)))
+
+
+def _roles(node: ir.Node, slots: Iterable[int]) -> Iterator[Role]:
+    """Yield the roles of input slots; which inputs are constants is asked once."""
     spec = op_spec(node)
-    if spec is None:
-        return Role.DATA
-    if spec.kind is not OpKind.COMPUTE:
-        return spec.role(slot)
-    if slot == weight_slot(node):
-        return Role.WEIGHT
-    if slot == bias_slot(node):
-        return Role.BIAS
-    role = spec.role(slot)
-    return Role.DATA if role in {Role.WEIGHT, Role.BIAS} else role
+    computes = spec is not None and spec.kind is OpKind.COMPUTE
+    weight, bias = (weight_slot(node), bias_slot(node)) if computes else (None, None)
+    for slot in slots:
+        role = Role.DATA if spec is None else spec.role(slot)
+        if computes and slot == weight:
+            role = Role.WEIGHT
+        elif computes and slot == bias:
+            role = Role.BIAS
+        elif computes and role in (Role.WEIGHT, Role.BIAS):
+            role = Role.DATA
+        yield role
 
 
 def data_slots(node: ir.Node) -> tuple[int, ...]:
     """List the slots of the data inputs that are present."""
-    present = (slot for slot, value in enumerate(node.inputs) if value is not None)
-    return tuple(slot for slot in present if input_role(node, slot) is Role.DATA)
+    present = [slot for slot, value in enumerate(node.inputs) if value is not None]
+    roles = _roles(node, present)
+    return tuple(slot for slot, role in zip(present, roles, strict=True) if role is Role.DATA)
+
+
+def function_options(node: ir.Node) -> tuple[Option, ...]:
+    """Return the options of a function of one tensor, in the order of its declaration."""
+    found: list[Option] = []
+    for name, default in FUNCTIONS[node.op_type].defaults.items():
+        if isinstance(default, str):
+            found.append(_text(node, name, default))
+        else:
+            found.append(node.attributes.get_float(name, default))
+    return tuple(found)
 
 
 def output_channel_axis(node: ir.Node) -> int | None:

@@ -22,6 +22,7 @@ from intact.errors import ModelError
 from intact.graph.files.save import GIVEN_BYTES_KEY
 from intact.graph.given_nodes import METADATA_KEY as GIVEN_NODES_KEY
 from intact.graph.metadata import metadata_of, set_metadata
+from intact.graph.traversal import nodes_of
 
 METADATA_KEY = "intact.origins"
 
@@ -140,7 +141,7 @@ def bare(model: ir.Model) -> ir.Model:
     """
     for key in (METADATA_KEY, GIVEN_NODES_KEY, GIVEN_BYTES_KEY):
         model.metadata_props.pop(key, None)
-    for node in model.graph.all_nodes():
+    for node in nodes_of(model.graph):
         node.metadata_props.clear()
         node.doc_string = None
     for value in (*model.graph.inputs, *model.graph.initializers.values()):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from intact.graph.op_table import STORABLE
 from intact.graph.ops import input_value, is_constant
+from intact.ops.table import STORABLE
 
 _RECURRENT_SLOTS = (1, 2)
 _GATE_ROWS = 1

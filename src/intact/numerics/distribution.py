@@ -143,6 +143,9 @@ class Distribution(Bins, frozen=True, eq=False, kw_only=True, dict=True):
     """Number of samples that held a finite value."""
     zeros: int
     """Number of values that are exactly zero."""
+    magnitudes: npt.NDArray[np.int64] | None = None
+    """Counts of magnitudes in equal bins, ``[bins]``, of a second pass over the samples (see
+    `intact.numerics.threshold_kl_counted`); None where there was none."""
 
     @classmethod
     def from_counts(
@@ -157,6 +160,7 @@ class Distribution(Bins, frozen=True, eq=False, kw_only=True, dict=True):
         mean_square: float,
         samples: int,
         zeros: int,
+        magnitudes: npt.NDArray[np.int64] | None = None,
     ) -> Distribution:
         """Return the distribution of a histogram of :mod:`intact.numerics.histogram`.
 
@@ -170,6 +174,7 @@ class Distribution(Bins, frozen=True, eq=False, kw_only=True, dict=True):
             mean_square: See the class.
             samples: See the class.
             zeros: See the class.
+            magnitudes: See the class.
 
         Raises:
             CalibrationError: If no finite value was counted.
@@ -187,6 +192,7 @@ class Distribution(Bins, frozen=True, eq=False, kw_only=True, dict=True):
             mean_square=mean_square,
             samples=samples,
             zeros=zeros,
+            magnitudes=magnitudes,
         )
         distribution.refuse_empty()
         return distribution

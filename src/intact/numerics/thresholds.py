@@ -48,6 +48,9 @@ class ThresholdMethod(msgspec.Struct, frozen=True):
     """Whether its threshold is 2^(bits - sign_bit) steps, one more than the codes reach to."""
     equal_steps: bool = False
     """Whether its formula holds for equally spaced levels only, not for logarithmic ones."""
+    counted_bins: int = 0
+    """Equal bins in which a second pass over the samples counts magnitudes for it; 0 for a method
+    that one pass is enough for."""
     minimizes: bool = False
     """Whether its module defines what it minimizes, ``NAME_loss(distribution, levels, (low, high),
     **options)``, by which it chooses between scales that are powers of two. A method without one
@@ -138,6 +141,15 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 options=MappingProxyType({"bins": 2048.0}),
                 equal_steps=True,
                 minimizes=True,
+            ),
+            ThresholdMethod(
+                name="kl_counted",
+                schemes=frozenset({Scheme.SYMMETRIC}),
+                home="intact.numerics.threshold_kl_counted",
+                source="Tengine 1.5, tools/quantize",
+                summary="kl as Tengine's tool computes it, which reads the samples twice",
+                equal_steps=True,
+                counted_bins=2048,
             ),
             ThresholdMethod(
                 name="aciq_maximum",

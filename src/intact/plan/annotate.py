@@ -15,7 +15,6 @@ from intact.graph import (
     constant_array,
     data_slots,
     input_role,
-    shape_or_index_values,
     weight_scale_axis,
     weight_slot,
 )
@@ -54,7 +53,7 @@ def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -
     resolved = (overrides or Overrides()).resolved(graph)
     overrides = resolved.overrides
     decisions = decide(graph, target, overrides)
-    shapes = shape_or_index_values(graph)
+    shapes = graph.shape_or_index_values
     schemes = _Schemes(target, signs_of(graph, target, decisions))
     configs: dict[TensorEnd, TensorQuantConfig] = {}
     for node in graph.nodes:

@@ -41,7 +41,8 @@ def structured(plan: QuantizedGraph) -> QuantizedGraph:
 
     The only property of widths that decides here is whether grids are equal (``same_grid``).
     """
-    return tie(fuse(untie(plan.with_notes(width_notes(plan)))))
+    own = untie(plan.with_notes(width_notes(plan)))
+    return tie(fuse(own, in_place=True), in_place=True)
 
 
 _FLOAT = (QuantState.FP32, QuantState.SOI)
@@ -85,11 +86,12 @@ def complete(
     for config in configs.values():
         if config.dominator is config and _has_scale(config):
             config.detail["fixed"] = True
-    merged = untie(merged)
+    merged = untie(merged, in_place=True)
     for value in plan.graph.values:
         _follow_moved_input(merged, value)
         _share_known_scale(merged, value)
-    tied = tie(fuse(merged.with_notes((*fresh.notes, *width_notes(merged)))))
+    merged = merged.with_notes((*fresh.notes, *width_notes(merged)))
+    tied = tie(fuse(merged, in_place=True), in_place=True)
     kept = {name for name, decision in read.decisions.items() if decision.quantized}
     notes = (note for note in tied.notes if note.kind is not NoteKind.TIE or note.node not in kept)
     return replace(tied, notes=tuple(notes))

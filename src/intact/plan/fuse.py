@@ -15,7 +15,7 @@ from intact.plan.untie import is_requantized
 from intact.targets import Fusion
 
 
-def fuse(plan: QuantizedGraph) -> QuantizedGraph:
+def fuse(plan: QuantizedGraph, *, in_place: bool = False) -> QuantizedGraph:
     """Overlap the ends inside fused operators and redundant ends.
 
     Inside a fused chain (Conv-Relu, Conv-Add-Relu, Swish ...) only the last output exists on the
@@ -23,10 +23,14 @@ def fuse(plan: QuantizedGraph) -> QuantizedGraph:
     its producer, or as an earlier reader, is redundant and is OVERLAPPED too, unless it is
     requantized. Source: [ppq], on graph fusion and joint fixed point.
 
+    Args:
+        plan: Annotated.
+        in_place: Whether the plan itself is changed, which nobody else has.
+
     Returns:
-        A new plan.
+        A new plan, or the given one.
     """
-    plan = plan.copy()
+    plan = plan if in_place else plan.copy()
     # Longest first, so that Conv-Add-Relu matches before Add-Relu.
     for fusion in sorted(plan.target.fusions, key=lambda fusion: -len(fusion.pattern)):
         for node in plan.graph.nodes:
@@ -67,7 +71,8 @@ def _takes_chain(plan: QuantizedGraph, node: ir.Node, slot: int) -> bool:
     """
     if input_role(node, slot) is not Role.DATA:
         return False
-    if plan.input_config(node, slot).state is not QuantState.INITIAL:
+    config = plan.input_config(node, slot)
+    if config.state is not QuantState.INITIAL or is_requantized(config):
         return False
     spec = op_spec(node)
     if spec is not None and spec.kind is OpKind.JOIN:

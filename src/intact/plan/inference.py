@@ -26,7 +26,7 @@ from intact.graph import (
     moves_values,
     weight_slot,
 )
-from intact.plan.points import QuantPoint, quantization_points, refuse_unready
+from intact.plan.points import QuantPoint, is_joined, quantization_points, refuse_unready
 from intact.plan.quantized_graph import Direction, QuantizedGraph, TensorEnd, quantizes
 from intact.plan.topology import adds_to_products
 from intact.targets import DType, OpRule, Signature, Target
@@ -361,7 +361,9 @@ def _is_hidden(plan: QuantizedGraph, node: ir.Node, slot: int) -> bool:
     """Tell whether an input holds sums of a fused producer, which are not stored."""
     value = node.inputs[slot]
     producer = None if value is None else plan.producer_config(value)
-    return producer is not None and producer.state is QuantState.OVERLAPPED
+    if value is None or producer is None or producer.state is not QuantState.OVERLAPPED:
+        return False
+    return not is_joined(plan, value)
 
 
 def _codes(config: TensorQuantConfig, dtype: DType) -> _Result:

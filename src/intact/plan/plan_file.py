@@ -7,10 +7,9 @@ Scales are float32; JSON carries their shortest decimal form, which reads back t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -30,85 +29,14 @@ from intact.errors import IntactError, PlanError
 from intact.graph import Graph
 from intact.graph.files.regular import read_file
 from intact.plan.baked_file import baked_hash, baked_to_bytes, load_baked
-from intact.plan.provenance import Provenance, provenance_of_texts
+from intact.plan.provenance import Provenance
 from intact.plan.quantized_graph import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.schemes import unquantized
-from intact.targets import (
-    Addition,
-    Requantize,
-    ScalePrecision,
-    ZeroPointOrder,
-    target_from_json,
-    target_to_json,
-)
+from intact.targets import target_from_json, target_to_json
 
 PLAN_VERSION = 4
 
-"""The version of written files."""
-
-Document: TypeAlias = dict[str, Any]
-
-"""A plan as decoded JSON."""
-
-
-def migrate(document: Document, version: int) -> Document:
-    """Return a document of the newest version.
-
-    Args:
-        document: As it was read; it is changed.
-        version: Its version.
-
-    Raises:
-        PlanError: The version is unknown: of a newer intact, or of none.
-    """
-    if version > PLAN_VERSION:
-        raise PlanError(
-            f"plan version {version} is newer than this intact, which reads up to {PLAN_VERSION}",
-            remedy="update intact",
-        )
-    if version < 1:
-        raise PlanError(f"there is no plan version {version}", remedy="quantize again")
-    for older in range(version, PLAN_VERSION):
-        document = _TO_THE_NEXT[older](document)
-        document["version"] = older + 1
-    return document
-
-
-def _without_weights(document: Document) -> Document:
-    """Convert version 1, which had no file of integers beside the plan."""
-    return {**document, "weights": ""}
-
-
-def _with_typed_provenance(document: Document) -> Document:
-    """Convert version 2, which stored provenance as strings."""
-    return {**document, "provenance": provenance_of_texts(document.get("provenance", {}))}
-
-
-def _with_named_kernels(document: Document) -> Document:
-    """Convert version 3.
-
-    It encoded in ``zero_point`` how kernels in floats add and average.
-    """
-    try:
-        arithmetic = document["target"]["arithmetic"]
-        entries = [arithmetic, *arithmetic["overrides"]]
-        kinds = [entry["requantize"] or arithmetic["requantize"] for entry in entries]
-        by_ends = arithmetic["scale_precision"] == ScalePrecision.FLOAT32_ENDS
-    except (KeyError, TypeError):
-        return document  # reading it reports the error
-    if by_ends:
-        return document
-    for entry, kind in zip(entries, kinds, strict=True):
-        in_floats = kind == Requantize.FLOAT32
-        if in_floats and entry.get("zero_point") == ZeroPointOrder.BEFORE_ROUNDING:
-            entry["addition"] = Addition.FUSED_MULTIPLY_ADD.value
-            entry["integer_whole_windows"] = True
-    return document
-
-
-_TO_THE_NEXT: Mapping[int, Callable[[Document], Document]] = MappingProxyType(
-    {1: _without_weights, 2: _with_typed_provenance, 3: _with_named_kernels}
-)
+"""The version of files that are written and read."""
 
 WEIGHTS = "weights.npz"
 
@@ -196,14 +124,14 @@ def save_plan(plan: QuantizedGraph, path: Path) -> None:
 
 
 def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
-    """Read a plan of any version and check it against its model.
+    """Read a plan and check it against its model.
 
     Args:
         path: The file; integers that the plan keeps are read from ``weights.npz`` beside it.
         graph: The normalized model that lies beside it.
 
     Raises:
-        PlanError: A file is missing, damaged, of a newer version or of another model.
+        PlanError: A file is missing, damaged, of another version or of another model.
     """
     file = _read(path)
     if file.model_hash != graph.hash:
@@ -241,18 +169,14 @@ def _read(path: Path) -> _PlanFile:
         head = msgspec.json.decode(data, type=_Head)
         if head.format != "intact-plan":
             raise PlanError(f"{path}: not a plan of intact", remedy="give a plan.json")
-        if head.version == PLAN_VERSION:
-            return msgspec.json.decode(data, type=_PlanFile)
-        return msgspec.convert(_migrated(path, data, head.version), type=_PlanFile)
+        if head.version != PLAN_VERSION:
+            raise PlanError(
+                f"{path}: plan version {head.version}, this intact reads {PLAN_VERSION}",
+                remedy="update intact" if head.version > PLAN_VERSION else "quantize again",
+            )
+        return msgspec.json.decode(data, type=_PlanFile)
     except (OSError, ValueError, RecursionError) as error:  # msgspec's are ValueErrors
         raise PlanError(f"{path}: cannot be read as a plan ({error})") from error
-
-
-def _migrated(path: Path, data: bytes, version: int) -> Document:
-    try:
-        return migrate(msgspec.json.decode(data, type=dict[str, Any]), version)
-    except PlanError as error:
-        raise PlanError(f"{path}: {error}") from error
 
 
 def _records(plan: QuantizedGraph) -> list[_Record]:

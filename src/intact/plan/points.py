@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from intact.config import MEANING, StateMeaning, TensorQuantConfig
 from intact.errors import PlanError
-from intact.graph import is_constant, moves_values
+from intact.graph import OpKind, is_constant, moves_values, op_spec
 from intact.plan.bounds import is_bound
 from intact.plan.quantized_graph import Codes, QuantizedGraph, TensorEnd, quantizes
 
@@ -143,7 +143,7 @@ _Grids: TypeAlias = dict[tuple[ir.Node, int], TensorQuantConfig]
 
 def _places_of(plan: QuantizedGraph, value: ir.Value, grids: _Grids) -> Iterator[QuantPlace]:
     node, config = value.producer(), plan.producer_config(value)
-    if node is not None and config is not None and quantizes(config):
+    if node is not None and config is not None and (quantizes(config) or is_joined(plan, value)):
         yield QuantPlace(
             value,
             (TensorEnd.output(str(node.name), value.index() or 0),),
@@ -161,6 +161,26 @@ def _places_of(plan: QuantizedGraph, value: ir.Value, grids: _Grids) -> Iterator
         if ends:
             readers = tuple((n, s) for n, s, c in group if quantizes(c) or _is_governed(c))
             yield QuantPlace(value, tuple(ends), readers, at_output=False)
+
+
+def is_joined(plan: QuantizedGraph, value: ir.Value) -> bool:
+    """Tell whether the join that alone reads a value governs it, on the grid of the join's output.
+
+    A join computes nothing: what it governs is quantized where it is made, to the join's scale.
+    """
+    config = plan.producer_config(value)
+    if config is None or not _is_governed(config) or value.is_graph_output():
+        return False
+    readers = {node for node, _ in plan.graph.consumers(value)}
+    if len(readers) != 1:
+        return False
+    join = next(iter(readers))
+    spec = op_spec(join)
+    if spec is None or spec.kind is not OpKind.JOIN:
+        return False
+    output = plan.output_config(join)
+    is_same = config.dominator is output.dominator and config.same_grid(output)
+    return is_same and (quantizes(output) or is_joined(plan, join.outputs[0]))
 
 
 def _is_governed(config: TensorQuantConfig) -> bool:

@@ -36,14 +36,12 @@ class Provenance(
         io: Name of the ``Io`` of the written files: the types of their inputs and outputs.
         layout: In which order written files take and give images; "" is channels last.
         mask: The array that is 0 where samples are padded.
-        mean: The preprocessing's ``mean``; only in plans of version 1, which had no file for it.
         method: Threshold method of activations; ``given`` if every scale was given.
         method_options: Options given for ``method``.
         no_batch: Inputs that have no axis for samples.
         preprocess: SHA-256 of the preprocessing file beside the plan.
         producer: The tool that quantized the model that was read.
         read_from: The format of the file that was read, if it has a layout of its own.
-        scale: The preprocessing's ``scale``, like ``mean``.
         scales: Name of the table of given scales.
         scales_hash: SHA-256 of that table.
         search: The search, trial, score and cost that gave the plan.
@@ -63,14 +61,12 @@ class Provenance(
     io: str = ""
     layout: str = ""
     mask: str = ""
-    mean: tuple[float, ...] = ()
     method: str = ""
     method_options: dict[str, float] = {}
     no_batch: tuple[str, ...] = ()
     preprocess: str = ""
     producer: str = ""
     read_from: str = ""
-    scale: tuple[float, ...] = ()
     scales: str = ""
     scales_hash: str = ""
     search: str = ""
@@ -140,8 +136,8 @@ class Provenance(
         return msgspec.structs.replace(self, formats=tuple(formats), io=io, layout=named)
 
     def preprocessed(self, file_hash: str) -> Provenance:
-        """Add the preprocessing file, in place of the numbers of version 1."""
-        return msgspec.structs.replace(self, preprocess=file_hash, mean=(), scale=())
+        """Add the preprocessing file."""
+        return msgspec.structs.replace(self, preprocess=file_hash)
 
     @property
     def is_read(self) -> bool:
@@ -152,31 +148,3 @@ class Provenance(
         """Return the fields that are not empty, as JSON values."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found
-
-
-def provenance_of_texts(texts: object) -> dict[str, Any]:
-    """Convert the provenance of plans up to version 2, which was strings, to JSON values.
-
-    Raises:
-        ValueError: It is no table of strings, or one cannot be converted to its field's type.
-    """
-    if not isinstance(texts, Mapping) or not all(isinstance(each, str) for each in texts.values()):
-        message = "the provenance of the plan is no table of strings"
-        raise ValueError(message)
-    known = set(Provenance.__struct_fields__)
-    return {name: _value(name, text) for name, text in texts.items() if name in known}
-
-
-def _value(name: str, text: str) -> object:
-    try:
-        if name in ("formats", "improve"):
-            return text.split(",") if text else []
-        if name in ("mean", "scale"):
-            return [float(part) for part in text.split(",")] if text else []
-        if name == "method_options":
-            pairs = (part.partition("=") for part in text.split(", "))
-            return {option: float(number) for option, _, number in pairs}
-    except ValueError:
-        message = f"provenance {name!r} of the plan is {text!r}"
-        raise ValueError(message) from None
-    return text

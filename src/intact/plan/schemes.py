@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from intact.config import (
     Granularity,
+    Grid,
     PerChannel,
     PerTensor,
+    QuantPolicy,
     QuantState,
     Rounding,
     TensorQuantConfig,
@@ -31,21 +35,21 @@ def config_from_scheme(
     granularity: Granularity = PerTensor()
     if scheme.granularity == "per_channel" and channel_axis is not None:
         granularity = PerChannel(channel_axis)
-    quant_min, quant_max = scheme.range_for(bits)
-    return TensorQuantConfig(
-        policy=make_policy(
-            granularity,
-            symmetric=scheme.symmetric,
-            exponential=scheme.spacing == "exponential",
-            power_of_two=scheme.power_of_two,
-        ),
-        rounding=scheme.rounding,
-        bits=scheme.bits if bits is None else bits,
-        quant_min=quant_min,
-        quant_max=quant_max,
-        granularity=granularity,
-        steps_per_octave=scheme.steps_per_octave,
+    policy = make_policy(
+        granularity,
+        symmetric=scheme.symmetric,
+        exponential=scheme.spacing == "exponential",
+        power_of_two=scheme.power_of_two,
     )
+    grid = _grid(
+        policy,
+        granularity,
+        scheme.rounding,
+        scheme.bits if bits is None else bits,
+        scheme.range_for(bits),
+        scheme.steps_per_octave,
+    )
+    return TensorQuantConfig.on_grid(grid)
 
 
 def passive_bias(scheme: BiasScheme, channel_axis: int | None) -> TensorQuantConfig:
@@ -57,26 +61,47 @@ def passive_bias(scheme: BiasScheme, channel_axis: int | None) -> TensorQuantCon
     """
     if scheme.dtype is DType.FLOAT32:
         return unquantized(QuantState.FP32)
-    quant_min, quant_max = scheme.range()
     granularity: Granularity = PerTensor() if channel_axis is None else PerChannel(channel_axis)
-    return TensorQuantConfig(
-        policy=make_policy(granularity, symmetric=True),
-        rounding=Rounding.HALF_EVEN,
-        bits=max(scheme.dtype.bits, 32),
-        quant_min=quant_min,
-        quant_max=quant_max,
-        granularity=granularity,
-        state=QuantState.PASSIVE_INIT,
+    grid = _grid(
+        make_policy(granularity, symmetric=True),
+        granularity,
+        Rounding.HALF_EVEN,
+        max(scheme.dtype.bits, 32),
+        scheme.range(),
     )
+    return TensorQuantConfig.on_grid(grid, state=QuantState.PASSIVE_INIT)
 
 
 def unquantized(state: QuantState) -> TensorQuantConfig:
     """Make the config of an end that is never quantized (FP32 or SOI)."""
-    return TensorQuantConfig(
-        policy=make_policy(PerTensor(), symmetric=True),
-        rounding=Rounding.HALF_EVEN,
-        bits=32,
-        quant_min=-(2**31),
-        quant_max=2**31 - 1,
-        state=state,
+    return TensorQuantConfig.on_grid(_INT32, state=state)
+
+
+@cache
+def _grid(
+    policy: QuantPolicy,
+    granularity: Granularity,
+    rounding: Rounding,
+    bits: int,
+    codes: tuple[int, int],
+    steps_per_octave: int | None = None,
+) -> Grid:
+    """Return the grid of these fields, one object: a plan has a few, and thousands of ends."""
+    return Grid(
+        policy=policy,
+        granularity=granularity,
+        rounding=rounding,
+        bits=bits,
+        quant_min=codes[0],
+        quant_max=codes[1],
+        steps_per_octave=steps_per_octave,
     )
+
+
+_INT32 = _grid(
+    make_policy(PerTensor(), symmetric=True),
+    PerTensor(),
+    Rounding.HALF_EVEN,
+    32,
+    (-(2**31), 2**31 - 1),
+)

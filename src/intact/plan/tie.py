@@ -112,17 +112,21 @@ def ties(rule: ScaleRule) -> Callable[[TieFunction], TieFunction]:
     return register
 
 
-def tie(plan: QuantizedGraph) -> QuantizedGraph:
+def tie(plan: QuantizedGraph, *, in_place: bool = False) -> QuantizedGraph:
     """Tie scales by the target's rules, node by node.
 
     A tied end still quantizes but owns no scale: it is PASSIVE_INIT until its master is calibrated.
     ``detail["follows"]`` tells how the master's range is computed: a value of `Follows`, or the
     operator type whose own function does (`rectifies`).
 
+    Args:
+        plan: Annotated and fused.
+        in_place: Whether the plan's configs are changed, which nobody else has.
+
     Returns:
         A new plan, with a note for each operator whose scales could not be tied.
     """
-    plan = plan.copy()
+    plan = plan if in_place else plan.copy()
     tied = [(node, _tie_node(plan, node, rule)) for node, rule in _rules(plan, plan.graph.nodes)]
     if plan.target.topology.in_place:
         # From the outputs upwards, so that a scale propagates through a whole chain (Tengine's

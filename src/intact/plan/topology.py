@@ -21,7 +21,6 @@ from intact.graph import (
     input_role,
     moves_values,
     op_spec,
-    shape_or_index_values,
     weight_slot,
 )
 from intact.graph.stored_weights import stored_weight_axes
@@ -42,7 +41,7 @@ def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Deci
     Returns:
         The decision by node name, in topological order.
     """
-    shapes = shape_or_index_values(graph)
+    shapes = graph.shape_or_index_values
     decisions: dict[str, Decision] = {}
     for node in graph.nodes:
         decisions[str(node.name)] = _decide_node(node, target, overrides, decisions, shapes)

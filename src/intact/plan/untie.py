@@ -51,7 +51,7 @@ def requantize_at(config: TensorQuantConfig, reason: Untied) -> None:
     config.detail[_REQUANTIZED] = reason.value
 
 
-def untie(plan: QuantizedGraph) -> QuantizedGraph:
+def untie(plan: QuantizedGraph, *, in_place: bool = False) -> QuantizedGraph:
     """Requantize the inputs of joins whose scales are prescribed, unless all have the same.
 
     Needs no statistics: a prescribed scale is known, and which values have it follows from the
@@ -59,11 +59,12 @@ def untie(plan: QuantizedGraph) -> QuantizedGraph:
 
     Args:
         plan: Annotated, neither fused nor tied.
+        in_place: Whether the plan itself is changed, which nobody else has.
 
     Returns:
-        A new plan.
+        A new plan, or the given one.
     """
-    plan = plan.copy()
+    plan = plan if in_place else plan.copy()
     prescribed: dict[ir.Value, TensorQuantConfig] = {}
     for node in plan.graph.nodes:
         rule = plan.target.rule_for(node) if plan.is_quantized(node) else None

@@ -58,8 +58,8 @@ def missing_operator(
     The smallest type that holds the codes decides: for a kernel, 5 to 8 bits are int8 and 4 bits
     are int4, which may be held in an int8 as in [tvm].
     """
-    rule = plan.target.rule_for(plan.graph.node(end.node))
     scheme = scheme_at(plan, end, config)
+    rule = None if scheme is None else plan.target.rule_for(plan.graph.node(end.node))
     if rule is None or scheme is None or config.bits > DType.INT16.bits:
         return None
     needed = DType.holding(config.bits, signed=config.quant_min < 0)

@@ -6,75 +6,13 @@ Each is a class of its own, so that no kernel mistakes it for one that it has.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import TypeAlias
-
-
-class FloatUnary(enum.StrEnum):
-    """Functions of one operand, element by element."""
-
-    CEIL = "ceil"
-    COS = "cos"
-    FLOOR = "floor"
-    MISH = "mish"
-    SIN = "sin"
-    SOFTPLUS = "softplus"
-    SQUARE = "square"
-
-
-class FloatReduction(enum.StrEnum):
-    """What axes are reduced to."""
-
-    L1 = "l1"
-    L2 = "l2"
-    PRODUCT = "product"
-
-
-class PadMode(enum.StrEnum):
-    """What pads hold."""
-
-    CONSTANT = "constant"
-    EDGE = "edge"
-    REFLECT = "reflect"
 
 
 @dataclass(frozen=True)
 class Identity:
     """Input: one operand, which is the output under another name."""
-
-
-@dataclass(frozen=True)
-class FloatFunction:
-    """Input: one operand."""
-
-    kind: FloatUnary
-
-
-@dataclass(frozen=True)
-class FloatHardSigmoid:
-    """``clip(slope * x + offset, 0, 1)``."""
-
-    slope: float
-    offset: float
-
-
-@dataclass(frozen=True)
-class FloatReduce:
-    """Input: data; ``axes`` are not negative, ascending."""
-
-    kind: FloatReduction
-    axes: tuple[int, ...]
-    keep_dims: bool
-
-
-@dataclass(frozen=True)
-class FloatPad:
-    """Pads by axis, before and after; ``value`` is that of mode CONSTANT."""
-
-    pads: tuple[tuple[int, int], ...]
-    mode: PadMode
-    value: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -105,13 +43,5 @@ class LayerNormalization:
 
 
 FloatOperation: TypeAlias = (
-    BatchNormalization
-    | Flatten
-    | FloatFunction
-    | FloatHardSigmoid
-    | FloatPad
-    | FloatReduce
-    | Identity
-    | LayerNormalization
-    | PixelShuffle
+    BatchNormalization | Flatten | Identity | LayerNormalization | PixelShuffle
 )

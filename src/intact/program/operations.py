@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from intact.ops.functions import Option, Unary
 from intact.program.float_operations import FloatOperation
 
 Pads: TypeAlias = tuple[tuple[int, int], ...]
@@ -43,30 +44,6 @@ class Binary(enum.StrEnum):
     MAXIMUM = "maximum"
 
 
-class Unary(enum.StrEnum):
-    """Functions of one operand, element by element."""
-
-    CLAMP = "clamp"
-    """Relu, Relu6 or Clip that is not fused: the bounds say which."""
-    LEAKY_RELU = "leaky_relu"
-    """``parameter`` is the slope below zero."""
-    SIGMOID = "sigmoid"
-    TANH = "tanh"
-    HARD_SWISH = "hard_swish"
-    HARD_SIGMOID = "hard_sigmoid"
-    GELU = "gelu"
-    GELU_TANH = "gelu_tanh"
-    ELU = "elu"
-    RSQRT = "rsqrt"
-    SQRT = "sqrt"
-    EXP = "exp"
-    LOG = "log"
-    ABS = "abs"
-    NEG = "neg"
-    ERF = "erf"
-    RECIPROCAL = "reciprocal"
-
-
 class Reduction(enum.StrEnum):
     """What axes are reduced to."""
 
@@ -74,6 +51,18 @@ class Reduction(enum.StrEnum):
     SUM = "sum"
     MAX = "max"
     MIN = "min"
+    L1 = "l1"
+    """In float only, as are the next two."""
+    L2 = "l2"
+    PRODUCT = "product"
+
+
+class PadMode(enum.StrEnum):
+    """What pads hold."""
+
+    CONSTANT = "constant"
+    EDGE = "edge"
+    REFLECT = "reflect"
 
 
 class PoolKind(enum.StrEnum):
@@ -152,11 +141,25 @@ class Elementwise:
 
 @dataclass(frozen=True)
 class Function:
-    """Input: one operand."""
+    """Input: one operand.
+
+    ``options`` are those of the kind, in the order of its declaration; empty for the defaults.
+    """
 
     kind: Unary
-    parameter: float = 0.0
+    options: tuple[Option, ...] = ()
     bounds: Bounds = Bounds()
+
+    @property
+    def named(self) -> dict[str, Option]:
+        """The options by name."""
+        defaults = self.kind.defaults
+        given = (*self.options, *list(defaults.values())[len(self.options) :])
+        return dict(zip(defaults, given, strict=True))
+
+    def number(self, name: str) -> float:
+        """Return an option that is a number."""
+        return float(self.named[name])
 
 
 @dataclass(frozen=True)
@@ -209,9 +212,15 @@ class Concat:
 
 @dataclass(frozen=True)
 class Pad:
-    """Adds elements of real value 0 (its code is the zero point) around every axis."""
+    """Adds elements around every axis.
+
+    Codes get elements of the real value 0, whose code is the zero point; another value, and other
+    modes, are in float only.
+    """
 
     pads: Pads
+    mode: PadMode = PadMode.CONSTANT
+    value: float = 0.0
 
 
 @dataclass(frozen=True)

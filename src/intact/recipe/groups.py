@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
-from intact.graph.op_table import EXPANDABLE
+from intact.ops.table import EXPANDABLE
 from intact.recipe.declare import Options, option, options_of, required
 from intact.recipe.kinds import (
     File,
@@ -176,7 +176,7 @@ class LimitOptions(Options, kw_only=True):
         1,
         "Let files that you trust unpack to so many times what is usual: 256 MiB and 64 times the "
         "file for sparse or compressed arrays, 250,000 nodes (also of functions written out), "
-        "10 million nodes run by loops.",
+        "500,000 initializers, 50,000 functions, 10 million nodes run by loops.",
         recorded=False,
     )
 
@@ -492,10 +492,16 @@ class ImageStepOptions(Options, kw_only=True):
         None,
         "Resize in proportion until the image fits so many pixels, and pad the rest.",
     )
-    pad: Sequence[int] | None = option(
-        Numbers("a number from 0 to 255, or one a channel", "P[,P,P]", whole=True),
+    side_rounding: str | None = option(
+        Name("exact or tengine", metavar="exact|tengine"),
         None,
-        "Pixel values beside a letterboxed image, 0 to 255; left out, 114.",
+        "How sides become whole pixels with --letterbox or --shorter-side: exact, or cut off as "
+        "Tengine's tool computes them; left out, exact.",
+    )
+    pad: Sequence[float] | None = option(
+        Numbers("a number, or one a channel", "P[,P,P]"),
+        None,
+        "Pixel values beside a letterboxed image, fractions too; left out, 114.",
     )
     focus: bool = option(Flag(), False, "Space to depth as YOLOv5 has it.")
 

@@ -189,8 +189,8 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         thresholds: What the methods gave, by tensor: the end of the node that computes it, or of
             the first that reads it where none does. One number, or one for each channel. Biases
             have none: their scale is the product of those of input and weight.
-        scales: By the end that owns a scale; likewise. Empty in strategies of others and of
-            version 1: their scales are those of the thresholds at these ends.
+        scales: By the end that owns a scale; likewise. Empty in strategies of
+            others: their scales are those of the thresholds at these ends.
         zero_points: By the end that owns a scale, where codes are unsigned or asymmetric. Their
             sign bit is 0 and the threshold is the width of the range. Elsewhere the sign bit is 1.
         methods: The threshold methods.

@@ -7,9 +7,9 @@ import re
 from collections.abc import Iterator
 
 from intact.errors import TargetError, nearest
-from intact.graph.op_table import EXPANDABLE, OPS
 from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS, WEIGHT_METHODS
+from intact.ops.table import EXPANDABLE, OPS
 from intact.targets.check_rules import (
     check_activation,
     check_arithmetic,

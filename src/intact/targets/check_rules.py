@@ -9,8 +9,8 @@ from collections.abc import Iterable
 import msgspec
 
 from intact.errors import TargetError, nearest
-from intact.graph.op_table import OPS, STORABLE
 from intact.numerics.levels import MOST_STEPS
+from intact.ops.table import OPS, STORABLE
 from intact.targets.arithmetic import (
     SUBJECT,
     Addition,

@@ -110,6 +110,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         expand: Operators that the hardware has only as several simpler ones, as ``--expand`` does.
         runtime_version: Version of the runtime, like ``"8.6.1"``, for formats whose files contain
             it and are rejected by other versions (TensorRT's calibration cache); "" for others.
+        keeps_floats: Whether the runtime of its Q/DQ models computes with floats what is planned in
+            float. ONNX Runtime does not (see `intact.formats.onnx_qdq.shield`); TensorRT does, and
+            takes no integer biases.
         activation: Default scheme of activations.
         weight: Default scheme of weights.
         bias: How biases are added.
@@ -132,6 +135,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     kernels: str = ""
     expand: tuple[str, ...] = ()
     runtime_version: str = ""
+    keeps_floats: bool = False
     activation: TensorScheme
     weight: TensorScheme
     bias: BiasScheme = BiasScheme()
@@ -169,8 +173,9 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         if node.domain != "":
             return None
+        op_type = node.op_type
         for rule in reversed(self.rules):
-            if node.op_type in rule.ops and (rule.when is None or matches(rule.when, node)):
+            if op_type in rule.ops and (rule.when is None or matches(rule.when, node)):
                 return rule
         return None
 

@@ -98,6 +98,19 @@ def test_only_real_positions_are_counted(length: int | str, batch: int | str) ->
         assert_same(found["turned"], counted([row.T for row in negative]))
 
 
+def test_a_second_pass_counts_real_positions_only() -> None:
+    graph = tokens_net(6, "n")
+    source = [{"tokens": TOKENS, "real": REAL}]
+    found = collect(graph, open_samples(source, graph, mask="real"), ["tokens"], bins=64)
+    kept = np.abs(TOKENS[REAL]).reshape(-1)
+    kept = kept[(kept > 0) & np.isfinite(kept)]
+    bins = np.floor(kept / (kept.max() / np.float32(63))).astype(int)
+    magnitudes = found["tokens"].magnitudes
+    assert magnitudes is not None
+    assert magnitudes.tolist() == np.bincount(bins, minlength=64).tolist()
+    assert kept.size < np.count_nonzero(TOKENS)
+
+
 def test_what_has_no_positions_is_counted_whole() -> None:
     graph = tokens_net()
     source = {"tokens": TOKENS, "real": REAL}

@@ -104,6 +104,10 @@ def test_padding_is_given_in_the_models_order() -> None:
     assert fit((None, 3, 4, 6), letterbox=(4, 6), pad=(1, 2, 3)).padding.tolist() == [1, 2, 3]
     bgr = fit((None, 3, 4, 6), letterbox=(4, 6), pad=(1, 2, 3), order="bgr")
     assert bgr.padding.tolist() == [3, 2, 1]
+    assert bgr.padding.dtype == np.uint8
+    between = fit((None, 3, 4, 6), letterbox=(4, 6), pad=(1, 2.5, 256), order="bgr").padding
+    assert between.tolist() == [256, 2.5, 1]
+    assert between.dtype == np.float32
 
 
 @pytest.mark.parametrize(
@@ -148,6 +152,13 @@ def test_what_does_not_fit_the_model_is_refused(
 def test_plain_pixels_take_no_mean_or_scale() -> None:
     with pytest.raises(DataError, match="mean and scale need float inputs"):
         fit((None, 3, 4, 6), "uint8", mean=(1,))
+
+
+def test_plain_pixels_take_no_padding_between_two() -> None:
+    assert fit((None, 3, 4, 6), "uint8", letterbox=(4, 6), pad=(9.0,)).padding.dtype == np.uint8
+    for pad in (0.5, -1, 256):
+        with pytest.raises(DataError, match=f"pad {pad} is no pixel, and input 'x' takes uint8"):
+            fit((None, 3, 4, 6), "uint8", letterbox=(4, 6), pad=(pad,))
 
 
 def test_several_inputs_are_refused() -> None:

@@ -40,10 +40,11 @@ def test_what_is_given_is_what_differs_from_the_defaults() -> None:
         ({"shorter_side": "256"}, "shorter_side is not a number of pixels"),
         ({"center_crop": 1}, "center_crop is neither true nor false"),
         ({"focus": "yes"}, "focus is neither true nor false"),
-        ({"letterbox": (4, 4), "pad": 114}, "pad is not a pixel value; give one whole number"),
+        ({"letterbox": (4, 4), "pad": 114}, "pad is not a pixel value; give one number"),
         ({"letterbox": (4, 4), "pad": (1, 2)}, "pad is not a pixel value"),
-        ({"letterbox": (4, 4), "pad": (256,)}, "pad is not a pixel value"),
-        ({"letterbox": (4, 4), "pad": (0.5,)}, "pad is not a pixel value"),
+        ({"letterbox": (4, 4), "pad": (float("nan"),)}, "pad is not a pixel value"),
+        ({"letterbox": (4, 4), "pad": ("1",)}, "pad is not a pixel value"),
+        ({"letterbox": (4, 4), "side_rounding": "floor"}, "side_rounding is 'floor'"),
     ],
 )
 def test_impossible_values_are_refused_by_name(fields: dict[str, Any], message: str) -> None:
@@ -60,6 +61,7 @@ def test_impossible_values_are_refused_by_name(fields: dict[str, Any], message: 
         ({"letterbox": (4, 4), "shorter_side": 4}, "letterbox and shorter_side are both"),
         ({"letterbox": (4, 4), "center_crop": True}, "letterbox and center_crop are both"),
         ({"pad": (0,)}, "pad is given without letterbox"),
+        ({"side_rounding": "tengine"}, "side_rounding is given, and no side follows"),
         ({"center_crop": True, "resize": "box"}, "a centre crop alone does not resize"),
         ({"size": (6, 5), "focus": True}, "focus halves the image, and 6x5 is odd"),
         ({"letterbox": (5, 6), "focus": True}, "focus halves the image, and 5x6 is odd"),

@@ -9,6 +9,7 @@ from intact.formats.c.files import static_shapes
 from intact.formats.c.run import CRuntime
 from intact.formats.c.storage import Places, plan_places
 from intact.formats.c.write import write_c
+from intact.ops import functions
 from intact.program import Program, Step, Tensor
 from intact.program import operations as ops
 from intact.program.operations import Binary
@@ -39,7 +40,7 @@ def places_of(program: Program) -> Places:
     return plan_places(program, static_shapes(program), {"x": "px"}, {"y": "py"})
 
 
-NEGATE = ops.Function(ops.Unary.NEG)
+NEGATE = ops.Function(functions.negative)
 FLAT = ops.Reshape((-1, 24))
 
 

@@ -18,9 +18,10 @@ from intact.engines.integer import IntegerEngine
 from intact.errors import ExportError
 from intact.formats.c.run import CRuntime
 from intact.formats.c.write import write_c
+from intact.ops import functions
 from intact.program import Program, Tensor
 from intact.program import operations as ops
-from intact.program.operations import Binary, Unary
+from intact.program.operations import Binary
 from intact.targets import Arithmetic, Overflow, Requantize, ZeroPointOrder
 from tests.formats.c import cases, window_cases
 from tests.formats.c.random_programs import random_program
@@ -236,7 +237,7 @@ def test_all_that_is_refused_is_told_at_once() -> None:
 )
 def test_shapes_must_be_known_and_small(shape: tuple[int | None, ...], reason: str) -> None:
     x = int8(0.1)
-    negate = ops.Function(Unary.NEG)
+    negate = ops.Function(functions.negative)
     message = refusal(one_step(negate, cases.DOUBLE, [(shape, x)], [(shape, x)]))
     assert reason in message
     assert "tensor 'in0'" in message

@@ -6,9 +6,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from intact.ops import functions as f
 from intact.program import Program, Shape
 from intact.program import operations as ops
-from intact.program.operations import Bounds, PoolKind, Reduction, ResizeMode, Unary
+from intact.program.operations import Bounds, PoolKind, Reduction, ResizeMode
 from intact.targets import Arithmetic
 from tests.formats.c.cases import DOUBLE, Scales
 from tests.program.one_step import int8, one_step
@@ -119,15 +120,19 @@ def functions() -> dict[str, Program]:
     """Tables and softmax."""
     found = {}
     for kind, output in (
-        (Unary.CLAMP, int8(0.04, -128)),
-        (Unary.LEAKY_RELU, int8(0.03, -90)),
-        (Unary.SIGMOID, int8(1 / 256, -128)),
-        (Unary.TANH, int8(1 / 128)),
-        (Unary.HARD_SWISH, int8(0.04, -100)),
-        (Unary.GELU, int8(0.04, -100)),
+        (f.clamp, int8(0.04, -128)),
+        (f.leaky_relu, int8(0.03, -90)),
+        (f.sigmoid, int8(1 / 256, -128)),
+        (f.tanh, int8(1 / 128)),
+        (f.hard_swish, int8(0.04, -100)),
+        (f.gelu, int8(0.04, -100)),
     ):
         found[str(kind)] = one_step(
-            ops.Function(kind, 0.1, Bounds(0, 6) if kind is Unary.CLAMP else Bounds()),
+            ops.Function(
+                kind,
+                (0.1,) if kind is f.leaky_relu else (),
+                Bounds(0, 6) if kind is f.clamp else Bounds(),
+            ),
             DOUBLE,
             [((None, 500), int8(0.05, 3))],
             [((None, 500), output)],

@@ -173,7 +173,7 @@ def test_everything_unsupported_is_listed() -> None:
         written_from(planned_float(b.build()))
     reason = str(found.value)
     for each in (
-        "'asinh': ncnn has no layer for Asinh",
+        "'asinh': intact writes no ncnn layer for Asinh",
         "'batches': it works along the batch",
         "'turn'",
     ):

@@ -15,6 +15,7 @@ from intact.config import Rounding
 from intact.engines.integer import IntegerEngine
 from intact.formats.onnx_integer.run import OnnxIntegerRuntime
 from intact.formats.onnx_integer.write import write_onnx_integer
+from intact.ops import functions
 from intact.program import Array, Program
 from intact.program import operations as ops
 from intact.program.operations import Binary
@@ -240,7 +241,7 @@ def test_functions_of_16_bits_are_tables_too() -> None:
         for encoding in (int8(1e-4, 12), int8(2.0**-15))
     )
     program = one_step(
-        ops.Function(ops.Unary.TANH), wide, [((None, 4), source)], [((None, 4), output)]
+        ops.Function(functions.tanh), wide, [((None, 4), source)], [((None, 4), output)]
     )
     codes = np.arange(-(2**15), 2**15, dtype=np.int16).reshape(-1, 4)
     assert_same(program, {"in0": codes})

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -32,6 +34,7 @@ from intact.formats.onnx_qdq.write import QdqModel, write_qdq
 from intact.graph import load_model, normalize
 from intact.graph.edit import Editor
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
+from intact.targets import DType
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import Arrays, calibrate, planned
 
@@ -298,6 +301,18 @@ def test_two_pairs_in_a_row_stay_two() -> None:
     assert executed_of(kept_apart, plan).changed == ()
     found = QdqRuntime(kept_apart.model, threads=1).run(feeds)[0]["y"]
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("bias", [DType.INT32, DType.FLOAT32])
+@pytest.mark.parametrize("keeps_floats", [False, True])
+def test_floats_are_kept_where_the_target_says_that_its_runtime_does_not(
+    bias: DType, keeps_floats: bool
+) -> None:
+    plan = plan_of(between_convolutions(KINDS["Softmax"]))
+    scheme = msgspec.structs.replace(plan.target.bias, dtype=bias)
+    target = msgspec.structs.replace(plan.target, bias=scheme, keeps_floats=keeps_floats)
+    model = write_qdq(replace(plan, target=target)).model
+    assert any(node.op_type == "Max" for node in model.graph) != keeps_floats
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from onnx import TensorProto, helper
 from intact.errors import ExportError
 from intact.formats.openvino.run import OpenVinoRuntime
 from intact.formats.openvino.write import OpenVinoModel, write_openvino
+from intact.numerics.metrics import sqnr_db
 from tests.models import ModelBuilder, random_inputs, run_model
 from tests.plans import calibrate, calibrated, planned
 
@@ -118,3 +119,47 @@ def test_a_loop_may_ask_so_too_and_leave_ranks_open(asked: tuple[int, ...], tmp_
     times = b.constant(np.full(asked, 3, np.int64))
     model, expected = written(b, b.node("Loop", times, again, x, body=body))
     assert np.abs(run(model, b, tmp_path) - expected).max() < 0.1
+
+
+@pytest.mark.parametrize("slopes", [(4,), (1,), (1, 4)])
+def test_slopes_of_one_axis_belong_to_the_last(slopes: tuple[int, ...], tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = b.conv(b.input("image", ["batch", 2, 6, 4]), 2, 4)
+    y = b.node(
+        "PRelu", x, b.constant(np.linspace(-2, 2, slopes[-1], dtype=np.float32).reshape(slopes))
+    )
+    model, expected = written(b, y)
+    found = run(model, b, tmp_path)
+    assert np.abs(found - expected).max() < 0.1
+
+
+@pytest.mark.parametrize(
+    "readers", ["GRU GRU", "LSTM RNN GRU", "GRU Transpose", "RNN reverse", "swapped swapped"]
+)
+def test_recurrent_operators_that_read_one_tensor_read_all_of_it(
+    readers: str, tmp_path: Path
+) -> None:
+    b = ModelBuilder()
+    x = b.node("MatMul", b.input("image", [5, "batch", 6]), b.weight(6, 6))
+    gates = {"LSTM": 4, "GRU": 3}
+    results = []
+    for each in readers.split():
+        if each == "Transpose":
+            results.append(b.node("Relu", b.node(each, x, perm=[1, 0, 2])))
+            continue
+        weights = [b.weight(1, gates.get(each, 1) * 4, size) for size in (6, 4)]
+        attributes = {"direction": "reverse"} if each == "reverse" else {}
+        read = b.node("Transpose", x, perm=[1, 0, 2]) if each == "swapped" else x
+        op_type = "RNN" if each not in gates else each
+        results.append(b.node(op_type, read, *weights, hidden_size=4, **attributes))
+    for result in results:
+        b.output(result)
+    model = b.build()
+    feeds = {"image": np.random.default_rng(0).normal(size=(5, 3, 6)).astype(np.float32)}
+    written_model = write_openvino(calibrate(planned(model, "openvino-avx2"), feeds))
+    pytest.importorskip("openvino")
+    written_model.save(tmp_path)
+    outputs, _ = OpenVinoRuntime(tmp_path / "model.fq.onnx", threads=1).run(feeds)
+    expected = run_model(model, feeds)
+    for result in results:
+        assert sqnr_db(expected[result], outputs[result]) > 20

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import onnx
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import intact
+from intact.errors import CalibrationError
 from intact.flow.result import Result
 from intact.formats.tengine.format import MODEL_FILE
 from intact.formats.tengine.tables import BIASES_FILE, WEIGHTS_FILE
 from intact.formats.tengine.tmfile.decode import open_tmfile
 from intact.formats.tengine.tmfile.file import FileTensor
 from intact.numerics.threshold_kl import least_divergent
+from intact.numerics.threshold_kl_counted import kept_bins
 from tests.formats.tengine import published
 from tests.formats.tengine.exported import files_of
 from tests.models import ModelBuilder
@@ -211,6 +217,37 @@ def test_kl(name: str, image: Floats) -> None:
     assert divergences[kept] == pytest.approx(min(divergences.values()), rel=1e-6)
     tools = np.array(published.shares_of(published.histogram(values)))
     assert kept == pytest.approx(least_divergent(tools, published.GROUPS), rel=0.25)
+
+
+@given(st.lists(st.integers(0, 40) | st.just(0), min_size=20, max_size=40), st.integers(0, 1))
+@settings(max_examples=60, deadline=None)
+def test_kl_of_the_tool_searches_as_its_loops_do(counts: list[int], half: int) -> None:
+    if sum(counts[1:]):
+        groups = (8, 16)[half]
+        assert kept_bins(np.array(counts), groups) == published.threshold_bin(counts, groups)
+
+
+@pytest.mark.parametrize("max_memory", [None, 6_000_000])
+def test_kl_of_the_tools_target_is_the_tools(max_memory: int | None) -> None:
+    """All tensors, to the last decimal: samples are read twice, as the tool does."""
+    result = quantized("tengine-tool", method="kl", max_memory=max_memory)
+
+    def choose(counts: Sequence[int]) -> int:
+        return kept_bins(np.array(counts), published.GROUPS)
+
+    wanted = {name: published.kl_of_tool(values, choose) for name, values in FOUND.items()}
+    written = files_of(result, "tengine")["table_kl.scale"].decode()
+    assert written == published.table(MODEL, wanted)
+    assert wanted["c1"] < SCALES["c1"]
+    one_pass = quantized("tengine", method="kl")
+    assert files_of(one_pass, "tengine")["table_kl.scale"].decode() != written
+
+
+def test_kl_of_the_tools_target_needs_samples_twice() -> None:
+    with pytest.raises(CalibrationError, match=r"read 2 times.*use kl_stepwise, which reads"):
+        intact.quantize(MODEL, iter([DATA]), target="tengine-tool", method="kl")
+    again = intact.quantize(MODEL, iter([DATA]), target="tengine-tool", method="kl_stepwise")
+    assert "table_kl_stepwise.scale" in files_of(again, "tengine")
 
 
 def test_eq() -> None:

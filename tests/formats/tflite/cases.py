@@ -9,6 +9,8 @@ from typing import Any, cast
 import numpy as np
 from msgspec import structs
 
+from intact.ops import functions
+from intact.ops.functions import Unary
 from intact.program import Array, Encoding, Program, Shape, Step, Tensor
 from intact.program.operations import (
     BatchMatMul,
@@ -41,7 +43,6 @@ from intact.program.operations import (
     Tile,
     Transpose,
     TransposedConvolution,
-    Unary,
 )
 from intact.targets import Arithmetic, Functions
 from intact.targets.arithmetic import Requantize as Rescaling
@@ -269,33 +270,35 @@ CASES: dict[str, Program] = {
     "squared_difference": _binary(Binary.SQUARED_DIFFERENCE),
     "minimum": _binary(Binary.MINIMUM),
     "maximum": _binary(Binary.MAXIMUM, (3, 1)),
-    "relu": _unary(Unary.CLAMP, bounds=RELU),
-    "relu_same": _unary(Unary.CLAMP, out=X, bounds=RELU),
-    "relu6": _unary(Unary.CLAMP, bounds=RELU6),
-    "relu_n1_to_1": _unary(Unary.CLAMP, bounds=Bounds(-1, 1)),
-    "relu_0_to_1": _unary(Unary.CLAMP, bounds=Bounds(0, 1)),
-    "clip": _unary(Unary.CLAMP, bounds=Bounds(-1.5, 2.5)),
-    "clip_same": _unary(Unary.CLAMP, out=X, bounds=Bounds(-1.5, 2.5)),
-    "clip_below": _unary(Unary.CLAMP, out=X, bounds=Bounds(-1.5)),
-    "leaky_relu": _unary(Unary.LEAKY_RELU, parameter=0.1),
-    "sigmoid": _unary(Unary.SIGMOID, out=SIGMOID),
-    "tanh": _unary(Unary.TANH, out=TANH),
-    "hard_swish": _unary(Unary.HARD_SWISH),
-    "gelu": _unary(Unary.GELU),
-    "gelu_tanh": _unary(Unary.GELU_TANH),
-    "elu": _unary(Unary.ELU, parameter=1.0),
+    "relu": _unary(functions.clamp, bounds=RELU),
+    "relu_same": _unary(functions.clamp, out=X, bounds=RELU),
+    "relu6": _unary(functions.clamp, bounds=RELU6),
+    "relu_n1_to_1": _unary(functions.clamp, bounds=Bounds(-1, 1)),
+    "relu_0_to_1": _unary(functions.clamp, bounds=Bounds(0, 1)),
+    "clip": _unary(functions.clamp, bounds=Bounds(-1.5, 2.5)),
+    "clip_same": _unary(functions.clamp, out=X, bounds=Bounds(-1.5, 2.5)),
+    "clip_below": _unary(functions.clamp, out=X, bounds=Bounds(-1.5)),
+    "leaky_relu": _unary(functions.leaky_relu, options=(0.1,)),
+    "sigmoid": _unary(functions.sigmoid, out=SIGMOID),
+    "tanh": _unary(functions.tanh, out=TANH),
+    "hard_swish": _unary(functions.hard_swish),
+    "gelu": _unary(functions.gelu),
+    "gelu_tanh": _unary(functions.gelu, options=("tanh",)),
+    "elu": _unary(functions.elu, options=(1.0,)),
     "elu_looked_up": one_step(
-        Function(Unary.ELU, 1.0), structs.replace(ARITHMETIC, functions=Functions.TABLE),
+        Function(functions.elu, (1.0,)), structs.replace(ARITHMETIC, functions=Functions.TABLE),
         [((2, 128), X)], [((2, 128), OUT)],
     ),
-    "elu_lower": _unary(Unary.ELU, parameter=0.5, bounds=Bounds(-0.3)),
-    "elu_flat": _unary(Unary.ELU, parameter=0.0),
-    "sqrt of codes": _unary(Unary.SQRT, POSITIVE),
-    "reciprocal of codes": _unary(Unary.RECIPROCAL, int8(0.05, -129), int8(0.02, -128)),
-    "rsqrt": _unary(Unary.RSQRT, POSITIVE, int8(0.02, -128)),
-    "exp": _unary(Unary.EXP, int8(0.02, 3), int8(0.05, -128)),
-    "log": _unary(Unary.LOG, POSITIVE, int8(0.04, 40)),
-    "abs": _unary(Unary.ABS, out=int8(0.06, -128)),
+    "elu_lower": _unary(functions.elu, options=(0.5,), bounds=Bounds(-0.3)),
+    "elu_flat": _unary(functions.elu, options=(0.0,)),
+    "sqrt of codes": _unary(functions.sqrt, POSITIVE),
+    "reciprocal of codes": _unary(functions.reciprocal, int8(0.05, -129), int8(0.02, -128)),
+    "mish": _unary(functions.mish),
+    "softplus": _unary(functions.softplus),
+    "rsqrt": _unary(functions.rsqrt, POSITIVE, int8(0.02, -128)),
+    "exp": _unary(functions.exp, int8(0.02, 3), int8(0.05, -128)),
+    "log": _unary(functions.log, POSITIVE, int8(0.04, 40)),
+    "abs": _unary(functions.absolute, out=int8(0.06, -128)),
     "prelu": one_step(
         PRelu(), ARITHMETIC,
         [((1, 4, 5, 3), X), (_codes((1, 1, 3)), int8(0.004))], [((1, 4, 5, 3), OUT)],
@@ -363,11 +366,14 @@ CASES: dict[str, Program] = {
     "requantize": on_data(Requantize(), (2, 50), (2, 50), X, OUT),
 }  # fmt: skip
 
+CODES_ONLY = ("mish", "requantize", "softplus")
+"""Cases that TFLite has no operator of floats for."""
+
 FLOAT_ONLY: dict[str, Program] = {
     "div": _binary(Binary.DIV),
-    "sqrt": _unary(Unary.SQRT, POSITIVE),
-    "neg": _unary(Unary.NEG),
-    "reciprocal": _unary(Unary.RECIPROCAL, int8(0.05, -129)),
+    "sqrt": _unary(functions.sqrt, POSITIVE),
+    "neg": _unary(functions.negative),
+    "reciprocal": _unary(functions.reciprocal, int8(0.05, -129)),
 }
 
 

@@ -9,6 +9,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from intact.ops import functions
+from intact.ops.functions import Unary
 from intact.program import Step
 from intact.program.operations import (
     BatchMatMul,
@@ -38,7 +40,6 @@ from intact.program.operations import (
     Tile,
     Transpose,
     TransposedConvolution,
-    Unary,
 )
 
 Floats: TypeAlias = Any
@@ -55,19 +56,20 @@ BINARY: dict[Binary, Callable[[Floats, Floats], Floats]] = {
 }
 
 UNARY: dict[Unary, Callable[[Floats], Floats]] = {
-    Unary.CLAMP: lambda x: x,
-    Unary.SIGMOID: lambda x: 1 / (1 + np.exp(-x)),
-    Unary.TANH: np.tanh,
-    Unary.HARD_SWISH: lambda x: x * np.clip(x + 3, 0, 6) / 6,
-    Unary.GELU: lambda x: x * (1 + np.vectorize(erf)(x / np.sqrt(2))) / 2,
-    Unary.GELU_TANH: lambda x: x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2,
-    Unary.RSQRT: lambda x: 1 / np.sqrt(x),
-    Unary.SQRT: np.sqrt,
-    Unary.EXP: np.exp,
-    Unary.LOG: np.log,
-    Unary.ABS: np.abs,
-    Unary.NEG: np.negative,
-    Unary.RECIPROCAL: np.reciprocal,
+    functions.clamp: lambda x: x,
+    functions.sigmoid: lambda x: 1 / (1 + np.exp(-x)),
+    functions.tanh: np.tanh,
+    functions.hard_swish: lambda x: x * np.clip(x + 3, 0, 6) / 6,
+    functions.gelu: lambda x: x * (1 + np.vectorize(erf)(x / np.sqrt(2))) / 2,
+    functions.mish: lambda x: x * np.tanh(np.log1p(np.exp(x))),
+    functions.softplus: lambda x: np.log1p(np.exp(x)),
+    functions.rsqrt: lambda x: 1 / np.sqrt(x),
+    functions.sqrt: np.sqrt,
+    functions.exp: np.exp,
+    functions.log: np.log,
+    functions.absolute: np.abs,
+    functions.negative: np.negative,
+    functions.reciprocal: np.reciprocal,
 }
 
 REDUCTION: dict[Reduction, Callable[..., Floats]] = {
@@ -95,11 +97,14 @@ def evaluate(step: Step, inputs: Sequence[Floats | None]) -> list[Floats]:
             other = inputs[1]
             assert other is not None
             return [_clamp(BINARY[kind](data, other), bounds)]
-        case Function(kind=Unary.LEAKY_RELU, parameter=slope, bounds=bounds):
+        case Function(kind=functions.leaky_relu, options=(slope,), bounds=bounds):
             return [_clamp(np.where(data < 0, data * slope, data), bounds)]
-        case Function(kind=Unary.ELU, parameter=height, bounds=bounds):
+        case Function(kind=functions.elu, options=(height,), bounds=bounds):
             below = height * np.expm1(np.minimum(data, 0))
             return [_clamp(np.where(data > 0, data, below), bounds)]
+        case Function(kind=functions.gelu, options=("tanh",), bounds=bounds):
+            inner = np.sqrt(2 / np.pi) * (data + 0.044715 * data**3)
+            return [_clamp(data * (1 + np.tanh(inner)) / 2, bounds)]
         case Function(kind=kind, bounds=bounds):
             return [_clamp(UNARY[kind](data), bounds)]
         case PRelu():

@@ -148,6 +148,49 @@ def test_a_model_of_too_many_nodes_is_refused_before_its_nodes_are_looked_at(
         load_model(model)
 
 
+def crowded(field: str) -> onnx.ModelProto:
+    """A chain that ONNX does not allow, with 3000 messages in a field of the model or graph."""
+    model = long(nodes=10)
+    holder = model if field == "functions" else model.graph
+    for at in range(3000):
+        each = getattr(holder, field).add(name=f"v{at}")
+        if field == "functions":
+            each.domain = "own"
+    return model
+
+
+@pytest.mark.parametrize(
+    ("field", "what"),
+    [
+        ("initializer", "3000 initializers"),
+        ("input", "3001 inputs"),
+        ("output", "3001 outputs"),
+        ("value_info", "3000 declared types"),
+        ("functions", "3000 functions"),
+    ],
+)
+def test_a_model_that_declares_too_much_is_refused_before_it_is_looked_at(
+    field: str,
+    what: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(expansion, "TENSORS", 1000)
+    monkeypatch.setattr(expansion, "FUNCTIONS", 1000)
+    model = crowded(field)
+    with pytest.raises(ModelError, match=rf"has {what}.* 1000 are allowed.* raise_limits [34]"):
+        load_model(model)
+    with raised_limits(4), pytest.raises(ModelError, match="'alpha' has no type"):
+        load_model(model)
+
+
+def test_tensors_of_branches_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expansion, "TENSORS", 1000)
+    model = in_a_branch(long(nodes=10))
+    model.graph.node[0].attribute[0].g.CopyFrom(crowded("initializer").graph)
+    with pytest.raises(ModelError, match="has 3000 initializers, 1000 are allowed"):
+        load_model(model)
+
+
 def test_a_function_that_calls_itself() -> None:
     model = nested_functions(2)
     model.functions[0].node[0].op_type = "F1"

@@ -13,8 +13,8 @@ import pytest
 from intact.engines.session import FloatModel
 from intact.graph import Graph, load_model, normalize
 from intact.graph.files.save import save_model
-from intact.graph.op_table import EXPANDABLE
 from intact.graph.passes.expand import EXPANSIONS, expand
+from intact.ops.table import EXPANDABLE
 from intact.plan.preparation import graphs_for
 from intact.targets import load_target
 from tests.models import ModelBuilder

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from intact.graph import normalize
 from intact.graph.passes.names import make_names_unique, protected_names
-from intact.plan import build_plan
-from intact.plan.overrides import Overrides
+from intact.plan import Overrides, build_plan
 from intact.targets import load_target
 from tests import models
 

@@ -1,8 +1,9 @@
 from __future__ import annotations
 
 from intact.formats.tflite.verify import one_op_programs
+from intact.ops import functions
 from intact.program import Program, Step, Tensor
-from intact.program.operations import Binary, Elementwise, Function, Split, Unary
+from intact.program.operations import Binary, Elementwise, Function, Split
 from intact.targets import Arithmetic
 from intact.targets.arithmetic import Requantize
 from tests.program.one_step import int8
@@ -13,7 +14,7 @@ X, Y, Z, LEFT, RIGHT = (Tensor(name, (2, 4), ENCODING) for name in ("x", "y", "z
 ONE = Tensor("one", (), ENCODING, data=ENCODING.zero_point.astype("int8"))
 
 STEPS = (
-    Step("tanh", Function(Unary.TANH), (X,), (Y,), ARITHMETIC),
+    Step("tanh", Function(functions.tanh), (X,), (Y,), ARITHMETIC),
     Step("twice", Elementwise(Binary.ADD), (Y, Y), (Z,), ARITHMETIC),
     Step("plus", Elementwise(Binary.ADD), (X, ONE), (Z,), ARITHMETIC),
     Step("halves", Split(1, (2, 2)), (Z,), (LEFT, RIGHT), ARITHMETIC),

@@ -12,6 +12,7 @@ from intact.errors import ExportError
 from intact.formats.base.format import Deployed, Io
 from intact.formats.registry import FORMATS
 from intact.numerics.metrics import sqnr_db
+from intact.ops import functions
 from intact.program import Encoding, Program, Step, Tensor, operations
 from intact.program.lower import lower
 from intact.program.operations import (
@@ -22,7 +23,6 @@ from intact.program.operations import (
     Function,
     Quantize,
     Transpose,
-    Unary,
 )
 from intact.program.passes.integer_io import integer_io
 from intact.targets import Arithmetic
@@ -44,7 +44,7 @@ def step(name: str, operation: Any, inputs: list[Tensor], output: Tensor) -> Ste
 
 
 X, QX, QY, Y = tensor("x"), tensor("qx", A), tensor("qy", B), tensor("y")
-TANH = Function(Unary.TANH)
+TANH = Function(functions.tanh)
 QUANTIZE = step("q", Quantize(), [X], QX)
 DEQUANTIZE = step("d", Dequantize(), [QY], Y)
 PLAIN = Program({"x": X}, {"y": Y}, (QUANTIZE, step("t", TANH, [QX], QY), DEQUANTIZE))

@@ -7,10 +7,11 @@ import pytest
 
 from intact.engines.integer import IntegerEngine
 from intact.formats.onnx_qdq.read import read_qdq
+from intact.ops import functions
 from intact.plan import QuantizedGraph
 from intact.program import Program
 from intact.program.lower import lower
-from intact.program.operations import Dequantize, Function, Quantize, Requantize, Softmax, Unary
+from intact.program.operations import Dequantize, Function, Quantize, Requantize, Softmax
 from intact.program.passes.encodings import signed
 from intact.targets import load_target
 from tests.models import ModelBuilder
@@ -60,7 +61,7 @@ def test_another_function_is_left_alone() -> None:
     plan = plan_of("LeakyRelu", "tflite", 0.04, 3)
     (step,) = (each for each in lower(plan).steps if isinstance(each.operation, Function))
     assert isinstance(step.operation, Function)
-    assert step.operation.kind is Unary.LEAKY_RELU
+    assert step.operation.kind is functions.leaky_relu
     assert Requantize not in kinds(lower(plan))
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pytest
 
 import intact.search.logs.log as log_module
@@ -17,7 +16,6 @@ from intact.errors import DataError, IntactError, OutputError, SearchError, Usag
 from intact.plan import TensorEnd
 from intact.search.logs import line as reading
 from intact.search.logs.log import Entry, Log, choose, read_log
-from intact.search.strategy import Strategy
 from intact.search.trial import Goal, State, Trial
 from tests.search.logs.lines import (
     PLAN,
@@ -151,41 +149,6 @@ class TestChoose:
         line = Entry.of(failed, None, settings())
         with pytest.raises(UsageError, match="no strategy: out of memory"):
             choose(iter([line]), 0)
-
-
-OLD = Path(__file__).with_name("version-1.jsonl")
-"""Written by the version before, of `residual_net` on target onnxruntime."""
-
-
-class TestVersion1:
-    def test_its_lines_are_those_of_the_schema(self) -> None:
-        for line in OLD.read_text(encoding="utf-8").splitlines():
-            VALIDATOR.validate(json.loads(line))
-
-    def test_its_scales_are_those_of_its_thresholds(self) -> None:
-        entries = list(read_log(OLD))
-        assert [entry.version for entry in entries] == [1, 1, 1]
-        assert choose(entries, "best").search.trial == 0
-        for entry in entries:
-            strategy = entry.strategy
-            assert strategy is not None
-            assert not strategy.scales
-            scales = Strategy.of(strategy.plan(PLAN.graph, PLAN.target)).scales
-            assert set(scales) == set(strategy.thresholds)
-            for place, threshold in strategy.thresholds.items():
-                divisor = 2.0 ** (strategy.bits[place] - (place not in strategy.zero_points))
-                assert np.array_equal(scales[place], np.divide(threshold, divisor))
-
-    def test_a_search_goes_on_with_it(self, path: Path) -> None:
-        line = json.loads(written(path, trial(0)))
-        line["version"] = 1
-        line["strategy"]["thresholds"] = Strategy.of(PLAN).thresholds
-        del line["strategy"]["scales"]
-        path.write_text(json.dumps(line) + "\n", encoding="utf-8")
-        with Log.resume(path, settings()) as log:
-            assert log.trials == [trial(0)]
-            log.append(trial(1), STRATEGY)
-        assert [entry.version for entry in read_log(path)] == [1, 3]
 
 
 class TestDocument:

@@ -237,7 +237,7 @@ def _finite(errors: Errors) -> Errors:
 
     def bounded(each: Powers) -> Powers:
         lost = most * max(float(each.signal.sum()), float(np.finfo(np.float32).tiny))
-        noise = np.where(np.isfinite(each.noise), each.noise, lost)
+        noise = np.where(np.isinf(each.noise), lost, each.noise)
         return Powers(each.signal, noise, each.agrees)
 
     return Errors({name: bounded(each) for name, each in errors.outputs.items()})

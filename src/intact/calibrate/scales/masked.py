@@ -328,6 +328,7 @@ def _kept(distribution: Distribution, rest: npt.NDArray[np.bool_]) -> Distributi
         low=low,
         high=high,
         count=count,
+        magnitudes=None,  # they have the mask constants
         minimum=minimum,
         maximum=maximum,
         mean_minimum=lowest if minimum <= lowest else minimum,

@@ -35,6 +35,7 @@ from intact.data.images.reader import ImageFolder
 from intact.data.progress import Progress
 from intact.data.stream import Samples
 from intact.engines.session import make_session, run_session
+from intact.errors import UsageError
 from intact.graph import Graph
 from intact.graph.files.limits import limit_of
 
@@ -57,6 +58,7 @@ def collect_on(
     max_memory: int | None = None,
     first: Batch | None = None,
     chosen: ChosenSamples | None = None,
+    bins: int = 0,
 ) -> Statistics:
     """Observe tensors of the float model over all samples, on the workers of a cluster.
 
@@ -69,9 +71,14 @@ def collect_on(
 
     Raises:
         ClusterError: The cluster cannot be reached, has other versions, or loses its workers.
-        UsageError: The samples have an order, or can be read once only.
+        UsageError: The samples have an order, can be read once only, or were to be read twice.
         IntactError: As of `intact.calibrate.collect`.
     """
+    if bins:
+        raise UsageError(
+            "this threshold method reads the samples twice, which a cluster does not",
+            remedy="leave out --cluster, or give --method kl_stepwise, which reads them once",
+        )
     cluster.open_for(samples)
     fixed = samples.fixed_batch or 1
     reader = files_of(samples, skips=fixed == 1)

@@ -33,6 +33,7 @@ def _inspect(given: Given[InspectCommand]) -> None:
     as_json = given.options.as_json
     with shown(LOADING, quiet=as_json) as progress:
         found = api.inspect(**given.of(InspectOptions), progress=progress)
+    current().begin("printing")
     show.inspection(found, as_json=as_json)
 
 

@@ -16,7 +16,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from intact.data.images.steps import LARGEST_IMAGE, ImageSteps, Resampling, Size
+from intact.data.images.steps import (
+    LARGEST_IMAGE,
+    ImageSteps,
+    Resampling,
+    SideRounding,
+    Size,
+)
 from intact.errors import MissingExtraError
 
 if TYPE_CHECKING:
@@ -229,10 +235,12 @@ def place(image: Size, canvas: Size, steps: ImageSteps) -> Placement:
     Raises:
         ValueError: The image is smaller than the crop.
     """
+    is_cut = steps.side_rounding is SideRounding.TENGINE
     if steps.letterbox is not None:
-        resized = fitted(image, canvas)
+        resized = cut(image, canvas, fills=not steps.focus) if is_cut else fitted(image, canvas)
     elif steps.shorter_side is not None:
-        resized = with_shorter_side(image, steps.shorter_side)
+        shorter = cut_beside if is_cut else with_shorter_side
+        resized = shorter(image, steps.shorter_side)
     elif steps.center_crop:
         resized = image
     else:
@@ -257,10 +265,32 @@ def fitted(image: Size, frame: Size) -> Size:
     return Size(max(1, _nearest(image.rows * frame.columns, image.columns)), frame.columns)
 
 
+def cut(image: Size, frame: Size, *, fills: bool) -> Size:
+    """Compute the same as Tengine's tool does: ``side * (room / limiting side)`` cut off, in
+    float32.
+
+    Args:
+        image: The size of the image.
+        frame: The size of the frame.
+        fills: Whether the limiting side is that of the frame; else it is computed like the other,
+            as the tool does with focus.
+
+    >>> cut(Size(360, 640), Size(416, 416), fills=True)
+    Size(rows=233, columns=416)
+    """
+    by_rows = image.rows * frame.columns > image.columns * frame.rows
+    room, side = (frame.rows, image.rows) if by_rows else (frame.columns, image.columns)
+    factor = np.float32(room) / np.float32(side)
+    rows, columns = (max(1, int(np.float32(each) * factor)) for each in image)
+    if fills:
+        return Size(room, columns) if by_rows else Size(rows, room)
+    return Size(rows, columns)
+
+
 def with_shorter_side(image: Size, pixels: int) -> Size:
     """Compute the size with the image's proportions and a given shorter side.
 
-    The longer side is rounded down, as in torchvision and in Tengine's tool.
+    The longer side is rounded down, as in torchvision.
 
     >>> with_shorter_side(Size(333, 500), 256)
     Size(rows=256, columns=384)
@@ -268,6 +298,18 @@ def with_shorter_side(image: Size, pixels: int) -> Size:
     if image.rows <= image.columns:
         return Size(pixels, image.columns * pixels // image.rows)
     return Size(image.rows * pixels // image.columns, pixels)
+
+
+def cut_beside(image: Size, pixels: int) -> Size:
+    """Compute the same as Tengine's tool does: ``side * (pixels / shorter side)`` cut off, in
+    float64; of a square image that may be less than ``pixels``.
+
+    >>> cut_beside(Size(206, 206), 256)
+    Size(rows=255, columns=256)
+    """
+    if image.rows < image.columns:
+        return Size(pixels, int(image.columns * (pixels / image.rows)))
+    return Size(int(image.rows * (pixels / image.columns)), pixels)
 
 
 def laid(

@@ -45,14 +45,19 @@ class ImageInput(msgspec.Struct, frozen=True):
         return self.size.rows * self.size.columns * self.channels * each
 
     @property
-    def padding(self) -> npt.NDArray[np.uint8]:
-        """The padding value of a letterboxed image, in RGB order: ``[1]`` or ``[C]``."""
-        return np.array(self._in_order(self.preprocess.image.pad), np.uint8)
+    def padding(self) -> npt.NDArray[Any]:
+        """The padding value of a letterboxed image, in RGB order: ``[1]`` or ``[C]``.
 
-    def finished(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """Convert images, uint8 [N, rows, columns, C] in RGB order, to the model's input.
+        uint8, or float32 where that cannot hold it.
+        """
+        steps = self.preprocess.image
+        return np.array(self._in_order(steps.pad), np.uint8 if steps.pads_bytes else np.float32)
 
-        Channel order, mean and scale (float32, if there are any), focus and layout, in this order.
+    def finished(self, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Convert images to the model's input.
+
+        They are [N, rows, columns, C] in RGB order, of the dtype of ``padding``. Channel order,
+        mean and scale (float32, if there are any), focus and layout follow, in this order.
         """
         steps = self.preprocess.image
         if steps.order is ChannelOrder.BGR:
@@ -62,7 +67,7 @@ class ImageInput(msgspec.Struct, frozen=True):
         scaled = self.preprocess.scaled(self.name, values, axis)
         return focused(scaled, axis) if steps.focus else scaled
 
-    def _in_order(self, numbers: tuple[int, ...]) -> tuple[int, ...]:
+    def _in_order(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
         return numbers[::-1] if self.preprocess.image.order is ChannelOrder.BGR else numbers
 
 
@@ -105,6 +110,11 @@ def image_input(specs: Mapping[str, InputSpec], preprocess: Preprocess) -> Image
     size = _image_size(name, (rows, columns), steps)
     preprocess.inputs(specs)  # raises if mean or scale is given and no input is float
     _check_channels(name, channels, preprocess)
+    if spec.dtype.kind in "iu" and not steps.pads_bytes:
+        raise DataError(
+            f"--pad {steps.pad[0]} is no pixel, and input {name!r} takes {spec.dtype}",
+            remedy="give whole numbers from 0 to 255",
+        )
     seen = size if not steps.focus else Size(size.rows // 2, size.columns // 2)
     shape = (outputs, *seen) if axis == 1 else (*seen, outputs)
     exact = InputSpec(spec.dtype, (spec.shape[0], *shape))

@@ -254,15 +254,16 @@ class ImageFolder:
         return file if is_picture(file) else self.folder / str(file)
 
 
-def blank(takes: ImageInput, count: int) -> npt.NDArray[np.uint8]:
+def blank(takes: ImageInput, count: int) -> npt.NDArray[Any]:
     """Make room for some images, ``[N, rows, columns, C]``, with the padding of a letterbox."""
-    canvas = np.empty((count, *takes.size, takes.channels), np.uint8)
+    padding = takes.padding
+    canvas = np.empty((count, *takes.size, takes.channels), padding.dtype)
     if takes.preprocess.image.letterbox is not None:
-        canvas[:] = takes.padding
+        canvas[:] = padding
     return canvas
 
 
-def draw(image: Image, takes: ImageInput, canvas: npt.NDArray[np.uint8]) -> None:
+def draw(image: Image, takes: ImageInput, canvas: npt.NDArray[Any]) -> None:
     """Resize a decoded image into an array, ``[rows, columns, C]`` in RGB order.
 
     Raises:

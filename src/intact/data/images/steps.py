@@ -13,6 +13,8 @@ LARGEST_IMAGE = 1 << 27
 """Limit for the pixels of an image, before and after resizing: 400 MB as bytes of three colours."""
 
 _LONGEST_SIDE = 1 << 14
+_LARGEST_PAD = 1 << 24
+"""Whole numbers up to here are float32 numbers."""
 _WHOLE = f"whole numbers from 1 to {_LONGEST_SIDE}"
 
 Choice = TypeVar("Choice", bound=StrEnum)
@@ -49,6 +51,18 @@ class Resampling(StrEnum):
     BOX = "box"
 
 
+class SideRounding(StrEnum):
+    """How the sides of an image that keeps its proportions become whole pixels.
+
+    EXACT is the nearest pixel in a letterbox, and rounded down beside a shorter side. TENGINE is
+    what Tengine's tool computes: floats are cut off, float32 in a letterbox and float64 beside a
+    shorter side, so that some sizes are a pixel less.
+    """
+
+    EXACT = "exact"
+    TENGINE = "tengine"
+
+
 @dataclass(frozen=True)
 class ImageSteps:
     """The steps from a decoded image to the model's size and layout.
@@ -61,12 +75,15 @@ class ImageSteps:
             ``focus``).
         order: Order of three channels, also for per-channel values (``pad``, mean, scale).
         resize: Resampling filter; a string of :class:`Resampling` is allowed.
-        shorter_side: Resize the shorter side to this number of pixels, the other side in proportion
-            (rounded down), then crop the centre.
+        shorter_side: Resize the shorter side to this number of pixels, the other side in
+            proportion, then crop the centre.
         center_crop: Crop the centre; without ``shorter_side`` nothing is resized.
-        letterbox: Rows and columns of a frame: the image is resized in proportion (rounded to the
-            nearest pixel) to fit into it and centred, with ``pad`` around it.
-        pad: Pixel value around a letterboxed image, 0 to 255; one, or one per channel.
+        letterbox: Rows and columns of a frame: the image is resized in proportion to fit into it
+            and centred, with ``pad`` around it.
+        side_rounding: How sides become whole pixels with ``letterbox`` or ``shorter_side``; a
+            string of :class:`SideRounding` is allowed.
+        pad: Value around a letterboxed image, on the scale of pixels; one, or one per channel.
+            Whole numbers from 0 to 255 for inputs of integers.
         focus: YOLOv5's space to depth after mean and scale: [C, H, W] becomes [4C, H/2, W/2], in
             blocks of C channels: even rows and columns, odd rows, odd columns, both odd.
 
@@ -80,7 +97,8 @@ class ImageSteps:
     shorter_side: int | None = None
     center_crop: bool = False
     letterbox: Size | tuple[int, int] | None = None
-    pad: tuple[int, ...] = (114,)
+    side_rounding: SideRounding | str = SideRounding.EXACT
+    pad: tuple[float, ...] = (114,)
     focus: bool = False
 
     def __post_init__(self) -> None:
@@ -88,6 +106,7 @@ class ImageSteps:
         self._set("order", _choice("--order", self.order, ChannelOrder))
         self._set("resize", _choice("--resize", self.resize, Resampling))
         self._set("letterbox", _size("--letterbox", self.letterbox))
+        self._set("side_rounding", _choice("--side-rounding", self.side_rounding, SideRounding))
         self._set("pad", _pad(self.pad))
         if self.shorter_side is not None and not _is_whole(self.shorter_side, 1, _LONGEST_SIDE):
             raise DataError("--shorter-side is not a number of pixels", remedy=f"give {_WHOLE}")
@@ -108,6 +127,11 @@ class ImageSteps:
         return self.center_crop or self.shorter_side is not None
 
     @property
+    def pads_bytes(self) -> bool:
+        """Whether pixels of 8 bits can hold ``pad``."""
+        return all(isinstance(value, int) and 0 <= value <= 255 for value in self.pad)
+
+    @property
     def image_size(self) -> Size | None:
         """Rows and columns of the image before ``focus``, if given."""
         size = self.letterbox or self.size
@@ -126,6 +150,11 @@ class ImageSteps:
                 yield f"--letterbox and {option} are both given", "remove one of them"
         if self.letterbox is None and "pad" in self.given:
             yield "--pad is given without --letterbox", "give --letterbox rows,columns, or no --pad"
+        if not (self.letterbox or self.shorter_side) and "side_rounding" in self.given:
+            yield (
+                "--side-rounding is given, and no side follows from the proportions",
+                "add --letterbox or --shorter-side, or leave it out",
+            )
         if self.center_crop and self.shorter_side is None and "resize" in self.given:
             yield "--resize is given, and a centre crop alone does not resize", "add --shorter-side"
         size = self.image_size
@@ -156,17 +185,19 @@ def _size(option: str, value: Any) -> Size | None:
     return Size(*value)
 
 
-def _pad(values: Any) -> tuple[int, ...]:
+def _pad(values: Any) -> tuple[float, ...]:
     if (
         not isinstance(values, list | tuple)
         or len(values) not in (1, 3)
-        or not all(_is_whole(value, 0, 255) for value in values)
+        or not all(_is_number(value) for value in values)
     ):
-        raise DataError(
-            "--pad is not a pixel value",
-            remedy="give one whole number from 0 to 255, or one per channel",
-        )
-    return tuple(values)
+        raise DataError("--pad is not a pixel value", remedy="give one number, or one per channel")
+    return tuple(int(value) if float(value).is_integer() else float(value) for value in values)
+
+
+def _is_number(value: Any) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and abs(value) <= _LARGEST_PAD
 
 
 def _choice(option: str, value: Any, kind: type[Choice]) -> Choice:

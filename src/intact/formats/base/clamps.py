@@ -17,26 +17,16 @@ from intact.config import TensorQuantConfig
 from intact.formats.base.read_points import GraphEdits, Parameters
 from intact.graph import constant_array, data_slots, input_value, moves_values
 from intact.graph.passes.replace import add_constant
+from intact.ops.functions import FUNCTIONS
 
 _KEY, _VALUE = "intact.clamp", "of the codes"
 """Metadata of a node that was put there."""
 
 _NEVER_NEGATIVE = frozenset(
     {
-        "Abs",
-        "Exp",
-        "Hardmax",
-        "HardSigmoid",
-        "LpPool",
-        "GlobalLpPool",
-        "ReduceL1",
-        "ReduceL2",
-        "ReduceSumSquare",
-        "Relu",
-        "Sigmoid",
-        "Softmax",
-        "Softplus",
-        "Sqrt",
+        *(name for name, each in FUNCTIONS.items() if each.low >= 0),
+        *("Hardmax", "LpPool", "GlobalLpPool", "ReduceL1", "ReduceL2", "ReduceSumSquare"),
+        *("Relu", "Softmax"),
     }
 )
 _IF_OPERANDS_ARE = frozenset(

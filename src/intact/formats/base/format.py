@@ -222,7 +222,7 @@ class FloatSource(msgspec.Struct, frozen=True):
 
     Attributes:
         target: Hardware that it is for, unless the user names another.
-        model: The model as loaded.
+        model: As `intact.graph.load_model` returns it; it is nobody else's.
     """
 
     target: str
@@ -265,6 +265,10 @@ class ModelReader(msgspec.Struct, frozen=True):
 
 CHANGED = "the runtime rounds otherwise than planned, by kernels or scales of its own"
 """Said of `Executed.changed`."""
+
+
+IN_FLOAT = "the runtime computes it in float, which was planned for integers"
+"""Said of layers in `Executed.in_float`."""
 
 
 class Executed(msgspec.Struct, frozen=True):

@@ -24,7 +24,6 @@ from intact.graph import (
     input_value,
     moves_values,
     op_spec,
-    shape_or_index_values,
     weight_slot,
 )
 from intact.graph.names import Names
@@ -101,14 +100,14 @@ def configure(graph: Graph, target: Target, points: list[ReadPoint]) -> Quantize
     _overlap_sums(plan)
     _overlap_fused(plan)
     follow_data(plan)
-    shapes = shape_or_index_values(graph)
+    shapes = graph.shape_or_index_values
     plan.decisions.update({str(n.name): _decision(plan, n, shapes) for n in graph.nodes})
     return plan
 
 
 def _floats(graph: Graph) -> dict[TensorEnd, TensorQuantConfig]:
     """Return a config for every end: none is quantized."""
-    shapes = shape_or_index_values(graph)
+    shapes = graph.shape_or_index_values
     configs = {}
     for node in graph.nodes:
         name = str(node.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from functools import cache
 from importlib import resources
 
@@ -14,15 +15,17 @@ AXES = 6
 _TOKEN = re.compile(r"@([A-Z_]+)(?:\((.*)\))?@")
 _RESCALES = {"RESCALE": "output", "RESCALE_SECOND": "second"}
 _CALL = re.compile(r"\b([a-z][a-z0-9_]*)\(")
+_HEAD = re.compile(r"^/\* -+ (\w+\.[ch]) -+ \*/\n", re.MULTILINE)
 _TYPE = re.compile(r"\b([a-z][a-z0-9_]*)_params\b")
 
 
 class Library:
     """Collects the kernels that are used.
 
-    A kernel is a file ``NAME.c`` of ``kernels/``; one of several kinds ends its functions with
-    ``_@KIND@``, and ``NAME_shift.c`` takes its place where scales are powers of two. The structure
-    of its parameters, ``NAME_params``, is in ``NAME.h``. What a kernel calls is found in its text.
+    A kernel is a section ``NAME.c`` of a file in ``kernels/``; one of several kinds ends its
+    functions with ``_@KIND@``, and ``NAME_shift.c`` takes its place where scales are powers of two.
+    The structure of its parameters, ``NAME_params``, is in ``NAME.h``. What a kernel calls is found
+    in its text.
     """
 
     def __init__(self) -> None:
@@ -110,12 +113,20 @@ def _complete(source: str, tokens: dict[str, str], kind: Requantization | None) 
     return _TOKEN.sub(replaced, source)
 
 
-@cache
 def _stems() -> frozenset[str]:
-    folder = resources.files("intact.formats.c") / "kernels"
-    return frozenset(each.name[:-2] for each in folder.iterdir() if each.name.endswith(".c"))
+    return frozenset(name[:-2] for name in _sections() if name.endswith(".c"))
+
+
+def _source(name: str) -> str:
+    return _sections()[name]
 
 
 @cache
-def _source(name: str) -> str:
-    return (resources.files("intact.formats.c") / "kernels" / name).read_text("utf-8")
+def _sections() -> Mapping[str, str]:
+    """Read the kernels' sources; each section of a file is headed by its name."""
+    folder = resources.files("intact.formats.c") / "kernels"
+    found: dict[str, str] = {}
+    for file in folder.iterdir():
+        _, *parts = _HEAD.split(file.read_text("utf-8"))
+        found |= dict(zip(parts[::2], parts[1::2], strict=True))
+    return found

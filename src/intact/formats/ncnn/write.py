@@ -17,6 +17,7 @@ from intact.formats.ncnn.builder import WRITERS, NcnnBuilder
 from intact.formats.ncnn.model import LARGEST_CODE, NcnnModel, notes_of
 from intact.formats.ncnn.notation import known_lengths, lengths, sample
 from intact.formats.ncnn.table import table_text
+from intact.ops import functions
 from intact.program import Program, Step, Tensor
 from intact.program.operations import (
     Bounds,
@@ -28,7 +29,6 @@ from intact.program.operations import (
     Lookup,
     Requantize,
     TransposedConvolution,
-    Unary,
 )
 from intact.program.passes.whole_inputs import is_whole, with_floats, with_views
 from intact.program.unsupported import UnsupportedNodes
@@ -180,7 +180,7 @@ def _fused_activations(program: Program) -> Mapping[str, Step]:
         if not isinstance(step.operation, _PRODUCTS) or value in kept:
             continue
         match readers.get(value, []):
-            case [Step(operation=Function(kind=Unary.CLAMP, bounds=bounds)) as reader]:
+            case [Step(operation=Function(kind=functions.clamp, bounds=bounds)) as reader]:
                 has_groups = getattr(step.operation, "groups", 1) > 1
                 if bounds.low <= bounds.high and (bounds == Bounds(0.0) or not has_groups):
                     found[step.name] = reader

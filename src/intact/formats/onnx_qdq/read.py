@@ -26,6 +26,7 @@ from intact.graph import load_model
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.no_ops import remove_no_ops
+from intact.graph.traversal import nodes_of
 from intact.plan import Overrides, QuantizedGraph
 from intact.targets import Target
 
@@ -86,5 +87,5 @@ def is_quantized(model: ir.Model) -> bool:
         or is_dequantize(node)
         or (node.domain, node.op_type) in QOPERATORS
         or node.op_type in DYNAMIC
-        for node in model.graph.all_nodes()
+        for node in nodes_of(model.graph)
     ) or is_written_out(model)

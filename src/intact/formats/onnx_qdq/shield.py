@@ -33,7 +33,6 @@ from intact.graph import (
 )
 from intact.graph.edit import Editor
 from intact.plan import QuantizedGraph
-from intact.targets import DType
 
 _WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
 """What the runtime quantizes the weights of."""
@@ -52,13 +51,13 @@ _BIAS = 2
 def keep_as_planned(plan: QuantizedGraph, editor: Editor) -> None:
     """Keep floats and pairs from the runtime's optimizer.
 
-    Nothing to do for targets that add float biases: their runtimes take no integers there.
+    Nothing to do for targets whose runtimes keep floats by themselves.
 
     Args:
         plan: The plan.
         editor: The written model, with its pairs in place; it is changed.
     """
-    if plan.target.bias.dtype is not DType.INT32:
+    if plan.target.keeps_floats:
         return
     floats = {name for name, decision in plan.decisions.items() if not decision.quantized}
     for product in [n for n in editor.model.graph if n.op_type == "MatMul"]:

@@ -4,6 +4,11 @@ Measured with openvino 2026.4.1: it reduces all axes where those of ReduceL1, Re
 ReduceLogSumExp are an attribute, and it keeps the last window of a pool with ``ceil_mode`` that
 starts in the pads behind; `normalize` leaves ``ceil_mode`` only where sizes are not known. What If
 and Loop ask may have any number of axes of length 1 in ONNX Runtime, and one at most in OpenVINO.
+A slope of one axis is one for each channel there, where it has as many numbers. It swaps the first
+two axes of what a recurrent operator reads, once for all readers that need it so, and gives all but
+the last of them something else (-4 to 2 dB, in float models too): several recurrent operators of
+one direction, or a Transpose beside one. Equal nodes become one again, so each reader gets a
+maximum, with the lowest number, of the one before.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph.edit import Editor
+from intact.graph.traversal import nodes_of
 from intact.plan import Note, NoteKind
 from intact.program.unsupported import UnsupportedNodes
 
@@ -21,6 +27,10 @@ _ASKED = {"If": (0,), "Loop": (0, 1)}
 """At which slots control flow asks whether, or how often, to run its body."""
 _UNSURE = "OpenVINO may have one window more (ceil_mode): the sizes are not known"
 _GIVE_SIZES = "export the float model with fixed sizes"
+_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+_LOWEST = np.finfo(np.float32).min
+_SMALL = 64
+"""Elements of constants that are compared."""
 _AXES_AS_INPUT = 13
 """The opset from which ReduceSum takes its axes so."""
 
@@ -32,17 +42,80 @@ def translate(editor: Editor, unsupported: UnsupportedNodes) -> list[Note]:
         What may come out otherwise, for want of sizes.
     """
     unsure = []
-    for node in list(editor.model.graph.all_nodes()):
+    for node in list(nodes_of(editor.model.graph)):
         if node.domain == "" and node.op_type in _ASKED:
             _ask_one_number(editor, node)
+    _part_readers(editor)
     for node in list(editor.model.graph):
         if node.domain != "":
             continue
         if node.op_type in _INNER and "axes" in node.attributes:
             _reduction(editor, node, unsupported)
+        elif node.op_type == "PRelu":
+            _align_slopes(editor, node)
         elif node.op_type in ("MaxPool", "AveragePool") and _flag(node, "ceil_mode"):
             unsure.append(Note(NoteKind.EXPORT, str(node.name), _UNSURE, _GIVE_SIZES))
     return unsure
+
+
+def _align_slopes(editor: Editor, node: ir.Node) -> None:
+    """Give slopes of one axis all axes of what they are for."""
+    data, slopes = node.inputs
+    rank = 0 if data is None or data.shape is None else len(data.shape)
+    fixed = None if slopes is None else slopes.const_value
+    if slopes is None or fixed is None or len(fixed.shape) != 1 or rank < 2:
+        return
+    aligned = fixed.numpy().reshape(*[1] * (rank - 1), -1)
+    node.replace_input_with(1, editor.initializer(f"{slopes.name}_aligned", aligned))
+
+
+def _part_readers(editor: Editor) -> None:
+    """Let no two readers swap the axes of equal tensors, if one of them is recurrent."""
+    graph = editor.model.graph
+    swapping = [node for node in graph if _swaps(node)]
+    if not any(node.op_type in _RECURRENT for node in swapping):
+        return
+    equal = _equal_values(graph)
+    readers: dict[ir.Value | None, list[ir.Node]] = {}
+    for node in swapping:
+        value = node.inputs[0]
+        readers.setdefault(equal.get(value, value), []).append(node)
+    lowest = None
+    for nodes in readers.values():
+        if any(node.op_type in _RECURRENT for node in nodes):
+            before = nodes[0].inputs[0]
+            for node in nodes[1:]:
+                lowest = lowest or editor.initializer("lowest", _LOWEST)
+                shape = None if before is None else before.shape
+                before = editor.node("Max", [before, lowest], f"{node.name}_read", shape=shape)
+                node.replace_input_with(0, before)
+
+
+def _equal_values(graph: ir.Graph) -> dict[ir.Value | None, ir.Value]:
+    """Return for each result the first one that the same operators make of the same inputs."""
+    found: dict[ir.Value | None, ir.Value] = {}
+    first: dict[tuple[object, ...], ir.Value] = {}
+    for node in graph:
+        inputs = tuple(_identity(found.get(value, value)) for value in node.inputs)
+        attributes = tuple(sorted(str(each) for each in node.attributes.values()))
+        for place, result in enumerate(node.outputs):
+            key = (node.domain, node.op_type, attributes, inputs, place)
+            found[result] = first.setdefault(key, result)
+    return found
+
+
+def _identity(value: ir.Value | None) -> object:
+    """Return what tells a value from others: its numbers where it is a small constant."""
+    fixed = None if value is None else value.const_value
+    if fixed is None or fixed.size > _SMALL:
+        return value
+    return fixed.dtype, tuple(fixed.shape), fixed.numpy().tobytes()
+
+
+def _swaps(node: ir.Node) -> bool:
+    """Check for a recurrent operator, or a transposition of the first two axes of three."""
+    swapped = node.op_type == "Transpose" and [*node.attributes.get_ints("perm", [])] == [1, 0, 2]
+    return node.domain == "" and (swapped or node.op_type in _RECURRENT)
 
 
 def _ask_one_number(editor: Editor, node: ir.Node) -> None:

@@ -83,15 +83,21 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
 
 
 def _load(deployed: Deployed) -> OpenVinoRuntime:
+    """Compile a written model, and note what OpenVINO makes of the plan: it says so by itself."""
     from intact.formats.openvino.run import load_openvino
+    from intact.formats.openvino.verify import float_nodes, integer_nodes
 
-    return load_openvino(deployed.held(OpenVinoModel), threads=deployed.threads)
+    model = deployed.held(OpenVinoModel)
+    runtime = load_openvino(model, threads=deployed.threads)
+    if model.executed is None:
+        in_integers = integer_nodes(deployed.plan, runtime.executed)
+        in_float = float_nodes(deployed.plan, runtime.executed)
+        model.executed = Executed(in_float, in_integers, tuple(in_integers))
+    return runtime
 
 
 def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
-    from intact.formats.openvino.run import run_openvino
-
-    return run_openvino(deployed.held(OpenVinoModel), feeds, threads=deployed.threads)
+    return _load(deployed).run(feeds)[0]
 
 
 def _runner(deployed: Deployed) -> Callable[[Feeds], Feeds]:
@@ -106,10 +112,10 @@ def _runtime_name() -> str:
 
 
 def _executed(deployed: Deployed) -> Executed:
-    from intact.formats.openvino.verify import float_nodes, integer_nodes
-
-    nodes = _load(deployed).executed
-    return Executed(float_nodes(deployed.plan, nodes), integer_nodes(deployed.plan, nodes))
+    model = deployed.held(OpenVinoModel)
+    if model.executed is None:
+        _load(deployed)
+    return model.executed or Executed()
 
 
 OPENVINO = Format(

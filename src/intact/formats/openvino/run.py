@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import DataError, ExportError
-from intact.formats.base.format import Feeds, require_packages
+from intact.formats.base.format import require_packages
 from intact.formats.openvino.intermediate import XML_FILE
 from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel
 
@@ -147,23 +147,6 @@ def load_openvino(exported: OpenVinoModel, *, threads: int = 0) -> OpenVinoRunti
         exported.save(Path(folder))
         path = Path(folder) / (XML_FILE if exported.ir_files else ONNX_FILE)
         return OpenVinoRuntime(path, threads=threads)
-
-
-def run_openvino(exported: OpenVinoModel, feeds: Feeds, *, threads: int = 0) -> _Arrays:
-    """Run a written model in OpenVINO, as its users do.
-
-    Args:
-        exported: What was written.
-        feeds: Inputs by name.
-        threads: Of the plugin; 0 takes all cores.
-
-    Returns:
-        The outputs by name.
-
-    Raises:
-        ExportError: OpenVINO refuses the model, or fails on it.
-    """
-    return load_openvino(exported, threads=threads).run(feeds)[0]
 
 
 def openvino_version() -> str:

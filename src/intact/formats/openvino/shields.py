@@ -40,6 +40,15 @@ OpenVINO moves the product's own scales, which lie along the columns, through it
 one kind (-5 to 9 dB; not by column, nor by one number, nor behind a Relu). Weights of more than two
 axes are as bad as no bias, wherever several nodes read.
 
+A Relu, or one with slopes, makes of a product without a bias what negative numbers multiply behind
+it: OpenVINO takes the factors into the product, in front of the Relu (-4 to 16 dB); scalars move
+through shapes, sums prevent it. Measured over 9 kinds of products and 20 of nodes behind.
+
+A product of two activations has a number for each column behind, added, multiplied or a slope: one
+that multiplies is read beyond its end (-700 dB, NaN, and otherwise in each run), also behind a
+Relu; behind other functions of one number the product's kernel is one whose pairs saturate, on
+processors with 8-bit dot products as well.
+
 A quantizer reads a transposed convolution without groups whose kernel is smaller than its stride
 along some axis, also behind a Relu: OpenVINO computes it in floats and takes its scales and bias
 into the quantizer, which then gives all channels the first one's (-12 to 11 dB). Not so without a
@@ -51,7 +60,7 @@ A maximum with the lowest number changes no number; nothing is moved through it,
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -68,6 +77,8 @@ _WINDOWS = frozenset({"Conv", "ConvTranspose"})
 FACTORS = frozenset({"Mul", "Div"})
 SUMS = frozenset({"Add", "Sub"})
 _EXTREMES = frozenset({"GlobalMaxPool", "ReduceMax", "ReduceMin"})
+_RELUS = frozenset({"LeakyRelu", "PRelu", "Relu"})
+"""What positive scales are moved through."""
 _READ_TWICE = frozenset({"Celu", "MeanVarianceNormalization", "ReduceLogSumExp", "ReduceSumSquare"})
 """Operators that OpenVINO makes several readers of; measured over 45 kinds of nodes."""
 _REDUCTIONS = frozenset(
@@ -111,6 +122,8 @@ def keep_results(editor: Editor, plan: QuantizedGraph) -> list[str]:
     """
     results = _results(editor.model, plan)
     found = [value for value in results if _is_fork(value) or _is_reduced_row(value)]
+    found += _by_columns(editor.model, plan)
+    found += _mirrored(editor.model, {*results, *_dense(editor.model, plan)})
     found += [value for value in _extremes(editor.model) if _reaches_quantizer(value)]
     found += [value for value in _turned(editor.model) if value not in found]
     reduced, spread = _reduced_rows(editor.model), _spread(editor.model, plan)
@@ -137,6 +150,84 @@ def _results(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
         ):
             bare[node.outputs[0]] = None
     return list(bare)
+
+
+def _by_columns(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
+    """Return the products of two activations that have a number for each column behind."""
+    origin = {value: value for value in _of_activations(model, plan)}
+    found: dict[ir.Value, None] = {}
+    for node in model.graph:
+        sources = [value for value in node.inputs if value in origin]
+        fixed = [_fixed_array(node, slot) for slot in range(len(node.inputs))]
+        if node.domain or not sources or sum(array is None for array in fixed) > 1:
+            continue
+        source = origin[sources[0]]
+        if node.op_type in _FUSED and any(
+            a is not None and 1 < a.size == a.shape[-1] for a in fixed
+        ):
+            found[source] = None
+        origin |= dict.fromkeys(node.outputs, source)
+    return list(found)
+
+
+def _of_activations(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
+    """Return what products of two activations give."""
+    integers = _in_integers(plan)
+    return [
+        node.outputs[0]
+        for node in model.graph
+        if node.domain == ""
+        and node.op_type == "MatMul"
+        and str(node.name) in integers
+        and not _has_constant(node)
+    ]
+
+
+def _dense(model: ir.Model, plan: QuantizedGraph) -> Iterator[ir.Value]:
+    """Yield what matrix products with weights of two axes give."""
+    integers = _in_integers(plan)
+    for node in model.graph:
+        if node.domain == "" and node.op_type == "MatMul" and str(node.name) in integers:
+            yield node.outputs[0]
+
+
+def _mirrored(model: ir.Model, products: set[ir.Value]) -> list[ir.Value]:
+    """Return what Relus make of products, also times constants, before negative factors."""
+    scaled, rectified = {*products}, set[ir.Value]()
+    found: list[ir.Value] = []
+    for node in (each for each in model.graph if each.domain == ""):
+        source = next((value for value in node.inputs if value in scaled), None)
+        if source is None or not (node.op_type in _RELUS or _scales(node)):
+            continue
+        if source in rectified and _is_negative(node):
+            found.append(source)
+            continue
+        scaled.add(node.outputs[0])
+        if source in rectified or node.op_type in _RELUS:
+            rectified.add(node.outputs[0])
+    return list(dict.fromkeys(found))
+
+
+def _scales(node: ir.Node) -> bool:
+    """Check for a node that multiplies its only activation by a constant."""
+    is_difference = node.op_type == "Sub" and _is_zero(_fixed_array(node, 0))
+    return (
+        node.op_type == "Neg" or is_difference or (node.op_type in FACTORS and _has_constant(node))
+    )
+
+
+def _is_negative(node: ir.Node) -> bool:
+    """Check for a factor that may be negative, of a node that scales or of one with slopes."""
+    if node.op_type in _RELUS:
+        return False
+    if node.op_type not in FACTORS:
+        return True
+    arrays = [_fixed_array(node, slot) for slot in (0, 1)]
+    return any(each is not None and bool((each < 0).any()) for each in arrays)
+
+
+def _is_zero(array: _Floats | None) -> bool:
+    return array is not None and not array.any()
 
 
 def _windowed(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:

@@ -159,7 +159,12 @@ def _touched(program: Program, layers: frozenset[str], exported: OpenVinoModel) 
 
 def names_one(layers: Iterable[str], names: set[str]) -> bool:
     """Check whether a layer is one of some nodes, or a part that OpenVINO took one apart into."""
-    return any(layer in names or layer.split("/")[0] in names for layer in layers)
+    return any(name in names for layer in layers for name in _names_of(layer))
+
+
+def _names_of(layer: str) -> tuple[str, str]:
+    """Return the names of the nodes that a layer may be, or be a part of."""
+    return layer, layer.split("/", maxsplit=1)[0]
 
 
 # ---- where it runs ------------------------------------------------------------------------------
@@ -342,12 +347,16 @@ def _computing(
     plan: QuantizedGraph, executed: Sequence[ExecutedNode], *, quantized: bool
 ) -> Iterator[tuple[ir.Node, list[ExecutedNode]]]:
     """Yield the nodes that are planned for integers, or those in float, and what computes each."""
+    by_name: dict[str, dict[int, ExecutedNode]] = {}
+    for at, each in enumerate(executed):
+        for name in (part for layer in each.layers for part in _names_of(layer)):
+            by_name.setdefault(name, {})[at] = each
     for node in plan.graph.nodes:
         decision = plan.decisions.get(str(node.name))
         if decision is None or decision.quantized != quantized:
             continue
         # A node whose result is an output is called like that.
         names = {str(node.name), *(str(value.name) for value in node.outputs)}
-        computing = [each for each in executed if names_one(each.layers, names)]
+        computing = {at: each for name in names for at, each in by_name.get(name, {}).items()}
         if computing:
-            yield node, computing
+            yield node, list(computing.values())

@@ -18,6 +18,7 @@ from onnx_ir.passes import common
 from intact.config import Rounding
 from intact.errors import ExportError
 from intact.formats.base.clamps import drop_clamps
+from intact.formats.base.format import Executed
 from intact.formats.base.stored_weights import StoredWeights, is_looked_up, stored_readers
 from intact.formats.openvino.dialect import translate
 from intact.formats.openvino.fake_quantize import (
@@ -32,6 +33,7 @@ from intact.graph import Role, input_role, save_model
 from intact.graph.edit import Editor
 from intact.graph.files.save import file_bytes
 from intact.graph.origins import bare
+from intact.graph.traversal import nodes_of
 from intact.plan import (
     Note,
     NoteKind,
@@ -174,7 +176,7 @@ def inline_functions(model: ir.Model) -> None:
     sizes: _Sizes = {}
     for identifier in model.functions:
         _measure(identifier, model.functions, sizes)
-    if _size(model.graph.all_nodes(), sizes) > _MOST_NODES:
+    if _size(nodes_of(model.graph), sizes) > _MOST_NODES:
         raise _cannot_inline(f"they become more than {_MOST_NODES} nodes")
     common.InlinePass()(model)
 
@@ -191,7 +193,7 @@ def _measure(
         if identifier in sizes:
             waiting.pop()
             continue
-        nodes = list(functions[identifier].all_nodes())
+        nodes = list(nodes_of(functions[identifier]))
         called = {node.op_identifier() for node in nodes} & functions.keys()
         missing = [each for each in called if each not in sizes]
         if not missing:
@@ -237,12 +239,14 @@ class OpenVinoModel:
         codes: For each quantized activation, the name of its FakeQuantize's output.
         notes: What a user should know about this export.
         ir_files: OpenVINO's own files by name; none where it is not installed.
+        executed: What OpenVINO makes of the plan; None before it was loaded.
     """
 
     model: ir.Model
     codes: dict[TensorEnd, str] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     ir_files: Mapping[str, bytes] = field(default_factory=dict)
+    executed: Executed | None = None
 
     def save(self, folder: Path) -> None:
         """Write the model, and its data where that is large, into a folder."""

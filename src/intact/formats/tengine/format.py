@@ -32,7 +32,7 @@ from intact.formats.tengine.tables import (
     write_tables,
 )
 from intact.formats.tengine.tmfile.write import write_int8
-from intact.graph import normalize
+from intact.graph import load_model, normalize
 from intact.numerics.thresholds import METHODS
 from intact.plan import Note, NoteKind, QuantizedGraph, build_plan, quantization_points
 from intact.plan.given_scales import GIVEN, ScaleTable
@@ -143,7 +143,7 @@ def _open(path: Path) -> FloatSource | QuantizedSource:
 
     file = open_tmfile(path)
     if not file.is_quantized:
-        return FloatSource(_NAME, read_tmfile(path))
+        return FloatSource(_NAME, load_model(read_tmfile(path)))
     signed = all(scale.signed for scale in read_int8(path).scales.scales.values())
     scales = [each.quantization.scale for each in file.tensors if each.quantization is not None]
     name = _NAME if all(scale.all() for scale in scales) else "tengine-tool"
@@ -165,7 +165,7 @@ def _scales() -> tuple[ScaleReader, ...]:
     return (
         ScaleReader(
             lambda data: data.lstrip()[:1] != b"{",
-            lambda data, source, _: parse_table(data, source),
+            parse_table,
             is_guess=True,
         ),
     )

@@ -27,7 +27,7 @@ from intact.config import QuantState, TensorQuantConfig
 from intact.errors import DataError, IntactError
 from intact.formats.tengine.dead_channels import dead_channel_notes, zero_scales
 from intact.formats.tengine.tmfile.inside import is_inside
-from intact.graph import Role, constant_array, input_role, input_value, is_constant
+from intact.graph import Graph, Role, constant_array, input_role, input_value, is_constant
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.conversion import six_decimals
 from intact.plan import (
@@ -287,7 +287,13 @@ class _Line(NamedTuple):
     """None in a line of weights."""
 
 
-def parse_table(data: bytes, source: str) -> ScaleTable:
+_OF_INPUTS = (
+    "a Deconvolution's weights and biases have a scale for each input channel there, with which no "
+    "kernel computes: their scales follow from the weight"
+)
+
+
+def parse_table(data: bytes, source: str, graph: Graph | None = None) -> ScaleTable:
     """Read a table of activations, of weights, or both in one file.
 
     Channels whose scale is 0 hold zeros alone, which any scale holds: they get 1.
@@ -295,6 +301,8 @@ def parse_table(data: bytes, source: str) -> ScaleTable:
     Args:
         data: The file's bytes.
         source: What to call it in messages.
+        graph: The model, whose Deconvolutions' constants are left out where their scales are those
+            of input channels, as the tool writes them.
 
     Raises:
         DataError: With the number of the line that is wrong.
@@ -308,7 +316,21 @@ def parse_table(data: bytes, source: str) -> ScaleTable:
     refuse_too_many(source, text.count("\n"))
     lines = [_parsed(line, f"line {k}", source) for k, line in _lines(text)]
     unsigned = any(line.zero_point for line in lines)
-    return ScaleTable.of(source, [_entry(line, source, unsigned=unsigned) for line in lines])
+    inputs = {} if graph is None else _input_channels(graph)
+    used = [line for line in lines if inputs.get(line.name) != len(line.scales)]
+    left_out = len(lines) - len(used)
+    entries = [_entry(line, source, unsigned=unsigned) for line in used]
+    return ScaleTable.of(source, entries, {_OF_INPUTS: left_out} if left_out else None)
+
+
+def _input_channels(graph: Graph) -> dict[str, int]:
+    """Return how many input channels Deconvolutions have, by name of weight and bias."""
+    found: dict[str, int] = {}
+    for node in graph.nodes:
+        weight = constant_array(input_value(node, 1)) if node.op_type == _DECONVOLUTION else None
+        if weight is not None:
+            found |= {str(value.name): len(weight) for value in node.inputs[1:] if value}
+    return found
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -20,6 +20,7 @@ from intact.errors import DataError
 from intact.formats.tensorrt.read import parse_cache, parse_ranges
 from intact.formats.tensorrt.write import CACHE_FILE, NEWEST, OLDEST, PER_CHANNEL, RANGES_FILE
 from intact.graph import Graph, constant_array, input_value, moves_values
+from intact.graph.traversal import nodes_of
 from intact.plan.given_scales import ScaleTable
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -328,7 +329,7 @@ def _is_quantized_next(node: ir.Node) -> bool:
 
 
 def _operators(written: WrittenModel) -> Iterator[str]:
-    for node in written.model.graph.all_nodes():
+    for node in nodes_of(written.model.graph):
         own = node.op_identifier() in written.model.functions
         if node.op_type in _NOT_READ if node.domain in ("", "ai.onnx") else not own:
             yield f"{_place(node)} ({node.op_type})"

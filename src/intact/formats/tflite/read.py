@@ -40,7 +40,6 @@ from intact.graph import (
     input_role,
     is_constant,
     moves_values,
-    shape_or_index_values,
 )
 from intact.graph.aliases import set_aliases
 from intact.graph.files.quiet import quiet
@@ -186,7 +185,7 @@ class _Configurer:
         self._plan = QuantizedGraph(graph, target, {}, {})
         self._graph = graph
         self._reads, self._writes = builder.reads, builder.writes
-        self._shapes = shape_or_index_values(graph)
+        self._shapes = graph.shape_or_index_values
         self._known: dict[tuple[ir.Value, Hashable], TensorQuantConfig] = {}
 
     def run(self) -> QuantizedGraph:

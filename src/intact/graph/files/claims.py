@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import onnx_ir as ir
 
-from intact.graph.files.tensors import all_nodes
 from intact.graph.names import Names
+from intact.graph.traversal import all_nodes
 
 _BATCH = "batch"
 """Name of an open first axis: samples run along it, as many of each input."""

@@ -6,6 +6,8 @@ them out: ONNX's shape inference and ONNX Runtime do.
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -13,7 +15,24 @@ import onnx
 from onnx import numpy_helper
 
 from intact.errors import ModelError
-from intact.graph.files.limits import NODE_RUNS, NODES, limit_of, remedy
+from intact.graph.files.limits import (
+    FUNCTIONS,
+    NODE_RUNS,
+    NODES,
+    TENSORS,
+    limit_of,
+    remedy,
+)
+
+_DECLARED = {
+    "initializer": "initializers",
+    "sparse_initializer": "sparse initializers",
+    "input": "inputs",
+    "output": "outputs",
+    "value_info": "declared types of tensors (value_info)",
+    "quantization_annotation": "quantization annotations",
+}
+"""The fields of a graph that hold one message a tensor, and what messages call them."""
 
 _STANDARD = ("", "ai.onnx")
 _COPIES = ("Identity", "Cast")
@@ -29,6 +48,39 @@ class _Length(NamedTuple):
 
     nodes: int
     runs: int
+
+
+def refuse_crowded(proto: onnx.ModelProto, where: str) -> None:
+    """Check how many tensors and functions a model declares: each costs all that follows some time.
+
+    Args:
+        proto: The parsed model, which nothing else was checked of.
+        where: Name of the model for messages.
+
+    Raises:
+        ModelError: There are too many.
+    """
+    counts = Counter({"functions": len(proto.functions)})
+    for graph in _graphs(proto):
+        counts.update({what: len(getattr(graph, field, ())) for field, what in _DECLARED.items()})
+    for what, count in counts.items():
+        allowed = limit_of(FUNCTIONS if what == "functions" else TENSORS)
+        if count > allowed:
+            raise ModelError(
+                f"{where} has {count} {what}, {allowed} are allowed",
+                remedy=remedy(count, allowed, "divide it into smaller models"),
+            )
+
+
+def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto | onnx.FunctionProto]:
+    """Yield what declares tensors: the graph, its bodies, the functions and theirs."""
+    ahead: list[onnx.GraphProto | onnx.FunctionProto] = [proto.graph]
+    ahead += itertools.islice(proto.functions, limit_of(FUNCTIONS))
+    while ahead:
+        graph = ahead.pop()
+        yield graph
+        if len(graph.node) <= limit_of(NODES):  # more are refused anyway
+            ahead += (body for node in graph.node if node.attribute for body in _bodies(node))
 
 
 def refuse_endless(proto: onnx.ModelProto, where: str) -> None:

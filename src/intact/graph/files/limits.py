@@ -23,6 +23,12 @@ NODES = 250_000
 NODE_RUNS = 10_000_000
 """The same, where a loop of constant length counts as its body so many times."""
 
+TENSORS = 500_000
+"""Initializers of a model, and inputs, outputs and declared types: two a node, bodies included."""
+
+FUNCTIONS = 50_000
+"""Functions that a model defines."""
+
 _MOST = 1024
 """The largest factor that a message offers: what needs more is not a model."""
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.graph.files.checks import refuse_unsound
-from intact.graph.files.expansion import refuse_endless
+from intact.graph.files.expansion import refuse_crowded, refuse_endless
 from intact.graph.files.external import MappedFile, MappedTensor, map_external, read_tensor
 from intact.graph.files.foreign import refuse_foreign
 from intact.graph.files.opset import modernize
@@ -18,8 +18,9 @@ from intact.graph.files.protobuf import Span, read_without_weights
 from intact.graph.files.quiet import quiet
 from intact.graph.files.regular import read_file
 from intact.graph.files.sparse import dense_initializers
-from intact.graph.files.tensors import all_nodes, own_tensors
+from intact.graph.files.tensors import own_tensors
 from intact.graph.passes.library import sort_nodes
+from intact.graph.traversal import all_nodes, graphs_of
 
 MAP_FROM = 1 << 28
 
@@ -152,6 +153,7 @@ def _deserialize(proto: onnx.ModelProto, folder: Path | None, where: str) -> ir.
             f"{where} is not an ONNX model: it holds no graph or no opset",
             remedy="export or copy it again",
         )
+    refuse_crowded(proto, where)
     refuse_endless(proto, where)  # first: what follows looks at every field of every node
     refuse_unsound(proto, folder, where)
     read = partial(read_tensor, folder=folder, where=where)
@@ -174,9 +176,9 @@ def _check_graph(model: ir.Model, where: str) -> None:
         raise ModelError(f"{where} does not import the default opset")
     if not len(model.graph) or not model.graph.outputs:
         raise ModelError(f"{where} has an empty graph: no nodes or no outputs")
-    scopes: list[ir.Graph | ir.Function] = [*model.graphs(), *model.functions.values()]
+    scopes: list[ir.Graph | ir.Function] = [*graphs_of(model), *model.functions.values()]
     known = {value for scope in scopes for value in scope.inputs}
-    known |= {value for graph in model.graphs() for value in graph.initializers.values()}
+    known |= {value for graph in graphs_of(model) for value in graph.initializers.values()}
     for node in all_nodes(model):
         for value in node.inputs:
             if value is not None and value.producer() is None and value not in known:

@@ -17,7 +17,7 @@ from onnx import version_converter
 from intact.errors import ModelError
 from intact.graph.files.claims import forget_claims
 from intact.graph.files.save import weights_as_inputs
-from intact.graph.files.tensors import all_nodes, own_tensors
+from intact.graph.files.tensors import own_tensors
 from intact.graph.files.trial import survives
 from intact.graph.ops import input_value
 from intact.graph.passes import library
@@ -29,6 +29,7 @@ from intact.graph.passes.opset_forms import (
     write_opset_forms,
 )
 from intact.graph.passes.window_pads import write_pads
+from intact.graph.traversal import all_nodes, nodes_of
 
 OLDEST_OPSET = 7
 """ONNX Runtime runs no older opset; broadcasting was defined differently before."""
@@ -245,7 +246,7 @@ def _functions_at(model: ir.Model, opset: int) -> dict[ir.OperatorIdentifier, ir
     functions = dict(model.clone().functions) if model.functions else {}
     for function in functions.values():
         before = function.opset_imports.get("", opset)
-        for node in function.all_nodes():
+        for node in nodes_of(function):
             if node.domain == "" and not _is_same_operator(node.op_type, before, opset):
                 raise ModelError(
                     f"cannot be converted to opset {opset}: its function {function.name!r} has "

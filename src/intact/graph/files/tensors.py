@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import onnx
 import onnx_ir as ir
+
+from intact.graph.traversal import all_nodes, graphs_of
 
 Change = Callable[[ir.TensorProtocol], ir.TensorProtocol]
 
 
 def change_tensors(model: ir.Model, change: Change) -> None:
     """Replace every tensor of a model by the result of ``change``."""
-    for graph in model.graphs():
+    for graph in graphs_of(model):
         for value in graph.initializers.values():
             if value.const_value is not None:
                 value.const_value = change(value.const_value)
@@ -37,18 +39,11 @@ def own_tensors(model: ir.Model) -> None:
     change_tensors(model, _own)
 
 
-def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Yield the nodes of the graph, of all bodies and of the functions."""
-    yield from model.graph.all_nodes()
-    for function in model.functions.values():
-        yield from function.all_nodes()
-
-
 def weight_bytes(model: ir.Model) -> int:
     """Compute the size of all initializers in bytes, including bodies."""
     return sum(
         tensor_bytes(value.const_value)
-        for graph in model.graphs()
+        for graph in graphs_of(model)
         for value in graph.initializers.values()
         if value.const_value is not None
     )

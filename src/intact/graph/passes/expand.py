@@ -11,7 +11,7 @@ from intact.errors import UsageError, nearest
 from intact.graph.edit import Editor
 from intact.graph.given_nodes import followed
 from intact.graph.graph import Graph
-from intact.graph.ops import constant_array, input_value
+from intact.graph.ops import constant_array, function_options, input_value
 from intact.graph.passes.expand_batch_norm import expand_batch_norm
 from intact.graph.passes.fold_linear import fold_scales
 
@@ -106,9 +106,8 @@ def _hard_sigmoid(editor: Editor, node: ir.Node) -> None:
     data = input_value(node, 0)
     if data is None or data.dtype is not ir.DataType.FLOAT:
         return
-    numbers = [node.attributes.get_float(*each) for each in (("alpha", 0.2), ("beta", 0.5))]
     value = data
-    for op_type, number in zip(("Mul", "Add"), numbers, strict=True):
+    for op_type, number in zip(("Mul", "Add"), function_options(node), strict=True):
         constant = editor.number(float(np.float32(number)))
         value = editor.node(op_type, (value, constant), f"{node.name}_{op_type}", shape=data.shape)
     bounds = editor.number(0.0), editor.number(1.0)
@@ -144,4 +143,4 @@ EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
     "LayerNormalization": _layer_norm,
     "Pow": _power,
 }
-"""The expansions by operator type; the names are `intact.graph.op_table.EXPANDABLE`."""
+"""The expansions by operator type; the names are `intact.ops.table.EXPANDABLE`."""

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from intact.graph.names import Names
 from intact.graph.ops import constant_array, input_value
+from intact.graph.traversal import graphs_of, nodes_of
 
 
 def inline_ifs(model: ir.Model) -> int:
@@ -24,7 +25,7 @@ def inline_ifs(model: ir.Model) -> int:
     chosen = [node for node in _ifs(model.graph) if _condition(node) is not None]
     if not chosen:
         return 0
-    used = Counter(value.name for graph in model.graphs() for value in _values(graph))
+    used = Counter(value.name for graph in graphs_of(model) for value in _values(graph))
     names = Names(used, first=1)
     for node in chosen:
         branch = node.attributes["then_branch" if _condition(node) else "else_branch"].as_graph()
@@ -103,7 +104,7 @@ def _copy(node: ir.Node, source: ir.Value, written: ir.Value, names: Names) -> i
 def _release(graph: ir.Graph) -> None:
     """Let the nodes of the branch that does not run read nothing."""
     graph.outputs.clear()
-    inner: Iterable[ir.Node] = list(ir.traversal.RecursiveGraphIterator(graph))
+    inner: Iterable[ir.Node] = list(nodes_of(graph))
     for node in inner:
         for body in node.attributes.values():
             if body.type is ir.AttributeType.GRAPH and not body.is_ref():

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from intact.graph.graph import Graph
-from intact.graph.ops import input_value
+from intact.graph.ops import function_options, input_value
 from intact.graph.passes.join import Joined, Match, is_node, is_number, producer, scaled, sides
 
 _SIXTH = 1.0 / 6.0
@@ -62,8 +62,8 @@ def _is_sigmoid(value: ir.Value | None, data: ir.Value | None) -> bool:
     gate = producer(value, "HardSigmoid")
     if gate is None or data is None or gate.inputs[0] is not data:
         return False
-    slope, offset = (gate.attributes.get_float(k, d) for k, d in (("alpha", 0.2), ("beta", 0.5)))
-    return math.isclose(slope, _SIXTH, rel_tol=_TOLERANCE) and offset == 0.5
+    slope, offset = function_options(gate)
+    return math.isclose(float(slope), _SIXTH, rel_tol=_TOLERANCE) and offset == 0.5
 
 
 HARD_SWISH = Joined("HardSwish", 14, _matches)

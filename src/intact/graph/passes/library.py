@@ -14,11 +14,13 @@ from onnx_ir.passes import common
 
 from intact.errors import ModelError
 from intact.graph.files.quiet import quiet
-from intact.graph.files.tensors import all_nodes, own_tensors
+from intact.graph.files.tensors import own_tensors
 from intact.graph.files.trial import survives
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.constant_nodes import fold_in_runtime, is_computed_by_runtime
 from intact.graph.passes.lengths import learn_shapes
+from intact.graph.passes.shape_inference import infer
+from intact.graph.traversal import all_nodes, bodies, graphs_of, nodes_of
 
 _log = logging.getLogger(__name__)
 _LONGEST_REASON = 200
@@ -36,18 +38,16 @@ _HIDDEN_IF = "IntactIf"
 _KEEP = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
 """Operators that are not folded: they are more compact or more informative than their result."""
 
-_UNTOUCHED = frozenset(
+_SIMPLIFIED = frozenset(
     [
-        *("Add", "AveragePool", "BatchNormalization", "Clip", "Conv", "ConvTranspose", "Div"),
-        *("Elu", "Erf", "Exp", "Flatten", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool"),
-        *("HardSigmoid", "HardSwish", "InstanceNormalization", "LayerNormalization", "LeakyRelu"),
-        *("Log", "LogSoftmax", "LRN", "MatMul", "Max", "MaxPool", "Min", "Mul", "Neg", "PRelu"),
-        *("Pow", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceSum", "Relu", "Resize", "Sigmoid"),
-        *("Softmax", "Sqrt", "Sub", "Tanh"),
+        *("Cast", "CastLike", "Concat", "ConcatFromSequence", "Dropout", "Expand", "Gather"),
+        *("Identity", "Pad", "Reshape", "SequenceAt", "SequenceConstruct", "Shape", "Size"),
+        *("Slice", "SplitToSequence", "Squeeze", "Transpose", "Unsqueeze"),
+        *("If", "Loop", "Scan", "SequenceMap"),
     ]
 )
-"""Operators that onnxscript's folding has no function for, and no rule in `rules` begins with,
-unless they read constants alone or pad by themselves."""
+"""Operators that onnxscript's folding has a function for, or a rule in `rules` ends with, and those
+with bodies. Add and Abs it folds behind Shape and Size only, a Conv where it pads by itself."""
 
 
 def lift_constants(model: ir.Model) -> bool:
@@ -78,10 +78,24 @@ def sort_nodes(model: ir.Model) -> bool:
     Raises:
         ModelError: The graph has a cycle.
     """
+    if _is_sorted(model):  # a quarter of the pass's time
+        return False
     try:
         return common.TopologicalSortPass()(model).modified
     except ValueError as error:
         raise ModelError("the graph has a cycle: a node depends on its own result") from error
+
+
+def _is_sorted(model: ir.Model) -> bool:
+    """Tell whether each node stands behind those that it reads; False where a node has a body."""
+    seen: set[ir.Node | None] = {None}
+    for node in model.graph:
+        if next(bodies(node), None) is not None:
+            return False
+        if not all(value is None or value.producer() in seen for value in node.inputs):
+            return False
+        seen.add(node)
+    return not model.functions
 
 
 def infer_shapes(model: ir.Model) -> bool:
@@ -92,14 +106,13 @@ def infer_shapes(model: ir.Model) -> bool:
     Raises:
         ModelError: It would end the process: a Slice reads a tensor of a negative size.
     """
-    infer = common.ShapeInferencePass(check_type=False, strict_mode=False)
     if _has_slice(model) and (_TRIED not in model.meta or _may_learn_sizes(model)):
         _try_first(lambda: infer(model))
         model.meta[_TRIED] = True
     with quiet():
-        modified = infer(model).modified
+        modified = infer(model)
         while learn_shapes(model):
-            modified |= infer(model).modified
+            modified |= infer(model)
     return modified
 
 
@@ -156,7 +169,7 @@ def remove_unused(model: ir.Model) -> bool:
 
 def _release_captured(model: ir.Model) -> bool:
     """Clear the inputs in bodies of removed nodes: onnx-ir still counts them as readers."""
-    alive = set(model.graph.all_nodes())
+    alive = set(nodes_of(model.graph))
     stale = [
         use
         for value in (
@@ -179,10 +192,10 @@ def is_simple(model: ir.Model) -> bool:
     """
     return all(
         node.domain == ""
-        and (node.op_type in _UNTOUCHED or _moves_floats(node))
+        and (node.op_type not in _SIMPLIFIED or _moves_floats(node))
         and node.attributes.get_string("auto_pad", "NOTSET") == "NOTSET"
         and not all(value is None or value.const_value is not None for value in node.inputs)
-        for node in model.graph.all_nodes()
+        for node in nodes_of(model.graph)
     )
 
 
@@ -277,12 +290,12 @@ def drop_library_metadata(model: ir.Model) -> None:
     These are entries of onnxscript, and onnx-ir's quantization annotations: the tensors they name
     were removed as unused.
     """
-    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+    for node in nodes_of(model.graph):
         _drop_notes(node.metadata_props)
         for value in node.outputs:
             _drop_notes(value.metadata_props)
             value.meta.pop(_ANNOTATION, None)
-    for graph in model.graphs():
+    for graph in graphs_of(model):
         for value in (*graph.inputs, *graph.initializers.values()):
             _drop_notes(value.metadata_props)
             value.meta.pop(_ANNOTATION, None)
@@ -313,7 +326,7 @@ def _is_text(value: ir.Value | None) -> bool:
 @contextlib.contextmanager
 def _hidden_ifs(model: ir.Model) -> Iterator[None]:
     """Hide If nodes under another operator: `intact.graph.passes.inline_if` keeps their names."""
-    ifs = [node for node in model.graph.all_nodes() if node.op_type == "If" and node.domain == ""]
+    ifs = [node for node in nodes_of(model.graph) if node.op_type == "If" and node.domain == ""]
     for node in ifs:
         node.op_type = _HIDDEN_IF
     try:

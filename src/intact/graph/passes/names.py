@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import onnx_ir as ir
 
 from intact.graph.names import Names
+from intact.graph.traversal import graphs_of, nodes_of
 
 _MARK = "\N{SECTION SIGN}intact\N{SECTION SIGN}"
 """Prefix of placeholder names; no library pass uses it."""
@@ -62,7 +63,7 @@ def protected_names(model: ir.Model) -> Iterator[None]:
         if producer is not None:
             writers[mark] = producer.name or ""
         value.name = mark
-    own_nodes = {id(node): (node, node.name or "") for node in graph.all_nodes()}
+    own_nodes = {id(node): (node, node.name or "") for node in nodes_of(graph)}
     yield
     _register_stray_constants(graph)
     _restore_nodes(graph, own_nodes, writers)
@@ -111,7 +112,7 @@ def _register_stray_constants(graph: ir.Graph) -> None:
     Two applications of one rule can give their new initializers the same name. The later one then
     replaces the first in the graph, although nodes still read it.
     """
-    for node in ir.traversal.RecursiveGraphIterator(graph):
+    for node in nodes_of(graph):
         for value in node.inputs:
             if value is None or value.const_value is None or value.producer() is not None:
                 continue
@@ -134,6 +135,6 @@ def _is_written(value: ir.Value) -> bool:
 
 
 def _inner_values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in model.graphs():
+    for graph in graphs_of(model):
         if graph is not model.graph:
             yield from (*graph.inputs, *_all_values(graph))

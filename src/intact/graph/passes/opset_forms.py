@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from intact.graph.names import Names
 from intact.graph.passes.replace import add_constant
+from intact.graph.traversal import graphs_of, nodes_of
 
 FLATTENING = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 """Until opset 12 they take the axes from ``axis`` on as one, later ``axis`` alone."""
@@ -59,7 +60,7 @@ def _dependent(model: ir.Model) -> Iterator[ir.Node]:
         chosen = frozenset({"GroupNormalization"})
     else:
         return
-    nodes = model.graph.all_nodes()
+    nodes = nodes_of(model.graph)
     yield from (node for node in nodes if node.domain == "" and node.op_type in chosen)
 
 
@@ -75,7 +76,7 @@ class _Names:
     """The names of a model, made when the first new one is needed."""
 
     def __init__(self, model: ir.Model) -> None:
-        graphs = list(model.graphs())
+        graphs = list(graphs_of(model))
         self.values = Names((str(v.name) for graph in graphs for v in _values(graph)), first=1)
         self.nodes = Names((str(n.name) for graph in graphs for n in graph), first=1)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.graph.ops import input_value
+from intact.graph.traversal import bodies, nodes_of
 
 _DRAWS = frozenset(
     {
@@ -33,17 +34,10 @@ def random_values(model: ir.Model) -> dict[str, str]:
 
 def _inside(model: ir.Model, node: ir.Node) -> list[ir.Node]:
     """List the nodes in a node's bodies, or in the function that it calls."""
-    nodes: list[ir.Node] = []
-    for attribute in node.attributes.values():
-        if attribute.is_ref():
-            continue
-        if attribute.type is ir.AttributeType.GRAPH:
-            nodes += attribute.as_graph().all_nodes()
-        elif attribute.type is ir.AttributeType.GRAPHS:
-            nodes += (each for graph in attribute.as_graphs() for each in graph.all_nodes())
+    nodes = [inner for body in bodies(node) for inner in nodes_of(body)]
     function = model.functions.get(node.op_identifier())
     if function is not None:
-        nodes += function.all_nodes()
+        nodes += nodes_of(function)
     return nodes
 
 

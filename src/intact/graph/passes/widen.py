@@ -14,10 +14,11 @@ import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.graph.files.external import MappedTensor
-from intact.graph.files.tensors import all_nodes, change_tensors
+from intact.graph.files.tensors import change_tensors
 from intact.graph.metadata import set_metadata
 from intact.graph.names import node_names, value_names
 from intact.graph.passes.replace import replace_value
+from intact.graph.traversal import all_nodes, graphs_of
 
 METADATA_KEY = "intact.widened"
 """Model metadata: the element types that became float32, separated by commas."""
@@ -161,7 +162,7 @@ def _types_in_use(model: ir.Model, ports: frozenset[ir.Value]) -> Iterator[ir.Da
 
 
 def _all_values(model: ir.Model) -> Iterator[ir.Value]:
-    for graph in model.graphs():
+    for graph in graphs_of(model):
         yield from graph.inputs
         yield from graph.initializers.values()
     for function in model.functions.values():

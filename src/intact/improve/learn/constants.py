@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from intact.graph import Graph, OpKind, Role, input_role, is_constant, op_spec
 from intact.graph.graph import IMPLICIT_SLOT
-from intact.graph.op_table import RECURRENT
+from intact.ops.table import RECURRENT
 from intact.plan import QuantizedGraph, TensorEnd
 
 _SLOPE = ("PRelu", 1)

@@ -11,6 +11,7 @@ from torch import Tensor
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
+from intact.calibrate.method import counted_bins
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
 from intact.data.sources import open_samples
@@ -40,6 +41,9 @@ class PreparedModule(QuantizedModule):
         methods: How scales follow from what was observed: the preferred one, and others to choose
             from; None for the target's.
 
+    Raises:
+        UsageError: A method reads samples twice.
+
     Attributes:
         is_calibrated: Whether the scales are those of what was observed.
     """
@@ -53,6 +57,13 @@ class PreparedModule(QuantizedModule):
         batch_norm: Folding | str = Folding.FOLDED,
         methods: Sequence[Method] | None = None,
     ) -> None:
+        methods = methods or Method.candidates(plan.target, None, None, None)
+        if counted_bins(methods):
+            raise UsageError(
+                f"method {methods[0].activations} reads the samples twice, and a module is run on "
+                "them once",
+                remedy="use kl_stepwise, which reads them once",
+            )
         method = Method.of(plan.target, "minmax", "minmax")
         super().__init__(
             assign(plan, _observed(plan, [example]), method),
@@ -60,7 +71,7 @@ class PreparedModule(QuantizedModule):
             batch_norm=batch_norm,
         )
         self._unscaled = plan
-        self._methods = methods or Method.candidates(plan.target, None, None, None)
+        self._methods = methods
         self._statistics: Statistics | None = None
         self._waiting: list[Batch] = []
         self._tried: list[tuple[Batch, int]] = []

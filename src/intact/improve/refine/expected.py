@@ -8,6 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph import Graph
+from intact.graph.ops import function_options
 from intact.improve.layers import Doubles
 from intact.numerics.clipped_normal import clipped_moments
 
@@ -68,12 +69,14 @@ def _clipped(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
 
 def _leaky(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
     known = _first(node, found)
-    slope: Doubles | float = node.attributes.get_float("alpha", 0.01)
+    slope: Doubles | float
     if node.op_type == "PRelu":
         array = graph.constant(node.inputs[1])
         if array is None or known is None or array.size not in (1, known[0].size):
             return None
         slope = array.astype(np.float64).reshape(-1)
+    else:
+        slope = float(function_options(node)[0])
     if known is None:
         return None
     mean, variance = known

@@ -18,8 +18,9 @@ from intact.numerics.fixed_point import (
     rounding_divide_by_pot,
 )
 from intact.numerics.fixed_point_functions import inverse_square_root, logistic, tanh
+from intact.ops import functions
+from intact.ops.functions import Unary
 from intact.program import Array, Encoding
-from intact.program.operations import Unary
 from intact.targets import Arithmetic, Requantize
 
 _Curve: TypeAlias = Callable[[Integers, Encoding, Encoding], "Integers | None"]
@@ -156,10 +157,10 @@ def _to_int16(values: Integers) -> Integers:
 
 
 _CURVES: Mapping[Unary, _Curve] = {
-    Unary.SIGMOID: _logistic,
-    Unary.TANH: _tanh,
-    Unary.RSQRT: _rsqrt,
-    Unary.HARD_SWISH: _hard_swish,
+    functions.sigmoid: _logistic,
+    functions.tanh: _tanh,
+    functions.rsqrt: _rsqrt,
+    functions.hard_swish: _hard_swish,
 }
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,101 +11,26 @@ import numpy.typing as npt
 from intact.config import Rounding
 from intact.numerics.fixed_point import Integers
 from intact.numerics.rounding import round_to_integer
+from intact.ops import functions
+from intact.ops.functions import Unary
 from intact.program.arithmetic.fixed_functions import fixed_function
 from intact.program.arithmetic.interpolated import curve, interpolate, table_of
 from intact.program.arithmetic.reals import to_codes
 from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
-from intact.program.operations import Function, Unary
+from intact.program.operations import Function
 from intact.program.program import Array, Encoding
 from intact.targets import Arithmetic, Functions, Requantize
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
-_ONE = np.float32(1)
 
-_HALF = np.float32(0.5)
-
-
-def real_function(
-    kind: Unary, values: Floats, parameter: float, *, for_table: bool = False
-) -> Floats:
-    """Return a function of float32 values.
-
-    Where it is not defined the result is NaN or infinite, without a warning.
-
-    Args:
-        kind: Which; not :attr:`Unary.CLAMP`, which is only its bounds.
-        values: float32, any shape.
-        parameter: ``Function.parameter``.
-        for_table: As LiteRT fills its tables, where the logistic is rounded three times.
-    """
-    table = _FUNCTIONS | _OF_TABLES if for_table else _FUNCTIONS
-    with np.errstate(all="ignore"):
-        return table[kind](values, np.float32(parameter)).astype(np.float32, copy=False)
+def _sigmoid_of_table(x: Floats) -> Floats:
+    """The logistic as LiteRT fills its tables: rounded three times."""
+    one = np.float32(1)
+    return np.asarray(one / (one + functions.exp(-x)))
 
 
-def _exactly(function: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.float64]]) -> _Function:
-    """Return the function in float64, rounded once."""
-    return lambda x, _: function(x.astype(np.float64)).astype(np.float32)
-
-
-def _each(function: Callable[[float], float], x: Floats) -> Floats:
-    """Apply a scalar function in float64."""
-    flat = [function(float(value)) for value in x.reshape(-1)]
-    return np.array(flat, np.float64).astype(np.float32).reshape(x.shape)
-
-
-def _exp(x: Floats) -> Floats:
-    return np.asarray(np.exp(x.astype(np.float64)), np.float32)
-
-
-def _sigmoid_of_table(x: Floats, _: np.float32) -> Floats:
-    return np.asarray(_ONE / (_ONE + _exp(-x)))
-
-
-def _hard_swish(x: Floats, _: np.float32) -> Floats:
-    return np.asarray(x * np.clip(x + np.float32(3), np.float32(0), np.float32(6)) / np.float32(6))
-
-
-def _hard_sigmoid(x: Floats, slope: np.float32) -> Floats:
-    return np.asarray(np.clip(slope * x + _HALF, np.float32(0), _ONE))
-
-
-def _gelu(x: Floats, _: np.float32) -> Floats:
-    return np.asarray(_HALF * x * _each(math.erfc, x * np.float32(-math.sqrt(0.5))))
-
-
-def _gelu_tanh(x: Floats, _: np.float32) -> Floats:
-    inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
-    return np.asarray(_HALF * x * (_ONE + np.tanh(inner.astype(np.float64)).astype(np.float32)))
-
-
-def _elu(x: Floats, height: np.float32) -> Floats:
-    return np.where(x < 0, height * np.expm1(x.astype(np.float64)).astype(np.float32), x)
-
-
-_Function: TypeAlias = Callable[[Floats, np.float32], Floats]
-
-_FUNCTIONS: dict[Unary, _Function] = {
-    Unary.LEAKY_RELU: lambda x, slope: np.where(x < 0, slope * x, x),
-    Unary.SIGMOID: _exactly(lambda x: 1 / (1 + np.exp(-x))),
-    Unary.TANH: _exactly(np.tanh),
-    Unary.HARD_SWISH: _hard_swish,
-    Unary.HARD_SIGMOID: _hard_sigmoid,
-    Unary.GELU: _gelu,
-    Unary.GELU_TANH: _gelu_tanh,
-    Unary.ELU: _elu,
-    Unary.RSQRT: lambda x, _: np.asarray(_ONE / np.sqrt(x), np.float32),
-    Unary.SQRT: lambda x, _: np.sqrt(x),
-    Unary.EXP: lambda x, _: _exp(x),
-    Unary.LOG: _exactly(np.log),
-    Unary.ABS: lambda x, _: np.abs(x),
-    Unary.NEG: lambda x, _: -x,
-    Unary.ERF: lambda x, _: _each(math.erf, x),
-    Unary.RECIPROCAL: lambda x, _: _ONE / x,
-}
-
-_OF_TABLES: dict[Unary, _Function] = {Unary.SIGMOID: _sigmoid_of_table}
+_OF_TABLES: Mapping[Unary, Callable[[Floats], Floats]] = {functions.sigmoid: _sigmoid_of_table}
 
 GATE_STEPS = 255
 """Steps of the gate of a hard swish that is composed: the codes of 8 bits."""
@@ -115,7 +39,7 @@ GATE_OFFSET, GATE_SCALE = 3.0, 6.0 / GATE_STEPS
 
 _FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 
-_STRAIGHT = (Unary.CLAMP, Unary.LEAKY_RELU, Unary.ABS, Unary.NEG)
+_STRAIGHT = (functions.clamp, functions.leaky_relu, functions.absolute, functions.negative)
 
 """Functions that are straight on both sides of 0: integer hardware requantizes each side."""
 
@@ -133,7 +57,7 @@ def function_of_codes(
     not defined (the root of a negative number) becomes the lowest code.
     """
     steps = np.clip(codes, data.quant_min, data.quant_max) - int(data.zero_point)
-    if operation.kind is Unary.HARD_SWISH and arithmetic.functions is Functions.COMPOSED:
+    if operation.kind is functions.hard_swish and arithmetic.functions is Functions.COMPOSED:
         spans = {each.quant_max - each.quant_min for each in (data, output)}
         if spans == {GATE_STEPS}:
             return _gated(operation, arithmetic, steps, data, output)
@@ -160,17 +84,13 @@ def _straight(
     output: Encoding,
 ) -> Array:
     """Requantize both sides of 0; the negative one with its slope."""
-    slopes = {
-        Unary.CLAMP: (1.0, 1.0),
-        Unary.LEAKY_RELU: (operation.parameter, 1.0),
-        Unary.ABS: (-1.0, 1.0),
-        Unary.NEG: (-1.0, -1.0),
-    }
-    below, above = slopes[operation.kind]
+    slope = operation.number("alpha") if operation.kind is functions.leaky_relu else 1.0
+    slopes = {functions.absolute: (-1.0, 1.0), functions.negative: (-1.0, -1.0)}
+    below, above = slopes.get(operation.kind, (slope, 1.0))
 
     def side(slope: float) -> Array:
         # The sign goes to the accumulator: kernels multiply magnitudes.
-        flips = operation.kind in (Unary.ABS, Unary.NEG) and slope < 0
+        flips = operation.kind in slopes and slope < 0
         factors = [np.asarray(data.scale), np.asarray(1.0 if flips else slope, np.float32)]
         multiplier = real_multiplier(arithmetic, factors, output)
         requantizer = Requantizer(arithmetic, multiplier, output, operation.bounds)
@@ -208,9 +128,7 @@ def _in_float(
     output: Encoding,
 ) -> Array:
     """Dequantize, compute in float32 and quantize, as hardware does that requantizes in floats."""
-    real = _dequantized(steps, data)
-    if operation.kind is not Unary.CLAMP:
-        real = real_function(operation.kind, real, operation.parameter)
+    real = operation.kind(_dequantized(steps, data), *operation.options)
     return to_codes(real, arithmetic, output, operation.bounds)
 
 
@@ -226,9 +144,7 @@ def _in_table(
     TFLite's ``LUTPopulate`` multiplies by the inverse of the output's scale and rounds half away
     from zero.
     """
-    real = real_function(
-        operation.kind, _dequantized(steps, data), operation.parameter, for_table=True
-    )
+    real = _for_table(operation, _dequantized(steps, data))
     scale, is_cast = np.float32(output.scale), arithmetic.functions is Functions.TRUNCATED
     with np.errstate(all="ignore"):
         counted = real / scale if is_cast else real * (np.float32(1) / scale)
@@ -248,9 +164,18 @@ def _interpolated(
         return found
 
     def function(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return real_function(operation.kind, values, operation.parameter, for_table=True)
+        return _for_table(operation, values)
 
     return interpolate(table_of(function, (data.scale.item(), output.scale.item())), steps)
+
+
+def _for_table(operation: Function, values: Floats) -> Floats:
+    """Compute the reals from which LiteRT fills its tables."""
+    own = _OF_TABLES.get(operation.kind)
+    if own is None:
+        return operation.kind(values, *operation.options)
+    with np.errstate(all="ignore"):
+        return own(values)
 
 
 def _dequantized(steps: Integers, encoding: Encoding) -> npt.NDArray[np.float32]:

@@ -19,7 +19,8 @@ from intact.numerics.fixed_point import (
     quantize_multiplier,
 )
 from intact.numerics.rounding import round_to_integer
-from intact.program.operations import Unary
+from intact.ops import functions
+from intact.ops.functions import Unary
 from intact.program.program import Encoding
 
 _STEPS = 512
@@ -85,21 +86,21 @@ def curve(kind: Unary, steps: Integers, data: Encoding) -> Integers | None:
 
     Both are found in one table of the logistic at multiples of 1/24.
     """
-    if kind not in (Unary.SIGMOID, Unary.TANH):
+    if kind not in (functions.sigmoid, functions.tanh):
         return None
     places = np.arange(256) / 24
     table = np.floor(65536 / (1 + np.exp(-places)) + 0.5).astype(np.int64)
     table[list(_RAISED)] += 1
     multiplier, shift = _argument(float(data.scale))
     argument = (steps * multiplier + ((1 << shift) >> 1)) >> shift
-    bits = 9 if kind is Unary.SIGMOID else 8
+    bits = 9 if kind is functions.sigmoid else 8
     magnitude = np.abs(argument)
     place = np.minimum(magnitude >> bits, 254)
     line = (table[place] << bits) + (magnitude & ((1 << bits) - 1)) * (
         table[place + 1] - table[place]
     )
     beyond = magnitude >> bits >= 255
-    if kind is Unary.SIGMOID:
+    if kind is functions.sigmoid:
         result = np.where(beyond, 0x7FFF << 10, line)
         return np.where(argument >= 0, result + 512, (1 << 25) - result + 511) >> 10
     result = np.where(beyond, 0xFFFF << 8, line)

@@ -6,18 +6,12 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value
+from intact.ops import functions
 from intact.program.float_operations import (
     BatchNormalization,
     Flatten,
-    FloatFunction,
-    FloatHardSigmoid,
-    FloatPad,
-    FloatReduce,
-    FloatReduction,
-    FloatUnary,
     Identity,
     LayerNormalization,
-    PadMode,
     PixelShuffle,
 )
 from intact.program.lower import moves
@@ -25,25 +19,17 @@ from intact.program.lower.attributes import axis_of, constant_input
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import FLOAT_LOWERINGS
 from intact.program.lower.windows import axes_of
-from intact.program.operations import Function, Operation, Unary
+from intact.program.operations import Function, Operation, Pad, PadMode, Reduce, Reduction
 from intact.program.program import Tensor
 
-_FUNCTIONS = {
-    "Ceil": FloatUnary.CEIL,
-    "Cos": FloatUnary.COS,
-    "Floor": FloatUnary.FLOOR,
-    "Mish": FloatUnary.MISH,
-    "Sin": FloatUnary.SIN,
-    "Softplus": FloatUnary.SOFTPLUS,
-}
 _REDUCTIONS = {
-    "ReduceL1": FloatReduction.L1,
-    "ReduceL2": FloatReduction.L2,
-    "ReduceProd": FloatReduction.PRODUCT,
+    "ReduceL1": Reduction.L1,
+    "ReduceL2": Reduction.L2,
+    "ReduceProd": Reduction.PRODUCT,
 }
 _POWERS: dict[float, Operation] = {
-    2.0: FloatFunction(FloatUnary.SQUARE),
-    0.5: Function(Unary.SQRT),
+    2.0: Function(functions.square),
+    0.5: Function(functions.sqrt),
 }
 
 
@@ -69,13 +55,6 @@ def _identity(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     _emit(builder, chain[0], Identity(), builder.read(chain[0], 0))
 
 
-@FLOAT_LOWERINGS.register(*_FUNCTIONS, any_rank=True)
-def _function(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
-    """Lower a function of one operand that has no options."""
-    operation = FloatFunction(_FUNCTIONS[chain[0].op_type])
-    _emit(builder, chain[0], operation, builder.read(chain[0], 0))
-
-
 @FLOAT_LOWERINGS.register("Pow", any_rank=True)
 def _power(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Pow, where it is a square or a root."""
@@ -88,14 +67,6 @@ def _power(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     _emit(builder, chain[0], found, builder.read(chain[0], 0))
 
 
-@FLOAT_LOWERINGS.register("HardSigmoid", any_rank=True)
-def _hard_sigmoid(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
-    """Lower HardSigmoid."""
-    attributes = chain[0].attributes
-    slope, offset = attributes.get_float("alpha", 0.2), attributes.get_float("beta", 0.5)
-    _emit(builder, chain[0], FloatHardSigmoid(slope, offset), builder.read(chain[0], 0))
-
-
 @FLOAT_LOWERINGS.register(*_REDUCTIONS)
 def _reduction(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower ReduceProd, ReduceL1 and ReduceL2."""
@@ -103,7 +74,7 @@ def _reduction(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     data = builder.read(node, 0)
     axes = axes_of(node, len(data.shape))
     keeps = node.attributes.get_int("keepdims", 1) == 1
-    _emit(builder, node, FloatReduce(_REDUCTIONS[node.op_type], axes, keeps), data)
+    _emit(builder, node, Reduce(_REDUCTIONS[node.op_type], axes, keeps), data)
 
 
 @FLOAT_LOWERINGS.register("Pad")
@@ -117,7 +88,7 @@ def _pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     pads = moves.pads_of(node, len(data.shape))
     filled = constant_input(node, 2)
     value = node.attributes.get_float("value", 0.0) if filled is None else float(filled.item())
-    _emit(builder, node, FloatPad(pads, PadMode(mode), value), data)
+    _emit(builder, node, Pad(pads, PadMode(mode), value), data)
 
 
 @FLOAT_LOWERINGS.register("Flatten")

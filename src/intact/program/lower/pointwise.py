@@ -6,6 +6,9 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.graph.ops import function_options
+from intact.ops import functions
+from intact.ops.functions import FUNCTIONS
 from intact.program.lower.attributes import axis_of, bounds_of, joined
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import LOWERINGS, finish, fused_bounds
@@ -19,7 +22,6 @@ from intact.program.operations import (
     Reduce,
     Reduction,
     Softmax,
-    Unary,
 )
 from intact.program.program import Tensor
 from intact.targets import Requantize
@@ -36,19 +38,6 @@ _BINARIES = {
 _SELECTING = {Binary.MINIMUM, Binary.MAXIMUM}
 
 """Their result is one of their operands, so codes are compared on the grid of the result."""
-
-_FUNCTIONS = {
-    "Sigmoid": Unary.SIGMOID,
-    "Tanh": Unary.TANH,
-    "HardSwish": Unary.HARD_SWISH,
-    "Sqrt": Unary.SQRT,
-    "Exp": Unary.EXP,
-    "Log": Unary.LOG,
-    "Abs": Unary.ABS,
-    "Neg": Unary.NEG,
-    "Erf": Unary.ERF,
-    "Reciprocal": Unary.RECIPROCAL,
-}
 
 _FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 
@@ -88,44 +77,14 @@ def _squares(chain: tuple[ir.Node, ...]) -> bool:
     return all(value is chain[0].outputs[0] for value in chain[1].inputs)
 
 
-@LOWERINGS.register(*_FUNCTIONS, any_rank=True)
+@LOWERINGS.register(*(name for name, each in FUNCTIONS.items() if each.is_operator), any_rank=True)
 def function(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
-    """A function of one operand that has no options."""
+    """A function of one operand."""
     node = chain[0]
-    kind, rest = _FUNCTIONS[node.op_type], 1
-    if kind is Unary.SQRT and len(chain) > 1 and chain[1].op_type == "Reciprocal":
-        kind, rest = Unary.RSQRT, 2
-    bounds = fused_bounds(chain, rest)
-    finish(builder, chain, Function(kind, bounds=bounds), (builder.read(node, 0),))
-
-
-@LOWERINGS.register("Gelu", any_rank=True)
-def gelu(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
-    """Gelu, exact or with tanh."""
-    mode = chain[0].attributes.get_string("approximate", "none")
-    kind = Unary.GELU_TANH if mode == "tanh" else Unary.GELU
-    operation = Function(kind, bounds=fused_bounds(chain))
-    finish(builder, chain, operation, (builder.read(chain[0], 0),))
-
-
-_SLOPED = {
-    "LeakyRelu": (Unary.LEAKY_RELU, 0.01),
-    "Elu": (Unary.ELU, 1.0),
-    "HardSigmoid": (Unary.HARD_SIGMOID, 0.2),
-}
-
-"""Functions whose slope or height is the attribute ``alpha``, with its default."""
-
-
-@LOWERINGS.register(*_SLOPED, any_rank=True)
-def sloped(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
-    """LeakyRelu, Elu and HardSigmoid, whose ``beta`` must be 0.5."""
-    node = chain[0]
-    beta = node.attributes.get_float("beta", 0.5)
-    if node.op_type == "HardSigmoid" and beta != 0.5:
-        raise Unsupported(f"its beta is {beta}")
-    kind, default = _SLOPED[node.op_type]
-    operation = Function(kind, node.attributes.get_float("alpha", default), fused_bounds(chain))
+    kind, rest = FUNCTIONS[node.op_type], 1
+    if kind is functions.sqrt and len(chain) > 1 and chain[1].op_type == "Reciprocal":
+        kind, rest = functions.rsqrt, 2
+    operation = Function(kind, function_options(node), fused_bounds(chain, rest))
     finish(builder, chain, operation, (builder.read(node, 0),))
 
 
@@ -142,7 +101,7 @@ def clamp(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     is_integer = builder.plan.arithmetic_of(chain[0]).requantize not in _FLOATS
     if is_integer and bounds.low != 0 and data.encoding is not None and wanted is not None:
         data = builder.in_encoding(data, wanted)
-    finish(builder, chain, Function(Unary.CLAMP, bounds=bounds), (data,))
+    finish(builder, chain, Function(functions.clamp, bounds=bounds), (data,))
 
 
 @LOWERINGS.register("PRelu", any_rank=True)
@@ -189,7 +148,7 @@ def layer_norm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     squared = maker(Elementwise(Binary.SQUARED_DIFFERENCE), data, mean)
     variance = maker(Reduce(Reduction.MEAN, axes, keep_dims=True), squared, reduced=axes)
     safe = maker(Elementwise(Binary.ADD), variance, maker.constant(epsilon), reduced=axes)
-    factor = maker(Function(Unary.RSQRT), safe, reduced=axes)
+    factor = maker(Function(functions.rsqrt), safe, reduced=axes)
     centred = maker(Elementwise(Binary.SUB), data, mean)
     scaled = maker(Elementwise(Binary.MUL), centred, factor)
     last, operands = Elementwise(Binary.MUL), (scaled, scale)

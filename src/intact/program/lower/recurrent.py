@@ -16,7 +16,9 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value
-from intact.graph.op_table import RECURRENT
+from intact.ops import functions
+from intact.ops.functions import Unary
+from intact.ops.table import RECURRENT
 from intact.program.forms import dequantized_constant
 from intact.program.lower.attributes import constant_input
 from intact.program.lower.builder import ProgramBuilder
@@ -32,7 +34,6 @@ from intact.program.operations import (
     Reshape,
     Slice,
     Split,
-    Unary,
 )
 from intact.program.program import Array, Shape, Tensor
 from intact.targets import Granularity
@@ -47,7 +48,7 @@ _GATES = {"GRU": 3, "LSTM": 4, "RNN": 1}
 _ACTIVATIONS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}
 """By default, for one direction."""
 
-_OF_RNN = {"Relu": Unary.CLAMP, "Sigmoid": Unary.SIGMOID, "Tanh": Unary.TANH}
+_OF_RNN = {"Relu": functions.clamp, "Sigmoid": functions.sigmoid, "Tanh": functions.tanh}
 
 _State: TypeAlias = tuple[Tensor | None, Tensor | None]
 """Hidden and cell state ``[1, N, H]``; None for zeros, and where there is no cell state."""
@@ -179,7 +180,7 @@ class _Unrolled:
 
     def function(self, kind: Unary, data: Tensor) -> Tensor:
         """Compute element by element."""
-        bounds = Bounds(0.0) if kind is Unary.CLAMP else Bounds()
+        bounds = Bounds(0.0) if kind is functions.clamp else Bounds()
         return self._add(Function(kind, bounds=bounds), (data,), data.shape)
 
     def binary(self, kind: Binary, left: Tensor, right: Tensor) -> Tensor:
@@ -231,11 +232,11 @@ def _lstm(layer: _Unrolled, direction: int) -> tuple[_Advance, Array]:
         if hidden is not None:
             sums = layer.binary(Binary.ADD, sums, layer.dense(hidden, weight))
         opened, new = layer.gates(sums, 3, 1)
-        opens = layer.gates(layer.function(Unary.SIGMOID, opened), 1, 1, 1)
-        added = layer.binary(Binary.MUL, opens[0], layer.function(Unary.TANH, new))
+        opens = layer.gates(layer.function(functions.sigmoid, opened), 1, 1, 1)
+        added = layer.binary(Binary.MUL, opens[0], layer.function(functions.tanh, new))
         if cell is not None:
             added = layer.binary(Binary.ADD, layer.binary(Binary.MUL, opens[2], cell), added)
-        shown = layer.function(Unary.TANH, added)
+        shown = layer.function(functions.tanh, added)
         return layer.binary(Binary.MUL, opens[1], shown), added
 
     return advance, layer.biases(direction).sum(axis=0)
@@ -263,11 +264,11 @@ def _gru(layer: _Unrolled, direction: int) -> tuple[_Advance, Array]:
         opened, new = layer.gates(sums, 2, 1)
         if hidden is not None:
             opened = layer.binary(Binary.ADD, opened, layer.dense(hidden, opening))
-        update, reset = layer.gates(layer.function(Unary.SIGMOID, opened), 1, 1)
+        update, reset = layer.gates(layer.function(functions.sigmoid, opened), 1, 1)
         addend = candidate(reset, hidden)
         if addend is not None:
             new = layer.binary(Binary.ADD, new, addend)
-        new = layer.function(Unary.TANH, new)
+        new = layer.function(functions.tanh, new)
         kept = new if hidden is None else layer.binary(Binary.SUB, new, hidden)
         return layer.binary(Binary.SUB, new, layer.binary(Binary.MUL, update, kept)), None
 

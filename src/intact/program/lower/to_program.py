@@ -106,7 +106,7 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
 
 
 def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
-    """Return outputs that are decoded in float, inputs of spectra, and ends of what floats move."""
+    """Return outputs decoded in float, what spectra read, and ends of what only floats move to."""
     found = set()
     for value in plan.graph.outputs:
         producer = value.producer()

@@ -158,7 +158,7 @@ def _reduce(operation: Reduce, order: Order) -> Operation | None:
 
 @_RENUMBER.register(Pad)
 def _pad(operation: Pad, order: Order) -> Operation | None:
-    return Pad(_by_axis(operation.pads, order))
+    return replace(operation, pads=_by_axis(operation.pads, order))
 
 
 @_RENUMBER.register(Slice)

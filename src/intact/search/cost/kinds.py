@@ -19,10 +19,10 @@ from intact.graph import (
     data_slots,
     is_constant,
     op_spec,
-    shape_or_index_values,
 )
 from intact.plan import TensorEnd, quantizes
 from intact.plan.inference import declared_signatures, factor_slots, infer_signature
+from intact.plan.points import is_joined
 from intact.search.cost.model import Choice, CostModel, Measure, Term, summed
 from intact.search.cost.structure import Shapes, Structure, is_signed
 from intact.search.space import GroupKind, Space
@@ -107,7 +107,7 @@ def target_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:
         DataError: A shape depends on the sample, and ``feeds`` is missing.
     """
     graph = structure.plan.graph
-    shape_values = shape_or_index_values(graph)
+    shape_values = graph.shape_or_index_values
     for node in graph.nodes:
         computes_shapes = all(str(value.name) in shape_values for value in node.outputs)
         if op_spec(node) is None or computes_shapes or _is_fused(structure, node):
@@ -129,9 +129,15 @@ def _bit_operations(
 
 def _is_fused(structure: Structure, node: ir.Node) -> bool:
     """Tell whether a node is fused with its producer: an operand is never stored."""
-    values = (node.inputs[slot] for slot in data_slots(node))
-    configs = (structure.plan.producer_config(value) for value in values if value is not None)
-    return any(config is not None and config.state is QuantState.OVERLAPPED for config in configs)
+    plan = structure.plan
+    for slot in data_slots(node):
+        value = node.inputs[slot]
+        config = None if value is None else plan.producer_config(value)
+        if value is None or config is None or is_joined(plan, value):
+            continue
+        if config.state is QuantState.OVERLAPPED:
+            return True
+    return False
 
 
 def _operands(node: ir.Node) -> list[TensorEnd]:

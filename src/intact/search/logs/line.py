@@ -21,11 +21,6 @@ from intact.search.trial import Executor, Measured, State, Trial
 
 LOG_VERSION = 3
 
-READ_VERSIONS = (1, 2, LOG_VERSION)
-
-"""Version 1 has no ``scales``: its thresholds are those of the places that own a scale. Versions 1
-and 2 have no ``rounded``: all weights are rounded to nearest."""
-
 Choice: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=32)]
 
 
@@ -293,10 +288,9 @@ def _decoded(line: bytes, kind: type[_Kind], where: str) -> _Kind:
         raise _TornError("it has no end")
     try:
         version = msgspec.json.decode(line, type=Versioned).version
-        if version not in READ_VERSIONS:
+        if version != LOG_VERSION:
             raise DataError(
-                f"{where}: the log's format is version {version}, this version reads up to "
-                f"{LOG_VERSION}",
+                f"{where}: the log's format is version {version}, this intact reads {LOG_VERSION}",
                 remedy="use the version of intact that wrote it, or start a new log",
             )
         return msgspec.json.decode(line, type=kind)

@@ -11,8 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from intact.ops import functions
 from intact.program import Encoding
-from intact.program.operations import Bounds, Function, Unary
+from intact.program.operations import Bounds, Function
 from intact.targets import Arithmetic
 from tests.engines.integer.one_op import OPTIMIZED, REFERENCE, XNNPACK, End, litert, micro, one_op
 from tests.engines.integer.pointwise.one_function import (
@@ -50,28 +51,32 @@ class Case:
 
 
 def leaky(alpha: float) -> Case:
-    function = Function(Unary.LEAKY_RELU, float(np.float32(alpha)))
+    function = Function(functions.leaky_relu, (float(np.float32(alpha)),))
     return Case(function, "LEAKY_RELU", {"alpha": alpha}, "LeakyReluOptions")
 
 
 CASES = {
-    "relu": Case(Function(Unary.CLAMP, bounds=Bounds(0)), "RELU"),
-    "relu6": Case(Function(Unary.CLAMP, bounds=Bounds(0, 6)), "RELU6"),
-    "relu_n1_to_1": Case(Function(Unary.CLAMP, bounds=Bounds(-1, 1)), "RELU_N1_TO_1", version=1),
-    "relu_0_to_1": Case(Function(Unary.CLAMP, bounds=Bounds(0, 1)), "RELU_0_TO_1", version=1),
+    "relu": Case(Function(functions.clamp, bounds=Bounds(0)), "RELU"),
+    "relu6": Case(Function(functions.clamp, bounds=Bounds(0, 6)), "RELU6"),
+    "relu_n1_to_1": Case(
+        Function(functions.clamp, bounds=Bounds(-1, 1)), "RELU_N1_TO_1", version=1
+    ),
+    "relu_0_to_1": Case(Function(functions.clamp, bounds=Bounds(0, 1)), "RELU_0_TO_1", version=1),
     "leaky": leaky(0.13),
     "leaky_negative": leaky(-0.4),
-    "logistic": Case(Function(Unary.SIGMOID), "LOGISTIC"),
-    "tanh": Case(Function(Unary.TANH), "TANH"),
-    "hard_swish": Case(Function(Unary.HARD_SWISH), "HARD_SWISH", version=1),
-    "gelu": Case(Function(Unary.GELU), "GELU", {}, "GeluOptions"),
-    "gelu_tanh": Case(Function(Unary.GELU_TANH), "GELU", {"approximate": True}, "GeluOptions"),
-    "elu": Case(Function(Unary.ELU, 1.0), "ELU", version=1),
-    "exp": Case(Function(Unary.EXP), "EXP", {}, "ExpOptions"),
-    "log": Case(Function(Unary.LOG), "LOG"),
-    "sqrt": Case(Function(Unary.SQRT), "SQRT"),
-    "rsqrt": Case(Function(Unary.RSQRT), "RSQRT"),
-    "abs": Case(Function(Unary.ABS), "ABS", {}, "AbsOptions"),
+    "logistic": Case(Function(functions.sigmoid), "LOGISTIC"),
+    "tanh": Case(Function(functions.tanh), "TANH"),
+    "hard_swish": Case(Function(functions.hard_swish), "HARD_SWISH", version=1),
+    "gelu": Case(Function(functions.gelu), "GELU", {}, "GeluOptions"),
+    "gelu_tanh": Case(
+        Function(functions.gelu, ("tanh",)), "GELU", {"approximate": True}, "GeluOptions"
+    ),
+    "elu": Case(Function(functions.elu, (1.0,)), "ELU", version=1),
+    "exp": Case(Function(functions.exp), "EXP", {}, "ExpOptions"),
+    "log": Case(Function(functions.log), "LOG"),
+    "sqrt": Case(Function(functions.sqrt), "SQRT"),
+    "rsqrt": Case(Function(functions.rsqrt), "RSQRT"),
+    "abs": Case(Function(functions.absolute), "ABS", {}, "AbsOptions"),
 }
 NOT_NEGATIVE = {"log", "sqrt", "rsqrt"}
 """Their kernels refuse a tensor with a negative number."""
@@ -223,9 +228,17 @@ def test_xnnpack(name: str, arithmetic: Arithmetic) -> None:
 @pytest.mark.parametrize(
     ("code", "attributes", "function"),
     [
-        ("QLinearSigmoid", {}, Function(Unary.SIGMOID)),
-        ("QLinearLeakyRelu", {"alpha": 0.13}, Function(Unary.LEAKY_RELU, float(np.float32(0.13)))),
-        ("QLinearLeakyRelu", {"alpha": -0.4}, Function(Unary.LEAKY_RELU, float(np.float32(-0.4)))),
+        ("QLinearSigmoid", {}, Function(functions.sigmoid)),
+        (
+            "QLinearLeakyRelu",
+            {"alpha": 0.13},
+            Function(functions.leaky_relu, (float(np.float32(0.13)),)),
+        ),
+        (
+            "QLinearLeakyRelu",
+            {"alpha": -0.4},
+            Function(functions.leaky_relu, (float(np.float32(-0.4)),)),
+        ),
     ],
 )
 def test_onnx_runtime(code: str, attributes: dict[str, Any], function: Function) -> None:

@@ -15,6 +15,7 @@ pytest.importorskip("ai_edge_litert")
 from intact.errors import ExportError
 from intact.formats.tflite.run import Kernels, TfliteRuntime
 from intact.formats.tflite.write import program_to_tflite
+from intact.ops import functions
 from intact.program import Encoding, Program, Tensor
 from intact.program.operations import (
     BatchMatMul,
@@ -31,7 +32,6 @@ from intact.program.operations import (
     Resize,
     ResizeMode,
     Softmax,
-    Unary,
 )
 from intact.targets import load_target
 from tests.formats.tflite.cases import (
@@ -145,8 +145,8 @@ UNSUPPORTED: dict[str, tuple[Program, str]] = {
     ),
     "softmax": (of(Softmax(1), (1, 4), X, OUT), "scale 0.0900000036 and zero point -11"),
     "log_softmax": (of(Softmax(1, log=True), (1, 4), X, OUT), "0.0625 and 127"),
-    "sigmoid": (of(Function(Unary.SIGMOID), (1, 4), X, OUT), "0.00390625 and -128"),
-    "tanh": (of(Function(Unary.TANH), (1, 4), X, OUT), "0.0078125 and 0"),
+    "sigmoid": (of(Function(functions.sigmoid), (1, 4), X, OUT), "0.00390625 and -128"),
+    "tanh": (of(Function(functions.tanh), (1, 4), X, OUT), "0.0078125 and 0"),
     "average": (pool_of_two_scales(), "differ in scale"),
     "minimum": (two_scales(Binary.MINIMUM), "differ in scale"),
     "linear": (

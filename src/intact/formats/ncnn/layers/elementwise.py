@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from intact.errors import Unsupported
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder, floats, input_of, name_of
 from intact.formats.ncnn.notation import Parameter, Sample, lengths, rank_of, sample
+from intact.ops import functions
+from intact.ops.functions import Unary
 from intact.program import Step, Tensor
 from intact.program.float_operations import (
     BatchNormalization,
-    FloatFunction,
-    FloatHardSigmoid,
-    FloatUnary,
     Identity,
     LayerNormalization,
 )
@@ -23,7 +24,6 @@ from intact.program.operations import (
     Function,
     PRelu,
     Softmax,
-    Unary,
 )
 
 LARGEST = float(np.finfo(np.float32).max)
@@ -38,56 +38,55 @@ _BINARY = {
 }
 _REVERSED = {**_BINARY, Binary.SUB: 7, Binary.DIV: 8}
 """With the operands changed round."""
-_UNARY: dict[Unary | FloatUnary, int] = {
-    Unary.NEG: 1,
-    FloatUnary.FLOOR: 2,
-    FloatUnary.CEIL: 3,
-    FloatUnary.SQUARE: 4,
-    Unary.SQRT: 5,
-    Unary.EXP: 7,
-    Unary.LOG: 8,
-    FloatUnary.SIN: 9,
-    FloatUnary.COS: 10,
-    Unary.RECIPROCAL: 15,
+_UNARY: Mapping[Unary, int] = {
+    functions.negative: 1,
+    functions.floor: 2,
+    functions.ceil: 3,
+    functions.square: 4,
+    functions.sqrt: 5,
+    functions.exp: 7,
+    functions.log: 8,
+    functions.sin: 9,
+    functions.cos: 10,
+    functions.reciprocal: 15,
 }
 """Numbers of functions in ``UnaryOp``."""
-_LAYERS: dict[Unary | FloatUnary, tuple[str, dict[int, Parameter]]] = {
-    Unary.ABS: ("AbsVal", {}),
-    Unary.ERF: ("Erf", {}),
-    Unary.GELU: ("GELU", {0: 0}),
-    Unary.GELU_TANH: ("GELU", {0: 1}),
-    Unary.HARD_SWISH: ("HardSwish", {0: 1 / 6, 1: 0.5}),
-    FloatUnary.MISH: ("Mish", {}),
-    Unary.SIGMOID: ("Sigmoid", {}),
-    Unary.TANH: ("TanH", {}),
+_LAYERS: Mapping[Unary, tuple[str, dict[int, Parameter]]] = {
+    functions.absolute: ("AbsVal", {}),
+    functions.erf: ("Erf", {}),
+    functions.hard_swish: ("HardSwish", {0: 1 / 6, 1: 0.5}),
+    functions.mish: ("Mish", {}),
+    functions.sigmoid: ("Sigmoid", {}),
+    functions.tanh: ("TanH", {}),
 }
-"""Functions with a layer of their own."""
-_SLOPED = {Unary.ELU: "ELU", Unary.LEAKY_RELU: "ReLU"}
+"""Functions with a layer of their own, and its parameters."""
+_WITH_OPTIONS = {
+    functions.elu: "ELU",
+    functions.hard_sigmoid: "HardSigmoid",
+    functions.leaky_relu: "ReLU",
+}
+"""Those whose parameters are the options, in their order."""
 
 
 @WRITERS.register(Function)
 def _function(operation: Function, step: Step, builder: NcnnBuilder) -> None:
-    if operation.kind is Unary.CLAMP:
+    kind = operation.kind
+    if kind is functions.clamp:
         _clamp(operation.bounds, step, builder)
-    elif operation.kind in _SLOPED:
-        builder.unary(_SLOPED[operation.kind], step, {0: operation.parameter})
-    else:
-        _plain(operation.kind, step, builder)
-
-
-@WRITERS.register(FloatFunction)
-def _float_function(operation: FloatFunction, step: Step, builder: NcnnBuilder) -> None:
-    _plain(operation.kind, step, builder)
-
-
-def _plain(kind: Unary | FloatUnary, step: Step, builder: NcnnBuilder) -> None:
-    if kind in _UNARY:
+    elif kind in _UNARY:
         builder.unary("UnaryOp", step, {0: _UNARY[kind]})
+    elif kind is functions.gelu:
+        builder.unary("GELU", step, {0: int("tanh" in operation.options)})
+    elif kind in _WITH_OPTIONS:
+        numbers: dict[int, Parameter] = {
+            k: operation.number(name) for k, name in enumerate(kind.defaults)
+        }
+        builder.unary(_WITH_OPTIONS[kind], step, numbers)
     elif kind in _LAYERS:
         name, parameters = _LAYERS[kind]
         builder.unary(name, step, parameters)
     else:
-        raise Unsupported(f"ncnn has no layer for the function {kind}")
+        raise Unsupported(f"intact writes no ncnn layer for {kind}")
 
 
 def _clamp(bounds: Bounds, step: Step, builder: NcnnBuilder) -> None:
@@ -104,11 +103,6 @@ def finite(bounds: Bounds) -> tuple[float, float]:
     """Limit bounds to what float32 holds."""
     low, high = (max(min(end, LARGEST), -LARGEST) for end in (bounds.low, bounds.high))
     return low, high
-
-
-@WRITERS.register(FloatHardSigmoid)
-def _hard_sigmoid(operation: FloatHardSigmoid, step: Step, builder: NcnnBuilder) -> None:
-    builder.unary("HardSigmoid", step, {0: operation.slope, 1: operation.offset})
 
 
 @WRITERS.register(Identity)

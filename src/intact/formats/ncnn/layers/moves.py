@@ -8,11 +8,13 @@ from intact.errors import Unsupported
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder, input_of, name_of
 from intact.formats.ncnn.notation import Parameter, lengths, rank_of, same_size, sample
 from intact.program import Step
-from intact.program.float_operations import Flatten, FloatPad, PadMode, PixelShuffle
+from intact.program.float_operations import Flatten, PixelShuffle
 from intact.program.operations import (
     Concat,
     DepthToSpace,
     Gather,
+    Pad,
+    PadMode,
     Reshape,
     Slice,
     Split,
@@ -105,8 +107,8 @@ def _split(operation: Split, step: Step, builder: NcnnBuilder) -> None:
     builder.emit("Slice", name_of(step), bottoms, tops, {0: operation.sizes, 1: axis})
 
 
-@WRITERS.register(FloatPad)
-def _pad(operation: FloatPad, step: Step, builder: NcnnBuilder) -> None:
+@WRITERS.register(Pad)
+def _pad(operation: Pad, step: Step, builder: NcnnBuilder) -> None:
     """Write pads of images."""
     if len(operation.pads) != 4:
         raise Unsupported("only images are padded")

@@ -6,7 +6,6 @@ from intact.errors import Unsupported
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder, input_of, name_of
 from intact.formats.ncnn.notation import Parameter, known_lengths, lengths, rank_of, sample
 from intact.program import Step
-from intact.program.float_operations import FloatReduce, FloatReduction
 from intact.program.operations import (
     Pads,
     Pool,
@@ -21,14 +20,14 @@ _POOLS = {PoolKind.MAX: 0, PoolKind.AVERAGE: 1}
 _IMAGE_POOLS = {Reduction.MAX: _POOLS[PoolKind.MAX], Reduction.MEAN: _POOLS[PoolKind.AVERAGE]}
 """Reductions of images that are pools over all of them."""
 _ROUND_UP, _ROUND_DOWN = 0, 1
-_REDUCTIONS: dict[Reduction | FloatReduction, int] = {
+_REDUCTIONS: dict[Reduction, int] = {
     Reduction.SUM: 0,
     Reduction.MEAN: 3,
     Reduction.MAX: 4,
     Reduction.MIN: 5,
-    FloatReduction.PRODUCT: 6,
-    FloatReduction.L1: 7,
-    FloatReduction.L2: 8,
+    Reduction.PRODUCT: 6,
+    Reduction.L1: 7,
+    Reduction.L2: 8,
 }
 _NEAREST, _LINEAR = 1, 2
 
@@ -76,8 +75,7 @@ def _reduce(operation: Reduce, step: Step, builder: NcnnBuilder) -> None:
         _reduction(operation, step, builder)
 
 
-@WRITERS.register(FloatReduce)
-def _reduction(operation: Reduce | FloatReduce, step: Step, builder: NcnnBuilder) -> None:
+def _reduction(operation: Reduce, step: Step, builder: NcnnBuilder) -> None:
     """Write a reduction along axes of a sample."""
     axes, keeps = operation.axes, operation.keep_dims
     if 0 in axes:

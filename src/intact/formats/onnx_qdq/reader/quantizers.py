@@ -32,6 +32,7 @@ from intact.formats.onnx_qdq.reader.grids import affine, bit_width, ends
 from intact.formats.onnx_qdq.reader.parameters import is_quantize, read_parameters
 from intact.formats.onnx_qdq.reader.widths import RANGE, shown_widths, silent_weights
 from intact.graph import input_value, is_constant
+from intact.graph.traversal import nodes_of
 
 _OTHER_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
 """Domains whose other quantizers are read elsewhere or are no concern of this table."""
@@ -113,7 +114,7 @@ def read_quantizer(node: ir.Node) -> Grid:
 def fitting_target(model: ir.Model) -> str:
     """Name the hardware that fake quantizers are for: weights of 128 levels are MQBench's."""
     targets, spans = [FAMILIES[0].target], set()
-    for node in model.graph.all_nodes():
+    for node in nodes_of(model.graph):
         targets += [each.target for each in FAMILIES if node.op_type in each.operators]
         if node.op_type in FAMILIES[0].operators and is_constant(input_value(node, 0)):
             with contextlib.suppress(ModelError):  # reading says what is wrong with it

@@ -29,6 +29,7 @@ from intact.formats.onnx_qdq.reader.widths import RANGE, say_ranges
 from intact.graph import constant_array, input_value, is_constant, output_channel_axis
 from intact.graph.passes import library
 from intact.graph.passes.replace import add_constant, replace_value
+from intact.graph.traversal import nodes_of
 from intact.numerics.affine import quantize
 from intact.plan import Note, NoteKind, Overrides
 
@@ -49,7 +50,7 @@ def translate_quantizers(model: ir.Model, asked: Overrides | None = None) -> tup
         ModelError: One cannot be read; the node is named.
     """
     quantizers = []
-    for node in model.graph.all_nodes():
+    for node in nodes_of(model.graph):
         if is_quantizer(node):
             if node.graph is not model.graph:
                 raise unreadable_quantizer(node, "it stands in the body of another node")

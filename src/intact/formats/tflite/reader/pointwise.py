@@ -28,8 +28,9 @@ from intact.formats.tflite.reader.tensors import (
     arranged,
     channels_first,
 )
+from intact.formats.tflite.spellings import APPROXIMATION, READ
 
-_GELU_OPSET = 20
+_LARGEST_OPTION = 1e30
 
 
 def _operands(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, list[Operand]]:
@@ -132,29 +133,23 @@ def _source(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, Operand
     return layout, builder.operand(index, layout)
 
 
-_UNARY = {
-    "LOGISTIC": "Sigmoid",
-    "TANH": "Tanh",
-    "HARD_SWISH": "HardSwish",
-    "ELU": "Elu",
-    "EXP": "Exp",
-    "LOG": "Log",
-    "SQRT": "Sqrt",
-    "ABS": "Abs",
-    "NEG": "Neg",
-    "SIN": "Sin",
-    "COS": "Cos",
-    "FLOOR": "Floor",
-    "CEIL": "Ceil",
-    "ROUND": "Round",
-}
-
-
-@READERS.register(*_UNARY)
+@READERS.register(*READ)
 def unary(builder: ModelBuilder, op: Operator) -> None:
-    """Functions of one operand without options."""
+    """Functions of one operand."""
+    spelling = READ[op.name]
+    attributes: dict[str, float | str] = {}
+    for theirs, ours in spelling.options.items():
+        value, default = op.options[theirs], spelling.function.defaults[ours]
+        if isinstance(default, str):
+            attributes[ours] = APPROXIMATION if value else default
+        elif abs(value) < _LARGEST_OPTION:
+            attributes[ours] = float(value)
+        else:
+            raise Unsupported(f"its {theirs} is {value}")
+    builder.opset = max(builder.opset, spelling.function.since)
     layout, source = _source(builder, op)
-    builder.write(op.outputs[0], builder.node(_UNARY[op.name], [source]), layout)
+    result = builder.node(spelling.function.name, [source], attributes or None)
+    builder.write(op.outputs[0], result, layout)
 
 
 _CLAMPS = {"RELU": Fused.RELU, "RELU6": Fused.RELU6, "RELU_N1_TO_1": Fused.RELU_N1_TO_1}
@@ -175,16 +170,6 @@ def relu_0_to_1(builder: ModelBuilder, op: Operator) -> None:
     builder.write(op.outputs[0], value, layout)
 
 
-@READERS.register("LEAKY_RELU")
-def leaky_relu(builder: ModelBuilder, op: Operator) -> None:
-    """LEAKY_RELU."""
-    alpha = float(op.options["alpha"])
-    if not abs(alpha) < 1e30:
-        raise Unsupported(f"its slope is {alpha}")
-    layout, source = _source(builder, op)
-    builder.write(op.outputs[0], builder.node("LeakyRelu", [source], {"alpha": alpha}), layout)
-
-
 @READERS.register("PRELU")
 def prelu(builder: ModelBuilder, op: Operator) -> None:
     """PRELU with a stored slope."""
@@ -198,15 +183,6 @@ def prelu(builder: ModelBuilder, op: Operator) -> None:
         raise Unsupported("its slopes are int16, which the kernel reads as int8")
     slope = builder.constant(index, layout, len(source.shape))
     builder.write(op.outputs[0], builder.node("PRelu", [source, slope]), layout)
-
-
-@READERS.register("GELU")
-def gelu(builder: ModelBuilder, op: Operator) -> None:
-    """GELU, exact or with tanh."""
-    builder.opset = max(builder.opset, _GELU_OPSET)
-    layout, source = _source(builder, op)
-    mode = "tanh" if op.options["approximate"] else "none"
-    builder.write(op.outputs[0], builder.node("Gelu", [source], {"approximate": mode}), layout)
 
 
 @READERS.register("RSQRT")

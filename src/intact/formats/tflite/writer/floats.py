@@ -20,9 +20,7 @@ from intact.program.operations import FloatNodes
 _OPERATORS: dict[str, tuple[str, str]] = {
     "And": ("LOGICAL_AND", "LogicalAndOptions"),
     "Cast": ("CAST", "CastOptions"),
-    "Cos": ("COS", "CosOptions"),
     "Equal": ("EQUAL", "EqualOptions"),
-    "Floor": ("FLOOR", ""),
     "Greater": ("GREATER", "GreaterOptions"),
     "GreaterOrEqual": ("GREATER_EQUAL", "GreaterEqualOptions"),
     "Less": ("LESS", "LessOptions"),
@@ -30,13 +28,9 @@ _OPERATORS: dict[str, tuple[str, str]] = {
     "Not": ("LOGICAL_NOT", "LogicalNotOptions"),
     "Or": ("LOGICAL_OR", "LogicalOrOptions"),
     "Pow": ("POW", "PowOptions"),
-    "Sin": ("SIN", ""),
     "Where": ("SELECT_V2", "SelectV2Options"),
 }
-"""Operator and table of options by the node's type; operands are the same, in the same order.
-
-LiteRT 2.3.0 has no reference kernel of CEIL.
-"""
+"""Operator and table of options by the node's type; operands are the same, in the same order."""
 
 _TYPES = {np.dtype(np.float32): 0, np.dtype(np.int32): 2, np.dtype(np.int64): 4, np.dtype(bool): 6}
 """``TensorType`` of the schema, of what these operators take."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from intact.errors import Unsupported
+from intact.formats.tflite.spellings import APPROXIMATION, WRITTEN, Spelling
 from intact.formats.tflite.writer.builder import (
     WRITERS,
     FileBuilder,
@@ -19,6 +20,7 @@ from intact.formats.tflite.writer.builder import (
     weighted_inputs,
 )
 from intact.formats.tflite.writer.moves import add_transpose, version_of
+from intact.ops import functions
 from intact.program import Array, Step, Tensor
 from intact.program.arithmetic.functions import function_of_codes
 from intact.program.operations import (
@@ -34,7 +36,6 @@ from intact.program.operations import (
     Reduction,
     Requantize,
     Softmax,
-    Unary,
 )
 from intact.targets import Functions
 
@@ -71,22 +72,6 @@ BINARY: Mapping[Binary, _Kind] = {
     Binary.MAXIMUM: _Kind("MAXIMUM", "MaximumMinimumOptions"),
 }
 
-UNARY: Mapping[Unary, _Kind] = {
-    Unary.LEAKY_RELU: _Kind("LEAKY_RELU", "LeakyReluOptions"),
-    Unary.SIGMOID: _Kind("LOGISTIC"),
-    Unary.TANH: _Kind("TANH"),
-    Unary.HARD_SWISH: _Kind("HARD_SWISH", "HardSwishOptions", integer=1),
-    Unary.GELU: _Kind("GELU", "GeluOptions", fields={"approximate": False}),
-    Unary.GELU_TANH: _Kind("GELU", "GeluOptions", fields={"approximate": True}),
-    Unary.ELU: _Kind("ELU", integer=1),
-    Unary.RSQRT: _Kind("RSQRT"),
-    Unary.SQRT: _Kind("SQRT", integer=0),
-    Unary.EXP: _Kind("EXP", "ExpOptions"),
-    Unary.LOG: _Kind("LOG", integer=2),
-    Unary.ABS: _Kind("ABS", "AbsOptions"),
-    Unary.NEG: _Kind("NEG", "NegOptions", integer=0),
-}
-
 REDUCTION: Mapping[Reduction, _Kind] = {
     Reduction.MEAN: _Kind("MEAN", "ReducerOptions"),
     Reduction.SUM: _Kind("SUM", "ReducerOptions"),
@@ -106,7 +91,7 @@ def _write_elementwise(operation: Elementwise, step: Step, builder: FileBuilder)
         step.outputs[0],
         operation.bounds,
         options=Options(kind.options),
-        version=_version(kind, step),
+        version=_version(kind.code, kind.integer, step),
         fusable=kind.fusable,
     )
 
@@ -115,10 +100,10 @@ def _write_elementwise(operation: Elementwise, step: Step, builder: FileBuilder)
 def _write_function(operation: Function, step: Step, builder: FileBuilder) -> None:
     """Functions of one operand."""
     data, output = data_of(step), step.outputs[0]
-    if operation.kind is Unary.CLAMP:
+    if operation.kind is functions.clamp:
         add_clamp(builder, data, output, operation.bounds)
         return
-    if operation.kind is Unary.RECIPROCAL and output.encoding is None:
+    if operation.kind is functions.reciprocal and output.encoding is None:
         one = builder.constant(f"{step.name}/one", np.ones((), np.float32))
         add_bounded(
             builder, "DIV", (one, data), output, operation.bounds, options=Options("DivOptions")
@@ -132,33 +117,41 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
         table = function_of_codes(operation, step.arithmetic, codes, data.encoding, output.encoding)
         _add_table(builder, table, data, output)
         return
-    if operation.kind not in UNARY:
-        raise Unsupported(f"TFLite has no operator for {operation.kind}")
-    kind = UNARY[operation.kind]
-    options = Options(kind.options, kind.fields) if kind.options else None
-    if operation.kind is Unary.LEAKY_RELU and options is not None:
-        options = options.extended(alpha=operation.parameter)
+    if operation.kind not in WRITTEN:
+        raise Unsupported(f"intact writes no operator of TFLite for {operation.kind}")
+    spelling = WRITTEN[operation.kind]
     add_bounded(
         builder,
-        kind.code,
+        spelling.code,
         (data,),
         output,
         operation.bounds,
-        options=options,
-        version=_version(kind, step),
+        options=_options(spelling, operation),
+        version=_version(spelling.code, spelling.integer, step),
         fusable=False,
     )
+
+
+def _options(spelling: Spelling, operation: Function) -> Options | None:
+    if not spelling.table:
+        return None
+    named = {theirs: operation.named[ours] for theirs, ours in spelling.options.items()}
+    fields = {
+        theirs: value == APPROXIMATION if isinstance(value, str) else value
+        for theirs, value in named.items()
+    }
+    return Options(spelling.table, fields)
 
 
 def _is_looked_up(operation: Function, step: Step) -> bool:
     """Whether the runtime has no kernel: none at all, none of codes, none for such an ELU."""
     if step.arithmetic.functions is Functions.TABLE:
         return True
-    if operation.kind is Unary.ELU and operation.parameter != 1:
+    if operation.kind is functions.elu and operation.number("alpha") != 1:
         return True
-    kind, encoding = UNARY.get(operation.kind), step.outputs[0].encoding
+    spelling, encoding = WRITTEN.get(operation.kind), step.outputs[0].encoding
     is_table_short = encoding is not None and encoding.dtype == np.int8
-    return is_table_short and (kind is None or not kind.integer)
+    return is_table_short and (spelling is None or not spelling.integer)
 
 
 def _add_table(builder: FileBuilder, table: Array, data: Tensor, output: Tensor) -> None:
@@ -178,8 +171,8 @@ def _add_table(builder: FileBuilder, table: Array, data: Tensor, output: Tensor)
 
 def _add_elu(builder: FileBuilder, operation: Function, data: Tensor, output: Tensor) -> None:
     """Add ``max(x, 0) + alpha * exp(min(x, 0)) - alpha`` of floats."""
-    if operation.kind is not Unary.ELU:
-        raise Unsupported(f"TFLite has no operator for {operation.kind}")
+    if operation.kind is not functions.elu:
+        raise Unsupported(f"intact writes no operator of TFLite for {operation.kind}")
 
     def between(code: str, inputs: tuple[Tensor, ...], options: str = "") -> Tensor:
         name = f"{output.name}_{code.lower()}"
@@ -190,7 +183,7 @@ def _add_elu(builder: FileBuilder, operation: Function, data: Tensor, output: Te
     def number(value: float) -> Tensor:
         return builder.constant(f"{output.name}_number", np.asarray(value, np.float32))
 
-    height = number(operation.parameter)
+    height = number(operation.number("alpha"))
     below = between("MINIMUM", (data, number(0.0)), "MaximumMinimumOptions")
     scaled = between("MUL", (between("EXP", (below,), "ExpOptions"), height), "MulOptions")
     lowered = between("SUB", (scaled, height), "SubOptions")
@@ -293,9 +286,9 @@ def _write_dequantize(_: Dequantize, step: Step, builder: FileBuilder) -> None:
     builder.operator("DEQUANTIZE", (data_of(step),), step.outputs, options, version=2)
 
 
-def _version(kind: _Kind, step: Step) -> int:
+def _version(code: str, integer: int, step: Step) -> int:
     if step.outputs[0].encoding is None:
         return 1
-    if not kind.integer:
-        raise Unsupported(f"TFLite computes {kind.code} in float only")
-    return kind.integer
+    if not integer:
+        raise Unsupported(f"TFLite computes {code} in float only")
+    return integer

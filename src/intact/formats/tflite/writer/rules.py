@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from intact.formats.tflite.writer.floats import has_no_operator
+from intact.ops import functions
 from intact.program import Encoding, Step, Tensor
 from intact.program.operations import (
     MOVING,
@@ -37,7 +38,6 @@ from intact.program.operations import (
     ResizeMode,
     Softmax,
     TransposedConvolution,
-    Unary,
 )
 
 
@@ -118,7 +118,7 @@ def _multiplier(operation: Operation, inputs: list[float], output: float) -> flo
             return max(inputs) ** 2 / output / 2**12
         case Softmax():
             return 2**-26 / inputs[0]
-        case Function(kind=Unary.HARD_SWISH):
+        case Function(kind=functions.hard_swish):
             return inputs[0] / output / 128
         case Convolution() | TransposedConvolution() | FullyConnected():
             return float(np.prod(inputs[:2])) / output / 256
@@ -145,11 +145,11 @@ def _about_fixed_scale(step: Step) -> Iterator[str]:
 def _fixed_scale(operation: Operation) -> tuple[float, int] | None:
     """Return scale and zero point that a kernel's output must have."""
     match operation:
-        case Softmax(log=False) | Function(kind=Unary.SIGMOID):
+        case Softmax(log=False) | Function(kind=functions.sigmoid):
             return 1 / 256, -128
         case Softmax(log=True):
             return 16 / 256, 127
-        case Function(kind=Unary.TANH):
+        case Function(kind=functions.tanh):
             return 1 / 128, 0
         case _:
             return None
@@ -158,7 +158,7 @@ def _fixed_scale(operation: Operation) -> tuple[float, int] | None:
 def _wide_fixed_scale(operation: Operation) -> tuple[float, int] | None:
     """Return scale and zero point that a kernel's int16 output must have."""
     match operation:
-        case Softmax() | Function(kind=Unary.SIGMOID | Unary.TANH):
+        case Softmax() | Function(kind=functions.sigmoid | functions.tanh):
             return 2.0**-15, 0
         case _:
             return None

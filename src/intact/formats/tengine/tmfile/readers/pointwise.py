@@ -10,21 +10,7 @@ from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileNode
 from intact.formats.tengine.tmfile.operators import Activation, Eltwise
 from intact.formats.tengine.tmfile.readers.builder import READERS, OnnxBuilder, Shape, slot
-
-_FUNCTIONS = {
-    "Sigmoid": "Sigmoid",
-    "Logistic": "Sigmoid",
-    "Tanh": "Tanh",
-    "Mish": "Mish",
-    "Softplus": "Softplus",
-    "HardSwish": "HardSwish",
-    "Dropout": "Identity",
-    "Noop": "Identity",
-}
-"""Operators without options that Tengine computes as ONNX does.
-
-HardSwish has options, which Tengine's kernels leave aside.
-"""
+from intact.formats.tengine.tmfile.spellings import READ
 
 _PAIRS = {
     Eltwise.PROD: "Mul",
@@ -91,29 +77,22 @@ def _prelu(builder: OnnxBuilder, node: FileNode) -> None:
     builder.compute(node, "PRelu", [value, slopes], shape, output=node.outputs[0])
 
 
-@READERS.register(*_FUNCTIONS)
+@READERS.register("Dropout", "Noop")
+def _identity(builder: OnnxBuilder, node: FileNode) -> None:
+    """Operators that do nothing."""
+    value = builder.activation(slot(node, 0))
+    builder.compute(node, "Identity", [value], builder.shapes[value], output=node.outputs[0])
+
+
+@READERS.register(*READ)
 def _function(builder: OnnxBuilder, node: FileNode) -> None:
-    """An operator that ONNX has, too."""
+    """A function of one tensor."""
+    spelling = READ[node.operator]
     value = builder.activation(slot(node, 0))
-    kind = _FUNCTIONS[node.operator]
-    builder.compute(node, kind, [value], builder.shapes[value], output=node.outputs[0])
-
-
-@READERS.register("Elu")
-def _elu(builder: OnnxBuilder, node: FileNode) -> None:
-    """Elu."""
-    value = builder.activation(slot(node, 0))
-    attributes = {"alpha": node.options["alpha"]}
-    builder.compute(node, "Elu", [value], builder.shapes[value], attributes, output=node.outputs[0])
-
-
-@READERS.register("HardSigmoid")
-def _hard_sigmoid(builder: OnnxBuilder, node: FileNode) -> None:
-    """HardSigmoid."""
-    value = builder.activation(slot(node, 0))
-    attributes = {"alpha": node.options["alpha"], "beta": node.options["beta"]}
-    shape = builder.shapes[value]
-    builder.compute(node, "HardSigmoid", [value], shape, attributes, output=node.outputs[0])
+    attributes = {ours: node.options[theirs] for theirs, ours in spelling.options.items()}
+    shape, output = builder.shapes[value], node.outputs[0]
+    kind = spelling.function.name
+    builder.compute(node, kind, [value], shape, attributes or None, output=output)
 
 
 @READERS.register("Softmax")

@@ -11,11 +11,11 @@ from intact.formats.tengine.tmfile.layout import Element
 from intact.formats.tengine.tmfile.operators import BILINEAR, NEAREST
 from intact.formats.tengine.tmfile.writers.builder import WRITERS, TmFileBuilder
 from intact.program import Step
-from intact.program.float_operations import Flatten, FloatPad, PadMode
+from intact.program.float_operations import Flatten
 from intact.program.operations import (
     Concat,
     Pad,
-    Pads,
+    PadMode,
     Reshape,
     Resize,
     ResizeMode,
@@ -106,24 +106,16 @@ def _split(operation: Split, step: Step, builder: TmFileBuilder) -> None:
 
 @WRITERS.register(Pad)
 def _pad(operation: Pad, step: Step, builder: TmFileBuilder) -> None:
-    _add_pad(step, builder, operation.pads, 0.0)
-
-
-@WRITERS.register(FloatPad)
-def _float_pad(operation: FloatPad, step: Step, builder: TmFileBuilder) -> None:
+    """A number around images, in float."""
     if operation.mode is not PadMode.CONSTANT:
         raise Unsupported("it mirrors, or repeats what is outermost")
-    _add_pad(step, builder, operation.pads, operation.value)
-
-
-def _add_pad(step: Step, builder: TmFileBuilder, pads: Pads, number: float) -> None:
-    """Add a number around images, in float."""
+    pads = operation.pads
     builder.refuse_elements(Element.INT8, Element.UINT8)
     builder.image_shape(step)
     if any(pads[0]) or min(min(pair) for pair in pads) < 0:
         raise Unsupported(f"it pads by {[list(pair) for pair in pads]}")
     ends = {f"{axis}_{end}": pads[k][end] for k, axis in enumerate("nchw") for end in (0, 1)}
-    options = {**ends, "mode": 0, "value": number}
+    options = {**ends, "mode": 0, "value": operation.value}
     builder.add(step, "Pad", [builder.value(step)], options)
 
 

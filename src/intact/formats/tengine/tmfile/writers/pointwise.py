@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 
 from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.layout import Element
 from intact.formats.tengine.tmfile.operators import Eltwise
+from intact.formats.tengine.tmfile.spellings import WRITTEN
 from intact.formats.tengine.tmfile.writers.builder import WRITERS, Operand, Shape, TmFileBuilder
+from intact.ops import functions
 from intact.program import Step
-from intact.program.float_operations import (
-    FloatFunction,
-    FloatHardSigmoid,
-    FloatUnary,
-    Identity,
-)
+from intact.program.float_operations import Identity
 from intact.program.operations import (
     Binary,
     Elementwise,
@@ -23,23 +19,8 @@ from intact.program.operations import (
     Function,
     PRelu,
     Softmax,
-    Unary,
 )
 
-_FUNCTIONS: Mapping[Unary, tuple[str, tuple[Element, ...]]] = {
-    Unary.SIGMOID: ("Sigmoid", ()),
-    Unary.TANH: ("Tanh", (Element.INT8,)),
-    Unary.LEAKY_RELU: ("ReLu", ()),
-    Unary.ELU: ("Elu", (Element.INT8,)),
-    Unary.HARD_SIGMOID: ("HardSigmoid", (Element.INT8,)),
-    Unary.HARD_SWISH: ("HardSwish", (Element.INT8,)),
-}
-"""Tengine's name of a function, and the codes for which it has no kernel."""
-_FUNCTIONS_OF_IMAGES: Mapping[FloatUnary, tuple[str, tuple[Element, ...]]] = {
-    FloatUnary.MISH: ("Mish", (Element.INT8,)),
-    FloatUnary.SOFTPLUS: ("Softplus", (Element.INT8, Element.UINT8)),
-}
-"""Likewise, of functions whose kernels take the lengths of one image, whatever the tensor has."""
 _PAIRS = {
     Binary.ADD: Eltwise.SUM,
     Binary.MUL: Eltwise.PROD,
@@ -54,48 +35,21 @@ _FULL_CODE = 127.5
 
 @WRITERS.register(Function)
 def _function(operation: Function, step: Step, builder: TmFileBuilder) -> None:
-    if operation.kind is Unary.CLAMP:
+    kind = operation.kind
+    if kind is functions.clamp:
         _clamp(step, builder)
         return
-    if operation.kind not in _FUNCTIONS:
+    if kind not in WRITTEN:
         raise Unsupported(f"Tengine has no {builder.operator(step)}")
-    name, without_kernel = _FUNCTIONS[operation.kind]
+    spelling = WRITTEN[kind]
     value = builder.value(step)
-    builder.refuse_elements(*without_kernel)
-    builder.add(step, name, [value], _options(operation))
-
-
-def _options(operation: Function) -> dict[str, float]:
-    match operation.kind:
-        case Unary.LEAKY_RELU:
-            return {"negative_slope": operation.parameter}
-        case Unary.ELU:
-            return {"alpha": operation.parameter}
-        case Unary.HARD_SIGMOID:
-            return {"alpha": operation.parameter, "beta": 0.5}
-        case Unary.HARD_SWISH:
-            return {"alpha": 1 / 6, "beta": 0.5}
-        case _:
-            return {}
-
-
-@WRITERS.register(FloatFunction)
-def _float_function(operation: FloatFunction, step: Step, builder: TmFileBuilder) -> None:
-    if operation.kind not in _FUNCTIONS_OF_IMAGES:
-        raise Unsupported(f"Tengine has no {builder.operator(step)}")
-    name, without_kernel = _FUNCTIONS_OF_IMAGES[operation.kind]
-    builder.refuse_elements(*without_kernel)
-    images, *_ = builder.image_shape(step)
-    if images != 1:
-        raise Unsupported(f"Tengine computes it for one image, not for {images}")
-    builder.add(step, name, [builder.value(step)])
-
-
-@WRITERS.register(FloatHardSigmoid)
-def _hard_sigmoid(operation: FloatHardSigmoid, step: Step, builder: TmFileBuilder) -> None:
-    builder.refuse_elements(Element.INT8)
-    options = {"alpha": operation.slope, "beta": operation.offset}
-    builder.add(step, "HardSigmoid", [builder.value(step)], options)
+    builder.refuse_elements(*spelling.without_kernel)
+    if spelling.of_one_image:
+        images, *_ = builder.image_shape(step)
+        if images != 1:
+            raise Unsupported(f"Tengine computes it for one image, not for {images}")
+    options = {theirs: operation.number(ours) for theirs, ours in spelling.options.items()}
+    builder.add(step, spelling.name, [value], {**options, **spelling.constants})
 
 
 @WRITERS.register(Identity)
