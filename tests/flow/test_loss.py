@@ -142,7 +142,9 @@ def test_an_output_that_becomes_infinite_is_said(target: str, operator: str) -> 
     x = b.node("Abs", b.conv(b.node("Relu", x), 8, 4, kernel=3))
     x = b.node("Add", x, b.scalar(1e-3), name="sum")
     b.output(b.node(operator, x, out="y"), ["N", 4, 16, 16])
-    found = api.quantize(b.build(), {"image": images(16)}, target=target, method="minmax")
+    found = api.quantize(
+        b.build(), {"image": images(16)}, target=target, method="minmax", quantize_heads=True
+    )
     loss = found.loss
     assert loss is not None
     assert "output 'y' is NaN or infinite on " in str(loss)
