@@ -33,7 +33,7 @@ class Published:
     """A model in a package.
 
     Attributes:
-        package: As pip knows it.
+        package: As pip knows it, with a version where not all have the model.
         file: Where the model lies, from the folder that the package is installed to.
         inputs: What makes the samples of each.
         states: Inputs by the output that is fed to them: their samples are those of a sequence.
@@ -50,7 +50,8 @@ class Published:
 
     def find(self, folder: Path) -> Path | None:
         """Return the model in a folder of packages, or of one folder for each."""
-        places = (folder / self.file, folder / self.package / self.file)
+        name = self.package.partition("==")[0]
+        places = (folder / self.file, folder / name / self.file)
         return next((place for place in places if place.exists()), None)
 
     def arrays(self, model: Path, count: int, seed: int) -> dict[str, npt.NDArray[Any]]:
@@ -187,12 +188,12 @@ def files(count: int, seed: int) -> npt.NDArray[np.int32]:
 
 MODELS: Mapping[str, Published] = {
     "hey_jarvis": Published(
-        "openwakeword",
+        "openwakeword==0.5.1",
         "openwakeword/resources/models/hey_jarvis_v0.1.onnx",
         {"x.1": normal(16, 96)},
     ),
     "wake_embedding": Published(
-        "openwakeword",
+        "openwakeword==0.5.1",
         "openwakeword/resources/models/embedding_model.onnx",
         {"input_1": lambda count, seed: features(76, 32)(count, seed)[..., None] * 4},
     ),

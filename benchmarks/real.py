@@ -1,7 +1,7 @@
 """Models as people have them, on every target, beside ONNX Runtime's quantizer.
 
     python benchmarks/real.py [--models a,b] [--targets a,b] [--sets real,light,gallery,packages]
-        [--packages FOLDER] [--json]
+        [--packages FOLDER] [--limit SECONDS] [--json]
 
 Every step is a process of its own, as a user starts it: `intact quantize`, `evaluate`, `verify`.
 Columns: what became of it; nodes as integers; signal to noise of the worst output on samples that
@@ -56,6 +56,7 @@ BEHIND_DB = 0.5
 PER_CHANNEL_OPSET = 13
 """What `quantize_static` needs for a weight scale of each channel."""
 LIMIT_S = 900
+"""Of each process, where none is given."""
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
 
@@ -322,11 +323,11 @@ def quantize_reference(model: Path, samples: Path, output: Path) -> None:
 # ---- the processes -------------------------------------------------------------------------------
 
 
-def run(line: list[str]) -> Ran:
+def run(line: list[str], limit: int = LIMIT_S) -> Ran:
     """Run a process and take its time and memory."""
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as error:
         start = time.perf_counter()
-        process = subprocess.Popen(["timeout", str(LIMIT_S), *line], stdout=output, stderr=error)
+        process = subprocess.Popen(["timeout", str(limit), *line], stdout=output, stderr=error)
         _, status, usage = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
         seconds = time.perf_counter() - start
@@ -337,12 +338,14 @@ def run(line: list[str]) -> Ran:
         return Ran(process.returncode, output.read(), lines[-1], seconds, peak)
 
 
-def intact(*arguments: str | Path) -> Ran:
+def intact(*arguments: str | Path, limit: int) -> Ran:
     """Run a command of intact."""
-    return run([sys.executable, "-m", "intact", *(str(each) for each in arguments)])
+    return run([sys.executable, "-m", "intact", *(str(each) for each in arguments)], limit)
 
 
-def measure(case: Case, target: str, reference_db: Mapping[str, float], folder: Path) -> Row:
+def measure(
+    case: Case, target: str, reference_db: Mapping[str, float], folder: Path, limit: int
+) -> Row:
     """Quantize, evaluate and verify one model for one target."""
     row = Row(case.name, target, reference_db=reference_db)
     output = folder / f"{case.name}-{target}"
@@ -351,18 +354,19 @@ def measure(case: Case, target: str, reference_db: Mapping[str, float], folder: 
         intact(
             *("quantize", case.model, "--data", case.calibration, "--target", target, "--json"),
             *("--output", output, *case.options),
+            limit=limit,
         ),
     )
     if made is None:
         return row
     row.warnings += made.get("warnings", [])
     row.integers = made["quantized_nodes"], made["nodes"]
-    found = _step(row, intact("evaluate", output, "--data", case.test, "--json"))
+    found = _step(row, intact("evaluate", output, "--data", case.test, "--json", limit=limit))
     if found is not None:
         several = {name: db for name, (db, _) in found["outputs"].items()}
         row.db = several or {found["output"]: found["sqnr_db"]}
         row.speedup = found["speedup"]
-    verified = _step(row, intact("verify", output, "--data", case.test, "--json"))
+    verified = _step(row, intact("verify", output, "--data", case.test, "--json", limit=limit))
     if verified is not None:
         layers = [layer for each in verified["verified"] for layer in each["layers"]]
         row.layers = len(layers)
@@ -446,6 +450,7 @@ def main() -> None:
     parser.add_argument("--targets", default=",".join(TARGETS))
     parser.add_argument("--sets", default="real")
     parser.add_argument("--packages", type=Path, default=Path(sysconfig.get_paths()["purelib"]))
+    parser.add_argument("--limit", type=int, default=LIMIT_S)
     parser.add_argument("--reference", nargs=3, type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
@@ -459,7 +464,7 @@ def main() -> None:
         for case in chosen:
             reference_db = reference(case, Path(folder))
             for target in arguments.targets.split(","):
-                rows.append(measure(case, target, reference_db, Path(folder)))
+                rows.append(measure(case, target, reference_db, Path(folder), arguments.limit))
                 print(" | ".join(cells(rows[-1])), rows[-1].outcome, file=sys.stderr, flush=True)
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))

@@ -13,7 +13,14 @@ from intact.engines.session import FloatModel, Optimization, make_session, run_s
 from intact.errors import ModelError, UsageError
 from intact.graph import Graph, normalize, save_model
 from intact.graph.files import load, save
-from tests.models import custom_domain, odd_names, random_inputs, residual_net, run_model
+from tests.models import (
+    ModelBuilder,
+    custom_domain,
+    odd_names,
+    random_inputs,
+    residual_net,
+    run_model,
+)
 from tests.runtimes import newest_opset
 
 
@@ -104,3 +111,13 @@ def test_outputs_by_name() -> None:
     feeds = dict(random_inputs(odd_names()))
     outputs = FloatModel(normalize(odd_names()), threads=1).run(feeds)
     np.testing.assert_allclose(outputs["out put"], run_model(odd_names(), feeds)["out put"])
+
+
+@pytest.mark.parametrize(("side", "keeps"), [(64, True), (4096, False)])
+def test_memory_of_large_tensors_is_given_back(side: int, *, keeps: bool) -> None:
+    """The runtime's own store would keep it, in powers of two, while the session lives."""
+    b = ModelBuilder()
+    x = b.input("image", ["batch", 1, 4, 4])
+    b.output(b.node("Expand", x, b.constant(np.array([1, side * side // 16, 4, 4]))))
+    session = make_session(normalize(b.build()).model)
+    assert session.get_session_options().enable_cpu_mem_arena is keeps

@@ -25,6 +25,7 @@ from intact.calibrate.scales.roles import (
     needs_range,
     point_role,
 )
+from intact.calibrate.scales.told_apart import told_apart
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantState
 from intact.errors import CalibrationError
@@ -155,10 +156,9 @@ def assign_own(
     settled.apply()
     activations = [point for point in points.activations if point.config not in settled]
     masks = MaskConstants(memo("factors", lambda: MaskConstants.of(plan.graph).factors))
-    truncates = plan.target.activation.truncated_zero_point
     notes = [
         *settled.notes,
-        *_assign_activations(activations, known, method, masks, memo, truncates=truncates),
+        *_assign_activations(activations, known, method, masks, memo, plan),
         *store_scales(points.all, plan.target.arithmetic.scale_precision),
     ]
     if shared:
@@ -213,8 +213,7 @@ def activation_scales(
 ) -> None:
     """Give some activations of a plan the scales that `assign` would, in place."""
     masks = MaskConstants(MaskConstants.of(plan.graph).factors)
-    truncates = plan.target.activation.truncated_zero_point
-    _assign_activations(points, statistics, method, masks, Forgetful(), truncates=truncates)
+    _assign_activations(points, statistics, method, masks, Forgetful(), plan)
 
 
 def _assign_activations(
@@ -223,9 +222,10 @@ def _assign_activations(
     method: Method,
     masks: MaskConstants,
     memo: Memo,
-    *,
-    truncates: bool,
+    plan: QuantizedGraph,
 ) -> list[Note]:
+    truncates = plan.target.activation.truncated_zero_point
+    intervals = memo("told apart", lambda: told_apart(plan.graph))
     groups: dict[int, TiedRanges] = {}
     fallen: dict[str, list[str]] = {}
     for point in points:
@@ -235,7 +235,7 @@ def _assign_activations(
         name = str(point.value.name)
         found = memo(
             ("range", name, point.config.grid, method.activations),
-            partial(range_of, point, statistics, method, masks.factors),
+            partial(range_of, point, statistics, method, masks.factors, intervals),
         )
         masks.found |= found.masks.found
         for factor in found.masks.alone.values():

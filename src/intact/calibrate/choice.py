@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import copy
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import reduce
@@ -72,10 +73,13 @@ def sample_count(statistics: Statistics) -> int:
 
     It is counted and not measured, so that the same samples are taken whatever the machine.
     """
-    elements = (
-        int(each.counts.sum()) // max(each.samples, 1) for each in statistics.tensors.values()
-    )
-    return min(max(_ELEMENTS // max(sum(elements), 1), _FEWEST), MOST)
+    return min(max(_ELEMENTS // max(elements_of(statistics), 1), _FEWEST), MOST)
+
+
+def elements_of(statistics: Statistics) -> int:
+    """Count the elements of the observed tensors for one sample."""
+    each = statistics.tensors.values()
+    return sum(int(tensor.counts.sum()) // max(tensor.samples, 1) for tensor in each)
 
 
 class Powers(NamedTuple):
@@ -202,7 +206,7 @@ class FloatRuns:
     ) -> None:
         self.graph = graph
         self._batches = tuple(batches)
-        self._pool = ThreadPoolExecutor(threads or None)
+        self._pool = ThreadPoolExecutor(threads or os.cpu_count())
         self._model: Future[Run] = self._pool.submit(
             lambda: model or FloatModel(graph, threads=1).run
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -15,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.calibrate.assign import assign, required_tensors
-from intact.calibrate.choice import FloatRuns, choose
+from intact.calibrate.choice import FloatRuns, choose, elements_of
 from intact.calibrate.collect import collect
 from intact.calibrate.method import Method, counted_bins
 from intact.calibrate.statistics import Statistics
@@ -57,6 +58,10 @@ _SMALL = 1 << 26
 """Bytes of weights of which several copies in memory do not matter."""
 _BATCH = 4
 """Samples that plans are tried on at once: the floats of a runtime may change with it."""
+_TRIED_AT_ONCE = 1 << 26
+"""Elements of activations that they have at most, but for a single sample."""
+_BYTES = 8
+"""Memory for each element of them that a simulation takes, as measured with a DNSMOS."""
 
 
 @dataclass(frozen=True)
@@ -386,8 +391,12 @@ class Calibration:
             chosen=chosen,
             bins=counted_bins(method for job in jobs for method in job.methods),
         )
-        batches = list(chosen.batches(opened.batch_size(_BATCH)))
-        runs = FloatRuns(graph, batches, threads=self.options.threads)
+        size = max(elements_of(statistics), 1)
+        batch = opened.batch_size(max(1, min(_BATCH, _TRIED_AT_ONCE // size)))
+        threads = self.options.threads or os.cpu_count() or 1
+        if self.options.max_memory is not None:
+            threads = min(threads, self.options.max_memory // (_BYTES * batch * size))
+        runs = FloatRuns(graph, list(chosen.batches(batch)), threads=max(threads, 1))
         notes = _skipped(opened.skipped)
         if self.cluster is not None:
             notes += tuple(Note(NoteKind.CALIBRATION, "", each) for each in self.cluster.doubts)

@@ -30,6 +30,10 @@ _AGREEING = 0.95
 """Share of the decisions that a good result has in common with the float model."""
 _CHANCE = 0.01
 """Probability of so few common decisions by chance, below which they are said to be too few."""
+_FEWEST = 8
+"""Samples at least, to say what an output tells apart."""
+_SCORES = 16
+"""Numbers of an output at most that is one of scores: more are seldom the same for all samples."""
 _GROUPS = 32
 """Groups of quantizers that are switched on at most."""
 _DIAGNOSED = 8
@@ -62,6 +66,7 @@ class Loss(msgspec.Struct, frozen=True):
         regained: What the output has then, dB.
         cause: What it is lost by, as `intact diagnose` calls it; "" where no cause stands out.
         evidence: What was measured of the cause.
+        is_drowned: Whether samples differ less in the output than noise changes it.
     """
 
     output: str
@@ -76,9 +81,11 @@ class Loss(msgspec.Struct, frozen=True):
     regained: float = 0.0
     cause: str = ""
     evidence: str = ""
+    is_drowned: bool = False
 
     def __str__(self) -> str:
         """Say what is lost, and where."""
+        drowned = ", more noise than samples differ by" if self.is_drowned else ""
         place = f"; most is lost at {self.node!r} ({self.op_type})" if self.node else ""
         if self.infinite:
             return (
@@ -88,7 +95,7 @@ class Loss(msgspec.Struct, frozen=True):
         agreeing = "" if self.agreeing is None else f", {self.agreeing} with the same best class"
         return (
             f"output {self.output!r} has {self.decibels:.1f} dB of signal to quantization noise "
-            f"on {self.samples} sample(s){agreeing}{place}"
+            f"on {self.samples} sample(s){drowned}{agreeing}{place}"
         )
 
     @property
@@ -110,10 +117,16 @@ def find_loss(choice: Choice, planner: Planner, accepts: Accepts) -> Loss | None
 
     Returns:
         None if no output has less than 15 dB, or too few decisions in common with the float
-        model's: so few that they would be by chance in one case of a hundred, if 95 % were.
+        model's: so few that they would be by chance in one case of a hundred, if 95 % were; and
+        samples differ more in each output of scores than noise changes it.
     """
     decibels, errors = choice.errors.decibels, choice.errors.outputs
-    lost = [name for name in decibels if decibels[name] < LEAST_DB or _disagrees(errors[name])]
+    drowned = _drowned(choice)
+    lost = [
+        name
+        for name in decibels
+        if decibels[name] < LEAST_DB or _disagrees(errors[name]) or name in drowned
+    ]
     output = min(lost, key=lambda name: decibels[name], default="")
     if not output:
         return None
@@ -121,7 +134,9 @@ def find_loss(choice: Choice, planner: Planner, accepts: Accepts) -> Loss | None
     agrees = errors[output].agrees
     agreeing = int(agrees.sum()) if len(agrees) else None
     infinite = int(np.isinf(errors[output].noise).sum())
-    found = Loss(output, decibels[output], len(runs), agreeing, infinite)
+    found = Loss(
+        output, decibels[output], len(runs), agreeing, infinite, is_drowned=output in drowned
+    )
     simulator = Simulator(choice.plan.with_exact_sums(), threads=1, switched=True)
     cause = _first_cause(choice.plan, simulator, runs.first(_DIAGNOSED))
     if cause is not None:
@@ -159,6 +174,28 @@ def _disagrees(powers: Powers) -> bool:
         math.comb(count, k) * _AGREEING**k * (1 - _AGREEING) ** (count - k) for k in range(same + 1)
     )
     return count > 0 and sum(at_most) < _CHANCE
+
+
+def _drowned(choice: Choice) -> set[str]:
+    """Return the outputs of scores in which samples differ less than noise changes them.
+
+    A score of opinions is about 3 for all samples: 17 dB may be all that tells them apart.
+    """
+    runs, found = choice.runs, set[str]()
+    if len(runs) < _FEWEST:
+        return found
+    for name, powers in choice.errors.outputs.items():
+        if len(powers.signal) != len(runs) or len(powers.agrees):
+            continue
+        parts = [
+            outputs[name][:count]
+            for (_, count), outputs in zip(runs.batches, runs.outputs(), strict=True)
+        ]
+        rows = np.concatenate([part.reshape(len(part), -1) for part in parts]).astype(np.float64)
+        spread = float(np.square(rows - rows.mean(axis=0)).sum())
+        if rows.shape[1] <= _SCORES and 0 < spread < float(powers.noise.sum()):
+            found.add(name)
+    return found
 
 
 def _first_cause(plan: QuantizedGraph, simulator: Simulator, runs: FloatRuns) -> Finding | None:

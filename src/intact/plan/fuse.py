@@ -8,7 +8,7 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
-from intact.graph import OpKind, Role, data_slots, input_role, op_spec
+from intact.graph import OpKind, Role, data_slots, input_role, is_constant, op_spec
 from intact.plan.quantized_graph import QuantizedGraph, quantizes
 from intact.plan.topology import sole_reader
 from intact.plan.untie import is_requantized
@@ -101,7 +101,9 @@ def _overlap_chain(plan: QuantizedGraph, chain: list[ir.Node], *, shares_input: 
 def _overlap_readers(plan: QuantizedGraph, value: ir.Value) -> None:
     producer = plan.producer_config(value)
     masters = [producer] if producer is not None and quantizes(producer) else []
-    for _, _, config in plan.consumer_configs(value):
+    for node, slot, config in plan.consumer_configs(value):
+        if is_constant(value) and input_role(node, slot) is Role.DATA:
+            continue  # it costs nothing to hold it once for each reader, on the scale of that one
         if config.state is not QuantState.INITIAL or is_requantized(config):
             continue
         master = next((master for master in masters if config.same_grid(master)), None)

@@ -281,8 +281,8 @@ class SampleOptions(Options, kw_only=True):
     max_memory: int | None = option(
         Memory(),
         None,
-        "Memory for observed activations, in bytes or e.g. 2G: more passes over the samples, same "
-        "result. Left out, no limit.",
+        "Memory for observed activations and for trials of scales, in bytes or e.g. 2G: fewer at "
+        "once, more passes over the samples, same result. Left out, no limit.",
     )
 
 

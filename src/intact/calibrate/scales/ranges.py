@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from shlex import quote
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from intact.calibrate.method import Method
 from intact.calibrate.scales.masked import MaskConstants
 from intact.calibrate.scales.roles import is_parameter, refuse_not_finite
+from intact.calibrate.scales.told_apart import Interval, within
 from intact.calibrate.statistics import Statistics
 from intact.config import Grid, TensorQuantConfig
 from intact.errors import CalibrationError
@@ -51,6 +53,7 @@ def range_of(
     statistics: Statistics,
     method: Method,
     factors: Mapping[str, float],
+    intervals: Mapping[str, Interval] = MappingProxyType({}),
 ) -> Found:
     """Return the range of an activation, or of a constant that is none of a layer's parameters.
 
@@ -59,6 +62,7 @@ def range_of(
         statistics: Of its tensor, unless that is constant.
         method: Chooses the range.
         factors: How tensors come out at a Softmax (see `MaskConstants`).
+        intervals: From `told_apart`.
 
     Raises:
         CalibrationError: It was not observed, or is NaN; or a method is not defined for it.
@@ -78,6 +82,8 @@ def range_of(
     kept = masks.of_statistics(name, statistics[name], 0)
     distribution = kept.distribution
     _refuse_empty(distribution.total, point)
+    if name in intervals:
+        distribution = within(distribution, intervals[name])
     levels = _levels(point.config, distribution)
     chosen, is_fallen = method.activations, False
     if not METHODS[chosen].fits(levels):

@@ -1,0 +1,60 @@
+"""Plans are tried on no more at once than memory allows."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import numpy as np
+import pytest
+
+import intact
+from intact.calibrate.choice import FloatRuns
+from intact.data.batching import sample_count
+from intact.flow import calibration
+from tests.models import residual_net
+
+_SAMPLES = 8
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Threads and the samples of the largest batch, of all that plans were tried on."""
+    found: list[tuple[int, int]] = []
+
+    def runs(graph: Any, batches: Any, *, threads: int = 0) -> FloatRuns:
+        found.append((threads, max(sample_count(feeds) for feeds, _ in batches)))
+        return FloatRuns(graph, batches, threads=threads)
+
+    monkeypatch.setattr(calibration, "FloatRuns", runs)
+    monkeypatch.setattr(os, "cpu_count", lambda: 3)
+    return found
+
+
+def quantized(**options: Any) -> None:
+    image = np.random.default_rng(0).standard_normal((_SAMPLES, 3, 8, 8)).astype(np.float32)
+    intact.quantize(residual_net(), {"image": image}, target="onnxruntime", **options)
+
+
+def test_as_many_threads_as_cores_try_several_samples_at_once(
+    tried: list[tuple[int, int]],
+) -> None:
+    quantized()
+    assert tried == [(3, 4)]
+
+
+def test_a_large_model_is_tried_on_one_sample_at_once(
+    tried: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "_TRIED_AT_ONCE", 1000)
+    quantized()
+    assert tried == [(3, 1)]
+
+
+def test_the_memory_allowed_holds_for_trials(
+    tried: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quantized(max_memory=1 << 24)
+    monkeypatch.setattr(calibration, "_BYTES", 1 << 16)
+    quantized(max_memory=1 << 24)
+    assert [threads for threads, _ in tried] == [3, 1]
