@@ -163,3 +163,21 @@ def test_recurrent_operators_that_read_one_tensor_read_all_of_it(
     expected = run_model(model, feeds)
     for result in results:
         assert sqnr_db(expected[result], outputs[result]) > 20
+
+
+@pytest.mark.parametrize("op_type", ["GRU", "LSTM", "RNN"])
+@pytest.mark.parametrize("product", ["Conv", "ConvTranspose"])
+def test_biases_before_a_recurrent_operator_stay_those_of_each_channel(
+    op_type: str, product: str, tmp_path: Path
+) -> None:
+    b = ModelBuilder(seed=1)
+    weight = b.weight(*((8, 3) if product == "Conv" else (3, 8)), 3, 3)
+    image = b.input("image", ["batch", 3, 6, 5])
+    bias = b.constant(np.linspace(-2, 2, 8, dtype=np.float32))
+    x = b.node("Relu", b.node(product, image, weight, bias, pads=[1] * 4))
+    x = b.node("Transpose", b.conv(x, 8, 4), perm=[3, 0, 1, 2])
+    x = b.node("Reshape", x, b.ints(5, -1, 24))
+    gates = {"LSTM": 4, "GRU": 3}.get(op_type, 1)
+    weights = b.weight(1, gates * 4, 24), b.weight(1, gates * 4, 4)
+    model, expected = written(b, b.node(op_type, x, *weights, hidden_size=4))
+    assert sqnr_db(expected, run(model, b, tmp_path)) > 20

@@ -20,7 +20,7 @@ from intact.errors import ExportError
 from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
 from intact.formats.base.stored_weights import StoredWeights, is_looked_up, stored_readers
-from intact.formats.openvino.dialect import translate
+from intact.formats.openvino.dialect import add_biases, translate
 from intact.formats.openvino.fake_quantize import (
     DOMAIN,
     OP_TYPE,
@@ -288,6 +288,7 @@ def write_openvino(plan: QuantizedGraph) -> OpenVinoModel:
     writer.result.notes += translate(writer.editor, unread)
     unread.raise_any()
     keep_results(writer.editor, plan)
+    add_biases(writer.editor)
     writer.result.notes += export_notes(points)
     writer.result.model = writer.finish()
     return writer.result
