@@ -148,7 +148,7 @@ def test_a_long_list_of_what_cannot_be_written_is_counted_by_reason(
     b = ModelBuilder(13)
     x = b.input("image", ["batch", 2, 4, 4])
     for number in range(40):
-        x = b.node("Softplus", b.conv(x, 2, 2), name=f"softplus_with_a_long_name_{number}")
+        x = b.node("Hardmax", b.conv(x, 2, 2), name=f"hardmax_with_a_long_name_{number}")
     b.node("Relu", x, out="y")
     b.output("y")
     onnx.save(b.build(), "odd.onnx")
@@ -157,7 +157,7 @@ def test_a_long_list_of_what_cannot_be_written_is_counted_by_reason(
     assert run(given) == 1
     error = capfd.readouterr().err
     assert error.splitlines()[-1].startswith("intact: TFLite cannot hold")
-    names = ", ".join(f"'softplus_with_a_long_name_{number}'" for number in range(3))
+    names = ", ".join(f"'hardmax_with_a_long_name_{number}'" for number in range(3))
     assert f"40 places ({names}, ...): " in error
     assert not Path("out").exists()
 

@@ -82,7 +82,7 @@ def test_curved_functions_and_means_of_any_window() -> None:
     content = write_onnx_integer(integer_program(plan))
     found = verify_onnx_integer(plan, content, batches(12), threads=1)
     assert_exact(found, 12)
-    assert {"Function hard_swish", "Function tanh", "PRelu", "Pool average"} <= {
+    assert {"Function HardSwish", "Function Tanh", "PRelu", "Pool average"} <= {
         layer.operation for layer in found.layers
     }
 

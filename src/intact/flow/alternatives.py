@@ -110,9 +110,11 @@ class Alternatives(msgspec.Struct, frozen=True):
         choice = scaled.choice
         if self.untied is None or choice is None:
             return job, scaled
-        from intact.calibrate.unlike import broken_ties  # few need it
+        from intact.calibrate.unlike import broken_ties, unlike  # few need it
 
         found = broken_ties(self.untied, statistics, choice, job.apart)
+        # None gains with this method; with all of them broken another may be the best.
+        found = found or frozenset(unlike(self.untied, statistics, choice.method))
         if not found:
             return job, scaled
         changed = job.requantizing(found)

@@ -48,6 +48,8 @@ _WELL_DB = 30.0
 """Signal to noise of every output from which on nothing is looked for in a plan."""
 _FEW_NUMBERS = 1 << 22
 """Elements of all observed tensors and samples up to which halves of the samples are tried."""
+_FEW_WEIGHTS = 1 << 24
+"""Elements of a model's constants up to which they are."""
 _MOST_OF_NOISE_DB = 6.0
 """What new samples lose more where three quarters of their noise are values beyond the ranges."""
 _POOR = 0.2
@@ -124,6 +126,9 @@ def held_out_sign(
     middle = len(runs.batches) // 2
     if not _FEW <= count <= len(runs) or numbers > _FEW_NUMBERS or not middle:
         return []
+    stored = runs.graph.model.graph.initializers.values()
+    if sum(each.const_value.size for each in stored if each.const_value) > _FEW_WEIGHTS:
+        return []  # each half takes a session with all weights
     halves = runs.batches[:middle], runs.batches[middle:]
     plans = [_by_statistics_of(half, choice.plan, replan) for half in halves]
     if None in plans:

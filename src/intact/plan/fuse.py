@@ -101,9 +101,11 @@ def _overlap_chain(plan: QuantizedGraph, chain: list[ir.Node], *, shares_input: 
 def _overlap_readers(plan: QuantizedGraph, value: ir.Value) -> None:
     producer = plan.producer_config(value)
     masters = [producer] if producer is not None and quantizes(producer) else []
-    for node, slot, config in plan.consumer_configs(value):
-        if is_constant(value) and input_role(node, slot) is Role.DATA:
-            continue  # it costs nothing to hold it once for each reader, on the scale of that one
+    for node, _, config in plan.consumer_configs(value):
+        spec = op_spec(node)
+        is_operand = spec is not None and spec.kind is OpKind.ELEMENTWISE
+        if is_operand and is_constant(value):
+            continue  # it costs little to hold it once for each reader, on the scale of that one
         if config.state is not QuantState.INITIAL or is_requantized(config):
             continue
         master = next((master for master in masters if config.same_grid(master)), None)

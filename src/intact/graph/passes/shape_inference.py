@@ -101,9 +101,9 @@ def _set_type(value: ir.Value, said: Mapping[str, onnx.ValueInfoProto]) -> bool:
     found = ir.serde.deserialize_type_proto_for_type(message)
     shape = ir.serde.deserialize_type_proto_for_shape(message)
     has_new_shape = shape is not None and value.shape != shape
-    has_new_type = found is not None and value.dtype != found.dtype
+    has_new_type = found is not None and value.type != found
     if has_new_shape:
         value.shape = shape
-    if has_new_type and found is not None:
-        value.dtype = found.dtype
+    if has_new_type:
+        value.type = found
     return has_new_shape or has_new_type
