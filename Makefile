@@ -21,7 +21,7 @@ MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all latest constraints docs fuzz fuzz-nets hashes lint format types bench bench-all clean
+.PHONY: help demo test test-rest test-all latest constraints docs fuzz fuzz-nets hashes lint format types bench bench-all clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,11 +54,15 @@ WITHOUT_TORCH := INTACT_TESTS_WITHOUT_TORCH=1
 TRAINING := tests/improve/learn tests/examples tests/flow/test_train.py tests/flow/test_torch_results.py \
 	tests/data/test_torch_sources.py tests/test_cli.py src/intact/improve/learn
 
-test: $(VENV)/dev ## Run the tests, without the slow ones
-	$(WITHOUT_TORCH) $(BIN)/python -m pytest -n 2 -m 'not slow' $(addprefix --ignore=,$(TRAINING))
-	$(BIN)/python -m pytest -n 2 -m 'not slow' $(TRAINING)
+test: $(VENV)/dev ## Run the tests, some ten minutes of them
+	$(WITHOUT_TORCH) $(BIN)/python -m pytest -n 2 -m 'not slow and not long' $(addprefix --ignore=,$(TRAINING))
+	$(BIN)/python -m pytest -n 2 -m 'not slow and not long' $(TRAINING)
 
-test-all: $(VENV)/dev ## Run every test
+test-rest: $(VENV)/dev ## Run what `make test` leaves out: whole models, documents, random nets, examples
+	$(WITHOUT_TORCH) $(BIN)/python -m pytest -n 2 -m 'not slow and long' $(addprefix --ignore=,$(TRAINING))
+	$(BIN)/python -m pytest -n 2 -m 'not slow and long' $(TRAINING)
+
+test-all: $(VENV)/dev ## Run every test, the slow ones too
 	$(WITHOUT_TORCH) $(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(TRAINING))
 	$(BIN)/python -m pytest -n 2 $(TRAINING)
 

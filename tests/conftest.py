@@ -34,6 +34,31 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+LONG = (
+    *("deployment", "documentation", "examples", "faults", "fuzz", "heads", "nets"),
+    *("cluster", "flow/test_opsets.py", "flow/test_sharded.py", "flow/test_train.py"),
+    *("improve/learn/test_bits.py", "improve/learn/test_float_state.py"),
+    *("improve/learn/test_loops.py", "improve/learn/test_reconstruct.py"),
+    *("improve/learn/test_training.py", "improve/test_improvements.py", "search/samplers"),
+    *("search/workers", "targets/test_openvino_constants.py"),
+    *("targets/test_openvino_residuals.py", "targets/test_openvino_runtime.py"),
+    *("test_big_models.py", "test_cli_cluster.py", "test_cli_diagnose.py", "test_cli_images.py"),
+    *("test_cli_integers.py", "test_cli_search.py", "test_cli_targets.py", "test_gallery.py"),
+    *("test_light_models.py", "test_odd_models.py", "test_report_page.py", "test_search.py"),
+    *("test_several_targets.py", "test_zoo.py"),
+)
+"""What `make test` leaves to `make test-rest`: whole models, documents, random nets, examples, by
+measured time. A kind of thing that is tested there is tested on something small here."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what belongs to `make test-rest`."""
+    places = [REPOSITORY / "tests" / each for each in LONG]
+    for item in items:
+        if any(item.path.is_relative_to(place) for place in places):
+            item.add_marker(pytest.mark.long)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
     """Say of which runtimes a failing test holds a fact, with their versions."""
