@@ -68,7 +68,7 @@ test-all: $(VENV)/dev ## Run every test, the slow ones too
 
 latest: ## Run the tests with the newest version of every package, in .venv-latest
 	rm -rf .venv-latest
-	$(MAKE) VENV=.venv-latest CONSTRAINTS= .venv-latest/bench test
+	$(MAKE) VENV=.venv-latest CONSTRAINTS= .venv-latest/bench test test-rest
 
 constraints: ## Write the versions of .venv-latest to constraints.txt, once `make latest` is green
 	(sed '/^[^#]/,$$d' constraints.txt; .venv-latest/bin/python -m pip freeze --exclude-editable) > constraints.new
