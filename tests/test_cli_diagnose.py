@@ -62,6 +62,11 @@ def _named(findings: Any) -> set[tuple[str, str]]:
     return {(each["cause"], each["node"]) for each in findings}
 
 
+def _not_of_time(findings: Any) -> list[Any]:
+    """Leave out that a net of microseconds is slower than float: that depends on the machine."""
+    return [each for each in findings if each["cause"] != "slower_than_float"]
+
+
 @pytest.mark.parametrize("name", FOUND)
 def test_the_first_finding_is_the_fault(name: str, tmp_path: Path, say: Say) -> None:
     """And none is left out that `quantize` has named."""
@@ -81,7 +86,7 @@ def test_the_first_finding_is_the_fault(name: str, tmp_path: Path, say: Say) -> 
 @pytest.mark.parametrize("case", HEALTHY, ids=[case.name for case in HEALTHY])
 def test_a_healthy_net_has_no_finding(case: Case, tmp_path: Path, say: Say) -> None:
     _quantized(case, tmp_path, say)
-    assert _diagnosed(tmp_path, say)["findings"] == []
+    assert _not_of_time(_diagnosed(tmp_path, say)["findings"]) == []
 
 
 @pytest.mark.parametrize("name", MENDED)
@@ -217,8 +222,7 @@ def test_drawn_inputs_raise_no_alarm_of_their_own(tmp_path: Path, say: Say) -> N
         out = str(tmp_path / target)
         say("quantize", *quantized_data(tmp_path), "--target", target, "--output", out)
         findings = json.loads(say("diagnose", out, "--json"))["findings"]
-        # Whether a net of microseconds is slower than float depends on the machine.
-        assert {each["cause"] for each in findings} <= {"slower_than_float"}
+        assert _not_of_time(findings) == []
 
 
 def test_what_is_printed_names_cause_evidence_and_remedy(tmp_path: Path, say: Say) -> None:
