@@ -129,10 +129,10 @@ def test_a_geometry_that_is_given_replaces_the_other_kind() -> None:
 
 
 def test_a_rounding_of_sides_goes_with_the_proportions() -> None:
-    rounded = Preprocess(image=ImageSteps(letterbox=(8, 8), side_rounding="tengine"))
+    rounded = Preprocess(image=ImageSteps(letterbox=(8, 8), side_rounding="truncated"))
     assert preprocess_with(rounded, {"size": (8, 8)}).image == ImageSteps(size=(8, 8))
     kept = preprocess_with(rounded, {"letterbox": (4, 4)}).image
-    assert kept == ImageSteps(letterbox=(4, 4), side_rounding="tengine")
+    assert kept == ImageSteps(letterbox=(4, 4), side_rounding="truncated")
 
 
 PIXELS = np.array([0, 51, 102, 153, 204, 255], np.uint8).reshape(2, 3, 1, 1)

@@ -104,9 +104,9 @@ def test_a_dense_layer_by_hand() -> None:
 @pytest.mark.parametrize(
     ("steps", "tool"),
     [
-        (ImageSteps(letterbox=(416, 416), side_rounding="tengine"), letterboxed),
-        (ImageSteps(letterbox=(640, 640), side_rounding="tengine", focus=True), focused),
-        (ImageSteps(shorter_side=256, side_rounding="tengine"), beside_256),
+        (ImageSteps(letterbox=(416, 416), side_rounding="truncated"), letterboxed),
+        (ImageSteps(letterbox=(640, 640), side_rounding="truncated", focus=True), focused),
+        (ImageSteps(shorter_side=256, side_rounding="truncated"), beside_256),
     ],
 )
 def test_images_get_the_sizes_of_the_tool(
@@ -134,7 +134,7 @@ def test_a_letterbox_is_padded_with_what_becomes_a_half(tmp_path: Path) -> None:
     assert pad[2] > 250
     pixels = np.random.default_rng(5).integers(0, 256, (9, 16, 3), np.uint8)
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    steps = ImageSteps(letterbox=(16, 16), pad=pad, order="bgr", side_rounding="tengine")
+    steps = ImageSteps(letterbox=(16, 16), pad=pad, order="bgr", side_rounding="truncated")
     specs = {"x": InputSpec(np.dtype(F), (None, 3, 16, 16))}
     (batch,) = open_folder(tmp_path, specs, Preprocess(mean, scale, steps))
     for channel, (center, by) in enumerate(zip(mean, scale, strict=True)):

@@ -493,7 +493,7 @@ class ImageStepOptions(Options, kw_only=True):
         "Resize in proportion until the image fits so many pixels, and pad the rest.",
     )
     side_rounding: str | None = option(
-        Name("exact or tengine", metavar="exact|tengine"),
+        Name("exact or truncated", metavar="exact|truncated"),
         None,
         "How sides become whole pixels with --letterbox or --shorter-side: exact, or cut off as "
         "Tengine's tool computes them; left out, exact.",

@@ -61,7 +61,7 @@ def test_impossible_values_are_refused_by_name(fields: dict[str, Any], message: 
         ({"letterbox": (4, 4), "shorter_side": 4}, "letterbox and shorter_side are both"),
         ({"letterbox": (4, 4), "center_crop": True}, "letterbox and center_crop are both"),
         ({"pad": (0,)}, "pad is given without letterbox"),
-        ({"side_rounding": "tengine"}, "side_rounding is given, and no side follows"),
+        ({"side_rounding": "truncated"}, "side_rounding is given, and no side follows"),
         ({"center_crop": True, "resize": "box"}, "a centre crop alone does not resize"),
         ({"size": (6, 5), "focus": True}, "focus halves the image, and 6x5 is odd"),
         ({"letterbox": (5, 6), "focus": True}, "focus halves the image, and 5x6 is odd"),

@@ -235,7 +235,7 @@ def place(image: Size, canvas: Size, steps: ImageSteps) -> Placement:
     Raises:
         ValueError: The image is smaller than the crop.
     """
-    is_cut = steps.side_rounding is SideRounding.TENGINE
+    is_cut = steps.side_rounding is SideRounding.TRUNCATED
     if steps.letterbox is not None:
         resized = cut(image, canvas, fills=not steps.focus) if is_cut else fitted(image, canvas)
     elif steps.shorter_side is not None:

@@ -54,13 +54,13 @@ class Resampling(StrEnum):
 class SideRounding(StrEnum):
     """How the sides of an image that keeps its proportions become whole pixels.
 
-    EXACT is the nearest pixel in a letterbox, and rounded down beside a shorter side. TENGINE is
+    EXACT is the nearest pixel in a letterbox, and rounded down beside a shorter side. TRUNCATED is
     what Tengine's tool computes: floats are cut off, float32 in a letterbox and float64 beside a
     shorter side, so that some sizes are a pixel less.
     """
 
     EXACT = "exact"
-    TENGINE = "tengine"
+    TRUNCATED = "truncated"
 
 
 @dataclass(frozen=True)

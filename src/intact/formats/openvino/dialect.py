@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from intact.graph.edit import Editor
 from intact.graph.traversal import nodes_of
+from intact.ops import RECURRENT
 from intact.plan import Note, NoteKind
 from intact.program.unsupported import UnsupportedNodes
 
@@ -30,9 +31,7 @@ _ASKED = {"If": (0,), "Loop": (0, 1)}
 """At which slots control flow asks whether, or how often, to run its body."""
 _UNSURE = "OpenVINO may have one window more (ceil_mode): the sizes are not known"
 _GIVE_SIZES = "export the float model with fixed sizes"
-_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
 _CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
-_LOWEST = np.finfo(np.float32).min
 _SMALL = 64
 """Elements of constants that are compared."""
 _AXES_AS_INPUT = 13
@@ -77,21 +76,18 @@ def _part_readers(editor: Editor) -> None:
     """Let no two readers swap the axes of equal tensors, if one of them is recurrent."""
     graph = editor.model.graph
     swapping = [node for node in graph if _swaps(node)]
-    if not any(node.op_type in _RECURRENT for node in swapping):
+    if not any(node.op_type in RECURRENT for node in swapping):
         return
     equal = _equal_values(graph)
     readers: dict[ir.Value | None, list[ir.Node]] = {}
     for node in swapping:
         value = node.inputs[0]
         readers.setdefault(equal.get(value, value), []).append(node)
-    lowest = None
     for nodes in readers.values():
-        if any(node.op_type in _RECURRENT for node in nodes):
+        if any(node.op_type in RECURRENT for node in nodes):
             before = nodes[0].inputs[0]
             for node in nodes[1:]:
-                lowest = lowest or editor.initializer("lowest", _LOWEST)
-                shape = None if before is None else before.shape
-                before = editor.node("Max", [before, lowest], f"{node.name}_read", shape=shape)
+                before = None if before is None else editor.kept(before)
                 node.replace_input_with(0, before)
 
 
@@ -100,7 +96,7 @@ def add_biases(editor: Editor) -> None:
     graph = editor.model.graph
     lengths = [each for value in graph.inputs for each in value.shape or (None,)]
     is_open = any(not isinstance(each, int) for each in lengths)
-    if not is_open or not any(node.op_type in _RECURRENT for node in nodes_of(graph)):
+    if not is_open or not any(node.op_type in RECURRENT for node in nodes_of(graph)):
         return
     for node in list(graph):
         bias = node.inputs[2] if node.op_type in _CONVOLUTIONS and len(node.inputs) > 2 else None
@@ -145,7 +141,7 @@ def _identity(value: ir.Value | None) -> object:
 def _swaps(node: ir.Node) -> bool:
     """Check for a recurrent operator, or a transposition of the first two axes of three."""
     swapped = node.op_type == "Transpose" and [*node.attributes.get_ints("perm", [])] == [1, 0, 2]
-    return node.domain == "" and (swapped or node.op_type in _RECURRENT)
+    return node.domain == "" and (swapped or node.op_type in RECURRENT)
 
 
 def _ask_one_number(editor: Editor, node: ir.Node) -> None:
