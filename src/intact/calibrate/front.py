@@ -66,11 +66,10 @@ class Front(msgspec.Struct, frozen=True):
 
     def _behind_layers(self) -> list[ir.Node]:
         """Return the nodes of which no layer of the front reads anything."""
-        found: set[ir.Node] = set()
+        inside, found = set(self.nodes), set[ir.Node]()
         for node in reversed(self.nodes):
-            readers = _readers(self.plan, node)
-            inside = [reader for reader in readers if reader in self.nodes]
-            if not is_layer(node) and all(reader in found for reader in inside):
+            readers = inside.intersection(_readers(self.plan, node))
+            if not is_layer(node) and readers <= found:
                 found.add(node)
         return [node for node in self.nodes if node in found]
 
