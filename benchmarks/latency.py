@@ -43,9 +43,9 @@ from rich.table import Table
 
 import intact
 from intact.engines.cpu import detect_cpu
+from intact.engines.latency import in_turn, lower_quartiles
 from intact.errors import IntactError
 from intact.flow.fastest.choice import Fastest
-from intact.flow.latency import in_turn, lower_quartiles
 from intact.formats.base.format import Deployed
 from intact.formats.registry import FORMATS
 from intact.numerics.metrics import sqnr_db

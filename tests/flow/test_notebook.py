@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import intact
+from intact.engines.latency import Latency
 from intact.errors import MissingExtraError
-from intact.flow.latency import Latency
 from intact.flow.result import Result
 from tests.reports import EVIL, evil_model, samples
 

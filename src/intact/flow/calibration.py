@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from intact.analyze.diagnose.loss import Loss, find_loss
+from intact.analyze.diagnose.quick_findings import held_out_sign, plan_signs, preprocessing_signs
+from intact.analyze.diagnose.sample_signs import blaming, sample_signs
 from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose, elements_of
 from intact.calibrate.collect import collect
@@ -32,13 +35,10 @@ from intact.flow.alternatives import Alternatives
 from intact.flow.first_run import draw_sample, run_once
 from intact.flow.improvement import Improver, Scaled
 from intact.flow.job import Job
-from intact.flow.loss import Loss, find_loss
 from intact.flow.original import Compared, Original
-from intact.flow.quick_findings import held_out_sign, plan_signs, preprocessing_signs
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result
 from intact.flow.runtime_signs import saturation_sign, slow_sign
-from intact.flow.sample_signs import blaming, sample_signs
 from intact.flow.samples import open_fed
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.formats.registry import ONNX_QDQ

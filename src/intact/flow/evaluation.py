@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from intact.analyze.doubts import PREPROCESSED, doubts_of
 from intact.data.metric import Metric, OutputRecord
 from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.engines.exact_sums import EXACT
+from intact.engines.latency import latencies
 from intact.errors import DataError, UsageError
-from intact.flow.doubts import PREPROCESSED, doubts_of
 from intact.flow.evaluation_pass import Models, Pass, Scores, run_both
 from intact.flow.evaluation_report import Accuracy, Evaluation, OutputComparison
-from intact.flow.latency import latencies
 from intact.flow.result import Result
 from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph

@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intact._text import Figures, kilobytes
+from intact.analyze.diagnose.loss import Loss
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
 from intact.data.stream import Samples
 from intact.errors import IntactError, OutputError, PlanError
-from intact.flow.loss import Loss
 from intact.flow.replacement import is_staging, is_unfinished, probe, recover, replacing
 from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel

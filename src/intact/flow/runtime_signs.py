@@ -16,8 +16,8 @@ import msgspec
 from intact.data.batching import Batch
 from intact.engines.cpu import on_this_processor
 from intact.engines.exact_sums import HEARD_DB, saturates_pairs
+from intact.engines.latency import blocks_in_turn
 from intact.errors import IntactError
-from intact.flow.latency import blocks_in_turn
 from intact.formats.base.format import Deployed
 from intact.formats.registry import FORMATS, ONNX_QDQ
 

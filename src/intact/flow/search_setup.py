@@ -20,10 +20,10 @@ from intact.data.chosen_samples import ChosenSamples
 from intact.data.metric import Metric, MetricFunction
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
+from intact.engines.latency import latencies
 from intact.engines.session import FloatModel
 from intact.errors import UsageError, nearest
 from intact.flow.job import Deployment
-from intact.flow.latency import latencies
 from intact.flow.result import Result, check_output
 from intact.flow.samples import open_fed
 from intact.flow.search_rounding import Rounding, is_rounded, rounding_of

@@ -15,11 +15,11 @@ import numpy.typing as npt
 from intact.calibrate.choice import MOST_DB
 from intact.data.batching import Batch
 from intact.engines.cpu import detect_cpu
+from intact.engines.latency import in_turn, lower_quartiles
 from intact.errors import IntactError
 from intact.flow.fastest.cache import KnownChoice, PieceTime, TimingCache, key_of
 from intact.flow.fastest.costs import Profile, corrected, from_table, measured, signature
 from intact.flow.fastest.pieces import Costs, Pieces
-from intact.flow.latency import in_turn, lower_quartiles
 from intact.formats.base.format import Deployed, Exported, Format
 from intact.plan import QuantizedGraph
 

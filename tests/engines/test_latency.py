@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from intact.flow import latency
-from intact.flow.latency import latencies
+from intact.engines import latency
+from intact.engines.latency import latencies
 
 
 class Clock:

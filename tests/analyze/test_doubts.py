@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 import intact
-from intact.flow.doubts import doubts_of
+from intact.analyze.doubts import doubts_of
 from intact.flow.evaluation_report import Evaluation
 from intact.numerics.answers import is_chance
 from tests.formats.onnx_qdq.pairs import PairBuilder
