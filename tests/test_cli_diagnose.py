@@ -195,7 +195,7 @@ def test_quantize_and_diagnose_name_one_cause(name: str, tmp_path: Path, say: Sa
     options = CASES[name].build(tmp_path, True)
     out = str(tmp_path / "out")
     loss = json.loads(say("quantize", *quantized_data(tmp_path), *options, "-o", out, "--json"))
-    assert loss["loss"]["cause"] == CASES[name].cause
+    assert loss["findings"][0]["cause"] == CASES[name].cause
 
 
 def test_a_plan_without_weights_has_a_finding() -> None:

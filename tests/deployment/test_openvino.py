@@ -13,7 +13,7 @@ import intact
 from intact.errors import DataError, MissingExtraError
 from intact.flow.first_run import run_once
 from intact.flow.result import Result
-from intact.flow.runtime_findings import products_in_float
+from intact.flow.runtime import products_in_float
 from intact.formats.base.format import IN_FLOAT
 from intact.formats.base.report import Verification
 from intact.formats.openvino.intermediate import intermediate_files
