@@ -71,7 +71,8 @@ def _not_of_time(findings: Any) -> list[Any]:
 def test_the_first_finding_is_the_fault(name: str, tmp_path: Path, say: Say) -> None:
     """And none is left out that `quantize` has named."""
     case = CASES[name]
-    said = _quantized(case, tmp_path, say)["findings"]
+    quantized = _quantized(case, tmp_path, say)
+    said = quantized["findings"][bool(quantized["loss"]) :]  # other samples may name another first
     found = _diagnosed(tmp_path, say)["findings"]
     assert _named(said) <= _named(found)
     first = found[0]

@@ -250,7 +250,7 @@ def _loss(found: Result) -> None:
             _findings(found, found.findings[1:])
         else:
             _findings(found, found.findings)
-        if not gain and loss.node:
+        if loss.node and (first is None or first.gain is None):
             _warn("of the nodes that were tried in float, none regain 1 dB of it")
         _improvable(found)
     else:

@@ -160,8 +160,11 @@ def explained(
         node = evidence.plan.graph.node(name)
         loss = replace(loss, node=name, op_type=node.op_type)
     others = [each for each in findings if each is not cause]
+    cause, others = _with_measured(cause, others)
+    if loss.decibels + (cause.gain or 0.0) >= LEAST_DB > loss.decibels:
+        return loss, (cause, *others)
     candidates = (*([tuple(sorted(losing))] if losing else []), *_sets(evidence, loss.output))
-    best = max(loss.decibels, 0.0)  # less than the noise is nothing
+    best = max(loss.decibels + (cause.gain or 0.0), 0.0)  # less than the noise is nothing
     for names in candidates:
         plan = _planned(planner, names)
         if plan is None:
@@ -177,6 +180,17 @@ def explained(
         if best >= LEAST_DB:
             break
     return loss, (cause, *others)
+
+
+def _with_measured(cause: Finding, others: Sequence[Finding]) -> tuple[Finding, list[Finding]]:
+    """Give a finding the remedy of another that was measured, if it is of the same cause."""
+    gains = [each for each in others if each.cause == cause.cause and each.measured]
+    better = max(gains, key=lambda each: each.gain or 0.0, default=None)
+    if better is None:
+        return cause, list(others)
+    remedies = (*better.remedies, *(each for each in cause.remedies if each not in better.remedies))
+    found = replace(cause, remedies=remedies, gain=better.gain, measured=better.measured)
+    return found, [each for each in others if each is not better]
 
 
 def _of_layers(loss: Loss, evidence: Evidence) -> Finding:
