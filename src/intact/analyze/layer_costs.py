@@ -43,8 +43,7 @@ class LayerCost(msgspec.Struct, frozen=True):
         tensor: Its result, after the activation function that is fused.
         nodes: All of its quantized nodes.
         noise: Power that it alone adds to each output, summed over the samples.
-        decibels: The mean of the outputs' signal to noise, where it alone is quantized; None where
-            no output depends on it.
+        decibels: Signal to noise of each output where it alone is quantized.
     """
 
     name: str
@@ -52,7 +51,7 @@ class LayerCost(msgspec.Struct, frozen=True):
     tensor: str
     nodes: tuple[str, ...]
     noise: Mapping[str, float]
-    decibels: float | None
+    decibels: Mapping[str, float]
 
 
 class LayerCosts(msgspec.Struct, frozen=True, dict=True):
@@ -70,6 +69,14 @@ class LayerCosts(msgspec.Struct, frozen=True, dict=True):
     def by_tensor(self) -> Mapping[str, LayerCost]:
         """The layers by their results."""
         return {each.tensor: each for each in self.layers}
+
+    def alone(self, tensor: str, output: str) -> float | None:
+        """Return the signal to noise of an output where one layer alone is quantized, dB.
+
+        None where that was not measured.
+        """
+        layer = self.by_tensor.get(tensor)
+        return None if layer is None else layer.decibels.get(output)
 
     def ranked(self, output: str) -> list[LayerCost]:
         """Return the layers that cost an output something, the worst first."""
@@ -167,7 +174,7 @@ def _cost(place: ComparedPoint, nodes: Mapping[str, tuple[str, ...]], errors: Er
         place.tensor,
         nodes.get(name, (name,)),
         {output: math.inf if math.isnan(power) else power for output, power in noise.items()},
-        errors.mean if errors.decibels else None,
+        errors.decibels,
     )
 
 

@@ -85,8 +85,8 @@ class LayerErrors(msgspec.Struct, frozen=True):
         bias: With only its bias quantized, before the activation function; infinite where it is
             exact, None where there is none.
         activations: What quantizing its inputs and its result adds to that of weights.
-        alone: The mean of the model's outputs, where this layer alone is quantized; None where no
-            output depends on it, or others have more noise of their own (see `LayerCosts`).
+        alone: The output that loses most, where this layer alone is quantized; None where it does
+            not depend on it, or others have more noise of their own (see `LayerCosts`).
     """
 
     name: str
@@ -154,23 +154,24 @@ def model_errors(
     if costs is None:
         runs = FloatRuns(plan.graph, _kept(samples, _OWN), threads=workers(threads))
         costs = layer_costs(plan, runs, forced=forced, floats=floats, threads=threads)
-    alone = {each.tensor: each.decibels for each in costs.layers}
     both = SideBySide(plan, (*own, *outputs), threads=threads, integers=False, floats=floats)
     points = {point.end: point for point in quantization_points(plan)}
     bins = {place: _bins(points[place.end]) for place in both.places if place.end}
     total = both.summed(samples, most, lambda place: _Sums(place, bins.get(place)))
     of_place = dict(zip(both.places, total, strict=True))
+    found = tuple(of_place[place].output(place.tensor) for place in outputs)
+    worst = min(found, key=lambda each: each.error.sqnr_db, default=None)
+    output = "" if worst is None else worst.name
     biases = _bias_errors(plan)
     layers = tuple(
         each.layer(
             place,
             of_place[place].figures,
-            alone.get(place.tensor),
+            costs.alone(place.tensor, output),
             biases.get(str(place.node.name)),
         )
         for place, each in own.items()
     )
-    found = tuple(of_place[place].output(place.tensor) for place in outputs)
     return ModelErrors(both.samples, found, layers, costs.samples)
 
 
@@ -266,7 +267,7 @@ class _Own:
         Args:
             place: Where the layer's result is.
             accumulated: Of the quantized model.
-            alone: Of the model's outputs, dB.
+            alone: Of the output that loses most, dB.
             bias: The mean squared error of its bias; None where it has none.
         """
         signal = self._weights.signal

@@ -79,8 +79,10 @@ def model_errors(errors: ModelErrors) -> None:
         table.add_row(escape(layer.name), layer.op_type, *row, accumulated)
     show_table(table)
     say(
-        "alone: of the outputs, where only this layer is quantized; by itself: of its result, on "
-        "the float model's inputs; accumulated: of its result in the quantized model"
+        f"alone: of the output that loses most, where only this layer is quantized "
+        f"({errors.samples_alone} samples); by itself: of its result, on "
+        "the float model's inputs; accumulated: of its result in the quantized model "
+        f"({errors.samples} samples)"
     )
     for output in errors.outputs:
         if output.agreement is not None:

@@ -44,6 +44,8 @@ _INSTEAD_OF = {"improve": ("preset",), "preset": ("improve",), "method": ("metho
 """Options that one of a remedy stands in the place of."""
 _LEAST_GAIN = {"dB": 0.5, "points": 0.5, "times": 0.1}
 """What a remedy must gain to be offered, by unit."""
+_ENOUGH = 0.9
+"""Part of what the best remedy regains that a cheaper one is to regain."""
 _BATCH = 16
 _ANY = "onnxruntime"
 """A target, where the model's own is not named."""
@@ -74,9 +76,9 @@ def with_command(
 ) -> Finding:
     """Write a remedy as a command, or in words where no command does it.
 
-    The first whose gain is simulated and worth it is offered. Where none can be simulated, it is
-    the first, without a gain: that is to be measured. What does not help or would be refused is
-    not offered.
+    Of those whose gain can be simulated, the cheapest is offered that regains 90 % of what the best
+    of them does: they come cheapest first. Where none can be simulated, it is the first, without a
+    gain: that is to be measured. What does not help or would be refused is not offered.
 
     Args:
         finding: The finding.
@@ -85,6 +87,7 @@ def with_command(
         rehearsal: Plans commands, and simulates them.
     """
     open_ones: list[Finding] = []
+    measured: list[tuple[float, Finding]] = []
     takes = _takes_all if rehearsal is None else rehearsal.takes
     for each in _remedies(finding, made_by, ran, takes):
         # What a check has measured itself is the gain of the first.
@@ -96,7 +99,11 @@ def with_command(
         gain = rehearsal.gain(each.values) if finding.unit == "dB" else None
         if gain is None:
             open_ones.append(offered)
-        elif gain >= _LEAST_GAIN["dB"]:
+        else:
+            measured.append((gain, offered))
+    best = max((gain for gain, _ in measured), default=0.0)
+    for gain, offered in measured:
+        if gain >= max(_LEAST_GAIN["dB"], best * _ENOUGH):
             return msgspec.structs.replace(offered, gain=gain, measured=SIMULATION)
     if open_ones:
         return open_ones[0]

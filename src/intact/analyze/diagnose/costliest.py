@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from intact._text import first_names
 from intact.analyze.diagnose.evidence import Evidence
 from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.noise import MOST_AT
 from intact.analyze.diagnose.weights import BEST, USUAL_BITS
 from intact.analyze.layer_costs import ONE, LayerCost, LayerCosts
 from intact.graph import weight_slot
@@ -16,6 +17,8 @@ from intact.plan import QuantizedGraph
 
 _NAMED = 3
 """Layers that evidence names."""
+_SETS = 3
+"""Sets of layers that are offered, the smallest first."""
 
 
 def at_costliest(finding: Finding, evidence: Evidence, output: str) -> Finding:
@@ -35,46 +38,42 @@ def at_costliest(finding: Finding, evidence: Evidence, output: str) -> Finding:
     if not ranked:
         return finding
     worst = ranked[0]
-    share = costs.share(worst, output)
-    told = (
-        f"; of what layers cost alone, on {costs.samples} samples, {_told(costs, ranked, output)}"
-    )
+    where = _told(evidence.plan, costs, ranked, output)
+    told = f"; of what layers cost alone, on {costs.samples} samples, {where}"
     own = [*_remedies(evidence.plan, costs, output)]
-    if share < ONE and len(own) > 1:  # a set before the single one that gains little
-        own = sorted(own, key=lambda each: len(_layers(each)) == 1)
     others = tuple(each for each in finding.remedies if each not in own and each != BEST)
     general = tuple(each for each in others if "keep_float" not in each.options)
     return replace(
         finding,
-        evidence=finding.evidence + told,
+        evidence=finding.evidence.partition(MOST_AT)[0] + told,
         node=worst.name,
         tensor=worst.tensor,
         remedies=(*own, *general, BEST),
     )
 
 
-def _told(costs: LayerCosts, ranked: Sequence[LayerCost], output: str) -> str:
+def _told(plan: QuantizedGraph, costs: LayerCosts, ranked: Sequence[LayerCost], output: str) -> str:
     worst = ranked[0]
     share = 100 * costs.share(worst, output)
+    bits = _bits(plan, worst)
+    width = f", {bits}-bit weight" if bits else ""
+    place = f"{worst.name!r} ({worst.op_type}{width})"
     if share >= 100 * ONE:
-        return f"{worst.name!r} ({worst.op_type}) makes {share:.0f} %"
+        return f"{place} makes {share:.0f} %"
     half = next(iter(list(costs.sets(output))[1:]), None)
     count = "more than half of them make half" if half is None else f"{len(half)} make half"
     names = first_names([each.name for each in ranked[:_NAMED]])
-    return f"no single one makes half: {count}, {worst.name!r} {share:.0f} % (most: {names})"
+    return f"no single one makes half: {count}, {place} {share:.0f} % (most: {names})"
 
 
 def _remedies(plan: QuantizedGraph, costs: LayerCosts, output: str) -> Iterator[Remedy]:
-    """Yield what spares the costliest layers: wider weights first, which cost less than float."""
-    for layers in costs.sets(output):
-        narrow = {each.name: USUAL_BITS for each in layers if 0 < _bits(plan, each) < USUAL_BITS}
-        if narrow:
-            yield Remedy(options={"bits": narrow})
-        yield Remedy(options={"keep_float": [name for each in layers for name in each.nodes[:1]]})
-
-
-def _layers(remedy: Remedy) -> Sequence[str]:
-    return list(remedy.options.get("bits") or remedy.options.get("keep_float") or ())
+    """Yield what spares the costliest layers: wider weights where all are narrow, or else float."""
+    for layers in list(costs.sets(output))[:_SETS]:
+        narrow = [each for each in layers if 0 < _bits(plan, each) < USUAL_BITS]
+        if len(narrow) == len(layers):  # by tensor: that holds whatever the bits of the node are
+            yield Remedy(options={"bits": {_weight(plan, each): USUAL_BITS for each in narrow}})
+        else:
+            yield Remedy(options={"keep_float": [name for e in layers for name in e.nodes[:1]]})
 
 
 def _bits(plan: QuantizedGraph, layer: LayerCost) -> int:
@@ -82,3 +81,11 @@ def _bits(plan: QuantizedGraph, layer: LayerCost) -> int:
     node = plan.graph.node(layer.name)
     slot = weight_slot(node)
     return 0 if slot is None else plan.input_config(node, slot).bits
+
+
+def _weight(plan: QuantizedGraph, layer: LayerCost) -> str:
+    """Return the name of a layer's weight; the node's where it has none."""
+    node = plan.graph.node(layer.name)
+    slot = weight_slot(node)
+    value = None if slot is None else node.inputs[slot]
+    return layer.name if value is None else str(value.name)

@@ -23,6 +23,8 @@ NEARLY = 0.9
 """Part of what the best cause explains that an earlier one explains too, if they are equal."""
 CUT_AWAY = 16.0
 """Mean square of what is cut off, in times of rounding's: a chosen range has about once."""
+MOST_AT = ", most at "
+"""What comes before the tensor at fault, in evidence."""
 _GROUPS = 16
 """Groups of quantizers that follow each other, which are tried alone at first."""
 _WIDEST = 8

@@ -30,6 +30,7 @@ from intact.analyze.diagnose.noise import (
     CUT_AWAY,
     EXPLAINED,
     HALF,
+    MOST_AT,
     NEARLY,
     ActivationNoise,
     Noise,
@@ -291,10 +292,10 @@ def _of_tensor(point: QuantPoint, values: npt.NDArray[Any], loss: _Loss) -> Find
                 named, explained = fitting[at], parts[at]
                 break
     name = str(point.value.name)
-    why = f"most at tensor {name!r}: {named.why}"
+    why = f"tensor {name!r}: {named.why}"
     if explained:
         why += f"; without that, {100 * explained:.0f} % of what it costs is gone"
-    share = f"quantizing activations makes {100 * loss.part:.0f} % {loss.heard}, {why}"
+    share = f"quantizing activations makes {100 * loss.part:.0f} % {loss.heard}{MOST_AT}{why}"
     node, remedies = point.end.node, named.remedies
     return Finding(named.cause, share, loss.part, node=node, tensor=name, remedies=remedies)
 

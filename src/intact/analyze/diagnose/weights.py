@@ -24,7 +24,7 @@ from intact.analyze.diagnose.counterfactuals import (
     constant_with_bits,
 )
 from intact.analyze.diagnose.findings import Finding, Remedy
-from intact.analyze.diagnose.noise import CUT_AWAY, EXPLAINED, NEARLY, narrowed
+from intact.analyze.diagnose.noise import CUT_AWAY, EXPLAINED, MOST_AT, NEARLY, narrowed
 from intact.calibrate.choice import FloatRuns
 from intact.config import PerChannel, QuantPolicy, QuantState
 from intact.graph.ops import constant_array, output_channel_axis
@@ -95,7 +95,7 @@ def weight_finding(
         best = NEARLY * max(explained)
         named, gone = next(p for p in zip(fits, explained, strict=True) if p[1] >= best)
     name = _name(constant.point)
-    why = f"{share}, most at {name!r}: {named.why}"
+    why = f"{share}{MOST_AT}{name!r}: {named.why}"
     if gone:
         why += f"; without that, {100 * gone:.0f} % of what it costs is gone"
     node, remedies = constant.point.end.node, named.remedies
