@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from intact.numerics.answers import are_classes, is_chance, is_one_class
+from intact.numerics.answers import are_classes, is_chance, is_one_class, label_shift
 
 PREPROCESSED = (
     "is the data preprocessed as the model wants it (--normalize, --mean with --std, --preprocess)?"
@@ -23,6 +23,14 @@ def doubts_of(
     """
     count, classes = scores.shape
     chosen = scores.argmax(axis=1)
+    shift = 0 if labels is None else label_shift(chosen, labels)
+    if labels is not None and shift:
+        share, mended = (100 * float((chosen == labels + each).mean()) for each in (0, shift))
+        return (
+            f"the float model is right for {share:.2f} % of {count} samples, and for "
+            f"{mended:.2f} % if 1 is {'added to' if shift > 0 else 'subtracted from'} each label: "
+            "are labels numbered as the model's classes are?",
+        )
     if labels is not None and is_chance(int((chosen == labels).sum()), count, classes):
         share = 100 * float((chosen == labels).mean())
         return (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -59,7 +59,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
             options, options.data, loaded, limit=options.samples, labels=options.labels
         )
     begin(options.progress, "diagnosing")
-    runs = first_runs(loaded.plan, samples, threads=options.threads)
+    runs = _runs_of(loaded, samples, options.threads)
     evidence = Evidence(
         runs,
         preprocess,
@@ -75,7 +75,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     found_here = [_calibrated_on(each, options.data) for each in found.findings]
     made_by, ran = options_that_made(loaded), loaded.plan.provenance.improve
     begin(options.progress, "trying remedies")
-    rehearsal = Rehearsal(loaded, made_by, _Trial(loaded, samples, options.threads))
+    rehearsal = Rehearsal(loaded, made_by, _Trial(runs, samples, options.threads))
     if options.seconds is None:
         findings = tuple(with_command(each, made_by, ran, rehearsal) for each in found_here)
     else:
@@ -98,10 +98,9 @@ def _replanned(result: Result, name: str | None, statistics: Statistics | None) 
 class _Trial:
     """Simulates plans for the model of a result, on the samples that it is diagnosed on."""
 
-    def __init__(self, result: Result, samples: Samples, threads: int) -> None:
-        self._plan, self._threads = result.plan, threads
+    def __init__(self, runs: FloatRuns, samples: Samples, threads: int) -> None:
+        self._runs, self._threads = runs, threads
         self._samples = replace(samples, progress=None)
-        self._most = 0 if result.statistics is None else sample_count(result.statistics)
 
     def decibels(self, plan: QuantizedGraph) -> float:
         """Return the decibels of the worst output."""
@@ -111,10 +110,11 @@ class _Trial:
         """Observe tensors on some of the samples."""
         return collect(graph, few_samples(self._samples, _OBSERVED), tensors, threads=self._threads)
 
-    @cached_property
-    def _runs(self) -> FloatRuns:
-        """More than a diagnosis looks at: the first of a sequence may be unlike the others."""
-        return first_runs(self._plan, self._samples, most=self._most, threads=self._threads)
+
+def _runs_of(result: Result, samples: Samples, threads: int) -> FloatRuns:
+    """Return the samples that all is measured on: the first of a sequence may be unlike others."""
+    most = 0 if result.statistics is None else sample_count(result.statistics)
+    return first_runs(result.plan, samples, most=most, threads=threads)
 
 
 def _unused_labels(loaded: Result, samples: Samples) -> str:

@@ -135,11 +135,12 @@ class TriedRemedies:
     ) -> Finding:
         """Return a finding with the first remedy that helps, and its gain.
 
-        What does not help is not offered; what could not be tried in time is, without a gain. A
-        command that fails is told in the evidence, and the next remedy goes on.
+        What does not help is not offered. What could not be tried in time is, which the evidence
+        says, with the gain that was simulated where there is one. A command that fails is told in
+        the evidence, and the next remedy goes on.
         """
         failed, reason = "", _not_to_be_run(made_by)
-        finding = _unmeasured(finding)
+        given, finding = finding, _unmeasured(finding)
         ran = self._result.plan.provenance.improve
         for each in _remedies(finding, made_by, ran, rehearsal.takes):
             changed = msgspec.structs.replace(
@@ -149,12 +150,19 @@ class TriedRemedies:
                 evidence = f"{changed.evidence}; the remedy is not tried: {reason}"
                 return msgspec.structs.replace(changed, evidence=evidence)
             left = self._end - time.monotonic()
-            if each.values is None or left <= 0:
+            if each.values is None:
                 return changed
             try:
+                if left <= 0:
+                    raise subprocess.TimeoutExpired(each.text, 0)
                 gain = self._gain(each.text, finding.unit, left)
             except subprocess.TimeoutExpired:
-                return changed
+                how = "begun" if left <= 0 else "finished"
+                unfinished = f"; the time was over before its trial was {how}"
+                known = with_command(given, made_by, ran, rehearsal)
+                kept = known if known.gain is not None else changed
+                evidence = finding.evidence + failed + unfinished
+                return msgspec.structs.replace(kept, evidence=evidence)
             except (IntactError, _Failed) as error:
                 failed += f"; `{each.text}` was tried and fails: {error}"
                 continue

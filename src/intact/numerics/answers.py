@@ -19,6 +19,8 @@ _DEVIATIONS = 2
 """How many standard deviations above chance an accuracy may lie and be chance's."""
 FEW = 16
 """Samples up to which one class for all of them is nothing odd."""
+_ENOUGH, _FAR_MORE = 8, 4
+"""Samples, and times as many right answers, at least, to say that labels are shifted."""
 CLASSES = 10
 """Columns from which on an output without labels is taken for one of classes."""
 
@@ -34,6 +36,23 @@ def is_chance(right: int, count: int, classes: int) -> bool:
     chance = 1 / classes
     limit = chance + _DEVIATIONS * math.sqrt(chance * (1 - chance) / count)
     return limit < (1 + chance) / 2 and right <= limit * count
+
+
+def label_shift(chosen: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> int:
+    """Return 1 or -1 where labels that are larger by it are those of the answers; 0 elsewhere.
+
+    Some models have a class for the background in front of all others, and some lists of labels
+    begin at 1. It is said where most answers are right then, and by far fewer as they are.
+
+    >>> label_shift(np.array([1, 2, 3, 4, 5, 0, 7, 8]), np.arange(8))
+    1
+    """
+    right, count = int((chosen == labels).sum()), len(labels)
+    for shift in (1, -1):
+        found = int((chosen == labels + shift).sum())
+        if count >= _ENOUGH and 2 * found > count and found > _FAR_MORE * right:
+            return shift
+    return 0
 
 
 def are_classes(

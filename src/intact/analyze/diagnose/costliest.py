@@ -70,8 +70,8 @@ def _remedies(plan: QuantizedGraph, costs: LayerCosts, output: str) -> Iterator[
     """Yield what spares the costliest layers: wider weights where all are narrow, or else float."""
     for layers in list(costs.sets(output))[:_SETS]:
         narrow = [each for each in layers if 0 < _bits(plan, each) < USUAL_BITS]
-        if len(narrow) == len(layers):  # by tensor: that holds whatever the bits of the node are
-            yield Remedy(options={"bits": {_weight(plan, each): USUAL_BITS for each in narrow}})
+        if len(narrow) == len(layers):  # which holds whatever the bits of the node are
+            yield Remedy(options={"bits": {f"{e.name}.weight": USUAL_BITS for e in narrow}})
         else:
             yield Remedy(options={"keep_float": [name for e in layers for name in e.nodes[:1]]})
 
@@ -81,11 +81,3 @@ def _bits(plan: QuantizedGraph, layer: LayerCost) -> int:
     node = plan.graph.node(layer.name)
     slot = weight_slot(node)
     return 0 if slot is None else plan.input_config(node, slot).bits
-
-
-def _weight(plan: QuantizedGraph, layer: LayerCost) -> str:
-    """Return the name of a layer's weight; the node's where it has none."""
-    node = plan.graph.node(layer.name)
-    slot = weight_slot(node)
-    value = None if slot is None else node.inputs[slot]
-    return layer.name if value is None else str(value.name)

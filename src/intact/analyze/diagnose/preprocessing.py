@@ -33,6 +33,7 @@ from intact.numerics.answers import (
     are_classes,
     is_chance,
     is_one_class,
+    label_shift,
     most_information,
     probabilities,
 )
@@ -120,7 +121,7 @@ def preprocessing_findings(
         threads: Of the runtime; 0 takes all cores.
 
     Returns:
-        One finding of the cause ``preprocessing``, or none. It has a severity above 1.
+        One finding of the cause ``preprocessing`` or ``labels``, or none. Its severity is above 1.
 
     Raises:
         DataError: The samples do not fit the model.
@@ -132,6 +133,9 @@ def preprocessing_findings(
     case = _case(samples, kept, trials, preprocess)
     if case is None:
         return _broken(trials.run(_ROUNDS[1]), kept, "")
+    shifted = _shifted(trials.run(_ROUNDS[-1]), kept) if kept.labels is not None else []
+    if shifted:
+        return shifted
     steps, waiting = Steps.of(case.given), preparations(case.data, case.axis, case.given)
     for number, count in enumerate(_ROUNDS):
         present = case.run(steps, count)
@@ -400,6 +404,32 @@ def _impossible(case: _Case) -> list[Finding]:
         small = tuple((steps.mean / 255).tolist()), tuple((steps.scale * 255).tolist())
         remedies.insert(0, Remedy(options=_options(mean=small[0], scale=small[1])))
     return [_wrong(case.name, evidence, remedies)]
+
+
+def _shifted(outcome: Outcome, kept: Kept) -> list[Finding]:
+    """Find labels that are numbered from another class on: the answers are right but for that.
+
+    Some models have a class for the background in front of all others, and some label files
+    begin at 1.
+    """
+    if outcome.scores is None or kept.labels is None:
+        return []
+    labels, chosen = kept.labels[: len(outcome.scores)], outcome.scores.argmax(axis=1)
+    offset = label_shift(chosen, labels)
+    if not offset:
+        return []
+    count, right = len(labels), int((chosen == labels).sum())
+    mended = int((chosen == labels + offset).sum())
+    evidence = (
+        f"the float model is right for {100 * right / count:.1f} % of {count} samples, for "
+        f"{100 * mended / count:.1f} % if 1 is "
+        f"{'added to' if offset > 0 else 'subtracted from'} each label"
+    )
+    text = (
+        f"give labels that are {'larger' if offset > 0 else 'smaller'} by 1: they are numbered "
+        "from another class on than the model's outputs"
+    )
+    return [Finding("labels", evidence, PROVEN, remedies=(Remedy(text=text),), unit="points")]
 
 
 def _broken(outcome: Outcome, kept: Kept, name: str) -> list[Finding]:

@@ -100,7 +100,8 @@ def quantizer_findings(
     total = float(found.outputs[output].noise.sum())
     alone = ActivationNoise(simulator, runs, output)
     weights, noises = alone.weights, narrowed(list(simulator.points.values()), alone.powers)
-    heard = f"of the noise of output {output!r} ({decibels[output]:.1f} dB)"
+    level = f"{decibels[output]:.1f} dB on {len(runs)} samples"
+    heard = f"of the noise of output {output!r} ({level})"
     activations = sum(each.power for each in noises)
     named: list[Finding] = []
     if weights >= EXPLAINED * total > 0:

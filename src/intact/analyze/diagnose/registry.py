@@ -133,6 +133,14 @@ CHECKS: tuple[Check, ...] = (
         sign="loss:is_lost",
     ),
     Check(
+        "decisions",
+        ("rounding",),
+        frozenset({Need.PLAN, Need.SAMPLES, Need.REAL}),
+        "decisions:look",
+        seconds=lambda _: 8.0,
+        unless_sure=True,
+    ),
+    Check(
         "pairs",
         ("pair_saturation",),
         frozenset({Need.RUNTIME, Need.CALIBRATION}),
