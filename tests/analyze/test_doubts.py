@@ -43,6 +43,14 @@ def test_chance_is_told_from_a_weak_model(
     assert is_chance(right, count, classes) == chance
 
 
+@pytest.mark.parametrize(("shift", "how"), [(1, "subtracted from"), (-1, "added to")])
+def test_labels_that_are_shifted_are_said_to_be(shift: int, how: str) -> None:
+    chosen = 1 + np.arange(300) % 8
+    (line,) = doubts_of(scores_for(chosen), chosen + shift)
+    assert f"for 100.00 % if 1 is {how} each label" in line
+    assert "--normalize" not in line
+
+
 def test_chance_and_one_class_are_said_and_good_models_are_not() -> None:
     labels = np.arange(500) % 10
     random = np.random.default_rng(0).integers(0, 10, 500)
