@@ -28,7 +28,7 @@ def runtime_of(result: Result, in_float: dict[str, str] | None = None) -> Runtim
     """
     name, exported = next(iter(result.exports.items()))
     return Runtime(
-        exported.nbytes(),
+        exported.nbytes,
         name == ONNX_QDQ,
         run=deployed_run(result),
         load=_loader(result),

@@ -64,7 +64,7 @@ class Runtime(msgspec.Struct, frozen=True):
     """What checks need to know of a deployed model and its runtime.
 
     Attributes:
-        nbytes: Bytes that are deployed.
+        nbytes: Counts the bytes that are deployed.
         is_onnxruntime: Whether ONNX Runtime runs it.
         run: Runs it as applications do, on one thread; None where nothing here does.
         load: Loads it as applications do, to be timed; None where no runtime here runs both models.
@@ -72,7 +72,7 @@ class Runtime(msgspec.Struct, frozen=True):
         in_float: Layers that were planned for integers and are computed in float, with operators.
     """
 
-    nbytes: int
+    nbytes: Callable[[], int]
     is_onnxruntime: bool
     run: Run | None = None
     load: Callable[[], Callable[[Batch], Any]] | None = None
@@ -220,10 +220,9 @@ def saturation_findings(
         runs: Samples; the first few are run.
         simulated: Errors of the outputs with exact sums.
     """
-    is_large = runtime.nbytes > _MOST_BYTES
-    if plan.graph is not runs.graph or is_large or not _saturates_here(plan, runtime):
+    if plan.graph is not runs.graph or not _saturates_here(plan, runtime):
         return []
-    if runtime.run is None:
+    if runtime.run is None or runtime.nbytes() > _MOST_BYTES:
         return []
     try:
         (here,) = runs.first(_FEW).errors(runtime.run)
