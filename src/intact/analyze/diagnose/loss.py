@@ -255,15 +255,20 @@ def _sets(evidence: Evidence, output: str) -> Iterator[tuple[str, ...]]:
 
     A tensor stays float where all nodes around its quantizers do.
     """
-    plan = evidence.plan
+    from intact.analyze.layer_costs import ONE  # with much else
+
+    plan, costs = evidence.plan, evidence.costs
     order = [str(node.name) for node in plan.graph.nodes]
     quantized = sum(decision.quantized for decision in plan.decisions.values())
     around = _neighbours(plan)
     before: set[str] = set()
-    for number, layers in enumerate(evidence.costs.sets(output)):
+    for number, layers in enumerate(costs.sets(output)):
         own = {name for each in layers for name in each.nodes}
         wider = own | {name for each in own for name in around.get(each, ())}
-        for names in (own, wider) if not number else (wider,):
+        is_single = not number
+        if is_single and costs.share(layers[0], output) < ONE:
+            continue  # it gains little by itself
+        for names in (own, wider) if is_single else (wider,):
             if names > before and len(names) < quantized:
                 before = names
                 yield tuple(name for name in order if name in names)
