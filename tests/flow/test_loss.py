@@ -14,8 +14,8 @@ from intact.analyze.diagnose.findings import CAUSES
 from intact.calibrate.choice import Errors, Powers
 from intact.cli.entry import run
 from intact.engines.exact_sums import saturates_pairs
-from intact.flow.result import Result
 from intact.flow.runtime_findings import products_in_float
+from intact.results.result import Result
 from intact.targets import Target
 from tests.models import ModelBuilder
 from tests.plans import HEADER, own_target

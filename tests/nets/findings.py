@@ -13,12 +13,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from intact.analyze.verification.subject import batch_size_of, batches_of
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
 from intact.data.batching import Batch
 from intact.data.sources import open_samples
 from intact.errors import ExportError, IntactError, MissingExtraError
-from intact.flow.verification import batch_size_of, batches_of
 from intact.formats.base.format import Deployed, Io
 from intact.formats.base.report import Verification
 from intact.formats.registry import FORMATS

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from intact.data.progress import begin
 from intact.errors import UsageError
-from intact.flow.recipes import overrides_of
 from intact.flow.shapes import with_shapes
-from intact.flow.sources import FloatSource, is_result, load_result, open_source, target_of
 from intact.graph.passes.expand import expand
 from intact.numerics.conversion import Quantization
 from intact.plan import build_plan
@@ -14,6 +12,8 @@ from intact.plan.inspection import Inspection, inspect_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.declare import public
 from intact.recipe.reports import ConvertRangesOptions, InspectOptions
+from intact.results.recipes import overrides_of
+from intact.results.sources import FloatSource, is_result, load_result, open_source, target_of
 from intact.targets import full_range
 
 

@@ -16,15 +16,15 @@ import msgspec
 from intact.data.batching import Batch
 from intact.engines.cpu import on_this_processor
 from intact.engines.exact_sums import HEARD_DB, saturates_pairs
+from intact.engines.latency import blocks_in_turn
 from intact.errors import IntactError
-from intact.flow.latency import blocks_in_turn
 from intact.formats.base.format import Deployed
 from intact.formats.registry import FORMATS, ONNX_QDQ
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.calibrate.choice import Errors, FloatRuns, Run
-    from intact.flow.result import Result
+    from intact.results.result import Result
 
 _SECONDS = 1.0
 """For each of the two models that are timed, in all."""
