@@ -29,6 +29,7 @@ import msgspec
 
 from intact._lazy import Module
 from intact._text import Figures, kilobytes
+from intact.analyze.diagnose.loss import Loss
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
 from intact.data.stream import Samples
@@ -58,8 +59,8 @@ _NOTEBOOK = Module("intact.analyze.report.notebook")
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
+    from intact.analyze.diagnose.loss import Loss
     from intact.analyze.report.notebook import ReportPage
-    from intact.flow.loss import Loss
     from intact.improve.trained import Trained
     from intact.placement.choice import Fastest
     from intact.recipe.groups import DataSource
