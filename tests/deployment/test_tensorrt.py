@@ -43,7 +43,7 @@ Proto = onnx.ModelProto
 
 
 def written(plan: QuantizedGraph) -> TensorRtModel:
-    exported = FORMATS["tensorrt"].write(plan, Io.INT8)
+    exported = FORMATS["tensorrt"].writer.write(plan, Io.INT8)
     assert isinstance(exported, TensorRtModel)
     return exported
 
@@ -399,7 +399,7 @@ def test_a_loaded_model_is_checked_like_the_one_in_memory(tmp_path: Path) -> Non
     plan = planned_with(SCALES, residual())
     written(plan).save(tmp_path)
     save_model(plan.graph.model, tmp_path / "model.onnx")
-    again = FORMATS["tensorrt"].read(tmp_path, plan)
+    again = FORMATS["tensorrt"].writer.read(tmp_path, plan)
     assert isinstance(again, TensorRtModel)
     graph = Graph.load(tmp_path / "model.onnx")
     found = check_tensorrt(WrittenModel(again.model, again.tables, graph))

@@ -21,10 +21,10 @@ from intact.data.stream import Samples
 from intact.engines.cpu import detect_cpu
 from intact.errors import DataError, UsageError
 from intact.flow.result import Result
-from intact.formats.base.format import Deployed, Exported, Format, Io
+from intact.formats.base.format import Deployed, Exported
 from intact.formats.base.observed import verify_observed
 from intact.formats.base.report import Verification
-from intact.formats.registry import FORMATS, model_reader, runnable
+from intact.formats.registry import FORMATS, model_reader, runnable, runtime_of
 from intact.graph import Graph
 from intact.graph.aliases import by_own_name
 from intact.plan import QuantizedGraph
@@ -74,8 +74,8 @@ class Subject:
             UsageError: It is of a format of which only results are verified.
         """
         found = model_reader(path)
-        if found is not None and found[1].deployed is not None:
-            plan, exported = found[1].deployed(path, target)
+        if found is not None and found[1].opens_deployed:
+            plan, exported = found[1].open_deployed(path, target)
             return Subject(plan, {found[0]: exported}, file=path)
         raise UsageError(f"{path}: no model file that can be verified", remedy="give a result")
 
@@ -156,7 +156,7 @@ def compare(
     if subject.result is None and deployed is not None:
         raise UsageError("--format is for a result, this is one file", remedy="leave it out")
     name, run = chosen_format(subject.exports, deployed)
-    if kernels is not None and not FORMATS[name].kernels:
+    if kernels is not None and not takes_kernels(name):
         raise UsageError(f"--kernels is for a .tflite, this is {name}", remedy="leave it out")
     if cluster is None:
         begin(samples.progress, f"loading in the runtime{place}")
@@ -192,7 +192,8 @@ def not_compared(target: str, reason: str, deployed: str = "") -> Verification:
 
 def takes_kernels(name: str) -> bool:
     """Whether a format is run by kernels that one can choose."""
-    return bool(FORMATS[name].kernels)
+    runtime = FORMATS[name].runtime
+    return runtime is not None and bool(runtime.kernels)
 
 
 def chosen_format(exports: Mapping[str, Exported], deployed: str | None) -> tuple[str, _Verify]:
@@ -209,13 +210,7 @@ def chosen_format(exports: Mapping[str, Exported], deployed: str | None) -> tupl
             f"--format {deployed!r}: the result has {', '.join(exports)}", remedy="choose of these"
         )
     name = by_case[deployed.lower()]
-    verify = FORMATS[name].verify
-    if verify is None:
-        raise UsageError(
-            f"{name} holds scales and no program, so there is nothing to run",
-            remedy="write another format too, with `intact export`",
-        )
-    return name, verify
+    return name, runtime_of(name).verify
 
 
 def compare_observed(
@@ -272,16 +267,6 @@ def _only_in_the_file(plan: QuantizedGraph, names: Iterable[str]) -> tuple[str, 
     unknown = [name for name in names if name not in known]
     if not unknown:
         return ()
-    inside = {name for each in _formats_of(plan) for name in _tensor_names(plan, each)}
+    written_as = [FORMATS[name].writer for name in plan.provenance.formats if name in FORMATS]
+    inside = {name for writer in written_as for name in writer.tensor_names(plan)}
     return tuple(name for name in unknown if name in inside)
-
-
-def _formats_of(plan: QuantizedGraph) -> list[Format]:
-    names = plan.provenance.formats
-    return [FORMATS[name] for name in names if name in FORMATS]
-
-
-def _tensor_names(plan: QuantizedGraph, written_as: Format) -> frozenset[str]:
-    if written_as.tensor_names is None:
-        return frozenset()
-    return written_as.tensor_names(written_as.write(plan, Io.INT8))
