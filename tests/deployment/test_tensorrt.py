@@ -17,7 +17,7 @@ from intact import demo
 from intact.cli.entry import run
 from intact.formats.base.format import Io
 from intact.formats.registry import FORMATS
-from intact.formats.tensorrt.rules import RULES, WrittenModel, check_tensorrt
+from intact.formats.tensorrt.verify import RULES, WrittenModel, check_tensorrt
 from intact.formats.tensorrt.write import CACHE_FILE, MODEL_FILE, RANGES_FILE, TensorRtModel
 from intact.graph import Graph, save_model
 from intact.plan import QuantizedGraph

@@ -20,7 +20,7 @@ from intact.flow.remedies import with_command
 from intact.flow.result import Result
 from intact.flow.runtime_findings import products_in_float, time_if_slower
 from intact.flow.runtime_signs import slow_sign
-from intact.formats.onnx_qdq.kernels import profile_kernels
+from intact.formats.onnx_qdq.executed import profile_kernels
 from tests.models import ModelBuilder
 
 DATA = {"x": np.random.default_rng(0).normal(size=(16, 4, 8, 8)).astype(np.float32)}

@@ -40,8 +40,8 @@ from intact.flow.result import Result
 from intact.flow.runtime_signs import saturation_sign, slow_sign
 from intact.flow.sample_signs import blaming, sample_signs
 from intact.flow.samples import open_fed
-from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.formats.registry import ONNX_QDQ
+from intact.formats.scales import scales_of_model, tensor_names
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind, QuantizedGraph

@@ -23,8 +23,15 @@ from intact.formats.onnx_qdq import write as constants
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import FORMATS
-from intact.formats.tensorrt.tables import calibration_cache, clip_ranges, version_number
-from intact.formats.tensorrt.write import CACHE_FILE, MODEL_FILE, RANGES_FILE, TensorRtModel
+from intact.formats.tensorrt.write import (
+    CACHE_FILE,
+    MODEL_FILE,
+    RANGES_FILE,
+    TensorRtModel,
+    calibration_cache,
+    clip_ranges,
+    version_number,
+)
 from intact.graph import constant_array
 from intact.plan import QuantizedGraph, quantization_points
 from intact.targets import load_target

@@ -13,8 +13,7 @@ import pytest
 from intact.errors import ExportError
 from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.tvm.format import TVM, TVM_FILES
-from intact.formats.tvm.operators import ScriptBuilder, number_text
-from intact.formats.tvm.write import TvmModule, write_tvm
+from intact.formats.tvm.write import ScriptBuilder, TvmModule, number_text, write_tvm
 from intact.program.realize import Value, integer_program
 from tests.models import ModelBuilder
 from tests.plans import calibrate, planned

@@ -77,7 +77,7 @@ class _Runtime(Runtime):
 
     def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
         """Compile and run the program; it must be the plan's own: a folder may come from anyone."""
-        from intact.formats.c.verify import verify_c
+        from intact.formats.c.run import verify_c
 
         program = c_program(deployed.plan)
         deployed.require_unchanged({name: text.encode() for name, text in program.files.items()})

@@ -85,7 +85,7 @@ class _Runtime(Runtime):
     is_timed = True
 
     def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
-        from intact.formats.ncnn.verify import verify_ncnn
+        from intact.formats.ncnn.run import verify_ncnn
 
         written = write_ncnn(lower_nodes(deployed.plan))
         deployed.require_unchanged(files_of(written))

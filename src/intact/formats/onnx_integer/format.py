@@ -72,7 +72,7 @@ class _Runtime(Runtime):
     run_up_to = ANY_SIZE
 
     def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
-        from intact.formats.onnx_integer.verify import verify_onnx_integer
+        from intact.formats.onnx_integer.run import verify_onnx_integer
 
         plan, floats = deployed.plan, deployed.has_float_ends
         content = write_onnx_integer(integer_program(plan, float_ends=floats))

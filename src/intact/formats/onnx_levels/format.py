@@ -63,7 +63,7 @@ class _Runtime(Runtime):
     run_up_to = ANY_SIZE
 
     def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
-        from intact.formats.onnx_levels.verify import verify_levels
+        from intact.formats.onnx_levels.run import verify_levels
 
         model = deployed.held(LevelsModel)
         return verify_levels(deployed.plan, model, batches, threads=deployed.threads)

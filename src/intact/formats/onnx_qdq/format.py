@@ -118,7 +118,7 @@ class _Runtime(Runtime):
         return lambda feeds: runtime.run(feeds)[0]
 
     def profile(self, deployed: Deployed, feeds: Feeds, runs: int) -> list[Kernel]:
-        from intact.formats.onnx_qdq.kernels import profile_kernels
+        from intact.formats.onnx_qdq.executed import profile_kernels
 
         model = deployed.held(QdqModel).model
         return profile_kernels(model, feeds, runs=runs, threads=deployed.threads)

@@ -64,7 +64,7 @@ class _Runtime(Runtime):
     """Compiles the module with TVM: that takes longer than all else."""
 
     def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
-        from intact.formats.tvm.verify import verify_tvm
+        from intact.formats.tvm.run import verify_tvm
 
         plan, floats = deployed.plan, deployed.has_float_ends
         module = write_tvm(integer_program(plan, float_ends=floats))
