@@ -13,9 +13,9 @@ from intact.errors import ModelError
 from intact.formats.tengine.tmfile.encode import encode
 from intact.formats.tengine.tmfile.file import TmFile
 from intact.formats.tengine.tmfile.layout import Layout
+from intact.formats.tengine.tmfile.onnx_builder import READERS
 from intact.formats.tengine.tmfile.operators import OPERATORS
 from intact.formats.tengine.tmfile.read import read_tmfile
-from intact.formats.tengine.tmfile.readers.builder import READERS
 from tests.formats.tengine.tmfile.files import Array, bytes_of, file_of
 from tests.formats.tengine.tmfile.networks import run
 

@@ -61,11 +61,6 @@ NEAREST, BILINEAR = 1, 2
 ABSENT_AXIS = -2
 """An axis of Squeeze or Reduction that is not given."""
 
-REDUCTIONS: Mapping[int, str] = MappingProxyType(
-    {0: "ReduceSum", 1: "ReduceMean", 4: "ReduceMax", 5: "ReduceMin"}
-)
-"""``type`` of Reduction and the operator of ONNX."""
-
 
 @dataclass(frozen=True)
 class OperatorKind:

@@ -17,11 +17,11 @@ from onnx_ir.passes import common
 
 from intact.errors import DataError, ModelError, Unsupported
 from intact.formats.base.binary import clipped
+from intact.formats.tengine.tmfile import moves, pointwise, pools, products
 from intact.formats.tengine.tmfile.decode import is_tmfile, open_tmfile
 from intact.formats.tengine.tmfile.file import FileNode, FileTensor, Quantization, TmFile
 from intact.formats.tengine.tmfile.layout import Element, Layout
-from intact.formats.tengine.tmfile.readers import layers, moves, pointwise
-from intact.formats.tengine.tmfile.readers.builder import (
+from intact.formats.tengine.tmfile.onnx_builder import (
     BATCH,
     OPSET,
     READERS,
@@ -39,7 +39,7 @@ _SHOWN = 8
 
 _INPUT_ELEMENTS = (Element.FLOAT32, Element.FLOAT16, Element.INT8, Element.UINT8)
 
-_MODULES = (layers, moves, pointwise)
+_MODULES = (moves, pointwise, pools, products)
 """Their readers are registered when they are imported."""
 
 
