@@ -144,13 +144,13 @@ class _Reader(Reader):
     suffixes = (".tmfile",)
 
     def recognizes(self, path: Path, head: bytes) -> bool:
-        from intact.formats.tengine.tmfile.decode import is_tmfile
+        from intact.formats.tengine.tmfile.codec import is_tmfile
 
         return bool(head) and is_tmfile(path)  # no magic number: the whole header is checked
 
     def open(self, path: Path) -> FloatSource | QuantizedSource:
         """Open a model file; the scales of a quantized one are given scales."""
-        from intact.formats.tengine.tmfile.decode import open_tmfile
+        from intact.formats.tengine.tmfile.codec import open_tmfile
         from intact.formats.tengine.tmfile.read import read_int8, read_tmfile
 
         file = open_tmfile(path)

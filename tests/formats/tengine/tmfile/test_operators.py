@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from intact.errors import ModelError
-from intact.formats.tengine.tmfile.encode import encode
-from intact.formats.tengine.tmfile.file import TmFile
-from intact.formats.tengine.tmfile.layout import Layout
+from intact.formats.tengine.tmfile.codec import encode
+from intact.formats.tengine.tmfile.file import Layout, TmFile
 from intact.formats.tengine.tmfile.onnx_builder import READERS
 from intact.formats.tengine.tmfile.operators import OPERATORS
 from intact.formats.tengine.tmfile.read import read_tmfile

@@ -10,9 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tengine.tmfile.file import FileNode
+from intact.formats.tengine.tmfile.file import Element, FileNode
 from intact.formats.tengine.tmfile.file_builder import WRITERS, TmFileBuilder
-from intact.formats.tengine.tmfile.layout import Element
 from intact.formats.tengine.tmfile.onnx_builder import (
     READERS,
     OnnxBuilder,

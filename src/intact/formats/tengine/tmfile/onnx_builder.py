@@ -11,9 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tengine.tmfile.file import FileNode, FileTensor, TmFile
-from intact.formats.tengine.tmfile.inside import mark_inside
-from intact.formats.tengine.tmfile.layout import Element
+from intact.formats.tengine.tmfile.file import Element, FileNode, FileTensor, TmFile, mark_inside
 from intact.graph.builder import Attribute, GraphBuilder, typed_value
 from intact.graph.names import Names
 from intact.program.handlers import NamedHandlers

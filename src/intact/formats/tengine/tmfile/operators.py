@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from intact.formats.tengine.tmfile.layout import Record, record
+from intact.formats.tengine.tmfile.file import Record, record
 
 
 class PoolMethod(enum.IntEnum):

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from intact.errors import Unsupported
-from intact.formats.tengine.tmfile.file import FileNode
+from intact.formats.tengine.tmfile.file import Element, FileNode
 from intact.formats.tengine.tmfile.file_builder import WRITERS, TmFileBuilder
-from intact.formats.tengine.tmfile.layout import Element
 from intact.formats.tengine.tmfile.onnx_builder import (
     READERS,
     OnnxBuilder,

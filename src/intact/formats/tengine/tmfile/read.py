@@ -18,9 +18,15 @@ from onnx_ir.passes import common
 from intact.errors import DataError, ModelError, Unsupported
 from intact.formats.base.binary import clipped
 from intact.formats.tengine.tmfile import moves, pointwise, pools, products
-from intact.formats.tengine.tmfile.decode import is_tmfile, open_tmfile
-from intact.formats.tengine.tmfile.file import FileNode, FileTensor, Quantization, TmFile
-from intact.formats.tengine.tmfile.layout import Element, Layout
+from intact.formats.tengine.tmfile.codec import is_tmfile, open_tmfile
+from intact.formats.tengine.tmfile.file import (
+    Element,
+    FileNode,
+    FileTensor,
+    Layout,
+    Quantization,
+    TmFile,
+)
 from intact.formats.tengine.tmfile.onnx_builder import (
     BATCH,
     OPSET,

@@ -12,7 +12,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from intact.formats.tengine.tmfile import moves, pointwise, pools, products
-from intact.formats.tengine.tmfile.encode import encode
+from intact.formats.tengine.tmfile.codec import encode
 from intact.formats.tengine.tmfile.file_builder import WRITERS, TmFileBuilder
 from intact.graph import Graph
 from intact.graph.passes import library
