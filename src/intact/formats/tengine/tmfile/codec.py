@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import ExportError, ModelError
-from intact.formats.base.binary import BinaryFile
+from intact.formats.base.foreign import MOST_ELEMENTS, BinaryFile
 from intact.formats.tengine.tmfile.file import (
     ALIGNMENT,
     BUFFER,
@@ -114,7 +114,6 @@ def as_array(data: memoryview, dtype: str, shape: tuple[int, ...]) -> npt.NDArra
 
 _MOST_TENSORS = 1 << 16
 
-_MOST_ELEMENTS = 1 << 31
 """Elements of one tensor."""
 
 _LARGEST_FILE = 2**32 - 1
@@ -216,7 +215,7 @@ def _tensor(wire: Wire, index: int, fields: Options, buffers: tuple[int, ...]) -
         raise wire.damaged(f"{called} is of kind {fields['kind']} and type {fields['element']}")
     element, kind = Element(fields["element"]), Kind(fields["kind"])
     shape = wire.numbers(fields["shape"], "<i4")
-    if len(shape) > MOST_DIMENSIONS or math.prod(map(abs, shape)) > _MOST_ELEMENTS:
+    if len(shape) > MOST_DIMENSIONS or math.prod(map(abs, shape)) > MOST_ELEMENTS:
         raise wire.damaged(f"{called} has the shape {list(shape[:12])}")
     data = None
     if kind is Kind.CONSTANT:

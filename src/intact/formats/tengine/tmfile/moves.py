@@ -10,16 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.formats.base.foreign import Shape, axis_in, mixes_batch, slot
 from intact.formats.tengine.tmfile.file import Element, FileNode
 from intact.formats.tengine.tmfile.file_builder import WRITERS, TmFileBuilder
-from intact.formats.tengine.tmfile.onnx_builder import (
-    READERS,
-    OnnxBuilder,
-    Shape,
-    axis_in,
-    image,
-    slot,
-)
+from intact.formats.tengine.tmfile.onnx_builder import READERS, OnnxBuilder, image
 from intact.formats.tengine.tmfile.operators import ABSENT_AXIS, BILINEAR, NEAREST
 from intact.graph.builder import Attribute
 from intact.program import Step
@@ -55,7 +49,7 @@ def _read_concat(builder: OnnxBuilder, node: FileNode) -> None:
     rests = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
     if len(rests) != 1 or {len(shape) for shape in shapes} != {rank}:
         raise Unsupported(f"shapes {[list(shape) for shape in shapes[:4]]} do not fit together")
-    builder.mixes(axis == 0)
+    mixes_batch(builder, axis == 0)
     total = sum(shape[axis] for shape in shapes)
     result = (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
     builder.compute(node, "Concat", values, result, {"axis": axis}, output=node.outputs[0])
@@ -70,7 +64,7 @@ def _write_concat(operation: Concat, step: Step, builder: TmFileBuilder) -> None
 @READERS.register("Flatten")
 def _read_flatten(builder: OnnxBuilder, node: FileNode) -> None:
     """Flatten from an axis to another, to two dimensions or, in older files, to four."""
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     first, last = node.options["axis"], node.options["end_axis"]
     if first < 0 or not shape:
@@ -90,7 +84,7 @@ def _read_flatten(builder: OnnxBuilder, node: FileNode) -> None:
 def _read_reshape(builder: OnnxBuilder, node: FileNode) -> None:
     """Reshape; 0 keeps a length where the option says so, and that of the batch."""
     options = node.options
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     before = builder.shapes[value]
     wanted = options["shape"]
     if wanted is None or options["reverse"] or any(length < -1 for length in wanted):
@@ -130,7 +124,7 @@ def _write_reshape(_: Reshape | Flatten, step: Step, builder: TmFileBuilder) -> 
 @READERS.register("Squeeze")
 def _read_squeeze(builder: OnnxBuilder, node: FileNode) -> None:
     """Squeeze: of the axes that are named, those of length 1; else all of length 1."""
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     given = [node.options[f"dim_{k}"] for k in range(4)]
     named = [axis for axis in given if axis != ABSENT_AXIS]
@@ -144,7 +138,7 @@ def _read_squeeze(builder: OnnxBuilder, node: FileNode) -> None:
 @READERS.register("Unsqueeze", "ExpandDims")
 def _read_unsqueeze(builder: OnnxBuilder, node: FileNode) -> None:
     """Unsqueeze and ExpandDims: axes of length 1 more."""
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     axes = node.options["axes"] or () if node.operator == "Unsqueeze" else (node.options["axis"],)
     result = list(builder.shapes[value])
     for axis in sorted(axes):
@@ -157,14 +151,14 @@ def _read_unsqueeze(builder: OnnxBuilder, node: FileNode) -> None:
 @READERS.register("Permute", "Transpose")
 def _read_transpose(builder: OnnxBuilder, node: FileNode) -> None:
     """Permute and Transpose."""
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     order: Shape = node.options.get("order") or ()
     if node.operator == "Permute":
         order = tuple(node.options[f"order_{k}"] for k in range(len(shape[:4])))
     if sorted(order) != list(range(len(shape))):
         raise Unsupported(f"it orders {len(shape)} axes as {list(order[:8])}")
-    builder.mixes(order[:1] != (0,))
+    mixes_batch(builder, order[:1] != (0,))
     result = tuple(shape[axis] for axis in order)
     builder.compute(node, "Transpose", [value], result, {"perm": order}, output=node.outputs[0])
 
@@ -178,7 +172,7 @@ def _write_transpose(operation: Transpose, step: Step, builder: TmFileBuilder) -
 def _read_slice(builder: OnnxBuilder, node: FileNode) -> None:
     """Slice: parts as Caffe cuts them, a piece of one axis, or a piece of each."""
     options = node.options
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     if options["is_caffe"]:
         axis = axis_in(options["axis"], len(shape))
@@ -207,7 +201,7 @@ def _read_slice(builder: OnnxBuilder, node: FileNode) -> None:
         if not 0 <= begin < end <= shape[axis]:
             raise Unsupported(f"it keeps {begin} to {end} of {shape[axis]}")
         result[axis] = -(-(end - begin) // step)
-    builder.mixes(0 in pieces)
+    mixes_batch(builder, 0 in pieces)
     rows = list(zip(*pieces.values(), strict=True)) or [(), (), ()]
     lists = [builder.integers(*each) for each in (rows[0], rows[1], tuple(pieces), rows[2])]
     kind, inputs = ("Slice", [value, *lists]) if pieces else ("Identity", [value])
@@ -256,7 +250,7 @@ def _write_slice(operation: Slice, step: Step, builder: TmFileBuilder) -> None:
 def _read_split(builder: OnnxBuilder, node: FileNode) -> None:
     """Split: in Caffe copies, else parts along an axis."""
     options = node.options
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     if options["is_caffe"]:
         for number, output in enumerate(node.outputs):
@@ -275,7 +269,7 @@ def _parts(
     shape = builder.shapes[value]
     if len(sizes) != len(node.outputs) or sum(sizes) != shape[axis] or min(sizes) < 1:
         raise Unsupported(f"parts {sizes[:8]} of {shape[axis]} for {len(node.outputs)} outputs")
-    builder.mixes(axis == 0)
+    mixes_batch(builder, axis == 0)
     shapes = [(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes]
     builder.split(node, value, axis, sizes, shapes)
 
@@ -304,7 +298,7 @@ def _read_pad(builder: OnnxBuilder, node: FileNode) -> None:
     reaches = max(*starts, *ends) >= min(shape[2:])
     if options["mode"] != 0 and (reaches or any((*starts[:2], *ends[:2]))):
         raise Unsupported(f"it mirrors {starts} and {ends} of {list(shape)}")
-    builder.mixes(bool(starts[0] or ends[0]))
+    mixes_batch(builder, bool(starts[0] or ends[0]))
     inputs = [value, builder.integers(*starts, *ends), builder.number(options["value"])]
     result = tuple(sum(each) for each in zip(shape, starts, ends, strict=True))
     attributes = {"mode": _PAD_MODES[options["mode"]]}

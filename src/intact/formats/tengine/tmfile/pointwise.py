@@ -10,9 +10,10 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.formats.base.foreign import Shape, mixes_batch, slot
 from intact.formats.tengine.tmfile.file import Element, FileNode
 from intact.formats.tengine.tmfile.file_builder import WRITERS, Operand, TmFileBuilder
-from intact.formats.tengine.tmfile.onnx_builder import READERS, OnnxBuilder, Shape, slot
+from intact.formats.tengine.tmfile.onnx_builder import READERS, OnnxBuilder
 from intact.formats.tengine.tmfile.operators import Activation, Eltwise
 from intact.ops import functions
 from intact.ops.functions import Unary
@@ -119,7 +120,7 @@ def activated(builder: OnnxBuilder, node: FileNode, value: ir.Value, activation:
 def _read_relu(builder: OnnxBuilder, node: FileNode) -> None:
     """ReLu, perhaps with a slope for negative numbers."""
     slope = node.options["negative_slope"]
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     attributes = {"alpha": slope} if slope else None
     kind = "LeakyRelu" if slope else "Relu"
     builder.compute(node, kind, [value], builder.shapes[value], attributes, output=node.outputs[0])
@@ -140,7 +141,7 @@ def _read_clip(builder: OnnxBuilder, node: FileNode) -> None:
 def _clipped(builder: OnnxBuilder, node: FileNode, low: float, high: float) -> None:
     if not low <= high:
         raise Unsupported(f"it clips to {low} .. {high}")
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     inputs = [value, builder.number(low), builder.number(high)]
     builder.compute(node, "Clip", inputs, builder.shapes[value], output=node.outputs[0])
 
@@ -148,12 +149,12 @@ def _clipped(builder: OnnxBuilder, node: FileNode, low: float, high: float) -> N
 @READERS.register("PReLU")
 def _read_prelu(builder: OnnxBuilder, node: FileNode) -> None:
     """PReLU: a slope for each channel, or one."""
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
-    count = builder.numbers(slot(node, 1)).size
+    count = builder.numbers(slot(node.inputs, 1)).size
     if len(shape) < 2 or count not in (1, shape[1]):
         raise Unsupported(f"{count} slopes for {list(shape)}")
-    slopes = builder.stored(slot(node, 1), (count, *(1,) * (len(shape) - 2)))
+    slopes = builder.stored(slot(node.inputs, 1), (count, *(1,) * (len(shape) - 2)))
     builder.compute(node, "PRelu", [value, slopes], shape, output=node.outputs[0])
 
 
@@ -178,7 +179,7 @@ def _write_prelu(_: PRelu, step: Step, builder: TmFileBuilder) -> None:
 @READERS.register("Dropout", "Noop")
 def _read_identity(builder: OnnxBuilder, node: FileNode) -> None:
     """Operators that do nothing."""
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     builder.compute(node, "Identity", [value], builder.shapes[value], output=node.outputs[0])
 
 
@@ -192,7 +193,7 @@ def _write_identity(_: Identity, step: Step, builder: TmFileBuilder) -> None:
 def _read_function(builder: OnnxBuilder, node: FileNode) -> None:
     """A function of one tensor."""
     spelling = READ[node.operator]
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     attributes = {ours: node.options[theirs] for theirs, ours in spelling.options.items()}
     shape, output = builder.shapes[value], node.outputs[0]
     kind = spelling.function.name
@@ -221,13 +222,13 @@ def _write_function(operation: Function, step: Step, builder: TmFileBuilder) -> 
 @READERS.register("Softmax")
 def _read_softmax(builder: OnnxBuilder, node: FileNode) -> None:
     """Softmax."""
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     axis = node.options["axis"]
     if not -len(shape) <= axis < len(shape):
         raise Unsupported(f"it has no axis {axis} of {len(shape)}")
     axis %= len(shape)
-    builder.mixes(axis == 0)
+    mixes_batch(builder, axis == 0)
     builder.compute(node, "Softmax", [value], shape, {"axis": axis}, output=node.outputs[0])
 
 
@@ -243,7 +244,7 @@ def _read_eltwise(builder: OnnxBuilder, node: FileNode) -> None:
     """Eltwise of one or two inputs."""
     kind = node.options["type"]
     if kind in _SINGLE and len(node.inputs) == 1:
-        value = builder.activation(slot(node, 0))
+        value = builder.activation(slot(node.inputs, 0))
         shape = builder.shapes[value]
         builder.compute(node, _SINGLE[Eltwise(kind)], [value], shape, output=node.outputs[0])
         return

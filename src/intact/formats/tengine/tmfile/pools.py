@@ -6,16 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from intact.errors import Unsupported
+from intact.formats.base.foreign import Shape, axis_in, mixes_batch, slot
 from intact.formats.tengine.tmfile.file import Element, FileNode
 from intact.formats.tengine.tmfile.file_builder import WRITERS, TmFileBuilder
-from intact.formats.tengine.tmfile.onnx_builder import (
-    READERS,
-    OnnxBuilder,
-    Shape,
-    axis_in,
-    image,
-    slot,
-)
+from intact.formats.tengine.tmfile.onnx_builder import READERS, OnnxBuilder, image
 from intact.formats.tengine.tmfile.operators import (
     ABSENT_AXIS,
     COUNT_PADDING,
@@ -231,7 +225,7 @@ def _add_pool(
 @READERS.register("Reduction")
 def _read_reduction(builder: OnnxBuilder, node: FileNode) -> None:
     """Reduction over up to four axes, over all where none is given."""
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     if node.options["type"] not in _REDUCTIONS:
         raise Unsupported(f"its type is {node.options['type']}")
@@ -239,7 +233,7 @@ def _read_reduction(builder: OnnxBuilder, node: FileNode) -> None:
     given = [node.options[f"dim_{k}"] for k in range(4)]
     axes = sorted({axis_in(each, len(shape)) for each in given if each != ABSENT_AXIS})
     axes = axes or list(range(len(shape)))
-    builder.mixes(0 in axes)
+    mixes_batch(builder, 0 in axes)
     keeps = int(bool(node.options["keepdim"]))
     result = tuple(
         1 if axis in axes else length

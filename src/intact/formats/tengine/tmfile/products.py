@@ -10,15 +10,10 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.formats.base.foreign import Shape, slot
 from intact.formats.tengine.tmfile.file import Element, FileNode, FileTensor
 from intact.formats.tengine.tmfile.file_builder import WRITERS, Operand, TmFileBuilder
-from intact.formats.tengine.tmfile.onnx_builder import (
-    READERS,
-    OnnxBuilder,
-    Shape,
-    image,
-    slot,
-)
+from intact.formats.tengine.tmfile.onnx_builder import READERS, OnnxBuilder, image
 from intact.formats.tengine.tmfile.operators import (
     Activation,
 )
@@ -47,7 +42,7 @@ def _read_convolution(builder: OnnxBuilder, node: FileNode) -> None:
     """Convolution, with what it applies to its sums."""
     options = node.options
     value, shape = image(builder, node)
-    weight = builder.tensor(slot(node, 1)).shape
+    weight = builder.tensor(slot(node.inputs, 1)).shape
     kernel = (options["kernel_h"], options["kernel_w"])
     if len(weight) != 4 or weight[2:] != kernel or weight[0] != options["output_channel"]:
         raise Unsupported(f"its weight has the shape {list(weight)}, its kernel {list(kernel)}")
@@ -103,7 +98,7 @@ def _read_deconvolution(builder: OnnxBuilder, node: FileNode) -> None:
     """Deconvolution; weights lie as ONNX has them, input channels first."""
     options = node.options
     value, shape = image(builder, node)
-    weight = builder.tensor(slot(node, 1)).shape
+    weight = builder.tensor(slot(node.inputs, 1)).shape
     kernel = (options["kernel_h"], options["kernel_w"])
     group, channels = options["group"], options["output_channel"]
     fits = len(weight) == 4 and weight[2:] == kernel and weight[0] == shape[1]
@@ -205,9 +200,9 @@ def _bias(step: Step, builder: TmFileBuilder) -> Iterator[FileTensor]:
 @READERS.register("FullyConnected")
 def _read_fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
     """FullyConnected: images are taken as rows, and results have the rank of the input."""
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
-    weight = builder.tensor(slot(node, 1)).shape
+    weight = builder.tensor(slot(node.inputs, 1)).shape
     rows = (shape[0], math.prod(shape[1:]))
     if len(weight) != 2 or not 2 <= len(shape) <= 4 or weight[0] != node.options["output_channel"]:
         raise Unsupported(f"its weight has the shape {list(weight)}, its input {list(shape)}")
@@ -215,8 +210,8 @@ def _read_fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
         raise Unsupported(f"{weight[1]} weights a row do not fit {list(shape)}")
     if len(shape) > 2:
         value = builder.compute(node, "Flatten", [value], rows, {"axis": 1}, part="flatten")
-    bias = [builder.stored(slot(node, 2), (weight[0],))] if len(node.inputs) > 2 else []
-    inputs = [value, builder.stored(slot(node, 1)), *bias]
+    bias = [builder.stored(slot(node.inputs, 2), (weight[0],))] if len(node.inputs) > 2 else []
+    inputs = [value, builder.stored(slot(node.inputs, 1)), *bias]
     rows = (shape[0], weight[0])
     output = node.outputs[0]
     if len(shape) == 2:
@@ -250,18 +245,18 @@ def _write_fully_connected(_: FullyConnected, step: Step, builder: TmFileBuilder
 def _read_gemm(builder: OnnxBuilder, node: FileNode) -> None:
     """Gemm, with constant weights."""
     options = node.options
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
-    weight = builder.tensor(slot(node, 1)).shape
+    weight = builder.tensor(slot(node.inputs, 1)).shape
     if len(weight) != 2 or len(shape) != 2 or options["trans_a"]:
         raise Unsupported(f"it multiplies {list(shape)} by {list(weight)}")
     across = int(bool(options["trans_b"]))
     if weight[across] != shape[1]:
         raise Unsupported(f"it multiplies {list(shape)} by {list(weight)}")
     channels = weight[1 - across]
-    bias = [builder.stored(slot(node, 2), (channels,))] if len(node.inputs) > 2 else []
+    bias = [builder.stored(slot(node.inputs, 2), (channels,))] if len(node.inputs) > 2 else []
     attributes = {"alpha": options["alpha"], "beta": options["beta"], "transB": across}
-    inputs = [value, builder.stored(slot(node, 1)), *bias]
+    inputs = [value, builder.stored(slot(node.inputs, 1)), *bias]
     result = (shape[0], channels)
     builder.compute(node, "Gemm", inputs, result, attributes, output=node.outputs[0])
 
@@ -269,7 +264,7 @@ def _read_gemm(builder: OnnxBuilder, node: FileNode) -> None:
 @READERS.register("BatchNormalization")
 def _read_batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
     """BatchNormalization; Caffe's has no gamma and beta, and a factor on its statistics."""
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     if len(shape) not in (2, 3, 4):
         raise Unsupported(f"its input has the shape {list(shape)}")
@@ -277,7 +272,7 @@ def _read_batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
     if given and not _SMALLEST <= abs(given) < np.inf:
         raise Unsupported(f"its factor is {given}")
     factor = np.float32(1 / given) if given else np.float32(0)
-    arrays = [builder.numbers(slot(node, number)).reshape(-1) for number in (1, 2, 3, 4)]
+    arrays = [builder.numbers(slot(node.inputs, number)).reshape(-1) for number in (1, 2, 3, 4)]
     if any(array.size != shape[1] for array in arrays):
         raise Unsupported(f"its statistics are not those of {shape[1]} channels")
     gamma, beta, mean, variance = arrays
@@ -318,12 +313,12 @@ def _read_scale(builder: OnnxBuilder, node: FileNode) -> None:
     for index in node.inputs[1:3]:
         if builder.tensor(index).size != shape[1]:
             raise Unsupported(f"{builder.tensor(index).size} factors for {shape[1]} channels")
-    factors = builder.stored(slot(node, 1), along)
+    factors = builder.stored(slot(node.inputs, 1), along)
     if len(node.inputs) == 2:
         builder.compute(node, "Mul", [value, factors], shape, output=node.outputs[0])
         return
     value = builder.compute(node, "Mul", [value, factors], shape, part="mul")
-    summands = builder.stored(slot(node, 2), along)
+    summands = builder.stored(slot(node.inputs, 2), along)
     builder.compute(node, "Add", [value, summands], shape, output=node.outputs[0])
 
 
@@ -337,8 +332,8 @@ def _weighted(
     channels: int,
 ) -> None:
     """Add a convolution and what is applied to its sums."""
-    bias = [builder.stored(slot(node, 2), (channels,))] if len(node.inputs) > 2 else []
-    inputs = [value, builder.stored(slot(node, 1)), *bias]
+    bias = [builder.stored(slot(node.inputs, 2), (channels,))] if len(node.inputs) > 2 else []
+    inputs = [value, builder.stored(slot(node.inputs, 1)), *bias]
     activation = node.options["activation"]
     if activation < 0:
         builder.compute(node, op_type, inputs, shape, attributes, output=node.outputs[0])
