@@ -178,7 +178,7 @@ def every_target() -> str:
 
 
 def _format(name: str) -> str:
-    described = FORMATS[name]
+    described = FORMATS[name].writer
     files = ", ".join(f"`{file}`" for file in described.files if not file.endswith(".data"))
     runtime = _RUNTIMES.get(name)
     runs = f"runs and verifies in {runtime}" if runtime else _VERIFIED_WITHOUT_RUNTIME[name]

@@ -19,7 +19,7 @@ from intact.flow import runtime_findings, runtime_signs
 from intact.flow.remedies import with_command
 from intact.flow.runtime_findings import products_in_float, time_if_slower
 from intact.flow.runtime_signs import slow_sign
-from intact.formats.onnx_qdq.kernels import profile_kernels
+from intact.formats.onnx_qdq.executed import profile_kernels
 from intact.results.result import Result
 from tests.models import ModelBuilder
 

@@ -77,7 +77,7 @@ def pairs() -> tuple[Pair, ...]:
         (name, format_name)
         for name in target_names()
         for format_name in load_target(name).formats
-        if FORMATS[format_name].verify is not None
+        if FORMATS[format_name].runtime is not None
     )
 
 
@@ -94,17 +94,17 @@ def _check(net: RandomNet, pair: Pair) -> Iterator[Finding]:
         plan = planned(net, target)
         if not any(each.quantized for each in plan.decisions.values()):
             return  # `quantize` refuses it
-        exported = FORMATS[name].write(plan, Io.INT8)
+        exported = FORMATS[name].writer.write(plan, Io.INT8)
     except IntactError:
         return
     except Exception:
         yield Finding(pair, "crash", _last(traceback.format_exc()))
         return
-    verify = FORMATS[name].verify
-    if verify is None:
+    runtime = FORMATS[name].runtime
+    if runtime is None:
         return
     try:
-        found = verify(Deployed(plan, exported, threads=1), _batches(net, plan))
+        found = runtime.verify(Deployed(plan, exported, threads=1), _batches(net, plan))
     except MissingExtraError:
         return
     except ExportError as error:

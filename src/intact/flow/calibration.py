@@ -35,8 +35,8 @@ from intact.errors import IntactError, UsageError
 from intact.flow.alternatives import Alternatives
 from intact.flow.improvement import Improver
 from intact.flow.runtime_signs import saturation_sign, slow_sign
-from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.formats.registry import ONNX_QDQ
+from intact.formats.scales import scales_of_model, tensor_names
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind, QuantizedGraph

@@ -75,15 +75,18 @@ class Slower(msgspec.Struct, frozen=True):
 def deployed_alone(result: Result) -> Deployed | None:
     """Return what is deployed, on one thread; None where no runtime runs it and float models."""
     name, exported = next(iter(result.exports.items()))
-    if not FORMATS[name].runs_float:
+    runtime = FORMATS[name].runtime
+    if runtime is None or not runtime.runs_float:
         return None
     return Deployed(result.plan, exported, None, 1)
 
 
 def runner_of(result: Result) -> Callable[[Batch], Any] | None:
     """Load what is deployed as applications do, on one thread; None as of `deployed_alone`."""
-    deployed, row = deployed_alone(result), FORMATS[next(iter(result.exports))]
-    return None if deployed is None or row.runner is None else row.runner(deployed)
+    deployed, runtime = deployed_alone(result), FORMATS[next(iter(result.exports))].runtime
+    if deployed is None or runtime is None or not runtime.is_timed:
+        return None
+    return runtime.runner(deployed)
 
 
 def blocks_of_both(
@@ -107,13 +110,13 @@ def deployed_run(result: Result) -> Run | None:
     The model is loaded when it is first run.
     """
     name, exported = next(iter(result.exports.items()))
-    row = FORMATS[name]
-    if row.run is None or not row.can_run(exported):
+    runtime = FORMATS[name].runtime
+    if runtime is None or not runtime.can_run(exported):
         return None
-    deployed, load, run = Deployed(result.plan, exported, None, 1), row.runner, row.run
-    if not row.runs_numbers or load is None:
-        return lambda feeds: run(deployed, feeds)
-    loaded, turn = cache(partial(load, deployed)), Lock()
+    deployed = Deployed(result.plan, exported, None, 1)
+    if not runtime.runs_numbers:
+        return partial(runtime.run, deployed)
+    loaded, turn = cache(partial(runtime.runner, deployed)), Lock()
 
     def as_loaded(feeds: Batch) -> Batch:
         with turn:  # OpenVINO runs one batch at a time

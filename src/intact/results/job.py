@@ -73,7 +73,7 @@ class Deployment(msgspec.Struct, frozen=True):
     def ways(self) -> dict[tuple[str, ...], Deployment]:
         """Return how a plan may be written, by the options that a command needs for that."""
         found: dict[tuple[str, ...], Deployment] = {(): self}
-        if self.io is not Io.FLOAT and any(FORMATS[name].has_io for name in self.formats):
+        if self.io is not Io.FLOAT and any(FORMATS[name].writer.has_io for name in self.formats):
             found["--io", "float"] = msgspec.structs.replace(self, io=Io.FLOAT)
         return found
 

@@ -105,4 +105,4 @@ def test_what_micro_lacks_is_refused() -> None:
     plan = calibrate(planned(b.build(), "tflite-micro"), {"x": feeds(8)["x"]})
     refused = "'power': TensorFlow Lite Micro has no operator for it"
     with pytest.raises(ExportError, match=refused):
-        FORMATS["tflite"].write(plan, Io.INT8)
+        FORMATS["tflite"].writer.write(plan, Io.INT8)
