@@ -11,13 +11,11 @@ import onnx_ir as ir
 
 from intact.graph.builder import Attribute
 from intact.graph.edit import Editor
+from intact.graph.metadata import PART_KEY
 from intact.graph.ops import constant_array, input_value
 
 Length: TypeAlias = int | ir.Value
 """A length: a number, or a list of one int64 that the model computes."""
-
-PART_KEY = "intact.part_of"
-"""Metadata of a node: the type of the operator that it is a part of."""
 
 _AXES_ARE_INPUT = {"ReduceSum": 13}
 _OTHER_AXES_ARE_INPUT = 18

@@ -11,8 +11,9 @@ from intact.errors import UsageError, nearest
 from intact.graph.edit import Editor
 from intact.graph.given_nodes import followed
 from intact.graph.graph import Graph
+from intact.graph.metadata import PART_KEY
 from intact.graph.ops import constant_array, function_options, input_value
-from intact.graph.passes.composite import PART_KEY, Composite, axes_of
+from intact.graph.passes.composite import Composite, axes_of
 from intact.graph.passes.expand_attention import (
     expand_attention,
     expand_grouped_attention,

@@ -245,7 +245,7 @@ def _range(written: Composite, count: Length, lengths: list[int]) -> ir.Value:
     if isinstance(count, int):
         return written.constant(np.arange(count).reshape(lengths))
     zero, one = (written.constant(np.array(n, np.int64)) for n in (0, 1))
-    end = written("ReduceMax", count, dtype=_INT64, shape=[], keepdims=0)
+    end = written("Squeeze", count, shape=[])
     return written.reshape(written("Range", zero, end, one, shape=[None]), lengths)
 
 
