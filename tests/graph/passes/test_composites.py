@@ -104,7 +104,7 @@ EINSUMS = [
     einsum("bhqd,bhkd->bhqk", (2, 3, 4, 5), (2, 3, 6, 5)),
     einsum("bqhd,bkhd->bhqk", (2, 4, 3, 5), (2, 6, 3, 5)),
     einsum("bhqk,bkhd->bqhd", (2, 3, 4, 6), (2, 6, 3, 5)),
-    einsum("...ij,...jk->...ik", (2, 1, 3, 4), (6, 4, 5)),
+    einsum("...ij,...jk->...ik", (2, 1, 3, 4), (1, 6, 4, 5)),
     einsum("...i,i", (2, 3, 4), (4,)),
     einsum("i,j->ij", (3,), (4,)),
     einsum("bi,bi->b", (3, 4), (3, 4)),

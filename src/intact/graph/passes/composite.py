@@ -68,7 +68,11 @@ class Composite:
         kind = dtype or inputs[0].dtype or ir.DataType.FLOAT
         name = f"{self._node.name}_{op_type}"
         lengths = None if shape is None else ir.Shape(list(shape))
-        value = self._editor.node(op_type, inputs, name, attributes, kind, lengths)
+        given = {  # a file holds float32
+            key: float(np.float32(each)) if isinstance(each, float) else each
+            for key, each in attributes.items()
+        }
+        value = self._editor.node(op_type, inputs, name, given, kind, lengths)
         maker = value.producer()
         if maker is not None:
             maker.metadata_props[PART_KEY] = self._part_of
