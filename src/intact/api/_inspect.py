@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from intact.data.progress import begin
-from intact.errors import UsageError
+from intact.errors import ExportError, IntactError, UsageError
 from intact.flow.recipes import overrides_of
+from intact.flow.refusals import refuse_structure
 from intact.flow.shapes import with_shapes
 from intact.flow.sources import FloatSource, is_result, load_result, open_source, target_of
+from intact.formats.registry import FORMATS
 from intact.graph.passes.expand import expand
 from intact.numerics.conversion import Quantization
-from intact.plan import build_plan
+from intact.plan import Note, NoteKind, Overrides, QuantizedGraph, build_plan
 from intact.plan.inspection import Inspection, inspect_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.declare import public
@@ -40,7 +42,7 @@ def inspect(options: InspectOptions) -> Inspection:
             given = with_shapes(source.model, options.input_shape, in_place=True)
             begin(options.progress, "planning")
             (graph,) = graphs_for(expand(given, options.expand), [described])
-            return inspect_plan(build_plan(graph, described, overrides))
+            return inspect_plan(_with_refusal(build_plan(graph, described, overrides), overrides))
         plan = source.plan(described)
     if overrides is not None or options.expand or options.input_shape:
         raise UsageError(
@@ -49,6 +51,38 @@ def inspect(options: InspectOptions) -> Inspection:
             remedy="leave them out here, or inspect the float model",
         )
     return inspect_plan(plan)
+
+
+def _with_refusal(plan: QuantizedGraph, overrides: Overrides | None) -> QuantizedGraph:
+    """Note what the target's own format would refuse; of models of fixed sizes, or but the batch.
+
+    Where the batch is open, it is looked at as one sample: sizes that depend on it are known then,
+    as they are when samples are there.
+    """
+    target, graph = plan.target, plan.graph
+    names = [name for name in target.formats if name in FORMATS][:1]
+    sizes = {str(value.name): tuple(value.shape or ()) for value in graph.inputs}
+    if not all(isinstance(length, int) for each in sizes.values() for length in each[1:]):
+        return plan
+    given = {name: (1, *each[1:]) for name, each in sizes.items() if each}
+    try:
+        refuse_structure(plan, names)
+    except ExportError as error:
+        found = error
+    else:
+        return plan
+    if any(not isinstance(each[0], int) for each in sizes.values() if each):
+        try:
+            (fixed,) = graphs_for(with_shapes(graph.model, given), [target])
+            refuse_structure(build_plan(fixed, target, overrides), names)
+        except ExportError as error:
+            found = error
+        except IntactError:
+            return plan
+        else:
+            return plan
+    message = f"`intact quantize` will refuse it: {found.with_flags}"
+    return plan.with_notes((Note(NoteKind.EXPORT, "", message),))
 
 
 @public(ConvertRangesOptions)

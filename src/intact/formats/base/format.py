@@ -347,6 +347,8 @@ class Format(msgspec.Struct, frozen=True):
         open_onnx: Opens an ONNX model that others quantized; None for one that is not of its kind.
             Asked only where some operator is named like a quantizer.
         tensor_names: Names of the tensors between the operators of what was written.
+        refuse: Raises `ExportError` where a plan cannot be written whatever its scales are; it looks
+            at nodes and shapes alone. None where only writing tells.
     """
 
     files: tuple[str, ...]
@@ -375,6 +377,7 @@ class Format(msgspec.Struct, frozen=True):
     models: Callable[[], ModelReader] | None = None
     open_onnx: Callable[[ir.Model], QuantizedSource | None] | None = None
     tensor_names: Callable[[Exported], frozenset[str]] | None = None
+    refuse: Callable[[QuantizedGraph], None] | None = None
 
     def can_run(self, exported: Exported) -> bool:
         """Whether its runtime is there, and quick enough for what was written."""

@@ -26,8 +26,9 @@ from intact.formats.base.format import (
     read_files,
 )
 from intact.formats.tflite.reader.decode import open_tflite
-from intact.formats.tflite.write import write_tflite
+from intact.formats.tflite.write import refuse_structure, write_tflite
 from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.program import Program
 from intact.program.deployed import deployed_program
 from intact.program.operations import Lookup
 from intact.program.passes.whole_inputs import with_int32, with_views
@@ -41,12 +42,19 @@ if TYPE_CHECKING:
 TFLITE_FILE = "model.int8.tflite"
 
 
-def _write(plan: QuantizedGraph, io: Io) -> Exported:
+def _program(plan: QuantizedGraph) -> Program:
     program = deployed_program(plan, float_operations=True)
     if plan.target.kernels == Interpreter.MICRO:
-        program = with_int32(program)  # it has no kernels of int64
-    else:
-        program = with_views(program, (Lookup,))
+        return with_int32(program)  # it has no kernels of int64
+    return with_views(program, (Lookup,))
+
+
+def _refuse(plan: QuantizedGraph) -> None:
+    refuse_structure(_program(plan), plan.target)
+
+
+def _write(plan: QuantizedGraph, io: Io) -> Exported:
+    program = _program(plan)
     files = {TFLITE_FILE: write_tflite(program, io=io, target=plan.target)}
     ends = sorted(program.float_ends)
     if io is Io.FLOAT or not ends:
@@ -238,4 +246,5 @@ TFLITE = Format(
     kernels=tuple(Interpreter),
     models=_models,
     tensor_names=_tensor_names,
+    refuse=_refuse,
 )
