@@ -14,6 +14,7 @@ from intact.numerics.conversion import Quantization
 from intact.plan import Note, NoteKind, Overrides, QuantizedGraph, build_plan
 from intact.plan.inspection import Inspection, inspect_plan
 from intact.plan.preparation import graphs_for
+from intact.program.forms import shape_of
 from intact.recipe.declare import public
 from intact.recipe.reports import ConvertRangesOptions, InspectOptions
 from intact.targets import full_range
@@ -61,17 +62,17 @@ def _with_refusal(plan: QuantizedGraph, overrides: Overrides | None) -> Quantize
     """
     target, graph = plan.target, plan.graph
     names = [name for name in target.formats if name in FORMATS][:1]
-    sizes = {str(value.name): tuple(value.shape or ()) for value in graph.inputs}
-    if not all(isinstance(length, int) for each in sizes.values() for length in each[1:]):
+    sizes = {str(value.name): shape_of(value) for value in graph.inputs}
+    if any(None in each[1:] for each in sizes.values()):
         return plan
-    given = {name: (1, *each[1:]) for name, each in sizes.items() if each}
+    given = {name: (1, *each[1:]) for name, each in sizes.items() if each[:1] == (None,)}
     try:
         refuse_structure(plan, names)
     except ExportError as error:
         found = error
     else:
         return plan
-    if any(not isinstance(each[0], int) for each in sizes.values() if each):
+    if given:
         try:
             (fixed,) = graphs_for(with_shapes(graph.model, given), [target])
             refuse_structure(build_plan(fixed, target, overrides), names)

@@ -347,8 +347,8 @@ class Format(msgspec.Struct, frozen=True):
         open_onnx: Opens an ONNX model that others quantized; None for one that is not of its kind.
             Asked only where some operator is named like a quantizer.
         tensor_names: Names of the tensors between the operators of what was written.
-        refuse: Raises `ExportError` where a plan cannot be written whatever its scales are; it looks
-            at nodes and shapes alone. None where only writing tells.
+        refuse: Raises `ExportError` where a plan cannot be written whatever its scales are: it
+            looks at nodes and shapes alone. None where only writing tells.
     """
 
     files: tuple[str, ...]

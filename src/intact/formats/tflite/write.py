@@ -9,7 +9,12 @@ from intact.formats.base.format import Io
 from intact.formats.tflite.writer import floats, moves, operators, spatial
 from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, add_rescaled
 from intact.formats.tflite.writer.flatbuffer import serialize
-from intact.formats.tflite.writer.rules import moves_codes, shape_text, unsupported_of, unsupported_shapes
+from intact.formats.tflite.writer.rules import (
+    moves_codes,
+    shape_text,
+    unsupported_of,
+    unsupported_shapes,
+)
 from intact.program import Program, Step, Tensor
 from intact.program.operations import FloatNodes
 from intact.program.passes.inference import open_lengths
