@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,12 +56,26 @@ def _refuse(plan: QuantizedGraph) -> None:
 def _write(plan: QuantizedGraph, io: Io) -> Exported:
     program = _program(plan)
     files = {TFLITE_FILE: write_tflite(program, io=io, target=plan.target)}
+    notes = [*_narrow_ends(program), *(() if io is Io.FLOAT else _float_ends(program))]
+    return WrittenFiles(files, notes=notes)
+
+
+def _float_ends(program: Program) -> Iterator[Note]:
     ends = sorted(program.float_ends)
-    if io is Io.FLOAT or not ends:
-        return WrittenFiles(files)
-    are = f"{', '.join(map(repr, ends[:3]))}{', ...' if len(ends) > 3 else ''}"
-    message = f"{are}: floats also where --io is int8, as integers would lose more and gain nothing"
-    return WrittenFiles(files, notes=[Note(NoteKind.EXPORT, "", message)])
+    if ends:
+        are = f"{', '.join(map(repr, ends[:3]))}{', ...' if len(ends) > 3 else ''}"
+        message = (
+            f"{are}: floats also where --io is int8, as integers would lose more and gain nothing"
+        )
+        yield Note(NoteKind.EXPORT, "", message)
+
+
+def _narrow_ends(program: Program) -> Iterator[Note]:
+    ends = {**program.inputs, **program.outputs}
+    wide = [name for name, each in ends.items() if each.encoding is None and each.dtype == "f8"]
+    if wide:
+        are = ", ".join(map(repr, wide))
+        yield Note(NoteKind.EXPORT, "", f"{are}: float32 in the file, TFLite computes no float64")
 
 
 def _read(folder: Path, plan: QuantizedGraph) -> Exported:

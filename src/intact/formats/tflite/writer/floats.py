@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options
+from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options, in_file
 from intact.formats.tflite.writer.moves import add_reshape, add_transpose
 from intact.graph import constant_array, is_constant
 from intact.program import Array, Shape, Step, Tensor
@@ -201,6 +201,7 @@ def _operand(
 
 
 def _type(tensor: Tensor) -> np.dtype[Any]:
+    tensor = in_file(tensor)
     return tensor.dtype if tensor.data is None else tensor.data.dtype
 
 
