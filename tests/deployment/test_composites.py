@@ -29,7 +29,9 @@ def decoder() -> onnx.ModelProto:
     y = b.node("RMSNormalization", x, b.weight(16), name="rms")
     parts = []
     for heads in (4, 2, 2):
-        part = b.node("Einsum", y, b.weight(16, heads, 8), equation="bsd,dhk->bhsk", name=f"to_{len(parts)}")
+        part = b.node(
+            "Einsum", y, b.weight(16, heads, 8), equation="bsd,dhk->bhsk", name=f"to_{len(parts)}"
+        )
         rotated = b.node("RotaryEmbedding", part, *tables, name=f"rotary_{len(parts)}")
         parts.append(rotated if len(parts) < 2 else part)
     z = b.node("Attention", *parts, is_causal=1, softcap=20.0, name="attention")
@@ -91,7 +93,11 @@ PACKAGES = {"tflite": "ai_edge_litert", "openvino": "openvino", "ncnn": "ncnn"}
     ],
 )
 def test_it_runs_as_planned(
-    make: Callable[[], onnx.ModelProto], samples: Samples, target: str, left: set[str], tmp_path: Path
+    make: Callable[[], onnx.ModelProto],
+    samples: Samples,
+    target: str,
+    left: set[str],
+    tmp_path: Path,
 ) -> None:
     if target in PACKAGES:
         pytest.importorskip(PACKAGES[target])
@@ -99,7 +105,16 @@ def test_it_runs_as_planned(
     result = intact.quantize(model, samples, target=target, method="minmax")
     given = {node.op_type for node in model.graph.node}
     kinds = {node.op_type for node in result.plan.graph.nodes}
-    composites = given - {"Add", "Concat", "Conv", "Flatten", "Gemm", "GlobalAveragePool", "MatMul", "Relu"}
+    composites = given - {
+        "Add",
+        "Concat",
+        "Conv",
+        "Flatten",
+        "Gemm",
+        "GlobalAveragePool",
+        "MatMul",
+        "Relu",
+    }
     assert kinds & composites == left
     result.save(tmp_path / "result")
     found = intact.verify(tmp_path / "result")

@@ -37,7 +37,7 @@ from intact.results.feeding import cluster_of
 from intact.results.first_run import run_once
 from intact.results.job import Deployment, Job, Keeping
 from intact.results.recipes import overrides_of, preprocess_of, recipe_of, target_named
-from intact.results.refusals import Refusals
+from intact.results.refusals import Refusals, refuse_structure
 from intact.results.result import Result, Results, check_output, save_several
 from intact.results.sources import (
     FloatSource,
@@ -150,6 +150,7 @@ def results_for(
             if not options.allow_empty:
                 look = partial(values_of, graph=own, options=options, data=models.data)
                 refuse_nothing_to_do(plan, look)
+            refuse_structure(plan, deployment.formats)
             passes = chosen(
                 plan,
                 options.improve,

@@ -314,6 +314,15 @@ class Writer(Protocol):
             PlanError: A file is missing or is not this plan's.
         """
 
+    def refuse(self, plan: QuantizedGraph) -> None:
+        """Refuse a plan that cannot be written whatever its scales are, by nodes and shapes alone.
+
+        Formats of which only writing tells refuse nothing here.
+
+        Raises:
+            ExportError: All that the format cannot express.
+        """
+
     def tensor_names(self, plan: QuantizedGraph) -> frozenset[str]:
         """Return the tensors between the operators of what it writes, where these have names."""
         return frozenset()

@@ -153,9 +153,7 @@ class Composite:
         if shape is not None:
             length = shape[axis]
             bounds = slice(start, stop, step)
-            shape[axis] = (
-                len(range(*bounds.indices(length))) if isinstance(length, int) else None
-            )
+            shape[axis] = len(range(*bounds.indices(length))) if isinstance(length, int) else None
         end = np.iinfo(np.int64).max if stop is None else stop
         operands = [self.integers(n) for n in (start, int(end), axis, step)]
         return self("Slice", value, *operands, shape=shape)

@@ -151,8 +151,7 @@ def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
         size = width // (heads + 2 * kinds)
         ends = np.cumsum([0, heads * size, kinds * size, kinds * size]).tolist()
         query, key, value = (
-            written.part(query, 2, first, last)
-            for first, last in zip(ends, ends[1:], strict=False)
+            written.part(query, 2, first, last) for first, last in zip(ends, ends[1:], strict=False)
         )
     past_key, past_value = written.input(3), written.input(4)
     if past_key is not None and (past_key.shape is None or _is_buffer(written, past_key)):
@@ -216,7 +215,9 @@ def expand_rotation(editor: Editor, node: ir.Node) -> None:
             return
         if is_runtime and len(places.shape) == 1:
             places = _counted_from(written, places, written.length(data, 2 if rank == 4 else 1))
-        cos, sin = (written("Gather", each, places, shape=_rows(each, places)) for each in (cos, sin))
+        cos, sin = (
+            written("Gather", each, places, shape=_rows(each, places)) for each in (cos, sin)
+        )
     where = 1 if rank == 4 else 2  # of the heads, along which all rotate alike
     whole = data
     if rank == 3:
