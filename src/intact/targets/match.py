@@ -113,9 +113,7 @@ def _surroundings_match(condition: Condition, node: ir.Node) -> bool:
         found = any(is_constant(input_value(node, slot)) for slot in data_slots(node))
         if found != condition.constant_input:
             return False
-    if condition.own_function and not _reads_own_function(node, condition.own_function):
-        return False
-    if condition.max_consumers is not None and _consumers(node) > condition.max_consumers:
+    if not _neighbours_match(condition, node):
         return False
     if condition.power_of_two_window is not None:
         count = averaged_elements(node)
@@ -125,6 +123,13 @@ def _surroundings_match(condition: Condition, node: ir.Node) -> bool:
         return True
     opset = _opset(node)
     return opset is not None and opset >= condition.opset_min
+
+
+def _neighbours_match(condition: Condition, node: ir.Node) -> bool:
+    functions, most = condition.own_function, condition.max_consumers
+    if functions and not _reads_own_function(node, functions):
+        return False
+    return most is None or _consumers(node) <= most
 
 
 def _reads_own_function(node: ir.Node, operators: Collection[str]) -> bool:
