@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol, TypeVar
@@ -19,7 +19,7 @@ from intact.data.batching import Batch
 from intact.data.sources import open_samples
 from intact.errors import ExportError, IntactError, MissingExtraError
 from intact.flow.verification import batch_size_of, batches_of
-from intact.formats.base.format import Deployed, Io
+from intact.formats.base.format import Deployed, Exported, Io
 from intact.formats.base.report import Verification
 from intact.formats.registry import FORMATS
 from intact.graph import normalize
@@ -42,6 +42,7 @@ class RandomNet(Protocol):
 
 
 AnyNet = TypeVar("AnyNet", bound=RandomNet)
+Part = TypeVar("Part")
 
 Pair = tuple[str, str]
 """Target and format."""
@@ -82,21 +83,27 @@ def pairs() -> tuple[Pair, ...]:
 
 
 def check(
-    net: RandomNet, pair: Pair, known: Callable[[Finding], bool] = lambda _: False
+    net: RandomNet, pair: Pair, *, refused: Callable[[], None] = lambda: None
 ) -> list[Finding]:
-    """Export a net, run it and compare; return what is wrong. Refusals are not."""
-    return [each for each in _check(net, pair) if not known(each)]
+    """Export a net, run it and compare; return what is wrong.
+
+    Args:
+        net: The net.
+        pair: Target and format.
+        refused: Called where intact refuses the net, which is not wrong, or the runtime is missing.
+    """
+    return list(_check(net, pair, refused))
 
 
-def _check(net: RandomNet, pair: Pair) -> Iterator[Finding]:
+def _check(net: RandomNet, pair: Pair, refused: Callable[[], None]) -> Iterator[Finding]:
     target, name = load_target(pair[0]), pair[1]
     try:
         plan = planned(net, target)
         if not any(each.quantized for each in plan.decisions.values()):
-            return  # `quantize` refuses it
-        exported = FORMATS[name].write(plan, Io.INT8)
+            return refused()  # `quantize` refuses it
+        exported = _written(plan, name)
     except IntactError:
-        return
+        return refused()
     except Exception:
         yield Finding(pair, "crash", _last(traceback.format_exc()))
         return
@@ -106,7 +113,7 @@ def _check(net: RandomNet, pair: Pair) -> Iterator[Finding]:
     try:
         found = verify(Deployed(plan, exported, threads=1), _batches(net, plan))
     except MissingExtraError:
-        return
+        return refused()
     except ExportError as error:
         yield Finding(pair, "refused by the runtime", str(error))
         return
@@ -117,6 +124,14 @@ def _check(net: RandomNet, pair: Pair) -> Iterator[Finding]:
         yield Finding(pair, "crash", _last(traceback.format_exc()))
         return
     yield from _judged(pair, found)
+
+
+def _written(plan: QuantizedGraph, name: str) -> Exported:
+    """Write a plan with integers at its ends, or with floats where it has none there."""
+    try:
+        return FORMATS[name].write(plan, Io.INT8)
+    except IntactError:
+        return FORMATS[name].write(plan, Io.FLOAT)
 
 
 def _batches(net: RandomNet, plan: QuantizedGraph) -> Iterator[Batch]:
@@ -166,3 +181,12 @@ def shrunk(
                 break
         else:
             return net
+
+
+def shorter(parts: Sequence[Part]) -> Iterator[tuple[Part, ...]]:
+    """Yield what is left of a sequence without one half, then without one of smaller parts."""
+    size = max(1, len(parts) // 2)
+    while size and parts:
+        for start in range(len(parts) - size, -1, -size):
+            yield (*parts[:start], *parts[start + size :])
+        size //= 2

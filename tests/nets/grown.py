@@ -23,6 +23,7 @@ import onnx.defs
 import onnx.shape_inference
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.nets.findings import shorter
 from tests.nets.regimes import SAMPLES, WEIGHTS
 
 OPSETS = range(7, 25)
@@ -341,12 +342,8 @@ class Grown:
 
     def smaller(self) -> Iterator[Grown]:
         """Yield nets that are simpler in one respect."""
-        count = len(self.steps)
-        size = max(1, count // 2)
-        while size:
-            for start in range(count - size, -1, -size):
-                yield replace(self, steps=self.steps[:start] + self.steps[start + size :])
-            size //= 2
+        for left in shorter(self.steps):
+            yield replace(self, steps=left)
         if self.fed != "plain":
             yield replace(self, fed="plain")
         if self.weights != "plain":

@@ -5,7 +5,7 @@ Leaving out an instruction gives another model, so that what fails can be made s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
@@ -14,6 +14,7 @@ import onnx
 
 from tests.models import ModelBuilder
 from tests.nets.draw import MOST, Draw, Shape
+from tests.nets.findings import shorter
 from tests.nets.operators import OPERATORS
 from tests.plans import Arrays
 
@@ -96,7 +97,6 @@ def random_net(seed: int, most: int = 9) -> Net:
     return Net(random.randrange(len(INPUTS)), instructions, seed % 1000)
 
 
-def smaller(net: Net) -> Sequence[Net]:
-    """The nets with one instruction less."""
-    every = net.instructions
-    return [Net(net.first, every[:k] + every[k + 1 :], net.seed) for k in range(len(every))]
+def smaller(net: Net) -> Iterator[Net]:
+    """Yield the nets with fewer instructions."""
+    return (Net(net.first, left, net.seed) for left in shorter(net.instructions))
