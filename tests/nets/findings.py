@@ -98,9 +98,10 @@ def check(
 def _check(net: RandomNet, pair: Pair, refused: Callable[[], None]) -> Iterator[Finding]:
     target, name = load_target(pair[0]), pair[1]
     try:
-        plan = planned(net, target)
+        plan = build_plan(normalize(net.model()), target)
         if not any(each.quantized for each in plan.decisions.values()):
             return refused()  # `quantize` refuses it
+        plan = calibrated(plan, net)
         exported = _written(plan, name)
     except IntactError:
         return refused()
@@ -141,12 +142,16 @@ def _batches(net: RandomNet, plan: QuantizedGraph) -> Iterator[Batch]:
 
 
 def planned(net: RandomNet, target: Target) -> QuantizedGraph:
-    """The calibrated plan of a net."""
-    plan = build_plan(normalize(net.model()), target)
+    """Return the calibrated plan of a net."""
+    return calibrated(build_plan(normalize(net.model()), target), net)
+
+
+def calibrated(plan: QuantizedGraph, net: RandomNet) -> QuantizedGraph:
+    """Return a plan of a net with scales."""
     samples = open_samples(net.samples(16), plan.graph)
     tensors = required_tensors(plan) or tuple(samples.specs)
     statistics = collect(plan.graph, samples, tensors, threads=1)
-    return assign(plan, statistics, Method.of(target, "minmax", "minmax"))
+    return assign(plan, statistics, Method.of(plan.target, "minmax", "minmax"))
 
 
 def _judged(pair: Pair, found: Verification) -> Iterator[Finding]:
