@@ -26,6 +26,7 @@ import secrets
 import signal
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -51,8 +52,12 @@ from tests.nets.nets import random_net, smaller  # noqa: E402
 
 PROGRESS = 120
 """Seconds between two lines of progress."""
-PARTS = 12
+PARTS = 6
 """Parts of a net that are tried where the whole is refused."""
+SUSPECT = 3
+"""How many refused nets an operator is in, and in none that ran, until nets are tried without."""
+WHOLE = 4
+"""One net of so many is tried as a whole nevertheless."""
 
 
 @dataclass(frozen=True)
@@ -60,28 +65,45 @@ class Generator(Generic[AnyNet]):
     """A generator of random nets.
 
     Attributes:
-        net: A net of a seed, or None where the seed gives none that is worth trying.
-        smaller: Nets that are simpler than one in some respect.
+        net: A net of a seed.
+        simpler: Nets that are simpler than one in some respect.
+        usable: Whether a net is worth trying.
     """
 
-    net: Callable[[int], AnyNet | None]
-    smaller: Callable[[AnyNet], Iterable[AnyNet]]
+    net: Callable[[int], AnyNet]
+    simpler: Callable[[AnyNet], Iterable[AnyNet]]
+    usable: Callable[[AnyNet], bool]
+
+    def smaller(self, net: AnyNet) -> Iterator[AnyNet]:
+        """Yield the nets worth trying that are simpler than one."""
+        return filter(self.usable, self.simpler(net))
 
     def tries(self, seed: int, share: Share) -> None:
         """Check the net of a seed; print what is new, made small; count it all.
 
         Of a net that intact refuses for the pair a part is tried, until one is not.
         """
-        net = self.net(seed)
-        if net is None:
-            return
-        for part in (net, *islice(self.smaller(net), PARTS)):
-            refusals = share.refused
+        for part in filter(self.usable, self._parts(self.net(seed), seed, share)):
+            refusals, operators = share.refused, part.operators()
             found = check(part, share.pair, refused=share.refuse)
             if share.refused == refusals:
                 share.nets += 1
+                share.run |= operators
                 self._tells(seed, part, found, share)
                 return
+            if not share.hopeful:
+                return
+            share.suspects.update(operators)
+
+    def _parts(self, net: AnyNet, seed: int, share: Share) -> Iterator[AnyNet]:
+        """Yield a net, and then parts of it that are less likely to be refused."""
+        unlikely = share.unlikely() & net.operators()
+        if not unlikely or seed % WHOLE == 0:
+            yield net
+        likely = net.without(unlikely)
+        if unlikely:
+            yield likely
+        yield from islice(self.smaller(likely), PARTS)
 
     def _tells(self, seed: int, net: AnyNet, found: Sequence[Finding], share: Share) -> None:
         kinds = dict.fromkeys(each.kind for each in found if not is_known(net, each))
@@ -114,9 +136,22 @@ class Share:
     found: int = 0
     seconds: float = 0.0
 
-    def refuse(self) -> None:
-        """Count a refusal."""
+    def __post_init__(self) -> None:
+        self.run: set[str] = set()
+        """Operators of nets that were run."""
+        self.suspects: Counter[str] = Counter()
+        """Operators of nets that were refused."""
+        self.hopeful = True
+        """Whether parts of the net that was refused last may do."""
+
+    def unlikely(self) -> set[str]:
+        """Return the operators that intact seems to refuse for this pair."""
+        return {name for name, count in self.suspects.items() if count >= SUSPECT} - self.run
+
+    def refuse(self, hopeful: bool) -> None:
+        """Count a refusal; parts of the net may do, or not."""
         self.refused += 1
+        self.hopeful = hopeful
 
 
 @dataclass
@@ -178,19 +213,10 @@ class Totals:
                 )
 
 
-def _usable(seed: int) -> Grown | None:
-    net = grown_net(seed)
-    return net if net.is_usable() else None
-
-
-def _smaller(net: Grown) -> Iterator[Grown]:
-    return (each for each in net.smaller() if each.is_usable())
-
-
 GENERATORS: Mapping[str, Generator[Any]] = {
-    "instructions": Generator(random_net, smaller),
-    # Pairs of like speed are at the same seed: the last nets are asked for again.
-    "grown": Generator(lru_cache(maxsize=64)(_usable), _smaller),
+    "instructions": Generator(random_net, smaller, lambda net: bool(net.model().graph.node)),
+    # Pairs of like speed are at the same seed: nets that were judged are remembered.
+    "grown": Generator(grown_net, Grown.smaller, lru_cache(maxsize=64)(Grown.is_usable)),
 }
 
 

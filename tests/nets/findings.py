@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,12 @@ class RandomNet(Protocol):
 
     def samples(self, count: int, *, seed: int = 1) -> dict[str, npt.NDArray[np.float32]]:
         """Draw samples, by input, along axis 0."""
+
+    def operators(self) -> set[str]:
+        """Return what the net is made of."""
+
+    def without(self, operators: Collection[str]) -> Self:
+        """Return the net that is left without some operators."""
 
 
 AnyNet = TypeVar("AnyNet", bound=RandomNet)
@@ -83,28 +89,29 @@ def pairs() -> tuple[Pair, ...]:
 
 
 def check(
-    net: RandomNet, pair: Pair, *, refused: Callable[[], None] = lambda: None
+    net: RandomNet, pair: Pair, *, refused: Callable[[bool], None] = lambda _: None
 ) -> list[Finding]:
     """Export a net, run it and compare; return what is wrong.
 
     Args:
         net: The net.
         pair: Target and format.
-        refused: Called where intact refuses the net, which is not wrong, or the runtime is missing.
+        refused: Called where intact refuses the net, which is not wrong, or the runtime is missing;
+            tells whether parts of the net may do.
     """
     return list(_check(net, pair, refused))
 
 
-def _check(net: RandomNet, pair: Pair, refused: Callable[[], None]) -> Iterator[Finding]:
+def _check(net: RandomNet, pair: Pair, refused: Callable[[bool], None]) -> Iterator[Finding]:
     target, name = load_target(pair[0]), pair[1]
     try:
         plan = build_plan(normalize(net.model()), target)
         if not any(each.quantized for each in plan.decisions.values()):
-            return refused()  # `quantize` refuses it
+            return refused(False)  # `quantize` refuses it
         plan = calibrated(plan, net)
         exported = _written(plan, name)
     except IntactError:
-        return refused()
+        return refused(True)
     except Exception:
         yield Finding(pair, "crash", _last(traceback.format_exc()))
         return
@@ -114,7 +121,7 @@ def _check(net: RandomNet, pair: Pair, refused: Callable[[], None]) -> Iterator[
     try:
         found = verify(Deployed(plan, exported, threads=1), _batches(net, plan))
     except MissingExtraError:
-        return refused()
+        return refused(False)
     except ExportError as error:
         yield Finding(pair, "refused by the runtime", str(error))
         return

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -352,6 +352,15 @@ class Grown:
             yield replace(self, inner=False)
         if len(self.inputs) > 1:
             yield replace(self, inputs=self.inputs[:-1])
+
+    def operators(self) -> set[str]:
+        """Return what the net is made of."""
+        return {each.operator for each in self.steps}
+
+    def without(self, operators: Collection[str]) -> Grown:
+        """Return the net that is left without some operators."""
+        left = tuple(each for each in self.steps if each.operator not in operators)
+        return replace(self, steps=left)
 
     def is_usable(self) -> bool:
         """Whether it is a valid model that ONNX Runtime runs, to finite numbers."""

@@ -5,8 +5,8 @@ Leaving out an instruction gives another model, so that what fails can be made s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -72,6 +72,15 @@ class Net:
         level = random.normal(size=(count, *(1 for _ in self.shape)))
         array = random.normal(size=(count, *self.shape)) + level
         return {"x": array.astype(np.float32)}
+
+    def operators(self) -> set[str]:
+        """Return what the net is made of."""
+        return {each.operator for each in self.instructions}
+
+    def without(self, operators: Collection[str]) -> Net:
+        """Return the net that is left without some operators."""
+        left = tuple(each for each in self.instructions if each.operator not in operators)
+        return replace(self, instructions=left)
 
 
 def _add(draw: Draw, instruction: Instruction) -> None:
