@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
+import intact
 from intact.errors import ExportError
 from intact.formats.base.format import Io
 from intact.formats.registry import FORMATS
@@ -158,8 +159,8 @@ def test_nodes_in_float_give_what_onnx_runtime_does(form: str) -> None:
     for kernels in (Kernels.REF, Kernels.XNNPACK):
         found = run_tflite(plan, content, {"x": x}, kernels)
         for value, expected in zip(session.get_outputs(), wanted, strict=True):
-            expected = expected.astype(np.float32) if expected.dtype == np.float64 else expected
-            assert found[value.name].dtype == expected.dtype
+            is_wide = expected.dtype == np.float64
+            assert found[value.name].dtype == (np.float32 if is_wide else expected.dtype)
             np.testing.assert_allclose(found[value.name], expected, rtol=2e-6, atol=2e-6)
 
 
@@ -184,3 +185,33 @@ def test_what_micro_lacks_is_refused() -> None:
     refused = "'power': TensorFlow Lite Micro has no operator for it"
     with pytest.raises(ExportError, match=refused):
         FORMATS["tflite"].writer.write(plan, Io.INT8)
+
+
+def _refused() -> onnx.ModelProto:
+    """A model with a node that intact does not write, behind one that it does."""
+    b = ModelBuilder(17)
+    x = b.node("MatMul", b.input("x", [1, 4, 4]), b.weight(4, 4))
+    b.node("Det", x, out="y", name="volume")
+    b.output("y", [1])
+    return b.build()
+
+
+REFUSAL = "TFLite cannot hold 'volume': intact writes no operator of TFLite for Det of floats"
+
+
+def test_what_is_not_written_is_refused_before_samples_are_read() -> None:
+    def samples() -> Iterator[Arrays]:
+        raise AssertionError("a sample was read")
+        yield {}
+
+    with pytest.raises(ExportError, match=REFUSAL):
+        intact.quantize(_refused(), samples(), target="tflite")
+
+
+def test_inspection_says_what_will_be_refused() -> None:
+    notes = [str(note) for note in intact.inspect(_refused(), target="tflite").notes]
+    assert any(REFUSAL in note for note in notes)
+    assert not any("refuse" in str(note) for note in intact.inspect(_refused()).notes)
+    assert not any(
+        "refuse" in str(n) for n in intact.inspect(masked("logic"), target="tflite").notes
+    )

@@ -31,7 +31,10 @@ _CUT = "cut them from the model, and compute them apart"
 _FIX = "calibrate on samples of one shape, or give the sizes with --input-shape"
 
 _LACKING: dict[str, dict[str, str]] = {
-    "micro": dict.fromkeys(("GELU", "POW"), "TensorFlow Lite Micro has no operator for it"),
+    "micro": dict.fromkeys(
+        ("GELU", "POW", "REDUCE_PROD", "SCATTER_ND", "SIGN", "TOPK_V2"),
+        "TensorFlow Lite Micro has no operator for it",
+    ),
 }
 """Operators of the schema that kernels lack, of those that are written, and how that is said.
 

@@ -97,8 +97,7 @@ class _Node:
 
     def whole(self, name: str, default: int = 0) -> int:
         """Return an attribute that is a whole number."""
-        found = self.node.attributes.get_int(name, default)
-        return default if found is None else found
+        return self.node.attributes.get_int(name, default)
 
     def part(self, shape: Shape, kind: np.dtype[Any] | None = None) -> Tensor:
         """Return a new tensor on the way to the result."""
