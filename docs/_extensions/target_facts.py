@@ -281,7 +281,7 @@ def _condition(when: Condition | None) -> str:
 def _given(struct: msgspec.Struct) -> Iterator[tuple[str, Any]]:
     for name in struct.__struct_fields__:
         value = getattr(struct, name)
-        if value is not None and value != {}:
+        if value is not None and value not in ({}, ()):
             yield name, value
 
 

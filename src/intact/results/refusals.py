@@ -13,7 +13,6 @@ from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.errors import CalibrationError, ExportError, IntactError, PlanError, UsageError
-from intact.formats.base.format import Writer
 from intact.formats.registry import FORMATS
 from intact.graph import Graph
 from intact.numerics.histogram import accumulate, new_workspace
@@ -72,8 +71,8 @@ def refuse_structure(plan: QuantizedGraph, formats: Iterable[str]) -> None:
     Raises:
         ExportError: A format cannot express it; all that it cannot is listed.
     """
-    writers = [FORMATS[name].writer for name in formats]
-    if all(type(each).refuse is Writer.refuse for each in writers) or _has_open_sizes(plan.graph):
+    writers = [writer for name in formats if (writer := FORMATS[name].writer).foresees]
+    if not writers or _has_open_sizes(plan.graph):
         return
     try:
         method = Method.of(plan.target, "minmax", "minmax")

@@ -285,6 +285,7 @@ class Writer(Protocol):
         has_io: Whether the ends can hold codes or numbers, as the user chooses.
         has_layout: Whether images may be taken and given with their channels last, or not.
         expressible: What plans may ask of it; whether it has each operator, it says when it writes.
+        foresees: Whether `refuse` tells what writing would refuse; of others only writing tells.
         shares_turned: Whether integers of a table and of its transpose are stored once in its
             files, as equal ones are; None where that is not known, or writing says it.
     """
@@ -296,6 +297,7 @@ class Writer(Protocol):
     has_io: bool = False
     has_layout: bool = False
     expressible: Expressible = Expressible()
+    foresees: bool = False
     shares_turned: bool | None = None
 
     @abstractmethod
@@ -314,14 +316,13 @@ class Writer(Protocol):
             PlanError: A file is missing or is not this plan's.
         """
 
-    def refuse(self, plan: QuantizedGraph) -> None:
+    def refuse(self, _plan: QuantizedGraph) -> None:
         """Refuse a plan that cannot be written whatever its scales are, by nodes and shapes alone.
-
-        Formats of which only writing tells refuse nothing here.
 
         Raises:
             ExportError: All that the format cannot express.
         """
+        return
 
     def tensor_names(self, plan: QuantizedGraph) -> frozenset[str]:
         """Return the tensors between the operators of what it writes, where these have names."""

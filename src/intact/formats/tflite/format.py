@@ -128,6 +128,7 @@ class _Writer(Writer):
         half_ends=False,
     )
     shares_turned = True
+    foresees = True
 
     def write(self, plan: QuantizedGraph, io: Io) -> WrittenFiles:
         program = _program(plan)
