@@ -5,7 +5,13 @@ from __future__ import annotations
 EXPANDABLE = (
     *("Attention", "BatchNormalization", "Div", "Einsum", "GroupNormalization"),
     *("GroupQueryAttention", "HardSigmoid", "InstanceNormalization", "LayerNormalization"),
-    *("LpNormalization", "MeanVarianceNormalization", "MultiHeadAttention", "Pow", "RMSNormalization"),
+    *(
+        "LpNormalization",
+        "MeanVarianceNormalization",
+        "MultiHeadAttention",
+        "Pow",
+        "RMSNormalization",
+    ),
     *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
     *("RotaryEmbedding", "SimplifiedLayerNormalization", "SkipLayerNormalization"),
     "SkipSimplifiedLayerNormalization",

@@ -131,13 +131,9 @@ def _decide_node(
     decisions: dict[str, Decision],
     shapes: frozenset[str],
 ) -> Decision:
-    refusal = _refusal(node, overrides, shapes)
+    refusal = _refusal(node, overrides, shapes) or _whole_refusal(node, target)
     if refusal:
         return Decision(False, refusal)
-    whole = node.metadata_props.get(PART_KEY, "")
-    reason = target.float_reason(whole) if whole else ""
-    if reason:
-        return Decision(False, f"a part of {whole}: {reason}")
     rule = target.rule_for(node)
     if rule is None:
         return Decision(False, f"target {target.name} describes no integer {node.op_type}")
@@ -171,6 +167,13 @@ def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str
         odd = next(dtype for dtype in dtypes if dtype is not ir.DataType.FLOAT)
         return f"its data is {odd.name.lower() if odd else 'of unknown type'}, not float32"
     return ""
+
+
+def _whole_refusal(node: ir.Node, target: Target) -> str:
+    """Return why the target keeps the operator float that a node was expanded from."""
+    whole = node.metadata_props.get(PART_KEY, "")
+    reason = target.float_reason(whole) if whole else ""
+    return f"a part of {whole}: {reason}" if reason else ""
 
 
 def _adds_computed_bias(node: ir.Node) -> bool:

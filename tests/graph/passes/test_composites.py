@@ -1,4 +1,4 @@
-"""Composite operators written out: the same numbers as ONNX Runtime's own kernels, open or fixed."""
+"""Composite operators written out: the numbers of ONNX Runtime's kernels, in open or fixed shapes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ class Case:
 
     def feeds(self) -> Arrays:
         return {
-            f"x{k}": x for k, x in enumerate(self.inputs) if x is not None and k not in self.constants
+            f"x{k}": x
+            for k, x in enumerate(self.inputs)
+            if x is not None and k not in self.constants
         }
 
     def graph(self, *, is_open: bool) -> Graph:
@@ -69,7 +71,9 @@ class Case:
             kind = helper.np_dtype_to_tensor_dtype(array.dtype)
             shape: list[Any] = list(array.shape)
             if is_open:
-                shape = [f"{name}_{k}" if k in self.open_axes(shape) else n for k, n in enumerate(shape)]
+                shape = [
+                    f"{name}_{k}" if k in self.open_axes(shape) else n for k, n in enumerate(shape)
+                ]
             inputs.append(helper.make_tensor_value_info(name, kind, shape))
         stored = [
             numpy_helper.from_array(x, f"x{k}")
@@ -139,10 +143,24 @@ def reduction(name: str, opset: int, **attributes: Any) -> Case:
 
 
 NORMS = [
-    Case("InstanceNormalization", (IMAGE, CHANNELS, CHANNELS), {"epsilon": 1e-3}, 11, constants=(1, 2)),
+    Case(
+        "InstanceNormalization",
+        (IMAGE, CHANNELS, CHANNELS),
+        {"epsilon": 1e-3},
+        11,
+        constants=(1, 2),
+    ),
     Case("InstanceNormalization", (numbers(2, 6, 7), CHANNELS, CHANNELS), {}, 22),
-    Case("GroupNormalization", (IMAGE, CHANNELS, CHANNELS), {"num_groups": 3}, 21, constants=(1, 2)),
-    Case("GroupNormalization", (IMAGE, numbers(2), numbers(2)), {"num_groups": 2}, 18, constants=(1, 2)),
+    Case(
+        "GroupNormalization", (IMAGE, CHANNELS, CHANNELS), {"num_groups": 3}, 21, constants=(1, 2)
+    ),
+    Case(
+        "GroupNormalization",
+        (IMAGE, numbers(2), numbers(2)),
+        {"num_groups": 2},
+        18,
+        constants=(1, 2),
+    ),
     Case("RMSNormalization", (ROWS, ROW), {"epsilon": 1e-3}, constants=(1,)),
     Case("RMSNormalization", (ROWS, numbers(5, 8)), {"axis": 1}),
     Case("SimplifiedLayerNormalization", (ROWS, ROW), {"axis": -1}, 17, constants=(1,)),
@@ -160,7 +178,15 @@ NORMS = [
         )
     ),
     *(
-        Case("SkipLayerNormalization", (ROWS, skip, ROW, shift, bias), {"epsilon": 1e-3}, 17, MICROSOFT, (2, 3, 4), n)
+        Case(
+            "SkipLayerNormalization",
+            (ROWS, skip, ROW, shift, bias),
+            {"epsilon": 1e-3},
+            17,
+            MICROSOFT,
+            (2, 3, 4),
+            n,
+        )
         for skip, shift, bias, n in (
             (ROWS[::-1].copy(), None, None, 1),
             (ROWS[:1], ROW, ROW, 1),
@@ -184,9 +210,13 @@ def attention(
 ) -> Case:
     size, batch = 8, 2
     shapes = [(heads[0], lengths[0], size), *[(heads[1], lengths[1], size)] * 2]
-    arrays: list[npt.NDArray[Any] | None] = [numbers(batch, *s, seed=k) for k, s in enumerate(shapes)]
+    arrays: list[npt.NDArray[Any] | None] = [
+        numbers(batch, *s, seed=k) for k, s in enumerate(shapes)
+    ]
     if flat:
-        arrays = [x.transpose(0, 2, 1, 3).reshape(batch, x.shape[2], -1) for x in arrays if x is not None]
+        arrays = [
+            x.transpose(0, 2, 1, 3).reshape(batch, x.shape[2], -1) for x in arrays if x is not None
+        ]
         attributes |= {"q_num_heads": heads[0], "kv_num_heads": heads[1]}
     caches = [] if past is None else [numbers(batch, heads[1], past, size, seed=k) for k in (7, 8)]
     return Case("Attention", (*arrays, mask, *caches), attributes, opset, results=results)
@@ -224,7 +254,11 @@ def heads(
 ) -> Case:
     width, count, batch = 32, 4, 2
     q, k, v = (numbers(batch, n, width, seed=s) for s, n in enumerate((query, keys, keys)))
-    caches = [] if past is None else [numbers(batch, count, past, width // count, seed=s) for s in (7, 8)]
+    caches = (
+        []
+        if past is None
+        else [numbers(batch, count, past, width // count, seed=s) for s in (7, 8)]
+    )
     own = numbers(3 * width) if bias else None
     inputs = (q, k, v, own, padding, addend, *caches)
     options = {"num_heads": count, **attributes}
@@ -243,7 +277,12 @@ HEADS = [
 
 
 def rotary(
-    shape: tuple[int, ...], width: int = 8, *, places: npt.NDArray[Any] | None = None, domain: str = "", **attributes: Any
+    shape: tuple[int, ...],
+    width: int = 8,
+    *,
+    places: npt.NDArray[Any] | None = None,
+    domain: str = "",
+    **attributes: Any,
 ) -> Case:
     data = numbers(*shape)
     length = shape[2] if len(shape) == 4 else shape[1]
@@ -269,7 +308,14 @@ ROTATIONS = [
 ]
 
 
-def grouped(query: int, past: int | None, *, ends: tuple[int, int] | None = None, packed: bool = False, **attributes: Any) -> Case:
+def grouped(
+    query: int,
+    past: int | None,
+    *,
+    ends: tuple[int, int] | None = None,
+    packed: bool = False,
+    **attributes: Any,
+) -> Case:
     count, kinds, size, batch = 4, 2, 16, 2
     q, k, v = (numbers(batch, query, n * size, seed=s) for s, n in enumerate((count, kinds, kinds)))
     caches = [numbers(batch, kinds, past or 0, size, seed=s) for s in (7, 8)]
@@ -280,7 +326,13 @@ def grouped(query: int, past: int | None, *, ends: tuple[int, int] | None = None
     if not attributes.get("do_rotary"):
         tables = [None, None]  # type: ignore[list-item]
     given = (np.concatenate([q, k, v], 2), None, None) if packed else (q, k, v)
-    inputs = (*given, *(caches if past is not None else (None, None)), last, np.array(whole, np.int32), *tables)
+    inputs = (
+        *given,
+        *(caches if past is not None else (None, None)),
+        last,
+        np.array(whole, np.int32),
+        *tables,
+    )
     options = {"num_heads": count, "kv_num_heads": kinds, **attributes}
     return Case("GroupQueryAttention", inputs, options, 17, MICROSOFT, (6, 7, 8), 3)
 

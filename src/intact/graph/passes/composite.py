@@ -96,10 +96,9 @@ class Composite:
         if value.shape is not None:
             whole = enumerate(value.shape)
             shape = [1 if k in axes else n for k, n in whole if keep or k not in axes]
-        options: dict[str, Attribute] = {"keepdims": int(keep)}
         if self.opset >= _AXES_ARE_INPUT.get(op_type, _OTHER_AXES_ARE_INPUT):
-            return self(op_type, value, self.integers(*axes), shape=shape, **options)
-        return self(op_type, value, shape=shape, axes=list(axes), **options)
+            return self(op_type, value, self.integers(*axes), shape=shape, keepdims=int(keep))
+        return self(op_type, value, shape=shape, axes=list(axes), keepdims=int(keep))
 
     def transpose(self, value: ir.Value, order: Sequence[int]) -> ir.Value:
         """Add a Transpose, or transpose a constant; nothing where the axes stay."""
@@ -153,9 +152,7 @@ class Composite:
         if shape is not None:
             length = shape[axis]
             bounds = slice(start, stop, step)
-            shape[axis] = (
-                len(range(*bounds.indices(length))) if isinstance(length, int) else None
-            )
+            shape[axis] = len(range(*bounds.indices(length))) if isinstance(length, int) else None
         end = np.iinfo(np.int64).max if stop is None else stop
         operands = [self.integers(n) for n in (start, int(end), axis, step)]
         return self("Slice", value, *operands, shape=shape)
@@ -249,7 +246,8 @@ def _longer(
 ) -> list[int | ir.SymbolicDim | None]:
     """Broadcast two shapes; what is open on one side and 1 on the other is open."""
     rank = max(len(left), len(right))
-    first, second = ([1] * (rank - len(each)) + each for each in (left, right))
+    one: list[int | ir.SymbolicDim | None] = [1]
+    first, second = (one * (rank - len(each)) + each for each in (left, right))
     return [
         b if a == 1 else a if b == 1 or a == b else a if isinstance(a, int) else b
         for a, b in zip(first, second, strict=True)

@@ -10,6 +10,7 @@ scores, its weights are equal instead of zero or undefined.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
@@ -151,8 +152,7 @@ def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
         size = width // (heads + 2 * kinds)
         ends = np.cumsum([0, heads * size, kinds * size, kinds * size]).tolist()
         query, key, value = (
-            written.part(query, 2, first, last)
-            for first, last in zip(ends, ends[1:], strict=False)
+            written.part(query, 2, first, last) for first, last in itertools.pairwise(ends)
         )
     past_key, past_value = written.input(3), written.input(4)
     if past_key is not None and (past_key.shape is None or _is_buffer(written, past_key)):
@@ -216,7 +216,9 @@ def expand_rotation(editor: Editor, node: ir.Node) -> None:
             return
         if is_runtime and len(places.shape) == 1:
             places = _counted_from(written, places, written.length(data, 2 if rank == 4 else 1))
-        cos, sin = (written("Gather", each, places, shape=_rows(each, places)) for each in (cos, sin))
+        cos, sin = (
+            written("Gather", each, places, shape=_rows(each, places)) for each in (cos, sin)
+        )
     where = 1 if rank == 4 else 2  # of the heads, along which all rotate alike
     whole = data
     if rank == 3:
@@ -297,8 +299,10 @@ def _rotated_at(
         for each in (cos, sin)
     ]
     interleaved = written.integer("rotary_interleaved") == 1
-    rotated = [_rotate(written, each, *tables, 2 * width, interleaved) for each in (query, key)]
-    return rotated[0], rotated[1]
+    cos, sin = tables
+    turned = (_rotate(written, each, cos, sin, 2 * width, interleaved) for each in (query, key))
+    first_of, second_of = turned
+    return first_of, second_of
 
 
 def _is_buffer(written: Composite, past: ir.Value) -> bool:
