@@ -114,15 +114,12 @@ class Composite:
     def reshape(self, value: ir.Value, lengths: Sequence[Length]) -> ir.Value:
         """Add a Reshape, or reshape a constant; nothing where the lengths are those."""
         given = axes_of(value) or ()
-        if len(given) == len(lengths) and all(
-            isinstance(new, ir.Value) if not isinstance(old, int) else new == old
-            for new, old in zip(lengths, given, strict=True)
-        ):
-            if all(
-                isinstance(n, int) or self._lengths.get(n) == (value, k)
-                for k, n in enumerate(lengths)
-            ):
-                return value
+        stay = [
+            self._lengths.get(new) == (value, axis) if isinstance(new, ir.Value) else new == old
+            for axis, (new, old) in enumerate(zip(lengths, given, strict=False))
+        ]
+        if len(given) == len(lengths) and all(stay):
+            return value
         array = constant_array(value)
         if array is not None and all(isinstance(each, int) for each in lengths):
             return self.constant(array.reshape([int(n) for n in lengths if isinstance(n, int)]))
@@ -210,10 +207,10 @@ class Composite:
                 continue
             maker = new.producer()
             is_own = maker is not None and PART_KEY in maker.metadata_props
-            if new in taken or not is_own:
-                new = self("Identity", new, shape=axes_of(new))
-            taken.add(new)
-            final.append(new)
+            is_free = is_own and new not in taken
+            result = new if is_free else self("Identity", new, shape=axes_of(new))
+            taken.add(result)
+            final.append(result)
         self._editor.put_results_in_place(node, final)
 
     def reads(self, *slots: int) -> bool:
@@ -249,6 +246,6 @@ def _longer(
     one: list[int | ir.SymbolicDim | None] = [1]
     first, second = (one * (rank - len(each)) + each for each in (left, right))
     return [
-        b if a == 1 else a if b == 1 or a == b else a if isinstance(a, int) else b
+        b if a == 1 else a if b in (1, a) or isinstance(a, int) else b
         for a, b in zip(first, second, strict=True)
     ]
