@@ -51,8 +51,7 @@ class Composite:
 
     def number(self, name: str, default: float = 0.0) -> float:
         """Return an attribute of the node."""
-        found = self._node.attributes.get_float(name, default)
-        return default if found is None else float(found)
+        return float(self._node.attributes.get_float(name, default))
 
     def __call__(
         self,
