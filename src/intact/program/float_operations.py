@@ -42,6 +42,41 @@ class LayerNormalization:
     epsilon: float
 
 
+@dataclass(frozen=True)
+class GroupNormalization:
+    """Inputs: data ``[N, C, ...]``, scale and bias ``[C]``; each group of channels by itself."""
+
+    groups: int
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class LocalResponse:
+    """Input: data ``[N, C, ...]``, divided by ``(bias + alpha * mean of squares) ** beta``.
+
+    The mean is that of ``size`` neighbouring channels, those that do not exist are 0.
+    """
+
+    size: int
+    alpha: float
+    beta: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class CumulativeSum:
+    """Input: data, summed along an axis up to each place."""
+
+    axis: int
+
+
 FloatOperation: TypeAlias = (
-    BatchNormalization | Flatten | Identity | LayerNormalization | PixelShuffle
+    BatchNormalization
+    | CumulativeSum
+    | Flatten
+    | GroupNormalization
+    | Identity
+    | LayerNormalization
+    | LocalResponse
+    | PixelShuffle
 )

@@ -154,7 +154,7 @@ def _read_before_relu(b: ModelBuilder, x: str) -> str:
 
 _POOL = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
 
-IMAGE_CASES: Mapping[str, Build] = {
+IMAGE_CASES: dict[str, Build] = {
     "conv": _conv(6, (3, 3), pads=[1, 1, 1, 1]),
     "conv without bias": _conv(6, (1, 1), bias=False, strides=[2, 2]),
     "conv, odd window": _conv(5, (3, 2), strides=[2, 1], pads=[0, 1, 2, 0], dilations=[1, 2]),
@@ -277,6 +277,33 @@ IMAGE_CASES: Mapping[str, Build] = {
     "depth to space": node("DepthToSpace", blocksize=2),
     "depth to space, CRD": node("DepthToSpace", blocksize=2, mode="CRD"),
 }
+IMAGE_CASES |= {
+    "selu": node("Selu"),
+    "selu of other numbers": node("Selu", alpha=1.5, gamma=1.25),
+    "softplus": lambda b, x: b.node("Softplus", b.node("Mul", x, b.scalar(60.0))),
+    "round": lambda b, x: b.node("Round", b.node("Mul", b.node("Round", x), b.scalar(0.5))),
+    "sign": node("Sign"),
+    "tan": node("Tan"),
+    "asin": lambda b, x: b.node("Asin", b.clip(x, -1, 1)),
+    "acos": lambda b, x: b.node("Acos", b.clip(x, -1, 1)),
+    "atan": node("Atan"),
+    "space to depth": lambda b, x: b.node(
+        "SpaceToDepth", _reshape(-1, 3, 4, 14)(b, x), blocksize=2
+    ),
+    "tile": lambda b, x: b.node("Tile", x, b.ints(1, 2, 1, 3)),
+    "expand": lambda b, x: b.node("Expand", b.node("GlobalMaxPool", x), b.ints(4, 3, 2)),
+    "expand what is open": lambda b, x: b.node("Expand", mean([1], 1)(b, x), b.ints(1, 5, 1, 1)),
+    "sum up to each row": lambda b, x: b.node("CumSum", x, b.constant(np.int64(2))),
+    "sum up to each channel": lambda b, x: b.node("CumSum", x, b.constant(np.int64(-3))),
+    "local response": node("LRN", size=3, alpha=0.3, beta=0.6, bias=1.5),
+    "instances": lambda b, x: b.node("InstanceNormalization", x, b.weight(4), b.weight(4)),
+    "groups": lambda b, x: b.node(
+        "Reshape",
+        b.node("InstanceNormalization", _reshape(0, 2, -1)(b, x), b.weight(2), b.weight(2)),
+        b.ints(0, 4, 6, 7),
+    ),
+    "dense of images": lambda b, x: b.node("MatMul", x, b.weight(7, 5)),
+}
 VOLUME_CASES: dict[str, Build] = {
     f"transpose {''.join(map(str, order))}": node("Transpose", perm=[0, *order])
     for order in permutations((1, 2, 3, 4))
@@ -297,6 +324,21 @@ ROW_CASES: Mapping[str, Build] = {
     "add to rows": _constant("Add", 8),
     "mean of a matrix": mean([1], 0),
     "global average of a signal": node("GlobalAveragePool"),
+    "conv along rows": lambda b, x: b.node(
+        "Conv", x, b.weight(6, 5, 3), b.weight(6), pads=[2, 1], strides=[2], dilations=[2]
+    ),
+    "conv along rows, depthwise": lambda b, x: b.node(
+        "Relu", b.node("Conv", x, b.weight(5, 1, 3), b.weight(5), group=5)
+    ),
+    "conv along rows, grouped": lambda b, x: b.node(
+        "Conv", _reshape(0, 4, 10)(b, x), b.weight(6, 2, 3), group=2
+    ),
+    "deconv along rows": lambda b, x: b.node(
+        "ConvTranspose", x, b.weight(5, 3, 4), strides=[2], pads=[1, 0], output_padding=[1]
+    ),
+    "instances of rows": lambda b, x: b.node(
+        "InstanceNormalization", x, b.weight(5), b.weight(5), epsilon=1e-3
+    ),
     "identity": lambda b, x: b.node("Identity", x),
 }
 VECTOR_CASES: Mapping[str, Build] = {

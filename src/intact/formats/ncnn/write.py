@@ -160,7 +160,7 @@ class _Writer:
 def _no_layer(operation: FloatNodes, _step: Step, _builder: NcnnBuilder) -> None:
     node = operation.nodes[0]
     domain = f" of domain {node.domain!r}" if node.domain else ""
-    raise Unsupported(operation.reason or f"ncnn has no layer for {node.op_type}{domain}")
+    raise Unsupported(operation.reason or f"intact writes no ncnn layer for {node.op_type}{domain}")
 
 
 def _fused_activations(program: Program) -> Mapping[str, Step]:
