@@ -91,7 +91,7 @@ PACKAGES = {"tflite": "ai_edge_litert", "openvino": "openvino", "ncnn": "ncnn"}
         (decoder, ROWS, "openvino", {"RMSNormalization", "RotaryEmbedding", "Attention"}),
         (encoder, ROWS, "tflite", set()),
         (images, IMAGES, "tflite", set()),
-        (images, IMAGES, "ncnn", set()),
+        (images, IMAGES, "ncnn", {"InstanceNormalization", "GroupNormalization"}),
     ],
 )
 def test_it_runs_as_planned(
