@@ -70,6 +70,22 @@ class CumulativeSum:
     axis: int
 
 
+@dataclass(frozen=True)
+class Recurrent:
+    """Inputs: data ``[T, N, I]``, ONNX's weights, recurrent weights and biases or None.
+
+    Outputs are ONNX's Y, Y_h and for an LSTM Y_c, from states of zeros; GRU resets behind the
+    product. ``is_sample``: Data and outputs have no axis of samples in front of others but the
+    first; outputs hold ``[T, directions * H]`` and ``[directions * H]`` of each, in some shape.
+    """
+
+    kind: str
+    direction: str
+    is_sample: bool = False
+    read: tuple[bool, ...] = ()
+    """Which outputs are read."""
+
+
 FloatOperation: TypeAlias = (
     BatchNormalization
     | CumulativeSum
@@ -79,4 +95,5 @@ FloatOperation: TypeAlias = (
     | LayerNormalization
     | LocalResponse
     | PixelShuffle
+    | Recurrent
 )

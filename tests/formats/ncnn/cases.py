@@ -152,6 +152,44 @@ def _read_before_relu(b: ModelBuilder, x: str) -> str:
     return b.node("Sub", b.node("Relu", y), y)
 
 
+def _recurrent(kind: str, direction: str = "forward", *, output: str = "all") -> Build:
+    """Samples first, as torch exports ``batch_first``."""
+    gates, count = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind], 2 if direction[0] == "b" else 1
+    size = 6
+
+    def build(b: ModelBuilder, x: str) -> str:
+        turned = b.node("Transpose", x, perm=[1, 0, 2])
+        weight, recurrent = (b.weight(count, gates * size, n) for n in (8, size))
+        bias = b.weight(count, 2 * gates * size)
+        names = [f"{turned}_{k}" for k in range(3 if kind == "LSTM" else 2)]
+        b.node(
+            kind,
+            turned,
+            weight,
+            recurrent,
+            bias,
+            out=names[0],
+            hidden_size=size,
+            direction=direction,
+            **({"linear_before_reset": 1} if kind == "GRU" else {}),
+        )
+        b.nodes[-1].output.extend(names[1:])
+        if output != "all":
+            state = names[-1] if output == "cell" else names[1]
+            return (
+                b.with_axes("Squeeze", state, [0])
+                if count == 1
+                else b.node(
+                    "Reshape", b.node("Transpose", state, perm=[1, 0, 2]), b.ints(-1, 2 * size)
+                )
+            )
+        y = b.node("Transpose", names[0], perm=[0, 2, 1, 3])
+        y = b.node("Reshape", y, b.ints(5, -1, count * size))
+        return b.node("Transpose", y, perm=[1, 0, 2])
+
+    return build
+
+
 _POOL = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
 
 IMAGE_CASES: dict[str, Build] = {
@@ -324,6 +362,13 @@ ROW_CASES: Mapping[str, Build] = {
     "add to rows": _constant("Add", 8),
     "mean of a matrix": mean([1], 0),
     "global average of a signal": node("GlobalAveragePool"),
+    "lstm": _recurrent("LSTM"),
+    "lstm, both ways": _recurrent("LSTM", "bidirectional"),
+    "lstm, its cell": _recurrent("LSTM", output="cell"),
+    "gru": _recurrent("GRU"),
+    "gru, backwards": _recurrent("GRU", "reverse"),
+    "gru, its last state": _recurrent("GRU", "bidirectional", output="state"),
+    "rnn": _recurrent("RNN"),
     "conv along rows": lambda b, x: b.node(
         "Conv", x, b.weight(6, 5, 3), b.weight(6), pads=[2, 1], strides=[2], dilations=[2]
     ),

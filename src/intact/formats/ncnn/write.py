@@ -16,6 +16,7 @@ from intact.formats.ncnn import layers
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder
 from intact.formats.ncnn.model import LARGEST_CODE, NcnnModel, notes_of
 from intact.formats.ncnn.notation import known_lengths, lengths, sample
+from intact.formats.ncnn.recurrent import with_samples
 from intact.formats.ncnn.table import table_text
 from intact.ops import functions
 from intact.program import Program, Step, Tensor
@@ -53,7 +54,7 @@ def write_ncnn(program: Program, target: str = "") -> NcnnModel:
         ExportError: What ncnn has no layer for, or computes in float while the program does not;
             all is listed.
     """
-    writer = _Writer(with_floats(with_views(program, (Lookup,))))
+    writer = _Writer(with_samples(with_floats(with_views(program, (Lookup,)))))
     writer.write()
     remedy = f"{advice(quantize_for('ncnn', target), _KEEP_FLOAT)}; {_LEAVE_OUT}"
     found = UnsupportedNodes("ncnn cannot hold", remedy)

@@ -6,7 +6,7 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value
-from intact.ops import functions
+from intact.ops import RECURRENT, functions
 from intact.program.float_operations import (
     BatchNormalization,
     CumulativeSum,
@@ -16,8 +16,9 @@ from intact.program.float_operations import (
     LayerNormalization,
     LocalResponse,
     PixelShuffle,
+    Recurrent,
 )
-from intact.program.lower import moves
+from intact.program.lower import moves, recurrent
 from intact.program.lower.attributes import axis_of, constant_input
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import FLOAT_LOWERINGS
@@ -171,3 +172,17 @@ def _layer_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) ->
     axis = axis_of(node, len(data.shape), -1)
     operation = LayerNormalization(axis, node.attributes.get_float("epsilon", 1e-5))
     _emit(builder, node, operation, data, scale, bias)
+
+
+@FLOAT_LOWERINGS.register(*RECURRENT)
+def _recurrent(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """Lower GRU, LSTM and RNN that begin with states of zeros."""
+    node = chain[0]
+    recurrent.check_alone(node)
+    inputs = [builder.read(node, slot) for slot in range(3)]
+    bias = None if input_value(node, 3) is None else builder.read(node, 3)
+    results = [builder.result(value) for value in node.outputs]
+    direction = node.attributes.get_string("direction", "forward") or "forward"
+    builder.emit(chain, Recurrent(node.op_type, direction), (*inputs, bias), results)
+    for value, result in zip(node.outputs, results, strict=True):
+        builder.set_result(value, result)
