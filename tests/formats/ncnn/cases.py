@@ -162,6 +162,7 @@ def _recurrent(kind: str, direction: str = "forward", *, output: str = "all") ->
         weight, recurrent = (b.weight(count, gates * size, n) for n in (8, size))
         bias = b.weight(count, 2 * gates * size)
         names = [f"{turned}_{k}" for k in range(3 if kind == "LSTM" else 2)]
+        more: dict[str, Any] = {"linear_before_reset": 1} if kind == "GRU" else {}
         b.node(
             kind,
             turned,
@@ -171,18 +172,15 @@ def _recurrent(kind: str, direction: str = "forward", *, output: str = "all") ->
             out=names[0],
             hidden_size=size,
             direction=direction,
-            **({"linear_before_reset": 1} if kind == "GRU" else {}),
+            **more,
         )
         b.nodes[-1].output.extend(names[1:])
         if output != "all":
             state = names[-1] if output == "cell" else names[1]
-            return (
-                b.with_axes("Squeeze", state, [0])
-                if count == 1
-                else b.node(
-                    "Reshape", b.node("Transpose", state, perm=[1, 0, 2]), b.ints(-1, 2 * size)
-                )
-            )
+            if count == 1:
+                return b.with_axes("Squeeze", state, [0])
+            turned_back = b.node("Transpose", state, perm=[1, 0, 2])
+            return b.node("Reshape", turned_back, b.ints(-1, 2 * size))
         y = b.node("Transpose", names[0], perm=[0, 2, 1, 3])
         y = b.node("Reshape", y, b.ints(5, -1, count * size))
         return b.node("Transpose", y, perm=[1, 0, 2])

@@ -80,6 +80,8 @@ def _is_for_winograd(operation: Convolution, weight: Array) -> bool:
 def _transposed(operation: TransposedConvolution, step: Step, builder: NcnnBuilder) -> None:
     """Write ``Deconvolution``, or ``DeconvolutionDepthWise``; in float only."""
     operation, weight = _of_images(operation, np.moveaxis(_weight(step), -1, 1))
+    if len(operation.output_padding) == 1:
+        operation = replace(operation, output_padding=(0, *operation.output_padding))
     if _is_int8(step):
         raise Unsupported("ncnn has no int8 layer for it")
     outputs, groups = len(weight), operation.groups
@@ -115,8 +117,6 @@ def _of_images(operation: _Spatial, weight: Array) -> tuple[_Spatial, Array]:
         pads=none + operation.pads,
         dilations=one + operation.dilations,
     )
-    if isinstance(found, TransposedConvolution):
-        found = replace(found, output_padding=(0, *found.output_padding))
     return found, weight[:, :, None]
 
 
