@@ -6,15 +6,19 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value
-from intact.ops import functions
+from intact.ops import RECURRENT, functions
 from intact.program.float_operations import (
     BatchNormalization,
+    CumulativeSum,
     Flatten,
+    GroupNormalization,
     Identity,
     LayerNormalization,
+    LocalResponse,
     PixelShuffle,
+    Recurrent,
 )
-from intact.program.lower import moves
+from intact.program.lower import moves, recurrent
 from intact.program.lower.attributes import axis_of, constant_input
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import FLOAT_LOWERINGS
@@ -126,6 +130,39 @@ def _batch_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) ->
     _emit(builder, chain[0], BatchNormalization(epsilon), *inputs)
 
 
+@FLOAT_LOWERINGS.register("GroupNormalization", "InstanceNormalization")
+def _group_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """Lower GroupNormalization; in InstanceNormalization each channel is a group."""
+    node = chain[0]
+    inputs = [builder.read(node, slot) for slot in range(3)]
+    count = inputs[0].shape[1] if len(inputs[0].shape) > 1 else None
+    groups = node.attributes.get_int("num_groups", count or 0)
+    if not groups:
+        raise Unsupported("the number of its channels is not known")
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
+    _emit(builder, node, GroupNormalization(groups, epsilon), *inputs)
+
+
+@FLOAT_LOWERINGS.register("LRN")
+def _local_response(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """Lower LRN."""
+    read = chain[0].attributes
+    size = read.get_int("size", 0) or 0
+    defaults = (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+    numbers = [read.get_float(name, default) for name, default in defaults]
+    _emit(builder, chain[0], LocalResponse(size, *numbers), builder.read(chain[0], 0))
+
+
+@FLOAT_LOWERINGS.register("CumSum")
+def _cumulative_sum(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """Lower CumSum from the first place on."""
+    node, axis = chain[0], constant_input(chain[0], 1)
+    if axis is None or any(node.attributes.get_int(k, 0) for k in ("exclusive", "reverse")):
+        raise Unsupported("it sums backwards, leaves places out, or its axis is computed")
+    data = builder.read(node, 0)
+    _emit(builder, node, CumulativeSum(int(axis.reshape(())) % len(data.shape)), data)
+
+
 @FLOAT_LOWERINGS.register("LayerNormalization", any_rank=True)
 def _layer_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower LayerNormalization."""
@@ -135,3 +172,17 @@ def _layer_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) ->
     axis = axis_of(node, len(data.shape), -1)
     operation = LayerNormalization(axis, node.attributes.get_float("epsilon", 1e-5))
     _emit(builder, node, operation, data, scale, bias)
+
+
+@FLOAT_LOWERINGS.register(*RECURRENT)
+def _recurrent(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """Lower GRU, LSTM and RNN that begin with states of zeros."""
+    node = chain[0]
+    recurrent.check_alone(node)
+    inputs = [builder.read(node, slot) for slot in range(3)]
+    bias = None if input_value(node, 3) is None else builder.read(node, 3)
+    results = [builder.result(value) for value in node.outputs]
+    direction = node.attributes.get_string("direction", "forward") or "forward"
+    builder.emit(chain, Recurrent(node.op_type, direction), (*inputs, bias), results)
+    for value, result in zip(node.outputs, results, strict=True):
+        builder.set_result(value, result)

@@ -15,7 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.graph import input_value
+from intact.graph import constant_array, input_value
 from intact.ops import RECURRENT, functions
 from intact.ops.functions import Unary
 from intact.program.forms import dequantized_constant
@@ -287,6 +287,40 @@ def _rnn(layer: _Unrolled, direction: int) -> tuple[_Advance, Array]:
 
 
 _CELLS = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}
+
+
+def check_alone(node: ir.Node) -> None:
+    """Check that one layer of a runtime computes a node: usual functions, states of zeros.
+
+    Raises:
+        Unsupported: It has another option.
+    """
+    lengths = input_value(node, _LENGTHS)
+    steps = node.inputs[0].shape[0] if node.inputs[0] and node.inputs[0].shape else None
+    if lengths is not None and not isinstance(steps, int):
+        raise Unsupported("its sequences have lengths of their own")
+    _check(node, steps if isinstance(steps, int) else 0)
+    given = _activations(node, 1)
+    if given != list(_ACTIVATIONS[node.op_type]) * (len(given) // len(_ACTIVATIONS[node.op_type])):
+        raise Unsupported(f"its activations are {', '.join(given)}")
+    if node.op_type == "GRU" and not node.attributes.get_int("linear_before_reset", 0):
+        raise Unsupported("it resets its state before the product")
+    if not all(_is_zero(input_value(node, slot)) for slot in (_HIDDEN, _CELL)):
+        raise Unsupported("its first state is given")
+
+
+def _is_zero(value: ir.Value | None) -> bool:
+    """Tell whether a state is left out, or zeros as many as there are samples."""
+    array = constant_array(value)
+    if value is None or array is not None:
+        return array is None or not np.any(array)
+    maker = value.producer()
+    if maker is None or maker.domain or maker.op_type not in ("ConstantOfShape", "Expand", "Tile"):
+        return False
+    if maker.op_type == "ConstantOfShape":
+        number = maker.attributes.get_tensor("value", None)
+        return number is None or not np.any(number.numpy())
+    return constant_array(maker.inputs[0]) is not None and _is_zero(maker.inputs[0])
 
 
 def _check(node: ir.Node, steps: int) -> None:
