@@ -19,7 +19,7 @@ from intact.config import Rounding
 from intact.errors import ExportError
 from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
-from intact.formats.base.stored_weights import StoredWeights, is_looked_up, stored_readers
+from intact.formats.base.storage import StoredWeights, is_looked_up, stored_readers
 from intact.formats.openvino.dialect import add_biases, translate
 from intact.formats.openvino.fake_quantize import (
     DOMAIN,
