@@ -73,6 +73,7 @@ _WHEN: Mapping[str, Callable[[Any], str]] = {
     "kernel_shape": lambda value: f"kernel {'x'.join(map(str, value))}",
     "groups": lambda value: f"groups: {_plain(value)}",
     "ranks": lambda value: f"input of {_plain(value)} axes",
+    "weight_slot": lambda value: f"constant {'left' if value == 0 else 'right'} factor",
     "weight_ranks": lambda value: f"constant factor of {_plain(value)} axes",
     "constant_weight": lambda value: "with a constant weight" if value else "of two activations",
     "constant_input": lambda value: "with a constant input" if value else "without constant inputs",

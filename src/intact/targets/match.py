@@ -106,7 +106,9 @@ def _shapes_match(condition: Condition, node: ir.Node) -> bool:
 
 
 def _surroundings_match(condition: Condition, node: ir.Node) -> bool:
-    if condition.constant_weight not in (None, weight_slot(node) is not None):
+    slot = weight_slot(node)
+    is_there = condition.constant_weight in (None, slot is not None)
+    if not is_there or condition.weight_slot not in (None, slot):
         return False
     if condition.constant_input is not None:
         found = any(is_constant(input_value(node, slot)) for slot in data_slots(node))

@@ -65,6 +65,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         groups: One kind or a list of kinds.
         ranks: Allowed ranks of data input 0.
         weight_ranks: Allowed ranks of the constant weight.
+        weight_slot: Which factor of a product of matrices is the constant: 0, 1.
         constant_weight: Whether a factor is a constant of the model.
         constant_input: Whether one of the data inputs is a constant of the model.
         max_consumers: Maximum number of readers of output 0; a graph output counts as one.
@@ -80,6 +81,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     groups: Groups | tuple[Groups, ...] | None = None
     ranks: tuple[int, ...] | None = None
     weight_ranks: tuple[int, ...] | None = None
+    weight_slot: int | None = None
     constant_weight: bool | None = None
     constant_input: bool | None = None
     max_consumers: int | None = None

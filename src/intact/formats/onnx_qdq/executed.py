@@ -41,7 +41,9 @@ _SELECTING = {"MaxPool", "NhwcMaxPool"}
 _QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 _SAME = {"ArgMax", "QLinearConcat", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearWhere"}
 """Operators of codes that give the numbers of the floats: they compare, or have tables of these."""
-_ADDED = re.compile(r"(_nchwc|_quantized|_dequantized|_kept|_weight|_bias|_dq|_token_\d+)+$")
+_ADDED = re.compile(
+    r"(_nchwc|_quantized|_dequantized|_kept|_weight|_bias|_dq|_token_\d+|/MatMulAddFusion)+$"
+)
 """What the runtime, and the writer of pairs, append to names of nodes and tensors."""
 
 
