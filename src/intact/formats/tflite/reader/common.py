@@ -11,7 +11,7 @@ import onnx_ir as ir
 from intact.config import QuantState
 from intact.errors import Unsupported
 from intact.formats.base.clamps import highest, is_clamped_only, mark
-from intact.formats.tflite.reader.builder import FixesBatch, ModelBuilder
+from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.file import FileTensor, Operator
 from intact.formats.tflite.reader.schema import Element, Fused, Padding
 from intact.formats.tflite.reader.tensors import ChannelLayout, Operand
@@ -28,13 +28,6 @@ _MOST = 1 << 20
 """Strides, kernels, pads and the like."""
 
 
-def slot(op: Operator, number: int) -> int:
-    """Return the tensor at an input slot."""
-    if number >= len(op.inputs) or op.inputs[number] < 0:
-        raise Unsupported(f"its input {number} is absent")
-    return op.inputs[number]
-
-
 def optional(op: Operator, number: int) -> int:
     """Return the tensor at an input slot, -1 where it is absent."""
     return op.inputs[number] if number < len(op.inputs) else -1
@@ -44,13 +37,6 @@ def needs_rank(tensor: FileTensor, *ranks: int) -> None:
     """Check the rank of a tensor."""
     if tensor.rank not in ranks:
         raise Unsupported(f"tensor {tensor.name!r} has {tensor.rank} dimensions")
-
-
-def axis_in(axis: int, rank: int) -> int:
-    """Return an axis counted from 0."""
-    if not -rank <= axis < rank:
-        raise Unsupported(f"axis {axis} of a tensor of {rank} dimensions")
-    return axis % rank
 
 
 def positive(op: Operator, *names: str) -> tuple[int, ...]:
@@ -178,12 +164,6 @@ def keeps_scale(builder: ModelBuilder, source: int, *outputs: int) -> None:
         )
         if not near:
             raise Unsupported("its output has another scale than its input, which it only moves")
-
-
-def mixes_batch(builder: ModelBuilder, is_mixed: bool) -> None:
-    """Raise `FixesBatch` where an operator works along the first axis."""
-    if builder.batch and is_mixed:
-        raise FixesBatch
 
 
 def one_kind(builder: ModelBuilder, op: Operator) -> None:

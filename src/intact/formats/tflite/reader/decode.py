@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import ModelError
-from intact.formats.base.foreign import BinaryFile
+from intact.formats.base.foreign import MOST_ELEMENTS, BinaryFile
 from intact.formats.tflite.reader.file import (
     FileTensor,
     Operator,
@@ -157,10 +157,6 @@ class Table:
 _MOST_ENTRIES = 1 << 16
 
 """Tensors, operators or buffers; models have some thousand."""
-
-_MOST_ELEMENTS = 1 << 31
-
-"""Elements of one tensor."""
 
 _MOST_DIMENSIONS = 8
 
@@ -349,7 +345,7 @@ def _lengths(table: Table, slot: int) -> tuple[int, ...]:
 def _oddity(table: Table, shape: tuple[int, ...], code: int, element: Element | None) -> str:
     if element is None:
         return f"its element type is {code}"
-    if any(length <= 0 for length in shape) or math.prod(shape) > _MOST_ELEMENTS:
+    if any(length <= 0 for length in shape) or math.prod(shape) > MOST_ELEMENTS:
         return f"its shape is {list(shape)}"
     if table.number(5, "<?", 0):
         return "it is a variable that keeps its value from one run to the next"

@@ -7,17 +7,15 @@ import math
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.formats.base.foreign import axis_in, mixes_batch, slot
 from intact.formats.tflite.reader.builder import DATA_TYPES, ModelBuilder
 from intact.formats.tflite.reader.common import (
     READERS,
-    axis_in,
     broadcast,
     clamped,
     finish,
     keeps_scale,
-    mixes_batch,
     needs_shape,
-    slot,
 )
 from intact.formats.tflite.reader.file import Operator
 from intact.formats.tflite.reader.schema import Element, Fused
@@ -35,7 +33,7 @@ _LARGEST_OPTION = 1e30
 
 def _operands(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, list[Operand]]:
     """Return two operands that broadcast to the output, in one layout."""
-    indices = [slot(op, 0), slot(op, 1)]
+    indices = [slot(op.inputs, 0), slot(op.inputs, 1)]
     broadcast(builder, op, *(builder.tensor(index).shape for index in indices))
     rank = builder.tensor(op.outputs[0]).rank
     computed = [index for index in indices if not builder.is_constant(index)]
@@ -88,7 +86,7 @@ _COMPARISONS = {"EQUAL": "Equal", "NOT_EQUAL": "Equal", "GREATER": "Greater", "L
 @READERS.register(*_COMPARISONS)
 def comparison(builder: ModelBuilder, op: Operator) -> None:
     """Comparisons, of codes only where they are of one scale: the kernels round other ones."""
-    first, second = (builder.parameters(slot(op, number)) for number in (0, 1))
+    first, second = (builder.parameters(slot(op.inputs, number)) for number in (0, 1))
     if (first is None) != (second is None) or (first is not None and not first.equals(second)):
         raise Unsupported("it compares integers of different scales")
     if builder.tensor(op.outputs[0]).element is not Element.BOOL:
@@ -108,7 +106,7 @@ _PLAIN = {Element.FLOAT32, Element.INT32, Element.INT64, Element.BOOL}
 def cast(builder: ModelBuilder, op: Operator) -> None:
     """CAST between floats, indices and truth values."""
     layout, source = _source(builder, op)
-    given, wanted = (builder.tensor(index).element for index in (slot(op, 0), op.outputs[0]))
+    given, wanted = (builder.tensor(index).element for index in (slot(op.inputs, 0), op.outputs[0]))
     if not {given, wanted} <= _PLAIN:
         raise Unsupported(f"it makes {wanted.name.lower()} of {given.name.lower()}")
     kind = DATA_TYPES[wanted]
@@ -127,7 +125,7 @@ def squared_difference(builder: ModelBuilder, op: Operator) -> None:
 
 def _source(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, Operand]:
     """Return the one operand in the layout that it has, whose shape is the output's."""
-    index = slot(op, 0)
+    index = slot(op.inputs, 0)
     needs_shape(builder, op.outputs[0], builder.tensor(index).shape)
     layout = builder.layout_of(index)
     return layout, builder.operand(index, layout)
@@ -174,10 +172,10 @@ def relu_0_to_1(builder: ModelBuilder, op: Operator) -> None:
 def prelu(builder: ModelBuilder, op: Operator) -> None:
     """PRELU with a stored slope."""
     layout, source = _source(builder, op)
-    index = slot(op, 1)
+    index = slot(op.inputs, 1)
     if not builder.is_constant(index):
         raise Unsupported("its slope is computed")
-    broadcast(builder, op, builder.tensor(slot(op, 0)).shape, builder.tensor(index).shape)
+    broadcast(builder, op, builder.tensor(slot(op.inputs, 0)).shape, builder.tensor(index).shape)
     parameters = builder.parameters(index)
     if parameters is not None and parameters.bits > 8:
         raise Unsupported("its slopes are int16, which the kernel reads as int8")
@@ -212,7 +210,7 @@ def along_channels(builder: ModelBuilder, op: Operator) -> None:
     """Operators along the last axis of the file."""
     if op.options.get("beta", 1.0) != 1.0:
         raise Unsupported(f"its beta is {op.options['beta']:g}")
-    rank = builder.tensor(slot(op, 0)).rank
+    rank = builder.tensor(slot(op.inputs, 0)).rank
     axis_in(-1, rank)
     mixes_batch(builder, rank == 1)
     layout, source = _source(builder, op)
@@ -233,10 +231,10 @@ _REDUCTIONS = {
 @READERS.register(*_REDUCTIONS)
 def reduction(builder: ModelBuilder, op: Operator) -> None:
     """MEAN, SUM, REDUCE_MAX and REDUCE_MIN."""
-    index, keep = slot(op, 0), bool(op.options["keep_dims"])
+    index, keep = slot(op.inputs, 0), bool(op.options["keep_dims"])
     shape = builder.tensor(index).shape
     rank = len(shape)
-    axes = sorted({axis_in(axis, rank) for axis in builder.list_of(slot(op, 1))})
+    axes = sorted({axis_in(axis, rank) for axis in builder.list_of(slot(op.inputs, 1))})
     if not axes:
         raise Unsupported("it reduces no axis")
     mixes_batch(builder, 0 in axes)
@@ -266,9 +264,9 @@ _POSITIONS = {"ARG_MAX": "ArgMax", "ARG_MIN": "ArgMin"}
 @READERS.register(*_POSITIONS)
 def position(builder: ModelBuilder, op: Operator) -> None:
     """ARG_MAX and ARG_MIN: the position of the first of equal elements."""
-    index, output = slot(op, 0), builder.tensor(op.outputs[0])
+    index, output = slot(op.inputs, 0), builder.tensor(op.outputs[0])
     shape = builder.tensor(index).shape
-    axes = builder.list_of(slot(op, 1))
+    axes = builder.list_of(slot(op.inputs, 1))
     if len(axes) != 1:
         raise Unsupported(f"its axes are {list(axes)}")
     axis = axis_in(axes[0], len(shape))
