@@ -15,6 +15,7 @@ from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.file import FileTensor, Operator
 from intact.formats.tflite.reader.schema import Element, Fused, Padding
 from intact.formats.tflite.reader.tensors import ChannelLayout, Operand
+from intact.formats.tflite.spellings import FUSED
 from intact.program.handlers import NamedHandlers
 
 Reader: TypeAlias = Callable[[ModelBuilder, Operator], None]
@@ -80,18 +81,16 @@ def window_pads(
 
 def clamped(builder: ModelBuilder, value: Operand | ir.Value, activation: int) -> ir.Value:
     """Return a value behind a fused activation; that of an operand is no part of its chain."""
-    match activation:
-        case Fused.NONE:
-            return value.value if isinstance(value, Operand) else value
-        case Fused.RELU:
-            return builder.node("Relu", [value])
-        case Fused.RELU6:
-            return builder.node("Clip", [value, builder.number(0), builder.number(6)])
-        case Fused.RELU_N1_TO_1:
-            return builder.node("Clip", [value, builder.number(-1), builder.number(1)])
-    known = activation in Fused.__members__.values()
-    name = Fused(activation).name if known else str(activation)
-    raise Unsupported(f"its fused activation is {name}")
+    if activation == Fused.NONE:
+        return value.value if isinstance(value, Operand) else value
+    if activation not in FUSED:
+        known = activation in Fused.__members__.values()
+        name = Fused(activation).name if known else str(activation)
+        raise Unsupported(f"its fused activation is {name}")
+    bounds = FUSED[Fused(activation)]
+    if activation == Fused.RELU:
+        return builder.node("Relu", [value])
+    return builder.node("Clip", [value, builder.number(bounds.low), builder.number(bounds.high)])
 
 
 def finish(

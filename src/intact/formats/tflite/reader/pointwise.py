@@ -26,8 +26,18 @@ from intact.formats.tflite.reader.tensors import (
     arranged,
     channels_first,
 )
-from intact.formats.tflite.spellings import APPROXIMATION, READ
+from intact.formats.tflite.spellings import (
+    APPROXIMATION,
+    FUNCTIONS,
+    NODES,
+    PAIRS,
+    POSITIONS,
+    REDUCTIONS,
+    read,
+)
 
+_FUNCTIONS, _NODES, _PAIRS = read(FUNCTIONS), read(NODES), read(PAIRS)
+_POSITIONS, _REDUCTIONS = read(POSITIONS), read(REDUCTIONS)
 _LARGEST_OPTION = 1e30
 
 
@@ -50,17 +60,7 @@ def _operands(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, list[
     ]
 
 
-_BINARY = {
-    "ADD": "Add",
-    "SUB": "Sub",
-    "MUL": "Mul",
-    "DIV": "Div",
-    "MAXIMUM": "Max",
-    "MINIMUM": "Min",
-}
-
-
-@READERS.register(*_BINARY)
+@READERS.register(*_PAIRS)
 def binary(builder: ModelBuilder, op: Operator) -> None:
     """Operators on two operands; the kernels of MAXIMUM and MINIMUM compare codes."""
     if op.name in {"MAXIMUM", "MINIMUM"}:
@@ -69,7 +69,7 @@ def binary(builder: ModelBuilder, op: Operator) -> None:
     if op.options.get("pot_scale_int16"):
         _needs_other_scales(builder, op)
     layout, operands = _operands(builder, op)
-    finish(builder, op, builder.node(_BINARY[op.name], operands), layout)
+    finish(builder, op, builder.node(_PAIRS[op.name].onnx, operands), layout)
 
 
 def _needs_other_scales(builder: ModelBuilder, op: Operator) -> None:
@@ -80,10 +80,7 @@ def _needs_other_scales(builder: ModelBuilder, op: Operator) -> None:
         raise Unsupported("it shifts int16 codes, as all scales are powers of two")
 
 
-_COMPARISONS = {"EQUAL": "Equal", "NOT_EQUAL": "Equal", "GREATER": "Greater", "LESS": "Less"}
-
-
-@READERS.register(*_COMPARISONS)
+@READERS.register("EQUAL", "NOT_EQUAL", "GREATER", "LESS")
 def comparison(builder: ModelBuilder, op: Operator) -> None:
     """Comparisons, of codes only where they are of one scale: the kernels round other ones."""
     first, second = (builder.parameters(slot(op.inputs, number)) for number in (0, 1))
@@ -92,7 +89,8 @@ def comparison(builder: ModelBuilder, op: Operator) -> None:
     if builder.tensor(op.outputs[0]).element is not Element.BOOL:
         raise Unsupported("its output is not bool")
     layout, operands = _operands(builder, op)
-    value = builder.node(_COMPARISONS[op.name], operands)
+    code = "EQUAL" if op.name == "NOT_EQUAL" else op.name
+    value = builder.node(_NODES[code].onnx, operands)
     value.type = ir.TensorType(ir.DataType.BOOL)
     if op.name == "NOT_EQUAL":
         value = builder.node("Not", [value])
@@ -131,33 +129,30 @@ def _source(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, Operand
     return layout, builder.operand(index, layout)
 
 
-@READERS.register(*READ)
+@READERS.register(*_FUNCTIONS)
 def unary(builder: ModelBuilder, op: Operator) -> None:
     """Functions of one operand."""
-    spelling = READ[op.name]
+    spelling = _FUNCTIONS[op.name]
     attributes: dict[str, float | str] = {}
     for theirs, ours in spelling.options.items():
-        value, default = op.options[theirs], spelling.function.defaults[ours]
+        value, default = op.options[theirs], spelling.ours.defaults[ours]
         if isinstance(default, str):
             attributes[ours] = APPROXIMATION if value else default
         elif abs(value) < _LARGEST_OPTION:
             attributes[ours] = float(value)
         else:
             raise Unsupported(f"its {theirs} is {value}")
-    builder.opset = max(builder.opset, spelling.function.since)
+    builder.opset = max(builder.opset, spelling.ours.since)
     layout, source = _source(builder, op)
-    result = builder.node(spelling.function.name, [source], attributes or None)
+    result = builder.node(spelling.onnx, [source], attributes or None)
     builder.write(op.outputs[0], result, layout)
 
 
-_CLAMPS = {"RELU": Fused.RELU, "RELU6": Fused.RELU6, "RELU_N1_TO_1": Fused.RELU_N1_TO_1}
-
-
-@READERS.register(*_CLAMPS)
+@READERS.register("RELU", "RELU6", "RELU_N1_TO_1")
 def clamp(builder: ModelBuilder, op: Operator) -> None:
     """RELU, RELU6 and RELU_N1_TO_1 as operators of their own."""
     layout, source = _source(builder, op)
-    builder.write(op.outputs[0], clamped(builder, source, _CLAMPS[op.name]), layout)
+    builder.write(op.outputs[0], clamped(builder, source, Fused[op.name]), layout)
 
 
 @READERS.register("RELU_0_TO_1")
@@ -220,14 +215,6 @@ def along_channels(builder: ModelBuilder, op: Operator) -> None:
     finish(builder, op, builder.node(_ALONG_CHANNELS[op.name], [source], attributes), layout)
 
 
-_REDUCTIONS = {
-    "MEAN": "ReduceMean",
-    "SUM": "ReduceSum",
-    "REDUCE_MAX": "ReduceMax",
-    "REDUCE_MIN": "ReduceMin",
-}
-
-
 @READERS.register(*_REDUCTIONS)
 def reduction(builder: ModelBuilder, op: Operator) -> None:
     """MEAN, SUM, REDUCE_MAX and REDUCE_MIN."""
@@ -254,11 +241,8 @@ def reduction(builder: ModelBuilder, op: Operator) -> None:
             layout = output = ChannelLayout.FILE
     places = sorted(order.index(axis) for axis in axes) if layout is ChannelLayout.FIRST else axes
     inputs: list[Input] = [builder.operand(index, layout), builder.integers(*places)]
-    value = builder.node(_REDUCTIONS[op.name], inputs, {"keepdims": int(keep)})
+    value = builder.node(_REDUCTIONS[op.name].onnx, inputs, {"keepdims": int(keep)})
     builder.write(op.outputs[0], value, output)
-
-
-_POSITIONS = {"ARG_MAX": "ArgMax", "ARG_MIN": "ArgMin"}
 
 
 @READERS.register(*_POSITIONS)
@@ -274,7 +258,7 @@ def position(builder: ModelBuilder, op: Operator) -> None:
     needs_shape(builder, op.outputs[0], shape[:axis] + shape[axis + 1 :])
     kind = DATA_TYPES[output.element]
     attributes = {"axis": axis, "keepdims": 0}
-    value = builder.node(_POSITIONS[op.name], [builder.operand(index)], attributes)
+    value = builder.node(_POSITIONS[op.name].onnx, [builder.operand(index)], attributes)
     value.type = ir.TensorType(ir.DataType.INT64)
     if kind is not ir.DataType.INT64:
         value = builder.node("Cast", [value], {"to": int(kind)})

@@ -16,15 +16,16 @@ from intact.formats.tflite.reader.common import (
 )
 from intact.formats.tflite.reader.file import FileTensor, Operator
 from intact.formats.tflite.reader.tensors import ChannelLayout, Input, arranged
+from intact.formats.tflite.spellings import POOLS, RESIZES, read
 from intact.graph.builder import Attribute
 
-_POOLS = {"AVERAGE_POOL_2D": "AveragePool", "MAX_POOL_2D": "MaxPool"}
+_POOLS, _RESIZES = read(POOLS), read(RESIZES)
 
 
 @READERS.register(*_POOLS)
 def pool(builder: ModelBuilder, op: Operator) -> None:
     """AVERAGE_POOL_2D and MAX_POOL_2D: pads count in neither."""
-    op_type = _POOLS[op.name]
+    op_type = _POOLS[op.name].onnx
     data, output = builder.tensor(slot(op.inputs, 0)), builder.tensor(op.outputs[0])
     needs_rank(data, 4)
     needs_rank(output, 4)
@@ -49,13 +50,10 @@ def pool(builder: ModelBuilder, op: Operator) -> None:
         finish(builder, op, builder.node(op_type, [source], attributes), ChannelLayout.FIRST)
 
 
-_RESIZES = {"RESIZE_BILINEAR": "linear", "RESIZE_NEAREST_NEIGHBOR": "nearest"}
-
-
 @READERS.register(*_RESIZES)
 def resize(builder: ModelBuilder, op: Operator) -> None:
     """RESIZE_BILINEAR and RESIZE_NEAREST_NEIGHBOR."""
-    mode = _RESIZES[op.name]
+    mode = _RESIZES[op.name].ours.value
     data, output = builder.tensor(slot(op.inputs, 0)), builder.tensor(op.outputs[0])
     needs_rank(data, 4)
     sizes = builder.list_of(slot(op.inputs, 1))
