@@ -18,7 +18,7 @@ from intact.flow.first_run import run_once
 from intact.flow.improvement import chosen
 from intact.flow.job import Deployment, Job, Keeping
 from intact.flow.recipes import overrides_of, preprocess_of, recipe_of, target_named
-from intact.flow.refusals import Refusals
+from intact.flow.refusals import Refusals, refuse_structure
 from intact.flow.result import Result, Results, check_output, save_several
 from intact.flow.samples import cluster_of
 from intact.flow.shapes import shaped
@@ -150,6 +150,7 @@ def results_for(
             if not options.allow_empty:
                 look = partial(values_of, graph=own, options=options, data=models.data)
                 refuse_nothing_to_do(plan, look)
+            refuse_structure(plan, deployment.formats)
             passes = chosen(
                 plan,
                 options.improve,

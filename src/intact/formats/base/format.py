@@ -287,6 +287,7 @@ class Writer(Protocol):
         expressible: What plans may ask of it; whether it has each operator, it says when it writes.
         shares_turned: Whether integers of a table and of its transpose are stored once in its
             files, as equal ones are; None where that is not known, or writing says it.
+        refuses_early: Whether `refuse` tells anything: it looks at nodes and shapes alone.
     """
 
     files: tuple[str, ...]
@@ -297,6 +298,7 @@ class Writer(Protocol):
     has_layout: bool = False
     expressible: Expressible = Expressible()
     shares_turned: bool | None = None
+    refuses_early: bool = False
 
     @abstractmethod
     def write(self, plan: QuantizedGraph, io: Io) -> Exported:
@@ -313,6 +315,9 @@ class Writer(Protocol):
         Raises:
             PlanError: A file is missing or is not this plan's.
         """
+
+    def refuse(self, plan: QuantizedGraph) -> None:
+        """Raise `ExportError` for what cannot be written whatever the scales of a plan are."""
 
     def tensor_names(self, plan: QuantizedGraph) -> frozenset[str]:
         """Return the tensors between the operators of what it writes, where these have names."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +29,9 @@ from intact.formats.base.format import (
     read_files,
 )
 from intact.formats.tflite.reader.decode import open_tflite
-from intact.formats.tflite.write import write_tflite
+from intact.formats.tflite.write import refuse_structure, write_tflite
 from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.program import Program
 from intact.program.deployed import deployed_program
 from intact.program.operations import Lookup
 from intact.program.passes.whole_inputs import with_int32, with_views
@@ -85,6 +86,31 @@ def _interpreter(deployed: Deployed) -> Interpreter:
     return Interpreter(name)
 
 
+def _program(plan: QuantizedGraph) -> Program:
+    program = deployed_program(plan, float_operations=True)
+    if plan.target.kernels == Interpreter.MICRO:
+        return with_int32(program)  # it has no kernels of int64
+    return with_views(program, (Lookup,))
+
+
+def _float_ends(program: Program) -> Iterator[Note]:
+    ends = sorted(program.float_ends)
+    if ends:
+        are = f"{', '.join(map(repr, ends[:3]))}{', ...' if len(ends) > 3 else ''}"
+        message = (
+            f"{are}: floats also where --io is int8, as integers would lose more and gain nothing"
+        )
+        yield Note(NoteKind.EXPORT, "", message)
+
+
+def _narrow_ends(program: Program) -> Iterator[Note]:
+    ends = {**program.inputs, **program.outputs}
+    wide = [name for name, each in ends.items() if each.encoding is None and each.dtype == "f8"]
+    if wide:
+        are = ", ".join(map(repr, wide))
+        yield Note(NoteKind.EXPORT, "", f"{are}: float32 in the file, TFLite computes no float64")
+
+
 class _Writer(Writer):
     """Writes a plan as a full-integer file."""
 
@@ -102,22 +128,16 @@ class _Writer(Writer):
         half_ends=False,
     )
     shares_turned = True
+    refuses_early = True
 
     def write(self, plan: QuantizedGraph, io: Io) -> WrittenFiles:
-        program = deployed_program(plan, float_operations=True)
-        if plan.target.kernels == Interpreter.MICRO:
-            program = with_int32(program)  # it has no kernels of int64
-        else:
-            program = with_views(program, (Lookup,))
+        program = _program(plan)
         files = {TFLITE_FILE: write_tflite(program, io=io, target=plan.target)}
-        ends = sorted(program.float_ends)
-        if io is Io.FLOAT or not ends:
-            return WrittenFiles(files)
-        are = f"{', '.join(map(repr, ends[:3]))}{', ...' if len(ends) > 3 else ''}"
-        message = (
-            f"{are}: floats also where --io is int8, as integers would lose more and gain nothing"
-        )
-        return WrittenFiles(files, notes=[Note(NoteKind.EXPORT, "", message)])
+        notes = [*_narrow_ends(program), *(() if io is Io.FLOAT else _float_ends(program))]
+        return WrittenFiles(files, notes=notes)
+
+    def refuse(self, plan: QuantizedGraph) -> None:
+        refuse_structure(_program(plan), plan.target)
 
     def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
         """Read the deployed file; it must be whole: interpreters trust what it says of itself."""

@@ -81,6 +81,7 @@ FUNCTIONS = (
     _function(functions.round_half_even, "ROUND", integer=0, is_written=False),
     _function(functions.rsqrt, "RSQRT"),
     _function(functions.sigmoid, "LOGISTIC"),
+    _function(functions.sign, "SIGN", integer=0),
     _function(functions.sin, "SIN", integer=0),
     _function(functions.sqrt, "SQRT", integer=0),
     _function(functions.tanh, "TANH"),
