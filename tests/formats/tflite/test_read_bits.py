@@ -15,8 +15,8 @@ import pytest
 from intact.config import QuantState
 from intact.engines.integer.engine import IntegerEngine
 from intact.engines.session import FloatModel
-from intact.formats.tflite.int16 import INT16_VERSIONS
 from intact.formats.tflite.read import TfliteModel, read_tflite, read_tflite_model
+from intact.formats.tflite.spellings import INT16_VERSIONS
 from intact.graph import moves_values
 from intact.program import Array, Program
 from intact.program.lower import lower

@@ -15,9 +15,11 @@ from intact.errors import ModelError
 from intact.formats.base.foreign import MOST_ELEMENTS, BinaryFile
 from intact.formats.tflite.reader.file import (
     FileTensor,
+    Level,
     Operator,
     Quantization,
     Signature,
+    Sparsity,
     TfliteFile,
 )
 from intact.formats.tflite.reader.schema import (
@@ -29,7 +31,6 @@ from intact.formats.tflite.reader.schema import (
     Element,
     OptionField,
 )
-from intact.formats.tflite.reader.sparse import Level, Sparsity
 from intact.formats.tflite.reader.variables import Part, has_variables, without_variables
 from intact.graph.files.regular import open_file, read_file
 

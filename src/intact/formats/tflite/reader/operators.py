@@ -6,12 +6,12 @@ from collections import Counter
 
 from intact.errors import ModelError, Unsupported
 from intact.formats.base.foreign import clipped, listed, mixes_batch, with_open_batch
-from intact.formats.tflite.int16 import INT16_VERSIONS
 from intact.formats.tflite.reader import moves, pointwise, products, slices, spatial
 from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.common import READERS, one_kind
 from intact.formats.tflite.reader.file import Operator, TfliteFile
 from intact.formats.tflite.reader.schema import Element
+from intact.formats.tflite.spellings import INT16_VERSIONS
 
 _MODULES = (moves, pointwise, products, slices, spatial)
 """Their readers are registered when they are imported."""

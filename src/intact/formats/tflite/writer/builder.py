@@ -9,8 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.int16 import int16_version
-from intact.formats.tflite.spellings import FUSED
+from intact.formats.tflite.spellings import FUSED, int16_version
 from intact.program import Array, Encoding, Shape, Step, Tensor
 from intact.program.handlers import Handlers
 from intact.program.operations import Bounds
