@@ -6,7 +6,8 @@ model of its own instead, and fed with the engine's integers. A fault of the fil
 in the final outputs.
 
 LiteRT keeps what a resource variable holds and offers no way to set it. With its variables as
-inputs and outputs, a file computes the same with the same kernels, and every run starts from the state that it is given.
+inputs and outputs, a file computes the same with the same kernels, and every run starts from the
+state that it is given.
 """
 
 from __future__ import annotations
