@@ -33,10 +33,10 @@ import intact
 from intact.engines.exact_sums import saturates_pairs
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError
-from intact.flow.result import Result
 from intact.formats.base.format import Deployed
 from intact.formats.registry import runtime_of
 from intact.plan import NoteKind
+from intact.results.result import Result
 from zoo import ZOO
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # nets of the tests

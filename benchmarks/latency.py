@@ -43,12 +43,12 @@ from rich.table import Table
 
 import intact
 from intact.engines.cpu import detect_cpu
+from intact.engines.latency import in_turn, lower_quartiles
 from intact.errors import IntactError
-from intact.flow.fastest.choice import Fastest
-from intact.flow.latency import in_turn, lower_quartiles
 from intact.formats.base.format import Deployed
 from intact.formats.registry import FORMATS, runtime_of
 from intact.numerics.metrics import sqnr_db
+from intact.placement.choice import Fastest
 from intact.targets import load_target
 from nets import SIDE, mobilenet_v3, pp_lcnet, squeeze_excite_resnet
 from zoo import CALIBRATION, MODELS, TEST, ZOO

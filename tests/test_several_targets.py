@@ -53,7 +53,7 @@ def test_a_folder_of_several_is_written_whole_and_replaced_whole(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("intact.flow.result.save_plan", fail)
+        patched.setattr("intact.results.result.save_plan", fail)
         with pytest.raises(OutputError, match="No space"):
             api.quantize_for(model, data, targets=TARGETS, samples=9, output=folder)
     assert sorted(path.name for path in folder.iterdir()) == sorted([*TARGETS[:2], RECIPE])

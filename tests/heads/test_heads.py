@@ -12,10 +12,10 @@ import onnxruntime as ort
 import pytest
 
 import intact
-from intact.flow.result import Result
 from intact.formats.base.format import Deployed
 from intact.formats.registry import runtime_of
 from intact.plan import NoteKind
+from intact.results.result import Result
 from tests.heads.matching import matched
 from tests.heads.nets import FAMILIES, Family, images
 

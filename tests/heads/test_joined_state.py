@@ -13,12 +13,12 @@ import pytest
 
 import intact
 from intact.calibrate.joined_state import JoinedState
-from intact.flow.result import Result
 from intact.formats.base.format import Deployed
 from intact.formats.registry import runtime_of
 from intact.graph import normalize
 from intact.numerics.metrics import sqnr_db
 from intact.plan import NoteKind, build_plan
+from intact.results.result import Result
 from intact.targets import load_target
 from tests.models import ModelBuilder
 

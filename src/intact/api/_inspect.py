@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from intact.data.progress import begin
 from intact.errors import ExportError, IntactError, UsageError
-from intact.flow.recipes import overrides_of
-from intact.flow.refusals import refuse_structure
 from intact.flow.shapes import with_shapes
-from intact.flow.sources import FloatSource, is_result, load_result, open_source, target_of
 from intact.formats.registry import FORMATS
 from intact.graph.passes.expand import expand
 from intact.numerics.conversion import Quantization
@@ -17,6 +14,9 @@ from intact.plan.preparation import graphs_for
 from intact.program.forms import shape_of
 from intact.recipe.declare import public
 from intact.recipe.reports import ConvertRangesOptions, InspectOptions
+from intact.results.recipes import overrides_of
+from intact.results.refusals import refuse_structure
+from intact.results.sources import FloatSource, is_result, load_result, open_source, target_of
 from intact.targets import full_range
 
 

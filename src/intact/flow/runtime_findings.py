@@ -11,7 +11,6 @@ from intact.data.batching import Batch
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.errors import ExportError, IntactError
-from intact.flow.result import Result
 from intact.flow.runtime_signs import (
     FASTEST,
     SPEED,
@@ -25,6 +24,7 @@ from intact.formats.base.format import Deployed
 from intact.formats.registry import FORMATS
 from intact.graph import OPS, OpKind, data_slots, weight_slot
 from intact.plan import QuantizedGraph
+from intact.results.result import Result
 
 _BATCH = 8
 _MUCH = 0.1

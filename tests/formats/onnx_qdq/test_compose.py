@@ -11,12 +11,12 @@ import pytest
 
 import intact
 from intact.engines.simulate import Simulator
-from intact.flow.result import Result
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides, QuantizedGraph
+from intact.results.result import Result
 from tests.models import ModelBuilder
 from tests.plans import Arrays, calibrate, planned
 

@@ -17,7 +17,6 @@ import intact
 from intact import demo
 from intact.engines.simulate import Simulator
 from intact.errors import PlanError, TargetError
-from intact.flow.result import Result
 from intact.formats.base.format import Io
 from intact.formats.onnx_qdq import write as constants
 from intact.formats.onnx_qdq.run import QdqRuntime
@@ -34,6 +33,7 @@ from intact.formats.tensorrt.write import (
 )
 from intact.graph import constant_array
 from intact.plan import QuantizedGraph, quantization_points
+from intact.results.result import Result
 from intact.targets import load_target
 from tests.formats.tensorrt.networks import SCALES, planned_with, residual
 from tests.models import MODELS, ModelBuilder, random_inputs

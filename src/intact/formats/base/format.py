@@ -285,9 +285,9 @@ class Writer(Protocol):
         has_io: Whether the ends can hold codes or numbers, as the user chooses.
         has_layout: Whether images may be taken and given with their channels last, or not.
         expressible: What plans may ask of it; whether it has each operator, it says when it writes.
+        foresees: Whether `refuse` tells what writing would refuse; of others only writing tells.
         shares_turned: Whether integers of a table and of its transpose are stored once in its
             files, as equal ones are; None where that is not known, or writing says it.
-        refuses_early: Whether `refuse` tells anything: it looks at nodes and shapes alone.
     """
 
     files: tuple[str, ...]
@@ -297,8 +297,8 @@ class Writer(Protocol):
     has_io: bool = False
     has_layout: bool = False
     expressible: Expressible = Expressible()
+    foresees: bool = False
     shares_turned: bool | None = None
-    refuses_early: bool = False
 
     @abstractmethod
     def write(self, plan: QuantizedGraph, io: Io) -> Exported:
@@ -308,8 +308,13 @@ class Writer(Protocol):
     def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
         """Read back what was written; a `PlanError` says what is missing or another plan's."""
 
-    def refuse(self, plan: QuantizedGraph) -> None:
-        """Raise `ExportError` for what cannot be written whatever the scales of a plan are."""
+    def refuse(self, _plan: QuantizedGraph) -> None:
+        """Refuse a plan that cannot be written whatever its scales are, by nodes and shapes alone.
+
+        Raises:
+            ExportError: All that the format cannot express.
+        """
+        return
 
     def tensor_names(self, plan: QuantizedGraph) -> frozenset[str]:
         """Return the tensors between the operators of what it writes, where these have names."""

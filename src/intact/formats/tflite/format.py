@@ -45,6 +45,31 @@ if TYPE_CHECKING:
 TFLITE_FILE = "model.int8.tflite"
 
 
+def _program(plan: QuantizedGraph) -> Program:
+    program = deployed_program(plan, float_operations=True)
+    if plan.target.kernels == Interpreter.MICRO:
+        return with_int32(program)  # it has no kernels of int64
+    return with_views(program, (Lookup,))
+
+
+def _float_ends(program: Program) -> Iterator[Note]:
+    ends = sorted(program.float_ends)
+    if ends:
+        are = f"{', '.join(map(repr, ends[:3]))}{', ...' if len(ends) > 3 else ''}"
+        message = (
+            f"{are}: floats also where --io is int8, as integers would lose more and gain nothing"
+        )
+        yield Note(NoteKind.EXPORT, "", message)
+
+
+def _narrow_ends(program: Program) -> Iterator[Note]:
+    ends = {**program.inputs, **program.outputs}
+    wide = [name for name, each in ends.items() if each.encoding is None and each.dtype == "f8"]
+    if wide:
+        are = ", ".join(map(repr, wide))
+        yield Note(NoteKind.EXPORT, "", f"{are}: float32 in the file, TFLite computes no float64")
+
+
 class Interpreter(enum.StrEnum):
     """What runs a ``.tflite``, as ``--kernels`` names it."""
 
@@ -86,31 +111,6 @@ def _interpreter(deployed: Deployed) -> Interpreter:
     return Interpreter(name)
 
 
-def _program(plan: QuantizedGraph) -> Program:
-    program = deployed_program(plan, float_operations=True)
-    if plan.target.kernels == Interpreter.MICRO:
-        return with_int32(program)  # it has no kernels of int64
-    return with_views(program, (Lookup,))
-
-
-def _float_ends(program: Program) -> Iterator[Note]:
-    ends = sorted(program.float_ends)
-    if ends:
-        are = f"{', '.join(map(repr, ends[:3]))}{', ...' if len(ends) > 3 else ''}"
-        message = (
-            f"{are}: floats also where --io is int8, as integers would lose more and gain nothing"
-        )
-        yield Note(NoteKind.EXPORT, "", message)
-
-
-def _narrow_ends(program: Program) -> Iterator[Note]:
-    ends = {**program.inputs, **program.outputs}
-    wide = [name for name, each in ends.items() if each.encoding is None and each.dtype == "f8"]
-    if wide:
-        are = ", ".join(map(repr, wide))
-        yield Note(NoteKind.EXPORT, "", f"{are}: float32 in the file, TFLite computes no float64")
-
-
 class _Writer(Writer):
     """Writes a plan as a full-integer file."""
 
@@ -128,7 +128,7 @@ class _Writer(Writer):
         half_ends=False,
     )
     shares_turned = True
-    refuses_early = True
+    foresees = True
 
     def write(self, plan: QuantizedGraph, io: Io) -> WrittenFiles:
         program = _program(plan)

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from intact.errors import IntactError, ModelError
-from intact.flow.sources import open_source
 from intact.formats.tengine.tmfile.read import read_int8, read_tmfile
 from intact.formats.tengine.tmfile.write import write_int8
+from intact.results.sources import open_source
 from tests.formats.tengine.tmfile import by_hand
 from tests.formats.tengine.tmfile.by_hand import Hand, Node, Tensor, assembled
 from tests.formats.tengine.tmfile.networks import FLOAT
