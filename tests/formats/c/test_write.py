@@ -22,7 +22,7 @@ from intact.config import Rounding
 from intact.engines.integer import IntegerEngine
 from intact.errors import ExportError
 from intact.formats.c.files import OpenShapes, static_shapes
-from intact.formats.c.names import RESERVED, Identifiers, comment, identifier
+from intact.formats.c.library import RESERVED, Identifiers, comment, identifier
 from intact.formats.c.run import CRuntime
 from intact.formats.c.write import write_c
 from intact.ops import functions

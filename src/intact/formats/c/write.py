@@ -30,7 +30,7 @@ from intact.formats.c.files import (
     static_shapes,
 )
 from intact.formats.c.layer import WRITERS, Layer, Sources, encoding_of, in_float
-from intact.formats.c.names import Identifiers, identifier
+from intact.formats.c.library import Identifiers, identifier
 from intact.formats.c.storage import plan_places
 from intact.plan import Note, NoteKind
 from intact.program import Encoding, Program, Step
