@@ -153,7 +153,7 @@ def test_nodes_in_float_give_what_onnx_runtime_does(form: str) -> None:
     plan = planned(
         model, "tflite", Overrides(keep_float=tuple({each.op_type for each in model.graph.node}))
     )
-    content = FORMATS["tflite"].write(plan, Io.FLOAT).files["model.int8.tflite"]  # type: ignore[attr-defined]
+    content = FORMATS["tflite"].writer.write(plan, Io.FLOAT).files["model.int8.tflite"]  # type: ignore[attr-defined]
     session = ort.InferenceSession(model.SerializeToString())
     wanted = session.run(None, {"x": x})
     for kernels in (Kernels.REF, Kernels.XNNPACK):

@@ -5,7 +5,8 @@ Shared by the formats that keep a model's float operators and put quantizers bet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -14,7 +15,7 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from intact.config import QuantState, TensorQuantConfig
-from intact.errors import ModelError
+from intact.errors import ModelError, PlanError
 from intact.graph import (
     Graph,
     OpKind,
@@ -22,6 +23,7 @@ from intact.graph import (
     data_slots,
     input_role,
     input_value,
+    load_model,
     moves_values,
     op_spec,
     weight_slot,
@@ -39,6 +41,29 @@ from intact.targets import Target
 _FUSED = frozenset({"Relu", "Clip"})
 
 _PORTS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+def written_model(path: Path, expected: ir.Model, tensors: Iterable[str]) -> ir.Model:
+    """Read the ONNX model of a result, which must be the one that its plan would write.
+
+    Args:
+        path: The model.
+        expected: What the plan would write.
+        tensors: Names that it must have.
+
+    Raises:
+        PlanError: It lacks a tensor, or has other outputs.
+    """
+    model = load_model(path)
+    present = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    present |= {value.name for node in model.graph for value in node.outputs}
+    outputs, wanted = ([value.name for value in each.graph.outputs] for each in (model, expected))
+    wrong = next((f"it has no tensor {name!r}" for name in tensors if name not in present), "")
+    if not wrong and outputs != wanted:
+        wrong = f"its outputs are {outputs}, not {wanted}"
+    if wrong:
+        raise PlanError(f"{path}: not the model of this plan, {wrong}", remedy="quantize again")
+    return model
 
 
 class Parameters(Protocol):

@@ -23,7 +23,7 @@ from intact.config import QuantState, Rounding, TensorQuantConfig
 from intact.errors import ExportError, ModelError
 from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
-from intact.formats.base.stored_weights import (
+from intact.formats.base.storage import (
     GatheredCodes,
     StoredWeights,
     is_looked_up,

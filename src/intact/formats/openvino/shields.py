@@ -67,7 +67,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.formats.openvino.fake_quantize import DOMAIN
+from intact.formats.openvino.dialect import DOMAIN
 from intact.graph import constant_array, data_slots, input_value, is_constant
 from intact.graph.edit import Editor
 from intact.graph.passes.fold_linear import parameters_of
