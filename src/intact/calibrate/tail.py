@@ -19,6 +19,7 @@ from intact.graph import (
     OpKind,
     constant_array,
     data_slots,
+    facts,
     is_constant,
     moves_values,
     op_spec,
@@ -38,23 +39,6 @@ _LAYERS = frozenset((*RECURRENT, "Attention", "Einsum", "QuantizeLinear", "Dequa
 _DECODERS = frozenset(("Exp", "NonMaxSuppression", "TopK"))
 SIGNS_OF_DECODING = _DECODERS | {"Concat", "Softmax"}
 """Operators without which nothing decodes or joins behind the last layers."""
-_CHOICES = frozenset(
-    [
-        "TopK",
-        "NonMaxSuppression",
-        "ArgMax",
-        "ArgMin",
-        "NonZero",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "Unique",
-        "Compress",
-    ]
-)
-"""Operators whose results are other values, and no near ones, where inputs change a little."""
 
 
 class Join(msgspec.Struct, frozen=True):
@@ -239,7 +223,7 @@ def _parts(graph: Graph, nodes: Sequence[ir.Node]) -> Iterator[str]:
     tail = set(nodes)
     chosen: set[ir.Node] = set()
     for node in nodes:
-        if node.op_type in _CHOICES or any(_producer(value) in chosen for value in node.inputs):
+        if facts(node).decides or any(_producer(value) in chosen for value in node.inputs):
             chosen.add(node)
     found: dict[ir.Value, None] = {}
     joined = {value for node in nodes if node.op_type == "Concat" for value in node.inputs}

@@ -12,8 +12,8 @@ import msgspec
 import onnx_ir as ir
 
 from intact.graph.metadata import metadata_of, set_metadata
+from intact.graph.ops import OPS
 from intact.graph.traversal import nodes_of
-from intact.ops.table import OPS
 
 METADATA_KEY = "intact.given_nodes"
 

@@ -11,6 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from intact.graph import constant_array, data_slots, input_value, is_constant, weight_slot
+from intact.ops.operators import AveragePool, Conv
 from intact.targets.rules import AttributeItem, AttributeValue, Condition, Groups
 
 
@@ -31,14 +32,13 @@ def averaged_elements(node: ir.Node) -> int | None:
 
 
 def _window(node: ir.Node) -> int | None:
-    attributes = node.attributes
-    if "kernel_shape" not in attributes or attributes.get_int("ceil_mode", 0) == 1:
+    options = AveragePool.of(node)
+    if not options.kernel_shape or options.ceil_mode == 1:
         return None
-    pads = attributes["pads"].as_ints() if "pads" in attributes else ()
-    is_padded = any(pads) or (attributes.get_string("auto_pad", "NOTSET") or "NOTSET")[:4] == "SAME"
-    if is_padded and attributes.get_int("count_include_pad", 0) != 1:
+    is_padded = any(options.pads) or options.pads_to_same
+    if is_padded and options.count_include_pad != 1:
         return None
-    return math.prod(attributes["kernel_shape"].as_ints())
+    return math.prod(options.kernel_shape)
 
 
 def _axes(node: ir.Node) -> tuple[int, ...] | None:
@@ -202,7 +202,7 @@ def _kernel_shape(node: ir.Node) -> tuple[int, ...] | None:
 def _groups(node: ir.Node) -> Groups | None:
     if node.op_type not in {"Conv", "ConvTranspose"}:
         return None
-    group = node.attributes.get_int("group", 1)
+    group = Conv.of(node).group
     if group == 1:
         return Groups.ONE
     weight = _shape(node, 1)

@@ -20,6 +20,7 @@ from intact.graph import (
     OpKind,
     Role,
     data_slots,
+    facts,
     input_role,
     input_value,
     moves_values,
@@ -35,8 +36,6 @@ from intact.plan.bounds import follow_data
 from intact.plan.schemes import unquantized
 from intact.plan.topology import sole_reader
 from intact.targets import Target
-
-_FUSED = frozenset({"Relu", "Clip"})
 
 _PORTS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
@@ -199,7 +198,7 @@ def _overlap_sum(plan: QuantizedGraph, node: ir.Node, before: set[str]) -> None:
     behind = sole_reader(plan.graph, node)
     if plan.output_config(node).state is QuantState.FP32 and behind is not None:
         last = behind[0]
-        if last.domain != "" or last.op_type not in _FUSED or behind[1] != 0:
+        if not facts(last).clamps or behind[1] != 0:
             return
         ends += [TensorEnd.output(str(node.name)), TensorEnd.input(str(last.name), 0)]
     if plan.output_config(last).state is QuantState.ACTIVATED:
@@ -220,7 +219,7 @@ def _overlap_fused(plan: QuantizedGraph) -> None:
     for node in plan.graph.nodes:
         value = input_value(node, 0)
         source = None if value is None else value.producer()
-        if source is None or node.domain != "" or node.op_type not in _FUSED:
+        if source is None or not facts(node).clamps:
             continue
         reader, output = sole_reader(plan.graph, source), plan.output_config(node)
         before = plan.output_config(source)

@@ -26,6 +26,7 @@ import onnx_ir as ir
 
 from intact.graph import (
     constant_array,
+    facts,
     input_value,
     is_constant,
     moves_values,
@@ -40,7 +41,6 @@ _OF_ACTIVATIONS = frozenset({"Add", "Mul"})
 """What it has kernels of codes for, where all that they read are codes."""
 _OF_ONE = frozenset({"AveragePool", "GlobalAveragePool", "Pow", "ReduceMean", "Softmax"})
 """The same, of one input; a power becomes products, and a mean over an image a pooling."""
-_CLAMPS = frozenset({"Clip", "Relu"})
 _FUSED = frozenset({"Add", "BatchNormalization", "Div", "Mul", "Sub"})
 """What it computes in the product before, where all else that it reads are constants."""
 _SINCE_OPSET = 13
@@ -86,7 +86,7 @@ def _origin(quantize: ir.Node) -> tuple[ir.Node | None, bool]:
             if len(read) != 1:
                 return node, is_fused
             value, is_fused = read[0], True
-        elif node.op_type in _CLAMPS or moves_values(node):
+        elif facts(node).clamps or moves_values(node):
             value = node.inputs[0]
         else:
             return node, is_fused

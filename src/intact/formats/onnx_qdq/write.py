@@ -33,7 +33,7 @@ from intact.formats.onnx_qdq.containers import Container, container_for
 from intact.formats.onnx_qdq.reader.parameters import is_quantize
 from intact.formats.onnx_qdq.shared_codes import share_codes
 from intact.formats.onnx_qdq.shield import keep_as_planned
-from intact.graph import constant_array, input_value, save_model
+from intact.graph import constant_array, facts, input_value, save_model
 from intact.graph.edit import Editor
 from intact.graph.files.opset import convert_opset
 from intact.graph.files.save import file_bytes, message_of
@@ -161,7 +161,7 @@ def _is_fused(plan: QuantizedGraph, node: ir.Node) -> bool:
 
 
 def _saturation_bounds(node: ir.Node) -> tuple[float, float] | None:
-    if node.domain != "" or node.op_type not in {"Relu", "Clip"}:
+    if not facts(node).clamps:
         return None
     if node.op_type == "Relu":
         return 0.0, np.inf

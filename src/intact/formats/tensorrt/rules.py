@@ -19,13 +19,12 @@ import onnx_ir as ir
 from intact.errors import DataError
 from intact.formats.tensorrt.read import parse_cache, parse_ranges
 from intact.formats.tensorrt.write import CACHE_FILE, NEWEST, OLDEST, PER_CHANNEL, RANGES_FILE
-from intact.graph import Graph, constant_array, input_value, moves_values
+from intact.graph import Graph, constant_array, facts, input_value, moves_values
 from intact.graph.traversal import nodes_of
 from intact.plan.given_scales import ScaleTable
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
-SATURATIONS = frozenset({"Relu", "Clip"})
 
 _SCALE, _ZERO_POINT = 1, 2
 
@@ -130,7 +129,7 @@ class WrittenModel:
         kept = {str(node.name) for node in self.model.graph}
         while name in self.known():
             readers = self.graph.consumers(self.graph.value(name))
-            if len(readers) != 1 or readers[0][0].op_type not in SATURATIONS:
+            if len(readers) != 1 or not facts(readers[0][0]).clamps:
                 break
             (reader, _) = readers[0]
             if str(reader.name) in kept:
@@ -320,7 +319,7 @@ def _is_integer_product(value: ir.Value | None) -> bool:
 
 def _is_quantized_next(node: ir.Node) -> bool:
     readers = [use.node for use in node.outputs[0].uses()]
-    if len(readers) == 1 and readers[0].op_type in SATURATIONS:
+    if len(readers) == 1 and facts(readers[0]).clamps:
         readers = [use.node for use in readers[0].outputs[0].uses()]
     return bool(readers) and all(reader.op_type == QUANTIZE for reader in readers)
 

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from intact.graph.names import node_names, value_names
 from intact.graph.ops import OpKind, Role, constant_array, input_value, moves_values, op_spec
 from intact.graph.passes.replace import add_constant
+from intact.ops.operators import Reduce
 
 
 def write_sums_as_adds(model: ir.Model) -> int:
@@ -59,7 +60,7 @@ def _is_spatial_mean(node: ir.Node) -> bool:
 def _axes(node: ir.Node) -> list[int] | None:
     """Return the constant axes of a reduction: an attribute up to opset 17, an input from 18 on."""
     if "axes" in node.attributes:
-        return list(node.attributes.get_ints("axes"))
+        return list(Reduce.of(node).axes)
     array = constant_array(input_value(node, 1))
     return None if array is None else [int(axis) for axis in array]
 
@@ -81,7 +82,7 @@ def _is_feature_map(value: ir.Value | None) -> bool:
 
 def _replace(graph: ir.Graph, node: ir.Node) -> None:
     data, result = node.inputs[0], node.outputs[0]
-    keep = node.attributes.get_int("keepdims", 1) != 0
+    keep = Reduce.of(node).keepdims != 0
     pool = ir.node("GlobalAveragePool", [data], num_outputs=1)
     pooled = pool.outputs[0]
     pooled.type = result.type

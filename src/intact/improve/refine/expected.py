@@ -11,6 +11,7 @@ from intact.graph import Graph
 from intact.graph.ops import function_options
 from intact.improve.layers import Doubles
 from intact.numerics.clipped_normal import clipped_moments
+from intact.ops.operators import Concat
 
 Moments = tuple[Doubles, Doubles]
 """Mean and variance of each channel, ``[channels]``."""
@@ -109,7 +110,7 @@ def _added(_: Graph, node: ir.Node, found: Found) -> Moments | None:
 def _joined(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     parts = [found.get(value) for value in node.inputs if value is not None]
     known = [each for each in parts if each is not None]
-    if len(known) != len(parts) or node.attributes.get_int("axis", 0) != 1:
+    if len(known) != len(parts) or Concat.of(node).axis != 1:
         return None
     return np.concatenate([mean for mean, _ in known]), np.concatenate([v for _, v in known])
 

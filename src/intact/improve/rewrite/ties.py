@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.graph import Graph, is_constant
+from intact.graph import Graph, facts, is_constant
 from intact.graph.graph import values_read_inside
 from intact.improve.layers import Layer
+from intact.ops.operators import Concat, Pad, Resize
 
 Ids = npt.NDArray[np.int64]
 
@@ -27,7 +28,6 @@ POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool
 _SPATIAL = POOLS | {"Pad", "Resize"}
 """The same for each channel, of tensors whose channels are axis 1."""
 _SUMS = frozenset({"Add", "Sum", "Concat", "Mul"})
-RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze"})
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ class _Tracing:
         if kind == "Clip":
             return self._clip(node, value)
         _, channels, is_last = self.ids[value]
-        is_reshape = kind in RESHAPES and drops_ones(value, node.outputs[0], channels)
+        is_reshape = facts(node).reshapes and drops_ones(value, node.outputs[0], channels)
         is_spatial = kind in _SPATIAL and not is_last
         is_spatial = is_spatial and _keeps_channels(self.graph, node, channels)
         if not (is_reshape or is_spatial or kind in _ELEMENTWISE):
@@ -203,7 +203,7 @@ class _Tracing:
         if len(kinds) != 1:
             return False
         ((is_last, rank),) = kinds
-        axis = node.attributes.get_int("axis", 0) % rank
+        axis = Concat.of(node).axis % rank
         sizes = [each[0] for each in known if each is not None]
         if axis == (rank - 1 if is_last else 1):
             self._number(node.outputs[0], sum(sizes), is_last=is_last)
@@ -341,16 +341,11 @@ def _keeps_channels(graph: Graph, node: ir.Node, channels: int) -> bool:
     shape = node.outputs[0].shape
     if node.op_type in ("Pad", "Resize") and (shape is None or shape[1] != channels):
         return False
-    if node.op_type == "Resize":
-        attributes = node.attributes
-        return attributes.get_string(
-            "coordinate_transformation_mode", ""
-        ) != "tf_crop_and_resize" and attributes.get_string("mode", "nearest") in (
-            "nearest",
-            "linear",
-            "cubic",
-        )
-    if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "constant":
+    if node.op_type == Resize.name:
+        options = Resize.of(node)
+        crops = options.coordinate_transformation_mode == "tf_crop_and_resize"
+        return not crops and options.mode in ("nearest", "linear", "cubic")
+    if node.op_type == Pad.name and Pad.of(node).mode == "constant":
         filling = node.inputs[2] if len(node.inputs) > 2 else None
         array = graph.constant(filling)
         return filling is None or (array is not None and not array.any())
