@@ -27,6 +27,7 @@ from intact.graph import (
     weight_slot,
 )
 from intact.ops import RECURRENT
+from intact.ops.operators import QUANTIZERS
 from intact.plan import QuantizedGraph
 
 UNLIKE = 8.0
@@ -35,7 +36,7 @@ _FEW = 256
 """Elements of a weight that is no layer's, but that of an expectation over bins."""
 _CHEAP = 0.1
 """Share of all multiplications that nodes in float may be as many as, to cost nothing."""
-_LAYERS = frozenset((*RECURRENT, "Attention", "Einsum", "QuantizeLinear", "DequantizeLinear"))
+_LAYERS = QUANTIZERS.union(RECURRENT, ("Attention", "Einsum"))
 _DECODERS = frozenset(("Exp", "NonMaxSuppression", "TopK"))
 SIGNS_OF_DECODING = _DECODERS | {"Concat", "Softmax"}
 """Operators without which nothing decodes or joins behind the last layers."""

@@ -37,7 +37,7 @@ class GivenNode(msgspec.Struct, frozen=True):
     def computes(self) -> bool:
         """Whether it does more than move values: an Identity is part of whatever reads it."""
         spec = OPS.get(self.op_type)
-        return spec is None or not (spec.moves_values or self.op_type == "Cast")
+        return spec is None or not (spec.moves_values or spec.converts)
 
 
 class GivenNodes:

@@ -17,6 +17,7 @@ __all__ = [
     "OpSpec",
     "Role",
     "bias_slot",
+    "clamp_bounds",
     "constant_array",
     "data_slots",
     "facts",
@@ -40,6 +41,24 @@ def op_spec(node: ir.Node) -> OpSpec | None:
 def facts(node: ir.Node) -> OpSpec:
     """Return what is so of a node's operator; of an unknown one nothing is."""
     return op_spec(node) or UNKNOWN
+
+
+def clamp_bounds(node: ir.Node) -> tuple[float, float] | None:
+    """Return between which numbers a Relu or Clip limits its input.
+
+    None for other operators, and where a bound is computed.
+    """
+    spec = facts(node)
+    if not spec.clamps:
+        return None
+    bounds = [spec.low, spec.high]
+    for slot, value in enumerate(node.inputs[1:]):
+        array = constant_array(value)
+        if value is not None and (array is None or array.size != 1):
+            return None
+        if array is not None:
+            bounds[slot] = float(array.reshape(()))
+    return bounds[0], bounds[1]
 
 
 def is_constant(value: ir.Value | None) -> bool:
@@ -71,7 +90,7 @@ def weight_slot(node: ir.Node) -> int | None:
     spec = op_spec(node)
     if spec is None or spec.kind is not OpKind.COMPUTE:
         return None
-    candidates = (1, 0) if node.op_type in {"MatMul", "Gemm"} else (1,)
+    candidates = (1, 0) if spec.channel_axis == -1 else (1,)
     return next((slot for slot in candidates if is_constant(input_value(node, slot))), None)
 
 
@@ -161,7 +180,7 @@ def weight_scale_axis(node: ir.Node) -> int | None:
     ONNX Runtime computes in float and OpenVINO refuses to compile (measured), and one element of
     a bias, which runs along the columns, would need several scales.
     """
-    is_left = node.op_type in {"MatMul", "Gemm"} and weight_slot(node) == 0
+    is_left = facts(node).channel_axis == -1 and weight_slot(node) == 0
     return None if is_left else output_channel_axis(node)
 
 

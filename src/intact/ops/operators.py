@@ -504,3 +504,11 @@ CLAMPS = operators_that(lambda spec: spec.clamps)
 
 LAYERS = operators_that(lambda spec: spec.channel_axis is not None)
 """Sums of products with a weight that has output channels."""
+
+CONVOLUTIONS = operators_that(lambda spec: spec.channel_axis == 1)
+"""Those whose data has spatial axes."""
+
+BIASED = operators_that(lambda spec: spec.channel_axis is not None and BIAS in spec.roles)
+"""Those that add a bias themselves."""
+
+QUANTIZERS = frozenset({QuantizeLinear.name, DequantizeLinear.name})

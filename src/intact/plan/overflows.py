@@ -25,6 +25,7 @@ from intact.graph import (
     weight_slot,
 )
 from intact.graph.edit import Editor
+from intact.ops.operators import CONVOLUTIONS
 from intact.plan.inference import infer_scale
 from intact.plan.quantized_graph import Note, NoteKind, QuantizedGraph, TensorEnd, quantizes
 from intact.plan.topology import sole_reader
@@ -284,7 +285,7 @@ def _scale(
     scale = infer_scale(node, known)
     if scale is None or not scale.ndim:
         return scale, None
-    if node.op_type in ("Conv", "ConvTranspose"):
+    if node.op_type in CONVOLUTIONS:
         return scale, 1
     return scale, -2 if weight == 0 else -1
 

@@ -11,7 +11,7 @@ import onnx
 import onnx_ir as ir
 
 from intact.graph import constant_array, data_slots, input_value, is_constant, weight_slot
-from intact.ops.operators import AveragePool, Conv
+from intact.ops.operators import CONVOLUTIONS, AveragePool, Conv
 from intact.targets.rules import AttributeItem, AttributeValue, Condition, Groups
 
 
@@ -195,12 +195,12 @@ def _kernel_shape(node: ir.Node) -> tuple[int, ...] | None:
     attribute = node.attributes.get("kernel_shape")
     if attribute is not None and not attribute.is_ref():
         return tuple(attribute.as_ints())
-    weight = _shape(node, 1) if node.op_type in {"Conv", "ConvTranspose"} else None
+    weight = _shape(node, 1) if node.op_type in CONVOLUTIONS else None
     return None if weight is None else weight[2:]
 
 
 def _groups(node: ir.Node) -> Groups | None:
-    if node.op_type not in {"Conv", "ConvTranspose"}:
+    if node.op_type not in CONVOLUTIONS:
         return None
     group = Conv.of(node).group
     if group == 1:

@@ -21,6 +21,7 @@ from intact.flow.fastest.costs import Profile, corrected, from_table, measured, 
 from intact.flow.fastest.pieces import Costs, Pieces
 from intact.flow.latency import in_turn, lower_quartiles
 from intact.formats.base.format import Deployed, Exported, Format
+from intact.ops.operators import Conv
 from intact.plan import QuantizedGraph
 
 _LEAST_SECONDS = 3.0
@@ -365,7 +366,7 @@ class FastestSearch:
         for index, piece in enumerate(self._pieces.names):
             node = self.plan.graph.node(piece[0])
             kind = node.op_type
-            if kind == "Conv" and node.attributes.get_int("group", 1) > 1:
+            if kind == Conv.name and Conv.of(node).group > 1:
                 kind = "Conv of groups"
             by_type.setdefault(kind, []).append(index)
         if len(by_type) > 1:

@@ -31,13 +31,12 @@ from intact.graph.names import Names
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.types import infer_types
+from intact.ops.operators import QUANTIZERS
 from intact.plan import Codes, Decision, Direction, QuantizedGraph, TensorEnd
 from intact.plan.bounds import follow_data
 from intact.plan.schemes import unquantized
 from intact.plan.topology import sole_reader
 from intact.targets import Target
-
-_PORTS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 class Parameters(Protocol):
@@ -245,7 +244,7 @@ def _float_slots(plan: QuantizedGraph, node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _decision(plan: QuantizedGraph, node: ir.Node, shapes: frozenset[str]) -> Decision:
-    if node.op_type in _PORTS:
+    if node.op_type in QUANTIZERS:
         return Decision(False, "turns the model's integers into numbers, or numbers into integers")
     if all(str(output.name) in shapes for output in node.outputs):
         return Decision(False, "computes shapes or indices only")

@@ -33,10 +33,9 @@ from intact.graph import (
     output_channels,
 )
 from intact.graph.edit import Editor
+from intact.ops.operators import BIASED
 from intact.plan import QuantizedGraph
 
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
-"""What the runtime quantizes the weights of."""
 _OF_ACTIVATIONS = frozenset({"Add", "Mul"})
 """What it has kernels of codes for, where all that they read are codes."""
 _OF_ONE = frozenset({"AveragePool", "GlobalAveragePool", "Pow", "ReduceMean", "Softmax"})
@@ -68,7 +67,7 @@ def keep_as_planned(plan: QuantizedGraph, editor: Editor) -> None:
         is_taken = (
             node is not None and str(node.name) in floats and _is_taken(node, is_fused=is_fused)
         )
-        if node is not None and is_taken and node.op_type in _WEIGHTED and _shield(editor, node):
+        if node is not None and is_taken and node.op_type in BIASED and _shield(editor, node):
             continue
         if is_taken or _becomes_one(quantize):
             _keep(editor, quantize, 0)
@@ -98,8 +97,8 @@ def _is_taken(node: ir.Node, *, is_fused: bool) -> bool:
     weight = input_value(node, 1)
     if node.domain != "":
         return False
-    if node.op_type in _WEIGHTED or (node.op_type == "MatMul" and is_constant(weight)):
-        is_product = node.op_type in _WEIGHTED or is_fused
+    if node.op_type in BIASED or (node.op_type == "MatMul" and is_constant(weight)):
+        is_product = node.op_type in BIASED or is_fused
         known = is_constant(weight) and weight is not None and weight.dtype is ir.DataType.FLOAT
         return is_product and known and _reads_codes(node.inputs[0])
     if node.op_type in _OF_ONE:

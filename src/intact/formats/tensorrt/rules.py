@@ -21,6 +21,7 @@ from intact.formats.tensorrt.read import parse_cache, parse_ranges
 from intact.formats.tensorrt.write import CACHE_FILE, NEWEST, OLDEST, PER_CHANNEL, RANGES_FILE
 from intact.graph import Graph, constant_array, facts, input_value, moves_values
 from intact.graph.traversal import nodes_of
+from intact.ops.operators import LAYERS
 from intact.plan.given_scales import ScaleTable
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -175,8 +176,6 @@ def _tables(written: WrittenModel) -> Iterator[tuple[str, ScaleTable | str]]:
             yield file, str(error)
 
 
-_PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-
 _NOT_READ = frozenset(
     {
         "BitShift",
@@ -255,7 +254,7 @@ def _activations_per_tensor(written: WrittenModel) -> Iterator[str]:
 
 def _weights_per_channel(written: WrittenModel) -> Iterator[str]:
     for node in written.model.graph:
-        for slot in (0, 1) if node.op_type in _PRODUCTS else ():
+        for slot in (0, 1) if node.op_type in LAYERS else ():
             pair = dequantizer_of(input_value(node, slot))
             scale = None if pair is None else scale_of(pair)
             weight = None if pair is None else constant_behind(pair)
@@ -285,7 +284,7 @@ def _channel_axis(product: ir.Node, slot: int, rank: int) -> int | None:
 
 def _all_inputs(written: WrittenModel) -> Iterator[str]:
     for node in written.model.graph:
-        if node.op_type in _PRODUCTS:
+        if node.op_type in LAYERS:
             quantized = [_is_quantized(value) for value in node.inputs[:2]]
             if any(quantized) and not all(quantized):
                 yield _place(node)
@@ -293,7 +292,7 @@ def _all_inputs(written: WrittenModel) -> Iterator[str]:
 
 def _float_biases(written: WrittenModel) -> Iterator[str]:
     for node in written.model.graph:
-        if node.op_type in _PRODUCTS and _is_quantized(input_value(node, 2)):
+        if node.op_type in LAYERS and _is_quantized(input_value(node, 2)):
             yield _place(node)
 
 

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from intact.graph.names import node_names, value_names
 from intact.graph.ops import OpKind, Role, constant_array, input_value, moves_values, op_spec
 from intact.graph.passes.replace import add_constant
-from intact.ops.operators import Reduce
+from intact.ops.operators import CONVOLUTIONS, Reduce
 
 
 def write_sums_as_adds(model: ir.Model) -> int:
@@ -72,7 +72,7 @@ def _is_feature_map(value: ir.Value | None) -> bool:
         spec = op_spec(node) if node is not None else None
         if node is None or spec is None:
             return False
-        if node.op_type in {"Conv", "ConvTranspose"} or spec.kind is OpKind.POOL:
+        if node.op_type in CONVOLUTIONS or spec.kind is OpKind.POOL:
             return True
         if spec.kind not in _TRANSPARENT and node.op_type != "BatchNormalization":
             return False

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from intact.graph.batch_norm import BatchNorm, recall, remember
 from intact.graph.ops import constant_array, input_value, output_channels
 from intact.graph.passes.replace import replace_constant, replace_value
-from intact.ops.operators import BatchNormalization, ConvTranspose, Gemm
+from intact.ops.operators import BIASED, BatchNormalization, ConvTranspose, Gemm
 
 _Doubles = npt.NDArray[np.float64]
 
@@ -19,7 +19,7 @@ def sole_linear_producer(source: ir.Value | None, reader: ir.Node) -> ir.Node | 
     producer = source.producer() if source is not None else None
     if source is None or producer is None or producer.graph is not reader.graph:
         return None
-    if producer.domain != "" or producer.op_type not in {"Conv", "ConvTranspose", "Gemm"}:
+    if producer.domain != "" or producer.op_type not in BIASED:
         return None
     return producer if len(source.uses()) == 1 and not source.is_graph_output() else None
 

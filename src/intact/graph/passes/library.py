@@ -21,7 +21,7 @@ from intact.graph.passes.constant_nodes import fold_in_runtime, is_computed_by_r
 from intact.graph.passes.lengths import learn_shapes
 from intact.graph.passes.shape_inference import infer
 from intact.graph.traversal import all_nodes, bodies, graphs_of, nodes_of
-from intact.ops.operators import Transpose
+from intact.ops.operators import QUANTIZERS, Transpose
 from intact.ops.windows import Window
 
 _log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _TRIED = "intact.shapes_tried"
 _HIDDEN_IF = "IntactIf"
 """No operator of ONNX."""
 
-_KEEP = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
+_KEEP = QUANTIZERS | {"ConstantOfShape"}
 """Operators that are not folded: they are more compact or more informative than their result."""
 
 _SIMPLIFIED = frozenset(

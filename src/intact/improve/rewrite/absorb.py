@@ -22,11 +22,11 @@ import onnx_ir as ir
 
 from intact.graph import Graph, facts
 from intact.graph.batch_norm import recall, remember
-from intact.graph.ops import output_channel_axis
+from intact.graph.ops import clamp_bounds, output_channel_axis
 from intact.graph.passes.replace import replace_constant
 from intact.improve.channels import Channels, Tensor
 from intact.improve.layers import Doubles, Layer
-from intact.improve.rewrite.ties import POOLS, clip_bounds, drops_ones
+from intact.improve.rewrite.ties import POOLS, drops_ones
 from intact.ops.operators import Gemm
 from intact.ops.windows import Window
 
@@ -165,7 +165,7 @@ def _follow(
         node, slot = users[0] if len(users) == 1 else (None, 0)
         if node is None or slot != 0 or node.domain or readers[0] is not None:
             return None
-        own = _bounds(graph, node) if bounds is None else None
+        own = _bounds(node) if bounds is None else None
         if own is None and not (bounds is not None and _passes(node, value, layer.outputs)):
             return None
         bounds = own or bounds
@@ -174,11 +174,9 @@ def _follow(
     return None
 
 
-def _bounds(graph: Graph, node: ir.Node) -> tuple[float, float] | None:
+def _bounds(node: ir.Node) -> tuple[float, float] | None:
     """Return the bounds of a Relu, or of a Clip that is one below."""
-    if node.op_type == "Relu":
-        return 0.0, np.inf
-    found = clip_bounds(graph, node) if node.op_type == "Clip" else None
+    found = clamp_bounds(node)
     return found if found is not None and found[0] == 0 else None
 
 

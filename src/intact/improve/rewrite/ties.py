@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -17,12 +16,13 @@ import onnx_ir as ir
 
 from intact.graph import Graph, facts, is_constant
 from intact.graph.graph import values_read_inside
+from intact.graph.ops import clamp_bounds
 from intact.improve.layers import Layer
 from intact.ops.operators import Concat, Pad, Resize
 
 Ids = npt.NDArray[np.int64]
 
-_ELEMENTWISE = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity", "Dropout", "Abs"})
+_ELEMENTWISE = frozenset({"LeakyRelu", "PRelu", "Identity", "Dropout", "Abs"})
 """Operators with ``f(c * x) = c * f(x)`` for every positive c, for input 0."""
 POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"})
 _SPATIAL = POOLS | {"Pad", "Resize"}
@@ -141,7 +141,7 @@ class _Tracing:
             return False
         for other in node.inputs[1:]:
             self._hold(other)
-        if kind == "Clip":
+        if facts(node).clamps:
             return self._clip(node, value)
         _, channels, is_last = self.ids[value]
         is_reshape = facts(node).reshapes and drops_ones(value, node.outputs[0], channels)
@@ -154,7 +154,7 @@ class _Tracing:
         return True
 
     def _clip(self, node: ir.Node, value: ir.Value) -> bool:
-        bounds = clip_bounds(self.graph, node)
+        bounds = clamp_bounds(node)
         if bounds is None or not bounds[0] <= 0 <= bounds[1]:
             return False
         low, high = self._bounds.get(value, (-np.inf, np.inf))
@@ -280,13 +280,13 @@ class _Tracing:
         producer, readers = value.producer(), self.graph.consumers(value)
         made = producer in self.layers or (producer is not None and producer.op_type in _SUMS)
         bounds = self._bounds.get(value, (-np.inf, np.inf))
-        rectified = bool(readers) and all(_rectifies(self.graph, node) for node, _ in readers)
+        rectified = bool(readers) and all(_rectifies(node) for node, _ in readers)
         return Tied(value, ids, self.ids[value][2], bounds, rectified, made)
 
 
-def _rectifies(graph: Graph, node: ir.Node) -> bool:
-    bounds = clip_bounds(graph, node) if node.op_type == "Clip" else None
-    return node.op_type == "Relu" or (bounds is not None and bounds[0] == 0)
+def _rectifies(node: ir.Node) -> bool:
+    bounds = clamp_bounds(node)
+    return bounds is not None and bounds[0] == 0
 
 
 def _between_layers(blocks: Ids, into: Sequence[Ids], out: Sequence[Ids]) -> Ids:
@@ -314,18 +314,6 @@ def _smallest(count: int, pairs: Sequence[tuple[Ids, Ids]]) -> Ids:
         if np.array_equal(after, found):
             return found
         found = after
-
-
-def clip_bounds(graph: Graph, node: ir.Node) -> tuple[float, float] | None:
-    """Return the constant bounds of a Clip; None where they are computed."""
-    found = [-np.inf, np.inf]
-    for slot, value in enumerate(node.inputs[1:3]):
-        array: npt.NDArray[Any] | None = graph.constant(value)
-        if value is not None and (array is None or array.size != 1):
-            return None
-        if array is not None:
-            found[slot] = float(array.reshape(()))
-    return found[0], found[1]
 
 
 def drops_ones(before: ir.Value, after: ir.Value, channels: int) -> bool:

@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import constant_array, facts, input_value
+from intact.graph.ops import clamp_bounds
 from intact.ops.declaration import OPERATORS
 from intact.ops.windows import Window, same_pads
 from intact.program.operations import (
@@ -81,15 +82,10 @@ def bounds_of(node: ir.Node) -> Bounds | None:
     Raises:
         Unsupported: A bound is computed.
     """
-    if not facts(node).clamps:
-        return None
-    if node.op_type == "Relu":
-        return Bounds(0.0)
-    low, high = constant_input(node, 1), constant_input(node, 2)
-    return Bounds(
-        -np.inf if low is None else float(low.reshape(())),
-        np.inf if high is None else float(high.reshape(())),
-    )
+    bounds = clamp_bounds(node)
+    for slot in (1, 2) if bounds is None and facts(node).clamps else ():
+        constant_input(node, slot)
+    return None if bounds is None else Bounds(*bounds)
 
 
 def joined(outer: Bounds, inner: Bounds) -> Bounds:
