@@ -130,13 +130,18 @@ def test_options_are_read_from_a_node() -> None:
 def test_rounding_up_makes_the_windows_of_the_runtime(seed: int) -> None:
     random = np.random.default_rng(seed)
     size, width, stride = (int(random.integers(*each)) for each in ((3, 12), (1, 4), (1, 5)))
-    pads = tuple(int(each) for each in random.integers(0, width, 2))
+    pads = int(random.integers(width)), int(random.integers(width))
     window = MaxPool.of(
         ir.node("MaxPool", [], attributes={"strides": [stride], "pads": pads, "ceil_mode": 1})
     )
     (added,) = window.added((size,), (width,), (pads,))
     b = ModelBuilder(opset=22)
-    options = {"kernel_shape": [width], "strides": [stride], "pads": pads, "ceil_mode": 1}
+    options: dict[str, Any] = {
+        "kernel_shape": [width],
+        "strides": [stride],
+        "pads": pads,
+        "ceil_mode": 1,
+    }
     b.output(b.node("MaxPool", b.input("x", [1, 1, size]), out="y", **options), [1, 1, "n"])
     session = onnxruntime.InferenceSession(b.build().SerializeToString())
     found = session.run(None, {"x": np.zeros((1, 1, size), np.float32)})[0]
