@@ -27,7 +27,7 @@ BOOLS = RANDOM.integers(0, 2, (2, 40)).astype(bool)
 BYTES = RANDOM.integers(0, 256, (2, 40)).astype(np.uint8)
 KERNEL = {"kernel_shape": [2, 3]}
 
-CALLS: dict[str, tuple[list[Array], dict[str, Any]]] = {
+CALLS: dict[str, tuple[list[Any], dict[str, Any]]] = {
     **dict.fromkeys(("Add", "Sub", "Mul", "Div", "Max", "Min", "Sum", "Mean"), ([X, Y], {})),
     **dict.fromkeys(("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"), ([X, Y], {})),
     **dict.fromkeys(("And", "Or", "Xor"), (list(BOOLS), {})),
@@ -52,7 +52,7 @@ CALLS: dict[str, tuple[list[Array], dict[str, Any]]] = {
 NOT_RUN = {"GlobalLpPool"}  # the reference has none
 
 
-def run(name: str, inputs: list[Array], options: dict[str, Any]) -> Array:
+def run(name: str, inputs: list[Any], options: dict[str, Any]) -> Array:
     """Compute one node by ONNX's reference implementation."""
     names = [f"x{k}" for k in range(len(inputs))]
     node = onnx.helper.make_node(name, names, ["y"], **options)
@@ -64,7 +64,8 @@ def run(name: str, inputs: list[Array], options: dict[str, Any]) -> Array:
     result = onnx.helper.make_tensor_value_info("y", 0, None)
     graph = onnx.helper.make_graph([node], "one", ports, [result])
     model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 21)])
-    return np.asarray(ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))[0])
+    found: Any = ReferenceEvaluator(model).run(None, dict(zip(names, inputs, strict=True)))
+    return np.asarray(found[0])
 
 
 def shows(name: str, spec: OpSpec) -> bool:
@@ -88,7 +89,9 @@ def test_facts_are_so(name: str) -> None:
     if spec.reshapes:
         assert np.array_equal(found.reshape(-1), inputs[0].reshape(-1))
     if spec.selects:
-        assert np.isin(found, np.concatenate([np.ravel(each) for each in (*inputs, 0.0)])).all()
+        assert np.isin(
+            found, np.concatenate([np.asarray(each).reshape(-1) for each in (*inputs, 0.0)])
+        ).all()
     if spec.commutes:
         assert np.array_equal(found, run(name, inputs[::-1], options))
     if spec.neutral is not None:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph.names import value_names
-from intact.graph.ops import constant_array, input_value
+from intact.graph.ops import constant_array, facts, input_value
 from intact.graph.passes.replace import add_constant
 from intact.ops.operators import Cast, Concat, Reshape, Shape
 
@@ -23,7 +23,6 @@ _Length = int | str | None
 _MOST = 64
 """Elements up to which a tensor may be a list of lengths."""
 
-_SAME_VALUES = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
 _CHOSEN = frozenset({"Gather", "Slice"})
 _WHOLE = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 
@@ -138,7 +137,7 @@ class _Lengths:
             return None if None in parts else joined
         data = input_value(node, 0)
         is_cast = node.op_type == Cast.name and Cast.of(node).to in _WHOLE
-        if is_cast or node.op_type in _SAME_VALUES:
+        if is_cast or facts(node).reshapes:
             return self.of(data)
         held = self._row(data) if node.op_type in _CHOSEN else None
         if held is None:

@@ -16,16 +16,7 @@ from intact.improve.learn.operators.rules import (
     nonnegative,
     operator,
 )
-from intact.ops.operators import (
-    Compress,
-    Gather,
-    GatherElements,
-    GatherND,
-    OneHot,
-    ReverseSequence,
-    ScatterElements,
-    ScatterND,
-)
+from intact.ops import operators
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 """Names of torch for what becomes of several elements in one place."""
@@ -40,7 +31,7 @@ def _positive(indices: Tensor, size: int) -> Tensor:
 @operator("Gather")
 def gather(node: ir.Node) -> Apply:
     """Take slices along an axis; the axes of the indices stand in its place."""
-    along = Gather.of(node).axis
+    along = operators.Gather.of(node).axis
 
     def apply(x: Tensor, indices: Tensor) -> Tensor:
         axis = nonnegative(along, x.ndim)
@@ -54,14 +45,14 @@ def gather(node: ir.Node) -> Apply:
 @operator("GatherElements")
 def gather_elements(node: ir.Node) -> Apply:
     """Take elements by their places along an axis."""
-    axis = GatherElements.of(node).axis
+    axis = operators.GatherElements.of(node).axis
     return lambda x, indices: x.gather(axis, _positive(indices, x.shape[axis]))
 
 
 @operator("GatherND")
 def gather_nd(node: ir.Node) -> Apply:
     """Take slices by places ``[..., K]`` on several axes, behind axes that both have."""
-    batch = GatherND.of(node).batch_dims
+    batch = operators.GatherND.of(node).batch_dims
 
     def apply(x: Tensor, indices: Tensor) -> Tensor:
         rank = indices.ndim - 1
@@ -83,7 +74,7 @@ def _put(flat: Tensor, axis: int, places: Tensor, updates: Tensor, how: str) -> 
 
 
 def _reduction(node: ir.Node) -> str:
-    how = ScatterND.of(node).reduction
+    how = operators.ScatterND.of(node).reduction
     if how != "none" and how not in _REDUCTIONS:
         raise Unsupported(f"training does not scatter with the reduction {how!r}")
     return how
@@ -92,7 +83,7 @@ def _reduction(node: ir.Node) -> str:
 @operator("ScatterElements", "Scatter")
 def scatter_elements(node: ir.Node) -> Apply:
     """Put elements to places along an axis."""
-    axis, how = ScatterElements.of(node).axis, _reduction(node)
+    axis, how = operators.ScatterElements.of(node).axis, _reduction(node)
 
     def apply(x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
         return _put(x, axis, _positive(indices, x.shape[axis]), updates, how)
@@ -121,7 +112,7 @@ def scatter_nd(node: ir.Node) -> Apply:
 @operator("OneHot")
 def one_hot(node: ir.Node) -> Apply:
     """Put one value at the indices and another elsewhere, along a new axis."""
-    along, listed = OneHot.of(node).axis, integers(node, 1)
+    along, listed = operators.OneHot.of(node).axis, integers(node, 1)
 
     def apply(indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
         (size,) = listed(depth) or (0,)
@@ -143,7 +134,7 @@ def nonzero(x: Tensor) -> Tensor:
 @operator("Compress")
 def compress(node: ir.Node) -> Apply:
     """Keep the slices, or elements, that a condition picks."""
-    axis = Compress.of(node).axis
+    axis = operators.Compress.of(node).axis
 
     def apply(x: Tensor, condition: Tensor) -> Tensor:
         places = torch.nonzero(condition).reshape(-1)
@@ -155,7 +146,7 @@ def compress(node: ir.Node) -> Apply:
 @operator("ReverseSequence")
 def reverse_sequence(node: ir.Node) -> Apply:
     """Turn the first elements of each sequence around."""
-    options = ReverseSequence.of(node)
+    options = operators.ReverseSequence.of(node)
     time, batch = options.time_axis, options.batch_axis
 
     def apply(x: Tensor, lengths: Tensor) -> Tensor:

@@ -9,26 +9,19 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from intact.errors import Unsupported
 from intact.improve.learn.operators.rules import Apply, Integers, nonnegative, operator, outputs
-from intact.ops.operators import (
-    LRN,
-    BatchNormalization,
-    LayerNormalization,
-    LpNormalization,
-    MeanVarianceNormalization,
-    Stabilized,
-)
+from intact.ops import operators
 
 """By default, of all operators that add one to a variance."""
 
 
 def _epsilon(node: ir.Node) -> float:
-    return Stabilized.of(node).epsilon
+    return operators.Stabilized.of(node).epsilon
 
 
 @operator("BatchNormalization")
 def batch_norm(node: ir.Node) -> Apply:
     """Normalize channels by stored means and variances."""
-    if BatchNormalization.of(node).training_mode:
+    if operators.BatchNormalization.of(node).training_mode:
         raise Unsupported("it takes means of the batch", "export the model for inference")
     epsilon = _epsilon(node)
 
@@ -66,7 +59,7 @@ def group_norm(node: ir.Node) -> Apply:
 @operator("LayerNormalization")
 def layer_norm(node: ir.Node) -> Apply:
     """Normalize over the axes from one on; outputs 1 and 2 are mean and 1 / deviation."""
-    first, epsilon = LayerNormalization.of(node).axis, _epsilon(node)
+    first, epsilon = operators.LayerNormalization.of(node).axis, _epsilon(node)
 
     def apply(
         x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None
@@ -101,7 +94,7 @@ def _scaled_layer_norm(
 @operator("RMSNormalization")
 def rms_norm(node: ir.Node) -> Apply:
     """Divide by the root of the mean square over the axes from one on."""
-    first, epsilon = LayerNormalization.of(node).axis, _epsilon(node)
+    first, epsilon = operators.LayerNormalization.of(node).axis, _epsilon(node)
 
     def apply(x: Tensor, scale: Tensor) -> Tensor:
         shape = tuple(x.shape[nonnegative(first, x.ndim) :])
@@ -113,7 +106,7 @@ def rms_norm(node: ir.Node) -> Apply:
 @operator("LpNormalization")
 def lp_norm(node: ir.Node) -> Apply:
     """Divide by the p-norm along an axis; zeros stay zero."""
-    options = LpNormalization.of(node)
+    options = operators.LpNormalization.of(node)
     axis, order = options.axis, options.p
 
     def apply(x: Tensor) -> Tensor:
@@ -126,7 +119,7 @@ def lp_norm(node: ir.Node) -> Apply:
 @operator("LRN")
 def local_response_norm(node: ir.Node) -> Apply:
     """Divide by a power of the mean square of the channels around."""
-    options = LRN.of(node)
+    options = operators.LRN.of(node)
     alpha, beta, bias, size = options.alpha, options.beta, options.bias, options.size
 
     def apply(x: Tensor) -> Tensor:
@@ -140,7 +133,7 @@ def local_response_norm(node: ir.Node) -> Apply:
 @operator("MeanVarianceNormalization")
 def mean_variance_norm(node: ir.Node) -> Apply:
     """Subtract the mean over axes and divide by the deviation."""
-    axes = MeanVarianceNormalization.of(node).axes
+    axes = operators.MeanVarianceNormalization.of(node).axes
 
     def apply(x: Tensor) -> Tensor:
         mean, variance = _moments(x, axes)
