@@ -23,9 +23,9 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from intact.ops.declaration import OPS, Operator, OpKind, OpSpec, Role, declare
+from intact.ops.declaration import OPS as OPS
+from intact.ops.declaration import Integers, Operator, OpKind, OpSpec, Pool, Role, Window, declare
 from intact.ops.functions import FUNCTIONS
-from intact.ops.windows import Integers, Pool, Window
 
 DATA, WEIGHT, BIAS, SHAPE, PARAMETER = Role
 

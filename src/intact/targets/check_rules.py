@@ -9,9 +9,9 @@ from collections.abc import Iterable
 import msgspec
 
 from intact.errors import TargetError, nearest
-from intact.graph.ops import OPS
 from intact.numerics.levels import MOST_STEPS
 from intact.ops import STORABLE
+from intact.ops.operators import OPS
 from intact.targets.arithmetic import (
     SUBJECT,
     Addition,

@@ -21,8 +21,8 @@ from intact.graph.passes.constant_nodes import fold_in_runtime, is_computed_by_r
 from intact.graph.passes.lengths import learn_shapes
 from intact.graph.passes.shape_inference import infer
 from intact.graph.traversal import all_nodes, bodies, graphs_of, nodes_of
+from intact.ops.declaration import Window
 from intact.ops.operators import QUANTIZERS, Transpose
-from intact.ops.windows import Window
 
 _log = logging.getLogger(__name__)
 _LONGEST_REASON = 200

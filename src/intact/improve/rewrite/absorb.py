@@ -27,8 +27,8 @@ from intact.graph.passes.replace import replace_constant
 from intact.improve.channels import Channels, Tensor
 from intact.improve.layers import Doubles, Layer
 from intact.improve.rewrite.ties import POOLS, drops_ones
+from intact.ops.declaration import Window
 from intact.ops.operators import Gemm
-from intact.ops.windows import Window
 
 DEVIATIONS = 3.0
 """Below the mean by so many, [dfq]: a normal value is there with 0.1 percent."""

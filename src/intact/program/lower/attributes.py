@@ -8,8 +8,7 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.graph import constant_array, facts, input_value
 from intact.graph.ops import clamp_bounds
-from intact.ops.declaration import OPERATORS
-from intact.ops.windows import Window, same_pads
+from intact.ops.declaration import OPERATORS, Window, same_pads
 from intact.program.operations import (
     Bounds,
     Pads,

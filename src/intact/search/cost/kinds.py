@@ -20,8 +20,8 @@ from intact.graph import (
     is_constant,
     op_spec,
 )
+from intact.ops.declaration import Window
 from intact.ops.operators import Gemm
-from intact.ops.windows import Window
 from intact.plan import TensorEnd, quantizes
 from intact.plan.inference import declared_signatures, factor_slots, infer_signature
 from intact.plan.points import is_joined

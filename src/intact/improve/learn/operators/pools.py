@@ -12,8 +12,8 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 from intact.errors import Unsupported
 from intact.improve.learn.operators.rules import Apply, Integers, computes, integers, operator
 from intact.improve.learn.operators.windows import is_even, padded, views
+from intact.ops.declaration import Window
 from intact.ops.operators import AveragePool, GlobalLpPool, LpPool, MaxPool
-from intact.ops.windows import Window
 from intact.program.operations import Pads
 
 _MAX_POOLS = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
