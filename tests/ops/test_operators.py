@@ -13,9 +13,9 @@ import onnxruntime
 import pytest
 from onnx.reference import ReferenceEvaluator
 
-from intact.ops.declaration import OPERATORS, OPS, Operator, OpSpec, Window
+from intact.ops.declaration import Operator, OpSpec, Window
 from intact.ops.functions import FUNCTIONS
-from intact.ops.operators import Gemm, MaxPool, Pad
+from intact.ops.operators import OPERATORS, OPS, Gemm, MaxPool, Pad
 from tests.models import ModelBuilder
 
 Array = npt.NDArray[Any]

@@ -8,8 +8,9 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.ops import operators
-from intact.ops.declaration import OPS, UNKNOWN, OpKind, OpSpec, Role
+from intact.ops.declaration import UNKNOWN, OpKind, OpSpec, Role
 from intact.ops.functions import FUNCTIONS, Option
+from intact.ops.operators import OPS
 
 __all__ = [
     "OPS",

@@ -114,14 +114,9 @@ class OpSpec(msgspec.Struct, frozen=True):
         return self.variadic if self.variadic is not None else Role.DATA
 
 
-_ROWS: dict[str, OpSpec] = {}
-_OPTIONS: dict[str, type[Operator]] = {}
-
-OPS: Mapping[str, OpSpec] = MappingProxyType(_ROWS)
-"""The table, by operator type of the default ONNX domain."""
-
-OPERATORS: Mapping[str, type[Operator]] = MappingProxyType(_OPTIONS)
-"""The operators with options, by type."""
+DECLARED: dict[str, OpSpec] = {}
+DECLARED_WITH_OPTIONS: dict[str, type[Operator]] = {}
+"""What `intact.ops.operators` declares."""
 
 UNKNOWN = OpSpec(OpKind.OTHER, ())
 """What is known of an operator that is not in the table."""
@@ -151,7 +146,7 @@ class Operator:
         cls._row = MappingProxyType({**cls._row, **row})
         if not abstract:
             cls.name = cls.__name__
-            _OPTIONS[cls.name], _ROWS[cls.name] = cls, OpSpec(**cls._row)
+            DECLARED_WITH_OPTIONS[cls.name], DECLARED[cls.name] = cls, OpSpec(**cls._row)
 
     @classmethod
     def of(cls, node: ir.Node) -> Self:
@@ -175,7 +170,7 @@ def _is_option(name: str, value: object) -> bool:
 
 def declare(names: str, kind: OpKind, *roles: Role, **facts: Any) -> None:
     """Declare operators without options, or none that matters here."""
-    _ROWS.update(dict.fromkeys(names.split(), OpSpec(kind, roles, **facts)))
+    DECLARED.update(dict.fromkeys(names.split(), OpSpec(kind, roles, **facts)))
 
 
 Integers: TypeAlias = tuple[int, ...]

@@ -20,12 +20,29 @@ specification (https://onnx.ai/onnx/operators/).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
-from intact.ops.declaration import OPS as OPS
-from intact.ops.declaration import Integers, Operator, OpKind, OpSpec, Pool, Role, Window, declare
+from intact.ops.declaration import (
+    DECLARED,
+    DECLARED_WITH_OPTIONS,
+    Integers,
+    Operator,
+    OpKind,
+    OpSpec,
+    Pool,
+    Role,
+    Window,
+    declare,
+)
 from intact.ops.functions import FUNCTIONS
+
+OPS: Mapping[str, OpSpec] = MappingProxyType(DECLARED)
+"""The table, by operator type of the default ONNX domain."""
+
+OPERATORS: Mapping[str, type[Operator]] = MappingProxyType(DECLARED_WITH_OPTIONS)
+"""The operators with options, by type."""
 
 DATA, WEIGHT, BIAS, SHAPE, PARAMETER = Role
 

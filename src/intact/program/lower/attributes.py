@@ -8,7 +8,8 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.graph import constant_array, facts, input_value
 from intact.graph.ops import clamp_bounds
-from intact.ops.declaration import OPERATORS, Window, same_pads
+from intact.ops.declaration import Window, same_pads
+from intact.ops.operators import OPERATORS
 from intact.program.operations import (
     Bounds,
     Pads,

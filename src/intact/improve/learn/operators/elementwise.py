@@ -14,8 +14,7 @@ from torch import Tensor
 
 from intact.errors import Unsupported
 from intact.improve.learn.operators.rules import Apply, computes, number, operator
-from intact.ops.declaration import OPS
-from intact.ops.operators import BitShift, Cast, IsInf, Mod
+from intact.ops.operators import OPS, BitShift, Cast, IsInf, Mod
 
 _Function: TypeAlias = Callable[..., Tensor]
 
