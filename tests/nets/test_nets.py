@@ -5,6 +5,10 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -18,13 +22,15 @@ from intact.program.lower import lower
 from intact.targets import load_target
 from tests.models import run_model
 from tests.nets.exact import distances
-from tests.nets.findings import Finding, check, pairs, planned
+from tests.nets.findings import Finding, Pair, check, pairs, planned
+from tests.nets.forms import FORMS
 from tests.nets.grown import OPSETS, grown_net
 from tests.nets.known import is_known
 from tests.nets.makers import MAKERS
 from tests.nets.nets import COMMON, INPUTS, Instruction, Net, random_net
 from tests.nets.operators import LEFT_OUT, OPERATORS
 from tests.nets.regimes import SAMPLES, WEIGHTS
+from tools import fuzz_nets
 
 INSTRUCTIONS = st.builds(
     Instruction,
@@ -81,6 +87,45 @@ def test_grown_nets_have_every_opset_operator_and_regime() -> None:
     assert {net.weights for net in nets} == set(WEIGHTS)
     usable = sum(net.is_usable() for net in nets[:100])  # checked by ONNX, run by its runtime
     assert usable > 90
+
+
+def test_grown_nets_have_every_rare_form() -> None:
+    nets = [grown_net(seed, rare=True) for seed in range(200)]
+    made = {node.name for net in nets for node in net.model().graph.node}
+    assert not [form for form in FORMS if not any(f"_{form}_" in name for name in made)]
+    assert sum(net.is_usable() for net in nets[:20]) > 17
+
+
+def test_pairs_get_the_same_time_and_runs_add_up(tmp_path: Path) -> None:
+    """A slow pair has fewer nets; a run with the same file goes on with the next seeds."""
+    file, seeds, clock = tmp_path / "totals.json", list[int](), [0.0]
+    costs = {"vta": 1.0, "tflite": 3.0}
+
+    def net(seed: int) -> Net:
+        seeds.append(seed)
+        return random_net(0)
+
+    def check_of(_net: Net, pair: Pair, *, refused: Callable[[bool], None]) -> list[Finding]:
+        clock[0] += costs[pair[0]]
+        if pair[0] == "vta":
+            refused(False)
+        return []
+
+    with pytest.MonkeyPatch.context() as patch:
+        generator = fuzz_nets.Generator(net, lambda _: (), lambda _: True)
+        patch.setattr(fuzz_nets, "GENERATORS", {"own": generator})
+        patch.setattr(fuzz_nets, "_processor_seconds", lambda: clock[0])
+        patch.setattr(fuzz_nets, "check", check_of)
+        for _ in range(2):
+            chosen = ("--pair", "vta/onnx_qdq", "--pair", "tflite/tflite")
+            given = ("--minutes", "0.001", "--json", f"{file}", "--seed", "7")
+            assert fuzz_nets.main([*given, *chosen]) == 0
+    rows = {row["target"]: row for row in json.loads(file.read_text())["pairs"] if row["next"]}
+    assert abs(rows["vta"]["seconds"] - rows["tflite"]["seconds"]) <= 3
+    assert rows["vta"]["seconds"] == rows["vta"]["refused"]
+    assert rows["tflite"]["seconds"] == 3 * rows["tflite"]["nets"]
+    counts = [rows[name]["next"] for name in costs]
+    assert sorted(seeds) == sorted(7 + each for count in counts for each in range(count))
 
 
 @pytest.mark.parametrize("part", range(2))
