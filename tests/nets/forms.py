@@ -1,7 +1,7 @@
 """Rarer forms of operators, as makers of grown nets: what exporters write beside the usual.
 
 Optional inputs and outputs, defaults, shared and computed constants, sizes computed from shapes,
-half precision, quantizers, recurrent states. A name is an operator's, with the form behind a slash.
+half precision, recurrent states. A name is an operator's, with the form behind a slash.
 """
 
 from __future__ import annotations
@@ -60,15 +60,6 @@ def _weight_that_is_computed(b: NetBuilder) -> Made:
     if b.random.random() < 0.5:
         weight = b.add("Mul", weight, b.weight(4, 1, 1, 1))
     return b.add("Conv", x, weight, strides=[b.integer(1, 3), 1], pads=[1] * 4)
-
-
-@_form("Conv/stored")
-def _weight_behind_a_dequantizer(b: NetBuilder) -> Made:
-    x = b.pick(_image)
-    codes = b.constant(b.random.integers(-127, 128, (4, x.sizes[1], 1, 1)).astype(np.int8))
-    scale = b.constant(np.abs(b.drawn((4,), fan=4096)) + np.float32(1e-6))
-    weight = b.add("DequantizeLinear", codes, scale, b.constant(np.zeros(4, np.int8)), axis=0)
-    return b.add("Conv", x, weight)
 
 
 @_form("Conv/dynamic")
@@ -324,18 +315,6 @@ def _conditions_joined(b: NetBuilder) -> Made:
         mask = b.add("Not", mask)
     fill = b.constant(np.float32(b.any_of(0.0, -1e9, 1.0)))
     return b.add("Where", mask, *b.any_of((x, fill), (fill, x)))
-
-
-@_form("QuantizeLinear/pair")
-def _quantizers(b: NetBuilder) -> Made:
-    """A pair as of a tool of others, with a scale of its own."""
-    x = b.pick()
-    if b.opset < 10:
-        raise UnfitError
-    scale = b.constant(np.float32(b.any_of(0.02, 0.1)))
-    zero = b.constant(b.any_of(np.uint8(128), np.int8(0)))
-    codes = b.add("QuantizeLinear", x, scale, zero)
-    return b.add("DequantizeLinear", codes, scale, zero)
 
 
 @_form("Clip/computed")

@@ -68,6 +68,9 @@ def is_known(net: RandomNet, finding: Finding) -> bool:
     if name == "openvino" and finding.kind == "bits" and finding.largest <= 1 and _cancels(net):
         # What stays float differs by its last bits, which are all that a difference has left.
         return finding.share <= _CANCELLED
+    if name == "openvino" and finding.kind == "bits" and _has_softmax_of_one(net):
+        # Its result is 1, which OpenVINO knows: of what follows it folds a quantizer away.
+        return finding.largest <= 1
     if name == "openvino" and "signal" in finding.text:
         # OpenVINO ends with a signal where its MVN, which normalizations become, is limited to
         # AVX2 on processors that have more.
@@ -108,6 +111,13 @@ def _cancels(net: RandomNet) -> bool:
         largest[node.output[0]] <= _LOST * max(largest[name] for name in node.input)
         for node in sums
     )
+
+
+def _has_softmax_of_one(net: RandomNet) -> bool:
+    """Whether some Softmax is one of single numbers."""
+    names = [each.output[0] for each in net.model().graph.node if each.op_type == "Softmax"]
+    found = run_model(net.model(), net.samples(1, seed=2), names) if names else {}
+    return any((array == 1).all() for array in found.values())
 
 
 def _has_volumes_in_groups(net: RandomNet) -> bool:
