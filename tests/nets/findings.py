@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx
 
+from intact.analyze.verification.subject import batch_size_of, batches_of
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
 from intact.data.batching import Batch
 from intact.data.sources import open_samples
 from intact.errors import ExportError, IntactError, MissingExtraError
-from intact.flow.verification import batch_size_of, batches_of
 from intact.formats.base.format import Deployed, Exported, Io
 from intact.formats.base.report import Verification
 from intact.formats.registry import FORMATS
@@ -86,7 +86,7 @@ def pairs() -> tuple[Pair, ...]:
         (name, format_name)
         for name in target_names()
         for format_name in load_target(name).formats
-        if FORMATS[format_name].verify is not None
+        if FORMATS[format_name].runtime is not None
     )
 
 
@@ -116,11 +116,11 @@ def _check(net: RandomNet, pair: Pair, refused: Callable[[bool], None]) -> Itera
     except Exception:
         yield Finding(pair, "crash", _last(traceback.format_exc()))
         return
-    verify = FORMATS[name].verify
-    if verify is None:
+    runtime = FORMATS[name].runtime
+    if runtime is None:
         return
     try:
-        found = verify(Deployed(plan, exported, threads=1), _batches(net, plan))
+        found = runtime.verify(Deployed(plan, exported, threads=1), _batches(net, plan))
     except MissingExtraError:
         return refused(False)
     except ExportError as error:
@@ -138,13 +138,13 @@ def _check(net: RandomNet, pair: Pair, refused: Callable[[bool], None]) -> Itera
 def _written(plan: QuantizedGraph, name: str) -> tuple[QuantizedGraph, Exported]:
     """Write a plan with integers at its ends, or with floats where it has none there."""
     try:
-        return plan, FORMATS[name].write(plan, Io.INT8)
+        return plan, FORMATS[name].writer.write(plan, Io.INT8)
     except IntactError:
         if plan.target.kernels == "micro":  # compared on codes
             raise
         provenance = msgspec.structs.replace(plan.provenance, io=Io.FLOAT)
         plan = replace(plan, provenance=provenance)
-        return plan, FORMATS[name].write(plan, Io.FLOAT)
+        return plan, FORMATS[name].writer.write(plan, Io.FLOAT)
 
 
 def _batches(net: RandomNet, plan: QuantizedGraph) -> Iterator[Batch]:

@@ -7,10 +7,10 @@ import pytest
 
 from intact.engines.integer.engine import IntegerEngine
 from intact.errors import UsageError
-from intact.flow.sources import deployment_of
 from intact.program import Program
 from intact.program.lower import lower
 from intact.program.passes.layout import IoLayout
+from intact.results.sources import deployment_of
 from intact.targets import load_target
 from tests.models import ModelBuilder, random_inputs, run_model
 from tests.plans import calibrated
