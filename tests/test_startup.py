@@ -133,7 +133,7 @@ def test_defer_leaves_a_loaded_package_alone() -> None:
 def test_lines_without_colours_are_those_of_rich(text: str) -> None:
     from rich import markup
 
-    from intact.cli.printing import escape, without_tags
+    from intact.cli.markup import escape, without_tags
 
     assert escape(text) == markup.escape(text)
     line = f"[bold]{escape(text)}[/] and {escape(text)}"

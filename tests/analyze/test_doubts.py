@@ -12,7 +12,7 @@ import pytest
 
 import intact
 from intact.analyze.doubts import doubts_of
-from intact.flow.evaluation_report import Evaluation
+from intact.analyze.evaluation.figures import Evaluation
 from intact.numerics.answers import is_chance
 from tests.formats.onnx_qdq.pairs import PairBuilder
 from tests.images import Images

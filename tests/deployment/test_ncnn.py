@@ -14,7 +14,7 @@ import pytest
 from intact import quantize, verify
 from intact.errors import PlanError
 from intact.formats.base.report import Verification
-from intact.formats.ncnn.verify import verify_ncnn
+from intact.formats.ncnn.run import verify_ncnn
 from intact.plan import QuantizedGraph
 from tests.formats.ncnn.cases import CASES, build_case, written_from
 from tests.models import MODELS, ModelBuilder, random_inputs
@@ -82,9 +82,13 @@ def test_int8_windows_are_exact(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gemm", "gemm, turned", "gemm without bias", "gemm, relu", "matmul"]
+    "name",
+    [
+        *("gemm", "gemm, turned", "gemm without bias", "gemm, relu", "matmul", "dense of images"),
+        *("conv along rows", "conv along rows, depthwise"),
+    ],
 )
-def test_int8_dense_layers_are_exact(name: str) -> None:
+def test_int8_dense_layers_and_convolutions_of_rows_are_exact(name: str) -> None:
     assert name in CASES
     model = build_case(name)
     assert_exact(verified(model, calibrated(model, "ncnn")), 1)

@@ -17,13 +17,12 @@ from intact.formats.tengine.verify import verify_tengine
 from intact.plan import NoteKind, QuantizedGraph, quantization_points
 from intact.targets import load_target
 from intact.targets.schema import without_in_place
-from tests.formats.tengine.exported import files_of
 from tests.models import ModelBuilder, depthwise_net, random_inputs, residual_net
-from tests.plans import calibrated
+from tests.plans import calibrated, files_of
 
 
 def written(plan: QuantizedGraph) -> dict[str, bytes]:
-    exported = TENGINE.write(plan, Io.INT8)
+    exported = TENGINE.writer.write(plan, Io.INT8)
     assert isinstance(exported, WrittenFiles)
     return dict(exported.files)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ import onnx.defs
 import onnx.shape_inference
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.nets.findings import shorter
 from tests.nets.regimes import SAMPLES, WEIGHTS
 
 OPSETS = range(7, 25)
@@ -232,6 +233,13 @@ class NetBuilder:
         self.nodes.append(node)
         return made
 
+    def add_unshaped(self, operator: str, *inputs: Tensor, shape: Shape) -> Tensor:
+        """Add a node of which ONNX cannot infer the shape: the one given here."""
+        node = helper.make_node(operator, [each.name for each in inputs], [self._fresh()])
+        node.name = f"node_{node.output[0]}"
+        self.nodes.append(node)
+        return Tensor(node.output[0], shape, inputs[0].dtype)
+
     def _made(self, name: str, type_proto: onnx.TypeProto | None, *, varies: bool) -> Tensor:
         if type_proto is None or not type_proto.tensor_type.HasField("shape"):
             raise UnfitError
@@ -284,8 +292,10 @@ class Grown:
 
     @cached_property
     def _model(self) -> onnx.ModelProto:
+        from tests.nets.forms import FORMS
         from tests.nets.makers import MAKERS
 
+        makers = {**MAKERS, **FORMS}
         builder = NetBuilder(self)
         batch: int | str = _BATCH if self.dynamic else 1
         builder.tensors = [
@@ -293,7 +303,7 @@ class Grown:
         ]
         ports = list(builder.tensors)
         for step in self.steps:
-            builder.take(step, MAKERS[step.operator])
+            builder.take(step, makers[step.operator])
         return self._written(builder, ports)
 
     def _written(self, builder: NetBuilder, ports: Sequence[Tensor]) -> onnx.ModelProto:
@@ -341,12 +351,8 @@ class Grown:
 
     def smaller(self) -> Iterator[Grown]:
         """Yield nets that are simpler in one respect."""
-        count = len(self.steps)
-        size = max(1, count // 2)
-        while size:
-            for start in range(count - size, -1, -size):
-                yield replace(self, steps=self.steps[:start] + self.steps[start + size :])
-            size //= 2
+        for left in shorter(self.steps):
+            yield replace(self, steps=left)
         if self.fed != "plain":
             yield replace(self, fed="plain")
         if self.weights != "plain":
@@ -355,6 +361,15 @@ class Grown:
             yield replace(self, inner=False)
         if len(self.inputs) > 1:
             yield replace(self, inputs=self.inputs[:-1])
+
+    def operators(self) -> set[str]:
+        """Return what the net is made of."""
+        return {each.operator for each in self.steps}
+
+    def without(self, operators: Collection[str]) -> Grown:
+        """Return the net that is left without some operators."""
+        left = tuple(each for each in self.steps if each.operator not in operators)
+        return replace(self, steps=left)
 
     def is_usable(self) -> bool:
         """Whether it is a valid model that ONNX Runtime runs, to finite numbers."""
@@ -391,15 +406,16 @@ _INPUTS: tuple[tuple[int, ...], ...] = (
 )
 
 
-def grown_net(seed: int, most: int = 10) -> Grown:
-    """Return a random net, of at most that many steps."""
+def grown_net(seed: int, most: int = 10, *, rare: bool = False) -> Grown:
+    """Return a random net, of at most that many steps, of rarer forms of operators too or not."""
+    from tests.nets.forms import FORMS
     from tests.nets.makers import COMMON, MAKERS
 
     random = np.random.default_rng([seed, 2])
     dynamic = bool(random.random() < 0.6)
     shapes = _INPUTS if dynamic else _INPUTS[:-1]
     count = int(random.choice([1, 1, 1, 2, 3]))
-    names = [*MAKERS, *COMMON]
+    names = [*COMMON, *FORMS, *FORMS] if rare else [*MAKERS, *COMMON]
     steps = [
         Step(names[int(random.integers(len(names)))], int(random.integers(1 << 30)))
         for _ in range(int(random.integers(2, most + 1)))

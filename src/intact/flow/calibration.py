@@ -20,6 +20,7 @@ from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose, elements_of
 from intact.calibrate.collect import collect
 from intact.calibrate.method import counted_bins
+from intact.calibrate.original import Compared, Original
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, sample_count
 from intact.data.chosen_samples import ChosenSamples
@@ -30,25 +31,24 @@ from intact.data.sources import has_image_steps
 from intact.data.stream import AGAIN, Samples
 from intact.errors import UsageError
 from intact.flow.alternatives import Alternatives
-from intact.flow.first_run import draw_sample, run_once
-from intact.flow.improvement import Improver, Scaled
-from intact.flow.job import Job
+from intact.flow.improvement import Improver
 from intact.flow.look import Seen, look_at_plan, look_at_runtime, look_at_samples
-from intact.flow.original import Compared, Original
-from intact.flow.refusals import Refusals
-from intact.flow.result import Result
-from intact.flow.samples import open_fed
-from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
+from intact.formats.scales import scales_of_model, tensor_names
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind
 from intact.plan.given_scales import ScaleTable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
+from intact.results.feeding import open_fed
+from intact.results.first_run import draw_sample, run_once
+from intact.results.job import Job, Scaled
+from intact.results.refusals import Refusals
+from intact.results.result import Result
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.calibrate.shards import SampleMap
-    from intact.flow.fastest.choice import Fastest
+    from intact.placement.choice import Fastest
     from intact.recipe.groups import DataSource, ScaleSource
 
 _SMALL = 1 << 26
@@ -176,7 +176,7 @@ class Calibration:
             and data is not None
             and not has_image_steps(data, self.options.transform)
         ):
-            from intact.flow.preprocessing import refuse_image_steps
+            from intact.results.preprocessing import refuse_image_steps
 
             refuse_image_steps(self.options)
             raise UsageError(
@@ -238,7 +238,7 @@ class Calibration:
         start: float,
     ) -> tuple[Job, Scaled, Fastest]:
         """Keep in float what is faster in float; it takes as long as all before."""
-        from intact.flow.fastest.placing import placed
+        from intact.placement.placing import placed
 
         begin(self.options.progress, "looking for the fastest")
         sample = None if observed is None else observed.sample(speed.fastest_batch)

@@ -15,14 +15,14 @@ from intact.calibrate.assign import assign
 from intact.calibrate.choice import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.errors import IntactError
-from intact.flow.job import Job
 from intact.plan import QuantizedGraph
+from intact.results.job import Job
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.data.preprocess import Preprocess
-    from intact.flow.improvement import Scaled
-    from intact.flow.result import Result
+    from intact.results.job import Scaled
+    from intact.results.result import Result
 
 
 class Seen(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Collection
 from typing import TypeAlias
 
 import numpy as np
@@ -11,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from intact.graph import constant_array, data_slots, input_value, is_constant, weight_slot
+from intact.ops.operators import CONVOLUTIONS, AveragePool, Conv
 from intact.targets.rules import AttributeItem, AttributeValue, Condition, Groups
 
 
@@ -31,14 +33,13 @@ def averaged_elements(node: ir.Node) -> int | None:
 
 
 def _window(node: ir.Node) -> int | None:
-    attributes = node.attributes
-    if "kernel_shape" not in attributes or attributes.get_int("ceil_mode", 0) == 1:
+    options = AveragePool.of(node)
+    if not options.kernel_shape or options.ceil_mode == 1:
         return None
-    pads = attributes["pads"].as_ints() if "pads" in attributes else ()
-    is_padded = any(pads) or (attributes.get_string("auto_pad", "NOTSET") or "NOTSET")[:4] == "SAME"
-    if is_padded and attributes.get_int("count_include_pad", 0) != 1:
+    is_padded = any(options.pads) or options.pads_to_same
+    if is_padded and options.count_include_pad != 1:
         return None
-    return math.prod(attributes["kernel_shape"].as_ints())
+    return math.prod(options.kernel_shape)
 
 
 def _axes(node: ir.Node) -> tuple[int, ...] | None:
@@ -106,13 +107,15 @@ def _shapes_match(condition: Condition, node: ir.Node) -> bool:
 
 
 def _surroundings_match(condition: Condition, node: ir.Node) -> bool:
-    if condition.constant_weight not in (None, weight_slot(node) is not None):
+    slot = weight_slot(node)
+    is_there = condition.constant_weight in (None, slot is not None)
+    if not is_there or condition.weight_slot not in (None, slot):
         return False
     if condition.constant_input is not None:
         found = any(is_constant(input_value(node, slot)) for slot in data_slots(node))
         if found != condition.constant_input:
             return False
-    if condition.max_consumers is not None and _consumers(node) > condition.max_consumers:
+    if not _neighbours_match(condition, node):
         return False
     if condition.power_of_two_window is not None:
         count = averaged_elements(node)
@@ -122,6 +125,26 @@ def _surroundings_match(condition: Condition, node: ir.Node) -> bool:
         return True
     opset = _opset(node)
     return opset is not None and opset >= condition.opset_min
+
+
+def _neighbours_match(condition: Condition, node: ir.Node) -> bool:
+    functions, most = condition.own_function, condition.max_consumers
+    if functions and not _reads_own_function(node, functions):
+        return False
+    return most is None or _consumers(node) <= most
+
+
+def _reads_own_function(node: ir.Node, operators: Collection[str]) -> bool:
+    """Tell whether a data input is made by such operators alone from another data input."""
+    inputs = [input_value(node, slot) for slot in data_slots(node)]
+    for value in inputs:
+        maker = None if value is None else value.producer()
+        while maker is not None and maker.op_type in operators:
+            source = input_value(maker, 0)
+            if source in inputs:
+                return True
+            maker = None if source is None else source.producer()
+    return False
 
 
 def _attribute(node: ir.Node, name: str) -> _Actual:
@@ -195,14 +218,14 @@ def _kernel_shape(node: ir.Node) -> tuple[int, ...] | None:
     attribute = node.attributes.get("kernel_shape")
     if attribute is not None and not attribute.is_ref():
         return tuple(attribute.as_ints())
-    weight = _shape(node, 1) if node.op_type in {"Conv", "ConvTranspose"} else None
+    weight = _shape(node, 1) if node.op_type in CONVOLUTIONS else None
     return None if weight is None else weight[2:]
 
 
 def _groups(node: ir.Node) -> Groups | None:
-    if node.op_type not in {"Conv", "ConvTranspose"}:
+    if node.op_type not in CONVOLUTIONS:
         return None
-    group = node.attributes.get_int("group", 1)
+    group = Conv.of(node).group
     if group == 1:
         return Groups.ONE
     weight = _shape(node, 1)

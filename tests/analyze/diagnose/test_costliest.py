@@ -14,7 +14,7 @@ from intact.analyze.diagnose.diagnosis import first_runs
 from intact.analyze.diagnose.findings import Finding
 from intact.analyze.layer_costs import LayerCost, LayerCosts, layer_costs
 from intact.data.sources import open_samples
-from intact.flow.result import Result
+from intact.results.result import Result
 from tests.models import ModelBuilder
 
 LAYERS = 6

@@ -23,8 +23,6 @@ from onnx import TensorProto, helper
 from intact.engines.exact_sums import saturates_pairs
 from intact.engines.simulate import Simulator
 from intact.errors import ExportError
-from intact.flow.first_run import run_once
-from intact.flow.result import Result
 from intact.formats.base.format import CHANGED
 from intact.formats.onnx_qdq import shield, write
 from intact.formats.onnx_qdq.executed import executed_of, loaded
@@ -34,6 +32,8 @@ from intact.formats.onnx_qdq.write import QdqModel, write_qdq
 from intact.graph import load_model, normalize
 from intact.graph.edit import Editor
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
+from intact.results.first_run import run_once
+from intact.results.result import Result
 from intact.targets import DType
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import Arrays, calibrate, planned
@@ -333,6 +333,17 @@ def test_what_the_runtime_rounds_otherwise_is_named() -> None:
     found = verify_qdq(plan, exported, [dict(random_inputs(model, batch=8))])
     assert found.integer_nodes == {"kept": "QLinearSoftmax"}
     assert [line for line in found.executed_otherwise() if "kept" in line][-1].startswith(CHANGED)
+
+
+@pytest.mark.usefixtures("unshielded")
+def test_a_product_that_becomes_a_float_gemm_is_named() -> None:
+    b = ModelBuilder(opset=20)
+    y = b.node("MatMul", b.input("x", [1, 4, 16]), b.weight(16, 16), name="product")
+    b.node("Gelu", b.node("Add", y, b.weight(16)), out="y")
+    b.output("y")
+    model = b.build()
+    plan = calibrate(planned(model), dict(random_inputs(model)))
+    assert executed_of(write_qdq(plan), plan).in_float == {"product": "Gemm"}
 
 
 @pytest.mark.usefixtures("unshielded")

@@ -11,6 +11,9 @@ onnxruntime 1.32 over 60 kinds of nodes:
   Sigmoid, LeakyRelu, Concat and Where tabulate the same floats: nothing differs. That of a MatMul
   of two activations needs no QuantizeLinear.
 - Two pairs in a row become one with a third scale; not where anything is between them.
+- A MatMul of codes that gives floats becomes a float Gemm with the Add behind it (its
+  `MatMulAddFusion`), whose weights are dequantized at every run. It looks for an Add only, so a
+  constant is subtracted with its sign turned: the same floats, and the integer kernel stays.
 
 The first leaves alone what has a bias that is no plain constant: a DequantizeLinear that yields
 exactly the same floats costs nothing. Elsewhere a maximum with the lowest number stands in front
@@ -20,27 +23,28 @@ it, nor fused across.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.graph import (
     constant_array,
+    facts,
     input_value,
     is_constant,
     moves_values,
     output_channels,
 )
 from intact.graph.edit import Editor
+from intact.ops.operators import BIASED
 from intact.plan import QuantizedGraph
 
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
-"""What the runtime quantizes the weights of."""
 _OF_ACTIVATIONS = frozenset({"Add", "Mul"})
 """What it has kernels of codes for, where all that they read are codes."""
 _OF_ONE = frozenset({"AveragePool", "GlobalAveragePool", "Pow", "ReduceMean", "Softmax"})
 """The same, of one input; a power becomes products, and a mean over an image a pooling."""
-_CLAMPS = frozenset({"Clip", "Relu"})
 _FUSED = frozenset({"Add", "BatchNormalization", "Div", "Mul", "Sub"})
 """What it computes in the product before, where all else that it reads are constants."""
 _SINCE_OPSET = 13
@@ -61,17 +65,44 @@ def keep_as_planned(plan: QuantizedGraph, editor: Editor) -> None:
         return
     floats = {name for name, decision in plan.decisions.items() if not decision.quantized}
     for product in [n for n in editor.model.graph if n.op_type == "MatMul"]:
-        if str(product.name) in floats and all(map(_reads_codes, product.inputs)):
+        is_kept = str(product.name) in floats
+        if is_kept and all(map(_reads_codes, product.inputs)):
             _keep(editor, product, 1)  # its kernel needs no quantizer behind
+        elif not is_kept and (added := _added(product, floats)) is not None:
+            _keep_apart(editor, product, added)
     for quantize in [n for n in editor.model.graph if n.op_type == "QuantizeLinear"]:
         node, is_fused = _origin(quantize)
         is_taken = (
             node is not None and str(node.name) in floats and _is_taken(node, is_fused=is_fused)
         )
-        if node is not None and is_taken and node.op_type in _WEIGHTED and _shield(editor, node):
+        if node is not None and is_taken and node.op_type in BIASED and _shield(editor, node):
             continue
         if is_taken or _becomes_one(quantize):
             _keep(editor, quantize, 0)
+
+
+def _added(product: ir.Node, floats: Collection[str]) -> ir.Node | None:
+    """Return the float Add that a MatMul of codes becomes a float Gemm with."""
+    if not _has_one_reader(product):
+        return None
+    (reader,) = (use.node for use in product.outputs[0].uses())
+    if reader.op_type != "Add" or reader.domain != "" or str(reader.name) not in floats:
+        return None
+    return reader
+
+
+def _keep_apart(editor: Editor, product: ir.Node, added: ir.Node) -> None:
+    """Let an Add give the same floats in a form that no product is joined with."""
+    slot = int(added.inputs[0] is product.outputs[0])
+    other = added.inputs[slot]
+    array = constant_array(other)
+    if other is None or array is None:
+        _keep(editor, added, 1 - slot)
+        return
+    name = f"{other.name}_negative"
+    added.op_type = "Sub"
+    added.replace_input_with(0, product.outputs[0])
+    added.replace_input_with(1, editor.initializer(name, ir.Tensor(-array)))
 
 
 def _origin(quantize: ir.Node) -> tuple[ir.Node | None, bool]:
@@ -86,7 +117,7 @@ def _origin(quantize: ir.Node) -> tuple[ir.Node | None, bool]:
             if len(read) != 1:
                 return node, is_fused
             value, is_fused = read[0], True
-        elif node.op_type in _CLAMPS or moves_values(node):
+        elif facts(node).clamps or moves_values(node):
             value = node.inputs[0]
         else:
             return node, is_fused
@@ -98,8 +129,8 @@ def _is_taken(node: ir.Node, *, is_fused: bool) -> bool:
     weight = input_value(node, 1)
     if node.domain != "":
         return False
-    if node.op_type in _WEIGHTED or (node.op_type == "MatMul" and is_constant(weight)):
-        is_product = node.op_type in _WEIGHTED or is_fused
+    if node.op_type in BIASED or (node.op_type == "MatMul" and is_constant(weight)):
+        is_product = node.op_type in BIASED or is_fused
         known = is_constant(weight) and weight is not None and weight.dtype is ir.DataType.FLOAT
         return is_product and known and _reads_codes(node.inputs[0])
     if node.op_type in _OF_ONE:

@@ -1,0 +1,172 @@
+"""Operations that only move values: shapes, orders, parts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from intact.errors import Unsupported
+from intact.formats.ncnn.builder import WRITERS, NcnnBuilder, input_of, name_of
+from intact.formats.ncnn.model import Parameter, lengths, rank_of, same_size, sample
+from intact.program import Step
+from intact.program.float_operations import Flatten, PixelShuffle
+from intact.program.operations import (
+    Concat,
+    DepthToSpace,
+    Expand,
+    Gather,
+    Pad,
+    PadMode,
+    Reshape,
+    Slice,
+    SpaceToDepth,
+    Split,
+    Tile,
+    Transpose,
+)
+
+_ORDERS = {
+    2: "wh hw",
+    3: "whc hwc wch cwh hcw chw",
+    4: "whdc hwdc wdhc dwhc hdwc dhwc whcd hwcd wchd cwhd hcwd chwd "
+    "wdch dwch wcdh cwdh dcwh cdwh hdcw dhcw hcdw chdw dchw cdhw",
+}
+"""ncnn's ``order_type`` by the axes that it brings to ``w``, ``h``, ``d`` and ``c``."""
+_LARGEST = float(np.finfo(np.float32).max)
+_PAD_MODES = {PadMode.CONSTANT: 0, PadMode.EDGE: 1, PadMode.REFLECT: 2}
+
+
+@WRITERS.register(Flatten)
+def _flatten(_operation: Flatten, step: Step, builder: NcnnBuilder) -> None:
+    builder.unary("Flatten", step)
+
+
+@WRITERS.register(Reshape)
+def _reshape(_operation: Reshape, step: Step, builder: NcnnBuilder) -> None:
+    """Write a Reshape that leaves the batch alone."""
+    result = step.outputs[0]
+    before, after = sample(input_of(step)), sample(result)
+    if not same_size(before, after):
+        raise Unsupported("it moves values between samples")
+    builder.reshape(name_of(step), builder.read(step), builder.blob(result), after)
+
+
+@WRITERS.register(Transpose)
+def _transpose(operation: Transpose, step: Step, builder: NcnnBuilder) -> None:
+    """Write a Transpose of the axes of a sample."""
+    order = operation.permutation
+    axes = len(order) - 1
+    if order[0] != 0 or axes not in _ORDERS:
+        raise Unsupported(f"it moves the batch, or has more axes than a blob: {list(order)}")
+    names = {2: "hw", 3: "chw", 4: "cdhw"}[axes]
+    brought = "".join(names[axis - 1] for axis in reversed(order[1:]))
+    builder.unary("Permute", step, {0: _ORDERS[axes].split().index(brought)})
+
+
+@WRITERS.register(Concat)
+def _concat(operation: Concat, step: Step, builder: NcnnBuilder) -> None:
+    axis = _axis_of_sample(operation.axis, step)
+    bottoms = [builder.read(step, slot) for slot, _ in enumerate(step.inputs)]
+    builder.emit("Concat", name_of(step), bottoms, [builder.blob(step.outputs[0])], {0: axis})
+
+
+@WRITERS.register(Slice)
+def _slice(operation: Slice, step: Step, builder: NcnnBuilder) -> None:
+    """Write a Slice without steps as ``Crop``."""
+    shape = sample(input_of(step))
+    if any(by != 1 for by in operation.steps):
+        raise Unsupported("it takes every second element or so")
+    ends = list(zip(operation.starts, operation.stops, strict=True))
+    if ends[0] not in ((None, None), (0, None)):
+        raise Unsupported("it takes some of the samples")
+    inner = [axis for axis, pair in enumerate(ends[1:]) if pair != (None, None)]
+    ranges = [slice(*ends[axis + 1]).indices(shape[axis])[:2] for axis in inner]
+    if any(start >= stop for start, stop in ranges):
+        raise Unsupported("it takes nothing")
+    first, last = (tuple(pair[k] for pair in ranges) for k in (0, 1))
+    builder.unary("Crop", step, {9: first, 10: last, 11: tuple(inner)})
+
+
+@WRITERS.register(Gather)
+def _gather(operation: Gather, step: Step, builder: NcnnBuilder) -> None:
+    """Write one index as ``Crop``, and ``Reshape`` as an axis may go."""
+    result = step.outputs[0]
+    if operation.indices.size != 1:
+        raise Unsupported("it gathers by several indices")
+    axis = _axis_of_sample(operation.axis, step)
+    start = int(operation.indices.item()) % sample(input_of(step))[axis]
+    bottom, top = builder.read(step), builder.blob(result)
+    inner = builder.inner(result)
+    cut: dict[int, Parameter] = {9: (start,), 10: (start + 1,), 11: (axis,)}
+    builder.emit("Crop", name_of(step), [bottom], [inner], cut)
+    builder.reshape(f"{name_of(step)}_axes", inner, top, sample(result))
+
+
+@WRITERS.register(Split)
+def _split(operation: Split, step: Step, builder: NcnnBuilder) -> None:
+    """Write a Split as ``Slice``."""
+    axis = _axis_of_sample(operation.axis, step)
+    tops = [builder.blob(tensor) for tensor in step.outputs]
+    bottoms = [builder.read(step)]
+    builder.emit("Slice", name_of(step), bottoms, tops, {0: operation.sizes, 1: axis})
+
+
+@WRITERS.register(Pad)
+def _pad(operation: Pad, step: Step, builder: NcnnBuilder) -> None:
+    """Write pads of images."""
+    if len(operation.pads) != 4:
+        raise Unsupported("only images are padded")
+    batch, channels, rows, columns = operation.pads
+    if min(map(min, operation.pads)) < 0 or any(batch):
+        raise Unsupported("it cuts off, or pads the batch")
+    if operation.mode is not PadMode.CONSTANT and any(channels):
+        raise Unsupported("it pads channels by more than constants")
+    parameters: dict[int, Parameter] = {0: rows[0], 1: rows[1], 2: columns[0], 3: columns[1]}
+    value = float(np.clip(operation.value, -_LARGEST, _LARGEST))  # its text holds no infinity
+    parameters |= {4: _PAD_MODES[operation.mode], 5: value}
+    parameters |= {7: channels[0], 8: channels[1]}
+    builder.unary("Padding", step, parameters)
+
+
+@WRITERS.register(DepthToSpace)
+def _depth_to_space(operation: DepthToSpace, step: Step, builder: NcnnBuilder) -> None:
+    builder.unary("PixelShuffle", step, {0: operation.block, 1: 1})
+
+
+@WRITERS.register(SpaceToDepth)
+def _space_to_depth(operation: SpaceToDepth, step: Step, builder: NcnnBuilder) -> None:
+    builder.unary("Reorg", step, {0: operation.block, 1: 1})
+
+
+@WRITERS.register(Tile)
+def _tile(operation: Tile, step: Step, builder: NcnnBuilder) -> None:
+    _repeat(operation.repeats, step, builder)
+
+
+@WRITERS.register(Expand)
+def _expand(operation: Expand, step: Step, builder: NcnnBuilder) -> None:
+    """Write an Expand that adds no axes as ``Tile``."""
+    rank = rank_of(input_of(step))
+    if len(operation.shape) != rank:
+        raise Unsupported("it adds axes")
+    shape = (1, *sample(input_of(step)))
+    pairs = zip(shape, operation.shape, strict=True)
+    _repeat(tuple(n if n > 0 and own == 1 else 1 for own, n in pairs), step, builder)
+
+
+def _repeat(repeats: tuple[int, ...], step: Step, builder: NcnnBuilder) -> None:
+    if len(repeats) != rank_of(input_of(step)) or repeats[0] != 1:
+        raise Unsupported("it repeats samples")
+    builder.unary("Tile", step, {2: repeats[1:]})
+
+
+@WRITERS.register(PixelShuffle)
+def _pixel_shuffle(operation: PixelShuffle, step: Step, builder: NcnnBuilder) -> None:
+    builder.unary("PixelShuffle", step, {0: operation.block, 1: 0})
+
+
+def _axis_of_sample(axis: int, step: Step) -> int:
+    """Find the axis of a sample along which a step works."""
+    if axis == 0:
+        raise Unsupported("it works along the batch")
+    lengths((1,) * (rank_of(input_of(step)) - 1))
+    return axis - 1
