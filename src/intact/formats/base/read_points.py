@@ -21,6 +21,7 @@ from intact.graph import (
     OpKind,
     Role,
     data_slots,
+    facts,
     input_role,
     input_value,
     load_model,
@@ -32,15 +33,12 @@ from intact.graph.names import Names
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.types import infer_types
+from intact.ops.operators import QUANTIZERS
 from intact.plan import Codes, Decision, Direction, QuantizedGraph, TensorEnd
 from intact.plan.bounds import follow_data
 from intact.plan.schemes import unquantized
 from intact.plan.topology import sole_reader
 from intact.targets import Target
-
-_FUSED = frozenset({"Relu", "Clip"})
-
-_PORTS = frozenset({"QuantizeLinear", "DequantizeLinear"})
 
 
 def written_model(path: Path, expected: ir.Model, tensors: Iterable[str]) -> ir.Model:
@@ -224,7 +222,7 @@ def _overlap_sum(plan: QuantizedGraph, node: ir.Node, before: set[str]) -> None:
     behind = sole_reader(plan.graph, node)
     if plan.output_config(node).state is QuantState.FP32 and behind is not None:
         last = behind[0]
-        if last.domain != "" or last.op_type not in _FUSED or behind[1] != 0:
+        if not facts(last).clamps or behind[1] != 0:
             return
         ends += [TensorEnd.output(str(node.name)), TensorEnd.input(str(last.name), 0)]
     if plan.output_config(last).state is QuantState.ACTIVATED:
@@ -245,7 +243,7 @@ def _overlap_fused(plan: QuantizedGraph) -> None:
     for node in plan.graph.nodes:
         value = input_value(node, 0)
         source = None if value is None else value.producer()
-        if source is None or node.domain != "" or node.op_type not in _FUSED:
+        if source is None or not facts(node).clamps:
             continue
         reader, output = sole_reader(plan.graph, source), plan.output_config(node)
         before = plan.output_config(source)
@@ -271,7 +269,7 @@ def _float_slots(plan: QuantizedGraph, node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _decision(plan: QuantizedGraph, node: ir.Node, shapes: frozenset[str]) -> Decision:
-    if node.op_type in _PORTS:
+    if node.op_type in QUANTIZERS:
         return Decision(False, "turns the model's integers into numbers, or numbers into integers")
     if all(str(output.name) in shapes for output in node.outputs):
         return Decision(False, "computes shapes or indices only")

@@ -7,7 +7,10 @@ the input's scale.
 
 from __future__ import annotations
 
+import math
 import struct
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -60,9 +63,7 @@ _RELU, _CLIP = 1, 3
 @WRITERS.register(Convolution)
 def _convolution(operation: Convolution, step: Step, builder: NcnnBuilder) -> None:
     """Write ``Convolution``, or ``ConvolutionDepthWise`` where it has groups."""
-    weight = np.moveaxis(_weight(step), -1, 1)
-    if weight.ndim != 4:
-        raise Unsupported("only convolutions of images are written")
+    operation, weight = _of_images(operation, np.moveaxis(_weight(step), -1, 1))
     outputs, groups, is_int8 = len(weight), operation.groups, _is_int8(step)
     if is_int8 and 1 < groups != outputs:
         raise Unsupported(
@@ -77,7 +78,7 @@ def _convolution(operation: Convolution, step: Step, builder: NcnnBuilder) -> No
     parameters |= _activation(operation.bounds)
     data = _data(step, weight, outputs)
     kind = "Convolution" if groups == 1 else "ConvolutionDepthWise"
-    layer = builder.unary(kind, step, dict(sorted(parameters.items())), data)
+    layer = _emit(builder, step, kind, dict(sorted(parameters.items())), data)
     _record(builder, step, layer, operation.bounds)
     if is_int8 and groups == 1 and _is_for_winograd(operation, weight):
         sums = np.abs(weight.astype(np.int64)).reshape(outputs, -1).sum(axis=1)
@@ -93,9 +94,11 @@ def _is_for_winograd(operation: Convolution, weight: Array) -> bool:
 @WRITERS.register(TransposedConvolution)
 def _transposed(operation: TransposedConvolution, step: Step, builder: NcnnBuilder) -> None:
     """Write ``Deconvolution``, or ``DeconvolutionDepthWise``; in float only."""
-    weight = np.moveaxis(_weight(step), -1, 1)
-    if weight.ndim != 4 or _is_int8(step):
-        raise Unsupported("ncnn has no int8 layer for it, and only images are written")
+    operation, weight = _of_images(operation, np.moveaxis(_weight(step), -1, 1))
+    if len(operation.output_padding) == 1:
+        operation = replace(operation, output_padding=(0, *operation.output_padding))
+    if _is_int8(step):
+        raise Unsupported("ncnn has no int8 layer for it")
     outputs, groups = len(weight), operation.groups
     more = operation.output_padding
     parameters: dict[int, Parameter] = {0: outputs, **_window(operation, weight)}
@@ -105,8 +108,47 @@ def _transposed(operation: TransposedConvolution, step: Step, builder: NcnnBuild
     parameters |= _activation(operation.bounds)
     data = _data(step, weight, outputs)
     kind = "Deconvolution" if groups == 1 else "DeconvolutionDepthWise"
-    layer = builder.unary(kind, step, dict(sorted(parameters.items())), data)
+    layer = _emit(builder, step, kind, dict(sorted(parameters.items())), data)
     _record(builder, step, layer, operation.bounds)
+
+
+_Spatial = TypeVar("_Spatial", Convolution, TransposedConvolution)
+
+
+def _of_images(operation: _Spatial, weight: Array) -> tuple[_Spatial, Array]:
+    """Return a convolution along one axis as that of images with one row.
+
+    Raises:
+        Unsupported: It runs along more than two axes.
+    """
+    if weight.ndim == 4:
+        return operation, weight
+    if weight.ndim != 3:
+        raise Unsupported("only convolutions of images and of rows are written")
+    one, none = (1,), ((0, 0),)
+    found = replace(
+        operation,
+        strides=one + operation.strides,
+        pads=none + operation.pads,
+        dilations=one + operation.dilations,
+    )
+    return found, weight[:, :, None]
+
+
+def _emit(
+    builder: NcnnBuilder, step: Step, kind: str, parameters: dict[int, Parameter], data: bytes
+) -> Layer:
+    """Add a layer of images; rows ``[C, L]`` are ``[C, 1, L]`` for it."""
+    source, result, name = input_of(step), step.outputs[0], name_of(step)
+    if rank_of(source) == 4:
+        return builder.unary(kind, step, parameters, data)
+    shapes = [known_lengths(each) for each in (source, result)]
+    (inner, outer), (before, after) = (builder.inner(source), builder.inner(result)), shapes
+    image, rows = (before[0] or -1, 1, before[1] or -1), (after[0] or -1, after[1] or -1)
+    builder.reshape(f"{name}_image", builder.read(step), inner, image)
+    layer = builder.emit(kind, name, [inner], [outer], parameters, data)
+    builder.reshape(f"{name}_rows", outer, builder.blob(result), rows)
+    return layer
 
 
 @WRITERS.register(FullyConnected)
@@ -114,15 +156,19 @@ def _dense(operation: FullyConnected, step: Step, builder: NcnnBuilder) -> None:
     """Write ``InnerProduct``."""
     weight, source, result = _weight(step), input_of(step), step.outputs[0]
     rank, outputs = rank_of(source), len(weight)
-    if rank not in (2, 3):
-        raise Unsupported("only vectors, or rows of them, by a matrix are written")
     parameters: dict[int, Parameter] = {0: outputs, 1: _has_bias(step), 2: weight.size}
     if _is_int8(step):
         parameters[_INT8_SCALE_TERM] = 2
     parameters |= _activation(operation.bounds)
     data = _data(step, weight, outputs)
     bottom, top = builder.read(step), builder.blob(result)
-    if rank == 3 and sample(source)[0] == 1:  # one row would come out as a vector
+    if rank > 3:
+        shape = sample(source)
+        rows, inner = builder.inner(source), builder.inner(result)
+        builder.reshape(f"{name_of(step)}_rows", bottom, rows, (math.prod(shape[:-1]), shape[-1]))
+        layer = builder.emit("InnerProduct", name_of(step), [rows], [inner], parameters, data)
+        builder.reshape(f"{name_of(step)}_axes", inner, top, (*shape[:-1], outputs))
+    elif rank == 3 and sample(source)[0] == 1:  # one row would come out as a vector
         inner = builder.inner(result)
         layer = builder.emit("InnerProduct", name_of(step), [bottom], [inner], parameters, data)
         builder.reshape(f"{name_of(step)}_rows", inner, top, (1, outputs))

@@ -31,6 +31,7 @@ from intact.graph.edit import Editor
 from intact.graph.traversal import nodes_of
 from intact.numerics.conversion import Ends, ends_of_codes
 from intact.ops import RECURRENT
+from intact.ops.operators import CONVOLUTIONS
 from intact.plan import Note, NoteKind, QuantPoint
 from intact.program.unsupported import UnsupportedNodes
 
@@ -120,7 +121,6 @@ _ASKED = {"If": (0,), "Loop": (0, 1)}
 """At which slots control flow asks whether, or how often, to run its body."""
 _UNSURE = "OpenVINO may have one window more (ceil_mode): the sizes are not known"
 _GIVE_SIZES = "export the float model with fixed sizes"
-_CONVOLUTIONS = frozenset({"Conv", "ConvTranspose"})
 _SMALL = 64
 """Elements of constants that are compared."""
 _AXES_AS_INPUT = 13
@@ -188,7 +188,7 @@ def add_biases(editor: Editor) -> None:
     if not is_open or not any(node.op_type in RECURRENT for node in nodes_of(graph)):
         return
     for node in list(graph):
-        bias = node.inputs[2] if node.op_type in _CONVOLUTIONS and len(node.inputs) > 2 else None
+        bias = node.inputs[2] if node.op_type in CONVOLUTIONS and len(node.inputs) > 2 else None
         weight = node.inputs[1] if bias is not None else None
         if bias is None or bias.const_value is None or weight is None or weight.shape is None:
             continue
