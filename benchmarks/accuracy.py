@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 import intact
+from intact.analyze.evaluation.figures import Evaluation
 from intact.engines.cpu import detect_cpu
-from intact.flow.evaluation_report import Evaluation
 from zoo import CALIBRATION, MODELS, TEST, ZooModel
 
 LIMITS = {True: 0.3, False: 0.5}

@@ -31,6 +31,8 @@ from rich.console import Console
 from rich.table import Table
 
 import intact
+from intact.analyze.evaluation.evaluate import evaluate_result
+from intact.analyze.verification.compare import Subject, compare
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.collect import collect
 from intact.calibrate.shards import SampleMap, collect_on
@@ -41,11 +43,9 @@ from intact.data.preprocess import Preprocess
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
-from intact.flow.evaluation import evaluate_result
-from intact.flow.result import Result
-from intact.flow.verification import Subject, compare
 from intact.graph import Graph, normalize
 from intact.plan import build_plan
+from intact.results.result import Result
 from intact.targets import load_target
 from zoo import MODELS, ZOO, calibration_images
 

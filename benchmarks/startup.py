@@ -83,7 +83,7 @@ print("modules", len(sys.modules), sum(name.split(".")[0] == "intact" for name i
 STEPS: Mapping[str, tuple[str, ...]] = {
     "intact.flow.quantize": ("open_source", "shaped", "build_plan"),
     "intact.flow.calibration": ("collect", "choose", "export", "run_once"),
-    "intact.flow.result": ("save_model", "save_plan"),
+    "intact.results.result": ("save_model", "save_plan"),
 }
 """Functions whose time is taken, by the module that calls them."""
 

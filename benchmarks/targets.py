@@ -29,9 +29,9 @@ from rich.table import Table
 import intact
 from intact.engines.cpu import detect_cpu
 from intact.errors import ExportError, IntactError
-from intact.flow.result import Result
 from intact.formats.base.report import Verification
 from intact.graph import load_model
+from intact.results.result import Result
 from zoo import MODELS, PIXELS, TEST, ZooModel, calibration_images
 
 CNNS = (*(model for model in MODELS if model.is_cnn), ZooModel("mlperf_vww", PIXELS))

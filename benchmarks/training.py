@@ -33,9 +33,9 @@ import torch
 from torch import Tensor, nn
 
 import intact
-from intact.flow.result import Result
 from intact.formats.openvino.run import load_openvino
 from intact.formats.openvino.write import OpenVinoModel
+from intact.results.result import Result
 from zoo import CALIBRATION, MODELS, TEST, ZOO, ZooModel, calibration_images
 
 TRAIN = ZOO / "cifar10-train.npz"

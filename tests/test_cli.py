@@ -18,12 +18,12 @@ import pytest
 from intact import demo
 from intact.cli import run, show_verification
 from intact.engines.cpu import detect_cpu
-from intact.flow.result import FILES
 from intact.formats.base.comparison import LayerComparison, OutputComparison
 from intact.formats.base.processor import ProcessorFinding
 from intact.formats.base.report import Verification
 from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS
+from intact.results.result import FILES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 ENDLESS = """

@@ -12,9 +12,9 @@ import pytest
 import intact
 from intact import demo
 from intact.cli import run
-from intact.flow.fastest.choice import Fastest
-from intact.flow.recipes import recipe_of
+from intact.placement.choice import Fastest
 from intact.recipe.options import QuantizeOptions
+from intact.results.recipes import recipe_of
 
 
 def quantize(folder: Path, capsys: pytest.CaptureFixture[str], *options: str) -> Any:

@@ -17,7 +17,7 @@ from intact.data.images.steps import ImageSteps
 from intact.data.preprocess import Preprocess
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
-from intact.flow import samples
+from intact.results import feeding as samples
 from tests.command_lines import Say, evaluated, refused
 from tests.models import ModelBuilder
 

@@ -16,7 +16,7 @@ import pytest
 from rich.console import Console
 
 from intact.cli import show_search
-from intact.search.goals import Budget
+from intact.recipe.budget import Budget
 from intact.search.loop import SearchProgress
 from intact.search.trial import Goal, Measured, State, Trial
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 from rich.console import Console
 
-from intact.cli.printing import escape
+from intact.cli.markup import escape
 from intact.cli.tables import Table, shortened
 
 NODE = "/backbone/features/stage3/layer17/block2/conv_depthwise/Conv"

@@ -16,8 +16,8 @@ import intact
 from intact import demo
 from intact.cli import run
 from intact.errors import OutputError
-from intact.flow import replacement
-from intact.flow.result import Result, check_output, save_several
+from intact.results import exchange as replacement
+from intact.results.result import Result, check_output, save_several
 from tests.command_lines import refused
 
 HEAD = '{"intact-plan": 1}'

@@ -20,13 +20,13 @@ import pytest
 
 from intact import api, demo
 from intact.errors import OutputError
-from intact.flow.result import Result
 from intact.graph import save_model
+from intact.results.result import Result
 
 LIMITED = """
 import resource, sys
 from intact.cli import run
-from intact.flow.result import Result
+from intact.results.result import Result
 save = Result.save
 def limited(*arguments):
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))

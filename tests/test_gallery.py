@@ -13,11 +13,11 @@ import onnx_ir as ir
 import pytest
 
 import intact
-from intact.flow.result import Result
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.graph import OpKind, op_spec
 from intact.numerics.metrics import sqnr_db
 from intact.plan import load_plan, save_plan
+from intact.results.result import Result
 from tests.gallery.catalogue import GALLERY, REASONS, TARGETS, GalleryModel
 from tests.gallery.data import Arrays
 from tests.models import run_model

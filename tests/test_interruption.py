@@ -61,7 +61,7 @@ def interrupted(tmp_path: Path, module: str, times: int = 1) -> subprocess.Compl
         "onnx",
         "onnxruntime",
         "intact.flow.quantize",
-        "intact.flow.first_run",
+        "intact.results.first_run",
     ],
 )
 def test_ctrl_c_while_a_package_loads_is_one_line(tmp_path: Path, module: str) -> None:

@@ -15,9 +15,9 @@ import onnx
 import pytest
 
 import intact
-from intact.flow.result import Result
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.numerics.metrics import sqnr_db
+from intact.results.result import Result
 from tests.light import FOLDER, images, with_drawn_weights
 from tests.models import run_model
 

@@ -10,9 +10,9 @@ import pytest
 from intact.cli import long_commands
 from intact.cli.long_commands import printed
 from intact.demo import calibration_path, model_path
-from intact.flow.result import Result
 from intact.recipe.file import read_recipe
 from intact.recipe.options import QuantizeCommand
+from intact.results.result import Result
 from tests.command_lines import Say
 
 MANY = [f"/a long/name of 'a' block/{number}" for number in range(40)]

@@ -17,8 +17,8 @@ import pytest
 
 from intact import api
 from intact.cli import run
-from intact.flow.result import FILES
 from intact.recipe.file import RECIPE
+from intact.results.result import FILES
 from tests.models import ModelBuilder
 
 Arrays = dict[str, Any]

@@ -14,9 +14,9 @@ from onnx import TensorProto, helper
 
 import intact
 from intact.errors import IntactError
-from intact.flow.result import Result
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides
+from intact.results.result import Result
 from tests import models, odd
 from tests.half import halved
 from tests.models import ModelBuilder

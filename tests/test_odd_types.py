@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import intact
 from intact.errors import IntactError, ModelError, TargetError
-from intact.flow.execution import save_arrays
 from intact.graph import normalize
+from intact.results.execution import save_arrays
 from intact.targets import load_target, target_from_json, target_to_json
 
 _TYPES = [name for name, _ in TensorProto.DataType.items() if name != "UNDEFINED"]

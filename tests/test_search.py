@@ -14,9 +14,9 @@ import pytest
 import intact
 from intact import api, demo
 from intact.errors import IntactError, OutputError, SearchError, UsageError
-from intact.flow.result import Result
 from intact.flow.search import FoundStrategy
 from intact.plan import Overrides
+from intact.results.result import Result
 from intact.search.logs.log import read_log
 from intact.search.space import FLOAT
 from intact.search.trial import Executor, State
@@ -141,7 +141,7 @@ class TestGoals:
         def run(*_: Any, **__: Any) -> None:
             pytest.fail("the float model was run")
 
-        monkeypatch.setattr("intact.flow.search_setup.collect", run)
+        monkeypatch.setattr("intact.search.setup.collect", run)
         with pytest.raises(IntactError, match=message):
             found(**options)
 

@@ -10,7 +10,7 @@ import intact
 from intact import demo
 from intact._text import Figures
 from intact.cli import run
-from intact.flow.result import Result
+from intact.results.result import Result
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 import intact
-from intact.flow.result import FILES, Result
 from intact.formats.onnx_qdq.executed import float_leftovers
+from intact.results.result import FILES, Result
 from tests.images import Images, Preprocessing
 
 CNNS = ("resnet20", "mobilenetv2", "mobilenetv2-raw", "mlperf_resnet8")

@@ -30,8 +30,6 @@ import onnx_ir as ir
 from intact import api
 from intact.data.preprocess import Preprocess
 from intact.errors import ExportError, TargetError, UsageError, nearest
-from intact.flow.result import Result
-from intact.flow.search_setup import float_graph, float_model
 from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.onnx_levels.write import write_levels
 from intact.formats.onnx_qdq.write import write_qdq
@@ -41,6 +39,9 @@ from intact.ops.table import OPS, OpKind
 from intact.plan import QuantizedGraph
 from intact.plan.inference import Scale, infers_scale
 from intact.plan.tie import Range, Rectify, rectifies
+from intact.results.result import Result
+from intact.results.sources import float_model
+from intact.search.setup import float_graph
 from intact.search.strategy import Strategy
 from intact.targets import DType, OpRule, Overflow, Target, load_target
 from intact.targets.arithmetic import Arithmetic, ArithmeticOverride
@@ -322,7 +323,7 @@ class Quantizer:
         ONNX Runtime makes its integer kernels.
         """
         try:
-            written = FORMATS[_INTEGER_FORMAT].write(self.plan, Io.FLOAT)
+            written = FORMATS[_INTEGER_FORMAT].writer.write(self.plan, Io.FLOAT)
         except ExportError:  # the plan has float operators, or codes of 16 bits
             return _proto(write_qdq(self.plan).model)
         files = written.files if isinstance(written, WrittenFiles) else {}

@@ -11,8 +11,6 @@ import pytest
 
 import intact
 from intact.errors import DataError, MissingExtraError
-from intact.flow.first_run import run_once
-from intact.flow.result import Result
 from intact.flow.runtime_findings import products_in_float
 from intact.formats.base.format import IN_FLOAT
 from intact.formats.base.report import Verification
@@ -23,6 +21,8 @@ from intact.formats.openvino.verify import View, _residuals, _runtime, verify_op
 from intact.formats.openvino.write import write_openvino
 from intact.plan import Overrides
 from intact.program.lower import lower
+from intact.results.first_run import run_once
+from intact.results.result import Result
 from intact.targets import load_target
 from tests.deployment.networks import batches, images, network, plan_for, wrong
 from tests.models import ModelBuilder, random_inputs

@@ -12,10 +12,10 @@ import pytest
 
 import intact
 from intact.engines.exact_sums import OPTION, saturates_pairs
-from intact.flow.result import Result
 from intact.formats.base.report import Verification
 from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
+from intact.results.result import Result
 from intact.targets import Requantize
 from tests.deployment.networks import batches, images, network, plan_for, wrong
 from tests.images import Images

@@ -28,10 +28,10 @@ from intact.errors import IntactError
 from intact.flow.quantize import refuse_unlike
 from intact.flow.rehearsal import Rehearsal
 from intact.flow.remedies import options_that_made, with_command
-from intact.flow.result import Result
 from intact.graph import Graph
 from intact.plan import QuantizedGraph
 from intact.recipe.options import QuantizeCommand
+from intact.results.result import Result
 from tests.models import ModelBuilder
 
 REMEDIES: Mapping[str, Remedy] = {

@@ -13,8 +13,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import intact
 from intact.errors import UsageError
-from intact.flow.result import Result
 from intact.graph import normalize
+from intact.results.result import Result
 from tests.half import halved
 from tests.models import ModelBuilder
 

@@ -10,7 +10,7 @@ import pytest
 
 import intact
 from intact.errors import DataError
-from intact.flow.result import Result
+from intact.results.result import Result
 from tests.recurrent import STATE, WIDTH, recurrent_model
 
 Arrays = dict[str, Any]

@@ -16,9 +16,9 @@ import torch  # noqa: F401  what this command needs
 from intact import demo
 from intact.api import load_result, quantize, train
 from intact.errors import OutputError, UsageError
-from intact.flow.result import Result
 from intact.improve.learn import training
 from intact.plan import quantization_points
+from intact.results.result import Result
 from tests.command_lines import Say
 from tests.command_lines import refused as refused_with
 from tests.images import load_images

@@ -9,8 +9,8 @@ import pytest
 
 import intact
 from intact.errors import IntactError
-from intact.flow.result import Result
 from intact.plan import NoteKind, QuantizedGraph
+from intact.results.result import Result
 from tests.models import ModelBuilder, random_inputs
 
 _CODES = 16 * 64 * 9 + 64 * 256

@@ -71,8 +71,8 @@ def feed(path: Path) -> None:
         AssertionError: A reader changed something, or a writer something of the user's.
     """
     from intact.errors import IntactError
-    from intact.flow.replacement import replacing
-    from intact.flow.result import Result
+    from intact.results.exchange import replacing
+    from intact.results.result import Result
 
     root = path.parent / "laid"
     _cleared(root)

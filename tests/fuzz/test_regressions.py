@@ -24,7 +24,6 @@ from intact.data.preprocess import read_preprocess
 from intact.data.signature import input_specs
 from intact.data.sources import open_samples
 from intact.errors import CalibrationError, IntactError, ModelError, PlanError
-from intact.flow.result import Result, check_output
 from intact.formats.onnx_qdq.read import read_qdq
 from intact.formats.scales import read_scales
 from intact.formats.tengine.tmfile.read import read_tmfile
@@ -33,6 +32,7 @@ from intact.graph import normalize
 from intact.plan import load_plan, save_plan
 from intact.recipe.file import read_recipe
 from intact.recipe.options import QuantizeCommand
+from intact.results.result import Result, check_output
 from intact.search.logs.log import read_log
 from intact.targets import load_target
 from tests.fuzz.seeds import convolution, quantized_pairs

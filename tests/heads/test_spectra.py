@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 import intact
-from intact.flow.result import Result
 from intact.plan import NoteKind
+from intact.results.result import Result
 from tests.models import ModelBuilder
 
 _WINDOW, _BINS, _FRAMES = 64, 24, 40

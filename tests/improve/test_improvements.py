@@ -12,9 +12,9 @@ from intact import api, demo
 from intact.config import QuantState
 from intact.engines.session import FloatModel
 from intact.errors import UsageError
-from intact.flow.result import Result
 from intact.improve.passes import Request, requests_of, rewritten
 from intact.plan import QuantizedGraph
+from intact.results.result import Result
 
 
 def quantized(*names: str, **options: object) -> Result:

@@ -9,10 +9,10 @@ import onnx
 import pytest
 
 from intact.config import PerChannel, QuantState
-from intact.flow.values import refuse_nothing_to_do
 from intact.graph import normalize
 from intact.plan import Overrides, TensorEnd, load_plan, save_plan
 from intact.plan.inspection import inspect_plan
+from intact.results.values import refuse_nothing_to_do
 from intact.search.cost.structure import Structure
 from intact.search.space import Space
 from intact.targets import load_target

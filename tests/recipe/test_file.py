@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from intact import Preprocess, api, demo
 from intact.cli import run
 from intact.errors import UsageError
-from intact.flow.recipes import recipe_of
 from intact.recipe.file import read_recipe
 from intact.recipe.options import QuantizeCommand, QuantizeOptions
+from intact.results.recipes import recipe_of
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=12)
 LOWER = TEXTS.map(str.lower)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from intact.errors import SearchError
-from intact.search.goals import Budget
+from intact.recipe.budget import Budget
 from intact.search.loop import Search, SearchProgress
 from intact.search.space import Candidate
 from intact.search.trial import Ask, Goal, Measured, State, Trial

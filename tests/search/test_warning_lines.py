@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from intact.search.goals import Budget
+from intact.recipe.budget import Budget
 from intact.search.loop import SearchProgress, warning_lines
 from intact.search.trial import Goal, Measured, State, Trial
 

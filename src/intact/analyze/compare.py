@@ -7,8 +7,7 @@ targets, are compared in the nodes that they share.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -16,6 +15,8 @@ import numpy as np
 import onnx_ir as ir
 
 from intact._text import finite
+from intact.analyze import comparison_text
+from intact.analyze.comparison_text import KINDS
 from intact.analyze.layers import ModelErrors
 from intact.calibrate.scales.roles import point_role
 from intact.config import TensorQuantConfig
@@ -23,24 +24,6 @@ from intact.graph import Graph, Role, is_constant
 from intact.numerics.metrics import AccuracyDifference
 from intact.plan import Direction, QuantizedGraph, QuantPoint, quantization_points
 from intact.plan.inspection import NodeReport, inspect_plan
-
-KINDS: Mapping[str, str] = MappingProxyType(
-    {
-        "node": "there is no such node in all results",
-        "computes": "integers in one, float in another",
-        "bits": "the width",
-        "granularity": "one scale for the tensor, or one for each channel",
-        "quantized": "quantized at this place in one, and not in another",
-        "codes": "the range of the codes",
-        "scale": "the scale",
-        "zero_point": "the zero point",
-        "method": "the method that chose the scale",
-        "fused": "the node that it is fused into",
-        "reason": "why it computes in float",
-        "weights": "the weights of the float model",
-    }
-)
-"""What may differ, in the order in which it matters."""
 
 
 class Quantization(msgspec.Struct, frozen=True):
@@ -225,8 +208,6 @@ class Comparison(msgspec.Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         """Write figures and decisions as tables for a notebook."""
-        from intact.analyze import comparison_text
-
         tables = (comparison_text.figures(self), comparison_text.decisions(self))
         return "".join(each.to_html() for each in tables)
 

@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
 
 from intact._text import Figures, first_names, kilobytes
-from intact.analyze.compare import (
-    KINDS,
-    ComparedNode,
-    ComparedResult,
-    ComparedTensor,
-    Comparison,
-    Quantization,
+
+if TYPE_CHECKING:
+    from intact.analyze.compare import (
+        ComparedNode,
+        ComparedResult,
+        ComparedTensor,
+        Comparison,
+        Quantization,
+    )
+    from intact.analyze.layers import LayerErrors
+
+KINDS: Mapping[str, str] = MappingProxyType(
+    {
+        "node": "there is no such node in all results",
+        "computes": "integers in one, float in another",
+        "bits": "the width",
+        "granularity": "one scale for the tensor, or one for each channel",
+        "quantized": "quantized at this place in one, and not in another",
+        "codes": "the range of the codes",
+        "scale": "the scale",
+        "zero_point": "the zero point",
+        "method": "the method that chose the scale",
+        "fused": "the node that it is fused into",
+        "reason": "why it computes in float",
+        "weights": "the weights of the float model",
+    }
 )
-from intact.analyze.layers import LayerErrors
+"""What may differ, in the order in which it matters."""
 
 LEAST_CHANGE = 0.1
 """Decibels by which the error of a layer differs where it is listed."""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from intact.api._train import train
     from intact.api._verify import verify, verify_all
     from intact.flow.search import FoundStrategy
-    from intact.flow.sources import load_result
+    from intact.results.sources import load_result
 
 HOMES = {
     "FoundStrategy": "intact.flow.search",
@@ -42,7 +42,7 @@ HOMES = {
     "export": "intact.api._export",
     "inspect": "intact.api._inspect",
     "inspect_graph_statistic": "intact.api._evaluate",
-    "load_result": "intact.flow.sources",
+    "load_result": "intact.results.sources",
     "quant_loss": "intact.api._evaluate",
     "quantize": "intact.api._quantize",
     "quantize_for": "intact.api._quantize",

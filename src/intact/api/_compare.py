@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from intact.analyze import result_comparison as flow
 from intact.analyze.compare import Comparison
-from intact.flow import compare as flow
 from intact.recipe.declare import public
 from intact.recipe.reports import CompareOptions
 

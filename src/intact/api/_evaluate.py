@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from intact.analyze import errors
 from intact.analyze.errors import GraphStatistic, QuantLoss
+from intact.analyze.evaluation.evaluate import evaluate_result
+from intact.analyze.evaluation.figures import Evaluation
 from intact.data.metric import Metric
 from intact.data.progress import begin
 from intact.data.stream import Samples
-from intact.flow.evaluation import evaluate_result
-from intact.flow.evaluation_report import Evaluation
-from intact.flow.result import Result
-from intact.flow.result_samples import open_for_result
-from intact.flow.samples import cluster_of
-from intact.flow.sources import float_graph, load_result
 from intact.recipe.declare import public
 from intact.recipe.reports import EdgeOptions, EvaluateOptions, LayerOptions
+from intact.results.feeding import cluster_of
+from intact.results.result import Result
+from intact.results.samples import open_for_result
+from intact.results.sources import float_graph, load_result
 
 
 @public(EvaluateOptions)

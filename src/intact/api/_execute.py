@@ -6,14 +6,14 @@ from dataclasses import replace
 
 from intact.data.preprocess import Preprocess
 from intact.errors import UsageError
-from intact.flow.execution import Executor, Run, run_float, run_integer, run_simulated
-from intact.flow.preprocessing import steps_for
-from intact.flow.samples import open_fed
-from intact.flow.sources import FloatSource, is_result, load_result, open_source, target_of
 from intact.graph import Graph, normalize
 from intact.plan import QuantizedGraph
 from intact.recipe.declare import public
 from intact.recipe.reports import ExecuteOptions
+from intact.results.execution import Executor, Run, run_float, run_integer, run_simulated
+from intact.results.feeding import open_fed
+from intact.results.preprocessing import steps_for
+from intact.results.sources import FloatSource, is_result, load_result, open_source, target_of
 
 
 @public(ExecuteOptions)

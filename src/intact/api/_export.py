@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from intact.flow import quantize as flow
-from intact.flow.result import Result
 from intact.recipe.declare import public
 from intact.recipe.options import ExportOptions, ImportOptions
+from intact.results.result import Result
 
 
 @public(ImportOptions)

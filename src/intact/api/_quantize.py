@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from intact.flow import quantize as flow
-from intact.flow.result import Result, Results
 from intact.recipe.declare import public
 from intact.recipe.options import QuantizeForOptions, QuantizeOptions
+from intact.results.result import Result, Results
 
 
 @public(QuantizeOptions)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from intact.analyze.report import gather as flow
 from intact.analyze.report.figures import Report
-from intact.flow import report as flow
 from intact.recipe.declare import public
 from intact.recipe.reports import ReportOptions
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from intact.flow import search as flow
-from intact.flow.result import Result
 from intact.flow.search import FoundStrategy
 from intact.recipe.declare import public
 from intact.recipe.options import ReplayOptions, SearchOptions
+from intact.results.result import Result
 
 
 @public(SearchOptions)

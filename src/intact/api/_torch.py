@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intact.flow import torch_results as flow
-from intact.flow.result import Result
+from intact.results.result import Result
 
 if TYPE_CHECKING:
     from intact.improve.learn.module import QuantizedModule

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from intact.flow import train as flow
-from intact.flow.result import Result
 from intact.recipe.declare import public
 from intact.recipe.training import TrainOptions
+from intact.results.result import Result
 
 
 @public(TrainOptions)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intact.flow import verify as flow
+from intact.analyze.verification import verify as flow
 from intact.formats.base.report import Verification
 from intact.recipe.declare import public
 from intact.recipe.reports import VerifyAllOptions, VerifyOptions

@@ -7,7 +7,6 @@ nothing: for lines and progress that do not go to a terminal.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
+from intact.cli.markup import without_tags
 from intact.cli.phases import OTHER, Phases, current
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from intact.cli.tables import Table
     from intact.data.progress import Progress as Report
 
-_TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
-"""A tag of rich's markup, and the backslashes in front of it."""
 _ASKING = frozenset(["FORCE_COLOR", "TTY_COMPATIBLE"])
 """Variables of the environment that rich reads."""
 _NO_TERMINAL = 1000  # columns: other programs get each row whole, on one line
@@ -148,23 +146,6 @@ def say_aside(text: str) -> None:
     from rich.console import Console
 
     Console(stderr=True).print(text, style="dim", soft_wrap=True, highlight=False, markup=False)
-
-
-def escape(text: str) -> str:
-    """Write text so that none of it is read as markup; as `rich.markup.escape` does."""
-    escaped = _TAG.sub(lambda found: f"{found[1] * 2}\\{found[2]}", text)
-    is_open = escaped.endswith("\\") and not escaped.endswith("\\\\")
-    return f"{escaped}\\" if is_open else escaped
-
-
-def without_tags(markup: str) -> str:
-    """Drop the tags of markup; those that are escaped become text."""
-
-    def text(found: re.Match[str]) -> str:
-        literal, is_escaped = divmod(len(found[1]), 2)
-        return "\\" * literal + (found[2] if is_escaped else "")
-
-    return _TAG.sub(text, markup)
 
 
 def is_styled(stream: TextIO) -> bool:

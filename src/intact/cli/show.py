@@ -12,20 +12,21 @@ import msgspec
 
 from intact._text import first_names, kilobytes
 from intact.cli import show_improvements
+from intact.cli.markup import escape
 from intact.cli.phases import with_phases
-from intact.cli.printing import escape, new_table, print_json, say, show_table
+from intact.cli.printing import new_table, print_json, say, show_table
 from intact.cli.show_notes import notes
 from intact.errors import ExportError
 from intact.targets import target_to_json
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
+    from intact.analyze.evaluation.figures import Evaluation
     from intact.errors import IntactError
-    from intact.flow.evaluation_report import Evaluation
-    from intact.flow.result import Result, Results
     from intact.plan.batch_norms import BatchNormScale
     from intact.plan.inspection import Inspection
     from intact.plan.provenance import Provenance
+    from intact.results.result import Result, Results
     from intact.targets import Target
 
 _SHOWN_FILES = 5
@@ -90,8 +91,8 @@ def result(found: Result, *, seconds: float, as_json: bool, explain: bool = Fals
 
 
 def _notes(found: Result) -> None:
-    from intact.flow.result import PLAN
     from intact.plan import NoteKind
+    from intact.results.result import PLAN
 
     said = (NoteKind.SPEED,) if found.fastest is not None else ()
     told = [note for note in found.plan.notes if note.kind not in said]

@@ -9,8 +9,9 @@ from pathlib import Path
 from intact.analyze.diagnose.diagnosis import Diagnosis
 from intact.analyze.diagnose.findings import CAUSES, RUN, SIMULATION, Finding
 from intact.cli.long_commands import remedy_of
+from intact.cli.markup import escape
 from intact.cli.phases import with_phases
-from intact.cli.printing import escape, print_json, say
+from intact.cli.printing import print_json, say
 from intact.cli.show_layers import model_errors
 
 SECONDS = 300

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from intact.cli.printing import escape, new_table, say, show_table
+from intact.cli.markup import escape
+from intact.cli.printing import new_table, say, show_table
 
 if TYPE_CHECKING:
-    from intact.flow.improvement import Tried
-    from intact.flow.result import Result
     from intact.plan.gains import Improvement
+    from intact.results.result import Result, Tried
 
 _SHOWN = 5
 """Layers of a pass that are shown, those that gained most."""

@@ -6,7 +6,8 @@ import math
 
 from intact.analyze.errors import GraphStatistic, QuantLoss, TensorMoments
 from intact.analyze.layers import LayerErrors, ModelErrors
-from intact.cli.printing import escape, new_table, print_json, say, show_table
+from intact.cli.markup import escape
+from intact.cli.printing import new_table, print_json, say, show_table
 
 _SHOWN = 10
 """Layers that are listed: those that cost the outputs most."""

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from intact._text import first_names
-from intact.cli.printing import escape, say
+from intact.cli.markup import escape
+from intact.cli.printing import say
 
 if TYPE_CHECKING:
     from intact.plan import Note

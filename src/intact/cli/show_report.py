@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 from intact.analyze.report.figures import Report
+from intact.cli.markup import escape
 from intact.cli.phases import with_phases
-from intact.cli.printing import escape, print_json, say
+from intact.cli.printing import print_json, say
 
 
 def report(found: Report, path: str | Path, *, as_json: bool) -> None:

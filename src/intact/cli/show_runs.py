@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from intact.cli.printing import escape, print_json, say
-from intact.flow.execution import Run
+from intact.cli.markup import escape
+from intact.cli.printing import print_json, say
+from intact.results.execution import Run
 
 
 def run(found: Run, path: Path, *, as_json: bool) -> None:

@@ -14,17 +14,9 @@ from rich.live import Live
 from rich.text import Text
 
 from intact.cli import show
+from intact.cli.markup import escape
 from intact.cli.phases import LOADING, OTHER, Phases, current, with_phases
-from intact.cli.printing import (
-    Unseen,
-    begun,
-    escape,
-    new_table,
-    observing,
-    print_json,
-    say,
-    show_table,
-)
+from intact.cli.printing import Unseen, begun, new_table, observing, print_json, say, show_table
 
 if TYPE_CHECKING:
     from intact.cli.tables import Table

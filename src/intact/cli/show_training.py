@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intact.cli import show
-from intact.cli.printing import escape, is_styled, new_table, print_json, say, show_table
+from intact.cli.markup import escape
+from intact.cli.printing import is_styled, new_table, print_json, say, show_table
 
 if TYPE_CHECKING:
-    from intact.flow.result import Result
     from intact.improve.trained import Epoch, Trained
+    from intact.results.result import Result
 
 
 def reporting(*, quiet: bool) -> Callable[[Epoch], None] | None:

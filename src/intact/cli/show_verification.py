@@ -8,14 +8,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intact._text import decibels, first_names
+from intact.cli.markup import escape
 from intact.cli.phases import with_phases
-from intact.cli.printing import (
-    escape,
-    new_table,
-    print_json,
-    say,
-    show_table,
-)
+from intact.cli.printing import new_table, print_json, say, show_table
 from intact.cli.show_runs import overflows
 from intact.formats.base.comparison import LayerComparison, OutputComparison
 from intact.formats.base.processor import ProcessorFinding

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from intact.cli.printing import without_tags
+from intact.cli.markup import without_tags
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType

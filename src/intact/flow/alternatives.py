@@ -15,11 +15,10 @@ from intact.calibrate.front import COMPRESSORS
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import SIGNS_OF_DECODING
 from intact.data.progress import Progress, begin
-from intact.flow.improvement import Scaled
-from intact.flow.job import Job
 from intact.formats.registry import expressible
 from intact.graph import moves_values
 from intact.plan import QuantizedGraph
+from intact.results.job import Job, Scaled
 
 if TYPE_CHECKING:
     from intact.flow.heads import Heads

@@ -15,10 +15,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from intact.analyze.diagnose.loss import Loss, find_loss
+from intact.analyze.diagnose.quick_findings import held_out_sign, plan_signs, preprocessing_signs
+from intact.analyze.diagnose.sample_signs import blaming, sample_signs
 from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose, elements_of
 from intact.calibrate.collect import collect
 from intact.calibrate.method import Method, counted_bins
+from intact.calibrate.original import Compared, Original
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, sample_count
 from intact.data.chosen_samples import ChosenSamples
@@ -29,29 +33,25 @@ from intact.data.sources import has_image_steps
 from intact.data.stream import AGAIN, Samples
 from intact.errors import IntactError, UsageError
 from intact.flow.alternatives import Alternatives
-from intact.flow.first_run import draw_sample, run_once
-from intact.flow.improvement import Improver, Scaled
-from intact.flow.job import Job
-from intact.flow.loss import Loss, find_loss
-from intact.flow.original import Compared, Original
-from intact.flow.quick_findings import held_out_sign, plan_signs, preprocessing_signs
-from intact.flow.refusals import Refusals
-from intact.flow.result import Result
+from intact.flow.improvement import Improver
 from intact.flow.runtime_signs import saturation_sign, slow_sign
-from intact.flow.sample_signs import blaming, sample_signs
-from intact.flow.samples import open_fed
-from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.formats.registry import ONNX_QDQ
+from intact.formats.scales import scales_of_model, tensor_names
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
+from intact.results.feeding import open_fed
+from intact.results.first_run import draw_sample, run_once
+from intact.results.job import Job, Scaled
+from intact.results.refusals import Refusals
+from intact.results.result import Result
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.calibrate.shards import SampleMap
-    from intact.flow.fastest.choice import Fastest
+    from intact.placement.choice import Fastest
     from intact.recipe.groups import DataSource, ScaleSource
 
 _SMALL = 1 << 26
@@ -181,7 +181,7 @@ class Calibration:
             and data is not None
             and not has_image_steps(data, self.options.transform)
         ):
-            from intact.flow.preprocessing import refuse_image_steps
+            from intact.results.preprocessing import refuse_image_steps
 
             refuse_image_steps(self.options)
             raise UsageError(
@@ -231,7 +231,7 @@ class Calibration:
         start: float,
     ) -> tuple[Job, Scaled, Fastest]:
         """Keep in float what is faster in float; it takes as long as all before."""
-        from intact.flow.fastest.placing import placed
+        from intact.placement.placing import placed
 
         begin(self.options.progress, "looking for the fastest")
         sample = None if observed is None else observed.sample(speed.fastest_batch)

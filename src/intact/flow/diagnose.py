@@ -23,18 +23,18 @@ from intact.calibrate.statistics import Statistics
 from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.errors import DataError
-from intact.flow.preprocessing import steps_for
 from intact.flow.rehearsal import Rehearsal
 from intact.flow.remedies import TriedRemedies, options_that_made, with_command
-from intact.flow.result import Result
-from intact.flow.result_samples import open_for_result
 from intact.flow.runtime_findings import products_in_float, runtime_findings
 from intact.flow.runtime_signs import deployed_run
-from intact.flow.sources import load_result
 from intact.graph import Graph
 from intact.plan import QuantizedGraph
 from intact.plan.overflows import sums_wrapped_in_floats
 from intact.recipe.reports import DiagnoseOptions
+from intact.results.preprocessing import steps_for
+from intact.results.result import Result
+from intact.results.samples import open_for_result
+from intact.results.sources import load_result
 
 _OBSERVED = 32
 """Samples on which tensors are observed that only a remedy quantizes."""

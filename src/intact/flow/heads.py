@@ -23,12 +23,12 @@ from intact.calibrate.tail import SIGNS_OF_DECODING, Join, Tail
 from intact.data.preprocess import Preprocess
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError
-from intact.flow.job import Decide, Job
 from intact.graph import Graph
 from intact.graph.edit import Editor
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
 from intact.plan.topology import decoded
+from intact.results.job import Decide, Job
 
 GAIN_DB = 1.0
 """What float must gain on some part, dB."""

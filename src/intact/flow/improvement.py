@@ -9,11 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-import msgspec
 from threadpoolctl import threadpool_limits
 
-from intact.calibrate.choice import Choice, Errors, FloatRuns
-from intact.calibrate.statistics import Statistics
+from intact.calibrate.choice import Errors, FloatRuns
 from intact.data.progress import Progress, begin
 from intact.data.stream import Samples
 from intact.graph import Graph
@@ -21,40 +19,11 @@ from intact.improve.passes import EXPECTED_BIAS, PASSES, Request, Stage, request
 from intact.improve.presets import Preset, Weakness, passes_of, weaknesses_of
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.gains import Gain, Improvement
-from intact.plan.given_scales import ScaleTable
+from intact.results.job import Scaled
+from intact.results.result import Tried
 
 MOST_SAMPLES = 32
 """Samples on which the outputs are compared before and after a pass."""
-
-
-class Tried(NamedTuple):
-    """What a pass did, and how long it took; seconds are not in the plan."""
-
-    improvement: Improvement
-    seconds: float
-
-    @property
-    def rolled_back(self) -> Tried:
-        """The same for a pass that did not help."""
-        return self._replace(improvement=msgspec.structs.replace(self.improvement, kept=False))
-
-
-class Scaled(NamedTuple):
-    """A plan with scales.
-
-    Attributes:
-        plan: The plan.
-        statistics: Of the graph's tensors; None where all scales were given.
-        choice: What was measured; None where there are no samples.
-        given: Scales that need no samples.
-        tried: The passes.
-    """
-
-    plan: QuantizedGraph
-    statistics: Statistics | None
-    choice: Choice | None
-    given: ScaleTable | None = None
-    tried: tuple[Tried, ...] = ()
 
 
 class Chosen(NamedTuple):

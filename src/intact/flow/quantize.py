@@ -14,26 +14,9 @@ from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.errors import ModelError, UsageError
 from intact.flow.calibration import Calibration, given_scales
-from intact.flow.first_run import run_once
 from intact.flow.improvement import chosen
-from intact.flow.job import Deployment, Job, Keeping
-from intact.flow.recipes import overrides_of, preprocess_of, recipe_of, target_named
-from intact.flow.refusals import Refusals
-from intact.flow.result import Result, Results, check_output, save_several
-from intact.flow.samples import cluster_of
 from intact.flow.shapes import shaped
-from intact.flow.sources import (
-    FloatSource,
-    QuantizedSource,
-    default_target,
-    deployment_of,
-    load_result,
-    open_source,
-    original_of,
-    target_of,
-)
 from intact.flow.torch_models import with_exported
-from intact.flow.values import refuse_nothing_to_do, values_of, with_values
 from intact.formats.registry import expressible
 from intact.graph import Graph
 from intact.improve.passes import requests_of
@@ -50,6 +33,23 @@ from intact.recipe.options import (
     QuantizeForOptions,
     QuantizeOptions,
 )
+from intact.results.feeding import cluster_of
+from intact.results.first_run import run_once
+from intact.results.job import Deployment, Job, Keeping
+from intact.results.recipes import overrides_of, preprocess_of, recipe_of, target_named
+from intact.results.refusals import Refusals, refuse_structure
+from intact.results.result import Result, Results, check_output, save_several
+from intact.results.sources import (
+    FloatSource,
+    QuantizedSource,
+    default_target,
+    deployment_of,
+    load_result,
+    open_source,
+    original_of,
+    target_of,
+)
+from intact.results.values import refuse_nothing_to_do, values_of, with_values
 from intact.targets import Target
 from intact.targets.schema import without_in_place
 
@@ -150,6 +150,7 @@ def results_for(
             if not options.allow_empty:
                 look = partial(values_of, graph=own, options=options, data=models.data)
                 refuse_nothing_to_do(plan, look)
+            refuse_structure(plan, deployment.formats)
             passes = chosen(
                 plan,
                 options.improve,

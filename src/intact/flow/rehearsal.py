@@ -18,14 +18,14 @@ from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
 from intact.errors import IntactError
-from intact.flow.first_run import run_once
-from intact.flow.job import Job
-from intact.flow.result import Result
 from intact.graph import Graph
 from intact.plan import QuantizedGraph
 from intact.plan.given_scales import ScaleTable
 from intact.plan.untie import Untied, requantized
 from intact.recipe.options import QuantizeOptions
+from intact.results.first_run import run_once
+from intact.results.job import Job
+from intact.results.result import Result
 
 SIMULATED = frozenset(
     [

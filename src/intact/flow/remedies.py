@@ -22,8 +22,6 @@ from intact.data.stream import Samples
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, IntactError, UsageError
 from intact.flow.rehearsal import Rehearsal
-from intact.flow.result import Result
-from intact.flow.result_samples import open_for_result
 from intact.flow.runtime_findings import speedup
 from intact.formats.registry import expressible
 from intact.improve.passes import Request
@@ -31,6 +29,8 @@ from intact.recipe.command_line import command_line
 from intact.recipe.file import COMMAND, recipe_options
 from intact.recipe.options import QuantizeCommand, QuantizeOptions
 from intact.recipe.reports import DiagnoseOptions
+from intact.results.result import Result
+from intact.results.samples import open_for_result
 from intact.targets import Target
 
 _MENDED = "mended"

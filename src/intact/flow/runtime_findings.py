@@ -11,7 +11,6 @@ from intact.data.batching import Batch
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.errors import ExportError, IntactError
-from intact.flow.result import Result
 from intact.flow.runtime_signs import (
     FASTEST,
     SPEED,
@@ -25,6 +24,7 @@ from intact.formats.base.format import Deployed
 from intact.formats.registry import FORMATS
 from intact.graph import OPS, OpKind, data_slots, weight_slot
 from intact.plan import QuantizedGraph
+from intact.results.result import Result
 
 _BATCH = 8
 _MUCH = 0.1
@@ -40,12 +40,13 @@ def products_in_float(result: Result, *, threads: int = 0) -> dict[str, str]:
     Those of the first format; none where its runtime is not installed or does not tell.
     """
     name, exported = next(iter(result.exports.items()))
-    row = FORMATS[name]
-    if row.executed is None or not row.can_run(exported):
+    runtime = FORMATS[name].runtime
+    if runtime is None or not runtime.can_run(exported):
         return {}
     with contextlib.suppress(IntactError):  # a model that the runtime refuses: `verify` says it
-        found = row.executed(Deployed(result.plan, exported, None, threads)).in_float
-        return {name: op_type for name, op_type in found.items() if _multiplies(op_type)}
+        found = runtime.executed(Deployed(result.plan, exported, None, threads))
+        in_float = {} if found is None else found.in_float
+        return {name: op_type for name, op_type in in_float.items() if _multiplies(op_type)}
     return {}
 
 
@@ -175,8 +176,10 @@ def _timed(result: Result, feeds: Batch) -> Iterator[tuple[list[float], ...]]:
 
 
 def _slowness(result: Result, feeds: Batch, slower: Slower, in_float: Mapping[str, str]) -> Finding:
-    deployed, profile = deployed_alone(result), FORMATS[next(iter(result.exports))].kernels_of
-    kernels = [] if deployed is None or profile is None else profile(deployed, feeds, _PROFILED)
+    deployed, runtime = deployed_alone(result), FORMATS[next(iter(result.exports))].runtime
+    kernels = []
+    if deployed is not None and runtime is not None and runtime.is_profiled:
+        kernels = runtime.profile(deployed, feeds, _PROFILED)
     total = sum(each.seconds for each in kernels)
     moved = sum(each.seconds for each in kernels if each.op_type in _QUANTIZERS)
     moved = moved / total if total else 0.0

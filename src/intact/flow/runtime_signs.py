@@ -16,22 +16,23 @@ import msgspec
 from intact.data.batching import Batch
 from intact.engines.cpu import on_this_processor
 from intact.engines.exact_sums import HEARD_DB, saturates_pairs
+from intact.engines.latency import blocks_in_turn
 from intact.errors import IntactError
-from intact.flow.latency import blocks_in_turn
 from intact.formats.base.format import Deployed
 from intact.formats.registry import FORMATS, ONNX_QDQ
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.calibrate.choice import Errors, FloatRuns, Run
-    from intact.flow.result import Result
+    from intact.results.result import Result
 
 _SECONDS = 1.0
 """For each of the two models that are timed, in all."""
-_ROUNDS = 3
+_SLOWER = {3: 1.15, 5: 1.05}
+"""Times as long as the float model takes, in each of so many rounds, from which on it is no chance:
+a little in three rounds may be."""
+_ROUNDS = min(_SLOWER)
 """How many times a model must be slower, at least; where there is time for five, each of them."""
-_SLOWER = 1.15
-"""Times as long as the float model takes, from which on it is no chance."""
 _LEAST_SECONDS = 2e-4
 """Models that take less are not timed: the call takes as long as the kernels."""
 _LITTLE = 0.025
@@ -75,15 +76,18 @@ class Slower(msgspec.Struct, frozen=True):
 def deployed_alone(result: Result) -> Deployed | None:
     """Return what is deployed, on one thread; None where no runtime runs it and float models."""
     name, exported = next(iter(result.exports.items()))
-    if not FORMATS[name].runs_float:
+    runtime = FORMATS[name].runtime
+    if runtime is None or not runtime.runs_float:
         return None
     return Deployed(result.plan, exported, None, 1)
 
 
 def runner_of(result: Result) -> Callable[[Batch], Any] | None:
     """Load what is deployed as applications do, on one thread; None as of `deployed_alone`."""
-    deployed, row = deployed_alone(result), FORMATS[next(iter(result.exports))]
-    return None if deployed is None or row.runner is None else row.runner(deployed)
+    deployed, runtime = deployed_alone(result), FORMATS[next(iter(result.exports))].runtime
+    if deployed is None or runtime is None or not runtime.is_timed:
+        return None
+    return runtime.runner(deployed)
 
 
 def blocks_of_both(
@@ -107,13 +111,13 @@ def deployed_run(result: Result) -> Run | None:
     The model is loaded when it is first run.
     """
     name, exported = next(iter(result.exports.items()))
-    row = FORMATS[name]
-    if row.run is None or not row.can_run(exported):
+    runtime = FORMATS[name].runtime
+    if runtime is None or not runtime.can_run(exported):
         return None
-    deployed, load, run = Deployed(result.plan, exported, None, 1), row.runner, row.run
-    if not row.runs_numbers or load is None:
-        return lambda feeds: run(deployed, feeds)
-    loaded, turn = cache(partial(load, deployed)), Lock()
+    deployed = Deployed(result.plan, exported, None, 1)
+    if not runtime.runs_numbers:
+        return partial(runtime.run, deployed)
+    loaded, turn = cache(partial(runtime.runner, deployed)), Lock()
 
     def as_loaded(feeds: Batch) -> Batch:
         with turn:  # OpenVINO runs one batch at a time
@@ -197,10 +201,11 @@ def always_slower(blocks: Iterable[tuple[list[float], ...]]) -> Slower | None:
     times: list[tuple[float, float]] = []
     for one, other in blocks:
         pair = min(one), min(other)
-        if min(pair) < _LEAST_SECONDS or pair[1] < _SLOWER * pair[0]:
+        if min(pair) < _LEAST_SECONDS or pair[1] < min(_SLOWER.values()) * pair[0]:
             return None
         times.append(pair)
-    if len(times) < _ROUNDS:
+    wanted = min((each for rounds, each in _SLOWER.items() if rounds <= len(times)), default=None)
+    if wanted is None or any(quantized < wanted * in_float for in_float, quantized in times):
         return None
     fastest = [min(column) for column in zip(*times, strict=True)]
     return Slower(fastest[0], fastest[1], len(times))

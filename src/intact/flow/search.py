@@ -12,25 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from intact.analyze.doubts import doubts_of
 from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.data.stream import AGAIN
 from intact.errors import SearchError, UsageError
-from intact.flow.doubts import doubts_of
-from intact.flow.first_run import draw_sample, run_once
-from intact.flow.recipes import overrides_of, preprocess_of, recipe_of, target_named
-from intact.flow.result import Result, check_output
-from intact.flow.search_setup import (
-    Setup,
-    choices,
-    float_graph,
-    float_model,
-    log_path,
-    objective_of,
-    objective_options,
-    refuse_unknown,
-)
 from intact.flow.shapes import (
     Shapes,
     logged_shapes,
@@ -40,18 +27,37 @@ from intact.flow.shapes import (
     value_options,
     with_shapes,
 )
-from intact.flow.sources import default_target, deployment_of, original_of, target_of
 from intact.flow.torch_models import with_exported
-from intact.flow.values import values_of
+from intact.recipe.budget import Budget
 from intact.recipe.options import ReplayOptions, SearchOptions
+from intact.results.first_run import draw_sample, run_once
+from intact.results.recipes import overrides_of, preprocess_of, recipe_of, target_named
+from intact.results.result import Result, check_output
+from intact.results.sources import (
+    default_target,
+    deployment_of,
+    float_model,
+    original_of,
+    target_of,
+)
+from intact.results.values import values_of
 from intact.search.cost import CostModel
-from intact.search.goals import Budget, goal_of
+from intact.search.goals import goal_of
 from intact.search.logs.log import Log, LogSettings, TrialRecorder, choose, read_log
 from intact.search.loop import Search, SearchProgress, warning_lines
 from intact.search.measuring.objective import Objective
 from intact.search.measuring.trial_data import TrialData
 from intact.search.roundings import Roundings, beside
 from intact.search.samplers import make_sampler
+from intact.search.setup import (
+    Setup,
+    choices,
+    float_graph,
+    log_path,
+    objective_of,
+    objective_options,
+    refuse_unknown,
+)
 from intact.search.space import Candidate, Space
 from intact.search.strategy import Strategy
 from intact.search.trial import Goal, Trial

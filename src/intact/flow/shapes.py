@@ -15,14 +15,14 @@ from intact.data.signature import input_specs
 from intact.data.sources import has_image_steps
 from intact.engines.session import Optimization, make_session
 from intact.errors import ModelError, SearchError, UsageError
-from intact.flow.samples import open_fed
-from intact.flow.values import Values, sizes_decide
 from intact.formats.registry import expressible
 from intact.graph import Graph, normalize
 from intact.graph.passes.input_shapes import Sizes, shown_option
 from intact.plan import Note, NoteKind, Overrides
 from intact.recipe import groups, pairs
 from intact.recipe.kinds import Kind
+from intact.results.feeding import open_fed
+from intact.results.values import Values, sizes_decide
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from intact.data.images.steps import ImageSteps
 from intact.data.preprocess import Preprocess
 from intact.errors import DataError, MissingExtraError
-from intact.flow.recipes import preprocess_of
 from intact.recipe.kinds import is_instance
+from intact.results.recipes import preprocess_of
 
 if TYPE_CHECKING:
     import onnx_ir as ir

@@ -17,9 +17,6 @@ from intact.data.batching import Batch, sample_count
 from intact.data.preprocess import Preprocess
 from intact.data.sources import open_samples
 from intact.errors import UsageError
-from intact.flow.first_run import run_once
-from intact.flow.result import Result, check_output
-from intact.flow.sources import deployment_of, load_result, open_source, target_of
 from intact.flow.torch_models import exported, is_module, require_torch
 from intact.formats.base.format import Io, QuantizedSource, WrittenFiles
 from intact.formats.registry import expressible
@@ -27,6 +24,9 @@ from intact.graph.normalization import normalize
 from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.preparation import graphs_for
 from intact.plan.topology import kept_float_entry
+from intact.results.first_run import run_once
+from intact.results.result import Result, check_output
+from intact.results.sources import deployment_of, load_result, open_source, target_of
 
 if TYPE_CHECKING:
     from intact.improve.learn.module import Origin, QuantizedModule

@@ -12,20 +12,20 @@ import msgspec
 from intact._files import write_whole
 from intact.data.progress import begin
 from intact.errors import UsageError
-from intact.flow.first_run import run_once
-from intact.flow.recipes import recipe_of
-from intact.flow.result import Result, check_output
-from intact.flow.result_samples import open_for_result
-from intact.flow.sources import deployment_of, load_result
 from intact.flow.torch_models import require_torch
-from intact.improve.trained import Epoch, Trained
+from intact.improve.trained import LOG, Epoch, Trained, read_epochs
+from intact.results.first_run import run_once
+from intact.results.recipes import recipe_of
+from intact.results.result import Result, check_output
+from intact.results.samples import open_for_result
+from intact.results.sources import deployment_of, load_result
 
 if TYPE_CHECKING:
     from intact.plan import QuantizedGraph
     from intact.recipe.training import TrainOptions
 
-CHECKPOINT, LOG = ".train.pt", ".train.jsonl"
-"""What lies beside the output folder while it is trained, and after: the state, the loss curve."""
+CHECKPOINT = ".train.pt"
+"""What lies beside the output folder while it is trained: the state."""
 
 
 def train(options: TrainOptions) -> Result:
@@ -127,14 +127,3 @@ class _Log:
             write_whole(self._path, "".join(f"{line}\n" for line in lines).encode())
         if self._report is not None:
             self._report(epoch)
-
-
-def read_epochs(path: Path) -> list[Epoch]:
-    """Read a loss curve up to where a kill cut it."""
-    found = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            found.append(msgspec.json.decode(line, type=Epoch))
-        except msgspec.DecodeError:
-            break
-    return found

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
+
+LOG = ".train.jsonl"
+"""What lies beside the folder of a result that was trained: the loss curve, a line an epoch."""
 
 
 class Epoch(msgspec.Struct, frozen=True):
@@ -52,3 +57,14 @@ class Trained(msgspec.Struct):
     epochs: list[Epoch] = []
     best: int = 0
     stopped: str = ""
+
+
+def read_epochs(path: Path) -> list[Epoch]:
+    """Read a loss curve up to where a kill cut it."""
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            found.append(msgspec.json.decode(line, type=Epoch))
+        except msgspec.DecodeError:
+            break
+    return found

@@ -65,7 +65,7 @@ MODEL = Given(
 )
 RESULT = Given(
     "a result, or the folder of one",
-    ["intact.flow.result.Result"],
+    ["intact.results.result.Result"],
     "FOLDER",
     text="the folder of a result",
 )

@@ -386,7 +386,7 @@ class VerifyAllOptions(LabelOptions, ClusterOptions, ComparisonOptions):
     result: Any = required(
         Given(
             "a result or its folder",
-            ["intact.flow.result.Result"],
+            ["intact.results.result.Result"],
             "FOLDER|FILE.tflite",
             text="the folder of a result, or a .tflite file",
         ),

@@ -10,7 +10,7 @@ from itertools import accumulate
 from typing import Protocol
 
 from intact.errors import SearchError
-from intact.search.goals import Budget
+from intact.recipe.budget import Budget
 from intact.search.measuring.objective import KINDS
 from intact.search.space import Candidate
 from intact.search.trial import Ask, Goal, Sampler, State, Trial

@@ -13,8 +13,8 @@ import intact
 from intact.analyze.diagnose.calibration_samples import calibration_findings
 from intact.analyze.diagnose.findings import Finding
 from intact.data.sources import open_samples
-from intact.flow.result import Result
 from intact.graph import Graph
+from intact.results.result import Result
 from tests.images import Images, Preprocessing
 from tests.models import residual_net
 

@@ -18,8 +18,8 @@ import intact
 from intact.analyze.layers import ModelErrors, model_errors
 from intact.analyze.report.model_explorer import EXACT_DB, FIGURES, node_data
 from intact.analyze.report.tables import NodeFigures, csv_of, node_figures
-from intact.flow.result import Result
 from intact.plan.inspection import inspect_plan
+from intact.results.result import Result
 from tests.command_lines import Say
 from tests.reports import EVIL, evil_model, samples
 

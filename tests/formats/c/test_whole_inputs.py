@@ -10,12 +10,12 @@ from onnx import TensorProto
 import intact
 from intact.config import Rounding
 from intact.errors import DataError, ExportError, Unsupported
-from intact.flow.result import Result
 from intact.formats.c.format import c_program
-from intact.formats.c.integers import codes_of_whole
 from intact.formats.c.run import CRuntime
+from intact.formats.c.write import codes_of_whole
 from intact.numerics.affine import quantize
 from intact.program import Encoding
+from intact.results.result import Result
 from tests.models import ModelBuilder
 
 ENTRIES, LENGTH = 20, 6

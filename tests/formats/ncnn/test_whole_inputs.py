@@ -11,10 +11,10 @@ from onnx import TensorProto
 
 import intact
 from intact.errors import DataError, ExportError
-from intact.flow.result import Result
 from intact.formats.ncnn.run import run_ncnn
 from intact.formats.ncnn.write import write_ncnn
 from intact.program.lower import lower_nodes
+from intact.results.result import Result
 from tests.formats.c.test_whole_inputs import LENGTH, pixels, samples, tokens
 from tests.models import ModelBuilder
 

@@ -11,12 +11,12 @@ import pytest
 
 import intact
 from intact.engines.simulate import Simulator
-from intact.flow.result import Result
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides, QuantizedGraph
+from intact.results.result import Result
 from tests.models import ModelBuilder
 from tests.plans import Arrays, calibrate, planned
 
@@ -57,7 +57,7 @@ def test_the_runtime_fuses_both_operators() -> None:
     kinds = [node.op_type for node in model.graph]
     assert "HardSwish" not in kinds
     assert (kinds.count("Add"), kinds.count("Mul")) == (2, 2)
-    from intact.formats.onnx_qdq.kernels import profile_kernels
+    from intact.formats.onnx_qdq.executed import profile_kernels
 
     kernels = [each.op_type for each in profile_kernels(model, feeds(1.0), runs=1, threads=1)]
     assert (kernels.count("QLinearAdd"), kernels.count("QLinearMul")) == (2, 2)

@@ -23,8 +23,6 @@ from onnx import TensorProto, helper
 from intact.engines.exact_sums import saturates_pairs
 from intact.engines.simulate import Simulator
 from intact.errors import ExportError
-from intact.flow.first_run import run_once
-from intact.flow.result import Result
 from intact.formats.base.format import CHANGED
 from intact.formats.onnx_qdq import shield, write
 from intact.formats.onnx_qdq.executed import executed_of, loaded
@@ -34,6 +32,8 @@ from intact.formats.onnx_qdq.write import QdqModel, write_qdq
 from intact.graph import load_model, normalize
 from intact.graph.edit import Editor
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
+from intact.results.first_run import run_once
+from intact.results.result import Result
 from intact.targets import DType
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import Arrays, calibrate, planned

@@ -12,9 +12,9 @@ import pytest
 from onnx import numpy_helper
 
 import intact
-from intact.flow.result import Result
 from intact.graph import normalize
 from intact.graph.files.save import given_bytes
+from intact.results.result import Result
 from tests.models import ModelBuilder
 
 WORDS, WIDTH = 120, 16

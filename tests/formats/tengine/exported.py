@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from intact.flow.result import Result
 from intact.formats.base.format import WrittenFiles
+from intact.results.result import Result
 
 
 def files_of(result: Result, name: str) -> Mapping[str, bytes]:

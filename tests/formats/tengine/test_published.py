@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import intact
 from intact.errors import CalibrationError
-from intact.flow.result import Result
 from intact.formats.tengine.format import MODEL_FILE
 from intact.formats.tengine.tables import BIASES_FILE, WEIGHTS_FILE
-from intact.formats.tengine.tmfile.decode import open_tmfile
+from intact.formats.tengine.tmfile.codec import open_tmfile
 from intact.formats.tengine.tmfile.file import FileTensor
 from intact.numerics.threshold_kl import least_divergent
 from intact.numerics.threshold_kl_counted import kept_bins
+from intact.results.result import Result
 from tests.formats.tengine import published
 from tests.formats.tengine.exported import files_of
 from tests.models import ModelBuilder

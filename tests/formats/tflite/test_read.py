@@ -13,7 +13,6 @@ from intact.config import QuantState, Rounding
 from intact.engines.integer.engine import IntegerEngine
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, ModelError
-from intact.flow.execution import save_arrays
 from intact.formats.tflite.read import is_tflite, read_tflite, read_tflite_model
 from intact.formats.tflite.run import TfliteRuntime
 from intact.graph import Graph, save_model
@@ -22,6 +21,7 @@ from intact.plan.build import complete
 from intact.plan.inspection import inspect_plan
 from intact.program import Array
 from intact.program.lower import lower
+from intact.results.execution import save_arrays
 from intact.targets import load_target
 from tests.formats.tflite.read_cases import CASES, build
 from tests.formats.tflite.read_layers import RELU6, conv

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 
 import intact
 from intact.errors import ModelError, UsageError
-from intact.flow.result import Result
 from intact.graph import Graph, load_model, normalize
 from intact.graph.origins import METADATA_KEY, Origins, origins_of, packed, set_origins, unpacked
 from intact.improve.learn.export import exported
 from intact.improve.learn.module import QuantizedModule
+from intact.results.result import Result
 
 
 class Recurrent(nn.Module):

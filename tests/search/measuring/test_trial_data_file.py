@@ -17,6 +17,7 @@ from intact.plan import Overrides, TensorEnd
 from intact.search.measuring.evaluator import Evaluator
 from intact.search.measuring.objective import Objective
 from intact.search.measuring.trial_data import TrialData
+from intact.search.measuring.trial_data_file import load_trial_data, save_trial_data
 from intact.search.space import Space
 from intact.search.trial import Ask
 from tests.models import ModelBuilder, residual_net
@@ -24,8 +25,8 @@ from tests.search.trial_data import some_samples, trial_data_of
 
 
 def again(trial_data: TrialData, folder: Path) -> TrialData:
-    trial_data.save(folder)
-    return TrialData.load(folder)
+    save_trial_data(trial_data, folder)
+    return load_trial_data(folder)
 
 
 def assert_same(left: TrialData, right: TrialData, asks: list[Ask]) -> None:
@@ -96,7 +97,7 @@ def test_a_metric_that_no_module_has_is_refused(tmp_path: Path, name: str) -> No
     metric = Metric(name, lambda *_: 1.0)
     trial_data = trial_data_of(objective=Objective.of("metric", metric), count=20)
     with pytest.raises(UsageError, match="other processes cannot import it"):
-        trial_data.save(tmp_path)
+        save_trial_data(trial_data, tmp_path)
 
 
 def test_an_output_without_samples_comes_back(tmp_path: Path) -> None:
@@ -121,7 +122,7 @@ def test_names_may_be_anything(tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("data")
-    trial_data_of(count=20).save(folder)
+    save_trial_data(trial_data_of(count=20), folder)
     return folder
 
 
@@ -132,10 +133,10 @@ def test_what_is_missing_or_cut_off_is_named(saved: Path, tmp_path: Path, name: 
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(DataError, match="cannot be read as trial data"):
-        TrialData.load(tmp_path)
+        load_trial_data(tmp_path)
     (tmp_path / name).unlink()
     with pytest.raises(DataError, match="cannot be read as trial data"):
-        TrialData.load(tmp_path)
+        load_trial_data(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -151,4 +152,4 @@ def test_a_document_that_is_wrong_is_refused(
     document[field] = value
     (tmp_path / "trial_data.json").write_bytes(msgspec.json.encode(document))
     with pytest.raises(DataError, match="cannot be read as trial data"):
-        TrialData.load(tmp_path)
+        load_trial_data(tmp_path)

@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import create_autospec
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from intact.cluster.actors import packed, unpacked
 from intact.cluster.problem import WorkerError
 from intact.errors import MissingExtraError, ModelError, UsageError
 from intact.search import workers as pools
+from intact.search.measuring.trial_data import TrialData
 from intact.search.trial import Ask, Measured, State
 from intact.search.workers import MOST_WORKERS, cores, make_pool, ray_
 from intact.search.workers.pool import InlinePool, Pool, WorkerPool
@@ -173,23 +175,29 @@ def test_closing_inline_lets_go_of_the_evaluator() -> None:
     pool.close()
 
 
+def some_trial_data() -> TrialData:
+    """Return trial data that nobody reads: pools start nothing before they are used."""
+    found: TrialData = create_autospec(TrialData, instance=True)
+    return found
+
+
 @pytest.mark.parametrize("workers", [0, -1, MOST_WORKERS + 1])
 def test_a_number_of_workers_out_of_range_is_refused(workers: int) -> None:
     with pytest.raises(UsageError, match=f"{workers} workers; give 1 to"):
-        make_pool(FakeTrialData(), workers)
+        make_pool(some_trial_data(), workers)
 
 
 def test_one_worker_is_this_process() -> None:
-    assert isinstance(make_pool(FakeTrialData()), InlinePool)
-    assert isinstance(make_pool(FakeTrialData(), 2), WorkerPool)
+    assert isinstance(make_pool(some_trial_data()), InlinePool)
+    assert isinstance(make_pool(some_trial_data(), 2), WorkerPool)
 
 
 def test_ray_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'intact\[distributed\]'"):
-        make_pool(FakeTrialData(), distributed=True)
+        make_pool(some_trial_data(), distributed=True)
     with pytest.raises(MissingExtraError, match="needs ray"):
-        make_pool(FakeTrialData(), address="127.0.0.1:1")
+        make_pool(some_trial_data(), address="127.0.0.1:1")
 
 
 def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,7 +206,7 @@ def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pools, "cores", lambda: 7)
     monkeypatch.setattr(pools, "ProcessLauncher", lambda _, threads: given.append(threads))
     for workers in (2, 3, 7, 8):
-        make_pool(FakeTrialData(), workers)
+        make_pool(some_trial_data(), workers)
     assert given == [3, 2, 1, 1]
 
 

@@ -49,7 +49,7 @@ def _evaluate(given: Given[EvaluateCommand]) -> None:
     from intact import api
     from intact.cli import show
     from intact.cli.printing import progress as shown
-    from intact.flow.result import results_in
+    from intact.results.result import results_in
 
     options = given.options
     if options.quant_loss or options.graph_statistic:
@@ -69,7 +69,7 @@ def _evaluate_several(given: Given[EvaluateCommand], folders: Sequence[Path]) ->
     from intact import api
     from intact.cli import show
     from intact.cli.printing import progress as shown
-    from intact.flow.refusals import Refusals
+    from intact.results.refusals import Refusals
 
     options, found, refusals = given.options, {}, Refusals()
     arguments = given.of(EvaluateOptions)

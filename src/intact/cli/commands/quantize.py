@@ -18,7 +18,7 @@ from intact.recipe.options import (
 )
 
 if TYPE_CHECKING:
-    from intact.flow.result import Result, Results
+    from intact.results.result import Result, Results
 
 
 def _quantize(given: Given[QuantizeCommand]) -> None:

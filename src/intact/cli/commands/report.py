@@ -11,8 +11,8 @@ from intact.cli.phases import LOADING
 from intact.recipe.reports import ReportCommand, ReportOptions
 
 if TYPE_CHECKING:
-    from intact.flow.result import Result
     from intact.recipe.groups import OutputOptions
+    from intact.results.result import Result
 
 _LATER = ("accuracy", "verification")
 """Parts of a report that only the command measures."""
@@ -76,7 +76,7 @@ def write(made: Result | Mapping[str, Result], options: OutputOptions, *, quiet:
 
 def _page(folder: Path) -> Path:
     """Name the page in a result's folder, which may be named by the plan in it."""
-    from intact.flow.result import PLAN, REPORT
+    from intact.results.result import PLAN, REPORT
 
     return (folder.parent if folder.name == PLAN and folder.is_file() else folder) / REPORT
 

@@ -33,7 +33,7 @@ def _run(given: Given[RunCommand]) -> None:
     from intact import api
     from intact.cli import show_runs
     from intact.cli.printing import progress as shown
-    from intact.flow.execution import save_arrays
+    from intact.results.execution import save_arrays
 
     options = given.options
     flags = {
@@ -102,7 +102,7 @@ def _refuse_output(path: Path, data: object) -> None:
 
 def _is_tflite_file(path: Path) -> bool:
     """Tell a ``.tflite`` from the folder of a result; a file of another kind is refused."""
-    from intact.flow.sources import names_deployed
+    from intact.results.sources import names_deployed
 
     if not path.exists():
         raise ModelError(f"{path} does not exist", remedy="check the path")

@@ -14,7 +14,7 @@ import numpy as np
 
 from intact.errors import Unsupported
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder, floats, input_of, name_of
-from intact.formats.ncnn.notation import Parameter, known_lengths
+from intact.formats.ncnn.model import Parameter, known_lengths
 from intact.program import Array, Program, Step, Tensor
 from intact.program.float_operations import Recurrent
 from intact.program.operations import Reshape, Transpose

@@ -84,10 +84,9 @@ def keep_as_planned(plan: QuantizedGraph, editor: Editor) -> None:
 
 def _added(product: ir.Node, floats: Collection[str]) -> ir.Node | None:
     """Return the float Add that a MatMul of codes becomes a float Gemm with."""
-    uses = product.outputs[0].uses()
-    if len(uses) != 1 or product.outputs[0].is_graph_output():
+    if not _has_one_reader(product):
         return None
-    reader = uses[0].node
+    (reader,) = (use.node for use in product.outputs[0].uses())
     if reader.op_type != "Add" or reader.domain != "" or str(reader.name) not in floats:
         return None
     return reader
@@ -96,11 +95,12 @@ def _added(product: ir.Node, floats: Collection[str]) -> ir.Node | None:
 def _keep_apart(editor: Editor, product: ir.Node, added: ir.Node) -> None:
     """Let an Add give the same floats in a form that no product is joined with."""
     slot = int(added.inputs[0] is product.outputs[0])
-    array = constant_array(added.inputs[slot])
-    if array is None:
+    other = added.inputs[slot]
+    array = constant_array(other)
+    if other is None or array is None:
         _keep(editor, added, 1 - slot)
         return
-    name = f"{input_value(added, slot).name}_negative"
+    name = f"{other.name}_negative"
     added.op_type = "Sub"
     added.replace_input_with(0, product.outputs[0])
     added.replace_input_with(1, editor.initializer(name, ir.Tensor(-array)))

@@ -7,7 +7,6 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -341,19 +340,6 @@ class TrialData:
             session_bytes,
             roundings or Roundings(),
         )
-
-    def save(self, folder: Path) -> None:
-        """Write all data to a folder; see `intact.search.measuring.trial_data_file`."""
-        from intact.search.measuring.trial_data_file import save_trial_data
-
-        save_trial_data(self, folder)
-
-    @staticmethod
-    def load(folder: Path) -> TrialData:
-        """Read a folder that ``save`` wrote; samples and float outputs are memory-mapped."""
-        from intact.search.measuring.trial_data_file import load_trial_data
-
-        return load_trial_data(folder)
 
 
 def _check(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
-from intact.cluster.actors import Savable
 from intact.errors import UsageError
 from intact.search.workers.pool import InlinePool, Measurer, Pool, WorkerPool
 from intact.search.workers.processes import ProcessLauncher
 from intact.search.workers.ray_ import RayLauncher
+
+if TYPE_CHECKING:
+    from intact.search.measuring.trial_data import TrialData
 
 MOST_WORKERS = 1024
 
@@ -16,7 +19,7 @@ __all__ = ["MOST_WORKERS", "Pool", "cores", "make_pool"]
 
 
 def make_pool(
-    trial_data: Savable,
+    trial_data: TrialData,
     workers: int = 1,
     *,
     threads: int = 0,
@@ -40,11 +43,14 @@ def make_pool(
     """
     if not 1 <= workers <= MOST_WORKERS:
         raise UsageError(f"{workers} workers", remedy=f"give 1 to {MOST_WORKERS}")
-    if distributed or address is not None:
-        return WorkerPool(RayLauncher(trial_data, workers, address), workers)
-    if workers == 1:
+    if workers == 1 and not distributed and address is None:
         return InlinePool(lambda: _evaluator(trial_data, threads))
-    return WorkerPool(ProcessLauncher(trial_data, max(1, (threads or cores()) // workers)), workers)
+    from intact.search.measuring.trial_data_file import SavedTrialData
+
+    job = SavedTrialData(trial_data)
+    if distributed or address is not None:
+        return WorkerPool(RayLauncher(job, workers, address), workers)
+    return WorkerPool(ProcessLauncher(job, max(1, (threads or cores()) // workers)), workers)
 
 
 def cores() -> int:
@@ -54,9 +60,7 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def _evaluator(trial_data: Savable, threads: int) -> Measurer:
-    from intact.search.measuring.evaluator import Evaluator, TrialData
+def _evaluator(trial_data: TrialData, threads: int) -> Measurer:
+    from intact.search.measuring.evaluator import Evaluator
 
-    if not isinstance(trial_data, TrialData):
-        raise TypeError(f"{type(trial_data).__name__} is no TrialData")
     return Evaluator(trial_data, threads=threads)

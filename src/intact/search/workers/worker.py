@@ -44,9 +44,10 @@ OPENER = f"{__name__}:open_evaluator"
 
 def open_evaluator(folder: Path, threads: int) -> Measurer:
     """Make an evaluator of the trial data in a folder."""
-    from intact.search.measuring.evaluator import Evaluator, TrialData
+    from intact.search.measuring.evaluator import Evaluator
+    from intact.search.measuring.trial_data_file import load_trial_data
 
-    return Evaluator(TrialData.load(folder), threads=threads)
+    return Evaluator(load_trial_data(folder), threads=threads)
 
 
 class Server:

@@ -25,8 +25,15 @@ from intact.formats.ncnn.builder import (
     name_of,
 )
 from intact.formats.ncnn.layers.elementwise import finite
-from intact.formats.ncnn.model import LARGEST_CODE, WINOGRAD_LIMIT, WrittenProduct
-from intact.formats.ncnn.notation import Parameter, known_lengths, rank_of, sample
+from intact.formats.ncnn.model import (
+    LARGEST_CODE,
+    WINOGRAD_LIMIT,
+    Parameter,
+    WrittenProduct,
+    known_lengths,
+    rank_of,
+    sample,
+)
 from intact.formats.ncnn.table import TableEntry
 from intact.program import Array, Step, Tensor
 from intact.program.operations import (

@@ -1,0 +1,229 @@
+"""What is looked for at the end of every quantization, because it costs little.
+
+Signs of wrong preprocessing, on the few samples that methods were tried on: one class for all of
+them, first layers far from what BatchNormalizations remember, or steps that leave numbers far from
+one, as a mean for 0..1 does where pixels are 0..255. Only where there is such a sign,
+the samples are prepared in other ways, as `intact diagnose` does. Then, where an output has less
+than 30 dB, what plan and statistics tell without running anything. Where calibration saw few
+numbers, whether the ranges of one half of the samples serve the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import reduce
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from intact.analyze.diagnose.sample_signs import MORE_SAMPLES
+from intact.calibrate.assign import required_tensors
+from intact.calibrate.choice import Choice, Errors, FloatRuns, Run
+from intact.calibrate.collect import collect
+from intact.calibrate.method import Method
+from intact.calibrate.observe.observer import model_of_outputs
+from intact.calibrate.statistics import Statistics
+from intact.data.batching import Batch, real_samples, sample_count
+from intact.data.preprocess import Preprocess
+from intact.engines.session import make_session, run_session
+from intact.engines.simulate import Simulator
+from intact.graph import Graph
+from intact.numerics.answers import CLASSES
+from intact.plan import QuantizedGraph
+
+if TYPE_CHECKING:
+    from intact.analyze.diagnose.findings import Finding
+
+_FEW = 8
+"""Samples that show the first signs."""
+_MANY = 32
+"""Samples that decide."""
+_OFF = 1.0
+"""Mismatch with BatchNormalizations, in their deviations, from which on it is a sign."""
+_USUAL = (0.1, 10.0)
+"""Root mean square of numbers that a mean and a scale are meant to make: about one."""
+_WELL_DB = 30.0
+"""Signal to noise of every output from which on nothing is looked for in a plan."""
+_FEW_NUMBERS = 1 << 22
+"""Elements of all observed tensors and samples up to which halves of the samples are tried."""
+_FEW_WEIGHTS = 1 << 24
+"""Elements of a model's constants up to which they are."""
+_MOST_OF_NOISE_DB = 6.0
+"""What new samples lose more where three quarters of their noise are values beyond the ranges."""
+_POOR = 0.2
+"""Severity of samples that do not show the ranges of others."""
+
+
+def preprocessing_signs(
+    graph: Graph, runs: FloatRuns, preprocess: Preprocess, *, threads: int = 0
+) -> list[Finding]:
+    """Find wrong preprocessing, where the first samples have a sign of it.
+
+    Args:
+        graph: The float model.
+        runs: Some samples, prepared.
+        preprocess: The steps that prepared them.
+        threads: Of the runtime; 0 takes all cores.
+    """
+    few = runs.first(_FEW)
+    is_odd = preprocess != Preprocess() and _is_far_from_one(few)
+    if not is_odd and not _is_one_class(few) and _mismatch(graph, few) <= _OFF:
+        return []
+    arrays = _joined(runs.first(_MANY).batches)
+    if arrays is None:
+        return []
+    from intact.analyze.diagnose.preprocessing import preprocessing_findings  # with much else
+    from intact.data.sources import open_samples
+
+    samples = open_samples(arrays, graph)
+    return preprocessing_findings(graph, samples, preprocess=preprocess, threads=threads)
+
+
+def plan_signs(
+    choice: Choice, statistics: Statistics, replan: Callable[[Method | None], QuantizedGraph]
+) -> list[Finding]:
+    """Find what plan and statistics tell of an output that has less than 30 dB.
+
+    Args:
+        choice: The plan, with the errors of its outputs.
+        statistics: What calibration saw.
+        replan: From a method, without scales that were given, to the plan that it gives; None
+            makes it again.
+    """
+    if min(choice.errors.decibels.values(), default=_WELL_DB) >= _WELL_DB:
+        return []
+    from intact.analyze.diagnose.static import static_findings  # with much else
+
+    def by(name: str | None) -> QuantizedGraph:
+        if name is None:
+            return replan(None)
+        return replan(msgspec.structs.replace(choice.method, activations=name, options={}))
+
+    return static_findings(choice.plan, statistics, choice.runs, by)
+
+
+def held_out_sign(
+    choice: Choice,
+    statistics: Statistics,
+    runs: FloatRuns,
+    replan: Callable[[Statistics], QuantizedGraph],
+) -> list[Finding]:
+    """Tell whether ranges from one half of the samples serve the other, where samples are few.
+
+    What a plan loses is measured on samples that its ranges follow from. Where these have few
+    numbers, others go beyond the ranges, and lose far more.
+
+    Args:
+        choice: The plan, with the errors of its outputs.
+        statistics: What calibration saw.
+        runs: All of its samples, or some.
+        replan: From other statistics to the plan that they give.
+    """
+    count = max((each.samples for each in statistics.tensors.values()), default=0)
+    numbers = sum(int(each.counts.sum()) for each in statistics.tensors.values())
+    middle = len(runs.batches) // 2
+    if not _FEW <= count <= len(runs) or numbers > _FEW_NUMBERS or not middle:
+        return []
+    stored = runs.graph.model.graph.initializers.values()
+    if sum(each.const_value.size for each in stored if each.const_value) > _FEW_WEIGHTS:
+        return []  # each half takes a session with all weights
+    halves = runs.batches[:middle], runs.batches[middle:]
+    plans = [_by_statistics_of(half, choice.plan, replan) for half in halves]
+    if None in plans:
+        return []
+    others = [FloatRuns(runs.graph, half, model=runs.run) for half in halves[::-1]]
+    pairs = zip(others, map(_simulated, filter(None, plans)), strict=True)
+    errors = reduce(Errors.joined, (other.errors(run)[0] for other, run in pairs))
+    seen, new = choice.errors.decibels, errors.decibels
+    lost = [name for name in new.keys() & seen.keys() if new[name] < _WELL_DB]
+    worst = max(lost, key=lambda name: (seen[name] - new[name], name), default="")
+    if not worst or seen[worst] - new[worst] < _MOST_OF_NOISE_DB:
+        return []
+    from intact.analyze.diagnose.findings import Finding, Remedy  # with much else
+
+    evidence = (
+        f"{count} samples are too few to show the ranges of others: with those of one half, output "
+        f"{worst!r} has {new[worst]:.1f} dB of signal to quantization noise on the other half, and "
+        f"{seen[worst]:.1f} dB where calibration saw all"
+    )
+    return [Finding("calibration_samples", evidence, _POOR, remedies=(Remedy(text=MORE_SAMPLES),))]
+
+
+def _by_statistics_of(
+    batches: Sequence[tuple[Batch, int]],
+    plan: QuantizedGraph,
+    replan: Callable[[Statistics], QuantizedGraph],
+) -> QuantizedGraph | None:
+    """Make a plan from these samples alone; None where they cannot be joined."""
+    arrays = _joined(batches)
+    if arrays is None:
+        return None
+    from intact.data.sources import open_samples
+
+    samples = open_samples(arrays, plan.graph)
+    return replan(collect(plan.graph, samples, required_tensors(plan), threads=1))
+
+
+def _simulated(plan: QuantizedGraph) -> Run:
+    simulator = Simulator(plan, threads=1)
+    return lambda feeds: simulator.run(feeds)[0]
+
+
+def _is_one_class(runs: FloatRuns) -> bool:
+    """Tell whether the first output is one of classes, and has the same best one every time."""
+    chosen: set[int] = set()
+    count = 0
+    for outputs, (feeds, real) in zip(runs.outputs(), runs.batches, strict=True):
+        scores = next(iter(outputs.values()))
+        if scores.ndim != 2 or len(scores) != sample_count(feeds) or scores.shape[1] < CLASSES:
+            return False
+        chosen.update(scores[:real].argmax(axis=1).tolist())
+        count += real
+    return len(chosen) == 1 and count >= _FEW
+
+
+def _is_far_from_one(runs: FloatRuns) -> bool:
+    """Tell whether inputs of floats are much smaller or larger than normalized ones."""
+    low, high = _USUAL
+    floats = [a for feeds, _ in runs.batches for a in feeds.values() if a.dtype == np.float32]
+    sizes = [float(np.sqrt(np.mean(np.square(each, dtype=np.float64)))) for each in floats]
+    return any(0 < size < low or size > high for size in sizes)
+
+
+def _mismatch(graph: Graph, runs: FloatRuns) -> float:
+    """Return by how much the first layers are off what BatchNormalizations remember.
+
+    The root mean square in deviations, as `Remembered.mismatch`; 0 where nothing is remembered.
+    """
+    if not graph.batch_norms and not graph.input_batch_norms:
+        return 0.0
+    from intact.calibrate.remembered import FIRST, SampleMoments, memories_of
+
+    memories = dict(list(memories_of(graph).items())[:FIRST])
+    inputs = {str(value.name) for value in graph.inputs}
+    computed = [name for name in memories if name not in inputs]
+    session = make_session(model_of_outputs(graph, computed), threads=1) if computed else None
+    moments: dict[str, list[SampleMoments]] = {name: [] for name in memories}
+    for feeds, real in runs.batches:
+        ran = [] if session is None else run_session(session, feeds, computed)
+        tensors = {**feeds, **dict(zip(computed, ran, strict=True))}
+        for name, parts in moments.items():
+            parts.append(SampleMoments.of(tensors[name], real))
+    found = [SampleMoments.joined(moments[name]).mismatch(each) for name, each in memories.items()]
+    return float(np.mean(found)) if found else 0.0
+
+
+def _joined(batches: Sequence[tuple[Batch, int]]) -> Batch | None:
+    """Join the real samples of some batches; None where they have no common axis or shape."""
+    parts: dict[str, list[npt.NDArray[Any]]] = {}
+    for feeds, count in batches:
+        size = sample_count(feeds)
+        if any(not array.ndim or len(array) != size for array in feeds.values()):
+            return None
+        for name, array in real_samples(feeds, size, count).items():
+            parts.setdefault(name, []).append(array)
+    if any(len({each.shape[1:] for each in arrays}) > 1 for arrays in parts.values()):
+        return None
+    return {name: np.concatenate(arrays) for name, arrays in parts.items()}

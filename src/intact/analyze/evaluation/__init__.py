@@ -1,0 +1,1 @@
+"""Both models of a result run on samples, and what they score."""

@@ -1,0 +1,271 @@
+"""What quantization cost and what it bought: accuracy, error, size and latency of both models."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.analyze.doubts import PREPROCESSED, doubts_of
+from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputComparison
+from intact.analyze.evaluation.run import Models, Pass, Scores, run_both
+from intact.data.metric import Metric, OutputRecord
+from intact.data.progress import begin
+from intact.data.stream import Samples
+from intact.engines.exact_sums import EXACT
+from intact.engines.latency import latencies
+from intact.errors import DataError, UsageError
+from intact.formats.registry import ONNX_QDQ
+from intact.graph import Graph
+from intact.numerics.metrics import (
+    AccuracyDifference,
+    accuracy_difference,
+    agreement,
+    in_top_k,
+)
+from intact.results.result import Result
+from intact.targets.advice import quantize_for_saturating_pairs
+
+if TYPE_CHECKING:
+    from intact.calibrate.shards import SampleMap
+
+LITTLE_IN_COMMON = 3.0
+"""Signal to quantization noise, dB, under which half of an output's power is noise."""
+_NO_FLOAT = (
+    "no float figures: without its codes the model that was read computes something else (an "
+    "activation that its ranges stand for?), or the data is not preprocessed as it wants"
+)
+
+
+def evaluate_result(
+    result: Result,
+    samples: Samples,
+    *,
+    reference: Graph | None = None,
+    batch: int = 100,
+    threads: int = 0,
+    metric: Metric | None = None,
+    top_k: int = 5,
+    timed: bool = True,
+    scored: Callable[[Scores, npt.NDArray[np.int64]], None] | None = None,
+    cluster: SampleMap | None = None,
+) -> Evaluation:
+    """Run both models over the samples.
+
+    Args:
+        result: What quantization gave.
+        samples: Evaluation data, with ``labels`` if there are any.
+        reference: The float model to compare with; None for the result's own.
+        batch: Samples in one run, also for the latency.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+        metric: Scores all outputs of each model after the pass. Only then are they all kept in
+            memory, with what comes along with the samples; else that is the first output alone,
+            and only if it has classes.
+        top_k: Also report how often the right class is among so many best ones.
+        timed: Measure the latency, where the model runs in the runtime that it is deployed to.
+        scored: Called with the quantized model's scores, [samples, classes], and the labels, if
+            there are any.
+        cluster: Whose workers run both models, with as many threads each; the metric and the
+            latency are computed here. None runs them here.
+
+    Raises:
+        ClusterError: The cluster cannot be reached, has other versions, or loses its workers.
+        DataError: The data does not fit the model, there are not as many labels as samples, or
+            the metric fails.
+        UsageError: ``batch`` or ``threads`` is out of range, or the reference has other inputs or
+            outputs.
+    """
+    for what, number in (("batch", batch), ("top_k", top_k)):
+        if number < 1:
+            raise UsageError(f"{what} is {number}", remedy="give 1 or more")
+    samples = replace(samples, keep_references=metric is not None)
+    size = samples.batch_size(batch)
+    graph = result.plan.graph if reference is None else reference
+    _refuse_other_ends(graph, result.plan.graph)
+    models: Models | None = None
+    doubts: tuple[str, ...] = ()
+    if cluster is None:
+        begin(samples.progress, "loading both models")
+        models = Models(graph, result, threads)
+        runtime = models.runtime
+        begin(samples.progress, "evaluating")
+        seen, first = run_both(models, samples, size, keeps_outputs=metric is not None)
+    else:
+        from intact.analyze.evaluation.shards import EvaluationJob, run_both_on
+
+        begin(samples.progress, "evaluating on the cluster")
+        job = EvaluationJob(result, reference, size, metric is not None)
+        seen, first, runtime = run_both_on(cluster, job, samples, threads=threads)
+        doubts = cluster.doubts
+    scores = seen.scores()
+    labels = _class_labels(samples, seen, scores, is_optional=metric is not None)
+    if scored is not None and labels is not None and scores is not None:
+        scored(scores[1], labels)
+    metrics = {} if metric is None else _figures(metric, seen.records, samples)
+    outputs = {n: OutputComparison(sums.sqnr_db, sums.cosine) for n, sums in seen.errors.items()}
+    error = outputs[seen.output]
+    evaluation = Evaluation(
+        samples=seen.samples,
+        output=seen.output,
+        accuracy=None if labels is None or scores is None else _accuracy(*scores, labels, top_k),
+        agreement=None if scores is None else 100 * agreement(*scores),
+        sqnr_db=error.sqnr_db,
+        cosine=error.cosine,
+        bytes=result.sizes(),
+        latency_ms=None,
+        latency_batch=size,
+        speedup=None,
+        runtime=runtime,
+        outputs=outputs if len(outputs) > 1 else {},
+        metrics=metrics,
+        skipped=samples.skipped,
+        codes=samples.codes,
+        why_no_labels=samples.why_no_labels,
+        warnings=(*_warnings(scores, labels, error), *doubts),
+        float_is_trained=reference is None and bool(result.plan.provenance.trained),
+        remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
+    )
+    name = next(iter(result.exports))
+    if timed and name != ONNX_QDQ:
+        evaluation.why_no_latency = f"it is deployed as {name}, and was run by the {runtime}"
+    elif timed:  # run by what it is deployed to
+        begin(samples.progress, "timing both models")
+        both = models or Models(graph, result, threads)
+        found = latencies(lambda: both.in_float.run(first), lambda: both.quantized(first))
+        evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio
+        evaluation.latency_runs = found.runs
+    is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
+    return _without_float(evaluation) if is_other else evaluation
+
+
+def _refuse_other_ends(reference: Graph, graph: Graph) -> None:
+    """Refuse a float model that cannot be compared by the names of inputs and outputs."""
+    for what in ("inputs", "outputs"):
+        ends = (getattr(each, what) for each in (reference, graph))
+        names, own = ({str(value.name) for value in values} for values in ends)
+        if names != own:
+            raise UsageError(
+                f"the float model has {what} {', '.join(sorted(names))}, the quantized one "
+                f"{', '.join(sorted(own))}",
+                remedy="give the model that was quantized",
+            )
+
+
+def _warnings(
+    scores: tuple[Scores, Scores] | None,
+    labels: npt.NDArray[np.int64] | None,
+    error: OutputComparison,
+) -> tuple[str, ...]:
+    doubts = () if scores is None else doubts_of(scores[0], labels)
+    if doubts or not error.sqnr_db < LITTLE_IN_COMMON:
+        return doubts
+    return (f"the outputs have little in common: {PREPROCESSED}",)
+
+
+def _without_float(found: Evaluation) -> Evaluation:
+    """Take out what compares a model that was read with what remains of it without its codes."""
+    nan = math.nan
+    accuracy, latency = found.accuracy, found.latency_ms
+    if accuracy is not None:
+        best = None if accuracy.top_k is None else (nan, accuracy.top_k[1])
+        top1, unknown = (nan, accuracy.top1[1]), AccuracyDifference(nan, nan, nan)
+        accuracy = replace(accuracy, top1=top1, top_k=best, difference=unknown)
+    return replace(
+        found,
+        accuracy=accuracy,
+        agreement=None,
+        sqnr_db=nan,
+        cosine=nan,
+        latency_ms=None if latency is None else (nan, latency[1]),
+        speedup=None,
+        outputs={},
+        metrics={name: (nan, after) for name, (_, after) in found.metrics.items()},
+        warnings=(),
+        why_no_float=_NO_FLOAT,
+    )
+
+
+def _figures(
+    metric: Metric, records: Sequence[OutputRecord], samples: Samples
+) -> dict[str, tuple[float, float]]:
+    references = samples.references()
+    before, after = (metric(record.outputs(), references) for record in records)
+    if before.keys() != after.keys():
+        odd = min(before.keys() ^ after.keys())
+        raise DataError(
+            f"metric {metric.name}: gives {odd!r} for one of the two models only",
+            remedy="return the same names for every model",
+        )
+    return {name: (figure, after[name]) for name, figure in before.items()}
+
+
+def _class_labels(
+    samples: Samples, seen: Pass, scores: tuple[Scores, Scores] | None, *, is_optional: bool
+) -> npt.NDArray[np.int64] | None:
+    """Return the labels, [N], if there are any and they are classes of the scored output.
+
+    Args:
+        samples: After the pass.
+        seen: What it left.
+        scores: Its scores.
+        is_optional: Labels that are something else are for a metric; otherwise they are an error.
+    """
+    try:
+        labels = samples.labels()
+        if labels is not None:
+            _check_classes(samples.source, seen, scores, labels)
+            _check_names(samples, scores)
+    except DataError:
+        if not is_optional:
+            raise
+        return None
+    return labels
+
+
+def _check_names(samples: Samples, scores: tuple[Scores, Scores] | None) -> None:
+    """Refuse class names that cannot be numbered: the model has more, or fewer."""
+    if scores is None or not samples.classes or len(samples.classes) == scores[0].shape[1]:
+        return
+    raise DataError(
+        f"{samples.source}: its {len(samples.classes)} sub-folders are not the "
+        f"{scores[0].shape[1]} classes of the model",
+        remedy="make an empty one for each missing class, or give --labels",
+    )
+
+
+def _check_classes(
+    source: str,
+    seen: Pass,
+    scores: tuple[Scores, Scores] | None,
+    labels: npt.NDArray[np.int64],
+) -> None:
+    if scores is None:
+        raise DataError(
+            f"{source}: there are labels, but output {seen.output!r} has shape "
+            f"{list(seen.shape)} in a batch and no classes",
+            remedy="leave `labels` out to compare the outputs alone, or give a --metric",
+        )
+    count, classes = scores[0].shape
+    if len(labels) != count or labels.min() < 0 or labels.max() >= classes:
+        raise DataError(
+            f"{source}: {len(labels)} labels {labels.min()}..{labels.max()} for {count} "
+            f"samples and {classes} classes",
+            remedy="check that labels start at 0 and belong to this model",
+        )
+
+
+def _accuracy(want: Scores, have: Scores, labels: npt.NDArray[np.int64], k: int) -> Accuracy:
+    first = [in_top_k(scores, labels, 1) for scores in (want, have)]
+    best = None
+    if want.shape[1] > k:
+        best = _percent(in_top_k(want, labels, k), in_top_k(have, labels, k))
+    points = AccuracyDifference(*(100 * part for part in accuracy_difference(*first)))
+    return Accuracy(_percent(*first), best, k, points)
+
+
+def _percent(first: npt.NDArray[np.bool_], second: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    return 100 * float(first.mean()), 100 * float(second.mean())

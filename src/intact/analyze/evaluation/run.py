@@ -1,0 +1,175 @@
+"""A pass of both models over samples, and what it leaves of their outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.data.batching import Batch
+from intact.data.feeding import Carried
+from intact.data.metric import OutputRecord
+from intact.data.stream import Samples
+from intact.engines.session import FloatModel
+from intact.engines.simulate import Simulator
+from intact.formats.onnx_qdq.run import QdqRuntime
+from intact.formats.registry import ONNX_QDQ
+from intact.graph import Graph
+from intact.numerics.error_sums import ErrorSums
+from intact.plan.points import has_logarithmic_levels
+from intact.program.lower import lower
+from intact.results.result import Result
+
+Scores = npt.NDArray[np.float32]
+Arrays = Mapping[str, npt.NDArray[Any]]
+Run: TypeAlias = Callable[[Batch], Arrays]
+
+
+def _quantized(result: Result, threads: int) -> tuple[str, Run]:
+    """Choose what runs the quantized model: the file itself, else what computes the same."""
+    if next(iter(result.exports)) == ONNX_QDQ:
+        return _deployed(result, threads)
+    if has_logarithmic_levels(result.plan):
+        return _simulated(result, threads)
+    return _integers(result, threads)
+
+
+def _simulated(result: Result, threads: int) -> tuple[str, Run]:
+    """Quantized values in float32, for levels that no integer arithmetic computes with."""
+    simulator = Simulator(result.plan, threads=threads)
+    return f"simulation for {result.plan.target.name}", lambda feeds: simulator.run(feeds)[0]
+
+
+def _deployed(result: Result, threads: int) -> tuple[str, Run]:
+    """The written ONNX model in ONNX Runtime, computing as the target describes."""
+    exact = not result.plan.target.saturates_pairs
+    runtime = QdqRuntime(result.exported.model, threads=threads, exact=exact)
+    return runtime.name, lambda feeds: runtime.run(feeds)[0]
+
+
+def _integers(result: Result, threads: int) -> tuple[str, Run]:
+    """What the target computes, for a runtime that is not here or does not show its integers."""
+    from intact.engines.integer import IntegerEngine  # compiled code, slow to load
+
+    engine = IntegerEngine(lower(result.plan), threads=threads)
+    return f"integer engine for {result.plan.target.name}", lambda feeds: engine.run(feeds).outputs
+
+
+class Models:
+    """The float and the quantized model, ready to run.
+
+    Args:
+        graph: The float model.
+        result: What quantization gave.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+
+    Attributes:
+        in_float: The float model.
+        quantized: Runs a batch by the quantized one; the outputs by name.
+        runtime: What runs it.
+    """
+
+    def __init__(self, graph: Graph, result: Result, threads: int) -> None:
+        self.in_float = FloatModel(graph, threads=threads)
+        self.runtime, self.quantized = _quantized(result, threads)
+
+
+@dataclass
+class Pass:
+    """What a pass over the samples leaves of the outputs of both models, (float, quantized).
+
+    Attributes:
+        output: Name of the output that is scored.
+        errors: By output.
+        records: Two, if there is a metric.
+        pairs: The scored output, batch by batch; empty once it has no classes. Anything else may
+            be as large as the samples, and is not kept.
+        shape: Of the scored output in the last batch.
+        samples: How many there were.
+    """
+
+    output: str
+    errors: dict[str, ErrorSums]
+    records: tuple[OutputRecord, ...]
+    pairs: list[tuple[Scores, Scores]] = field(default_factory=list)
+    shape: tuple[int, ...] = ()
+    samples: int = 0
+    _has_classes: bool = True
+
+    @staticmethod
+    def of(outputs: Sequence[str], *, keeps_outputs: bool) -> Pass:
+        """Begin a pass over outputs of these names, the first of which is scored."""
+        errors = {name: ErrorSums() for name in outputs}
+        records = (OutputRecord(), OutputRecord()) if keeps_outputs else ()
+        return Pass(outputs[0], errors, records)
+
+    def add(self, want: Arrays, have: Arrays, size: int, count: int) -> None:
+        """Add what both models gave for a batch of ``size`` samples, ``count`` of them real."""
+        self.samples += count
+        first, second = want[self.output], have[self.output]
+        classes = self.shape[1:] if self.pairs else first.shape[1:]
+        self._has_classes &= (
+            first.shape == second.shape == (size, *classes) and len(classes) == 1 < classes[0]
+        )
+        self.shape = first.shape
+        if self._has_classes:
+            self.pairs.append((first[:count], second[:count]))
+        else:
+            self.pairs.clear()
+        for name, sums in self.errors.items():
+            sums.add(*(_real(arrays[name], size, count) for arrays in (want, have)))
+        for record, arrays in zip(self.records, (want, have), strict=False):
+            record.add(arrays, size, count)
+
+    def join(self, more: Pass) -> None:
+        """Add what another pass left of the samples behind these."""
+        self.samples += more.samples
+        classes = [each.pairs[0][0].shape[1:] for each in (self, more) if each.pairs]
+        self._has_classes = len(classes) == 2 and classes[0] == classes[1]
+        self.shape = more.shape
+        self.pairs = [*self.pairs, *more.pairs] if self._has_classes else []
+        for name, sums in self.errors.items():
+            sums.join(more.errors[name])
+        for record, other in zip(self.records, more.records, strict=True):
+            record.join(other)
+
+    def scores(self) -> tuple[Scores, Scores] | None:
+        """Return the scored output, [samples, classes]; None if it has no classes."""
+        if not self.pairs:
+            return None
+        want, have = zip(*self.pairs, strict=True)
+        return np.concatenate(want), np.concatenate(have)
+
+
+def run_both(
+    models: Models, samples: Samples, size: int, *, keeps_outputs: bool
+) -> tuple[Pass, Batch]:
+    """Run both models over samples.
+
+    Args:
+        models: The models.
+        samples: The samples.
+        size: Of a batch.
+        keeps_outputs: Keep all outputs, for a metric.
+
+    Returns:
+        What was seen, and the first batch.
+    """
+    seen = Pass.of(models.in_float.outputs, keeps_outputs=keeps_outputs)
+    first: Batch = {}
+    carried = Carried(samples.feeding.states, samples.specs)  # of the quantized model itself
+    for feeds, count in samples.batches(size):
+        first = first or feeds
+        found = models.quantized(carried.into(feeds))
+        carried.keep(found)
+        seen.add(models.in_float.run(feeds), found, size, count)
+    return seen, first
+
+
+def _real(output: Scores, size: int, count: int) -> Scores:
+    """Return an output's real samples; one that has no sample axis as a single row."""
+    has_samples = output.ndim > 0 and output.shape[0] == size
+    return output[:count] if has_samples else output.reshape(1, -1)

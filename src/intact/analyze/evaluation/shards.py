@@ -1,0 +1,189 @@
+"""The pass of `evaluate` on a cluster: both models on shards of the samples, merged in their order.
+
+Shards are whole batches, the same as on one machine. What a worker sends back of them are exact
+sums, and the outputs that figures are made of here: the scores, or all for a metric.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy.typing as npt
+
+from intact.analyze.evaluation.run import Models, Pass, run_both
+from intact.calibrate.shards import SampleMap
+from intact.calibrate.shards.messages import Array, Source, decode_shard, encode
+from intact.calibrate.shards.reading import ShardReader
+from intact.data.batching import Batch
+from intact.data.stream import Samples
+from intact.errors import DataError
+from intact.graph import Graph
+from intact.graph.files.limits import limit_of, raised_limits
+from intact.numerics.error_sums import ErrorSums, SavedSums
+from intact.results.result import Result
+
+_RESULT, _FLOAT, _JOB = "result", "float.onnx", "job.msgpack"
+"""What a saved job consists of."""
+_OPENER = f"{__name__}:open_evaluator"
+
+
+class _Job(msgspec.Struct, frozen=True):
+    source: Source
+    size: int
+    keeps_outputs: bool
+    raise_limits: int
+
+
+class _Outputs(msgspec.Struct, frozen=True, array_like=True):
+    """The outputs of a batch, of which so many samples are real."""
+
+    arrays: dict[str, Array]
+    count: int
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """What a worker found in a shard; pairs are of the float and the quantized model."""
+
+    runtime: str
+    samples: int
+    shape: tuple[int, ...]
+    errors: dict[str, SavedSums]
+    scores: tuple[Array, Array] | None
+    outputs: tuple[tuple[_Outputs, ...], ...]
+
+
+_decode_job = msgspec.msgpack.Decoder(_Job).decode
+_decode_seen = msgspec.msgpack.Decoder(_Seen).decode
+
+
+class EvaluationJob(NamedTuple):
+    """What workers load.
+
+    Attributes:
+        result: What quantization gave.
+        reference: The float model to compare with; None for the result's own.
+        size: Samples in a batch.
+        keeps_outputs: All outputs are sent back, for a metric.
+    """
+
+    result: Result
+    reference: Graph | None
+    size: int
+    keeps_outputs: bool
+
+    def saved(self, source: Source) -> _Saved:
+        """Return the files of it, for samples of a source."""
+        return _Saved(self, _Job(source, self.size, self.keeps_outputs, limit_of(1)))
+
+
+class _Saved(NamedTuple):
+    job: EvaluationJob
+    message: _Job
+
+    def save(self, folder: Path) -> None:
+        """Write them to a folder."""
+        replace(self.job.result).save(folder / _RESULT)  # a copy: it stays where it is
+        if self.job.reference is not None:
+            self.job.reference.save(folder / _FLOAT)
+        (folder / _JOB).write_bytes(encode(self.message))
+
+
+def run_both_on(
+    cluster: SampleMap, job: EvaluationJob, samples: Samples, *, threads: int = 0
+) -> tuple[Pass, Batch, str]:
+    """Run both models over samples on a cluster, as `run_both` does here.
+
+    Args:
+        cluster: Whose workers do it.
+        job: What they load.
+        samples: The samples; their labels are known afterwards.
+        threads: Of each worker; 0 divides the processors of the cluster.
+
+    Returns:
+        What was seen, the first batch, and what ran the quantized model.
+
+    Raises:
+        ClusterError: The cluster cannot be reached, has other versions, or loses its workers.
+        UsageError: The samples have an order, or can be read once only.
+        IntactError: As of `run_both`.
+    """
+    first: Batch = {}
+    replies = cluster.replies_in_order(
+        samples, job.size, job.saved, _OPENER, threads=threads, first=first
+    )
+    seen = [_decode_seen(reply) for reply in replies]
+    runtimes = sorted({each.runtime for each in seen})
+    return (
+        reduce(_joined, (_pass_of(each, job.size) for each in seen)),
+        first,
+        " and ".join(runtimes),
+    )
+
+
+def _joined(one: Pass, more: Pass) -> Pass:
+    one.join(more)
+    return one
+
+
+def _pass_of(seen: _Seen, size: int) -> Pass:
+    found = Pass.of(tuple(seen.errors), keeps_outputs=bool(seen.outputs))
+    found.samples, found.shape = seen.samples, seen.shape
+    found.errors = {name: ErrorSums.of(sums) for name, sums in seen.errors.items()}
+    if seen.scores is not None:
+        found.pairs = [(seen.scores[0].array(), seen.scores[1].array())]
+    for record, batches in zip(found.records, seen.outputs, strict=True):
+        for each in batches:
+            arrays = {name: array.array() for name, array in each.arrays.items()}
+            record.add(arrays, size, each.count)
+    return found
+
+
+def open_evaluator(folder: Path, threads: int) -> Callable[[bytes], bytes]:
+    """Load a job; an opener of `intact.cluster.ShardMap`."""
+    job = _decode_job((folder / _JOB).read_bytes())
+    with raised_limits(job.raise_limits):
+        result = Result.load(folder / _RESULT)
+        has_reference = (folder / _FLOAT).is_file()
+        graph = Graph.load(folder / _FLOAT) if has_reference else result.plan.graph
+        models = Models(graph, result, threads)
+    reader = ShardReader(result.plan.graph, job.source, threads)
+
+    def answer(message: bytes) -> bytes:
+        if not message:
+            return encode(reader.place())
+        with raised_limits(job.raise_limits):
+            samples = reader.samples(decode_shard(message))
+            found, _ = run_both(models, samples, job.size, keeps_outputs=job.keeps_outputs)
+            return encode(_seen(models.runtime, found))
+
+    return answer
+
+
+def _seen(runtime: str, found: Pass) -> _Seen:
+    scores = found.scores()
+    return _Seen(
+        runtime,
+        found.samples,
+        found.shape,
+        {name: sums.saved() for name, sums in found.errors.items()},
+        None if scores is None else (Array.of(scores[0]), Array.of(scores[1])),
+        tuple(
+            tuple(_Outputs(_sendable(arrays), count) for arrays, count in record.batches())
+            for record in found.records
+        ),
+    )
+
+
+def _sendable(outputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
+    for name, array in outputs.items():
+        if array.dtype.kind not in "biuf":
+            raise DataError(
+                f"output {name!r} holds {array.dtype}, and --cluster sends numbers to a metric",
+                remedy="leave out --cluster",
+            )
+    return {name: Array.of(array) for name, array in outputs.items()}

@@ -1,0 +1,374 @@
+"""The report of a result: what its folder holds and what is measured of it, on one page."""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from intact import __version__
+from intact._files import write_whole
+from intact.analyze.diagnose.findings import CAUSES
+from intact.analyze.layers import ModelErrors, model_errors
+from intact.analyze.report import figures
+from intact.analyze.report.files import check_tables, write_tables
+from intact.analyze.report.layout import require_layout
+from intact.analyze.report.logs import search_of, training_of
+from intact.analyze.report.network import decibels, floats_of, network_of, note_text
+from intact.analyze.report.page import page_of
+from intact.data.progress import begin
+from intact.data.stream import AGAIN, Samples
+from intact.errors import DataError, IntactError, UsageError, nearest
+from intact.formats.base.report import Verification
+from intact.plan.inspection import inspect_plan
+from intact.recipe.declare import Options, options_of
+from intact.recipe.file import COMMAND, RECIPE
+from intact.recipe.reports import (
+    REPORT_PARTS,
+    DiagnoseOptions,
+    ReportOptions,
+    VerifyAllOptions,
+)
+from intact.results.result import REPORT, Result
+from intact.results.samples import open_for_result
+from intact.results.sources import load_result
+
+_DRAWN = 32
+"""Samples that are drawn where there are no data."""
+_PROFILED, _PROFILED_MS = 10, 1000.0
+"""Runs whose kernels are timed, and how long they may take; two in any case."""
+_BATCH = 100
+"""Samples whose latency is measured, as by `evaluate`."""
+_AGAIN = "again"
+"""Folder that the command on the page writes to."""
+
+T = TypeVar("T")
+O = TypeVar("O", bound=Options)  # noqa: E741
+
+
+def report(options: ReportOptions) -> figures.Report:
+    """Gather a report, and write its page; raises as `report_with_page`."""
+    return report_with_page(options)[0]
+
+
+def report_with_page(options: ReportOptions) -> tuple[figures.Report, bytes]:
+    """Gather a report, and write its page, if there is a place for it.
+
+    Returns:
+        The report, and its page.
+
+    Raises:
+        MissingExtraError: The package that lays out graphs is not installed.
+        IntactError: The folder, the data or an option is wrong, or the page cannot be written.
+    """
+    require_layout()
+    _refuse_unknown(options.leave_out)
+    check_tables(options)
+    if isinstance(options.data, Iterator):
+        raise UsageError("samples are read several times, an iterator gives once", remedy=AGAIN)
+    begin(options.progress, "reading the result")
+    result = load_result(options.result)
+    path = _path(options, result)
+    parts = _Parts(options, result)
+    errors = parts.of("errors", parts.errors)
+    found = gather(options, result, parts, errors)
+    begin(options.progress, "writing")
+    page = page_of(found)
+    if path is not None:
+        write_whole(path, page)
+    tables = write_tables(options, result.plan, errors)
+    return msgspec.structs.replace(found, written=tables), page
+
+
+def gather(
+    options: ReportOptions, result: Result, parts: _Parts, errors: ModelErrors | None
+) -> figures.Report:
+    """Gather what a report says.
+
+    Args:
+        options: As a call gave them.
+        result: The result.
+        parts: Measures what is wanted, and notes what cannot be measured.
+        errors: Of its layers.
+
+    Raises:
+        IntactError: The data is wrong.
+    """
+    findings = parts.of("diagnosis", parts.findings)
+    accuracy = parts.of("accuracy", parts.accuracy)
+    verified = parts.of("verification", parts.verified)
+    begin(options.progress, "drawing")
+    plan = result.plan
+    network = network_of(plan, result.statistics, errors, findings or (), parts.times)
+    log = None if options.log is None else Path(options.log)
+    return figures.Report(
+        summary_of(result),
+        network,
+        intact=__version__,
+        floats=floats_of(network),
+        notes=tuple(note_text(note) for note in plan.notes if not note.node),
+        samples=0 if errors is None else errors.samples,
+        drawn=options.data is None,
+        outputs=() if errors is None else tuple(_outputs(errors)),
+        accuracy=accuracy,
+        verified=verified or (),
+        findings=findings,
+        improvements=tuple(
+            figures.Improvement(each.name, decibels(each.before), decibels(each.after), each.kept)
+            for each in plan.provenance.improvements
+        ),
+        search=search_of(result, log),
+        training=training_of(result),
+        provenance=_provenance(result),
+        command=_command(result),
+        recipe=result.recipe,
+        left_out=parts.left_out,
+    )
+
+
+def _path(options: ReportOptions, result: Result) -> Path | None:
+    """Return where the page goes; None for a result in memory, where no file is named."""
+    if options.output is not None:
+        return Path(options.output)
+    return None if result.folder is None else result.folder / REPORT
+
+
+def _refuse_unknown(parts: Sequence[str]) -> None:
+    for part in parts:
+        if part not in REPORT_PARTS:
+            raise UsageError(f"--leave-out {part!r}", remedy=nearest(part, REPORT_PARTS))
+
+
+class _Parts:
+    """What is measured for a report.
+
+    Attributes:
+        left_out: The parts that the report lacks, with the reason.
+        times: What kernels take, ms, by node; empty where it was not measured.
+    """
+
+    def __init__(self, options: ReportOptions, result: Result) -> None:
+        self._options, self._result = options, result
+        self.left_out: dict[str, str] = {}
+        self.times: dict[str, float] = {}
+
+    def of(self, name: str, measure: Callable[[], T | None]) -> T | None:
+        """Measure a part, unless it is left out; what cannot be measured is told on the page."""
+        if name in self._options.leave_out:
+            return None
+        try:
+            return measure()
+        except UsageError:
+            raise
+        except IntactError as error:
+            if isinstance(error, DataError) and self._options.data is not None:
+                raise
+            self.left_out[name] = str(error)
+            return None
+
+    def errors(self) -> ModelErrors:
+        """Measure the errors of the layers, on samples that are drawn where none are given."""
+        options, result = self._options, self._result
+        begin(options.progress, "measuring the errors of layers")
+        if options.data is None:
+            samples = result.draw_samples(_DRAWN)
+        else:
+            samples = open_for_result(options, options.data, result, limit=options.samples)
+        return model_errors(result.plan, samples, threads=options.threads)
+
+    def findings(self) -> tuple[figures.Finding, ...]:
+        """Diagnose."""
+        from intact.flow.diagnose import diagnose
+
+        most = options_of(DiagnoseOptions)["samples"].default
+        samples = min(self._options.samples or most, most)
+        own = self._taken(DiagnoseOptions, samples=samples, layers=False)
+        found = diagnose(own).findings
+        return tuple(
+            figures.Finding(
+                each.cause,
+                CAUSES[each.cause],
+                each.evidence,
+                each.node,
+                each.remedy,
+                each.gain,
+                each.unit,
+            )
+            for each in found
+        )
+
+    def accuracy(self) -> figures.Accuracy | None:
+        """Evaluate, where there are data."""
+        options, result = self._options, self._result
+        if options.data is None:
+            return None
+        from intact.analyze.evaluation.evaluate import evaluate_result
+
+        samples = open_for_result(
+            options, options.data, result, limit=options.samples, labels=options.labels
+        )
+        found = evaluate_result(result, samples, threads=options.threads)
+        if found.latency_ms is not None:
+            begin(options.progress, "timing kernels")
+            runs = max(2, min(_PROFILED, int(_PROFILED_MS / found.latency_ms[1])))
+            self.times = _kernel_times(result, samples, runs, threads=options.threads)
+        accuracy = found.accuracy
+        points = None if accuracy is None else accuracy.difference
+        metrics = dict(found.metrics)
+        if accuracy is not None and accuracy.top_k is not None:
+            metrics = {f"top-{accuracy.k} %": accuracy.top_k, **metrics}
+        return figures.Accuracy(
+            found.samples,
+            found.runtime,
+            None if accuracy is None else accuracy.top1,
+            None if points is None else (points.difference, points.low, points.high),
+            found.agreement,
+            metrics,
+            found.latency_ms,
+            found.latency_batch,
+            found.speedup,
+            sum(self.times.values()) if self.times else None,
+            tuple(filter(None, (*found.warnings, found.why_no_float, found.why_no_labels))),
+        )
+
+    def verified(self) -> tuple[figures.Verified, ...]:
+        """Run what was deployed in its runtime, and compare the integers."""
+        from intact.analyze.verification.verify import verify_all
+
+        found = verify_all(self._taken(VerifyAllOptions, samples=None))
+        return tuple(map(_verified, found))
+
+    def _taken(self, kind: type[O], **others: Any) -> O:
+        """Make the options of another report of what these have in common with them."""
+        common = {
+            name: getattr(self._options, name)
+            for name in options_of(kind)
+            if hasattr(self._options, name)
+        }
+        return kind(**{**common, "result": self._result, **others})
+
+
+def _kernel_times(result: Result, samples: Samples, runs: int, *, threads: int) -> dict[str, float]:
+    """Time the kernels of a model that ONNX Runtime runs, on the batch that `evaluate` times.
+
+    Returns:
+        Milliseconds by the node that kernels are named after: the first of those that were fused.
+    """
+    from intact.formats.onnx_qdq.executed import profile_kernels
+
+    feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
+    exact = not result.plan.target.saturates_pairs
+    kernels = profile_kernels(result.exported.model, feeds, runs=runs, threads=threads, exact=exact)
+    times: dict[str, float] = {}
+    for kernel in kernels:
+        times[kernel.name] = times.get(kernel.name, 0.0) + 1e3 * kernel.seconds
+    return times
+
+
+def _outputs(errors: ModelErrors) -> Iterator[figures.Output]:
+    for each in errors.outputs:
+        error = each.error
+        yield figures.Output(each.name, decibels(error.sqnr_db), error.cosine, each.agreement)
+
+
+def _verified(found: Verification) -> figures.Verified:
+    layers = found.layers or found.outputs
+    remarks = [found.no_engine, *(f"{name}: {why}" for name, why in found.in_float.items())]
+    remarks += found.executed_otherwise()
+    remarks += [
+        f"{each.step}: {each.overflows} of {each.sums} sums leave the accumulator"
+        for each in found.overflows
+    ]
+    if found.processor is not None:
+        remarks.append(f"{found.processor.cause}; {found.processor.remedy}")
+    return figures.Verified(
+        found.format or found.target,
+        found.runtime,
+        f"{found.cpu.name} ({found.cpu.instruction_set})",
+        found.samples,
+        found.ends_compared or len(found.layers),
+        found.ends,
+        sum(each.values for each in layers),
+        sum(each.mismatches for each in layers),
+        max((float(each.largest) for each in layers), default=0.0),
+        found.agreement,
+        {name: decibels(each) for name, each in found.outputs_sqnr_db.items()},
+        tuple(filter(None, remarks)),
+        found.refused,
+    )
+
+
+# ---- what the folder says --------------------------------------------------------------------
+
+
+def summary_of(result: Result) -> figures.Summary:
+    """Return a result in a few figures."""
+    plan, provenance = result.plan, result.plan.provenance
+    rows = inspect_plan(plan).nodes
+    statistics = result.statistics
+    observed = () if statistics is None else statistics.tensors.values()
+    found_by = provenance.source or (f"search: {provenance.search}" if provenance.search else "")
+    return figures.Summary(
+        _model_name(result),
+        plan.target.name,
+        plan.target.description,
+        tuple(result.exports),
+        result.deployed_file,
+        result.sizes(),
+        len(rows),
+        sum(row.quantized for row in rows),
+        _counted(row.weight_bits for row in rows),
+        _counted(row.activation_bits for row in rows if row.quantized),
+        max((each.samples for each in observed), default=0),
+        provenance.method,
+        provenance.weight_method,
+        found_by,
+    )
+
+
+def _counted(widths: Iterator[int | None]) -> dict[int, int]:
+    found: dict[int, int] = {}
+    for width in widths:
+        if width is not None:
+            found[width] = found.get(width, 0) + 1
+    return dict(sorted(found.items()))
+
+
+def _options(result: Result) -> Mapping[str, Any]:
+    """Read the recipe of a result; nothing where it was changed to what cannot be read."""
+    try:
+        return tomllib.loads(result.recipe)
+    except tomllib.TOMLDecodeError:
+        return {}
+
+
+def _model_name(result: Result) -> str:
+    model = _options(result).get("model")
+    if isinstance(model, str) and Path(model).stem:
+        return Path(model).stem
+    named = result.plan.graph.model.graph.name
+    return named or ("model" if result.folder is None else result.folder.resolve().name)
+
+
+def _command(result: Result) -> str:
+    """Write the command that makes the result again; "" where no file has its options."""
+    command = _options(result).get(COMMAND)
+    if result.folder is None or not isinstance(command, str):
+        return ""
+    from intact.recipe.options import COMMANDS
+
+    if command not in COMMANDS:
+        return ""
+    recipe = str(result.folder / RECIPE)
+    return shlex.join(["intact", command, "--recipe", recipe, "--output", _AGAIN])
+
+
+def _provenance(result: Result) -> dict[str, Any]:
+    plan = result.plan
+    facts = plan.provenance.to_json()
+    facts.pop("improvements", None)  # shown by themselves
+    return {"model": plan.graph.hash, "target": plan.target.name, **facts}

@@ -1,0 +1,1 @@
+"""What a runtime computes, against the integers of the plan."""

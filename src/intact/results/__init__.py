@@ -1,0 +1,1 @@
+"""Results: what is asked for, what was made, and the folders that hold it."""

@@ -1,0 +1,152 @@
+"""Options as what they mean together: widths, steps of preprocessing, the recipe of a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
+from intact.plan import Overrides
+from intact.recipe.declare import Options, options_of
+from intact.recipe.file import write_recipe
+from intact.recipe.groups import ArrayStepOptions, ImageStepOptions, WidthOptions
+from intact.recipe.options import COMMANDS
+from intact.targets import Target, load_target
+
+if TYPE_CHECKING:
+    from intact.recipe.groups import TargetSource
+    from intact.results.result import Result
+
+
+def overrides_of(options: WidthOptions) -> Overrides | None:
+    """Join the options of widths and nodes in float with the object that Python may give."""
+    given = options.overrides or Overrides()
+    joined = msgspec.structs.replace(
+        given,
+        keep_float=(*given.keep_float, *options.keep_float),
+        bits={**given.bits, **(options.bits or {})},
+        weight_bits=_first(options.weight_bits, given.weight_bits),
+        activation_bits=_first(options.activation_bits, given.activation_bits),
+    )
+    return None if joined == Overrides() else joined
+
+
+def preprocess_of(options: ArrayStepOptions, kept: Preprocess | None = None) -> Preprocess | None:
+    """Join the steps of a file or object with those given one by one.
+
+    Args:
+        options: What was given.
+        kept: The steps of the calibration, which hold where no file or object is given.
+
+    Returns:
+        The steps; None where none are given.
+    """
+    given = options.preprocess
+    base = read_preprocess(given) if isinstance(given, str | Path) else given
+    changes = _steps(options)
+    if not changes:
+        return base
+    return preprocess_with(base or kept or Preprocess(), changes)
+
+
+def _steps(options: ArrayStepOptions) -> dict[str, Any]:
+    """List the steps that are given one by one."""
+    groups: list[type[Options]] = [ArrayStepOptions, ImageStepOptions]
+    names = [
+        each
+        for group in groups
+        if isinstance(options, group)
+        for each in options_of(group)
+        if each != "preprocess"
+    ]
+    given = {name: getattr(options, name) for name in names}
+    # `is`, because 0 equals False, and is no number of pixels, which the steps then say.
+    return {
+        name: value
+        for name, value in given.items()
+        if value is not False and value is not None and value != ()
+    }
+
+
+def recipe_of(
+    command: str, options: Options, result: Result | None = None, **effective: object
+) -> str:
+    """Write the recipe of a result: what was given, and what was chosen for what was not.
+
+    Args:
+        command: The command that makes it.
+        options: As they were given.
+        result: What was made, if it is one.
+        effective: Values by option, instead of those given.
+    """
+    values = dict(effective)
+    if result is not None:
+        values["formats"] = [str(name) for name in result.exports]
+    if isinstance(options, WidthOptions):
+        overrides = overrides_of(options) or Overrides()
+        found = () if result is None or result.fastest is None else result.fastest.kept_float
+        faster = (name for name in found if name not in overrides.keep_float)
+        widths = {str(end): bits for end, bits in overrides.widths.items()}
+        values |= {
+            "keep_float": (*overrides.keep_float, *faster) or None,
+            "bits": {**overrides.bits, **widths} or None,
+            "weight_bits": overrides.weight_bits,
+            "activation_bits": overrides.activation_bits,
+            "overrides": None,
+        }
+        if found and result is not None and not _computes_with_integers(result):
+            values["allow_empty"] = True  # float is the fastest throughout
+    if isinstance(options, ArrayStepOptions):
+        values |= _recorded_steps(options)
+    return write_recipe(command, COMMANDS[command], options, values)
+
+
+def _computes_with_integers(result: Result) -> bool:
+    return any(each.quantized for each in result.plan.decisions.values())
+
+
+def _recorded_steps(options: ArrayStepOptions) -> Mapping[str, object]:
+    """List the steps as options, whatever they were given as."""
+    if options.preprocess is None:
+        return {}
+    steps = preprocess_of(options) or Preprocess()
+    values: dict[str, object] = {"preprocess": None, "normalize": None, "std": None}
+    values |= {"mean": steps.mean or None, "scale": steps.scale or None}
+    if isinstance(options, ImageStepOptions):
+        given = steps.image.given
+        values |= {
+            name: _plain(getattr(steps.image, name)) if name in given else None
+            for name in options_of(ImageStepOptions)
+        }
+    elif steps.image.given:
+        return {"preprocess": options.preprocess}
+    return values
+
+
+def _plain(value: object) -> object:
+    return (
+        tuple(value)
+        if isinstance(value, tuple)
+        else str(value)
+        if isinstance(value, str)
+        else value
+    )
+
+
+def target_named(target: TargetSource) -> object:
+    """Find what names a target in a recipe; an object has its name if that gives it again."""
+    if isinstance(target, Path):
+        return target
+    from intact.targets import is_target_name
+
+    name = target.lower() if isinstance(target, str) else target.name
+    if not is_target_name(name) or (isinstance(target, Target) and load_target(name) != target):
+        return target
+    return name
+
+
+def _first(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one

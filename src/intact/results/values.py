@@ -1,0 +1,113 @@
+"""Inputs of one number: fixing them, and finding those whose value decides what is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from shlex import quote
+from typing import TYPE_CHECKING, TypeAlias
+
+import onnx_ir as ir
+
+from intact.errors import PlanError
+from intact.graph import Graph
+from intact.graph.fixed_inputs import Number, fix_inputs, shown_value, takes_one_value
+from intact.plan.quantized_graph import QuantizedGraph
+from intact.plan.topology import has_weights_only
+from intact.results.feeding import open_fed
+
+if TYPE_CHECKING:
+    from intact.recipe.groups import CalibrationOptions, DataSource
+
+Values: TypeAlias = Mapping[str, Number]
+
+
+def with_values(model: ir.Model, values: Values | None) -> ir.Model:
+    """Return a model with inputs fixed to values.
+
+    Raises:
+        UsageError: The model has no such input, or its input does not hold that one value.
+    """
+    return fix_inputs(model, values) if values else model
+
+
+def deciding_inputs(graph: Graph) -> tuple[str, ...]:
+    """Name the inputs of one number on which it depends which branches of If run."""
+    deciding = _deciding(graph)
+    inputs = (value for value in graph.inputs if value in deciding and takes_one_value(value))
+    return tuple(str(value.name) for value in inputs)
+
+
+def sizes_decide(graph: Graph) -> bool:
+    """Tell whether it depends on sizes of tensors which branches of If run."""
+    producers = (value.producer() for value in _deciding(graph))
+    return any(node is not None and node.op_type in _SIZES for node in producers)
+
+
+_SIZES = ("Shape", "Size")
+
+
+def _deciding(graph: Graph) -> dict[ir.Value, None]:
+    """List the values that conditions of If are computed from, back to sizes and inputs."""
+    ahead = [node.inputs[0] for node in graph.nodes if node.op_type == "If" and node.inputs]
+    seen: dict[ir.Value, None] = {}
+    while ahead:
+        value = ahead.pop()
+        if value is None or value in seen:
+            continue
+        seen[value] = None
+        node = value.producer()
+        if node is not None and node.op_type not in _SIZES:
+            ahead.extend(node.inputs)
+    return seen
+
+
+def values_of(
+    names: tuple[str, ...], graph: Graph, options: CalibrationOptions, data: DataSource | None
+) -> Values:
+    """Return the values that inputs have in all samples; without those that differ.
+
+    An iterator gives its samples once, so nothing is read of it.
+
+    Raises:
+        DataError: The samples cannot be read.
+    """
+    if data is None or isinstance(data, Iterator):
+        return {}
+    samples = open_fed(data, graph, options, limit=options.samples)
+    return samples.common_values(names)
+
+
+def refuse_nothing_to_do(
+    plan: QuantizedGraph, look: Callable[[tuple[str, ...]], Values] | None = None
+) -> None:
+    """Refuse a plan that leaves all in float.
+
+    Args:
+        plan: The plan.
+        look: Finds the values that inputs have in all samples.
+
+    Raises:
+        PlanError: With the reasons; where an input decides what is computed, with its name.
+    """
+    if any(each.quantized or has_weights_only(each) for each in plan.decisions.values()):
+        return
+    refused = f"target {plan.target.name} quantizes no node of this model"
+    deciding = deciding_inputs(plan.graph)
+    if deciding:
+        known = {} if look is None else look(deciding)
+        flags = [
+            shown_value(name, known[name])
+            if name in known
+            else f"--input-value {quote(f'{name}=VALUE')}"
+            for name in deciding
+        ]
+        raise PlanError(
+            f"{refused}: it computes in branches of If, and input "
+            f"{', '.join(map(repr, deciding))} decides which",
+            remedy=f"fix it: {' '.join(flags)}",
+        )
+    reasons = sorted({decision.reason for decision in plan.decisions.values()})
+    raise PlanError(
+        f"{refused}: {'; '.join(reasons[:3])}",
+        remedy="see `intact inspect`, choose another target, or take it as it is: --allow-empty",
+    )
