@@ -13,7 +13,8 @@ With `--json` the figures are kept in a file. A run that names the same file goe
 one ended, so that short runs add up, to an hour for each pair say; a net at which a run died is
 named by the next one.
 
-There are two generators: `instructions` (tests/nets/nets.py) and `grown` (tests/nets/grown.py).
+There are three generators: `instructions` (tests/nets/nets.py), `grown` (tests/nets/grown.py), and
+`rare`, the second one with rarer forms of operators (tests/nets/forms.py).
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Generic
@@ -217,6 +218,9 @@ GENERATORS: Mapping[str, Generator[Any]] = {
     "instructions": Generator(random_net, smaller, lambda net: bool(net.model().graph.node)),
     # Pairs of like speed are at the same seed: nets that were judged are remembered.
     "grown": Generator(grown_net, Grown.smaller, lru_cache(maxsize=64)(Grown.is_usable)),
+    "rare": Generator(
+        partial(grown_net, rare=True), Grown.smaller, lru_cache(maxsize=64)(Grown.is_usable)
+    ),
 }
 
 

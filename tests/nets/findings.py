@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Protocol, Self, TypeVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -24,6 +25,7 @@ from intact.formats.base.report import Verification
 from intact.formats.registry import FORMATS
 from intact.graph import normalize
 from intact.plan import QuantizedGraph, build_plan
+from intact.plan.preparation import graphs_for
 from intact.targets import Target, load_target, target_names
 
 FLOOR_DB = 15.0
@@ -105,11 +107,10 @@ def check(
 def _check(net: RandomNet, pair: Pair, refused: Callable[[bool], None]) -> Iterator[Finding]:
     target, name = load_target(pair[0]), pair[1]
     try:
-        plan = build_plan(normalize(net.model()), target)
+        plan = uncalibrated(net, target)
         if not any(each.quantized for each in plan.decisions.values()):
             return refused(False)  # `quantize` refuses it
-        plan = calibrated(plan, net)
-        exported = _written(plan, name)
+        plan, exported = _written(calibrated(plan, net), name)
     except IntactError:
         return refused(True)
     except Exception:
@@ -134,12 +135,16 @@ def _check(net: RandomNet, pair: Pair, refused: Callable[[bool], None]) -> Itera
     yield from _judged(pair, found)
 
 
-def _written(plan: QuantizedGraph, name: str) -> Exported:
+def _written(plan: QuantizedGraph, name: str) -> tuple[QuantizedGraph, Exported]:
     """Write a plan with integers at its ends, or with floats where it has none there."""
     try:
-        return FORMATS[name].writer.write(plan, Io.INT8)
+        return plan, FORMATS[name].writer.write(plan, Io.INT8)
     except IntactError:
-        return FORMATS[name].writer.write(plan, Io.FLOAT)
+        if plan.target.kernels == "micro":  # compared on codes
+            raise
+        provenance = msgspec.structs.replace(plan.provenance, io=Io.FLOAT)
+        plan = replace(plan, provenance=provenance)
+        return plan, FORMATS[name].writer.write(plan, Io.FLOAT)
 
 
 def _batches(net: RandomNet, plan: QuantizedGraph) -> Iterator[Batch]:
@@ -150,7 +155,13 @@ def _batches(net: RandomNet, plan: QuantizedGraph) -> Iterator[Batch]:
 
 def planned(net: RandomNet, target: Target) -> QuantizedGraph:
     """Return the calibrated plan of a net."""
-    return calibrated(build_plan(normalize(net.model()), target), net)
+    return calibrated(uncalibrated(net, target), net)
+
+
+def uncalibrated(net: RandomNet, target: Target) -> QuantizedGraph:
+    """Return the plan of a net without scales, in the operators of the target."""
+    (graph,) = graphs_for(normalize(net.model()), [target])
+    return build_plan(graph, target)
 
 
 def calibrated(plan: QuantizedGraph, net: RandomNet) -> QuantizedGraph:

@@ -233,6 +233,13 @@ class NetBuilder:
         self.nodes.append(node)
         return made
 
+    def add_unshaped(self, operator: str, *inputs: Tensor, shape: Shape) -> Tensor:
+        """Add a node of which ONNX cannot infer the shape: the one given here."""
+        node = helper.make_node(operator, [each.name for each in inputs], [self._fresh()])
+        node.name = f"node_{node.output[0]}"
+        self.nodes.append(node)
+        return Tensor(node.output[0], shape, inputs[0].dtype)
+
     def _made(self, name: str, type_proto: onnx.TypeProto | None, *, varies: bool) -> Tensor:
         if type_proto is None or not type_proto.tensor_type.HasField("shape"):
             raise UnfitError
@@ -285,8 +292,10 @@ class Grown:
 
     @cached_property
     def _model(self) -> onnx.ModelProto:
+        from tests.nets.forms import FORMS
         from tests.nets.makers import MAKERS
 
+        makers = {**MAKERS, **FORMS}
         builder = NetBuilder(self)
         batch: int | str = _BATCH if self.dynamic else 1
         builder.tensors = [
@@ -294,7 +303,7 @@ class Grown:
         ]
         ports = list(builder.tensors)
         for step in self.steps:
-            builder.take(step, MAKERS[step.operator])
+            builder.take(step, makers[step.operator])
         return self._written(builder, ports)
 
     def _written(self, builder: NetBuilder, ports: Sequence[Tensor]) -> onnx.ModelProto:
@@ -397,15 +406,16 @@ _INPUTS: tuple[tuple[int, ...], ...] = (
 )
 
 
-def grown_net(seed: int, most: int = 10) -> Grown:
-    """Return a random net, of at most that many steps."""
+def grown_net(seed: int, most: int = 10, *, rare: bool = False) -> Grown:
+    """Return a random net, of at most that many steps, of rarer forms of operators too or not."""
+    from tests.nets.forms import FORMS
     from tests.nets.makers import COMMON, MAKERS
 
     random = np.random.default_rng([seed, 2])
     dynamic = bool(random.random() < 0.6)
     shapes = _INPUTS if dynamic else _INPUTS[:-1]
     count = int(random.choice([1, 1, 1, 2, 3]))
-    names = [*MAKERS, *COMMON]
+    names = [*COMMON, *FORMS, *FORMS] if rare else [*MAKERS, *COMMON]
     steps = [
         Step(names[int(random.integers(len(names)))], int(random.integers(1 << 30)))
         for _ in range(int(random.integers(2, most + 1)))

@@ -5,6 +5,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -13,18 +18,20 @@ from hypothesis import strategies as st
 
 from intact.engines.integer.engine import IntegerEngine
 from intact.errors import IntactError
-from intact.ops.table import OPS
+from intact.ops.operators import OPS
 from intact.program.lower import lower
 from intact.targets import load_target
 from tests.models import run_model
 from tests.nets.exact import distances
-from tests.nets.findings import Finding, check, pairs, planned
-from tests.nets.grown import OPSETS, grown_net
+from tests.nets.findings import Finding, Pair, check, pairs, planned
+from tests.nets.forms import FORMS
+from tests.nets.grown import OPSETS, Grown, Step, grown_net
 from tests.nets.known import is_known
 from tests.nets.makers import MAKERS
 from tests.nets.nets import COMMON, INPUTS, Instruction, Net, random_net
 from tests.nets.operators import LEFT_OUT, OPERATORS
 from tests.nets.regimes import SAMPLES, WEIGHTS
+from tools import fuzz_nets
 
 INSTRUCTIONS = st.builds(
     Instruction,
@@ -83,6 +90,45 @@ def test_grown_nets_have_every_opset_operator_and_regime() -> None:
     assert usable > 90
 
 
+def test_grown_nets_have_every_rare_form() -> None:
+    nets = [grown_net(seed, rare=True) for seed in range(200)]
+    made = {node.name for net in nets for node in net.model().graph.node}
+    assert not [form for form in FORMS if not any(f"_{form}_" in name for name in made)]
+    assert sum(net.is_usable() for net in nets[:20]) > 17
+
+
+def test_pairs_get_the_same_time_and_runs_add_up(tmp_path: Path) -> None:
+    """A slow pair has fewer nets; a run with the same file goes on with the next seeds."""
+    file, seeds, clock = tmp_path / "totals.json", list[int](), [0.0]
+    costs = {"vta": 1.0, "tflite": 3.0}
+
+    def net(seed: int) -> Net:
+        seeds.append(seed)
+        return random_net(0)
+
+    def check_of(_net: Net, pair: Pair, *, refused: Callable[[bool], None]) -> list[Finding]:
+        clock[0] += costs[pair[0]]
+        if pair[0] == "vta":
+            refused(False)
+        return []
+
+    with pytest.MonkeyPatch.context() as patch:
+        generator = fuzz_nets.Generator(net, lambda _: (), lambda _: True)
+        patch.setattr(fuzz_nets, "GENERATORS", {"own": generator})
+        patch.setattr(fuzz_nets, "_processor_seconds", lambda: clock[0])
+        patch.setattr(fuzz_nets, "check", check_of)
+        for _ in range(2):
+            chosen = ("--pair", "vta/onnx_qdq", "--pair", "tflite/tflite")
+            given = ("--minutes", "0.001", "--json", f"{file}", "--seed", "7")
+            assert fuzz_nets.main([*given, *chosen]) == 0
+    rows = {row["target"]: row for row in json.loads(file.read_text())["pairs"] if row["next"]}
+    assert abs(rows["vta"]["seconds"] - rows["tflite"]["seconds"]) <= 3
+    assert rows["vta"]["seconds"] == rows["vta"]["refused"]
+    assert rows["tflite"]["seconds"] == 3 * rows["tflite"]["nets"]
+    counts = [rows[name]["next"] for name in costs]
+    assert sorted(seeds) == sorted(7 + each for count in counts for each in range(count))
+
+
 @pytest.mark.parametrize("part", range(2))
 def test_what_is_exported_of_a_grown_net_computes_the_integers_of_the_plan(part: int) -> None:
     mine = [each for each in pairs() if each[1] != "tvm"]  # which compiles for seconds
@@ -129,6 +175,15 @@ def test_only_functions_in_float_move_codes_of_16_bits() -> None:
     codes = (1,) * 12
     assert is_known(Net(0, (Instruction("Exp", codes),), 1), finding)
     assert not is_known(Net(0, (Instruction("Conv", codes),), 1), finding)
+
+
+def test_only_what_cancels_in_float_moves_codes_on_openvino() -> None:
+    finding = Finding(("openvino", "openvino"), "bits", "", largest=1, share=0.008)
+    # x less what LRN leaves of it, a few millionths
+    steps = (Step("LRN", 777719742), Step("Sub", 885784987), Step("Conv", 104758561))
+    net = Grown(22, ((8, 6, 10),), dynamic=True, steps=steps)
+    assert is_known(net, finding)
+    assert not is_known(replace(net, steps=steps[::2]), finding)
 
 
 # How far a code may lie from the number that it rounds: half a step, and what the arithmetic adds.

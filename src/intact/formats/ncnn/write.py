@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.ncnn import layers
+from intact.formats.ncnn import elementwise, moves, products
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder
 from intact.formats.ncnn.model import (
     LARGEST_CODE,
@@ -41,7 +41,8 @@ from intact.program.passes.whole_inputs import is_whole, with_floats, with_views
 from intact.program.unsupported import UnsupportedNodes
 from intact.targets.advice import advice, quantize_for
 
-__all__ = ["layers", "write_ncnn"]
+_MODULES = (elementwise, moves, products)
+"""Their writers are registered when they are imported."""
 
 _MAGIC = 7767517
 _PRODUCTS = (Convolution, FullyConnected, TransposedConvolution)

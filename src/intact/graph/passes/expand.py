@@ -24,6 +24,7 @@ from intact.graph.passes.expand_batch_norm import expand_batch_norm
 from intact.graph.passes.expand_einsum import expand_einsum
 from intact.graph.passes.fold_linear import fold_scales
 from intact.graph.passes.library import remove_unused
+from intact.ops.operators import LayerNormalization
 
 _AXES_ARE_INPUT = 18
 """From this opset on the axes of ReduceMean are an input."""
@@ -85,10 +86,11 @@ def _layer_norm(editor: Editor, node: ir.Node) -> None:
     if data is None or scale is None or data.shape is None or len(outputs) != 1:
         return
     rank = len(data.shape)
-    axis = node.attributes.get_int("axis", -1) or 0
+    options = LayerNormalization.of(node)
+    axis = options.axis
     axes = list(range(axis + rank if axis < 0 else axis, rank))
     reduced = ir.Shape([1 if k in axes else size for k, size in enumerate(data.shape)])
-    epsilon = np.float32(node.attributes.get_float("epsilon", 1e-5))
+    epsilon = np.float32(options.epsilon)
 
     def add(op_type: str, *inputs: ir.Value, shape: ir.Shape | None = data.shape) -> ir.Value:
         return editor.node(op_type, inputs, f"{node.name}_{op_type}", shape=shape)

@@ -18,6 +18,7 @@ from intact.errors import Unsupported
 from intact.graph import constant_array, input_value
 from intact.ops import RECURRENT, functions
 from intact.ops.functions import Unary
+from intact.ops.operators import GRU, LSTM
 from intact.program.forms import dequantized_constant
 from intact.program.lower.attributes import constant_input
 from intact.program.lower.builder import ProgramBuilder
@@ -96,7 +97,7 @@ class _Unrolled:
 
     def results(self, wanted: set[int]) -> list[Tensor | None]:
         """Add all operations; return the outputs Y, Y_h and Y_c that are wanted."""
-        mode = self._node.attributes.get_string("direction", "forward")
+        mode = GRU.of(self._node).direction
         runs = [self._run(k, k == 1 or mode == "reverse") for k in range(self._directions)]
         results: list[Tensor | None] = [None] * (max(wanted, default=-1) + 1)
         if 0 in wanted:
@@ -143,7 +144,7 @@ class _Unrolled:
     @property
     def resets_product(self) -> bool:
         """Whether a GRU resets the product with the state, and not the state."""
-        return self._node.attributes.get_int("linear_before_reset", 0) == 1
+        return GRU.of(self._node).linear_before_reset == 1
 
     def activation(self, direction: int) -> Unary:
         """Return the function of an RNN."""
@@ -331,9 +332,9 @@ def _check(node: ir.Node, steps: int) -> None:
     """
     if "clip" in node.attributes:
         raise Unsupported("it clips its sums")
-    if node.attributes.get_int("input_forget"):
+    if LSTM.of(node).input_forget:
         raise Unsupported("it couples its gates")
-    if node.attributes.get_int("layout"):
+    if LSTM.of(node).layout:
         raise Unsupported("its batch is the first axis")
     if input_value(node, _PEEPHOLES) is not None and np.any(constant_input(node, _PEEPHOLES)):
         raise Unsupported("it has peepholes")
