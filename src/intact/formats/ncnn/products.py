@@ -24,21 +24,14 @@ from intact.formats.ncnn.builder import (
     input_of,
     name_of,
 )
-<<<<<<< HEAD:src/intact/formats/ncnn/layers/products.py
-from intact.formats.ncnn.layers.elementwise import finite
-=======
 from intact.formats.ncnn.elementwise import finite
->>>>>>> main:src/intact/formats/ncnn/products.py
 from intact.formats.ncnn.model import (
     LARGEST_CODE,
     WINOGRAD_LIMIT,
     Parameter,
     WrittenProduct,
     known_lengths,
-<<<<<<< HEAD:src/intact/formats/ncnn/layers/products.py
-=======
     lengths,
->>>>>>> main:src/intact/formats/ncnn/products.py
     rank_of,
     sample,
 )
