@@ -170,13 +170,15 @@ NORMS = [
     Case("LpNormalization", (ROWS * np.float32(0),), {"axis": 1, "p": 1}, 22),
     Case("MeanVarianceNormalization", (IMAGE,), {}, 13),
     Case("MeanVarianceNormalization", (IMAGE,), {"axes": [1, -1]}, 13),
-    reduction("ReduceL1", 11, axes=[-1, 1]),
-    reduction("ReduceL2", 13, keepdims=0),
-    reduction("ReduceL2", 18, axes=[-1]),
-    reduction("ReduceSumSquare", 18, axes=[1], keepdims=0),
-    reduction("ReduceLogSum", 13, axes=[1]),
-    reduction("ReduceLogSumExp", 18, axes=[1], keepdims=0),
-    reduction("ReduceLogSumExp", 11),
+    *(
+        reduction(name, opset, **attributes)
+        for name in ("ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp")
+        for opset, attributes in (
+            (11, {"axes": [-1, 1]}),
+            (13, {"keepdims": 0}),
+            (18, {"axes": [-1, 1], "keepdims": 0}),
+        )
+    ),
     *(
         Case(
             "SkipLayerNormalization",
