@@ -162,6 +162,21 @@ def test_what_openvino_runs_in_floats_does_not_saturate() -> None:
     assert not check(READ_TWICE, ("openvino-avx2", "openvino"))
 
 
+@pytest.mark.parametrize(
+    "pair",
+    [
+        *(("x86", "onnx_integer"), ("tvm", "onnx_qdq"), ("tflite", "tflite")),
+        *(("tflite-micro", "tflite"), ("tflite-micro", "c")),
+    ],
+)
+def test_an_output_without_axes_is_compared_as_it_is(pair: Pair) -> None:
+    net = Grown(21, ((4, 12, 3),), dynamic=False, steps=(Step("ReduceMean/all", 7503338),))
+    assert [list(each.type.tensor_type.shape.dim) for each in net.model().graph.output] == [[]]
+    refusals: list[bool] = []
+    assert not check(net, pair, refused=refusals.append)
+    assert not refusals
+
+
 def test_a_rare_step_is_known_and_two_steps_are_not() -> None:
     net, pair = random_net(0), ("tensorrt", "onnx_qdq")
     assert is_known(net, Finding(pair, "bits", "", largest=1, share=0.009))

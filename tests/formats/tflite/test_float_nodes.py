@@ -91,7 +91,7 @@ def test_other_nodes(op_type: str, constant: float | None) -> None:
     assert max(each.largest for each in found.outputs) <= 1
 
 
-def top(b: ModelBuilder, x: str, count: int, **attributes: int) -> tuple[str, str]:
+def top(b: ModelBuilder, x: str, count: int, **attributes: Any) -> tuple[str, str]:
     node = helper.make_node("TopK", [x, b.ints(count)], ["most", "at"], name="top", **attributes)
     b.nodes.append(node)
     return "most", "at"

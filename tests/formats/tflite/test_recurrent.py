@@ -235,7 +235,7 @@ def test_micro_has_one_scale() -> None:
 @pytest.mark.parametrize(
     ("op_type", "options", "attributes", "reason"),
     [
-        ("LSTM", "peepholes", {}, "LSTM: it has peepholes"),
+        ("LSTM", "peepholes", {}, "LSTM of floats: it has peepholes"),
         ("LSTM", "", {"clip": 3.0}, "clips its sums"),
         ("LSTM", "", {"input_forget": 1}, "couples its gates"),
         ("GRU", "lengths", {}, "its sequences have lengths of their own"),

@@ -176,7 +176,7 @@ NORMS = [
         for opset, attributes in (
             (11, {"axes": [-1, 1]}),
             (13, {"keepdims": 0}),
-            (18, {"axes": [1], "keepdims": 0}),
+            (18, {"axes": [-1, 1], "keepdims": 0}),
         )
     ),
     *(

@@ -35,7 +35,7 @@ def stored_feeds(
     """
     layouts = program.inputs if as_lowered is None else as_lowered
     return {
-        name: np.ascontiguousarray(_fed(name, tensor, layouts[name].as_stored, feeds))
+        name: np.asarray(_fed(name, tensor, layouts[name].as_stored, feeds), order="C")
         for name, tensor in program.inputs.items()
     }
 
@@ -337,7 +337,8 @@ def activations(program: Program) -> list[Tensor]:
 
 def as_held(array: Array, tensor: Tensor) -> Array:
     """Return an array in the type that the program holds a tensor in, saturated."""
+    # `ascontiguousarray` would give scalars an axis.
     if tensor.encoding is None or array.dtype == tensor.encoding.dtype:
-        return np.ascontiguousarray(array)
+        return np.asarray(array, order="C")
     kind = np.iinfo(tensor.encoding.dtype)
-    return np.ascontiguousarray(np.clip(array, kind.min, kind.max), tensor.encoding.dtype)
+    return np.asarray(np.clip(array, kind.min, kind.max), tensor.encoding.dtype, order="C")

@@ -171,7 +171,7 @@ def _codes(array: Array, tensor: Tensor) -> Array:
     """Return integers as they are, and numbers as the nearest codes, beyond the range too."""
     encoding = tensor.encoding
     if encoding is None or array.dtype.kind != "f":
-        return np.ascontiguousarray(array)
+        return np.asarray(array, order="C")
     scale, zero = (
         each
         if encoding.axis is None

@@ -108,7 +108,9 @@ class CRuntime:
         for port in self.program.outputs:
             part = results[:, start : start + port.size]
             first, *rest = port.shape or (1,)
-            outputs[port.name] = part.reshape(len(part) * first, *rest).copy()
+            is_scalar = not port.shape and len(part) == 1
+            shape = () if is_scalar else (len(part) * first, *rest)
+            outputs[port.name] = part.reshape(shape).copy()
             start += port.size
         return outputs
 

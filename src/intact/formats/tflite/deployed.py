@@ -48,7 +48,7 @@ class FileTensorRef:
     def as_in_file(self, array: Array) -> Array:
         """Return an array of the program as it is in the file."""
         moved = array if self.order is None else array.transpose(inverse(self.order))
-        return np.ascontiguousarray(moved)
+        return np.asarray(moved, order="C")
 
 
 class DeployedFile:

@@ -132,4 +132,5 @@ def _run(interpreter: Any, program: Program, feeds: Feeds) -> Arrays:
         interpreter.invoke()
         for slot, name in enumerate(program.outputs):
             found[name].append(np.array(interpreter.get_output(slot)))
-    return {name: np.concatenate(parts) for name, parts in found.items()}
+    # An output without axes is made once.
+    return {n: parts[0] if len(parts) == 1 else np.concatenate(parts) for n, parts in found.items()}

@@ -285,8 +285,9 @@ def _reduction(editor: Editor, node: ir.Node) -> None:
     rank, constant = len(data.shape), constant_array(listed)
     if listed is not None and constant is None:
         return
-    given = node.attributes.get_ints("axes", ()) if constant is None else constant.reshape(-1)
-    axes = sorted(int(axis) % rank for axis in given or ())
+    attribute = node.attributes.get_ints("axes", ()) or ()
+    given = attribute if constant is None else constant.reshape(-1)
+    axes = sorted(int(axis) % rank for axis in given)
     if not axes and written.integer("noop_with_empty_axes"):
         return
     axes = axes or list(range(rank))
