@@ -13,7 +13,7 @@ from intact import _lazy
 from intact.demo import calibration_path, model_path
 from intact.engines.exact_sums import saturates_pairs
 
-MOST_MODULES = 252
+MOST_MODULES = 254
 """Modules of the package that `intact quantize --target onnxruntime` may load."""
 
 LOADED_BY_QUANTIZE = frozenset(
@@ -24,8 +24,11 @@ LOADED_BY_NO_COMMAND = frozenset(
     ["fast_sugiyama", "numba", "onnxscript", "optuna", "pandas", "ray", "scipy", "sympy", "torch"]
 )
 """Large packages that are installed and that a plain command does without."""
-ROOMS_OF_OTHERS = ("analyze", "engines.integer", "engines.piecewise", "search", "flow.search")
-"""Rooms that quantizing does not enter."""
+ROOMS_OF_OTHERS = (
+    *("analyze.layers", "analyze.diagnose.diagnosis", "analyze.diagnose.preprocessing"),
+    *("engines.integer", "engines.piecewise", "search", "flow.search"),
+)
+"""Rooms that quantizing does not enter, and what looks for causes where nothing is lost."""
 OTHER_FORMATS = ("c", "encodings", "ncnn", "onnx_integer", "openvino", "tensorrt", "tflite", "tvm")
 
 RUN = """

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from intact.analyze import LayerError, inspect_graph_statistic, quant_loss
+from intact.analyze.errors import LayerError, inspect_graph_statistic, quant_loss
 from intact.calibrate.observe.observer import model_of_outputs
 from intact.data.sources import open_samples
 from intact.engines.integer import IntegerEngine

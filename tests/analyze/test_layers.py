@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from intact.analyze import quant_loss
+from intact.analyze.errors import quant_loss
 from intact.analyze.layers import LayerErrors, model_errors
 from intact.data.sources import open_samples
 from intact.engines.simulate import Simulator

@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
+from intact.analyze.diagnose.loss import Loss, find_loss
+from intact.analyze.diagnose.quick_findings import held_out_sign, plan_signs, preprocessing_signs
+from intact.analyze.diagnose.sample_signs import blaming, sample_signs
 from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose, elements_of
 from intact.calibrate.collect import collect
@@ -31,10 +34,7 @@ from intact.data.stream import AGAIN, Samples
 from intact.errors import IntactError, UsageError
 from intact.flow.alternatives import Alternatives
 from intact.flow.improvement import Improver
-from intact.flow.loss import Loss, find_loss
-from intact.flow.quick_findings import held_out_sign, plan_signs, preprocessing_signs
 from intact.flow.runtime_signs import saturation_sign, slow_sign
-from intact.flow.sample_signs import blaming, sample_signs
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph

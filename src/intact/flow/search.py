@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
+from intact.analyze.doubts import doubts_of
 from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.data.stream import AGAIN
 from intact.errors import SearchError, UsageError
-from intact.flow.doubts import doubts_of
 from intact.flow.shapes import (
     Shapes,
     logged_shapes,

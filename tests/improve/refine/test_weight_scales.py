@@ -9,7 +9,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 
-from intact.analyze import quant_loss
+from intact.analyze.errors import quant_loss
 from intact.config import QuantState
 from intact.data.sources import open_samples
 from intact.data.stream import Samples

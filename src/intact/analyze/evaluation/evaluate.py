@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from intact.analyze.doubts import PREPROCESSED, doubts_of
 from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputComparison
 from intact.analyze.evaluation.run import Models, Pass, Scores, run_both
 from intact.data.metric import Metric, OutputRecord
@@ -18,7 +19,6 @@ from intact.data.stream import Samples
 from intact.engines.exact_sums import EXACT
 from intact.engines.latency import latencies
 from intact.errors import DataError, UsageError
-from intact.flow.doubts import PREPROCESSED, doubts_of
 from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph
 from intact.numerics.metrics import (

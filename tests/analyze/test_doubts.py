@@ -11,8 +11,8 @@ import onnx
 import pytest
 
 import intact
+from intact.analyze.doubts import doubts_of
 from intact.analyze.evaluation.figures import Evaluation
-from intact.flow.doubts import doubts_of
 from intact.numerics.answers import is_chance
 from tests.formats.onnx_qdq.pairs import PairBuilder
 from tests.images import Images

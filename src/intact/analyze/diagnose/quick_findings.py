@@ -18,6 +18,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from intact.analyze.diagnose.sample_signs import MORE_SAMPLES
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.choice import Choice, Errors, FloatRuns, Run
 from intact.calibrate.collect import collect
@@ -28,7 +29,6 @@ from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.preprocess import Preprocess
 from intact.engines.session import make_session, run_session
 from intact.engines.simulate import Simulator
-from intact.flow.sample_signs import MORE_SAMPLES
 from intact.graph import Graph
 from intact.numerics.answers import CLASSES
 from intact.plan import QuantizedGraph
