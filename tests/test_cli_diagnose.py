@@ -71,7 +71,8 @@ def _not_of_time(findings: Any) -> list[Any]:
 def test_the_first_finding_is_the_fault(name: str, tmp_path: Path, say: Say) -> None:
     """And none is left out that `quantize` has named."""
     case = CASES[name]
-    said = _quantized(case, tmp_path, say)["findings"]
+    quantized = _quantized(case, tmp_path, say)
+    said = quantized["findings"][bool(quantized["loss"]) :]  # other samples may name another first
     found = _diagnosed(tmp_path, say)["findings"]
     assert _named(said) <= _named(found)
     first = found[0]
@@ -195,7 +196,7 @@ def test_quantize_and_diagnose_name_one_cause(name: str, tmp_path: Path, say: Sa
     options = CASES[name].build(tmp_path, True)
     out = str(tmp_path / "out")
     loss = json.loads(say("quantize", *quantized_data(tmp_path), *options, "-o", out, "--json"))
-    assert loss["loss"]["cause"] == CASES[name].cause
+    assert loss["findings"][0]["cause"] == CASES[name].cause
 
 
 def test_a_plan_without_weights_has_a_finding() -> None:

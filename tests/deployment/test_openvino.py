@@ -11,7 +11,7 @@ import pytest
 
 import intact
 from intact.errors import DataError, MissingExtraError
-from intact.flow.runtime_findings import products_in_float
+from intact.flow.runtime import products_in_float
 from intact.formats.base.format import IN_FLOAT
 from intact.formats.base.report import Verification
 from intact.formats.openvino.intermediate import intermediate_files

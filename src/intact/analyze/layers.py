@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -13,8 +12,9 @@ import numpy as np
 
 from intact._text import finite
 from intact.analyze.errors import layer_results
+from intact.analyze.layer_costs import LayerCosts, layer_costs, read_tensors
 from intact.analyze.side_by_side import Array, ComparedPoint, FloatTensors, SideBySide, workers
-from intact.analyze.teacher import OwnResult, Replaced, TeacherForced
+from intact.analyze.teacher import OwnResult, TeacherForced
 from intact.calibrate.choice import MOST_DB, FloatRuns
 from intact.config import QuantPolicy
 from intact.data.batching import Batch, real_samples
@@ -30,9 +30,9 @@ from intact.plan import QuantizedGraph, QuantPoint, quantization_points
 MOST_SAMPLES = 64
 """Samples that errors are accumulated over."""
 _OWN = 8
-"""Of these, those on which each layer is run by itself."""
-_ALONE = 2
-"""Of these, those on which each layer alone is quantized: the model runs once for each layer."""
+"""Of these, those on which each layer is run by itself, and alone is quantized."""
+_AT_ONCE = 2
+"""Of these, as many as are run at once where activations are large."""
 _IN_CACHE = 1 << 22
 """Elements of activations that are worth one batch: 16 MiB."""
 _BINS = 64
@@ -86,7 +86,7 @@ class LayerErrors(msgspec.Struct, frozen=True):
             exact, None where there is none.
         activations: What quantizing its inputs and its result adds to that of weights.
         alone: The mean of the model's outputs, where this layer alone is quantized; None where no
-            output depends on it.
+            output depends on it, or others have more noise of their own (see `LayerCosts`).
     """
 
     name: str
@@ -108,11 +108,13 @@ class ModelErrors(msgspec.Struct, frozen=True):
         samples: Number of samples.
         outputs: Of the model's outputs.
         layers: In topological order.
+        samples_alone: Number of those on which layers alone are quantized.
     """
 
     samples: int
     outputs: tuple[OutputError, ...]
     layers: tuple[LayerErrors, ...]
+    samples_alone: int = 0
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; numbers that are not finite become None."""
@@ -121,17 +123,23 @@ class ModelErrors(msgspec.Struct, frozen=True):
 
 
 def model_errors(
-    plan: QuantizedGraph, samples: Samples, *, most: int = MOST_SAMPLES, threads: int = 0
+    plan: QuantizedGraph,
+    samples: Samples,
+    *,
+    most: int = MOST_SAMPLES,
+    costs: LayerCosts | None = None,
+    threads: int = 0,
 ) -> ModelErrors:
     """Measure the errors of all layers.
 
     Errors are accumulated over all samples. Each layer is run by itself on the first 8, and
-    quantized alone on the first 2.
+    quantized alone on the first 8 or, where layers are many, on fewer.
 
     Args:
         plan: A plan with scales.
         samples: The data; the first ``most`` samples are run.
         most: Maximum number of samples.
+        costs: What layers alone cost, where that was measured before.
         threads: Batches that run side by side; 0 takes all cores, four at most.
 
     Raises:
@@ -139,11 +147,14 @@ def model_errors(
         DataError: A sample does not fit the model.
     """
     places, outputs = tuple(layer_results(plan)), tuple(_outputs(plan))
-    floats = FloatTensors(plan.graph, _float_tensors(plan, places))
+    floats = FloatTensors(plan.graph, read_tensors(plan, places))
     forced = TeacherForced(plan, places)
     is_small = _OWN * _elements(plan.graph, forced.tensors) <= _IN_CACHE
-    own = _own_errors(forced, floats, samples, _OWN if is_small else _ALONE)
-    alone = _alone_errors(plan, forced, floats, samples, threads)
+    own = _own_errors(forced, floats, samples, _OWN if is_small else _AT_ONCE)
+    if costs is None:
+        runs = FloatRuns(plan.graph, _kept(samples, _OWN), threads=workers(threads))
+        costs = layer_costs(plan, runs, forced=forced, floats=floats, threads=threads)
+    alone = {each.tensor: each.decibels for each in costs.layers}
     both = SideBySide(plan, (*own, *outputs), threads=threads, integers=False, floats=floats)
     points = {point.end: point for point in quantization_points(plan)}
     bins = {place: _bins(points[place.end]) for place in both.places if place.end}
@@ -160,15 +171,7 @@ def model_errors(
         for place, each in own.items()
     )
     found = tuple(of_place[place].output(place.tensor) for place in outputs)
-    return ModelErrors(both.samples, found, layers)
-
-
-def _float_tensors(plan: QuantizedGraph, places: Iterable[ComparedPoint]) -> list[str]:
-    """List what is compared of the float model, what its layers read, and its outputs."""
-    read = (point.value for point in quantization_points(plan) if not point.is_constant)
-    computed = (str(value.name) for value in read if value.producer() is not None)
-    outputs = (str(value.name) for value in plan.graph.outputs)
-    return list(dict.fromkeys((*outputs, *computed, *(place.tensor for place in places))))
+    return ModelErrors(both.samples, found, layers, costs.samples)
 
 
 class _Sums:
@@ -308,36 +311,13 @@ def _first(samples: Samples, most: int, at_once: int) -> tuple[Samples, int]:
     return few, few.batch_size(min(at_once, limit))
 
 
-def _alone_errors(
-    plan: QuantizedGraph,
-    forced: TeacherForced,
-    floats: FloatTensors,
-    samples: Samples,
-    threads: int,
-) -> dict[str, float]:
-    """Run the float model with the quantized result of one layer at a time.
-
-    Returns:
-        The decibels of the outputs by tensor.
-    """
-    batches: list[tuple[Batch, int]] = []
-    results: dict[int, dict[str, Array]] = {}
-    tensors = [place.tensor for place in forced.places]
-    replaced = Replaced(plan, tensors)
-    few, size = _first(samples, _ALONE, _ALONE)
-    for feeds, count in few.batches(size):
-        own = {name: array.copy() for name, array in feeds.items()}
-        batches.append((own, count))
-        of_batch = (result.quantized for result in forced.run(own, floats.run(own)))
-        results[id(own)] = dict(zip(tensors, of_batch, strict=True))
-
-    def run(tensor: str, feeds: Batch) -> dict[str, Array]:
-        return replaced.run(feeds, tensor, results[id(feeds)][tensor])
-
-    runs = FloatRuns(plan.graph, batches, threads=workers(threads), model=floats.run)
-    errors = runs.errors(*(partial(run, tensor) for tensor in tensors))
-    outputs = zip(tensors, errors, strict=True)
-    return {tensor: each.mean for tensor, each in outputs if each.decibels}
+def _kept(samples: Samples, most: int) -> list[tuple[Batch, int]]:
+    """Keep the first samples."""
+    few, size = _first(samples, most, most)
+    return [
+        ({name: array.copy() for name, array in feeds.items()}, count)
+        for feeds, count in few.batches(size)
+    ]
 
 
 def _bias_errors(plan: QuantizedGraph) -> dict[str, float]:

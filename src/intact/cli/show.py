@@ -234,25 +234,36 @@ def _batch_norms(found: Sequence[BatchNormScale]) -> None:
 
 def _loss(found: Result) -> None:
     """Warn of what is lost and what is odd, with the command that regains it."""
-    _findings(found)
     loss = found.loss
     if loss is not None:
         _warn(str(loss))
-        if loss.cause:
-            _warn(f"{loss.cause}: {loss.evidence}")
-        if loss.keep_float:
+        first = next(iter(found.findings), None)
+        gain = "" if first is None else loss.gain(first)
+        if first is not None and gain:
             from intact.cli.long_commands import printed
 
-            flags = (f"--keep-float={name}" for name in loss.keep_float)
-            words = ["intact", *sys.argv[1:], *loss.options, *flags]
-            again = printed(words, found.folder, "keep-float")
-            _warn(f"{loss.gain}: {again}")
+            _warn(_told(first))
+            options = first.remedies[0].options
+            flags = [f"--keep-float={name}" for name in options["keep_float"]]
+            flags += [f"--io={options['io']}"] if "io" in options else []
+            again = printed(["intact", *sys.argv[1:], *flags], found.folder, "keep-float")
+            _warn(f"{gain}: {again}")
+            _findings(found, found.findings[1:])
         else:
+            _findings(found, found.findings)
+        if loss.node and (first is None or first.gain is None):
             _warn("of the nodes that were tried in float, none regain 1 dB of it")
         _improvable(found)
+    else:
+        _findings(found, found.findings)
     if found.folder is not None and (loss is not None or found.findings):
         why = shlex.join(["intact", "diagnose", str(found.folder)])
         _warn(f"why, and what else may mend it: {why}; to measure what that gains, add --try 300")
+
+
+def _told(finding: Finding) -> str:
+    place = f" at {finding.node}" if finding.node else ""
+    return f"{finding.cause}{place}: {finding.evidence}"
 
 
 def _improvable(found: Result) -> None:
@@ -272,21 +283,19 @@ def _warn(text: str) -> None:
     say(f"[yellow]warning[/] {escape(text)}")
 
 
-def _findings(found: Result) -> None:
-    """Warn of what is odd, and of what the loss is due to, each with its remedy."""
-    if not found.findings:
+def _findings(found: Result, findings: Sequence[Finding]) -> None:
+    """Warn of what is odd, each with its remedy."""
+    if not findings:
         return
     from intact.cli.long_commands import remedy_of
     from intact.flow.rehearsal import Rehearsal
     from intact.flow.remedies import options_that_made, with_command
 
-    said = "" if found.loss is None else found.loss.cause
     made_by, ran = options_that_made(found), found.plan.provenance.improve
     rehearsal = Rehearsal(found, made_by)
-    for each in [each for each in found.findings if each.cause != said][:_SHOWN_FINDINGS]:
+    for each in findings[:_SHOWN_FINDINGS]:
         finding = with_command(each, made_by, ran, rehearsal)
-        place = f" at {finding.node}" if finding.node else ""
-        _warn(f"{finding.cause}{place}: {finding.evidence}")
+        _warn(_told(finding))
         if finding.remedy:
             _warn(f"{finding.cause}{_gain(finding)}: {remedy_of(finding, found.folder)}")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,13 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from intact.analyze.diagnose.loss import Loss, find_loss
-from intact.analyze.diagnose.quick_findings import held_out_sign, plan_signs, preprocessing_signs
-from intact.analyze.diagnose.sample_signs import blaming, sample_signs
+from intact.analyze.diagnose.evidence import Calibrated
+from intact.analyze.diagnose.sample_signs import blaming
 from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose, elements_of
 from intact.calibrate.collect import collect
-from intact.calibrate.method import Method, counted_bins
+from intact.calibrate.method import counted_bins
 from intact.calibrate.original import Compared, Original
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, sample_count
@@ -31,15 +29,14 @@ from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.data.sources import has_image_steps
 from intact.data.stream import AGAIN, Samples
-from intact.errors import IntactError, UsageError
+from intact.errors import UsageError
 from intact.flow.alternatives import Alternatives
 from intact.flow.improvement import Improver
-from intact.flow.runtime_signs import saturation_sign, slow_sign
+from intact.flow.look import Seen, look_at_plan, look_at_runtime, look_at_samples
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
-from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
-from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.plan import Note, NoteKind
 from intact.plan.given_scales import ScaleTable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
 from intact.results.feeding import open_fed
@@ -158,11 +155,9 @@ class Calibration:
                         made = self._improved(job, made, observed, data)
                         if made.plan.graph is not graph:
                             compared = self._compared(made.plan.graph, sample)
-                        result = self._finished(job, made, observed, sample, compared)
+                        begun = start if fastest is None else None
+                        result = self._finished(job, made, observed, sample, compared, begun)
                         result.fastest = fastest
-                        if observed is not None and fastest is None:
-                            spent = time.perf_counter() - start
-                            result.findings += self._slow_sign(result, observed, spent)
                         results[index] = result
         return [results[index] for index in sorted(results)]
 
@@ -202,23 +197,35 @@ class Calibration:
         observed: _Observed | None,
         sample: Batch | None,
         compared: Compared,
+        start: float | None,
     ) -> Result:
-        """Write a plan with scales, run what was written, and say what it loses."""
+        """Write a plan with scales, run what was written, and say what it loses.
+
+        Args:
+            job: What is made.
+            scaled: Its plan.
+            observed: What calibration saw.
+            sample: What is run once.
+            compared: The graph with the given model.
+            start: When making it began; None where it is not to be timed.
+        """
+
+        def run(result: Result) -> None:
+            run_once(result, sample, compared.outputs, threads=self.options.threads)
+
         begin(self.options.progress, "measuring the loss")
-        loss = self._loss(job, scaled, sample, compared)
-        findings = self._findings(job, scaled, observed)
-        errors = None if scaled.choice is None else scaled.choice.errors
+        seen, signs = (None, ()) if observed is None else (observed.seen, observed.signs)
+        looked = look_at_plan(job, scaled, seen, signs, run)
         scaled = scaled._replace(choice=None)  # its sessions have copies of weights
         begin(self.options.progress, "quantizing")
         result = job.deployment.result(
             scaled.plan, scaled.statistics, self.preprocess, compared.notes
         )
-        result.improvements, result.loss = scaled.tried, loss
+        result.improvements, result.loss = scaled.tried, looked.loss
         begin(self.options.progress, "running what was made")
-        run_once(result, sample, compared.outputs, threads=self.options.threads)
-        if observed is not None and errors is not None:
-            findings += tuple(saturation_sign(result, observed.runs, errors))
-        result.findings = findings
+        run(result)
+        spent = None if start is None else time.perf_counter() - start
+        result.findings = look_at_runtime(looked, result, spent)
         return result
 
     def _fastest(
@@ -260,58 +267,6 @@ class Calibration:
             threads=self.options.threads,
             progress=self.options.progress,
         )
-
-    def _loss(
-        self, job: Job, scaled: Scaled, sample: Batch | None, compared: Compared
-    ) -> Loss | None:
-        """Find what a plan loses, where that is much."""
-        statistics, choice = scaled.statistics, scaled.choice
-        if choice is None or statistics is None:
-            return None
-        method, given = choice.method, scaled.given
-        graph = None if choice.plan.graph is job.plan.graph else choice.plan.graph
-
-        def again(names: Sequence[str]) -> QuantizedGraph:
-            return assign(job.keeping(names, graph), statistics, method, given)
-
-        def accepts(plan: QuantizedGraph) -> tuple[str, ...] | None:
-            for options, deployment in job.deployment.ways().items():
-                with contextlib.suppress(IntactError):
-                    result = deployment.result(plan, statistics, self.preprocess)
-                    run_once(result, sample, compared.outputs, threads=self.options.threads)
-                    return options
-            return None
-
-        return find_loss(choice, again, accepts)
-
-    def _slow_sign(
-        self, result: Result, observed: _Observed, seconds: float
-    ) -> tuple[Finding, ...]:
-        """Look whether the runtime is slower than in float, where that is quickly told."""
-        if next(iter(result.exports)) != ONNX_QDQ or result.plan.graph is not observed.runs.graph:
-            return ()
-        return tuple(slow_sign(result, observed.first, observed.runs.run, seconds))
-
-    def _findings(
-        self, job: Job, scaled: Scaled, observed: _Observed | None
-    ) -> tuple[Finding, ...]:
-        """Look for what costs little to find."""
-        statistics, choice, given = scaled.statistics, scaled.choice, scaled.given
-        if choice is None or statistics is None or observed is None:
-            return ()
-        graph = None if choice.plan.graph is job.plan.graph else choice.plan.graph
-
-        def replan(method: Method | None, seen: Statistics = statistics) -> QuantizedGraph:
-            tables = given if method is None else None
-            return assign(job.keeping((), graph), seen, method or choice.method, tables)
-
-        found = [*observed.signs, *plan_signs(choice, statistics, replan)]
-        if not self.drawn and self.options.mask is None:
-            found += held_out_sign(choice, statistics, observed.runs, partial(replan, None))
-            found += preprocessing_signs(
-                scaled.plan.graph, observed.runs, self.preprocess, threads=self.options.threads
-            )
-        return tuple(sorted(found, key=lambda each: -each.severity))
 
     def _improved(
         self,
@@ -403,8 +358,10 @@ class Calibration:
         fed, shapes = opened.feeding, opened.usual_shapes
         is_free = opened.has_free_batch
         different = len(chosen.marks) if chosen.limit is None else None
-        signs = () if self.drawn else sample_signs(statistics, inputs, runs, different)
-        return _Observed(statistics, inputs, notes, first, fed, shapes, runs, signs, is_free)
+        known = Calibrated(inputs, different, self.options.mask is not None)
+        seen = Seen(runs, known, self.preprocess, self.drawn > 0, self.options.threads)
+        signs = look_at_samples(seen, statistics)
+        return _Observed(statistics, inputs, notes, first, fed, shapes, seen, signs, is_free)
 
     @property
     def _collect(self) -> Callable[..., Statistics]:
@@ -436,12 +393,17 @@ class _Observed(NamedTuple):
     feeding: Feeding
     shapes: Mapping[str, tuple[int, ...]]
     """What most samples have where the model leaves it open."""
-    runs: FloatRuns
-    """Some samples, to try plans on."""
+    seen: Seen
+    """Some samples, to try plans on, and what is known of all."""
     signs: tuple[Finding, ...] = ()
     """What is odd about the samples."""
     has_free_batch: bool = False
     """Whether a batch may have any number of samples."""
+
+    @property
+    def runs(self) -> FloatRuns:
+        """Some samples, to try plans on."""
+        return self.seen.runs
 
     def sample(self, count: int) -> Batch:
         """Return a batch of so many samples, some of them several times.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import msgspec
@@ -12,24 +12,25 @@ import msgspec
 from intact.analyze.diagnose.diagnosis import (
     Diagnosis,
     decibels_on,
-    diagnose_plan,
+    diagnosis_of,
     few_samples,
     first_runs,
 )
+from intact.analyze.diagnose.evidence import Evidence
 from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.calibrate.assign import assign
 from intact.calibrate.choice import FloatRuns, sample_count
 from intact.calibrate.collect import collect
+from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
 from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.flow.rehearsal import Rehearsal
 from intact.flow.remedies import TriedRemedies, options_that_made, with_command
-from intact.flow.runtime_findings import products_in_float, runtime_findings
-from intact.flow.runtime_signs import deployed_run
+from intact.flow.runtime import products_in_float, runtime_of
 from intact.graph import Graph
 from intact.plan import QuantizedGraph
-from intact.plan.overflows import sums_wrapped_in_floats
 from intact.recipe.reports import DiagnoseOptions
 from intact.results.preprocessing import steps_for
 from intact.results.result import Result
@@ -58,21 +59,20 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
             options, options.data, loaded, limit=options.samples, labels=options.labels
         )
     begin(options.progress, "diagnosing")
-    in_float = products_in_float(loaded, threads=options.threads)
-    found = diagnose_plan(
-        loaded.plan,
+    runs = first_runs(loaded.plan, samples, threads=options.threads)
+    evidence = Evidence(
+        runs,
+        preprocess,
         loaded.statistics,
-        samples,
-        preprocess=preprocess,
+        samples=samples,
         is_drawn=options.data is None,
-        layers=options.layers,
-        in_float=tuple(in_float.keys() - sums_wrapped_in_floats(loaded.plan)),
-        deployed=deployed_run(loaded),
+        planned=loaded.plan,
+        replan=partial(_replanned, loaded),
+        runtime=runtime_of(loaded, products_in_float(loaded, threads=options.threads)),
         threads=options.threads,
     )
-    of_runtime = runtime_findings(loaded, samples, in_float)
-    worst_first = sorted((*found.findings, *of_runtime), key=lambda each: -each.severity)
-    found_here = [_calibrated_on(each, options.data) for each in worst_first]
+    found = diagnosis_of(evidence, layers=options.layers)
+    found_here = [_calibrated_on(each, options.data) for each in found.findings]
     made_by, ran = options_that_made(loaded), loaded.plan.provenance.improve
     begin(options.progress, "trying remedies")
     rehearsal = Rehearsal(loaded, made_by, _Trial(loaded, samples, options.threads))
@@ -84,6 +84,15 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     unused = _unused_labels(loaded, samples)
     notes = (*found.notes, f"labels are not used: {unused}") if unused else found.notes
     return msgspec.structs.replace(found, findings=findings, notes=notes)
+
+
+def _replanned(result: Result, name: str | None, statistics: Statistics | None) -> QuantizedGraph:
+    """Return the plan of a result with the scales of another method; as it is for None."""
+    if name is None:
+        return result.plan
+    weights = result.plan.provenance.weight_method or None
+    method = Method.of(result.plan.target, name, weights)
+    return assign(result.plan, statistics or result.statistics, method)
 
 
 class _Trial:

@@ -18,11 +18,12 @@ import numpy as np
 
 from intact.analyze.diagnose.diagnosis import decibels_of
 from intact.analyze.diagnose.findings import RUN, SIMULATION, Finding, Remedy
+from intact.analyze.diagnose.runtime import speedup
 from intact.data.stream import Samples
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, IntactError, UsageError
 from intact.flow.rehearsal import Rehearsal
-from intact.flow.runtime_findings import speedup
+from intact.flow.runtime import runtime_of
 from intact.formats.registry import expressible
 from intact.improve.passes import Request
 from intact.recipe.command_line import command_line
@@ -189,7 +190,7 @@ class TriedRemedies:
             return _accuracy(result, samples)
         if unit == "times":
             feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
-            return speedup(result, feeds)
+            return speedup(result.plan.graph, runtime_of(result), feeds)
         found = decibels_of(result.plan, samples, threads=self._options.threads)
         return min(found.values(), default=0.0)
 

@@ -70,11 +70,11 @@ class Deployment(msgspec.Struct, frozen=True):
         plan = replace(plan, provenance=named)
         return plan, export(plan, formats, self.io)
 
-    def ways(self) -> dict[tuple[str, ...], Deployment]:
-        """Return how a plan may be written, by the options that a command needs for that."""
-        found: dict[tuple[str, ...], Deployment] = {(): self}
+    def ways(self) -> list[tuple[dict[str, str], Deployment]]:
+        """Return how a plan may be written, with the options that a call needs for that."""
+        found: list[tuple[dict[str, str], Deployment]] = [({}, self)]
         if self.io is not Io.FLOAT and any(FORMATS[name].has_io for name in self.formats):
-            found["--io", "float"] = msgspec.structs.replace(self, io=Io.FLOAT)
+            found.append(({"io": Io.FLOAT.value}, msgspec.structs.replace(self, io=Io.FLOAT)))
         return found
 
     def again(self, result: Result) -> Result:

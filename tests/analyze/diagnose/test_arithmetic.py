@@ -12,9 +12,9 @@ import pytest
 import intact
 from intact.analyze.diagnose import arithmetic
 from intact.analyze.diagnose.arithmetic import SumFindings, sum_findings
-from intact.analyze.diagnose.diagnosis import WELL_DB, Diagnosis, decibels_of, diagnose_plan
+from intact.analyze.diagnose.diagnosis import Diagnosis, decibels_of, diagnosis_of, first_runs
+from intact.analyze.diagnose.evidence import WELL_DB, Evidence
 from intact.calibrate.choice import FloatRuns
-from intact.data.preprocess import Preprocess
 from intact.data.sources import open_samples
 from intact.engines import cpu
 from intact.engines.simulate import Simulator
@@ -52,7 +52,7 @@ def found_in(plan: QuantizedGraph, **given: Any) -> SumFindings:
 
 def diagnosed(plan: QuantizedGraph) -> Diagnosis:
     samples = open_samples(DATA, plan.graph)
-    return diagnose_plan(plan, None, samples, preprocess=Preprocess())
+    return diagnosis_of(Evidence(first_runs(plan, samples), samples=samples, planned=plan))
 
 
 def test_sums_beyond_the_accumulator_are_the_cause(tmp_path: Path) -> None:
@@ -183,7 +183,8 @@ def test_an_output_that_is_infinite_is_not_well() -> None:
     data = {"x": np.random.default_rng(0).normal(size=(16, 3, 4, 4)).astype(np.float32)}
     plan = calibrate(planned(b.build()), data)
     assert np.isinf(Simulator(plan).run(data)[0]["y"]).any()
-    found = diagnose_plan(plan, None, open_samples(data, plan.graph), preprocess=Preprocess())
+    samples = open_samples(data, plan.graph)
+    found = diagnosis_of(Evidence(first_runs(plan, samples), samples=samples, planned=plan))
     assert found.findings
     assert found.decibels == {"y": -100.0}
 

@@ -14,7 +14,7 @@ from intact.analyze.diagnose.findings import CAUSES
 from intact.calibrate.choice import Errors, Powers
 from intact.cli.entry import run
 from intact.engines.exact_sums import saturates_pairs
-from intact.flow.runtime_findings import products_in_float
+from intact.flow.runtime import products_in_float
 from intact.results.result import Result
 from intact.targets import Target
 from tests.models import ModelBuilder
@@ -85,23 +85,26 @@ def test_the_command_that_is_offered_regains_what_it_says(
     result = api.quantize(*paths, target=target, quantize_heads=True)
     loss = result.loss
     assert loss is not None
-    assert loss.decibels < 15 < loss.regained
-    assert "bands" in loss.keep_float
+    first = result.findings[0]
+    assert first.gain is not None
+    assert loss.decibels < 15 < loss.decibels + first.gain
+    kept = first.remedies[0].options["keep_float"]
+    assert "bands" in kept
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["intact", *line, "-o", str(out)])
         assert run([*line, "-o", str(out)]) == 0
     printed = " ".join(capfd.readouterr().out.split())
-    assert loss.gain in printed
-    assert loss.cause in CAUSES
-    assert f"warning {loss.cause}: {loss.evidence}" in printed
+    assert loss.gain(first) in printed
+    assert first.cause in CAUSES
+    assert f"warning {first.cause} at {first.node}: {first.evidence}" in printed
     assert (
         f"may regain some of it: {shlex.join(['intact', *line, '-o', str(out)])} --preset"
         in printed
     )
-    command = shlex.split(printed.partition(f"{loss.gain}: ")[2].partition(" warning ")[0])
+    command = shlex.split(printed.partition(f"{loss.gain(first)}: ")[2].partition(" warning ")[0])
     assert run(command[1:]) == 0
     assert "signal to quantization noise" not in capfd.readouterr().out
-    assert not any(Result.load(out).plan.decisions[name].quantized for name in loss.keep_float)
+    assert not any(Result.load(out).plan.decisions[name].quantized for name in kept)
 
 
 def test_an_output_may_lose_by_chance_but_not_more() -> None:
@@ -152,9 +155,9 @@ def test_an_output_that_becomes_infinite_is_said(target: str, operator: str) -> 
     assert loss is not None
     assert "output 'y' is NaN or infinite on " in str(loss)
     assert 0 < loss.infinite <= loss.samples
-    assert loss.cause
-    assert bool(loss.keep_float) == (operator == "Log")  # the other needs finer steps everywhere
-    assert (f"give {loss.regained:.1f} dB" in loss.gain) == bool(loss.keep_float)
+    first = found.findings[0]
+    assert bool(loss.gain(first)) == (operator == "Log")  # the other needs finer steps everywhere
+    assert "(" not in loss.gain(first).partition("give")[2]
 
 
 def test_an_output_that_becomes_infinite_loses_against_any_other() -> None:
@@ -204,8 +207,11 @@ def test_sums_that_leave_the_accumulator_are_what_is_lost(tmp_path: Path) -> Non
     found = api.quantize(b.build(), data, target=target, threads=1)
     loss = found.loss
     assert loss is not None
-    assert (loss.cause, loss.node, loss.keep_float) == ("accumulator_overflow", "large", ("large",))
-    assert loss.regained > loss.decibels + 30
+    first = found.findings[0]
+    assert (first.cause, first.node, loss.node) == ("accumulator_overflow", "large", "large")
+    assert first.remedies[0].options["keep_float"] == ["large"]
+    assert first.gain is not None
+    assert first.gain > 30
     assert api.diagnose(found, data).findings[0].cause == "accumulator_overflow"
 
 

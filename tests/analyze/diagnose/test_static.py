@@ -10,7 +10,7 @@ import pytest
 
 import intact
 from intact.analyze.diagnose.findings import Finding
-from intact.analyze.diagnose.static import behind
+from intact.analyze.diagnose.registry import behind
 from tests.analyze.diagnose.test_batch_norms import dense
 
 

@@ -31,6 +31,7 @@ from intact.targets.arithmetic import Overflow
 from intact.targets.schema import Target
 
 if TYPE_CHECKING:
+    from intact.analyze.diagnose.evidence import Evidence
     from intact.engines.integer.kernel import Overflow as Counted
 
 OF_SUMS = ("accumulator_overflow", "pair_saturation")
@@ -88,6 +89,11 @@ class SumFindings(msgspec.Struct, frozen=True):
     def severity(self) -> float:
         """The part of the noise that the target's sums make."""
         return max((each.severity for each in self.findings), default=0.0)
+
+
+def look(evidence: Evidence) -> tuple[Finding, ...]:
+    """Find out whether outputs are lost by sums of products."""
+    return evidence.sums.findings
 
 
 def sum_findings(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -23,6 +24,9 @@ from intact.numerics.distribution import Bins
 from intact.numerics.histogram import Accumulator, SampleStatistics
 from intact.plan import QuantizedGraph
 
+if TYPE_CHECKING:
+    from intact.analyze.diagnose.evidence import Evidence
+
 Doubles = npt.NDArray[np.float64]
 
 USUAL = 512
@@ -35,6 +39,13 @@ _UNLIKE = 4.0
 """How many times as many samples beyond the range as alike ones would have."""
 _ERRORS = 3.0
 """Standard errors by which the means of alike samples differ in one case of 400."""
+
+
+def look(evidence: Evidence) -> list[Finding]:
+    """Compare other samples with what calibration saw."""
+    if evidence.statistics is None or evidence.samples is None:
+        return []
+    return calibration_findings(evidence.plan, evidence.statistics, evidence.samples)
 
 
 class Seen(msgspec.Struct, frozen=True):

@@ -2,54 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from msgspec.structs import replace as replace_fields
 
 from intact._text import Figures
-from intact.analyze.diagnose.arithmetic import (
-    SumFindings,
-    computed_errors,
-    sum_findings,
-    target_findings,
-)
+from intact.analyze.diagnose.arithmetic import computed_errors
 from intact.analyze.diagnose.batch_norms import batch_norm_findings
-from intact.analyze.diagnose.calibration_samples import calibration_findings
-from intact.analyze.diagnose.findings import Finding, Remedy
-from intact.analyze.diagnose.preprocessing import preprocessing_findings
+from intact.analyze.diagnose.costliest import at_costliest
+from intact.analyze.diagnose.evidence import DIAGNOSED, Evidence, finite
+from intact.analyze.diagnose.findings import Finding
 from intact.analyze.diagnose.quantizers import Tensors, cut_in_calibration, quantizer_findings
-from intact.analyze.diagnose.static import behind, static_findings
+from intact.analyze.diagnose.registry import Inquiry
 from intact.analyze.diagnose.weights import BEST, OF_WEIGHTS
 from intact.analyze.layers import ModelErrors, model_errors
-from intact.calibrate.assign import assign
-from intact.calibrate.choice import MOST_DB, Errors, FloatRuns, Powers, Run
-from intact.calibrate.method import Method
+from intact.calibrate.choice import MOST_DB, Errors, FloatRuns
 from intact.calibrate.observe.observer import model_of_outputs
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
-from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.session import make_session, run_session
 from intact.engines.simulate import Simulator
 from intact.plan import QuantizedGraph
 
-WELL_DB = 30.0
-"""Signal to noise of every output from which on a result is well: causes are not looked for."""
-_CERTAIN = 0.5
-"""Part of the noise that calibration explains from which on no other cause is looked for."""
 _CUT = 0.01
 """Part of the values that calibration saw beyond the codes from which on clipping is no chance."""
-_TRIED = 8
-"""Samples on which quantizers are switched on alone."""
 _BATCH = 8
-_FLOAT_IS_WRONG = 2.0
-"""Severity of what makes the float model itself wrong."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -104,122 +86,58 @@ def _gain(finding: Finding) -> str:
     return "" if finding.gain is None else f"{finding.gain:+.1f} {finding.unit}"
 
 
-def diagnose_plan(
-    plan: QuantizedGraph,
-    statistics: Statistics | None,
-    samples: Samples,
-    *,
-    preprocess: Preprocess,
-    is_drawn: bool = False,
-    layers: bool = True,
-    in_float: Collection[str] = (),
-    deployed: Run | None = None,
-    threads: int = 0,
-) -> Diagnosis:
-    """Find out what is wrong with a plan, its samples or its calibration.
+def diagnosis_of(evidence: Evidence, *, layers: bool = True) -> Diagnosis:
+    """Find out what is wrong with a plan, its samples, its calibration or its runtime.
 
     Args:
-        plan: A plan with scales.
-        statistics: What calibration saw; None where that is not known.
-        samples: Prepared as the result wants them; drawn ones tell nothing of preprocessing and
-            calibration, and are not asked.
-        preprocess: The steps that are applied to them.
-        is_drawn: Whether they were drawn.
+        evidence: With a plan; drawn samples tell nothing of preprocessing and calibration.
         layers: Measure the errors of each layer too.
-        in_float: Nodes with products that the runtime computes in float although they are planned
-            for integers.
-        deployed: Runs the deployed model in its runtime, as applications do; None where that cannot
-            be done.
-        threads: Of the runtime; 0 takes all cores.
 
     Raises:
         DataError: The samples do not fit the model.
         PlanError: An end has no scale yet.
     """
-    findings: list[Finding] = []
-    if not is_drawn:
-        findings += preprocessing_findings(
-            plan.graph, samples, preprocess=preprocess, threads=threads
+    findings = Inquiry(evidence).ask()
+    sums = evidence.sums
+    errors = None
+    if layers and evidence.samples is not None:
+        errors = model_errors(
+            evidence.plan,
+            evidence.samples,
+            most=len(evidence.plan_runs),
+            costs=evidence.costs,
+            threads=evidence.threads,
         )
-    runs = first_runs(plan, samples, threads=threads)
-    findings += _without_numbers(runs)
-    simulator = Simulator(plan.with_exact_sums(), threads=1, switched=True)
-    errors = _errors(simulator, runs)
-    sums = sum_findings(plan, runs, errors, well=WELL_DB, in_float=in_float, deployed=deployed)
-    decibels = dict(errors.decibels)
-    if min(decibels.values(), default=WELL_DB) < WELL_DB:
-        of_plan: list[Finding] = []
-        if not findings:
-            if statistics is not None and not is_drawn:
-                of_plan += calibration_findings(plan, statistics, samples)
-            if max((each.severity for each in of_plan), default=0.0) < _CERTAIN:
-                seen = statistics if is_drawn else None
-                of_plan += _causes(plan, runs, simulator, errors, seen)
-            of_plan = of_plan or _not_finite(errors)
-        told = static_findings(plan, statistics, runs, partial(_by_method, plan, statistics))
-        of_plan += behind([*findings, *of_plan], told)
-        findings += _beside_sums(of_plan, sums)
-    findings = sorted((*findings, *sums.findings), key=lambda each: -each.severity)
     return Diagnosis(
-        tuple(findings),
-        dict(sums.decibels or decibels),
-        len(runs),
-        is_drawn,
+        findings,
+        dict(sums.decibels or evidence.errors.decibels),
+        len(evidence.plan_runs),
+        evidence.is_drawn,
         notes=(sums.note,) if sums.note else (),
-        errors=model_errors(plan, samples, threads=threads) if layers else None,
+        errors=errors,
     )
 
 
-def plan_findings(plan: QuantizedGraph, simulator: Simulator, runs: FloatRuns) -> list[Finding]:
-    """Find out what in a plan its outputs are lost by, whatever they lose.
+def quantizers(evidence: Evidence) -> list[Finding]:
+    """Name BatchNormalizations that spread channels, or else what the quantizers suffer from.
 
-    Args:
-        plan: A plan with scales.
-        simulator: Of it with exact sums, switched.
-        runs: The samples that are tried.
+    What many quantizers do alike is said of the layer that costs the outputs most.
     """
-    errors = _errors(simulator, runs)
-    found = _causes(plan, runs, simulator, errors)
-    sums = target_findings(plan, runs, errors, well=WELL_DB)
-    if sums is None:
-        return found
-    return sorted((*sums.findings, *_beside_sums(found, sums)), key=lambda each: -each.severity)
-
-
-def _beside_sums(findings: list[Finding], sums: SumFindings) -> list[Finding]:
-    """Weigh what the simulation loses: it is a part of what sums leave of the noise."""
-    return [replace_fields(f, severity=f.severity * (1 - sums.severity)) for f in findings]
-
-
-def _by_method(
-    plan: QuantizedGraph, statistics: Statistics | None, name: str | None
-) -> QuantizedGraph:
-    """Return the plan with the scales of another method; as it is where none is named."""
-    if name is None:
-        return plan
-    weights = plan.provenance.weight_method or None
-    return assign(plan, statistics, Method.of(plan.target, name, weights))
-
-
-def _errors(simulator: Simulator, runs: FloatRuns) -> Errors:
-    (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
-    return _finite(errors)
-
-
-def _without_numbers(runs: FloatRuns) -> list[Finding]:
-    """Say that the float model itself gives no numbers."""
-    return [
-        Finding(
-            "preprocessing",
-            f"output {name!r} of the float model is NaN or infinite on {count} of {len(runs)} "
-            "samples",
-            _FLOAT_IS_WRONG,
-            remedies=(
-                Remedy(text="look at the samples and the float model: `intact run --float`"),
-            ),
-        )
-        for name, count in runs.without_numbers().items()
+    plan, simulator = evidence.plan, evidence.simulator
+    tensors = _tensors(plan, evidence.few.batches, simulator)
+    lost = quantizer_findings(plan, simulator, evidence.few, evidence.few_errors, tensors)
+    if evidence.is_drawn and evidence.statistics is not None:
+        seen = evidence.statistics
+        lost = [each for each in lost if not _is_drawn_clipping(each, simulator, seen)]
+    norms = batch_norm_findings(plan)
+    if norms and not any(each.cause in OF_WEIGHTS for each in lost):
+        return norms
+    decibels = evidence.few_errors.decibels
+    output = min(decibels, key=lambda name: decibels[name], default="")
+    found = [
+        at_costliest(each, evidence, output) if each.cause == "rounding" else each for each in lost
     ]
+    return found or _not_finite(evidence.few_errors)
 
 
 def _not_finite(errors: Errors) -> list[Finding]:
@@ -229,43 +147,6 @@ def _not_finite(errors: Errors) -> list[Finding]:
         return []
     evidence = f"output {lost!r} is NaN or infinite where that of the float model is not"
     return [Finding("rounding", evidence, 1.0, remedies=(BEST,))]
-
-
-def _finite(errors: Errors) -> Errors:
-    """Count outputs that are NaN or infinite, where the float model's are not, as lost: -100 dB."""
-    most = float(10 ** (MOST_DB / 10))
-
-    def bounded(each: Powers) -> Powers:
-        lost = most * max(float(each.signal.sum()), float(np.finfo(np.float32).tiny))
-        noise = np.where(np.isinf(each.noise), lost, each.noise)
-        return Powers(each.signal, noise, each.agrees)
-
-    return Errors({name: bounded(each) for name, each in errors.outputs.items()})
-
-
-def _causes(
-    plan: QuantizedGraph,
-    runs: FloatRuns,
-    simulator: Simulator,
-    errors: Errors,
-    seen: Statistics | None = None,
-) -> list[Finding]:
-    """Name BatchNormalizations that spread channels, or else what the quantizers suffer from.
-
-    Args:
-        plan: A plan with scales.
-        runs: The samples that are tried.
-        simulator: Of the plan.
-        errors: Of the plan on these samples.
-        seen: What calibration saw, where the samples were drawn from it.
-    """
-    tensors = _tensors(plan, runs.batches, simulator)
-    lost = quantizer_findings(plan, simulator, runs, errors, tensors)
-    if seen is not None:
-        lost = [each for each in lost if not _is_drawn_clipping(each, simulator, seen)]
-    norms = batch_norm_findings(plan)
-    is_norm = bool(norms) and not any(each.cause in OF_WEIGHTS for each in lost)
-    return norms if is_norm else lost
 
 
 def _is_drawn_clipping(finding: Finding, simulator: Simulator, statistics: Statistics) -> bool:
@@ -293,7 +174,7 @@ def first_runs(
         most: How many samples; 8 at least.
         threads: Batches that run side by side; 0 takes all cores.
     """
-    return FloatRuns(plan.graph, _batches(samples, max(most, _TRIED)), threads=threads)
+    return FloatRuns(plan.graph, _batches(samples, max(most, DIAGNOSED)), threads=threads)
 
 
 def few_samples(samples: Samples, most: int) -> Samples:
@@ -307,7 +188,9 @@ def decibels_on(plan: QuantizedGraph, runs: FloatRuns) -> dict[str, float]:
     computed = computed_errors(plan, runs)
     if computed is not None:
         return dict(computed.errors.decibels)
-    return dict(_errors(Simulator(plan, threads=1), runs).decibels)
+    simulator = Simulator(plan, threads=1)
+    (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
+    return dict(finite(errors).decibels)
 
 
 def _batches(samples: Samples, most: int) -> list[tuple[Batch, int]]:

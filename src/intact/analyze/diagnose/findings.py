@@ -10,6 +10,7 @@ import msgspec
 
 CAUSES: Mapping[str, str] = {
     "preprocessing": "the samples are not prepared as the model wants them",
+    "labels": "the labels are numbered otherwise than the model's classes",
     "calibration_samples": "the calibration samples are too few, or unlike the others",
     "clipping": "values lie outside the range of the codes",
     "rounding": "the steps of the codes are too wide for what the layer computes",
@@ -39,10 +40,12 @@ class Remedy(msgspec.Struct, frozen=True):
     Attributes:
         options: Values by the name of the option of `quantize`; None takes the default.
         text: What is to be done where no option mends it; "" otherwise.
+        measured: How its gain was, as of `Finding`; "" if it was not.
     """
 
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
     text: str = ""
+    measured: str = ""
 
 
 class Finding(msgspec.Struct, frozen=True):

@@ -1,8 +1,7 @@
 """What a plan loses too much of, where, and what keeping nodes in float would regain.
 
-The quantizers are switched on one by one, in groups where there are many: what an output loses by
-each alone tells where the loss comes from, since the noises of several nearly add. Nodes around
-the worst are then kept in float in a plan of its own, which is simulated: the gain is measured.
+The layers that cost most alone are kept in float in plans of their own, which are simulated: the
+gain is measured.
 """
 
 from __future__ import annotations
@@ -13,19 +12,18 @@ from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
-import onnx_ir as ir
+from msgspec.structs import replace
 
+from intact.analyze.diagnose.evidence import LEAST_DB
 from intact.calibrate.choice import MOST_DB, Choice, FloatRuns, Powers
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError
-from intact.plan import QuantizedGraph, QuantPoint
+from intact.plan import QuantizedGraph, quantization_points
 
 if TYPE_CHECKING:
+    from intact.analyze.diagnose.evidence import Evidence
     from intact.analyze.diagnose.findings import Finding
-    from intact.analyze.diagnose.noise import Noise
 
-LEAST_DB = 15.0
-"""Signal to noise below which an output is said to be lost: 8 bits usually give 20 to 40 dB."""
 _AGREEING = 0.95
 """Share of the decisions that a good result has in common with the float model."""
 _CHANCE = 0.01
@@ -34,18 +32,14 @@ _FEWEST = 8
 """Samples at least, to say what an output tells apart."""
 _SCORES = 16
 """Numbers of an output at most that is one of scores: more are seldom the same for all samples."""
-_GROUPS = 32
-"""Groups of quantizers that are switched on at most."""
-_DIAGNOSED = 8
-"""Samples at least on which the cause is looked for."""
-_SHARES = (0.5, 0.9, 0.99)
-"""Shares of the noise that the nodes kept in float are to be responsible for."""
 _LEAST_GAIN_DB = 1.0
 """What keeping nodes in float must gain to be worth mentioning."""
+_OF_OTHERS = frozenset(["calibration_samples", "labels", "preprocessing"])
+"""Causes that lie in the samples, and in no layer."""
 
 Planner = Callable[[Sequence[str]], QuantizedGraph]
 """From names of nodes to a plan with scales that keeps them in float."""
-Accepts = Callable[[QuantizedGraph], tuple[str, ...] | None]
+Accepts = Callable[[QuantizedGraph], Mapping[str, str] | None]
 """Returns the options with which a plan is written, and runs in its runtime; None without any."""
 
 
@@ -59,13 +53,8 @@ class Loss(msgspec.Struct, frozen=True):
         agreeing: For how many of them it has the float model's best class; None where it is not
             one of classes.
         infinite: For how many of them it is NaN or infinite where that of the float model is not.
-        node: Where most of it is lost: the node whose result is quantized; "" if in weights alone.
+        node: Where most of it is lost: the layer that alone costs most; "" where that is not known.
         op_type: Its operator.
-        keep_float: Nodes to keep in float; empty where that does not help.
-        options: What the command needs beside that.
-        regained: What the output has then, dB.
-        cause: What it is lost by, as `intact diagnose` calls it; "" where no cause stands out.
-        evidence: What was measured of the cause.
         is_drowned: Whether samples differ less in the output than noise changes it.
     """
 
@@ -76,11 +65,6 @@ class Loss(msgspec.Struct, frozen=True):
     infinite: int = 0
     node: str = ""
     op_type: str = ""
-    keep_float: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()
-    regained: float = 0.0
-    cause: str = ""
-    evidence: str = ""
     is_drowned: bool = False
 
     def __str__(self) -> str:
@@ -98,22 +82,26 @@ class Loss(msgspec.Struct, frozen=True):
             f"on {self.samples} sample(s){drowned}{agreeing}{place}"
         )
 
-    @property
-    def gain(self) -> str:
-        """Say what keeping nodes in float gains; "" where it does not help."""
-        if not self.keep_float:
+    def gain(self, finding: Finding) -> str:
+        """Say what the first remedy of a finding gains, where it keeps nodes in float; or ""."""
+        names = finding.remedies[0].options.get("keep_float") if finding.remedies else None
+        if not names or finding.gain is None:
             return ""
-        gained = "" if self.infinite else f" ({self.regained - self.decibels:+.1f} dB)"
-        return f"{len(self.keep_float)} node(s) kept in float give {self.regained:.1f} dB{gained}"
+        gained = "" if self.infinite else f" ({finding.gain:+.1f} dB)"
+        regained = self.decibels + finding.gain
+        return f"{len(names)} node(s) kept in float give {regained:.1f} dB{gained}"
 
 
-def find_loss(choice: Choice, planner: Planner, accepts: Accepts) -> Loss | None:
-    """Look for what is at fault where an output of a plan loses much.
+def is_lost(evidence: Evidence) -> bool:
+    """Tell whether an output loses too much."""
+    return evidence.is_lost
+
+
+def find_loss(choice: Choice) -> Loss | None:
+    """Look whether an output of a plan loses much.
 
     Args:
         choice: The plan with its decibels.
-        planner: Makes plans to compare with.
-        accepts: With which options a plan is written and runs: what is offered must be.
 
     Returns:
         None if no output has less than 15 dB, or too few decisions in common with the float
@@ -130,41 +118,99 @@ def find_loss(choice: Choice, planner: Planner, accepts: Accepts) -> Loss | None
     output = min(lost, key=lambda name: decibels[name], default="")
     if not output:
         return None
-    runs = choice.runs
     agrees = errors[output].agrees
     agreeing = int(agrees.sum()) if len(agrees) else None
     infinite = int(np.isinf(errors[output].noise).sum())
-    found = Loss(
-        output, decibels[output], len(runs), agreeing, infinite, is_drowned=output in drowned
-    )
-    simulator = Simulator(choice.plan.with_exact_sums(), threads=1, switched=True)
-    cause = _first_cause(choice.plan, simulator, runs.first(_DIAGNOSED))
-    if cause is not None:
-        found = msgspec.structs.replace(found, cause=cause.cause, evidence=cause.evidence)
-    groups = _by_noise(simulator, runs.first(1), output)
-    if not groups:
-        return found
-    around = _Neighbours(choice.plan)
-    worst = around.producer(groups[0].points[0])
-    losing = around.ordered(_losing_sums(cause))
-    if cause is not None and cause.node in losing:
-        worst = choice.plan.graph.node(cause.node)
-    best = msgspec.structs.replace(found, node=str(worst.name), op_type=worst.op_type)
-    for names in (*([losing] if losing else []), *_sets(groups, around)):
+    count = len(choice.runs)
+    return Loss(output, decibels[output], count, agreeing, infinite, is_drowned=output in drowned)
+
+
+def explained(
+    loss: Loss,
+    findings: Sequence[Finding],
+    evidence: Evidence,
+    planner: Planner,
+    accepts: Accepts,
+) -> tuple[Loss, tuple[Finding, ...]]:
+    """Say where most is lost, and measure what keeping nodes in float regains.
+
+    Args:
+        loss: What is lost.
+        findings: What was found, worst first.
+        evidence: Of the plan.
+        planner: Makes plans to compare with.
+        accepts: With which options a plan is written and runs: what is offered must be.
+
+    Returns:
+        The loss with its place; and the findings, of which the one that explains it is the first
+        and has the nodes to keep in float for its first remedy, with the gain, where that helps.
+        Where samples are surely wrong, nothing is measured.
+    """
+    if any(each.cause in _OF_OTHERS and each.severity > 1 for each in findings):
+        return loss, tuple(findings)
+    from intact.analyze.diagnose.arithmetic import OF_SUMS  # with much else
+
+    cause = next((each for each in findings if each.cause not in _OF_OTHERS), None)
+    of_sums = cause is not None and cause.cause in OF_SUMS
+    cause = cause or _of_layers(loss, evidence)
+    losing = _losing(cause) if of_sums else set[str]()
+    ranked = evidence.costs.ranked(loss.output)
+    name = cause.node if of_sums else ranked[0].name if ranked else ""
+    if name:
+        node = evidence.plan.graph.node(name)
+        loss = replace(loss, node=name, op_type=node.op_type)
+    others = [each for each in findings if each is not cause]
+    cause, others = _with_measured(cause, others)
+    if loss.decibels + (cause.gain or 0.0) >= LEAST_DB > loss.decibels:
+        return loss, (cause, *others)
+    candidates = (*([tuple(sorted(losing))] if losing else []), *_sets(evidence, loss.output))
+    best = max(loss.decibels + (cause.gain or 0.0), 0.0)  # less than the noise is nothing
+    for names in candidates:
         plan = _planned(planner, names)
         if plan is None:
             continue
-        regained = _measured(plan, runs).get(output, math.inf)
-        if regained >= MOST_DB or regained < max(found.decibels, best.regained) + _LEAST_GAIN_DB:
+        regained = _measured(plan, evidence.plan_runs).get(loss.output, math.inf)
+        if regained >= MOST_DB or regained < best + _LEAST_GAIN_DB:
             continue  # nothing before the output is left quantized
         options = accepts(plan)
         if options is None:
             continue
-        found_now = {"keep_float": names, "options": options, "regained": regained}
-        best = msgspec.structs.replace(best, **found_now)
-        if best.regained >= LEAST_DB:
+        best = regained
+        cause = _offering(cause, names, options, best - loss.decibels)
+        if best >= LEAST_DB:
             break
-    return best
+    return loss, (cause, *others)
+
+
+def _with_measured(cause: Finding, others: Sequence[Finding]) -> tuple[Finding, list[Finding]]:
+    """Give a finding the remedy of another that was measured, if it is of the same cause."""
+    gains = [each for each in others if each.cause == cause.cause and each.measured]
+    better = max(gains, key=lambda each: each.gain or 0.0, default=None)
+    if better is None:
+        return cause, list(others)
+    remedies = (*better.remedies, *(each for each in cause.remedies if each not in better.remedies))
+    found = replace(cause, remedies=remedies, gain=better.gain, measured=better.measured)
+    return found, [each for each in others if each is not better]
+
+
+def _of_layers(loss: Loss, evidence: Evidence) -> Finding:
+    """Say that no quantizer stands out: rounding is what is left."""
+    from intact.analyze.diagnose.costliest import at_costliest  # with much else
+    from intact.analyze.diagnose.findings import Finding
+
+    evidence_of = f"no single fault explains what output {loss.output!r} loses"
+    return at_costliest(Finding("rounding", evidence_of, 1.0), evidence, loss.output)
+
+
+def _offering(
+    finding: Finding, names: Sequence[str], options: Mapping[str, str], gain: float
+) -> Finding:
+    """Return the finding with nodes in float for its first remedy, and what that gains."""
+    from intact.analyze.diagnose.findings import SIMULATION, Remedy  # with much else
+
+    others = tuple(each for each in finding.remedies if each.measured != SIMULATION)
+    first = Remedy({"keep_float": list(names), **options}, measured=SIMULATION)
+    return replace(finding, remedies=(first, *others), gain=gain, measured=SIMULATION)
 
 
 def _disagrees(powers: Powers) -> bool:
@@ -198,59 +244,47 @@ def _drowned(choice: Choice) -> set[str]:
     return found
 
 
-def _first_cause(plan: QuantizedGraph, simulator: Simulator, runs: FloatRuns) -> Finding | None:
-    """Return what costs the outputs most; None where nothing stands out."""
-    from intact.analyze.diagnose.diagnosis import plan_findings  # with much else
-
-    return next(iter(plan_findings(plan, simulator, runs)), None)
-
-
-def _losing_sums(cause: Finding | None) -> set[str]:
-    """Return the nodes whose sums the target loses; none for another cause."""
-    from intact.analyze.diagnose.arithmetic import OF_SUMS  # with much else
-
-    if cause is None or cause.cause not in OF_SUMS:
-        return set()
+def _losing(cause: Finding) -> set[str]:
+    """Return the nodes whose sums the target loses."""
     kept = (name for each in cause.remedies for name in each.options.get("keep_float", ()))
     return {cause.node, *kept}
 
 
-def _by_noise(simulator: Simulator, runs: FloatRuns, output: str) -> list[Noise]:
-    """Return the groups of quantizers that cause noise, the worst first.
+def _sets(evidence: Evidence, output: str) -> Iterator[tuple[str, ...]]:
+    """Yield the costliest layer, then those that make more and more of the costs.
 
-    The quantizers of the first group are in this order too.
+    A tensor stays float where all nodes around its quantizers do.
     """
-    from intact.analyze.diagnose.noise import ActivationNoise, grouped  # with much else
-
-    powers = ActivationNoise(simulator, runs, output).powers
-    groups = grouped(list(simulator.points.values()), powers, groups=_GROUPS)
-    groups = sorted((g for g in groups if g.power > 0), key=lambda g: -g.power)
-    if groups and len(groups[0].points) > 1:
-        single = grouped(groups[0].points, powers, groups=len(groups[0].points))
-        ranked = sorted(single, key=lambda each: -each.power)
-        points = tuple(point for each in ranked for point in each.points)
-        groups[0] = msgspec.structs.replace(groups[0], points=points)
-    return groups
-
-
-def _sets(groups: Sequence[Noise], around: _Neighbours) -> Iterator[tuple[str, ...]]:
-    """Yield sets of nodes that are responsible for larger and larger shares of the noise."""
-    finite = sum(group.power for group in groups if math.isfinite(group.power))
-    most = max(finite, 1.0) / (1 - _SHARES[-1])  # of each that makes an output infinite by itself
-    powers = [min(group.power, most) for group in groups]
-    total = sum(powers)
+    plan = evidence.plan
+    order = [str(node.name) for node in plan.graph.nodes]
+    quantized = sum(decision.quantized for decision in plan.decisions.values())
+    around = _neighbours(plan)
     before: set[str] = set()
-    for share in _SHARES:
-        names: set[str] = set()
-        done = 0.0
-        for group, power in zip(groups, powers, strict=True):
-            if done >= share * total:
-                break
-            done += power
-            names.update(name for point in group.points for name in around.names(point))
-        if names > before and len(names) < around.quantized:
-            before = names
-            yield around.ordered(names)
+    for number, layers in enumerate(evidence.costs.sets(output)):
+        own = {name for each in layers for name in each.nodes}
+        wider = own | {name for each in own for name in around.get(each, ())}
+        for names in (own, wider) if not number else (wider,):
+            if names > before and len(names) < quantized:
+                before = names
+                yield tuple(name for name in order if name in names)
+
+
+def _neighbours(plan: QuantizedGraph) -> dict[str, set[str]]:
+    """Return the quantized nodes that write or read what a node's quantizers quantize, by node."""
+    from intact.program.lower.chains import Points, chains  # with much else
+
+    chain_of = {node: chain for chain in chains(plan, Points.of(plan)) for node in chain}
+    found: dict[str, set[str]] = {}
+    for point in quantization_points(plan):
+        if point.is_constant:
+            continue
+        writer = point.value.producer()
+        readers = [node for node, _ in plan.graph.consumers(point.value)]
+        ends = [*([] if writer is None else [writer]), *readers]
+        names = {str(n.name) for each in ends for n in chain_of[each] if plan.is_quantized(n)}
+        for name in names:
+            found.setdefault(name, set()).update(names)
+    return found
 
 
 def _planned(planner: Planner, names: Sequence[str]) -> QuantizedGraph | None:
@@ -266,35 +300,3 @@ def _measured(plan: QuantizedGraph, runs: FloatRuns) -> Mapping[str, float]:
     simulator = Simulator(plan, threads=1)
     (found,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
     return found.decibels
-
-
-class _Neighbours:
-    """The quantized nodes around quantizers: a tensor stays float where all of them are."""
-
-    def __init__(self, plan: QuantizedGraph) -> None:
-        self._plan = plan
-        self._order = [str(node.name) for node in plan.graph.nodes]
-        from intact.program.lower.chains import Points, chains  # with much else
-
-        self._chains = {node: chain for chain in chains(plan, Points.of(plan)) for node in chain}
-        self.quantized = sum(decision.quantized for decision in plan.decisions.values())
-
-    def producer(self, point: QuantPoint) -> ir.Node:
-        """Return the node whose result is quantized: the head of its chain, or else a reader."""
-        node = point.value.producer()
-        if node is None:
-            node = point.readers[0][0] if point.readers else self._plan.graph.node(point.end.node)
-        return self._chains[node][0]
-
-    def names(self, point: QuantPoint) -> Iterator[str]:
-        """Yield the quantized nodes that write or read what is quantized."""
-        writer = point.value.producer()
-        readers = (node for node, _ in self._plan.graph.consumers(point.value))
-        for node in (*([] if writer is None else [writer]), *readers):
-            for each in self._chains[node]:
-                if self._plan.is_quantized(each):
-                    yield str(each.name)
-
-    def ordered(self, names: set[str]) -> tuple[str, ...]:
-        """Sort names of nodes as in the graph."""
-        return tuple(name for name in self._order if name in names)

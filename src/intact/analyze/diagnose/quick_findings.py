@@ -12,17 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import reduce
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from intact.analyze.diagnose.evidence import WELL_DB, Evidence
+from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.sample_signs import MORE_SAMPLES
 from intact.calibrate.assign import required_tensors
-from intact.calibrate.choice import Choice, Errors, FloatRuns, Run
+from intact.calibrate.choice import Errors, FloatRuns, Run
 from intact.calibrate.collect import collect
-from intact.calibrate.method import Method
 from intact.calibrate.observe.observer import model_of_outputs
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
@@ -33,9 +33,6 @@ from intact.graph import Graph
 from intact.numerics.answers import CLASSES
 from intact.plan import QuantizedGraph
 
-if TYPE_CHECKING:
-    from intact.analyze.diagnose.findings import Finding
-
 _FEW = 8
 """Samples that show the first signs."""
 _MANY = 32
@@ -44,8 +41,8 @@ _OFF = 1.0
 """Mismatch with BatchNormalizations, in their deviations, from which on it is a sign."""
 _USUAL = (0.1, 10.0)
 """Root mean square of numbers that a mean and a scale are meant to make: about one."""
-_WELL_DB = 30.0
-"""Signal to noise of every output from which on nothing is looked for in a plan."""
+_FLOAT_IS_WRONG = 2.0
+"""Severity of what makes the float model itself wrong."""
 _FEW_NUMBERS = 1 << 22
 """Elements of all observed tensors and samples up to which halves of the samples are tried."""
 _FEW_WEIGHTS = 1 << 24
@@ -56,56 +53,66 @@ _POOR = 0.2
 """Severity of samples that do not show the ranges of others."""
 
 
-def preprocessing_signs(
-    graph: Graph, runs: FloatRuns, preprocess: Preprocess, *, threads: int = 0
-) -> list[Finding]:
-    """Find wrong preprocessing, where the first samples have a sign of it.
+def numbers(evidence: Evidence) -> list[Finding]:
+    """Say that the float model itself gives no numbers."""
+    runs = evidence.runs
+    text = "look at the samples and the float model: `intact run --float`"
+    return [
+        Finding(
+            "preprocessing",
+            f"output {name!r} of the float model is NaN or infinite on {count} of {len(runs)} "
+            "samples",
+            _FLOAT_IS_WRONG,
+            remedies=(Remedy(text=text),),
+        )
+        for name, count in runs.without_numbers().items()
+    ]
 
-    Args:
-        graph: The float model.
-        runs: Some samples, prepared.
-        preprocess: The steps that prepared them.
-        threads: Of the runtime; 0 takes all cores.
+
+def is_oddly_prepared(evidence: Evidence) -> bool:
+    """Tell whether the first samples have a sign of wrong preprocessing."""
+    if evidence.calibrated is not None and evidence.calibrated.is_masked:
+        return False
+    graph, few = evidence.plan.graph, evidence.runs.first(_FEW)
+    is_odd = evidence.preprocess != Preprocess() and _is_far_from_one(few)
+    return is_odd or _is_one_class(few) or _mismatch(graph, few) > _OFF
+
+
+def preprocessing(evidence: Evidence) -> list[Finding]:
+    """Prepare the samples in other ways, and see which the float model wants.
+
+    Those of a calibration are taken as they are kept; others are read anew.
     """
-    few = runs.first(_FEW)
-    is_odd = preprocess != Preprocess() and _is_far_from_one(few)
-    if not is_odd and not _is_one_class(few) and _mismatch(graph, few) <= _OFF:
-        return []
-    arrays = _joined(runs.first(_MANY).batches)
-    if arrays is None:
-        return []
     from intact.analyze.diagnose.preprocessing import preprocessing_findings  # with much else
-    from intact.data.sources import open_samples
 
-    samples = open_samples(arrays, graph)
-    return preprocessing_findings(graph, samples, preprocess=preprocess, threads=threads)
+    graph, samples = evidence.plan.graph, evidence.samples
+    if samples is None:
+        from intact.data.sources import open_samples
+
+        arrays = _joined(evidence.runs.first(_MANY).batches)
+        if arrays is None:
+            return []
+        samples = open_samples(arrays, graph)
+    return preprocessing_findings(
+        graph, samples, preprocess=evidence.preprocess, threads=evidence.threads
+    )
 
 
-def plan_signs(
-    choice: Choice, statistics: Statistics, replan: Callable[[Method | None], QuantizedGraph]
-) -> list[Finding]:
-    """Find what plan and statistics tell of an output that has less than 30 dB.
-
-    Args:
-        choice: The plan, with the errors of its outputs.
-        statistics: What calibration saw.
-        replan: From a method, without scales that were given, to the plan that it gives; None
-            makes it again.
-    """
-    if min(choice.errors.decibels.values(), default=_WELL_DB) >= _WELL_DB:
+def halves(evidence: Evidence) -> list[Finding]:
+    """Tell whether ranges from one half of the samples serve the other."""
+    statistics, replan, known = evidence.statistics, evidence.replan, evidence.calibrated
+    if statistics is None or replan is None or known is None or known.is_masked:
         return []
-    from intact.analyze.diagnose.static import static_findings  # with much else
 
-    def by(name: str | None) -> QuantizedGraph:
-        if name is None:
-            return replan(None)
-        return replan(msgspec.structs.replace(choice.method, activations=name, options={}))
+    def by(other: Statistics) -> QuantizedGraph:
+        return replan(None, other)
 
-    return static_findings(choice.plan, statistics, choice.runs, by)
+    return held_out_findings(evidence.plan, evidence.errors, statistics, evidence.runs, by)
 
 
-def held_out_sign(
-    choice: Choice,
+def held_out_findings(
+    plan: QuantizedGraph,
+    errors: Errors,
     statistics: Statistics,
     runs: FloatRuns,
     replan: Callable[[Statistics], QuantizedGraph],
@@ -116,7 +123,8 @@ def held_out_sign(
     numbers, others go beyond the ranges, and lose far more.
 
     Args:
-        choice: The plan, with the errors of its outputs.
+        plan: With scales.
+        errors: Of its outputs.
         statistics: What calibration saw.
         runs: All of its samples, or some.
         replan: From other statistics to the plan that they give.
@@ -130,19 +138,17 @@ def held_out_sign(
     if sum(each.const_value.size for each in stored if each.const_value) > _FEW_WEIGHTS:
         return []  # each half takes a session with all weights
     halves = runs.batches[:middle], runs.batches[middle:]
-    plans = [_by_statistics_of(half, choice.plan, replan) for half in halves]
+    plans = [_by_statistics_of(half, plan, replan) for half in halves]
     if None in plans:
         return []
     others = [FloatRuns(runs.graph, half, model=runs.run) for half in halves[::-1]]
     pairs = zip(others, map(_simulated, filter(None, plans)), strict=True)
-    errors = reduce(Errors.joined, (other.errors(run)[0] for other, run in pairs))
-    seen, new = choice.errors.decibels, errors.decibels
-    lost = [name for name in new.keys() & seen.keys() if new[name] < _WELL_DB]
+    beyond = reduce(Errors.joined, (other.errors(run)[0] for other, run in pairs))
+    seen, new = errors.decibels, beyond.decibels
+    lost = [name for name in new.keys() & seen.keys() if new[name] < WELL_DB]
     worst = max(lost, key=lambda name: (seen[name] - new[name], name), default="")
     if not worst or seen[worst] - new[worst] < _MOST_OF_NOISE_DB:
         return []
-    from intact.analyze.diagnose.findings import Finding, Remedy  # with much else
-
     evidence = (
         f"{count} samples are too few to show the ranges of others: with those of one half, output "
         f"{worst!r} has {new[worst]:.1f} dB of signal to quantization noise on the other half, and "

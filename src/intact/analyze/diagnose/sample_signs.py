@@ -20,6 +20,7 @@ from intact.data.batching import real_samples, sample_count
 from intact.errors import CalibrationError, IntactError, UsageError
 
 if TYPE_CHECKING:
+    from intact.analyze.diagnose.evidence import Evidence
     from intact.analyze.diagnose.findings import Finding
 
 Arrays: TypeAlias = Mapping[str, npt.NDArray[Any]]
@@ -42,6 +43,14 @@ _WRONG, _POOR = 1.5, 0.1
 MORE_SAMPLES = "calibrate on some hundred samples (--data, --samples)"
 """The remedy where samples are few."""
 _LIKE_USED = "calibrate on some hundred samples like those that the model is used for"
+
+
+def look(evidence: Evidence) -> tuple[Finding, ...]:
+    """Judge the samples of a calibration by what its pass counted and kept."""
+    known, statistics = evidence.calibrated, evidence.statistics
+    if known is None or statistics is None:
+        return ()
+    return sample_signs(statistics, known.inputs, evidence.runs, known.different)
 
 
 def sample_signs(

@@ -6,7 +6,8 @@ diagnosis leaves out nothing that `quantize` has said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,8 +19,11 @@ from intact.analyze.diagnose.weights import bias_finding
 from intact.calibrate.choice import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.engines.simulate import Simulator
-from intact.errors import IntactError
+from intact.errors import IntactError, PlanError
 from intact.plan import QuantizedGraph, quantization_points
+
+if TYPE_CHECKING:
+    from intact.analyze.diagnose.evidence import Evidence
 
 _CUT = 0.05
 """Part of the values beyond the codes that no method gives up for finer steps."""
@@ -29,6 +33,17 @@ _LEAST_GAIN_DB = 0.5
 Replan = Callable[[str | None], QuantizedGraph]
 """From the method of activations to the plan that it gives, without scales that were given; None
 makes the plan that is looked at."""
+
+
+def look(evidence: Evidence) -> list[Finding]:
+    """Find what plan and statistics tell of a plan."""
+
+    def by(name: str | None) -> QuantizedGraph:
+        if evidence.replan is None:
+            raise PlanError("the plan cannot be made again")
+        return evidence.replan(name, None)
+
+    return static_findings(evidence.plan, evidence.statistics, evidence.plan_runs, by)
 
 
 def static_findings(
@@ -51,17 +66,6 @@ def static_findings(
     tried = [_tried(each, runs, replan) for each in clipped]
     found = [*filter(None, tried), *_biases(plan), *batch_norm_findings(plan)]
     return sorted(found, key=lambda each: -each.severity)
-
-
-def behind(measured: Sequence[Finding], found: Sequence[Finding]) -> list[Finding]:
-    """Return what measured findings do not name yet, no severer than the least of them."""
-    named = {(each.cause, each.node) for each in measured}
-    least = min((each.severity for each in measured), default=1.0)
-    return [
-        msgspec.structs.replace(each, severity=min(each.severity, least))
-        for each in found
-        if (each.cause, each.node) not in named
-    ]
 
 
 def _tried(finding: Finding, runs: FloatRuns, replan: Replan) -> Finding | None:

@@ -11,14 +11,16 @@ import onnx_ir as ir
 import pytest
 
 import intact
-from intact.analyze.diagnose import arithmetic
+from intact.analyze.diagnose import arithmetic, runtime
+from intact.analyze.diagnose.evidence import Evidence
 from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.runtime import slow_sign, time_if_slower
+from intact.calibrate.choice import FloatRuns
 from intact.data.sources import open_samples
 from intact.engines.simulate import Simulator
-from intact.flow import runtime_findings, runtime_signs
+from intact.flow import runtime as deployed
 from intact.flow.remedies import with_command
-from intact.flow.runtime_findings import products_in_float, time_if_slower
-from intact.flow.runtime_signs import slow_sign
+from intact.flow.runtime import products_in_float, runtime_of
 from intact.formats.onnx_qdq.kernels import profile_kernels
 from intact.results.result import Result
 from tests.models import ModelBuilder
@@ -49,8 +51,10 @@ def wide() -> Result:
 
 
 def found_in(result: Result, in_float: Mapping[str, str]) -> list[Finding]:
-    samples = open_samples(DATA, result.plan.graph)
-    return runtime_findings.runtime_findings(result, samples, in_float)
+    samples, plan = open_samples(DATA, result.plan.graph), result.plan
+    made = runtime_of(result, dict(in_float))
+    evidence = Evidence(FloatRuns(plan.graph, []), samples=samples, planned=plan, runtime=made)
+    return [*runtime.layers_in_float(evidence), *runtime.slowness(evidence)]
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, *blocks: tuple[float, float]) -> list[int]:
@@ -62,7 +66,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, *blocks: tuple[float, float]) -> list
             asked.append(1)
             yield [one, 2 * one], [other, 2 * other]
 
-    monkeypatch.setattr(runtime_signs, "blocks_in_turn", made)
+    monkeypatch.setattr(runtime, "blocks_in_turn", made)
     return asked
 
 
@@ -110,13 +114,13 @@ def test_once_as_fast_is_no_finding(
     last: tuple[float, float], result: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = timed(monkeypatch, (0.004, 0.008), last, (0.004, 0.008), (0.004, 0.008))
-    assert time_if_slower(result, DATA) is None
+    assert time_if_slower(result.plan.graph, runtime_of(result), DATA) is None
     assert len(asked) == 2
 
 
 def test_two_rounds_are_too_few(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
     timed(monkeypatch, *[(1.0, 2.0)] * 2)
-    assert time_if_slower(result, DATA) is None
+    assert time_if_slower(result.plan.graph, runtime_of(result), DATA) is None
 
 
 def test_what_runs_in_float_is_named_before_the_time(
@@ -133,7 +137,7 @@ def test_quantize_says_that_a_result_is_slower_and_what_mends_it(
     result: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed(monkeypatch, *[(0.004, 0.008)] * 5)
-    (found,) = slow_sign(result, DATA, lambda _: None, 1000.0)
+    (found,) = slow_sign(runtime_of(result), DATA, lambda _: None, 1000.0)
     assert found.cause == "slower_than_float"
     command = with_command(found, {"model": "m.onnx", "data": "d.npz"}).remedy
     assert command == "intact quantize m.onnx --data d.npz --fastest --output mended"
@@ -143,7 +147,7 @@ def test_nothing_is_timed_where_that_would_take_long(
     result: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = timed(monkeypatch, *[(0.004, 0.008)] * 5)
-    assert slow_sign(result, DATA, lambda _: None, 1e-6) == []
+    assert slow_sign(runtime_of(result), DATA, lambda _: None, 1e-6) == []
     assert asked == []
 
 
@@ -153,7 +157,7 @@ def test_nothing_is_timed_where_that_would_take_long(
 def test_quantize_says_what_saturating_sums_cost_here(
     saturates: bool, noise: float, is_said: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (runtime_signs, arithmetic):
+    for module in (runtime, arithmetic):
         monkeypatch.setattr(module, "saturates_pairs", lambda: saturates)
 
     def runner(made: Result) -> Any:
@@ -165,14 +169,14 @@ def test_quantize_says_what_saturating_sums_cost_here(
 
         return run
 
-    monkeypatch.setattr(runtime_signs, "deployed_run", runner)
+    monkeypatch.setattr(deployed, "deployed_run", runner)
     found = intact.quantize(net(), DATA, threads=1).findings
     said = [each for each in found if each.cause == "pair_saturation"]
     assert len(said) == is_said
     for each in said:
         assert "this processor saturates pairs of 8-bit products" in each.evidence
         assert each.remedies[0].options == {"target": "onnxruntime-avx2"}
-    monkeypatch.setattr(runtime_signs, "_MOST_BYTES", 0)
+    monkeypatch.setattr(runtime, "_MOST_BYTES", 0)
     large = intact.quantize(net(), DATA, threads=1).findings
     assert "pair_saturation" not in {each.cause for each in large}
     monkeypatch.undo()

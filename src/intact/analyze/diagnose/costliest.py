@@ -1,0 +1,84 @@
+"""Where most is lost, by what each layer alone costs, and what may be kept in float for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from msgspec.structs import replace
+
+from intact._text import first_names
+from intact.analyze.diagnose.evidence import Evidence
+from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.weights import BEST, USUAL_BITS
+from intact.analyze.layer_costs import ONE, LayerCost, LayerCosts
+from intact.graph import weight_slot
+from intact.plan import QuantizedGraph
+
+_NAMED = 3
+"""Layers that evidence names."""
+
+
+def at_costliest(finding: Finding, evidence: Evidence, output: str) -> Finding:
+    """Say of the layer that costs an output most what was found of a quantizer.
+
+    Args:
+        finding: What is no fault of one tensor by itself.
+        evidence: With a plan.
+        output: The output that loses.
+
+    Returns:
+        The same where no layer can be measured. Else its remedies are those of that layer first; or
+        those of a set, where no single layer makes half of what all cost.
+    """
+    costs = evidence.costs
+    ranked = costs.ranked(output)
+    if not ranked:
+        return finding
+    worst = ranked[0]
+    share = costs.share(worst, output)
+    told = (
+        f"; of what layers cost alone, on {costs.samples} samples, {_told(costs, ranked, output)}"
+    )
+    own = [*_remedies(evidence.plan, costs, output)]
+    if share < ONE and len(own) > 1:  # a set before the single one that gains little
+        own = sorted(own, key=lambda each: len(_layers(each)) == 1)
+    others = tuple(each for each in finding.remedies if each not in own and each != BEST)
+    general = tuple(each for each in others if "keep_float" not in each.options)
+    return replace(
+        finding,
+        evidence=finding.evidence + told,
+        node=worst.name,
+        tensor=worst.tensor,
+        remedies=(*own, *general, BEST),
+    )
+
+
+def _told(costs: LayerCosts, ranked: Sequence[LayerCost], output: str) -> str:
+    worst = ranked[0]
+    share = 100 * costs.share(worst, output)
+    if share >= 100 * ONE:
+        return f"{worst.name!r} ({worst.op_type}) makes {share:.0f} %"
+    half = next(iter(list(costs.sets(output))[1:]), None)
+    count = "more than half of them make half" if half is None else f"{len(half)} make half"
+    names = first_names([each.name for each in ranked[:_NAMED]])
+    return f"no single one makes half: {count}, {worst.name!r} {share:.0f} % (most: {names})"
+
+
+def _remedies(plan: QuantizedGraph, costs: LayerCosts, output: str) -> Iterator[Remedy]:
+    """Yield what spares the costliest layers: wider weights first, which cost less than float."""
+    for layers in costs.sets(output):
+        narrow = {each.name: USUAL_BITS for each in layers if 0 < _bits(plan, each) < USUAL_BITS}
+        if narrow:
+            yield Remedy(options={"bits": narrow})
+        yield Remedy(options={"keep_float": [name for each in layers for name in each.nodes[:1]]})
+
+
+def _layers(remedy: Remedy) -> Sequence[str]:
+    return list(remedy.options.get("bits") or remedy.options.get("keep_float") or ())
+
+
+def _bits(plan: QuantizedGraph, layer: LayerCost) -> int:
+    """Return the bits of a layer's weight; 0 where it has none."""
+    node = plan.graph.node(layer.name)
+    slot = weight_slot(node)
+    return 0 if slot is None else plan.input_config(node, slot).bits

@@ -1,0 +1,386 @@
+"""What a runtime makes of what was written: layers in float, sums that saturate, int8 slower than
+float.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.data.batching import Batch
+from intact.engines.cpu import on_this_processor
+from intact.engines.exact_sums import HEARD_DB, saturates_pairs
+from intact.engines.latency import blocks_in_turn
+from intact.engines.session import FloatModel
+from intact.errors import ExportError, IntactError
+from intact.graph import OPS, Graph, OpKind, data_slots, weight_slot
+from intact.plan import QuantizedGraph
+from intact.plan.overflows import sums_wrapped_in_floats
+
+if TYPE_CHECKING:
+    from intact.analyze.diagnose.evidence import Evidence
+    from intact.calibrate.choice import Errors, FloatRuns, Run
+
+_USUAL_BITS = 8
+_SECONDS = 1.0
+"""For each of the two models that are timed, in all."""
+_ROUNDS = 3
+"""How many times a model must be slower, at least; where there is time for five, each of them."""
+_SLOWER = 1.15
+"""Times as long as the float model takes, from which on it is no chance."""
+_LEAST_SECONDS = 2e-4
+"""Models that take less are not timed: the call takes as long as the kernels."""
+_LITTLE = 0.025
+"""Part of the time of a quantization that the sign of slowness may take for each model."""
+SPEED = 0.5
+"""Severity of what costs nothing but time: what makes outputs wrong comes first."""
+_FEW = 8
+"""Samples that show what saturating sums cost."""
+_MOST_BYTES = 1 << 28
+"""Of what was written: larger files are not loaded again only to see whether sums saturate."""
+_MUCH = 0.1
+"""Part of the time that is worth a remedy."""
+_BATCH = 8
+_PROFILED = 5
+"""Runs whose kernels are timed."""
+_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
+FASTEST = {"fastest": True}
+"""The options that mend slowness."""
+
+
+class KernelTime(NamedTuple):
+    """What one kernel takes, in seconds, by the operator that the runtime made."""
+
+    op_type: str
+    seconds: float
+
+
+class Runtime(msgspec.Struct, frozen=True):
+    """What checks need to know of a deployed model and its runtime.
+
+    Attributes:
+        nbytes: Bytes that are deployed.
+        is_onnxruntime: Whether ONNX Runtime runs it.
+        run: Runs it as applications do, on one thread; None where nothing here does.
+        load: Loads it as applications do, to be timed; None where no runtime here runs both models.
+        profile: Times its kernels in some runs of a batch; None where the runtime does not tell.
+        in_float: Layers that were planned for integers and are computed in float, with operators.
+    """
+
+    nbytes: int
+    is_onnxruntime: bool
+    run: Run | None = None
+    load: Callable[[], Callable[[Batch], Any]] | None = None
+    profile: Callable[[Batch, int], Sequence[KernelTime]] | None = None
+    in_float: Mapping[str, str] = {}
+
+    def held_in_floats(self, plan: QuantizedGraph) -> tuple[str, ...]:
+        """Return the layers whose sums no code wraps: floats hold them whatever their size."""
+        return tuple(self.in_float.keys() - sums_wrapped_in_floats(plan))
+
+
+def layers_in_float(evidence: Evidence) -> list[Finding]:
+    """Look for layers that the runtime computes in float."""
+    runtime = evidence.runtime
+    return [] if runtime is None else float_findings(evidence.plan, runtime.in_float)
+
+
+def saturation(evidence: Evidence) -> list[Finding]:
+    """Look for sums that this processor saturates."""
+    runtime = evidence.runtime
+    if runtime is None:
+        return []
+    return saturation_findings(evidence.plan, runtime, evidence.runs, evidence.errors)
+
+
+def slowness(evidence: Evidence) -> list[Finding]:
+    """Time the result beside the float model."""
+    runtime, samples = evidence.runtime, evidence.samples
+    if runtime is None or samples is None or runtime.load is None:
+        return []
+    feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
+    with contextlib.suppress(IntactError):  # a model that the runtime refuses: `verify` says it
+        return slowness_findings(evidence.plan, runtime, feeds)
+    return []
+
+
+def little_slowness(evidence: Evidence) -> list[Finding]:
+    """Time the result beside the float model for a small part of what making it took."""
+    runtime, runs = evidence.runtime, evidence.runs
+    is_other = runtime is None or evidence.plan.graph is not runs.graph
+    if runtime is None or is_other or not runtime.is_onnxruntime or evidence.spent is None:
+        return []
+    feeds, _ = runs.batches[0]
+    return slow_sign(runtime, feeds, runs.run, evidence.spent)
+
+
+# ---- computed in float ------------------------------------------------------------------------
+
+
+def multiplies(op_type: str) -> bool:
+    """Tell whether an operator sums products."""
+    spec = OPS.get(op_type)
+    return spec is not None and spec.kind is OpKind.COMPUTE
+
+
+def float_findings(plan: QuantizedGraph, in_float: Mapping[str, str]) -> list[Finding]:
+    """Find layers that the runtime computes in float although they are planned for integers.
+
+    Args:
+        plan: The plan.
+        in_float: Those layers, with their operators.
+    """
+    if not in_float:
+        return []
+    total = len(_products(plan))
+    first, op_type = next(iter(in_float.items()))
+    activations, weights = _widest(plan, in_float)
+    wide = [
+        f"{bits} bits in {what}"
+        for what, bits in (("activations", activations), ("weights", weights))
+        if bits > _USUAL_BITS
+    ]
+    evidence = (
+        f"the runtime computes {len(in_float)} of {total} layers in float that the plan has in "
+        f"integers, the first is {first!r} ({op_type}){'; it has ' if wide else ''}"
+        f"{' and '.join(wide)}"
+    )
+    part = len(in_float) / max(total, len(in_float), 1)
+    remedies = tuple(_for_fallback(plan, in_float))
+    return [
+        Finding(
+            "float_fallback", evidence, SPEED * part, node=first, remedies=remedies, unit="times"
+        )
+    ]
+
+
+def _products(plan: QuantizedGraph) -> list[str]:
+    """Name the layers that are planned for integers."""
+    return [
+        str(node.name)
+        for node in plan.graph.nodes
+        if plan.is_quantized(node) and multiplies(node.op_type)
+    ]
+
+
+def _for_fallback(plan: QuantizedGraph, in_float: Mapping[str, str]) -> Iterator[Remedy]:
+    """Yield bits that the runtime has kernels for; or float without quantizers around it."""
+    activations, weights = _widest(plan, in_float)
+    widths = {"activation_bits": activations, "weight_bits": weights}
+    options = {name: _USUAL_BITS for name, bits in widths.items() if bits > _USUAL_BITS}
+    if options:
+        yield Remedy(options={**options, "bits": None})
+    if len(in_float) < len(_products(plan)):
+        yield Remedy(options={"keep_float": list(in_float)})
+    yield Remedy(
+        text="deploy the float model: this runtime has no integer kernels for these layers"
+    )
+
+
+def _widest(plan: QuantizedGraph, nodes: Mapping[str, str]) -> tuple[int, int]:
+    """Return the most bits of the activations and of the weights of nodes."""
+    activations = weights = 0
+    for node in plan.graph.nodes:
+        if str(node.name) not in nodes:
+            continue
+        own = weight_slot(node)
+        for slot in data_slots(node):
+            if slot != own:
+                activations = max(activations, plan.input_config(node, slot).bits)
+        if own is not None:
+            weights = max(weights, plan.input_config(node, own).bits)
+    return activations, weights
+
+
+# ---- sums that saturate on this processor -----------------------------------------------------
+
+
+def _saturates_here(plan: QuantizedGraph, runtime: Runtime) -> bool:
+    """Tell whether the kernels of this processor saturate sums that the target has exact."""
+    target = plan.target
+    if target.saturates_pairs:
+        return False
+    in_onnxruntime = runtime.is_onnxruntime and saturates_pairs()
+    return in_onnxruntime or on_this_processor(target).saturates_pairs
+
+
+def saturation_findings(
+    plan: QuantizedGraph, runtime: Runtime, runs: FloatRuns, simulated: Errors
+) -> list[Finding]:
+    """Find that this processor saturates sums that the target has exact.
+
+    Args:
+        plan: As written.
+        runtime: What was written; more than 256 MiB are not run.
+        runs: Samples; the first few are run.
+        simulated: Errors of the outputs with exact sums.
+    """
+    is_large = runtime.nbytes > _MOST_BYTES
+    if plan.graph is not runs.graph or is_large or not _saturates_here(plan, runtime):
+        return []
+    if runtime.run is None:
+        return []
+    try:
+        (here,) = runs.first(_FEW).errors(runtime.run)
+    except IntactError:  # `verify` says it
+        return []
+    exact = simulated.decibels
+    if all(db > exact.get(name, db) - HEARD_DB for name, db in here.decibels.items()):
+        return []
+    from intact.analyze.diagnose.arithmetic import processor_finding  # with much else
+
+    found = processor_finding(plan, here, simulated)
+    return [] if found is None else [found]
+
+
+# ---- slower than float ------------------------------------------------------------------------
+
+
+class Slower(msgspec.Struct, frozen=True):
+    """Times of one run, in seconds.
+
+    Attributes:
+        in_float: Of the float model.
+        quantized: Of the quantized model.
+        rounds: In how many rounds it was slower: in all of them.
+    """
+
+    in_float: float
+    quantized: float
+    rounds: int
+
+    def told(self, feeds: Batch) -> str:
+        """Say what a batch takes."""
+        return (
+            f"a batch of {len(next(iter(feeds.values())))} takes {1e3 * self.quantized:.3g} ms "
+            f"quantized and {1e3 * self.in_float:.3g} ms in float on one thread"
+        )
+
+    @property
+    def lost(self) -> float:
+        """The part of the time that float would save."""
+        return 1 - self.in_float / self.quantized
+
+
+def slowness_findings(plan: QuantizedGraph, runtime: Runtime, feeds: Batch) -> list[Finding]:
+    """Find that a result is slower than the float model, and why.
+
+    Args:
+        plan: The plan.
+        runtime: What was written.
+        feeds: The inputs of a batch.
+    """
+    if runtime.load is None:
+        return []
+    slower = time_if_slower(plan.graph, runtime, feeds)
+    if slower is None:
+        return []
+    kernels = [] if runtime.profile is None else runtime.profile(feeds, _PROFILED)
+    total = sum(each.seconds for each in kernels)
+    moved = sum(each.seconds for each in kernels if each.op_type in _QUANTIZERS)
+    moved = moved / total if total else 0.0
+    evidence = (
+        f"{slower.told(feeds)}, slower in each of {slower.rounds} rounds; {100 * moved:.0f} % of "
+        "it are quantizers"
+    )
+    narrower = _for_fallback(plan, runtime.in_float) if runtime.in_float else ()
+    remedies = (*(each for each in narrower if each.options), Remedy(options=FASTEST))
+    lost = min(slower.lost, _MUCH) if runtime.in_float else slower.lost  # float kernels are why
+    severity = SPEED * lost
+    return [Finding("slower_than_float", evidence, severity, remedies=remedies, unit="times")]
+
+
+def slow_sign(
+    runtime: Runtime, feeds: Batch, in_float: Callable[[Batch], object], seconds: float
+) -> list[Finding]:
+    """Find that a result is slower than float, in a small part of the time that making it took.
+
+    Args:
+        runtime: What was written.
+        feeds: The inputs of a batch.
+        in_float: Runs the float model on one thread.
+        seconds: What making the result took.
+    """
+    if runtime.load is None:
+        return []
+    start = time.perf_counter()
+    in_float(feeds)
+    if time.perf_counter() - start > _LITTLE * seconds / _ROUNDS:
+        return []  # the blocks would take longer
+    run = runtime.load()
+    left = 2 * _LITTLE * seconds - (time.perf_counter() - start)
+    if left <= 0:
+        return []
+    run(feeds)
+    blocks = _blocks_of_both(lambda: in_float(feeds), lambda: run(feeds), min(left / 2, _SECONDS))
+    slower = _always_slower(blocks)
+    if slower is None:
+        return []
+    evidence, severity = slower.told(feeds), SPEED * slower.lost
+    remedies = (Remedy(options=FASTEST),)
+    return [Finding("slower_than_float", evidence, severity, remedies=remedies, unit="times")]
+
+
+def time_if_slower(graph: Graph, runtime: Runtime, feeds: Batch) -> Slower | None:
+    """Time both models in turn until the quantized one is not slower once.
+
+    It runs as applications run it by default, but with one thread.
+
+    Returns:
+        None where it is not slower in each round, or where the models are too small to be timed.
+    """
+    return _always_slower(_timed(graph, runtime, feeds))
+
+
+def speedup(graph: Graph, runtime: Runtime, feeds: Batch) -> float:
+    """Return how many times as fast as the float model the quantized one is, on one thread.
+
+    Raises:
+        ExportError: No runtime here runs both.
+    """
+    blocks = list(_timed(graph, runtime, feeds))
+    first, second = (min(min(each[at]) for each in blocks) for at in (0, 1))
+    return first / second
+
+
+def _timed(graph: Graph, runtime: Runtime, feeds: Batch) -> Iterator[tuple[list[float], ...]]:
+    """Yield blocks of times of both models, in float first; the first run of each is not timed."""
+    if runtime.load is None:
+        raise ExportError("no runtime here runs both models", remedy="measure on the hardware")
+    model, run = FloatModel(graph, threads=1), runtime.load()
+    model.run(feeds), run(feeds)
+    yield from _blocks_of_both(lambda: model.run(feeds), lambda: run(feeds))
+
+
+def _blocks_of_both(
+    in_float: Callable[[], object], quantized: Callable[[], object], seconds: float = _SECONDS
+) -> Iterator[tuple[list[float], ...]]:
+    """Time both models in turn, each on one thread, whose own time is counted.
+
+    So whatever else the machine does is no alarm.
+
+    Args:
+        in_float: Runs the float model once.
+        quantized: Runs the quantized one.
+        seconds: For each of them, in all.
+    """
+    return blocks_in_turn((in_float, quantized), seconds=2 * seconds, clock=time.thread_time)
+
+
+def _always_slower(blocks: Iterable[tuple[list[float], ...]]) -> Slower | None:
+    """Return the times if the second is slower in each block."""
+    times: list[tuple[float, float]] = []
+    for one, other in blocks:
+        pair = min(one), min(other)
+        if min(pair) < _LEAST_SECONDS or pair[1] < _SLOWER * pair[0]:
+            return None
+        times.append(pair)
+    if len(times) < _ROUNDS:
+        return None
+    fastest = [min(column) for column in zip(*times, strict=True)]
+    return Slower(fastest[0], fastest[1], len(times))

@@ -1,0 +1,144 @@
+"""The last stage of a quantization: what is lost and odd is looked for, within a small budget."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from intact.analyze.diagnose.evidence import Calibrated, Evidence
+from intact.analyze.diagnose.loss import Loss, explained, find_loss
+from intact.analyze.diagnose.registry import QUICK, Inquiry
+from intact.calibrate.assign import assign
+from intact.calibrate.choice import FloatRuns
+from intact.calibrate.statistics import Statistics
+from intact.errors import IntactError
+from intact.plan import QuantizedGraph
+from intact.results.job import Job
+
+if TYPE_CHECKING:
+    from intact.analyze.diagnose.findings import Finding
+    from intact.data.preprocess import Preprocess
+    from intact.results.job import Scaled
+    from intact.results.result import Result
+
+
+class Seen(NamedTuple):
+    """What a calibration keeps of its samples.
+
+    Attributes:
+        runs: Some of them.
+        known: What only its pass knows.
+        preprocess: The steps that prepared them.
+        is_drawn: Whether they were drawn.
+        threads: Of the runtime; 0 takes all cores.
+    """
+
+    runs: FloatRuns
+    known: Calibrated
+    preprocess: Preprocess
+    is_drawn: bool
+    threads: int
+
+
+class Looked(NamedTuple):
+    """What was found before files are written.
+
+    Attributes:
+        loss: What an output loses, where that is much.
+        findings: Worst first.
+        inquiry: Asks further; None where there were no samples.
+    """
+
+    loss: Loss | None = None
+    findings: tuple[Finding, ...] = ()
+    inquiry: Inquiry | None = None
+
+
+def look_at_samples(seen: Seen, statistics: Statistics) -> tuple[Finding, ...]:
+    """Judge the samples of a calibration, before there is a plan."""
+    evidence = Evidence(
+        seen.runs, statistics=statistics, calibrated=seen.known, is_drawn=seen.is_drawn
+    )
+    return Inquiry(evidence, seconds=QUICK).ask()
+
+
+def look_at_plan(
+    job: Job,
+    scaled: Scaled,
+    seen: Seen | None,
+    signs: Sequence[Finding],
+    run: Callable[[Result], object],
+) -> Looked:
+    """Look what a plan loses, and at what.
+
+    Args:
+        job: What is made.
+        scaled: Its plan with scales.
+        seen: The samples; None where there are none.
+        signs: What was found of them.
+        run: Runs a result once; raises where its runtime refuses it.
+    """
+    choice, statistics, given = scaled.choice, scaled.statistics, scaled.given
+    if choice is None or statistics is None or seen is None:
+        return Looked()
+    graph = None if choice.plan.graph is job.plan.graph else choice.plan.graph
+
+    def replan(name: str | None, other: Statistics | None) -> QuantizedGraph:
+        method, tables = choice.method, given
+        if name is not None:
+            method = msgspec.structs.replace(choice.method, activations=name, options={})
+            tables = None
+        return assign(job.keeping((), graph), other or statistics, method, tables)
+
+    def keeping(names: Sequence[str]) -> QuantizedGraph:
+        return assign(job.keeping(names, graph), statistics, choice.method, given)
+
+    def accepts(plan: QuantizedGraph) -> Mapping[str, str] | None:
+        for options, deployment in job.deployment.ways():
+            with contextlib.suppress(IntactError):
+                run(deployment.result(plan, statistics, seen.preprocess))
+                return options
+        return None
+
+    loss = find_loss(choice)
+    evidence = Evidence(
+        seen.runs,
+        seen.preprocess,
+        statistics,
+        seen.known,
+        is_drawn=seen.is_drawn,
+        planned=choice.plan,
+        tried=choice.runs,
+        known=choice.errors,
+        replan=replan,
+        is_lost=loss is not None,
+        threads=seen.threads,
+    )
+    inquiry = Inquiry(evidence, seconds=QUICK, asked=("samples",), found=signs)
+    findings = inquiry.ask()
+    if loss is not None:
+        loss, findings = explained(loss, findings, evidence, keeping, accepts)
+        inquiry = Inquiry(evidence, seconds=QUICK, asked=inquiry.asked, found=findings)
+    inquiry.evidence = evidence.written()  # without simulators, which have copies of weights
+    return Looked(loss, findings, inquiry)
+
+
+def look_at_runtime(looked: Looked, result: Result, spent: float | None) -> tuple[Finding, ...]:
+    """Look what the runtime makes of what was written; return all that was found.
+
+    Args:
+        looked: What was found before.
+        result: As written.
+        spent: Seconds that making it took; None where it is not to be timed.
+    """
+    if looked.inquiry is None:
+        return looked.findings
+    from intact.flow.runtime import runtime_of
+
+    evidence = looked.inquiry.evidence
+    return looked.inquiry.ask(
+        evidence.written(result.plan, runtime=runtime_of(result), spent=spent)
+    )
