@@ -30,12 +30,12 @@ from intact.data.progress import begin
 from intact.data.sources import has_image_steps
 from intact.data.stream import AGAIN, Samples
 from intact.errors import UsageError
-from intact.flow.alternatives import Alternatives
 from intact.flow.improvement import Improver
 from intact.flow.look import Seen, look_at_plan, look_at_runtime, look_at_samples
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
+from intact.placement.alternatives import Alternatives
 from intact.plan import Note, NoteKind
 from intact.plan.given_scales import ScaleTable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
