@@ -7,12 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial, reduce
-from pathlib import Path
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import onnx_ir as ir
 
 from intact.analyze.diagnose.evidence import Calibrated
 from intact.analyze.diagnose.sample_signs import blaming
@@ -32,24 +30,22 @@ from intact.data.stream import AGAIN, Samples
 from intact.errors import UsageError
 from intact.flow.improvement import Improver
 from intact.flow.look import Seen, look_at_plan, look_at_runtime, look_at_samples
-from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.placement.alternatives import Alternatives
 from intact.plan import Note, NoteKind
 from intact.plan.given_scales import ScaleTable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
-from intact.results.feeding import open_fed
 from intact.results.first_run import draw_sample, run_once
-from intact.results.job import Job, Scaled
-from intact.results.refusals import Refusals
+from intact.results.job import Job, Refusals, Scaled
+from intact.results.recipes import open_fed
 from intact.results.result import Result
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.calibrate.shards import SampleMap
     from intact.placement.choice import Fastest
-    from intact.recipe.groups import DataSource, ScaleSource
+    from intact.recipe.groups import DataSource
 
 _SMALL = 1 << 26
 """Bytes of weights of which several copies in memory do not matter."""
@@ -424,25 +420,6 @@ class _Observed(NamedTuple):
                 remedy="leave it out",
             )
         return feeds
-
-
-def given_scales(
-    scales: ScaleSource | Sequence[ScaleSource] | None, model: ir.Model, graph: Graph
-) -> ScaleTable | None:
-    """Return the scales that need no calibration: those of tables, or else the model's own."""
-    if scales is None:
-        return scales_of_model(model)
-    from intact.formats.scales import read_scales  # few give tables
-
-    sources = [scales] if isinstance(scales, str | Path | ScaleTable) else scales
-    tables = [
-        each if isinstance(each, ScaleTable) else read_scales(each, graph) for each in sources
-    ]
-    if not tables:
-        return None
-    table = reduce(ScaleTable.joined, tables)
-    table.refuse_unknown(tensor_names(model) | {str(value.name) for value in graph.values})
-    return table
 
 
 def _skipped(files: Sequence[str]) -> tuple[Note, ...]:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,14 +13,14 @@ from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.errors import ModelError, UsageError
-from intact.flow.calibration import Calibration, given_scales
+from intact.flow.calibration import Calibration
 from intact.flow.improvement import chosen
 from intact.flow.shapes import shaped
 from intact.flow.torch_models import with_exported
 from intact.formats.registry import expressible
 from intact.graph import Graph
 from intact.improve.passes import requests_of
-from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
+from intact.plan import Overrides
 from intact.plan.preparation import graphs_for
 from intact.recipe.declare import options_of
 from intact.recipe.groups import (
@@ -33,11 +33,16 @@ from intact.recipe.options import (
     QuantizeForOptions,
     QuantizeOptions,
 )
-from intact.results.feeding import cluster_of
 from intact.results.first_run import run_once
-from intact.results.job import Deployment, Job, Keeping
-from intact.results.recipes import overrides_of, preprocess_of, recipe_of, target_named
-from intact.results.refusals import Refusals
+from intact.results.job import Deployment, Job, Planner, Refusals
+from intact.results.recipes import (
+    cluster_of,
+    given_scales,
+    overrides_of,
+    preprocess_of,
+    recipe_of,
+    target_named,
+)
 from intact.results.result import Result, Results, check_output, save_several
 from intact.results.sources import (
     FloatSource,
@@ -145,8 +150,8 @@ def results_for(
     readable = models.data is not None and not isinstance(models.data, Iterator)
     for own, (each, methods, deployment) in zip(graphs, ready, strict=True):
         with refusals.of(each.name):
-            keeping = _keeping(build_plan, own, each, models.overrides(overrides, own))
-            plan = keeping(())
+            planner = Planner(own, each, models.overrides(overrides, own))
+            plan = planner.plan()
             if not options.allow_empty:
                 look = partial(values_of, graph=own, options=options, data=models.data)
                 refuse_nothing_to_do(plan, look)
@@ -164,7 +169,7 @@ def results_for(
                     plan,
                     methods,
                     deployment,
-                    keeping,
+                    planner,
                     passes.requests,
                     floats_ends=not options.quantize_heads,
                 )
@@ -234,10 +239,10 @@ def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) 
     )
     wide = graph if expressible(deployment.formats).half_ends else graph.with_wide_ports()
     (own,) = graphs_for(wide, [described], options.expand)
-    keeping = _keeping(build_plan, own, described, overrides_of(options))
-    plan = keeping(())
+    planner = Planner(own, described, overrides_of(options))
+    plan = planner.plan()
     passes = chosen(plan, options.improve, options.preset, readable=True)
-    return Job(plan, methods, deployment, keeping, passes.requests)
+    return Job(plan, methods, deployment, planner, passes.requests)
 
 
 def _in_place(targets: Sequence[Target], options: QuantizationOptions) -> list[Target]:
@@ -324,12 +329,9 @@ def read_quantized(options: ImportOptions) -> Result:
         result = deployment.result(plan, None, preprocess)
         run_once(result, threads=options.threads)
     else:
-        from intact.plan.build import complete
-
         given_method = (options.method, options.weight_method, options.method_options)
         methods = Method.candidates(described, *given_method)
-        keeping = _keeping(complete, plan, described, overrides)
-        job = Job(keeping(()), methods, deployment, keeping)
+        job = Job.of(Planner(plan, described, overrides), methods, deployment)
         (result,) = Calibration(options, preprocess).run([job], options.data)
     result.recipe = recipe_of("import", options, result, target=target_named(target))
     if options.output is not None:
@@ -361,34 +363,6 @@ def export(options: ExportOptions) -> Result:
     if output is not None:
         found.save(output)
     return found
-
-
-Source = TypeVar("Source", Graph, QuantizedGraph)
-
-
-def _keeping(
-    build: Callable[[Source, Target, Overrides | None], QuantizedGraph],
-    source: Source,
-    target: Target,
-    overrides: Overrides | None,
-) -> Keeping:
-    """Return what makes a plan that keeps more nodes in float than the overrides do."""
-
-    def keeping(
-        names: Sequence[str], graph: Graph | None = None, apart: Collection[TensorEnd] = ()
-    ) -> QuantizedGraph:
-        own: Any = source if graph is None else graph
-        if not names and not apart:
-            return build(own, target, overrides)
-        base: Overrides = overrides or Overrides()
-        more = msgspec.structs.replace(
-            base,
-            keep_float=(*base.keep_float, *names),
-            apart=base.apart | frozenset(apart),
-        )
-        return build(own, target, more)
-
-    return keeping
 
 
 def _not_in_place(targets: Sequence[Target]) -> list[Target]:

@@ -21,7 +21,7 @@ from intact.graph.passes.input_shapes import Sizes, shown_option
 from intact.plan import Note, NoteKind, Overrides
 from intact.recipe import groups, pairs
 from intact.recipe.kinds import Kind
-from intact.results.feeding import open_fed
+from intact.results.recipes import open_fed
 from intact.results.values import Values, sizes_decide
 
 if TYPE_CHECKING:
