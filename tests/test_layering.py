@@ -83,9 +83,6 @@ OPTIONAL = frozenset(
 # Modules that name types of rooms above, for type checkers alone: a result keeps what was found.
 TYPES_OF_OTHERS = {"results.result": frozenset(["analyze", "placement"])}
 
-# Imports against the table that wait for `flow/diagnose.py` to move into `analyze/`.
-AWAITED = frozenset([("analyze.report.gather", "flow")])
-
 # A folder may import the packages for which it is the only place.
 AT_HOME = {"improve.learn": frozenset(["torch"])}
 
@@ -198,9 +195,7 @@ def wrong_imports(source: str, module: str) -> list[str]:
             parts = ["__init__"]  # from intact import quantize
         if parts[0] not in ROOMS:
             wrong += [f"{module}:{line} imports {name}, which belongs to no known room"]
-        elif (module, parts[0]) in AWAITED or (
-            line not in runs and parts[0] in TYPES_OF_OTHERS.get(module, ())
-        ):
+        elif line not in runs and parts[0] in TYPES_OF_OTHERS.get(module, ()):
             continue
         elif parts[0] not in allowed_rooms(room):
             wrong += [f"{module}:{line} imports {name}, but {room} may not import {parts[0]}"]

@@ -14,18 +14,12 @@ from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.errors import ModelError, UsageError
 from intact.flow.calibration import Calibration
-from intact.flow.improvement import chosen
 from intact.flow.shapes import shaped
 from intact.flow.torch_models import with_exported
-from intact.formats.registry import expressible
 from intact.graph import Graph
-from intact.improve.passes import requests_of
+from intact.improve.presets import chosen
 from intact.plan import Overrides
 from intact.plan.preparation import graphs_for
-from intact.recipe.declare import options_of
-from intact.recipe.groups import (
-    SpeedOptions,
-)
 from intact.recipe.options import (
     ExportOptions,
     ImportOptions,
@@ -34,7 +28,7 @@ from intact.recipe.options import (
     QuantizeOptions,
 )
 from intact.results.first_run import run_once
-from intact.results.job import Deployment, Job, Planner, Refusals
+from intact.results.job import Job, Planner, Refusals
 from intact.results.recipes import (
     cluster_of,
     given_scales,
@@ -43,6 +37,7 @@ from intact.results.recipes import (
     recipe_of,
     target_named,
 )
+from intact.results.request import distinct_names, in_place, ready_targets, refuse_wrong
 from intact.results.result import Result, Results, check_output, save_several
 from intact.results.sources import (
     FloatSource,
@@ -56,7 +51,6 @@ from intact.results.sources import (
 )
 from intact.results.values import refuse_nothing_to_do, values_of, with_values
 from intact.targets import Target
-from intact.targets.schema import without_in_place
 
 if TYPE_CHECKING:
     from intact.recipe.groups import TargetSource
@@ -115,11 +109,11 @@ def results_for(
         refusals: Takes what one target refuses; None raises it.
     """
     refusals = refusals or Refusals(collects=False)
-    described = _in_place([target_of(target) for target in targets], options)
-    names = _distinct_names(described)
+    described = in_place([target_of(target) for target in targets], options)
+    names = distinct_names(described)
     refuse_wrong(options)
     cluster = cluster_of(options)
-    ready = _ready(options, described, refusals)
+    ready = ready_targets(options, described, refusals)
     if not ready:
         return {}
     source = open_source(options.model)
@@ -194,78 +188,6 @@ def _add_recipes(
     for name, result in results.items():
         target = target_named(given[name])
         result.recipe = recipe_of("quantize", options, result, target=target)
-
-
-def _ready(
-    options: QuantizationOptions, targets: Sequence[Target], refusals: Refusals
-) -> list[tuple[Target, tuple[Method, ...], Deployment]]:
-    """Return the methods and the deployment of each target that has what is asked for."""
-    found = []
-    given = (options.method, options.weight_method, options.method_options)
-    for each in targets:
-        with refusals.of(each.name):
-            deployment = deployment_of(each, options.formats, options.io, options.layout)
-            found.append((each, Method.candidates(each, *given), deployment))
-    return found
-
-
-def refuse_unlike(options: QuantizationOptions, target: TargetSource) -> None:
-    """Refuse what could be seen to be wrong before a model or samples are read.
-
-    Raises:
-        IntactError: A name is wrong, options exclude each other, or the target has not what is
-            asked for.
-    """
-    refuse_wrong(options)
-    preprocess_of(options)
-    overrides_of(options)
-    _ready(options, [target_of(target)], Refusals(collects=False))
-
-
-def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) -> Job:
-    """Plan a call on a graph that is normalized already, without samples.
-
-    Args:
-        options: Of the call.
-        graph: Of a result.
-        target: What is quantized for.
-
-    Raises:
-        IntactError: As of `quantize`, before samples are read.
-    """
-    refuse_unlike(options, target)
-    ((described, methods, deployment),) = _ready(
-        options, _in_place([target_of(target)], options), Refusals(collects=False)
-    )
-    wide = graph if expressible(deployment.formats).half_ends else graph.with_wide_ports()
-    (own,) = graphs_for(wide, [described], options.expand)
-    planner = Planner(own, described, overrides_of(options))
-    plan = planner.plan()
-    passes = chosen(plan, options.improve, options.preset, readable=True)
-    return Job(plan, methods, deployment, planner, passes.requests)
-
-
-def _in_place(targets: Sequence[Target], options: QuantizationOptions) -> list[Target]:
-    return list(targets) if options.in_place else _not_in_place(targets)
-
-
-def refuse_wrong(options: QuantizationOptions) -> None:
-    """Refuse wrong names, and options that would have no effect, before anything is read.
-
-    Raises:
-        UsageError: See above.
-    """
-    requests_of(options.improve)
-    if options.improve and options.preset is not None:
-        raise UsageError(f"--improve and --preset {options.preset}", remedy="leave one out")
-    if options.data_free:
-        from intact.flow.data_free import refuse_options_of_data
-
-        refuse_options_of_data(options)
-    for name, declared in options_of(SpeedOptions).items():
-        if not options.fastest and getattr(options, name) != declared.default:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} is for --fastest", remedy="give that too, or leave it out")
 
 
 def _expanded(graphs: Sequence[Graph], op_types: Sequence[str]) -> dict[int, Graph]:
@@ -363,33 +285,6 @@ def export(options: ExportOptions) -> Result:
     if output is not None:
         found.save(output)
     return found
-
-
-def _not_in_place(targets: Sequence[Target]) -> list[Target]:
-    """Describe the targets without operators that work in place."""
-    if not any(target.topology.in_place for target in targets):
-        raise UsageError(
-            f"--no-in-place: {', '.join(target.name for target in targets)} does nothing in place",
-            remedy="leave it out",
-        )
-    return [without_in_place(target) for target in targets]
-
-
-def _distinct_names(targets: Sequence[Target]) -> tuple[str, ...]:
-    """List the names of the targets."""
-    names = tuple(target.name for target in targets)
-    if not names:
-        raise UsageError("there is no target", remedy="name one: see `intact targets`")
-    for name in names:
-        if Path(name).name != name or name.startswith(".") or "\\" in name:
-            raise UsageError(
-                f"target {name!r} cannot give a folder its name", remedy="rename it in its file"
-            )
-        if names.count(name) > 1:
-            raise UsageError(
-                f"target {name} is given twice", remedy="leave one out, or rename it in its file"
-            )
-    return names
 
 
 def _refuse_without_samples(

@@ -140,7 +140,7 @@ class Rehearsal:
 
     def _job(self, values: Mapping[str, Any]) -> Job:
         """Plan a call on the model of the result."""
-        from intact.flow.quantize import rehearsed  # with much else
+        from intact.results.request import rehearsed
 
         target = values.get("target") or self._result.plan.target
         known = {name: value for name, value in values.items() if name != "output"}
