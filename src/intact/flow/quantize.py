@@ -1,9 +1,8 @@
-"""From the options of a call to results: open, plan, calibrate, write."""
+"""From the options of a call to results, by the stages of `intact.flow.stages`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,12 +13,9 @@ from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.errors import ModelError, UsageError
 from intact.flow.calibration import Calibration
-from intact.flow.shapes import shaped
+from intact.flow.stages import SHARED, Call, make_results
 from intact.flow.torch_models import with_exported
-from intact.graph import Graph
-from intact.improve.presets import chosen
 from intact.plan import Overrides
-from intact.plan.preparation import graphs_for
 from intact.recipe.options import (
     ExportOptions,
     ImportOptions,
@@ -31,7 +27,6 @@ from intact.results.first_run import run_once
 from intact.results.job import Job, Planner, Refusals
 from intact.results.recipes import (
     cluster_of,
-    given_scales,
     overrides_of,
     preprocess_of,
     recipe_of,
@@ -41,7 +36,6 @@ from intact.results.request import distinct_names, in_place, ready_targets, refu
 from intact.results.result import Result, Results, check_output, save_several
 from intact.results.sources import (
     FloatSource,
-    QuantizedSource,
     default_target,
     deployment_of,
     load_result,
@@ -49,8 +43,6 @@ from intact.results.sources import (
     original_of,
     target_of,
 )
-from intact.results.values import refuse_nothing_to_do, values_of, with_values
-from intact.targets import Target
 
 if TYPE_CHECKING:
     from intact.recipe.groups import TargetSource
@@ -116,66 +108,24 @@ def results_for(
     ready = ready_targets(options, described, refusals)
     if not ready:
         return {}
-    source = open_source(options.model)
-    if isinstance(source, QuantizedSource):
-        source.plan(target_of(source.target))  # refuses what `import` would refuse as well
-        raise UsageError(
-            "the model is quantized already", remedy="`intact import` reads it, and completes it"
-        )
-    preprocess = preprocess_of(options) or Preprocess()
-    formats = [deployment.formats for _, _, deployment in ready]
-    model = with_values(source.model, options.input_value)
-    drawn = None
-    if options.data_free:
-        from intact.flow.data_free import drawn_data
-
-        drawn = drawn_data(model, options)
-    data, steps = (options.data, preprocess) if drawn is None else (drawn.data, Preprocess())
-    begin(options.progress, "simplifying the model")
-    models = shaped(model, options, options.input_shape, data, steps, formats)
-    originals = _expanded(models.graphs, options.expand)
-    given = given_scales(options.scales, model, originals[id(models.graphs[0])])
-    del source, model
-    overrides = overrides_of(options)
-    begin(options.progress, "planning")
-    jobs = []
-    described = [each for each, _, _ in ready]
-    graphs = _graphs(models.graphs, originals, described, options.expand)
-    readable = models.data is not None and not isinstance(models.data, Iterator)
-    for own, (each, methods, deployment) in zip(graphs, ready, strict=True):
-        with refusals.of(each.name):
-            planner = Planner(own, each, models.overrides(overrides, own))
-            plan = planner.plan()
-            if not options.allow_empty:
-                look = partial(values_of, graph=own, options=options, data=models.data)
-                refuse_nothing_to_do(plan, look)
-            passes = chosen(
-                plan,
-                options.improve,
-                options.preset,
-                readable=readable,
-                drawn=drawn is not None,
-            )
-            notes = () if drawn is None else drawn.notes
-            plan = plan.with_notes((*notes, *models.notes, *passes.notes))
-            jobs.append(
-                Job(
-                    plan,
-                    methods,
-                    deployment,
-                    planner,
-                    passes.requests,
-                    floats_ends=not options.quantize_heads,
-                )
-            )
-    compared = original_of(options.model, threads=options.threads)
-    count = 0 if drawn is None else drawn.count
-    speed = options if options.fastest else None
+    call = Call(options, preprocess_of(options) or Preprocess(), tuple(ready), refusals)
+    for stage in SHARED:
+        call = stage.run(call)
+    original = original_of(options.model, threads=options.threads)
     with cluster as mapped:
-        calibration = Calibration(options, preprocess, compared, count, speed, mapped)
+        calibration = Calibration(
+            options,
+            call.preprocess,
+            original,
+            0 if call.drawn is None else call.drawn.count,
+            options if options.fastest else None,
+            mapped,
+            call.data,
+            call.given,
+        )
         results = {
             result.plan.target.name: result
-            for result in calibration.run(jobs, models.data, given, refusals)
+            for result in make_results(calibration, call.jobs, refusals)
         }
     _add_recipes(results, options, dict(zip(names, targets, strict=True)))
     return results
@@ -188,38 +138,6 @@ def _add_recipes(
     for name, result in results.items():
         target = target_named(given[name])
         result.recipe = recipe_of("quantize", options, result, target=target)
-
-
-def _expanded(graphs: Sequence[Graph], op_types: Sequence[str]) -> dict[int, Graph]:
-    """Return each graph with operators expanded, by the identity of what it was before."""
-    found = {id(graph): graph for graph in graphs}
-    if op_types:
-        from intact.graph.passes.expand import expand
-
-        found = {name: expand(graph, op_types) for name, graph in found.items()}
-    return found
-
-
-def _graphs(
-    graphs: Sequence[Graph],
-    expanded: Mapping[int, Graph],
-    targets: Sequence[Target],
-    apart: Sequence[str],
-) -> list[Graph]:
-    """Prepare what is planned on; targets that share a graph and its needs go on sharing it.
-
-    Args:
-        graphs: One for each target.
-        expanded: What is planned on, by the identity of the graph.
-        targets: The targets.
-        apart: Operator types that the user expands.
-    """
-    found: dict[int, Graph] = {}
-    for name, graph in expanded.items():
-        members = [index for index, each in enumerate(graphs) if id(each) == name]
-        own = graphs_for(graph, [targets[index] for index in members], apart)
-        found.update(zip(members, own, strict=True))
-    return [found[index] for index in range(len(targets))]
 
 
 def read_quantized(options: ImportOptions) -> Result:
@@ -254,7 +172,7 @@ def read_quantized(options: ImportOptions) -> Result:
         given_method = (options.method, options.weight_method, options.method_options)
         methods = Method.candidates(described, *given_method)
         job = Job.of(Planner(plan, described, overrides), methods, deployment)
-        (result,) = Calibration(options, preprocess).run([job], options.data)
+        (result,) = make_results(Calibration(options, preprocess, data=options.data), [job])
     result.recipe = recipe_of("import", options, result, target=target_named(target))
     if options.output is not None:
         begin(options.progress, "writing")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from intact.calibrate.method import Method
 from intact.errors import UsageError
@@ -36,9 +36,13 @@ if TYPE_CHECKING:
     from intact.recipe.groups import TargetSource
 
 
+Ready: TypeAlias = tuple[Target, tuple[Method, ...], Deployment]
+"""A target, how scales may be chosen for it, and what is written."""
+
+
 def ready_targets(
     options: QuantizationOptions, targets: Sequence[Target], refusals: Refusals
-) -> list[tuple[Target, tuple[Method, ...], Deployment]]:
+) -> list[Ready]:
     """Return the methods and the deployment of each target that has what is asked for."""
     found = []
     given = (options.method, options.weight_method, options.method_options)
