@@ -34,7 +34,7 @@ from intact.engines.exact_sums import saturates_pairs
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError
 from intact.formats.base.format import Deployed
-from intact.formats.registry import FORMATS
+from intact.formats.registry import runtime_of
 from intact.plan import NoteKind
 from intact.results.result import Result
 from zoo import ZOO
@@ -162,8 +162,7 @@ def deployed(result: Result, case: Case, *, simulated: bool) -> Arrays:
         simulator = Simulator(result.plan)
         return joined([simulator.run(feeds)[0] for feeds in feeds_of(case.test)])
     ((name, exported),) = result.exports.items()
-    run = FORMATS[name].run
-    assert run is not None
+    run = runtime_of(name).run
     subject = Deployed(result.plan, exported)
     return joined([run(subject, feeds) for feeds in feeds_of(case.test)])
 

@@ -46,7 +46,7 @@ from intact.engines.cpu import detect_cpu
 from intact.engines.latency import in_turn, lower_quartiles
 from intact.errors import IntactError
 from intact.formats.base.format import Deployed
-from intact.formats.registry import FORMATS
+from intact.formats.registry import FORMATS, runtime_of
 from intact.numerics.metrics import sqnr_db
 from intact.placement.choice import Fastest
 from intact.targets import load_target
@@ -268,7 +268,7 @@ def measure_elsewhere(case: Case, batch: int, threads: int, seconds: float, targ
     row = Row(case.name, batch)
     feeds = {k: np.resize(v, (batch, *v.shape[1:])) for k, v in case.test.items()}
     common: dict[str, Any] = {"threads": threads, "samples": _SAMPLES, "target": target}
-    common |= {"io": "float"} if FORMATS[load_target(target).formats[0]].has_io else {}
+    common |= {"io": "float"} if FORMATS[load_target(target).formats[0]].writer.has_io else {}
     runs: dict[str, Callable[[], object]] = {}
     names = [each.node for each in intact.inspect(case.path, target=target).nodes]
     ways: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -283,9 +283,7 @@ def measure_elsewhere(case: Case, batch: int, threads: int, seconds: float, targ
                 case.path, dict(case.calibration), **common, **case.options, **more
             )
             ((name, exported),) = made.exports.items()
-            runner = FORMATS[name].runner
-            assert runner is not None
-            run = runner(Deployed(made.plan, exported, None, threads))
+            run = runtime_of(name).runner(Deployed(made.plan, exported, None, threads))
             run(feeds)
         except IntactError as error:
             print(f"{case.name} {way} {batch} {target}: {error}", file=sys.stderr)

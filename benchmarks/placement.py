@@ -34,7 +34,7 @@ from rich.table import Table
 import intact
 from by_hand import PATTERNS, Pattern, place, ranges
 from intact.engines.latency import in_turn, lower_quartiles
-from intact.formats.onnx_qdq.kernels import profile_kernels
+from intact.formats.onnx_qdq.executed import profile_kernels
 from intact.numerics.metrics import sqnr_db
 from latency import TARGET, session
 

@@ -31,7 +31,7 @@ from intact.engines.session import Feeds
 from intact.errors import ExportError, IntactError
 from intact.formats.base.report import Verification
 from intact.formats.c.format import c_program
-from intact.formats.c.verify import verify_c
+from intact.formats.c.run import verify_c
 from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.tflite.micro import verify_micro

@@ -309,7 +309,7 @@ def test_the_table_has_no_cycle() -> None:
         ("graph.ops", "from intact import targets"),
         ("graph.passes.fold", "from ...targets.load import load_target"),
         ("formats.onnx_qdq.write", "from intact.engines.simulate import simulate"),
-        ("formats.c.verify", "from intact.formats.tflite.run import TfliteRuntime"),
+        ("formats.c.run", "from intact.formats.tflite.run import TfliteRuntime"),
         ("formats.base.format", "from intact.formats.c.write import write_c"),
         ("plan.tie", "from intact.novelty import thing"),
         ("plan.tie", "from intact.api import quantize"),

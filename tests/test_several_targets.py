@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -17,7 +16,6 @@ from intact.cli import show_verification
 from intact.cli.entry import run
 from intact.engines.cpu import detect_cpu
 from intact.errors import DataError, ExportError, OutputError, UsageError
-from intact.formats import registry
 from intact.formats.base.comparison import OutputComparer
 from intact.formats.base.report import Verification
 from intact.formats.registry import FORMATS
@@ -151,9 +149,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise ExportError("TFLite cannot hold it", remedy="leave it out with --keep-float x")
 
-    row = msgspec.structs.replace(FORMATS["tflite"], write=refuse)
-    load = registry._load
-    monkeypatch.setattr(registry, "_load", lambda name: row if name == "tflite" else load(name))
+    monkeypatch.setattr(FORMATS["tflite"].writer, "write", refuse)
 
 
 def several(*targets: str) -> list[str]:

@@ -73,9 +73,11 @@ _WHEN: Mapping[str, Callable[[Any], str]] = {
     "kernel_shape": lambda value: f"kernel {'x'.join(map(str, value))}",
     "groups": lambda value: f"groups: {_plain(value)}",
     "ranks": lambda value: f"input of {_plain(value)} axes",
+    "weight_slot": lambda value: f"constant {'left' if value == 0 else 'right'} factor",
     "weight_ranks": lambda value: f"constant factor of {_plain(value)} axes",
     "constant_weight": lambda value: "with a constant weight" if value else "of two activations",
     "constant_input": lambda value: "with a constant input" if value else "without constant inputs",
+    "own_function": lambda value: f"one input is {_plain(value)} of another",
     "max_consumers": lambda value: f"at most {value} readers",
     "power_of_two_window": lambda _: "windows of 2, 4, 8 ... elements",
     "opset_min": lambda value: f"opset {value} or newer",
@@ -177,7 +179,7 @@ def every_target() -> str:
 
 
 def _format(name: str) -> str:
-    described = FORMATS[name]
+    described = FORMATS[name].writer
     files = ", ".join(f"`{file}`" for file in described.files if not file.endswith(".data"))
     runtime = _RUNTIMES.get(name)
     runs = f"runs and verifies in {runtime}" if runtime else _VERIFIED_WITHOUT_RUNTIME[name]
@@ -279,7 +281,7 @@ def _condition(when: Condition | None) -> str:
 def _given(struct: msgspec.Struct) -> Iterator[tuple[str, Any]]:
     for name in struct.__struct_fields__:
         value = getattr(struct, name)
-        if value is not None and value != {}:
+        if value is not None and value not in ({}, ()):
             yield name, value
 
 

@@ -323,7 +323,7 @@ class Quantizer:
         ONNX Runtime makes its integer kernels.
         """
         try:
-            written = FORMATS[_INTEGER_FORMAT].write(self.plan, Io.FLOAT)
+            written = FORMATS[_INTEGER_FORMAT].writer.write(self.plan, Io.FLOAT)
         except ExportError:  # the plan has float operators, or codes of 16 bits
             return _proto(write_qdq(self.plan).model)
         files = written.files if isinstance(written, WrittenFiles) else {}

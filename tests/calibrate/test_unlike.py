@@ -17,7 +17,7 @@ from intact.calibrate.unlike import broken_ties, unlike
 from intact.data.sources import open_samples
 from intact.engines.simulate import Simulator
 from intact.formats.base.format import Io
-from intact.formats.c.verify import verify_c
+from intact.formats.c.run import verify_c
 from intact.formats.c.write import write_c
 from intact.formats.tflite.run import Kernels
 from intact.formats.tflite.verify import verify_tflite

@@ -10,8 +10,7 @@ import pytest
 from intact.errors import DataError, MissingExtraError
 from intact.formats.base.comparison import stored_feeds
 from intact.formats.base.format import Io, WrittenFiles
-from intact.formats.c.run import CRuntime
-from intact.formats.c.verify import verify_c
+from intact.formats.c.run import CRuntime, verify_c
 from intact.formats.c.write import CProgram, write_c
 from intact.formats.registry import export
 from intact.formats.tflite.micro import run_micro, verify_micro

@@ -11,10 +11,10 @@ import pytest
 from intact.errors import ExportError, MissingExtraError, PlanError
 from intact.formats.base.format import Deployed, Io, WrittenFiles
 from intact.formats.base.report import Verification
-from intact.formats.onnx_integer.verify import verify_onnx_integer
+from intact.formats.onnx_integer.run import verify_onnx_integer
 from intact.formats.onnx_integer.write import write_onnx_integer
-from intact.formats.registry import FORMATS
-from intact.formats.tvm.verify import verify_tvm
+from intact.formats.registry import FORMATS, runtime_of
+from intact.formats.tvm.run import verify_tvm
 from intact.formats.tvm.write import write_tvm
 from intact.plan import QuantizedGraph
 from intact.program.realize import integer_program
@@ -185,16 +185,14 @@ def test_files_that_are_not_the_plans_never_reach_a_runtime(
     def opened(*_: object, **__: object) -> None:
         raise AssertionError("a runtime was given a file of someone else's")
 
-    monkeypatch.setattr("intact.formats.tvm.verify.TvmRuntime", opened)
-    monkeypatch.setattr("intact.formats.onnx_integer.verify.OnnxIntegerRuntime", opened)
+    monkeypatch.setattr("intact.formats.tvm.run.TvmRuntime", opened)
+    monkeypatch.setattr("intact.formats.onnx_integer.run.OnnxIntegerRuntime", opened)
     plan = small_plan("tvm")
-    exported = FORMATS[name].write(plan, Io.INT8)
+    exported = FORMATS[name].writer.write(plan, Io.INT8)
     assert isinstance(exported, WrittenFiles)
     files = {**exported.files, file: exported.files[file] + b"\n"}
-    verify = FORMATS[name].verify
-    assert verify is not None
     with pytest.raises(PlanError, match=f"{file} is not what this plan gives"):
-        verify(Deployed(plan, WrittenFiles(files), None, 1), iter(()))
+        runtime_of(name).verify(Deployed(plan, WrittenFiles(files), None, 1), iter(()))
 
 
 def test_an_output_that_no_sample_changes() -> None:

@@ -14,7 +14,7 @@ import pytest
 from intact import quantize, verify
 from intact.errors import PlanError
 from intact.formats.base.report import Verification
-from intact.formats.ncnn.verify import verify_ncnn
+from intact.formats.ncnn.run import verify_ncnn
 from intact.plan import QuantizedGraph
 from tests.formats.ncnn.cases import CASES, build_case, written_from
 from tests.models import MODELS, ModelBuilder, random_inputs

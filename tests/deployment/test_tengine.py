@@ -23,7 +23,7 @@ from tests.plans import calibrated
 
 
 def written(plan: QuantizedGraph) -> dict[str, bytes]:
-    exported = TENGINE.write(plan, Io.INT8)
+    exported = TENGINE.writer.write(plan, Io.INT8)
     assert isinstance(exported, WrittenFiles)
     return dict(exported.files)
 

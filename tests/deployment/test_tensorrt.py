@@ -17,7 +17,7 @@ from intact import demo
 from intact.cli.entry import run
 from intact.formats.base.format import Io
 from intact.formats.registry import FORMATS
-from intact.formats.tensorrt.rules import RULES, WrittenModel, check_tensorrt
+from intact.formats.tensorrt.verify import RULES, WrittenModel, check_tensorrt
 from intact.formats.tensorrt.write import CACHE_FILE, MODEL_FILE, RANGES_FILE, TensorRtModel
 from intact.graph import Graph, save_model
 from intact.plan import QuantizedGraph
@@ -43,7 +43,7 @@ Proto = onnx.ModelProto
 
 
 def written(plan: QuantizedGraph) -> TensorRtModel:
-    exported = FORMATS["tensorrt"].write(plan, Io.INT8)
+    exported = FORMATS["tensorrt"].writer.write(plan, Io.INT8)
     assert isinstance(exported, TensorRtModel)
     return exported
 
@@ -399,7 +399,7 @@ def test_a_loaded_model_is_checked_like_the_one_in_memory(tmp_path: Path) -> Non
     plan = planned_with(SCALES, residual())
     written(plan).save(tmp_path)
     save_model(plan.graph.model, tmp_path / "model.onnx")
-    again = FORMATS["tensorrt"].read(tmp_path, plan)
+    again = FORMATS["tensorrt"].writer.read(tmp_path, plan)
     assert isinstance(again, TensorRtModel)
     graph = Graph.load(tmp_path / "model.onnx")
     found = check_tensorrt(WrittenModel(again.model, again.tables, graph))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from intact.formats.base.report import Verification
-from intact.formats.c.verify import verify_c
+from intact.formats.c.run import verify_c
 from intact.formats.c.write import write_c
 from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq

@@ -21,7 +21,7 @@ from intact.data.images.steps import ImageSteps, Size
 from intact.data.preprocess import Preprocess
 from intact.data.signature import InputSpec
 from intact.formats.tengine.format import MODEL_FILE
-from intact.formats.tengine.tmfile.decode import open_tmfile
+from intact.formats.tengine.tmfile.codec import open_tmfile
 from intact.formats.tengine.tmfile.file import FileTensor
 from tests.formats.tengine.exported import files_of
 from tests.models import ModelBuilder

@@ -29,7 +29,7 @@ import numpy as np
 
 from intact.formats.base.comparison import stored_feeds
 from intact.formats.base.format import (
-    FloatSource, Format, ModelReader, ScaleReader, WrittenFiles, read_files
+    FloatSource, Format, Reader, Runtime, ScaleReader, WrittenFiles, Writer, read_files
 )
 from intact.plan.given_scales import GivenScale, ScaleTable
 from intact.program.lower import lower
@@ -37,49 +37,54 @@ from intact.program.lower import lower
 NAME = "model.toy"
 
 
-def write(plan, io):
-    steps = [step.name for step in lower(plan).steps]
-    return WrittenFiles({NAME: json.dumps(steps).encode()})
+class Writes(Writer):
+    files = (NAME,)
+
+    def write(self, plan, io):
+        steps = [step.name for step in lower(plan).steps]
+        return WrittenFiles({NAME: json.dumps(steps).encode()})
+
+    def read(self, folder, plan):
+        return WrittenFiles(read_files(folder, [NAME]))
 
 
-def read(folder, plan):
-    return WrittenFiles(read_files(folder, [NAME]))
+class Reads(Reader):
+    target = "tflite"
 
+    def recognizes(self, path, head):
+        return head == b"toymodel"
 
-def verify(deployed, batches):
-    from intact.engines.integer.engine import IntegerEngine
-    from intact.formats.base.verification import EngineBeside, compare
+    def open(self, path):
+        from intact.graph import load_model
 
-    deployed.require_unchanged(write(deployed.plan, "int8").files)
-    program = lower(deployed.plan)
-    runtime = IntegerEngine(program)
-    shown = [t for step in program.steps for t in step.outputs if t.encoding is not None]
+        return FloatSource("onnxruntime", load_model(path.parent / "model.onnx"))
 
-    def run(feeds):
-        found = runtime.run(feeds, [tensor.name for tensor in shown])
-        return found.outputs, found.tensors
-
-    return compare(deployed.plan, "toy runtime", run, EngineBeside(program, shown), batches)
-
-
-def scales():
-    return (ScaleReader(lambda data: data.startswith(b"toy"), parse),)
+    def scales(self):
+        return (ScaleReader(lambda data: data.startswith(b"toy"), parse),)
 
 
 def parse(data, source, graph):
     return ScaleTable(source, {}, {})
 
 
-def models():
-    from intact.graph import load_model
+class Runs(Runtime):
+    def verify(self, deployed, batches):
+        from intact.engines.integer.engine import IntegerEngine
+        from intact.formats.base.verification import EngineBeside, compare
 
-    def opened(path):
-        return FloatSource("onnxruntime", load_model(path.parent / "model.onnx"))
+        deployed.require_unchanged(Writes().write(deployed.plan, "int8").files)
+        program = lower(deployed.plan)
+        runtime = IntegerEngine(program)
+        shown = [t for step in program.steps for t in step.outputs if t.encoding is not None]
 
-    return ModelReader(lambda path, head: head == b"toymodel", opened, "tflite")
+        def run(feeds):
+            found = runtime.run(feeds, [tensor.name for tensor in shown])
+            return found.outputs, found.tensors
+
+        return compare(deployed.plan, "toy runtime", run, EngineBeside(program, shown), batches)
 
 
-TOY = Format((NAME,), write, read, verify=verify, scales=scales, models=models)
+TOY = Format(Writes(), Reads(), Runs())
 '''
 
 

@@ -181,7 +181,7 @@ def tengine_models(_folder: Path) -> list[bytes]:
 
 def read_tengine(path: Path) -> None:
     from intact.errors import IntactError
-    from intact.formats.tengine.tmfile.decode import open_tmfile
+    from intact.formats.tengine.tmfile.codec import open_tmfile
     from intact.formats.tengine.tmfile.read import read_int8, read_tmfile
     from intact.formats.tengine.tmfile.write import write_float
     from intact.graph import normalize

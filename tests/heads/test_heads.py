@@ -13,7 +13,7 @@ import pytest
 
 import intact
 from intact.formats.base.format import Deployed
-from intact.formats.registry import FORMATS
+from intact.formats.registry import runtime_of
 from intact.plan import NoteKind
 from intact.results.result import Result
 from tests.heads.matching import matched
@@ -44,8 +44,7 @@ def quantized(name: str, target: str, **options: Any) -> Result:
 def share(name: str, result: Result) -> float:
     """Run what was written, and match its boxes."""
     ((format_name, exported),) = result.exports.items()
-    run = FORMATS[format_name].run
-    assert run is not None
+    run = runtime_of(format_name).run
     feeds = [{"image": each[None]} for each in images(_TESTED, seed=2)]
     deployed = Deployed(result.plan, exported, threads=1)
     found = np.concatenate([run(deployed, each)["detections"] for each in feeds])

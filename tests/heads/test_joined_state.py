@@ -14,7 +14,7 @@ import pytest
 import intact
 from intact.calibrate.joined_state import JoinedState
 from intact.formats.base.format import Deployed
-from intact.formats.registry import FORMATS
+from intact.formats.registry import runtime_of
 from intact.graph import normalize
 from intact.numerics.metrics import sqnr_db
 from intact.plan import NoteKind, build_plan
@@ -85,8 +85,7 @@ def decibels(result: Result, large: float) -> dict[str, float]:
     """What was written against the float model: h, c without its first unit, and y."""
     given = feeds(large, 8, seed=3)
     ((name, exported),) = result.exports.items()
-    run = FORMATS[name].run
-    assert run is not None
+    run = runtime_of(name).run
     deployed = Deployed(result.plan, exported, threads=1)
     rows = [{k: v[at : at + 1] for k, v in given.items()} for at in range(8)]
     outputs = [run(deployed, row) for row in rows]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ from intact.calibrate.collect import collect
 from intact.data.batching import Batch
 from intact.data.sources import open_samples
 from intact.errors import ExportError, IntactError, MissingExtraError
-from intact.formats.base.format import Deployed, Io
+from intact.formats.base.format import Deployed, Exported, Io
 from intact.formats.base.report import Verification
 from intact.formats.registry import FORMATS
 from intact.graph import normalize
@@ -40,8 +40,15 @@ class RandomNet(Protocol):
     def samples(self, count: int, *, seed: int = 1) -> dict[str, npt.NDArray[np.float32]]:
         """Draw samples, by input, along axis 0."""
 
+    def operators(self) -> set[str]:
+        """Return what the net is made of."""
+
+    def without(self, operators: Collection[str]) -> Self:
+        """Return the net that is left without some operators."""
+
 
 AnyNet = TypeVar("AnyNet", bound=RandomNet)
+Part = TypeVar("Part")
 
 Pair = tuple[str, str]
 """Target and format."""
@@ -77,36 +84,44 @@ def pairs() -> tuple[Pair, ...]:
         (name, format_name)
         for name in target_names()
         for format_name in load_target(name).formats
-        if FORMATS[format_name].verify is not None
+        if FORMATS[format_name].runtime is not None
     )
 
 
 def check(
-    net: RandomNet, pair: Pair, known: Callable[[Finding], bool] = lambda _: False
+    net: RandomNet, pair: Pair, *, refused: Callable[[bool], None] = lambda _: None
 ) -> list[Finding]:
-    """Export a net, run it and compare; return what is wrong. Refusals are not."""
-    return [each for each in _check(net, pair) if not known(each)]
+    """Export a net, run it and compare; return what is wrong.
+
+    Args:
+        net: The net.
+        pair: Target and format.
+        refused: Called where intact refuses the net, which is not wrong, or the runtime is missing;
+            tells whether parts of the net may do.
+    """
+    return list(_check(net, pair, refused))
 
 
-def _check(net: RandomNet, pair: Pair) -> Iterator[Finding]:
+def _check(net: RandomNet, pair: Pair, refused: Callable[[bool], None]) -> Iterator[Finding]:
     target, name = load_target(pair[0]), pair[1]
     try:
-        plan = planned(net, target)
+        plan = build_plan(normalize(net.model()), target)
         if not any(each.quantized for each in plan.decisions.values()):
-            return  # `quantize` refuses it
-        exported = FORMATS[name].write(plan, Io.INT8)
+            return refused(False)  # `quantize` refuses it
+        plan = calibrated(plan, net)
+        exported = _written(plan, name)
     except IntactError:
-        return
+        return refused(True)
     except Exception:
         yield Finding(pair, "crash", _last(traceback.format_exc()))
         return
-    verify = FORMATS[name].verify
-    if verify is None:
+    runtime = FORMATS[name].runtime
+    if runtime is None:
         return
     try:
-        found = verify(Deployed(plan, exported, threads=1), _batches(net, plan))
+        found = runtime.verify(Deployed(plan, exported, threads=1), _batches(net, plan))
     except MissingExtraError:
-        return
+        return refused(False)
     except ExportError as error:
         yield Finding(pair, "refused by the runtime", str(error))
         return
@@ -119,6 +134,14 @@ def _check(net: RandomNet, pair: Pair) -> Iterator[Finding]:
     yield from _judged(pair, found)
 
 
+def _written(plan: QuantizedGraph, name: str) -> Exported:
+    """Write a plan with integers at its ends, or with floats where it has none there."""
+    try:
+        return FORMATS[name].writer.write(plan, Io.INT8)
+    except IntactError:
+        return FORMATS[name].writer.write(plan, Io.FLOAT)
+
+
 def _batches(net: RandomNet, plan: QuantizedGraph) -> Iterator[Batch]:
     """Samples that calibration did not see, as a verification of users takes them."""
     samples = open_samples(net.samples(8, seed=2), plan.graph)
@@ -126,12 +149,16 @@ def _batches(net: RandomNet, plan: QuantizedGraph) -> Iterator[Batch]:
 
 
 def planned(net: RandomNet, target: Target) -> QuantizedGraph:
-    """The calibrated plan of a net."""
-    plan = build_plan(normalize(net.model()), target)
+    """Return the calibrated plan of a net."""
+    return calibrated(build_plan(normalize(net.model()), target), net)
+
+
+def calibrated(plan: QuantizedGraph, net: RandomNet) -> QuantizedGraph:
+    """Return a plan of a net with scales."""
     samples = open_samples(net.samples(16), plan.graph)
     tensors = required_tensors(plan) or tuple(samples.specs)
     statistics = collect(plan.graph, samples, tensors, threads=1)
-    return assign(plan, statistics, Method.of(target, "minmax", "minmax"))
+    return assign(plan, statistics, Method.of(plan.target, "minmax", "minmax"))
 
 
 def _judged(pair: Pair, found: Verification) -> Iterator[Finding]:
@@ -166,3 +193,12 @@ def shrunk(
                 break
         else:
             return net
+
+
+def shorter(parts: Sequence[Part]) -> Iterator[tuple[Part, ...]]:
+    """Yield what is left of a sequence without one half, then without one of smaller parts."""
+    size = max(1, len(parts) // 2)
+    while size and parts:
+        for start in range(len(parts) - size, -1, -size):
+            yield (*parts[:start], *parts[start + size :])
+        size //= 2

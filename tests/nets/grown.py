@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,7 @@ import onnx.defs
 import onnx.shape_inference
 from onnx import TensorProto, helper, numpy_helper
 
+from tests.nets.findings import shorter
 from tests.nets.regimes import SAMPLES, WEIGHTS
 
 OPSETS = range(7, 25)
@@ -341,12 +342,8 @@ class Grown:
 
     def smaller(self) -> Iterator[Grown]:
         """Yield nets that are simpler in one respect."""
-        count = len(self.steps)
-        size = max(1, count // 2)
-        while size:
-            for start in range(count - size, -1, -size):
-                yield replace(self, steps=self.steps[:start] + self.steps[start + size :])
-            size //= 2
+        for left in shorter(self.steps):
+            yield replace(self, steps=left)
         if self.fed != "plain":
             yield replace(self, fed="plain")
         if self.weights != "plain":
@@ -355,6 +352,15 @@ class Grown:
             yield replace(self, inner=False)
         if len(self.inputs) > 1:
             yield replace(self, inputs=self.inputs[:-1])
+
+    def operators(self) -> set[str]:
+        """Return what the net is made of."""
+        return {each.operator for each in self.steps}
+
+    def without(self, operators: Collection[str]) -> Grown:
+        """Return the net that is left without some operators."""
+        left = tuple(each for each in self.steps if each.operator not in operators)
+        return replace(self, steps=left)
 
     def is_usable(self) -> bool:
         """Whether it is a valid model that ONNX Runtime runs, to finite numbers."""

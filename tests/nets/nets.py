@@ -5,8 +5,8 @@ Leaving out an instruction gives another model, so that what fails can be made s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -14,6 +14,7 @@ import onnx
 
 from tests.models import ModelBuilder
 from tests.nets.draw import MOST, Draw, Shape
+from tests.nets.findings import shorter
 from tests.nets.operators import OPERATORS
 from tests.plans import Arrays
 
@@ -72,6 +73,15 @@ class Net:
         array = random.normal(size=(count, *self.shape)) + level
         return {"x": array.astype(np.float32)}
 
+    def operators(self) -> set[str]:
+        """Return what the net is made of."""
+        return {each.operator for each in self.instructions}
+
+    def without(self, operators: Collection[str]) -> Net:
+        """Return the net that is left without some operators."""
+        left = tuple(each for each in self.instructions if each.operator not in operators)
+        return replace(self, instructions=left)
+
 
 def _add(draw: Draw, instruction: Instruction) -> None:
     """Add an operator; undone where nothing fits or the result is too large."""
@@ -96,7 +106,6 @@ def random_net(seed: int, most: int = 9) -> Net:
     return Net(random.randrange(len(INPUTS)), instructions, seed % 1000)
 
 
-def smaller(net: Net) -> Sequence[Net]:
-    """The nets with one instruction less."""
-    every = net.instructions
-    return [Net(net.first, every[:k] + every[k + 1 :], net.seed) for k in range(len(every))]
+def smaller(net: Net) -> Iterator[Net]:
+    """Yield the nets with fewer instructions."""
+    return (Net(net.first, left, net.seed) for left in shorter(net.instructions))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,8 @@ import pytest
 
 from intact.config import QuantState
 from intact.errors import ExportError
-from intact.formats.base.format import Deployed, Feeds, Format, Io, Kernel, WrittenFiles
+from intact.formats.base.format import Deployed, Feeds, Kernel, Runtime, WrittenFiles
+from intact.formats.base.report import Verification
 from intact.placement.cache import TimingCache
 from intact.placement.choice import Fastest, FastestSearch
 from intact.placement.pieces import Costs, Line, Pieces
@@ -36,7 +37,7 @@ def plan() -> QuantizedGraph:
     return keeping(())
 
 
-class Runtime:
+class FakeRuntime(Runtime):
     """A runtime in which each node takes what a table says, and time is what it took.
 
     Attributes:
@@ -51,14 +52,13 @@ class Runtime:
         self.runs = self.profiles = 0
         self.refuses_float = False
         self.conversion = CONVERSION
-        self.row = Format(
-            ("model",),
-            _write,
-            lambda _, __: WrittenFiles({}),
-            runner=self._runner,
-            kernels_of=self._kernels if shows else None,
-            runtime_name=lambda: "Fake 1.0",
-        )
+        self.is_profiled = shows
+
+    def name(self) -> str:
+        return "Fake 1.0"
+
+    def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+        raise NotImplementedError
 
     def seconds(self, plan: QuantizedGraph) -> float:
         return sum(kernel.seconds for kernel in self._of(plan))
@@ -82,7 +82,7 @@ class Runtime:
         quantized = plan.decisions[name].quantized
         return self.times.get(name, (1e-3, 2e-3))[0 if quantized else 1]
 
-    def _runner(self, deployed: Deployed) -> Callable[[Feeds], object]:
+    def runner(self, deployed: Deployed) -> Callable[[Feeds], object]:
         taken = self.seconds(deployed.plan)
         if self.refuses_float and not any(d.quantized for d in deployed.plan.decisions.values()):
             raise ExportError("no floats")
@@ -94,28 +94,24 @@ class Runtime:
 
         return run
 
-    def _kernels(self, deployed: Deployed, _: Feeds, runs: int) -> list[Kernel]:
+    def profile(self, deployed: Deployed, _: Feeds, runs: int) -> list[Kernel]:
         self.profiles += 1
         self.now += runs * self.seconds(deployed.plan)
         return self._of(deployed.plan)
-
-
-def _write(_: QuantizedGraph, __: Io) -> WrittenFiles:
-    return WrittenFiles({})
 
 
 @pytest.fixture
 def search(
     plan: QuantizedGraph, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[..., Fastest]:
-    def found(runtime: Runtime | None, **more: Any) -> Fastest:
+    def found(runtime: FakeRuntime | None, **more: Any) -> Fastest:
         if runtime is not None:
             monkeypatch.setattr(time, "perf_counter", lambda: runtime.now)
         return FastestSearch(
             plan,
             keeping,
             lambda _: WrittenFiles({}),
-            None if runtime is None else runtime.row,
+            runtime,
             dict(FEEDS),
             2,
             1,
@@ -135,7 +131,7 @@ def test_what_is_faster_in_float_stays_float(
     plan: QuantizedGraph, search: Callable[..., Fastest]
 ) -> None:
     slow = convs(plan)[1]
-    runtime = Runtime({slow: (50e-3, 1e-3)})
+    runtime = FakeRuntime({slow: (50e-3, 1e-3)})
     found = search(runtime)
     assert slow in found.kept_float
     assert set(found.kept_float).isdisjoint({convs(plan)[0], convs(plan)[2]})
@@ -147,7 +143,7 @@ def test_what_is_faster_in_float_stays_float(
 
 
 def test_nothing_stays_float_where_integers_are_faster(search: Callable[..., Fastest]) -> None:
-    found = search(Runtime({}))
+    found = search(FakeRuntime({}))
     assert found.kept_float == ()
     assert found.milliseconds["chosen"] == found.milliseconds["integers"]
     assert "no node is faster in float" in str(found)
@@ -156,7 +152,7 @@ def test_nothing_stays_float_where_integers_are_faster(search: Callable[..., Fas
 def test_all_stays_float_where_nothing_else_is_as_fast(
     plan: QuantizedGraph, search: Callable[..., Fastest]
 ) -> None:
-    found = search(Runtime({str(node.name): (5e-3, 1e-3) for node in plan.graph.nodes}))
+    found = search(FakeRuntime({str(node.name): (5e-3, 1e-3) for node in plan.graph.nodes}))
     assert {name for name, each in plan.decisions.items() if each.quantized} == {*found.kept_float}
     assert found.milliseconds["chosen"] == found.milliseconds["float"]
 
@@ -164,7 +160,7 @@ def test_all_stays_float_where_nothing_else_is_as_fast(
 def test_a_runtime_that_shows_no_kernels_is_measured_by_whole_models(
     plan: QuantizedGraph, search: Callable[..., Fastest]
 ) -> None:
-    runtime = Runtime(dict.fromkeys(convs(plan), (0.05, 0.001)), shows=False)
+    runtime = FakeRuntime(dict.fromkeys(convs(plan), (0.05, 0.001)), shows=False)
     found = search(runtime)
     assert set(convs(plan)) <= set(found.kept_float)
     assert runtime.profiles == 0
@@ -174,7 +170,7 @@ def test_a_runtime_that_shows_no_kernels_is_measured_by_whole_models(
 def test_what_was_found_is_known_the_next_time(
     plan: QuantizedGraph, search: Callable[..., Fastest]
 ) -> None:
-    runtime = Runtime({convs(plan)[1]: (50e-3, 1e-3)})
+    runtime = FakeRuntime({convs(plan)[1]: (50e-3, 1e-3)})
     first = search(runtime)
     ran = runtime.runs
     second = search(runtime)
@@ -185,9 +181,9 @@ def test_what_was_found_is_known_the_next_time(
 
 def test_what_is_known_must_keep_the_bound_of_this_plan(search: Callable[..., Fastest]) -> None:
     """Other samples give other scales, with which a choice of before may lose more."""
-    first = search(Runtime({}), bound=30.0, decibels=lambda _: 40.0)
+    first = search(FakeRuntime({}), bound=30.0, decibels=lambda _: 40.0)
     assert first.kept_float == ()
-    second = search(Runtime({}), bound=30.0, decibels=lambda _: 20.0)
+    second = search(FakeRuntime({}), bound=30.0, decibels=lambda _: 20.0)
     assert not second.known
     assert second.kept_float != ()
 
@@ -195,7 +191,7 @@ def test_what_is_known_must_keep_the_bound_of_this_plan(search: Callable[..., Fa
 def test_times_of_pieces_serve_another_bound(
     plan: QuantizedGraph, search: Callable[..., Fastest]
 ) -> None:
-    runtime = Runtime({convs(plan)[1]: (50e-3, 1e-3)})
+    runtime = FakeRuntime({convs(plan)[1]: (50e-3, 1e-3)})
     search(runtime)
     before = runtime.profiles
     found = search(runtime, bound=10.0, decibels=lambda _: 20.0)
@@ -212,24 +208,24 @@ def test_a_bound_keeps_the_noisiest_in_float(
         return 20.0 if made.decisions[noisy].quantized else 40.0
 
     found = search(
-        Runtime({}), bound=30.0, decibels=decibels, noise=lambda: dict.fromkeys([noisy], 1.0)
+        FakeRuntime({}), bound=30.0, decibels=decibels, noise=lambda: dict.fromkeys([noisy], 1.0)
     )
     assert noisy in found.kept_float
     assert convs(plan)[0] not in found.kept_float
 
 
 def test_bound_that_nothing_keeps_is_said_to_be_missed(search: Callable[..., Fastest]) -> None:
-    runtime = Runtime({})
+    runtime = FakeRuntime({})
     runtime.refuses_float = True
     found = search(runtime, bound=30.0, decibels=lambda _: 20.0)
     assert "--min-sqnr 30 is missed: it has 20.0 dB" in str(found)
-    assert "missed" not in str(search(Runtime({}), bound=10.0, decibels=lambda _: 20.0))
+    assert "missed" not in str(search(FakeRuntime({}), bound=10.0, decibels=lambda _: 20.0))
 
 
 def test_what_is_too_small_is_not_timed(
     plan: QuantizedGraph, search: Callable[..., Fastest]
 ) -> None:
-    runtime = Runtime({str(node.name): (1e-7, 1e-7) for node in plan.graph.nodes})
+    runtime = FakeRuntime({str(node.name): (1e-7, 1e-7) for node in plan.graph.nodes})
     runtime.conversion = 1e-7
     found = search(runtime)
     assert found.milliseconds == {}
@@ -238,16 +234,16 @@ def test_what_is_too_small_is_not_timed(
 
 
 def test_a_clock_that_jumps_decides_nothing(
-    plan: QuantizedGraph, search: Callable[..., Fastest]
+    plan: QuantizedGraph, search: Callable[..., Fastest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    runtime = Runtime({})
+    runtime = FakeRuntime({})
     slow = runtime.seconds
 
     def jumping(made: QuantizedGraph) -> float:
         return slow(made)
 
     count = iter(range(10_000))
-    original = runtime._runner
+    original = runtime.runner
 
     def runner(deployed: Deployed) -> Callable[[Feeds], object]:
         run = original(deployed)
@@ -259,13 +255,8 @@ def test_a_clock_that_jumps_decides_nothing(
 
         return jumps
 
-    runtime.row = Format(
-        ("model",),
-        _write,
-        lambda _, __: WrittenFiles({}),
-        runner=runner,
-        runtime_name=lambda: "Fake 1.0",
-    )
+    monkeypatch.setattr(runtime, "runner", runner)
+    runtime.is_profiled = False
     found = search(runtime)
     assert found.kept_float == ()
     assert found.milliseconds["integers"] == pytest.approx(1e3 * jumping(plan))
@@ -283,7 +274,7 @@ def test_without_a_runtime_the_cost_table_of_the_target_decides(
 def test_a_runtime_without_a_float_form_is_measured_in_integers(
     search: Callable[..., Fastest],
 ) -> None:
-    runtime = Runtime({})
+    runtime = FakeRuntime({})
     runtime.refuses_float = True
     found = search(runtime)
     assert found.milliseconds["float"] == 0

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -20,11 +19,10 @@ from intact.engines.cpu import instruction_sets
 from intact.engines.integer import IntegerEngine
 from intact.engines.simulate import Simulator
 from intact.errors import ExportError
-from intact.formats import registry
 from intact.formats.base.format import Deployed, Feeds, Io
 from intact.formats.onnx_qdq import format as onnx_qdq
 from intact.formats.onnx_qdq.write import write_qdq
-from intact.formats.registry import FORMATS
+from intact.formats.registry import FORMATS, runtime_of
 from intact.graph import normalize
 from intact.numerics.metrics import sqnr_db
 from intact.program.lower import lower
@@ -147,8 +145,8 @@ def test_what_saturates_on_this_processor_is_no_fault(
     outputs = IntegerEngine(lower(saturating)).run(feeds).outputs
     assert first_run._difference(outputs, Simulator(plan).run(feeds)[0])
     monkeypatch.setattr(cpu, "instruction_sets", lambda: (instructions,))
-    written = FORMATS["openvino"].write(plan, Io.FLOAT)
-    made = first_run._Run("openvino", Deployed(plan, written), feeds)
+    written = FORMATS["openvino"].writer.write(plan, Io.FLOAT)
+    made = first_run._Run("openvino", runtime_of("openvino"), Deployed(plan, written), feeds)
     assert made._is_of_processor(outputs) == (instructions is InstructionSet.AVX2)
     assert not made._is_of_processor({name: -array for name, array in outputs.items()})
 
@@ -183,29 +181,29 @@ def test_the_loss_of_few_bits_is_no_fault(tmp_path: Path) -> None:
     ],
 )
 def test_a_format_runs_what_it_wrote(name: str, target: str) -> None:
-    row = FORMATS[name]
-    for package in (*row.packages, *row.runtime):
+    runtime = runtime_of(name)
+    for package in (*FORMATS[name].writer.packages, *runtime.packages):
         pytest.importorskip(package)
-    assert row.run is not None
     data = demo.calibration_path()
     result = api.quantize(demo.model_path(), data, samples=5, target=target, formats=[name])
     feeds = next(result.draw_samples(1).batches(1))[0]
-    outputs = row.run(Deployed(result.plan, result.exports[name]), feeds)
+    outputs = runtime.run(Deployed(result.plan, result.exports[name]), feeds)
     for output, expected in Simulator(result.plan).run(dict(feeds))[0].items():
         assert outputs[output].shape == expected.shape
         assert sqnr_db(expected, outputs[output]) > 15
 
 
-def test_a_program_that_takes_long_to_compile_is_not_run() -> None:
+def test_a_program_that_takes_long_to_compile_is_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     result = api.quantize(
         demo.model_path(), demo.calibration_path(), samples=5, target="tflite-micro", formats=["c"]
     )
-    small = FORMATS["c"]
-    assert small.can_run(result.exports["c"])
-    assert not msgspec.structs.replace(small, run_up_to=100).can_run(result.exports["c"])
-    assert not msgspec.structs.replace(small, runtime=("no_such_package",)).can_run(
-        result.exports["c"]
-    )
+    runtime, written = runtime_of("c"), result.exports["c"]
+    assert runtime.can_run(written)
+    with monkeypatch.context() as changed:
+        changed.setattr(runtime, "run_up_to", 100)
+        assert not runtime.can_run(written)
+    monkeypatch.setattr(runtime, "packages", ("no_such_package",))
+    assert not runtime.can_run(written)
 
 
 @pytest.fixture
@@ -215,9 +213,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_deployed: Deployed, _feeds: Feeds) -> Feeds:
         raise ExportError("ONNX Runtime refuses the written model")
 
-    row = msgspec.structs.replace(FORMATS["onnx_qdq"], run=refuse)
-    load = registry._load
-    monkeypatch.setattr(registry, "_load", lambda name: row if name == "onnx_qdq" else load(name))
+    monkeypatch.setattr(runtime_of("onnx_qdq"), "run", refuse)
 
 
 COMMANDS = {
@@ -267,19 +263,20 @@ LOADED = {
 
 
 def test_whatever_can_be_run_can_be_loaded_without_inputs() -> None:
-    runnable = {name for name, row in FORMATS.items() if row.run is not None}
-    assert runnable == {name for name, row in FORMATS.items() if row.load is not None}
-    assert runnable == set(LOADED)
+    runtimes = {name: row.runtime for name, row in FORMATS.items() if row.runtime is not None}
+    assert {name for name, runtime in runtimes.items() if runtime.run_up_to} == set(LOADED)
+    for method in ("run", "load"):
+        own = {name for name, each in runtimes.items() if method in vars(type(each))}
+        assert own == set(LOADED)
 
 
 @pytest.mark.parametrize("name", LOADED)
 def test_what_no_sample_can_be_drawn_for_is_loaded_at_least(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = FORMATS[name]
-    for package in (*row.packages, *row.runtime):
+    runtime = runtime_of(name)
+    for package in (*FORMATS[name].writer.packages, *runtime.packages):
         pytest.importorskip(package)
-    assert row.load is not None
     loaded: list[str] = []
 
     def refuse(deployed: Deployed) -> None:
@@ -287,7 +284,7 @@ def test_what_no_sample_can_be_drawn_for_is_loaded_at_least(
         loaded.append(name)
         raise ExportError("the runtime refuses the written model")
 
-    load = row.load
+    load = runtime.load
     result = api.quantize(
         demo.model_path(),
         demo.calibration_path(),
@@ -296,9 +293,7 @@ def test_what_no_sample_can_be_drawn_for_is_loaded_at_least(
         formats=[name],
         allow_empty=True,
     )
-    changed = msgspec.structs.replace(row, load=refuse)
-    known = registry._load
-    monkeypatch.setattr(registry, "_load", lambda each: changed if each == name else known(each))
+    monkeypatch.setattr(runtime, "load", refuse)
     monkeypatch.setattr(first_run, "draw_sample", lambda _plan, _statistics: None)
     with pytest.raises(ExportError, match="refuses the written model"):
         first_run.run_once(result)

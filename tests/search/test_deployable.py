@@ -63,12 +63,12 @@ def write(space: Space, candidate: Candidate, name: str) -> None:
     target = space.plan.target
     plan = build_plan(graph, target, space.requests(candidate))
     plan = assign(plan, statistics, Method.of(target, "minmax"))
-    export(plan, [name], Io.FLOAT if FORMATS[name].has_io else Io.INT8)
+    export(plan, [name], Io.FLOAT if FORMATS[name].writer.has_io else Io.INT8)
 
 
 @pytest.mark.parametrize(("target", "name"), PAIRS)
 def test_whatever_is_left_can_be_written(target: str, name: str) -> None:
-    for package in FORMATS[name].packages:
+    for package in FORMATS[name].writer.packages:
         pytest.importorskip(package)
     space = space_of(target, expressible([name]))
     assert deployable(space, weight_bits=(), activation_bits=(), floats=False).open == ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import onnx_ir as ir
 import pytest
 
 from intact.targets import Condition, Groups, OpRule, load_target, matches
@@ -148,6 +149,18 @@ def test_constant_input() -> None:
     assert holds(residual, constant_input=False)
     assert not holds(residual, constant_input=True)
     assert holds(conv(), constant_input=False)  # a weight is no data input
+
+
+def test_own_function() -> None:
+    x, other = value("x", X), value("y", X)
+    gate = ir.node("Sigmoid", [x]).outputs[0]
+    twice = ir.node("Tanh", ir.node("Softplus", [x]).outputs).outputs[0]
+    for inputs in ([x, gate], [gate, x]):
+        assert holds(ir.node("Mul", inputs), own_function=("Sigmoid",))
+        assert not holds(ir.node("Mul", inputs), own_function=("Tanh",))
+    assert holds(ir.node("Mul", [x, twice]), own_function=("Softplus", "Tanh"))
+    assert not holds(ir.node("Mul", [x, twice]), own_function=("Tanh",))
+    assert not holds(ir.node("Mul", [other, gate]), own_function=("Sigmoid",))
 
 
 def test_right_zero_point_holds_where_it_is_known() -> None:

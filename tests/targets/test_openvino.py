@@ -235,3 +235,25 @@ def test_no_pair_saturates_where_weights_have_seven_bits(target: str) -> None:
     (expected,) = run_model(model, feeds).values()
     (found,) = IntegerEngine(lower(plan), threads=1).run(feeds).outputs.values()
     assert sqnr_db(expected, found) > 30
+
+
+@pytest.mark.runtime_fact("openvino")
+@pytest.mark.parametrize("functions", [("Sigmoid",), ("Softplus", "Tanh")])
+def test_a_product_with_its_own_function_is_part_of_the_kernel_before(
+    functions: tuple[str, ...],
+) -> None:
+    """Codes of the factors would be two roundings more; those of the product are all there are."""
+    from intact.formats.openvino.verify import verify_openvino
+    from intact.formats.openvino.write import write_openvino
+
+    b = ModelBuilder()
+    x = gate = conv(b, image(b), "one")
+    for op_type in functions:
+        gate = b.node(op_type, gate)
+    conv(b, b.node("Mul", x, gate, name="gated"), "two")
+    b.output("two_out")
+    plan = calibrated(b.build(), "openvino")
+    found = verify_openvino(plan, write_openvino(plan), [random_inputs(b.build(), batch=4)])
+    assert found.in_float == {}
+    assert {layer.end for layer in found.layers} == {"one.input[0]", "two.input[0]"}
+    assert sum(layer.mismatches for layer in found.layers) == 0

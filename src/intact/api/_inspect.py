@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from intact.data.progress import begin
-from intact.errors import UsageError
+from intact.errors import ExportError, IntactError, UsageError
 from intact.flow.shapes import with_shapes
+from intact.formats.registry import FORMATS
 from intact.graph.passes.expand import expand
 from intact.numerics.conversion import Quantization
-from intact.plan import build_plan
+from intact.plan import Note, NoteKind, Overrides, QuantizedGraph, build_plan
 from intact.plan.inspection import Inspection, inspect_plan
 from intact.plan.preparation import graphs_for
+from intact.program.forms import shape_of
 from intact.recipe.declare import public
 from intact.recipe.reports import ConvertRangesOptions, InspectOptions
 from intact.results.recipes import overrides_of
+from intact.results.refusals import refuse_structure
 from intact.results.sources import FloatSource, is_result, load_result, open_source, target_of
 from intact.targets import full_range
 
@@ -40,7 +43,7 @@ def inspect(options: InspectOptions) -> Inspection:
             given = with_shapes(source.model, options.input_shape, in_place=True)
             begin(options.progress, "planning")
             (graph,) = graphs_for(expand(given, options.expand), [described])
-            return inspect_plan(build_plan(graph, described, overrides))
+            return inspect_plan(_with_refusal(build_plan(graph, described, overrides), overrides))
         plan = source.plan(described)
     if overrides is not None or options.expand or options.input_shape:
         raise UsageError(
@@ -49,6 +52,38 @@ def inspect(options: InspectOptions) -> Inspection:
             remedy="leave them out here, or inspect the float model",
         )
     return inspect_plan(plan)
+
+
+def _with_refusal(plan: QuantizedGraph, overrides: Overrides | None) -> QuantizedGraph:
+    """Note what the target's own format would refuse; of models of fixed sizes, or but the batch.
+
+    Where the batch is open, it is looked at as one sample: sizes that depend on it are known then,
+    as they are when samples are there.
+    """
+    target, graph = plan.target, plan.graph
+    names = [name for name in target.formats if name in FORMATS][:1]
+    sizes = {str(value.name): shape_of(value) for value in graph.inputs}
+    if any(None in each[1:] for each in sizes.values()):
+        return plan
+    given = {name: (1, *each[1:]) for name, each in sizes.items() if each[:1] == (None,)}
+    try:
+        refuse_structure(plan, names)
+    except ExportError as error:
+        found = error
+    else:
+        return plan
+    if given:
+        try:
+            (fixed,) = graphs_for(with_shapes(graph.model, given), [target])
+            refuse_structure(build_plan(fixed, target, overrides), names)
+        except ExportError as error:
+            found = error
+        except IntactError:
+            return plan
+        else:
+            return plan
+    message = f"`intact quantize` will refuse it: {found.with_flags}"
+    return plan.with_notes((Note(NoteKind.EXPORT, "", message),))
 
 
 @public(ConvertRangesOptions)

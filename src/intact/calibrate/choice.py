@@ -180,6 +180,11 @@ class Errors(msgspec.Struct, frozen=True):
         return False
 
 
+def rows_of(array: npt.NDArray[Any], count: int) -> npt.NDArray[Any]:
+    """Return an output as ``[count, numbers]``, without padding; one without axes is one row."""
+    return array.reshape(len(array), -1)[:count] if array.ndim else array.reshape(1, 1)
+
+
 class FloatRuns:
     """Some samples and what the float model computes for them, when that is needed.
 
@@ -253,7 +258,7 @@ class FloatRuns:
             for name, array in outputs.result().items():
                 if array.dtype.kind != "f" or name not in self._compared or not array.size:
                     continue
-                rows = array.reshape(len(array), -1)[:count] if array.ndim else array.reshape(1, 1)
+                rows = rows_of(array, count)
                 lost = np.isnan(rows).any(axis=1) | ~np.isfinite(rows).any(axis=1)
                 found[name] = found.get(name, 0) + int(lost.sum())
         return {name: count for name, count in found.items() if count}

@@ -24,7 +24,7 @@ from intact.recipe.options import (
     QuantizeOptions,
 )
 from intact.results.first_run import run_once
-from intact.results.job import Job, Planner, Refusals
+from intact.results.job import Job, Planner
 from intact.results.recipes import (
     cluster_of,
     overrides_of,
@@ -32,6 +32,7 @@ from intact.results.recipes import (
     recipe_of,
     target_named,
 )
+from intact.results.refusals import Refusals
 from intact.results.request import distinct_names, in_place, ready_targets, refuse_wrong
 from intact.results.result import Result, Results, check_output, save_several
 from intact.results.sources import (

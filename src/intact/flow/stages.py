@@ -25,14 +25,14 @@ from intact.data.progress import begin
 from intact.data.stream import AGAIN
 from intact.errors import UsageError
 from intact.flow.calibration import Calibration, Comparing, Observed
-from intact.flow.improvement import Improver
 from intact.flow.look import Looked, look_at_plan, look_at_runtime
 from intact.flow.shapes import Shaped, expanded, prepared, shaped
 from intact.improve.presets import chosen
 from intact.placement.alternatives import Alternatives
 from intact.results.first_run import run_once
-from intact.results.job import Job, Planner, Refusals, Scaled
+from intact.results.job import Job, Planner, Scaled
 from intact.results.recipes import given_scales, overrides_of
+from intact.results.refusals import Refusals, refuse_structure
 from intact.results.result import Result
 from intact.results.sources import QuantizedSource, open_source, target_of
 from intact.results.values import refuse_nothing_to_do, values_of, with_values
@@ -144,6 +144,7 @@ class Plan:
             graph = job.plan.graph
             look = partial(values_of, graph=graph, options=options, data=call.data)
             refuse_nothing_to_do(job.plan, look)
+        refuse_structure(job.plan, job.deployment.formats)
         readable = call.data is not None and not isinstance(call.data, Iterator)
         passes = chosen(
             job.plan,
@@ -332,6 +333,8 @@ class Improve(Stage):
             raise UsageError(
                 f"--improve {job.requests[0].name} runs samples a second time", remedy=AGAIN
             )
+        from intact.flow.improvement import Improver  # few run passes
+
         options = calibration.options
         recalibrate = partial(calibration.recalibrated, job)
         improver = Improver(

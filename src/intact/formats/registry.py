@@ -19,8 +19,9 @@ from intact.formats.base.format import (
     FloatSource,
     Format,
     Io,
-    ModelReader,
     QuantizedSource,
+    Reader,
+    Runtime,
     require_files,
     require_packages,
 )
@@ -144,7 +145,8 @@ def chosen_formats(target: Target, asked: Iterable[str] | None) -> tuple[str, ..
             remedy=f"choose one with --format: {', '.join(FORMATS)}",
         )
     for each in names:
-        require_packages(f"format {each}", FORMATS[each].packages, FORMATS[each].extra)
+        writer = FORMATS[each].writer
+        require_packages(f"format {each}", writer.packages, writer.extra)
     return names
 
 
@@ -154,19 +156,34 @@ def export(plan: QuantizedGraph, formats: Iterable[str], io: Io) -> dict[str, Ex
     Raises:
         ExportError: A format cannot express the plan; everything that it cannot is listed.
     """
-    return {name: FORMATS[name].write(plan, io) for name in formats}
+    return {name: FORMATS[name].writer.write(plan, io) for name in formats}
 
 
 def runnable(formats: Iterable[str]) -> tuple[str, ...]:
     """Pick the formats that `verify` can run; the others hold scales and no program."""
-    return tuple(name for name in formats if FORMATS[name].verify is not None)
+    return tuple(name for name in formats if FORMATS[name].runtime is not None)
+
+
+def runtime_of(name: str) -> Runtime:
+    """Return what runs a format.
+
+    Raises:
+        UsageError: Nothing does.
+    """
+    runtime = FORMATS[name].runtime
+    if runtime is None:
+        raise UsageError(
+            f"{name} holds scales and no program, so there is nothing to run",
+            remedy="write another format too, with `intact export`",
+        )
+    return runtime
 
 
 def expressible(formats: Iterable[str]) -> Expressible:
     """What plans may ask of all of some formats."""
     found = Expressible()
     for name in formats:
-        found &= FORMATS[name].expressible
+        found &= FORMATS[name].writer.expressible
     return found
 
 
@@ -182,8 +199,9 @@ def exported_in(folder: Path, plan: QuantizedGraph) -> dict[str, Exported]:
         raise PlanError(f"the plan was written as {unknown[0]!r}", remedy="take a newer intact")
     exports = {}
     for name in names:
-        require_files(folder, FORMATS[name].required)
-        exports[name] = FORMATS[name].read(folder, plan)
+        writer = FORMATS[name].writer
+        require_files(folder, writer.required)
+        exports[name] = writer.read(folder, plan)
     return exports
 
 
@@ -203,13 +221,13 @@ def open_model(
     loaded = load_model(model)
     if _is_quantized(loaded):
         for _, each in described():
-            source = None if each.open_onnx is None else each.open_onnx(loaded)
+            source = None if each.reader is None else each.reader.open_onnx(loaded)
             if source is not None:
                 return source
     return FloatSource(ONNX_TARGET, loaded)
 
 
-def model_reader(model: object) -> tuple[str, ModelReader] | None:
+def model_reader(model: object) -> tuple[str, Reader] | None:
     """Find the format that a model file is in, by its content or else by its suffix.
 
     Returns:
@@ -220,7 +238,7 @@ def model_reader(model: object) -> tuple[str, ModelReader] | None:
     path, head = Path(model), _head(Path(model))
     if head.startswith(_ONNX_START):
         return None
-    readers = [(name, each.models()) for name, each in described() if each.models is not None]
+    readers = [(name, each.reader) for name, each in described() if each.reader is not None]
     by_content = (row for row in readers if row[1].recognizes(path, head))
     by_suffix = (row for row in readers if path.suffix.lower() in row[1].suffixes)
     return next(by_content, None) or next(by_suffix, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import ml_dtypes
 import numpy as np
@@ -78,13 +78,19 @@ class Editor(GraphBuilder):
 
     def put_in_place(self, node: ir.Node, result: ir.Value) -> None:
         """Replace a node and its only output by a value, which takes the name."""
-        old = node.outputs[0]
-        name = old.name
-        old.replace_all_uses_with(result, replace_graph_outputs=True)
+        self.put_results_in_place(node, [result])
+
+    def put_results_in_place(self, node: ir.Node, results: Sequence[ir.Value | None]) -> None:
+        """Replace a node and its outputs by values, which take the names; None for one unread."""
+        pairs = [(old, new) for old, new in zip(node.outputs, results, strict=False) if new]
+        names = [old.name for old, _ in pairs]
+        for old, new in pairs:
+            old.replace_all_uses_with(new, replace_graph_outputs=True)
         self.model.graph.remove(node, safe=True)
-        result.name, result.type = name, old.type
-        result.shape = old.shape if old.shape is not None else result.shape
-        self.rebind(str(name), result)
+        for name, (old, new) in zip(names, pairs, strict=True):
+            new.name, new.type = name, old.type if old.type is not None else new.type
+            new.shape = old.shape if old.shape is not None else new.shape
+            self.rebind(str(name), new)
 
     def optional_input(self, name: str, default: Constant) -> ir.Value:
         """Add a graph input under a fresh name that has a value where none is given."""

@@ -12,6 +12,9 @@ from intact.errors import ModelError
 
 _T = TypeVar("_T")
 
+PART_KEY = "intact.part_of"
+"""Metadata of a node: the type of the operator that it is a part of, expanded."""
+
 
 def set_metadata(model: ir.Model, key: str, value: Any) -> None:
     """Store a value that JSON has, if there is anything in it; the model is changed."""

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-EXPANDABLE = ("BatchNormalization", "Div", "HardSigmoid", "LayerNormalization", "Pow")
+EXPANDABLE = (
+    *("Attention", "BatchNormalization", "Div", "Einsum", "GroupNormalization"),
+    *("GroupQueryAttention", "HardSigmoid", "InstanceNormalization", "LayerNormalization"),
+    *(
+        "LpNormalization",
+        "MeanVarianceNormalization",
+        "MultiHeadAttention",
+        "Pow",
+        "RMSNormalization",
+    ),
+    *("ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"),
+    *("RotaryEmbedding", "SimplifiedLayerNormalization", "SkipLayerNormalization"),
+    "SkipSimplifiedLayerNormalization",
+)
 """Operators that ``intact.graph.passes.expand`` writes as several simpler ones."""
 
 RECURRENT = ("GRU", "LSTM", "RNN")

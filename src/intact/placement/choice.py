@@ -17,7 +17,7 @@ from intact.data.batching import Batch
 from intact.engines.cpu import detect_cpu
 from intact.engines.latency import in_turn, lower_quartiles
 from intact.errors import IntactError
-from intact.formats.base.format import Deployed, Exported, Format
+from intact.formats.base.format import Deployed, Exported, Runtime
 from intact.placement.cache import KnownChoice, PieceTime, TimingCache, key_of
 from intact.placement.costs import Profile, corrected, from_table, measured, signature
 from intact.placement.pieces import Costs, Pieces
@@ -110,7 +110,7 @@ class FastestSearch:
         plan: With scales, and as much in integers as can be.
         planner: Makes plans that keep nodes in float.
         write: Writes a plan in the format.
-        row: The format, whose runtime measures; None where no runtime is there.
+        runtime: Of the format, which measures; None where none is there that is timed.
         feeds: A batch.
         batch: Its samples.
         threads: Of the runtime; 0 takes all cores.
@@ -125,7 +125,7 @@ class FastestSearch:
     plan: QuantizedGraph
     planner: Planner
     write: Callable[[QuantizedGraph], Exported]
-    row: Format | None
+    runtime: Runtime | None
     feeds: Batch
     batch: int
     threads: int
@@ -145,7 +145,7 @@ class FastestSearch:
         self._pieces = Pieces.of(self.plan)
         self._none = np.zeros(len(self._pieces.names), np.bool_)
         self._machine = (
-            self.row.runtime_name() if self.row is not None and self.row.runtime_name else "",
+            "" if self.runtime is None else self.runtime.name(),
             detect_cpu(),
             self.threads or os.cpu_count(),
         )
@@ -156,7 +156,7 @@ class FastestSearch:
         best = Fastest(runtime, self.threads, self.batch)
         if not self._pieces.names:
             return msgspec.structs.replace(best, note="nothing is in integers")
-        if self.row is None or self.row.runner is None:
+        if self.runtime is None:
             return self._by_table(best)
         key = self._choice_key()
         known = self.cache.choices.get(key)
@@ -297,8 +297,7 @@ class FastestSearch:
 
     def _solutions(self, first: float) -> Iterator[_Solution]:
         """Yield placements of least cost."""
-        row = self.row
-        if row is None or row.kernels_of is None:
+        if self.runtime is None or not self.runtime.is_profiled:
             yield from self._guessed()
             return
         runs = int(np.clip(0.1 * self.seconds / max(first, 1e-6), *_PROFILED))
@@ -387,20 +386,20 @@ class FastestSearch:
 
     def _candidate(self, kept: Kept) -> _Candidate | None:
         """Load a placement; None where the format or its runtime has no such."""
-        if self.row is None or self.row.runner is None:
+        if self.runtime is None:
             return None
         try:
-            run = self.row.runner(self._deployed(kept))
+            run = self.runtime.runner(self._deployed(kept))
             run(dict(self.feeds))
         except IntactError:
             return None
         return _Candidate(kept, lambda: run(dict(self.feeds)))
 
     def _profile(self, kept: Kept, runs: int) -> Profile | None:
-        if self.row is None or self.row.kernels_of is None:
+        if self.runtime is None or not self.runtime.is_profiled:
             return None
         try:
-            kernels = self.row.kernels_of(self._deployed(kept), dict(self.feeds), runs)
+            kernels = self.runtime.profile(self._deployed(kept), dict(self.feeds), runs)
         except IntactError:
             return None
         return Profile(kernels, self.plan)

@@ -10,7 +10,7 @@ from intact.calibrate.choice import MOST_DB, Choice
 from intact.data.batching import Batch, sample_count
 from intact.engines.simulate import Simulator
 from intact.errors import UsageError
-from intact.formats.base.format import Exported, Format, is_installed
+from intact.formats.base.format import Exported, Format
 from intact.formats.registry import FORMATS, export
 from intact.placement.cache import TimingCache
 from intact.placement.choice import Fastest, FastestSearch
@@ -78,7 +78,7 @@ def placed(
         scaled.plan,
         planner,
         write,
-        None if name is None else FORMATS[name],
+        None if name is None else FORMATS[name].runtime,
         feeds or {},
         options.fastest_batch if sample is not None else sample_count(feeds or {}),
         threads,
@@ -116,7 +116,7 @@ def _noise_of_nodes(choice: Choice) -> dict[str, float]:
 
 
 def _can_be_timed(row: Format) -> bool:
-    return row.runner is not None and all(map(is_installed, row.runtime))
+    return row.runtime is not None and row.runtime.is_timed and row.runtime.is_installed()
 
 
 def _keeping(job: Job, found: Fastest) -> Job:

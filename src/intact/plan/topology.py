@@ -23,6 +23,7 @@ from intact.graph import (
     op_spec,
     weight_slot,
 )
+from intact.graph.metadata import PART_KEY
 from intact.graph.stored_weights import stored_weight_axes
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
@@ -133,6 +134,10 @@ def _decide_node(
     refusal = _refusal(node, overrides, shapes)
     if refusal:
         return Decision(False, refusal)
+    whole = node.metadata_props.get(PART_KEY, "")
+    reason = target.float_reason(whole) if whole else ""
+    if reason:
+        return Decision(False, f"a part of {whole}: {reason}")
     rule = target.rule_for(node)
     if rule is None:
         return Decision(False, f"target {target.name} describes no integer {node.op_type}")

@@ -28,7 +28,7 @@ from intact.data.batching import Batch
 from intact.engines.cpu import on_this_processor
 from intact.engines.session import Optimization, make_session, run_session
 from intact.errors import DataError, ExportError, IntactError, MissingExtraError, ModelError
-from intact.formats.base.format import CHANGED, IN_FLOAT, Deployed, noted
+from intact.formats.base.format import CHANGED, IN_FLOAT, Deployed, Runtime, noted
 from intact.formats.registry import FORMATS
 from intact.graph import OPS, Graph, OpKind
 from intact.graph.passes.random_ops import random_values
@@ -66,7 +66,12 @@ def run_once(
         ExportError: A runtime refuses what was written, or computes something else; with the first
             layer at fault.
     """
-    runnable = [name for name, each in result.exports.items() if FORMATS[name].can_run(each)]
+    runtimes = {name: FORMATS[name].runtime for name in result.exports}
+    runnable = {
+        name: runtime
+        for name, runtime in runtimes.items()
+        if runtime is not None and runtime.can_run(result.exports[name])
+    }
     if not runnable:
         return
     feeds = draw_sample(result.plan, result.statistics) if sample is None else sample
@@ -76,10 +81,10 @@ def run_once(
             floats.set_result(in_float)
         elif feeds:
             floats = pool.submit(_float_outputs, result.plan.graph, feeds, threads)
-        for name in runnable:
+        for name, runtime in runnable.items():
             deployed = Deployed(result.plan, result.exports[name], None, threads)
             with contextlib.suppress(MissingExtraError):  # a compiler, say
-                run = _Run(name, deployed, feeds or {})
+                run = _Run(name, runtime, deployed, feeds or {})
                 own = run.compare(floats) if feeds else run.load()
                 notes = [*run.notes()]
                 if own and (result.loss is None or not result.loss.infinite):
@@ -109,11 +114,13 @@ class _Run(msgspec.Struct, frozen=True):
 
     Attributes:
         name: Of its format.
+        runtime: Runs it.
         deployed: What was written.
         feeds: The inputs.
     """
 
     name: str
+    runtime: Runtime
     deployed: Deployed
     feeds: Batch
 
@@ -123,10 +130,8 @@ class _Run(msgspec.Struct, frozen=True):
         Raises:
             ExportError: It refuses it.
         """
-        load = FORMATS[self.name].load
         try:
-            if load is not None:
-                load(self.deployed)
+            self.runtime.load(self.deployed)
         except ExportError as error:
             raise self._refused(error) from error
         return ""
@@ -140,11 +145,8 @@ class _Run(msgspec.Struct, frozen=True):
         Raises:
             ExportError: It does not run, or computes something else.
         """
-        row = FORMATS[self.name]
-        if row.run is None:
-            return ""
         try:
-            outputs = row.run(self.deployed, self.feeds)
+            outputs = self.runtime.run(self.deployed, self.feeds)
         except ExportError as error:
             raise self._refused(error) from error
         chance = random_values(self.deployed.plan.graph.model)
@@ -210,19 +212,17 @@ class _Run(msgspec.Struct, frozen=True):
         Raises:
             ExportError: A layer computes something else than the plan says.
         """
-        verify = FORMATS[self.name].verify
         node, fault = "", ""
-        if verify is not None:
-            try:
-                verification = verify(self.deployed, [dict(self.feeds)])
-            except MissingExtraError:
+        try:
+            verification = self.runtime.verify(self.deployed, [dict(self.feeds)])
+        except MissingExtraError:
+            return
+        except IntactError as error:
+            found = f"{found}; {error.with_flags}"
+        else:
+            if not _differs(verification) and _NOT_FINITE not in found:
                 return
-            except IntactError as error:
-                found = f"{found}; {error.with_flags}"
-            else:
-                if not _differs(verification) and _NOT_FINITE not in found:
-                    return
-                node, fault = _first_at_fault(self.deployed.plan, verification)
+            node, fault = _first_at_fault(self.deployed.plan, verification)
         executed = noted(self.deployed.exported)
         if executed is not None and executed.changed:
             node, fault = "", f"{CHANGED}: {first_names(executed.changed)}"

@@ -1,15 +1,11 @@
-"""What is made for one target: a plan, how it gets its scales, what is written of it.
-
-What one of several targets refuses is kept, so that the others are made all the same.
-"""
+"""What is made for one target: a plan, how it gets its scales, what is written of it."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -17,7 +13,7 @@ from intact.calibrate.choice import Choice
 from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess
-from intact.errors import ExportError, IntactError, UsageError
+from intact.errors import ExportError
 from intact.formats.base.format import Exported, Io
 from intact.formats.base.storage import storage_notes
 from intact.formats.registry import FORMATS, export
@@ -87,7 +83,7 @@ class Deployment(msgspec.Struct, frozen=True):
     def ways(self) -> list[tuple[dict[str, str], Deployment]]:
         """Return how a plan may be written, with the options that a call needs for that."""
         found: list[tuple[dict[str, str], Deployment]] = [({}, self)]
-        if self.io is not Io.FLOAT and any(FORMATS[name].has_io for name in self.formats):
+        if self.io is not Io.FLOAT and any(FORMATS[name].writer.has_io for name in self.formats):
             found.append(({"io": Io.FLOAT.value}, msgspec.structs.replace(self, io=Io.FLOAT)))
         return found
 
@@ -258,42 +254,3 @@ class Job(msgspec.Struct, frozen=True):
         plan = planner.plan()
         notes = tuple(note for note in self.plan.notes if note not in plan.notes)
         return msgspec.structs.replace(self, plan=plan.with_notes(notes), planner=planner)
-
-
-class Refusals(msgspec.Struct):
-    """Errors by the name of the target that they are of.
-
-    Attributes:
-        collects: Whether errors are kept; otherwise they go on to whoever called.
-        errors: Those that were kept.
-    """
-
-    collects: bool = True
-    errors: dict[str, IntactError] = msgspec.field(default_factory=dict)
-
-    @contextmanager
-    def of(self, name: str) -> Iterator[None]:
-        """Keep what is wrong with one target; a wrong call is wrong for all of them."""
-        try:
-            yield
-        except UsageError:
-            raise
-        except IntactError as error:
-            if not self.collects:
-                raise
-            self.errors[name] = error
-
-    def refuse_all(self, done: str = "made") -> NoReturn:
-        """Raise what was kept, where nothing else is left.
-
-        Args:
-            done: What could be done with none of the targets, in a word.
-
-        Raises:
-            IntactError: The one error, or all of them as one.
-        """
-        said = {error.with_flags for error in self.errors.values()}
-        if len(said) == 1:
-            raise next(iter(self.errors.values()))
-        named = [f"{name}: {error.with_flags}" for name, error in self.errors.items()]
-        raise ExportError(f"none of the targets can be {done}: {'; '.join(named)}", listed=named)

@@ -17,7 +17,7 @@ from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.errors import UsageError
-from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
+from intact.formats.scales import scales_of_model, tensor_names
 from intact.graph import Graph
 from intact.plan import Overrides
 from intact.plan.given_scales import ScaleTable

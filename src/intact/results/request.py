@@ -20,11 +20,12 @@ from intact.recipe.groups import (
 from intact.recipe.options import (
     QuantizationOptions,
 )
-from intact.results.job import Deployment, Job, Planner, Refusals
+from intact.results.job import Deployment, Job, Planner
 from intact.results.recipes import (
     overrides_of,
     preprocess_of,
 )
+from intact.results.refusals import Refusals
 from intact.results.sources import (
     deployment_of,
     target_of,

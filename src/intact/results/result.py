@@ -46,7 +46,7 @@ from intact.results.exchange import is_staging, is_unfinished, probe, recover, r
 
 MODEL, PLAN, STATISTICS = "model.onnx", "plan.json", "statistics.npz"
 PREPROCESS, REPORT = "preprocess.toml", "report.html"
-FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, RECIPE, *FORMATS[ONNX_QDQ].required)
+FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, RECIPE, *FORMATS[ONNX_QDQ].writer.required)
 """What a calibrated result holds that is deployed as ONNX."""
 _ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
 _OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, RECIPE, WEIGHTS})
@@ -210,7 +210,7 @@ class Result:
     def deployed_file(self) -> str:
         """Name of the file that one deploys: the first that its format wrote."""
         name, exported = next(iter(self.exports.items()))
-        files = FORMATS[name].files
+        files = FORMATS[name].writer.files
         if isinstance(exported, WrittenFiles):
             return next((each for each in files if each in exported.files), files[0])
         return files[0]
@@ -433,7 +433,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _is_own_name(name: str) -> bool:
-    return name in _OWN or any(name in row.files for _, row in described())
+    return name in _OWN or any(name in row.writer.files for _, row in described())
 
 
 def _is_recipe(path: Path) -> bool:

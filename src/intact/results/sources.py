@@ -78,13 +78,13 @@ def deployment_of(
     is_listed = target.integer_format in target.formats  # a target over another may list fewer
     of_integers = target.integer_format if is_listed and not formats else ""
     possible = (*chosen, of_integers) if of_integers else chosen
-    if Io(io) is Io.FLOAT and not any(FORMATS[name].has_io for name in possible):
-        able = ", ".join(name for name, row in described() if row.has_io)
+    if Io(io) is Io.FLOAT and not any(FORMATS[name].writer.has_io for name in possible):
+        able = ", ".join(name for name, row in described() if row.writer.has_io)
         raise UsageError(
             f"--io float does nothing for {', '.join(chosen)}", remedy=f"it is for {able}"
         )
-    if layout != CHANNELS_LAST and not any(FORMATS[name].has_layout for name in chosen):
-        able = ", ".join(name for name, row in described() if row.has_layout)
+    if layout != CHANNELS_LAST and not any(FORMATS[name].writer.has_layout for name in chosen):
+        able = ", ".join(name for name, row in described() if row.writer.has_layout)
         raise UsageError(
             f"--layout {layout} does nothing for {', '.join(chosen)}, which has no other",
             remedy=f"it is for {able}",
@@ -95,10 +95,10 @@ def deployment_of(
 
 def _refuse_logarithmic(target: Target, chosen: Sequence[str]) -> None:
     """Refuse formats of equally spaced levels for a target of logarithmic ones, before samples."""
-    unable = [name for name in chosen if not FORMATS[name].expressible.logarithmic]
+    unable = [name for name in chosen if not FORMATS[name].writer.expressible.logarithmic]
     if not target.is_logarithmic or not unable:
         return
-    able = " or ".join(name for name, row in described() if row.expressible.logarithmic)
+    able = " or ".join(name for name, row in described() if row.writer.expressible.logarithmic)
     raise UsageError(
         f"target {target.name} has logarithmic levels (spacing = 'exponential'), which format "
         f"{unable[0]} cannot hold",
@@ -155,7 +155,7 @@ def default_target(model: ModelSource) -> str:
 def names_deployed(model: object) -> TypeGuard[str | Path]:
     """Check whether a source is a model file of others that can be verified as it is."""
     found = model_reader(model)
-    return found is not None and found[1].deployed is not None
+    return found is not None and found[1].opens_deployed
 
 
 def is_result(model: object) -> TypeGuard[Result | str | Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Collection
 from typing import TypeAlias
 
 import numpy as np
@@ -106,13 +107,15 @@ def _shapes_match(condition: Condition, node: ir.Node) -> bool:
 
 
 def _surroundings_match(condition: Condition, node: ir.Node) -> bool:
-    if condition.constant_weight not in (None, weight_slot(node) is not None):
+    slot = weight_slot(node)
+    is_there = condition.constant_weight in (None, slot is not None)
+    if not is_there or condition.weight_slot not in (None, slot):
         return False
     if condition.constant_input is not None:
         found = any(is_constant(input_value(node, slot)) for slot in data_slots(node))
         if found != condition.constant_input:
             return False
-    if condition.max_consumers is not None and _consumers(node) > condition.max_consumers:
+    if not _neighbours_match(condition, node):
         return False
     if condition.power_of_two_window is not None:
         count = averaged_elements(node)
@@ -122,6 +125,26 @@ def _surroundings_match(condition: Condition, node: ir.Node) -> bool:
         return True
     opset = _opset(node)
     return opset is not None and opset >= condition.opset_min
+
+
+def _neighbours_match(condition: Condition, node: ir.Node) -> bool:
+    functions, most = condition.own_function, condition.max_consumers
+    if functions and not _reads_own_function(node, functions):
+        return False
+    return most is None or _consumers(node) <= most
+
+
+def _reads_own_function(node: ir.Node, operators: Collection[str]) -> bool:
+    """Tell whether a data input is made by such operators alone from another data input."""
+    inputs = [input_value(node, slot) for slot in data_slots(node)]
+    for value in inputs:
+        maker = None if value is None else value.producer()
+        while maker is not None and maker.op_type in operators:
+            source = input_value(maker, 0)
+            if source in inputs:
+                return True
+            maker = None if source is None else source.producer()
+    return False
 
 
 def _attribute(node: ir.Node, name: str) -> _Actual:

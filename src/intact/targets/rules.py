@@ -65,8 +65,11 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         groups: One kind or a list of kinds.
         ranks: Allowed ranks of data input 0.
         weight_ranks: Allowed ranks of the constant weight.
+        weight_slot: Which factor of a product of matrices is the constant: 0, 1.
         constant_weight: Whether a factor is a constant of the model.
         constant_input: Whether one of the data inputs is a constant of the model.
+        own_function: Operators of which one data input is made from another: ``["Sigmoid"]`` for
+            ``x * sigmoid(x)``, several for functions of functions.
         max_consumers: Maximum number of readers of output 0; a graph output counts as one.
         power_of_two_window: Whether a mean averages 2, 4, 8 ... elements, so that a shift divides.
         opset_min: Lowest opset of the model.
@@ -80,8 +83,10 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     groups: Groups | tuple[Groups, ...] | None = None
     ranks: tuple[int, ...] | None = None
     weight_ranks: tuple[int, ...] | None = None
+    weight_slot: int | None = None
     constant_weight: bool | None = None
     constant_input: bool | None = None
+    own_function: tuple[str, ...] = ()
     max_consumers: int | None = None
     power_of_two_window: bool | None = None
     opset_min: int | None = None

@@ -183,6 +183,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Tell whether the target computes any operator of a type with integers."""
         return any(op_type in rule.ops and rule.quantize for rule in self.rules)
 
+    def float_reason(self, op_type: str) -> str:
+        """Return why no operator of a type computes with integers; "" where a rule says nothing."""
+        rules = [rule for rule in self.rules if op_type in rule.ops]
+        return rules[-1].reason if rules and not any(rule.quantize for rule in rules) else ""
+
     def names(self, op_type: str) -> bool:
         """Tell whether a rule is about a type of operators, also one that keeps it float."""
         return any(op_type in rule.ops for rule in self.rules)

@@ -216,14 +216,16 @@ def test_sums_that_leave_the_accumulator_are_what_is_lost(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("differs", [True, False])
+@pytest.mark.parametrize("is_bare", [False, True], ids=["axes", "one number"])
 def test_a_score_that_is_nearly_the_same_for_all_samples_is_lost_in_little_noise(
-    *, differs: bool
+    *, differs: bool, is_bare: bool
 ) -> None:
     b = ModelBuilder(seed=6)
-    x = b.node("GlobalAveragePool", b.conv(b.input("image", ["N", 3, 16, 16]), 3, 8, kernel=3))
+    x = b.input("image", [1 if is_bare else "N", 3, 16, 16])
+    x = b.node("GlobalAveragePool", b.conv(x, 3, 8, kernel=3))
     weight = b.constant(np.full((1, 8, 1, 1), 2 if differs else 0.0002, np.float32))
     x = b.node("Conv", x, weight, b.constant(np.array([3], np.float32)))
-    b.output(x, ["N", 1, 1, 1])
+    b.output(b.node("Squeeze", x) if is_bare else x, [] if is_bare else ["N", 1, 1, 1])
     brightness = np.linspace(-1, 1, 24, dtype=np.float32)[:, None, None, None]
     data = {"image": images() + 2 * brightness}
     loss = api.quantize(b.build(), data, target="onnxruntime", threads=1).loss

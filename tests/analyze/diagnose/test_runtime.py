@@ -20,7 +20,7 @@ from intact.analyze.diagnose.runtime import slow_sign, time_if_slower
 from intact.calibrate.choice import FloatRuns
 from intact.data.sources import open_samples
 from intact.engines.simulate import Simulator
-from intact.formats.onnx_qdq.kernels import profile_kernels
+from intact.formats.onnx_qdq.executed import profile_kernels
 from intact.results.result import Result
 from tests.models import ModelBuilder
 
@@ -117,9 +117,16 @@ def test_once_as_fast_is_no_finding(
     assert len(asked) == 2
 
 
-def test_two_rounds_are_too_few(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
-    timed(monkeypatch, *[(1.0, 2.0)] * 2)
-    assert time_if_slower(result.plan.graph, runtime_of(result), DATA) is None
+@pytest.mark.parametrize(
+    ("rounds", "times", "expected"),
+    [(2, 2.0, False), (3, 1.2, True), (3, 1.1, False), (5, 1.1, True), (5, 1.04, False)],
+)
+def test_a_little_slower_takes_more_rounds(
+    rounds: int, times: float, *, expected: bool, result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed(monkeypatch, *[(1.0, times)] * rounds)
+    found = time_if_slower(result.plan.graph, runtime_of(result), DATA)
+    assert (found is not None) is expected
 
 
 def test_what_runs_in_float_is_named_before_the_time(

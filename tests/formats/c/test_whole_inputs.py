@@ -11,8 +11,8 @@ import intact
 from intact.config import Rounding
 from intact.errors import DataError, ExportError, Unsupported
 from intact.formats.c.format import c_program
-from intact.formats.c.integers import codes_of_whole
 from intact.formats.c.run import CRuntime
+from intact.formats.c.write import codes_of_whole
 from intact.numerics.affine import quantize
 from intact.program import Encoding
 from intact.results.result import Result

@@ -11,7 +11,7 @@ import pytest
 from onnx import numpy_helper
 
 from intact.errors import ModelError
-from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
+from intact.formats.scales import scales_of_model, tensor_names
 from intact.graph import load_model
 from tests.models import residual_net
 

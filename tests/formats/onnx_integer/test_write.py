@@ -30,7 +30,7 @@ TARGETS = ("integer-pow2", "tvm", "tflite-micro")
 
 
 def content_of(target: str, io: Io = Io.INT8, *, curved: bool = False) -> bytes:
-    exported = ONNX_INTEGER.write(plan_for(target, curved=curved), io)
+    exported = ONNX_INTEGER.writer.write(plan_for(target, curved=curved), io)
     assert isinstance(exported, WrittenFiles)
     assert list(exported.files) == [ONNX_INTEGER_FILE]
     return exported.files[ONNX_INTEGER_FILE]
@@ -140,10 +140,10 @@ def test_odd_names_are_kept(name: str) -> None:
 
 
 def test_what_a_user_should_know_is_noted(tmp_path: Path) -> None:
-    exported = ONNX_INTEGER.write(plan_for("tvm"), Io.INT8)
+    exported = ONNX_INTEGER.writer.write(plan_for("tvm"), Io.INT8)
     assert "VNNI" in exported.notes[0].message
     exported.save(tmp_path)
-    read = ONNX_INTEGER.read(tmp_path, plan_for("tvm"))
+    read = ONNX_INTEGER.writer.read(tmp_path, plan_for("tvm"))
     assert isinstance(read, WrittenFiles)
     assert read.files == {ONNX_INTEGER_FILE: content_of("tvm")}
 
@@ -154,12 +154,12 @@ def test_small_weights_need_no_note(tmp_path: Path) -> None:
         'format = 1\nname = "narrow"\nextends = "tvm"\n[weight]\nquant_min = -64\nquant_max = 64\n'
     )
     plan = calibrate(planned(network(), load_target(path)), images(8))
-    assert list(ONNX_INTEGER.write(plan, Io.INT8).notes) == []
+    assert list(ONNX_INTEGER.writer.write(plan, Io.INT8).notes) == []
 
 
 def test_all_that_floats_compute_is_listed() -> None:
     with pytest.raises(ExportError, match=r"'stem'.*'dense'.*float32"):
-        ONNX_INTEGER.write(plan_for("onnxruntime"), Io.INT8)
+        ONNX_INTEGER.writer.write(plan_for("onnxruntime"), Io.INT8)
 
 
 def test_the_runtime_refuses_no_model() -> None:

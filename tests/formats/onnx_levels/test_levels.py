@@ -16,7 +16,7 @@ import pytest
 import intact
 from intact.config import QuantState, Rounding
 from intact.errors import UsageError
-from intact.formats.onnx_levels.verify import verify_levels
+from intact.formats.onnx_levels.run import verify_levels
 from intact.formats.onnx_levels.write import LevelsModel, write_levels
 from intact.graph.edit import Editor
 from intact.plan import NoteKind, QuantizedGraph, quantization_points

@@ -57,7 +57,7 @@ def test_the_runtime_fuses_both_operators() -> None:
     kinds = [node.op_type for node in model.graph]
     assert "HardSwish" not in kinds
     assert (kinds.count("Add"), kinds.count("Mul")) == (2, 2)
-    from intact.formats.onnx_qdq.kernels import profile_kernels
+    from intact.formats.onnx_qdq.executed import profile_kernels
 
     kernels = [each.op_type for each in profile_kernels(model, feeds(1.0), runs=1, threads=1)]
     assert (kernels.count("QLinearAdd"), kernels.count("QLinearMul")) == (2, 2)

@@ -10,7 +10,7 @@ import onnx_ir as ir
 import pytest
 
 import intact
-from intact.formats.onnx_qdq.kernels import profile_kernels
+from intact.formats.onnx_qdq.executed import profile_kernels
 from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.plan import Overrides, QuantizedGraph

@@ -7,7 +7,7 @@ import onnx_ir as ir
 import pytest
 
 from intact.config import PerChannel, PerTensor, TensorQuantConfig, make_policy
-from intact.formats.onnx_qdq.containers import container_for
+from intact.formats.onnx_qdq.reader.parameters import container_for
 
 TYPES = ir.DataType
 

@@ -336,6 +336,17 @@ def test_what_the_runtime_rounds_otherwise_is_named() -> None:
 
 
 @pytest.mark.usefixtures("unshielded")
+def test_a_product_that_becomes_a_float_gemm_is_named() -> None:
+    b = ModelBuilder(opset=20)
+    y = b.node("MatMul", b.input("x", [1, 4, 16]), b.weight(16, 16), name="product")
+    b.node("Gelu", b.node("Add", y, b.weight(16)), out="y")
+    b.output("y")
+    model = b.build()
+    plan = calibrate(planned(model), dict(random_inputs(model)))
+    assert executed_of(write_qdq(plan), plan).in_float == {"product": "Gemm"}
+
+
+@pytest.mark.usefixtures("unshielded")
 def test_wrong_numbers_are_laid_to_kernels_of_the_runtimes_own() -> None:
     b = ModelBuilder()
     bias = b.constant(np.array([-100] + [0] * (WIDTH - 1), np.float32))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from intact.engines.simulate import Simulator
+from intact.formats.onnx_qdq.executed import executed_of
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.shield import _exact_codes
 from intact.formats.onnx_qdq.write import write_qdq
@@ -124,3 +125,41 @@ def test_codes_times_scales_are_the_same_floats(bias: npt.NDArray[np.float32]) -
     codes, scale = _exact_codes(bias)
     assert (scale > 0).all()
     np.testing.assert_array_equal(codes.astype(np.float32) * scale, bias)
+
+
+def product_and_sum(rank: int, beside: str) -> onnx.ModelProto:
+    """A MatMul of integers, what is added to it in float, and a Gelu, of fixed shapes."""
+    b = ModelBuilder(opset=20)
+    x = b.input("x", [2, 3, 4, 16][-rank:])
+    y = b.node("MatMul", x, b.weight(16, 16), name="product")
+    other = {
+        "bias": lambda: b.weight(16),
+        "row": lambda: b.weight(1, 16),
+        "all": lambda: b.weight(4, 16),
+        "activation": lambda: x,
+    }[beside]()
+    b.node("Gelu", b.node("Add", other, y, name="sum"), out="y")
+    b.output("y")
+    return b.build()
+
+
+@pytest.mark.parametrize("rank", [2, 3, 4])
+@pytest.mark.parametrize("beside", ["bias", "row", "all", "activation"])
+def test_sums_in_float_leave_the_products_before_in_integers(rank: int, beside: str) -> None:
+    model = product_and_sum(rank, beside)
+    feeds = dict(random_inputs(model))
+    plan = calibrate(planned(model), feeds)
+    written = write_qdq(plan)
+    assert plan.decisions["product"].quantized
+    assert executed_of(written, plan).in_float == {}
+    simulated = Simulator(plan, threads=1).run(feeds)[0]
+    outputs, _ = QdqRuntime(written.model, threads=1).run(feeds)
+    for name, array in outputs.items():
+        np.testing.assert_allclose(array, simulated[name], rtol=1e-5, atol=1e-5)
+
+
+def test_a_constant_on_the_left_stays_float() -> None:
+    b = ModelBuilder(opset=20)
+    b.node("MatMul", b.weight(8, 16), b.input("x", [16, 4]), name="product", out="y")
+    b.output("y")
+    assert "on the right" in planned(b.build()).decisions["product"].reason

@@ -20,7 +20,7 @@ from intact.targets import load_target
 from tests.models import MODELS, ModelBuilder, random_inputs, residual_net
 from tests.plans import calibrated
 
-FORMAT = FORMATS["openvino"]
+FORMAT = FORMATS["openvino"].writer
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ import intact
 from intact.errors import CalibrationError
 from intact.formats.tengine.format import MODEL_FILE
 from intact.formats.tengine.tables import BIASES_FILE, WEIGHTS_FILE
-from intact.formats.tengine.tmfile.decode import open_tmfile
+from intact.formats.tengine.tmfile.codec import open_tmfile
 from intact.formats.tengine.tmfile.file import FileTensor
 from intact.numerics.threshold_kl import least_divergent
 from intact.numerics.threshold_kl_counted import kept_bins

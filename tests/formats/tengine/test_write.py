@@ -87,7 +87,7 @@ def test_byte_for_byte_in_uint8() -> None:
 def test_the_name_is_that_of_the_method(method: str) -> None:
     plan = two_channel_plan(method=method)
     assert table_name(plan) == f"table_{method}.scale"
-    assert f"table_{method}.scale" in TENGINE.files
+    assert f"table_{method}.scale" in TENGINE.writer.files
 
 
 @pytest.mark.parametrize("target", ["tengine", "tengine-u8"])
@@ -180,10 +180,10 @@ def test_a_plan_that_is_saved_keeps_own_scales(tmp_path: Path) -> None:
 
 def test_a_result_is_read_back(tmp_path: Path) -> None:
     plan = two_channel_plan()
-    written = TENGINE.write(plan, Io.INT8)
+    written = TENGINE.writer.write(plan, Io.INT8)
     assert isinstance(written, WrittenFiles)
     written.save(tmp_path)
-    read = TENGINE.read(tmp_path, plan)
+    read = TENGINE.writer.read(tmp_path, plan)
     assert isinstance(read, WrittenFiles)
     assert read.files == written.files
     assert read.nbytes() == written.nbytes() == len(written.files[MODEL_FILE])
@@ -195,13 +195,13 @@ def test_a_graph_that_is_no_tmfile_still_has_its_tables(tmp_path: Path) -> None:
     b.node("Relu", b.conv(x, 2, 2), out="y", name="relu")
     b.output("y")
     plan = calibrated(b.build(), "tengine")
-    written = TENGINE.write(plan, Io.INT8)
+    written = TENGINE.writer.write(plan, Io.INT8)
     assert isinstance(written, WrittenFiles)
     assert MODEL_FILE not in written.files
     messages = [note.message for note in written.notes]
     assert any(MODEL_FILE in message and "tanh" in message for message in messages)
     written.save(tmp_path)
-    read = TENGINE.read(tmp_path, plan)
+    read = TENGINE.writer.read(tmp_path, plan)
     assert isinstance(read, WrittenFiles)
     assert read.files == written.files
 
@@ -272,7 +272,10 @@ def test_a_table_of_uint8_without_zero_points_is_noted() -> None:
 
 
 def test_a_model_of_another_target_is_noted() -> None:
-    notes = {name: TENGINE.write(plan_of_signs(name, negative=True), Io.INT8).notes for name in TWO}
+    notes = {
+        name: TENGINE.writer.write(plan_of_signs(name, negative=True), Io.INT8).notes
+        for name in TWO
+    }
     assert notes["tengine"] == ()
     assert any("as target integer-pow2 does" in note.message for note in notes["integer-pow2"])
 

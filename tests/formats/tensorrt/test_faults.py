@@ -14,7 +14,7 @@ from intact.targets import Target, load_target
 from tests.models import MODELS, ModelBuilder
 from tests.plans import calibrated, planned
 
-WRITE = FORMATS["tensorrt"].write
+WRITE = FORMATS["tensorrt"].writer.write
 
 
 def variant(folder: Path, text: str) -> Target:

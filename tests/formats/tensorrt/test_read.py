@@ -12,8 +12,14 @@ from intact import demo
 from intact.errors import DataError
 from intact.formats.scales import read_scales
 from intact.formats.tensorrt.read import parse_cache, parse_ranges
-from intact.formats.tensorrt.tables import activation_scales, calibration_cache, clip_ranges
-from intact.formats.tensorrt.write import CACHE_FILE, RANGES_FILE, written_tables
+from intact.formats.tensorrt.write import (
+    CACHE_FILE,
+    RANGES_FILE,
+    activation_scales,
+    calibration_cache,
+    clip_ranges,
+    written_tables,
+)
 from intact.plan import QuantizedGraph
 from intact.plan.given_scales import ScaleTable
 from tests.models import MODELS

@@ -22,8 +22,15 @@ from intact.formats.onnx_qdq import write as constants
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import FORMATS
-from intact.formats.tensorrt.tables import calibration_cache, clip_ranges, version_number
-from intact.formats.tensorrt.write import CACHE_FILE, MODEL_FILE, RANGES_FILE, TensorRtModel
+from intact.formats.tensorrt.write import (
+    CACHE_FILE,
+    MODEL_FILE,
+    RANGES_FILE,
+    TensorRtModel,
+    calibration_cache,
+    clip_ranges,
+    version_number,
+)
 from intact.graph import constant_array
 from intact.plan import QuantizedGraph, quantization_points
 from intact.results.result import Result
@@ -86,7 +93,7 @@ y = Conv(pool_dequantized, w4_dequantized, b4)
 
 
 def written(plan: QuantizedGraph) -> TensorRtModel:
-    exported = FORMATS["tensorrt"].write(plan, Io.INT8)
+    exported = FORMATS["tensorrt"].writer.write(plan, Io.INT8)
     assert isinstance(exported, TensorRtModel)
     return exported
 
@@ -279,7 +286,7 @@ def test_the_folder_has_all_and_is_read_back(tmp_path: Path) -> None:
     for name in (MODEL_FILE, CACHE_FILE, RANGES_FILE, "model.onnx"):
         assert (tmp_path / name).is_file()
     plan = Result.load(tmp_path).plan
-    again = FORMATS["tensorrt"].read(tmp_path, plan)
+    again = FORMATS["tensorrt"].writer.read(tmp_path, plan)
     assert isinstance(again, TensorRtModel)
     assert again.tables == written(plan).tables
     assert listing(again.model) == listing(written(plan).model)
@@ -290,7 +297,7 @@ def test_the_model_of_another_plan_is_refused(tmp_path: Path) -> None:
     written(calibrated(residual(), "tensorrt")).save(tmp_path)
     other = calibrated(two_readers(), "tensorrt")
     with pytest.raises(PlanError, match=r"not the model of this plan, its inputs are \['image'\]"):
-        FORMATS["tensorrt"].read(tmp_path, other)
+        FORMATS["tensorrt"].writer.read(tmp_path, other)
     (tmp_path / CACHE_FILE).unlink()
     with pytest.raises(PlanError, match=f"no {CACHE_FILE} in it"):
-        FORMATS["tensorrt"].read(tmp_path, other)
+        FORMATS["tensorrt"].writer.read(tmp_path, other)

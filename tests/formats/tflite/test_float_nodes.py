@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime as ort
 import pytest
-from onnx import TensorProto
+from onnx import TensorProto, helper
 
+import intact
 from intact.errors import ExportError
 from intact.formats.base.format import Io
 from intact.formats.registry import FORMATS
+from intact.formats.tflite.deployed import run_tflite
+from intact.formats.tflite.run import Kernels
 from intact.formats.tflite.verify import verify_tflite
 from intact.formats.tflite.write import write_tflite
+from intact.plan import Overrides
 from intact.program.lower import lower
 from intact.program.passes.layout import IoLayout
 from tests.models import ModelBuilder
@@ -85,15 +91,88 @@ def test_other_nodes(op_type: str, constant: float | None) -> None:
     assert max(each.largest for each in found.outputs) <= 1
 
 
+def top(b: ModelBuilder, x: str, count: int, **attributes: int) -> tuple[str, str]:
+    node = helper.make_node("TopK", [x, b.ints(count)], ["most", "at"], name="top", **attributes)
+    b.nodes.append(node)
+    return "most", "at"
+
+
+FORMS: dict[str, Callable[[ModelBuilder, str], str | tuple[str, ...]]] = {
+    "ArgMax": lambda b, x: b.node("ArgMax", x, axis=1, keepdims=0),
+    "ArgMin of kept axes": lambda b, x: b.node("ArgMin", x, axis=-1, keepdims=1),
+    "Cast to int32": lambda b, x: b.node("Cast", x, to=TensorProto.INT32),
+    "Ceil": lambda b, x: b.node("Ceil", x),
+    "CumSum": lambda b, x: b.node("CumSum", x, b.constant(np.array(-1)), reverse=1, exclusive=1),
+    "DepthToSpace CRD": lambda b, x: b.node("DepthToSpace", x, blocksize=2, mode="CRD"),
+    "Exp of doubles": lambda b, x: b.node(
+        "Exp", b.node("Mul", b.node("Cast", x, to=TensorProto.DOUBLE), b.constant(np.array(0.3)))
+    ),
+    "GatherElements": lambda b, x: b.node(
+        "GatherElements", x, b.node("ArgMax", x, axis=1, keepdims=1), axis=1
+    ),
+    "GatherElements of constants": lambda b, x: b.node(
+        "GatherElements", x, b.constant(np.arange(480).reshape(2, 8, 5, 6) % 8 - 4), axis=2
+    ),
+    "GatherND": lambda b, x: b.node("GatherND", x, b.constant(np.array([[0, -1], [1, 2]]))),
+    "LRN": lambda b, x: b.node("LRN", x, size=3, alpha=0.3, beta=0.6, bias=1.5),
+    "Mod": lambda b, x: b.node("Mod", x, b.scalar(1.5), fmod=1),
+    "Mod of integers": lambda b, x: b.node(
+        "Mod", b.node("Cast", x, to=TensorProto.INT64), b.constant(np.array(-3))
+    ),
+    "Pad": lambda b, x: b.node(
+        "Pad", b.node("Ceil", x), b.ints(0, 0, 1, 2, 0, 1, 0, 2), b.scalar(-7.5)
+    ),
+    "ReduceL1": lambda b, x: b.node("ReduceL1", x, axes=[1, 3]),
+    "ReduceL2": lambda b, x: b.node("ReduceL2", x, axes=[2], keepdims=0),
+    "ReduceLogSum": lambda b, x: b.node("ReduceLogSum", b.node("Exp", x), axes=[1]),
+    "ReduceProd": lambda b, x: b.node("ReduceProd", x, axes=[-1], keepdims=0),
+    "ReduceSumSquare": lambda b, x: b.node("ReduceSumSquare", x, axes=[1]),
+    "Round": lambda b, x: b.node("Round", x),
+    "ScatterND": lambda b, x: b.node(
+        "ScatterND", x, b.constant(np.array([[1, 2], [0, -1]])), b.weight(2, 4, 6)
+    ),
+    "ScatterND that adds": lambda b, x: b.node(
+        "ScatterND", x, b.constant(np.array([[1, 2], [1, 2]])), b.weight(2, 4, 6), reduction="add"
+    ),
+    "Sign": lambda b, x: b.node("Sign", x),
+    "TopK": lambda b, x: top(b, x, 2, axis=1),
+    "TopK of the least": lambda b, x: top(b, x, 3, axis=-1, largest=0),
+}
+"""A node of each kind that is written as what LiteRT has, of an input ``[2, 8, 4, 6]``."""
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_nodes_in_float_give_what_onnx_runtime_does(form: str) -> None:
+    b = ModelBuilder(17)
+    made = FORMS[form](b, b.input("x", [2, 8, 4, 6]))
+    for name in (made,) if isinstance(made, str) else made:
+        b.outputs.append(helper.make_empty_tensor_value_info(name))
+    model = b.build()
+    x = np.random.default_rng(0).normal(0, 2, (2, 8, 4, 6)).astype(np.float32)
+    x[0, 0, 0] = [0.5, 1.5, 2.5, -0.5, -1.5, 0.49999997]  # ties, and what is next to one
+    plan = planned(
+        model, "tflite", Overrides(keep_float=tuple({each.op_type for each in model.graph.node}))
+    )
+    content = FORMATS["tflite"].write(plan, Io.FLOAT).files["model.int8.tflite"]  # type: ignore[attr-defined]
+    session = ort.InferenceSession(model.SerializeToString())
+    wanted = session.run(None, {"x": x})
+    for kernels in (Kernels.REF, Kernels.XNNPACK):
+        found = run_tflite(plan, content, {"x": x}, kernels)
+        for value, expected in zip(session.get_outputs(), wanted, strict=True):
+            is_wide = expected.dtype == np.float64
+            assert found[value.name].dtype == (np.float32 if is_wide else expected.dtype)
+            np.testing.assert_allclose(found[value.name], expected, rtol=2e-6, atol=2e-6)
+
+
 def test_what_types_cannot_hold_is_refused() -> None:
     b = ModelBuilder(17)
     x = b.node("MatMul", b.input("x", ["batch", 6, 8]), b.weight(8, 8))
-    whole = b.node("Cast", b.node("Cast", x, to=TensorProto.INT64), to=TensorProto.FLOAT)
+    whole = b.node("Cast", b.node("Cast", x, to=TensorProto.UINT8), to=TensorProto.FLOAT)
     b.node("MatMul", whole, b.weight(8, 4), out="y")
     b.output("y", ["batch", 6, 4])
     plan = calibrate(planned(b.build(), "tflite"), {"x": feeds(8)["x"]})
     program = lower(plan, float_operations=True, layout=IoLayout.CHANNELS_LAST)
-    with pytest.raises(ExportError, match="it casts float32 to int64"):
+    with pytest.raises(ExportError, match="it casts float32 to uint8"):
         write_tflite(program)
 
 
@@ -105,4 +184,34 @@ def test_what_micro_lacks_is_refused() -> None:
     plan = calibrate(planned(b.build(), "tflite-micro"), {"x": feeds(8)["x"]})
     refused = "'power': TensorFlow Lite Micro has no operator for it"
     with pytest.raises(ExportError, match=refused):
-        FORMATS["tflite"].write(plan, Io.INT8)
+        FORMATS["tflite"].writer.write(plan, Io.INT8)
+
+
+def _refused() -> onnx.ModelProto:
+    """A model with a node that intact does not write, behind one that it does."""
+    b = ModelBuilder(17)
+    x = b.node("MatMul", b.input("x", [1, 4, 4]), b.weight(4, 4))
+    b.node("Det", x, out="y", name="volume")
+    b.output("y", [1])
+    return b.build()
+
+
+REFUSAL = "TFLite cannot hold 'volume': intact writes no operator of TFLite for Det of floats"
+
+
+def test_what_is_not_written_is_refused_before_samples_are_read() -> None:
+    def samples() -> Iterator[Arrays]:
+        raise AssertionError("a sample was read")
+        yield {}
+
+    with pytest.raises(ExportError, match=REFUSAL):
+        intact.quantize(_refused(), samples(), target="tflite")
+
+
+def test_inspection_says_what_will_be_refused() -> None:
+    notes = [str(note) for note in intact.inspect(_refused(), target="tflite").notes]
+    assert any(REFUSAL in note for note in notes)
+    assert not any("refuse" in str(note) for note in intact.inspect(_refused()).notes)
+    assert not any(
+        "refuse" in str(n) for n in intact.inspect(masked("logic"), target="tflite").notes
+    )

@@ -13,8 +13,7 @@ import pytest
 from intact.errors import ExportError
 from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.tvm.format import TVM, TVM_FILES
-from intact.formats.tvm.operators import ScriptBuilder, number_text
-from intact.formats.tvm.write import TvmModule, write_tvm
+from intact.formats.tvm.write import ScriptBuilder, TvmModule, number_text, write_tvm
 from intact.program.realize import Value, integer_program
 from tests.models import ModelBuilder
 from tests.plans import calibrate, planned
@@ -94,7 +93,7 @@ def test_floats_read_back_to_the_bit(number: float) -> None:
 
 def test_the_same_plan_gives_the_same_bytes() -> None:
     plan = calibrate(planned(network(), "tvm"), images(32, seed=1))
-    first, second = TVM.write(plan, Io.INT8), TVM.write(plan_for("tvm"), Io.INT8)
+    first, second = TVM.writer.write(plan, Io.INT8), TVM.writer.write(plan_for("tvm"), Io.INT8)
     assert isinstance(first, WrittenFiles)
     assert isinstance(second, WrittenFiles)
     assert first.files == second.files
@@ -102,9 +101,9 @@ def test_the_same_plan_gives_the_same_bytes() -> None:
 
 def test_files_are_written_and_read(tmp_path: Path) -> None:
     plan = plan_for("tvm")
-    exported = TVM.write(plan, Io.INT8)
+    exported = TVM.writer.write(plan, Io.INT8)
     exported.save(tmp_path)
-    read = TVM.read(tmp_path, plan)
+    read = TVM.writer.read(tmp_path, plan)
     assert isinstance(read, WrittenFiles)
     assert read.files.keys() == {TEXT, ARRAYS}
     arrays = np.load(io.BytesIO(read.files[ARRAYS]), allow_pickle=False)
@@ -115,7 +114,7 @@ def test_files_are_written_and_read(tmp_path: Path) -> None:
 
 def test_all_that_floats_compute_is_listed() -> None:
     with pytest.raises(ExportError, match=r"'stem'.*'dense'.*float32"):
-        TVM.write(plan_for("onnxruntime"), Io.INT8)
+        TVM.writer.write(plan_for("onnxruntime"), Io.INT8)
 
 
 def test_open_lengths_beside_the_batch_are_refused() -> None:
@@ -127,4 +126,4 @@ def test_open_lengths_beside_the_batch_are_refused() -> None:
     feeds = images(8) | {"text": np.ones((8, 5, 3), np.float32)}
     plan = calibrate(planned(b.build(), "tvm"), feeds)
     with pytest.raises(ExportError, match=r"'image'.*\[2, 3\].*'text'.*\[1\].*fix all axes"):
-        TVM.write(plan, Io.INT8)
+        TVM.writer.write(plan, Io.INT8)

@@ -194,9 +194,9 @@ def test_what_is_written_computes_what_is_planned(target: str) -> None:
     better, _ = learned(plan)
     name = better.target.formats[0]
     row = FORMATS[name]
-    assert row.verify is not None
-    deployed = Deployed(better, row.write(better, Io.INT8), threads=1)
-    found = row.verify(deployed, [smooth(8, seed=2)])
+    assert row.runtime is not None
+    deployed = Deployed(better, row.writer.write(better, Io.INT8), threads=1)
+    found = row.runtime.verify(deployed, [smooth(8, seed=2)])
     assert found.layers
     assert sum(each.mismatches for each in found.layers) <= (target == "integer-pow2") * 200
     assert lost(better, smooth(60, seed=7)) <= 1.1 * lost(plan, smooth(60, seed=7))

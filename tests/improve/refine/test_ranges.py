@@ -163,8 +163,9 @@ def test_what_is_written_computes_what_is_planned(target: str) -> None:
     plan = plan_of(target, bits=None)
     better = refined(plan)
     row = FORMATS[better.target.formats[0]]
-    assert row.verify is not None
-    found = row.verify(Deployed(better, row.write(better, Io.INT8), threads=1), [tailed(4)])
+    assert row.runtime is not None
+    deployed = Deployed(better, row.writer.write(better, Io.INT8), threads=1)
+    found = row.runtime.verify(deployed, [tailed(4)])
     assert found.layers
     assert not sum(each.mismatches for each in found.layers)
     assert decibels(better, tailed(200, seed=7)) > decibels(plan, tailed(200, seed=7)) - 0.5

@@ -10,7 +10,7 @@ import pytest
 
 from intact.errors import ExportError
 from intact.formats.base.format import Deployed, Io
-from intact.formats.registry import FORMATS
+from intact.formats.registry import FORMATS, runtime_of
 from intact.numerics.metrics import sqnr_db
 from intact.ops import functions
 from intact.program import Encoding, Program, Step, Tensor, operations
@@ -188,9 +188,8 @@ def test_an_output_behind_a_transpose_has_the_axes_of_the_model(
     plan = calibrated(model, target)
     (found,) = integer_io(lower(plan)).outputs.values()
     assert found.value == "turned"
-    run = FORMATS[name].run
-    assert run is not None
-    exported = FORMATS[name].write(plan, Io.INT8)
+    run = runtime_of(name).run
+    exported = FORMATS[name].writer.write(plan, Io.INT8)
     (array,) = run(Deployed(plan, exported, threads=1), x).values()
     assert array.shape == expected.shape
     assert sqnr_db(expected, array) > 30

@@ -12,7 +12,7 @@ from intact.program.lower import lower
 from intact.program.passes.layout import IoLayout
 from intact.results.sources import deployment_of
 from intact.targets import load_target
-from tests.models import ModelBuilder, random_inputs
+from tests.models import ModelBuilder, random_inputs, run_model
 from tests.plans import calibrated
 
 SHAPE = (5, 7, 6)  # of an image's channels, height and width
@@ -99,3 +99,27 @@ def test_a_layout_is_refused_where_a_format_has_one_alone() -> None:
     with pytest.raises(UsageError, match="layout model does nothing for onnx_qdq"):
         deployment_of(load_target("onnxruntime"), None, "int8", "model")
     assert deployment_of(load_target("tflite"), None, "int8", "model").layout == "model"
+
+
+@pytest.mark.parametrize("layout", IoLayout)
+@pytest.mark.parametrize("order", [(0, 2, 3, 1), (0, 3, 2, 1)])
+@pytest.mark.parametrize("inner", [False, True])
+def test_an_output_of_moved_floats_stands_for_itself(
+    layout: IoLayout, order: tuple[int, ...], inner: bool
+) -> None:
+    """And not for what it was moved of, with the axes of that."""
+    b = ModelBuilder()
+    x = b.input("x", [1, *SHAPE])
+    floats = b.node("Transpose", b.node("Sin", b.conv(x, 5, 5)), perm=[0, 2, 3, 1])
+    back = b.node("Transpose", floats, perm=[0, 3, 1, 2])
+    b.node("Transpose", back, perm=list(order))
+    b.nodes[-1].output[0] = "y"
+    for name in ("y", *((floats, b.nodes[-3].input[0]) if inner else ())):
+        b.output(name)
+    model = b.build()
+    program = program_of(b, layout, floats=True)
+    for name, expected in run_model(model, random_inputs(model)).items():
+        tensor = program.outputs[name]
+        stored = tensor.permutation or range(4)
+        assert [tensor.shape[axis] for axis in np.argsort(stored)] == list(expected.shape)
+        assert tensor in {each.name: each for each in program.tensors()}.values()

@@ -8,10 +8,11 @@ from functools import cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from intact.analyze.diagnose.runtime import KernelTime, Runtime, multiplies
+from intact.analyze.diagnose.runtime import KernelTime, multiplies
+from intact.analyze.diagnose.runtime import Runtime as Shown
 from intact.data.batching import Batch
 from intact.errors import IntactError
-from intact.formats.base.format import Deployed
+from intact.formats.base.format import Deployed, Runtime
 from intact.formats.registry import FORMATS, ONNX_QDQ
 from intact.results.result import Result
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from intact.calibrate.choice import Run
 
 
-def runtime_of(result: Result, in_float: dict[str, str] | None = None) -> Runtime:
+def runtime_of(result: Result, in_float: dict[str, str] | None = None) -> Shown:
     """Describe the runtime of what is deployed first.
 
     Args:
@@ -27,7 +28,7 @@ def runtime_of(result: Result, in_float: dict[str, str] | None = None) -> Runtim
         in_float: As of `products_in_float`, where that was asked.
     """
     name, exported = next(iter(result.exports.items()))
-    return Runtime(
+    return Shown(
         exported.nbytes(),
         name == ONNX_QDQ,
         run=deployed_run(result),
@@ -43,12 +44,13 @@ def products_in_float(result: Result, *, threads: int = 0) -> dict[str, str]:
     Those of the first format; none where its runtime is not installed or does not tell.
     """
     name, exported = next(iter(result.exports.items()))
-    row = FORMATS[name]
-    if row.executed is None or not row.can_run(exported):
+    runtime = FORMATS[name].runtime
+    if runtime is None or not runtime.can_run(exported):
         return {}
     with contextlib.suppress(IntactError):  # a model that the runtime refuses: `verify` says it
-        found = row.executed(Deployed(result.plan, exported, None, threads)).in_float
-        return {name: op_type for name, op_type in found.items() if multiplies(op_type)}
+        found = runtime.executed(Deployed(result.plan, exported, None, threads))
+        in_float = {} if found is None else found.in_float
+        return {name: op_type for name, op_type in in_float.items() if multiplies(op_type)}
     return {}
 
 
@@ -58,13 +60,13 @@ def deployed_run(result: Result) -> Run | None:
     The model is loaded when it is first run.
     """
     name, exported = next(iter(result.exports.items()))
-    row = FORMATS[name]
-    if row.run is None or not row.can_run(exported):
+    runtime = FORMATS[name].runtime
+    if runtime is None or not runtime.can_run(exported):
         return None
-    deployed, load, run = Deployed(result.plan, exported, None, 1), row.runner, row.run
-    if not row.runs_numbers or load is None:
-        return lambda feeds: run(deployed, feeds)
-    loaded, turn = cache(partial(load, deployed)), Lock()
+    deployed = Deployed(result.plan, exported, None, 1)
+    if not runtime.runs_numbers:
+        return partial(runtime.run, deployed)
+    loaded, turn = cache(partial(runtime.runner, deployed)), Lock()
 
     def as_loaded(feeds: Batch) -> Batch:
         with turn:  # OpenVINO runs one batch at a time
@@ -74,20 +76,25 @@ def deployed_run(result: Result) -> Run | None:
     return as_loaded
 
 
-def _alone(result: Result) -> Deployed | None:
-    """Return what is deployed, on one thread; None where no runtime runs it and float models."""
+def _alone(result: Result) -> tuple[Runtime, Deployed] | None:
+    """Return a runtime and what it runs on one thread; None where none runs it and float models."""
     name, exported = next(iter(result.exports.items()))
-    return Deployed(result.plan, exported, None, 1) if FORMATS[name].runs_float else None
+    runtime = FORMATS[name].runtime
+    if runtime is None or not runtime.runs_float:
+        return None
+    return runtime, Deployed(result.plan, exported, None, 1)
 
 
 def _loader(result: Result) -> Callable[[], Callable[[Batch], Any]] | None:
-    deployed, row = _alone(result), FORMATS[next(iter(result.exports))]
-    return None if deployed is None or row.runner is None else partial(row.runner, deployed)
+    found = _alone(result)
+    if found is None or not found[0].is_timed:
+        return None
+    return partial(found[0].runner, found[1])
 
 
 def _profiler(result: Result) -> Callable[[Batch, int], Sequence[KernelTime]] | None:
-    deployed, row = _alone(result), FORMATS[next(iter(result.exports))]
-    if deployed is None or row.kernels_of is None:
+    found = _alone(result)
+    if found is None or not found[0].is_profiled:
         return None
-    profile = partial(row.kernels_of, deployed)
+    profile = partial(found[0].profile, found[1])
     return lambda feeds, runs: [KernelTime(k.op_type, k.seconds) for k in profile(feeds, runs)]

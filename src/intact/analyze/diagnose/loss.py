@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from intact.analyze.diagnose.evidence import LEAST_DB
-from intact.calibrate.choice import MOST_DB, Choice, FloatRuns, Powers
+from intact.calibrate.choice import MOST_DB, Choice, FloatRuns, Powers, rows_of
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError
 from intact.plan import QuantizedGraph, quantization_points
@@ -234,10 +234,10 @@ def _drowned(choice: Choice) -> set[str]:
         if len(powers.signal) != len(runs) or len(powers.agrees):
             continue
         parts = [
-            outputs[name][:count]
+            rows_of(outputs[name], count)
             for (_, count), outputs in zip(runs.batches, runs.outputs(), strict=True)
         ]
-        rows = np.concatenate([part.reshape(len(part), -1) for part in parts]).astype(np.float64)
+        rows = np.concatenate(parts).astype(np.float64)
         spread = float(np.square(rows - rows.mean(axis=0)).sum())
         if rows.shape[1] <= _SCORES and 0 < spread < float(powers.noise.sum()):
             found.add(name)

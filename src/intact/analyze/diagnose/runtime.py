@@ -29,10 +29,11 @@ if TYPE_CHECKING:
 _USUAL_BITS = 8
 _SECONDS = 1.0
 """For each of the two models that are timed, in all."""
-_ROUNDS = 3
+_SLOWER = {3: 1.15, 5: 1.05}
+"""Times as long as the float model takes, in each of so many rounds, from which on it is no chance:
+a little in three rounds may be."""
+_ROUNDS = min(_SLOWER)
 """How many times a model must be slower, at least; where there is time for five, each of them."""
-_SLOWER = 1.15
-"""Times as long as the float model takes, from which on it is no chance."""
 _LEAST_SECONDS = 2e-4
 """Models that take less are not timed: the call takes as long as the kernels."""
 _LITTLE = 0.025
@@ -377,10 +378,11 @@ def _always_slower(blocks: Iterable[tuple[list[float], ...]]) -> Slower | None:
     times: list[tuple[float, float]] = []
     for one, other in blocks:
         pair = min(one), min(other)
-        if min(pair) < _LEAST_SECONDS or pair[1] < _SLOWER * pair[0]:
+        if min(pair) < _LEAST_SECONDS or pair[1] < min(_SLOWER.values()) * pair[0]:
             return None
         times.append(pair)
-    if len(times) < _ROUNDS:
+    wanted = min((each for rounds, each in _SLOWER.items() if rounds <= len(times)), default=None)
+    if wanted is None or any(quantized < wanted * in_float for in_float, quantized in times):
         return None
     fastest = [min(column) for column in zip(*times, strict=True)]
     return Slower(fastest[0], fastest[1], len(times))

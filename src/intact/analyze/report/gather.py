@@ -258,7 +258,7 @@ def _kernel_times(result: Result, samples: Samples, runs: int, *, threads: int) 
     Returns:
         Milliseconds by the node that kernels are named after: the first of those that were fused.
     """
-    from intact.formats.onnx_qdq.kernels import profile_kernels
+    from intact.formats.onnx_qdq.executed import profile_kernels
 
     feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
     exact = not result.plan.target.saturates_pairs

@@ -20,7 +20,7 @@ from intact.data.sources import load_arrays
 from intact.data.stream import Samples
 from intact.engines.cpu import detect_cpu
 from intact.errors import DataError, UsageError
-from intact.formats.base.format import Deployed, Format, Io
+from intact.formats.base.format import Deployed
 from intact.formats.base.observed import verify_observed
 from intact.formats.base.report import Verification
 from intact.formats.registry import FORMATS
@@ -63,7 +63,7 @@ def compare(
     if subject.result is None and deployed is not None:
         raise UsageError("--format is for a result, this is one file", remedy="leave it out")
     name, run = chosen_format(subject.exports, deployed)
-    if kernels is not None and not FORMATS[name].kernels:
+    if kernels is not None and not takes_kernels(name):
         raise UsageError(f"--kernels is for a .tflite, this is {name}", remedy="leave it out")
     if cluster is None:
         begin(samples.progress, f"loading in the runtime{place}")
@@ -99,7 +99,8 @@ def not_compared(target: str, reason: str, deployed: str = "") -> Verification:
 
 def takes_kernels(name: str) -> bool:
     """Whether a format is run by kernels that one can choose."""
-    return bool(FORMATS[name].kernels)
+    runtime = FORMATS[name].runtime
+    return runtime is not None and bool(runtime.kernels)
 
 
 def compare_observed(
@@ -156,16 +157,6 @@ def _only_in_the_file(plan: QuantizedGraph, names: Iterable[str]) -> tuple[str, 
     unknown = [name for name in names if name not in known]
     if not unknown:
         return ()
-    inside = {name for each in _formats_of(plan) for name in _tensor_names(plan, each)}
+    written_as = [FORMATS[name].writer for name in plan.provenance.formats if name in FORMATS]
+    inside = {name for writer in written_as for name in writer.tensor_names(plan)}
     return tuple(name for name in unknown if name in inside)
-
-
-def _formats_of(plan: QuantizedGraph) -> list[Format]:
-    names = plan.provenance.formats
-    return [FORMATS[name] for name in names if name in FORMATS]
-
-
-def _tensor_names(plan: QuantizedGraph, written_as: Format) -> frozenset[str]:
-    if written_as.tensor_names is None:
-        return frozenset()
-    return written_as.tensor_names(written_as.write(plan, Io.INT8))

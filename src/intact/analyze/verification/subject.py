@@ -18,7 +18,7 @@ from intact.data.stream import Samples
 from intact.errors import UsageError
 from intact.formats.base.format import Deployed, Exported
 from intact.formats.base.report import Verification
-from intact.formats.registry import FORMATS, model_reader, runnable
+from intact.formats.registry import model_reader, runnable, runtime_of
 from intact.graph import Graph
 from intact.plan import QuantizedGraph
 from intact.results.result import Result
@@ -67,8 +67,8 @@ class Subject:
             UsageError: It is of a format of which only results are verified.
         """
         found = model_reader(path)
-        if found is not None and found[1].deployed is not None:
-            plan, exported = found[1].deployed(path, target)
+        if found is not None and found[1].opens_deployed:
+            plan, exported = found[1].open_deployed(path, target)
             return Subject(plan, {found[0]: exported}, file=path)
         raise UsageError(f"{path}: no model file that can be verified", remedy="give a result")
 
@@ -132,10 +132,4 @@ def chosen_format(exports: Mapping[str, Exported], deployed: str | None) -> tupl
             f"--format {deployed!r}: the result has {', '.join(exports)}", remedy="choose of these"
         )
     name = by_case[deployed.lower()]
-    verify = FORMATS[name].verify
-    if verify is None:
-        raise UsageError(
-            f"{name} holds scales and no program, so there is nothing to run",
-            remedy="write another format too, with `intact export`",
-        )
-    return name, verify
+    return name, runtime_of(name).verify

@@ -69,7 +69,7 @@ def _evaluate_several(given: Given[EvaluateCommand], folders: Sequence[Path]) ->
     from intact import api
     from intact.cli import show
     from intact.cli.printing import progress as shown
-    from intact.results.job import Refusals
+    from intact.results.refusals import Refusals
 
     options, found, refusals = given.options, {}, Refusals()
     arguments = given.of(EvaluateOptions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import importlib.util
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 import msgspec
 import numpy.typing as npt
 
-from intact.errors import MissingExtraError, PlanError
+from intact.errors import ExportError, MissingExtraError, ModelError, PlanError
 from intact.plan import Note, Overrides, QuantizedGraph
 from intact.targets import Target
 
@@ -106,18 +107,8 @@ class Expressible(msgspec.Struct, frozen=True):
 
     def __and__(self, other: Expressible) -> Expressible:
         """Combine two formats: what both express."""
-        return Expressible(
-            self.weight_bits & other.weight_bits,
-            self.activation_bits & other.activation_bits,
-            self.integer_bits & other.integer_bits,
-            self.floats and other.floats,
-            self.stored_bits & other.stored_bits,
-            self.logarithmic and other.logarithmic,
-            self.open_sizes and other.open_sizes,
-            self.mixes and other.mixes,
-            self.half_ends and other.half_ends,
-            self.several_scales and other.several_scales,
-        )
+        fields = self.__struct_fields__  # each a set or a flag
+        return Expressible(*(getattr(self, name) & getattr(other, name) for name in fields))
 
     @property
     def packs(self) -> bool:
@@ -130,11 +121,8 @@ class Expressible(msgspec.Struct, frozen=True):
 
 
 EIGHT_BITS = frozenset({8})
-
 WHOLE_BYTES = frozenset({8, 16, 32})
-
 UP_TO_EIGHT_BITS = frozenset(range(2, 9))
-
 INTEGERS_ALONE = Expressible(
     UP_TO_EIGHT_BITS,
     UP_TO_EIGHT_BITS,
@@ -143,7 +131,6 @@ INTEGERS_ALONE = Expressible(
     open_sizes=False,
     half_ends=False,
 )
-
 """Of formats for machines without floats."""
 
 
@@ -153,7 +140,7 @@ class Deployed(msgspec.Struct, frozen=True):
     Attributes:
         plan: What it should compute.
         exported: What was written.
-        kernels: Kernels of its runtime, of ``Format.kernels``; None for the target's.
+        kernels: Kernels of its runtime, of ``Runtime.kernels``; None for the target's.
         threads: Threads of the runtime; 0 for all cores.
     """
 
@@ -244,29 +231,8 @@ class QuantizedSource(msgspec.Struct, frozen=True):
     with_widths: Callable[[Target, Overrides], QuantizedGraph] | None = None
 
 
-class ModelReader(msgspec.Struct, frozen=True):
-    """How a format opens model files that others made.
-
-    Attributes:
-        recognizes: Whether a file is of this format, by its path and its first 8 bytes.
-        open: Opens it.
-        target: Hardware of its models, unless the user names another.
-        suffixes: Endings of file names, in lower case; such a file is opened whatever it holds.
-        deployed: Opens it as what is deployed, with its plan for a target, so that it can be
-            verified; None where that cannot be done.
-    """
-
-    recognizes: Callable[[Path, bytes], bool]
-    open: Callable[[Path], FloatSource | QuantizedSource]
-    target: str
-    suffixes: tuple[str, ...] = ()
-    deployed: Callable[[Path, Target], tuple[QuantizedGraph, Exported]] | None = None
-
-
 CHANGED = "the runtime rounds otherwise than planned, by kernels or scales of its own"
 """Said of `Executed.changed`."""
-
-
 IN_FLOAT = "the runtime computes it in float, which was planned for integers"
 """Said of layers in `Executed.in_float`."""
 
@@ -306,86 +272,191 @@ class ScaleReader(msgspec.Struct, frozen=True):
     is_guess: bool = False
 
 
-class Format(msgspec.Struct, frozen=True):
-    """A format that plans are deployed in: everything that the rest of the package knows of it.
+class Writer(Protocol):
+    """Writes plans in a format, and finds again what it wrote.
 
-    Functions import their modules when they are called, so that a description is cheap to load.
+    Methods import their modules when they are called, so that a description is cheap to load.
 
     Attributes:
         files: Names of the files in a result's folder; the first is the one that is deployed.
-        write: Writes a calibrated plan.
-        read: Reads it back from the folder of a result.
+        optional: Those that are not always written.
         packages: Modules of other packages that writing imports.
         extra: The extra that installs them.
-        optional: Files that are not always written.
         has_io: Whether the ends can hold codes or numbers, as the user chooses.
         has_layout: Whether images may be taken and given with their channels last, or not.
         expressible: What plans may ask of it; whether it has each operator, it says when it writes.
+        foresees: Whether `refuse` tells what writing would refuse; of others only writing tells.
         shares_turned: Whether integers of a table and of its transpose are stored once in its
             files, as equal ones are; None where that is not known, or writing says it.
-        verify: Runs it and compares each layer with the plan; None where there is no program.
-        run: Runs what was written on one batch in its runtime, with the runtime's own options:
-            the outputs by name, as numbers with axes as in the model. Whatever is quantized is run
-            so before it is called done. None where there is no runtime, or where starting it takes
-            longer than all else.
-        load: Lets its runtime load what was written, where no inputs are known to run it on.
-        runner: Loads what was written as applications do, and returns what runs a batch: for
-            timing. None where a run's time would say nothing of the hardware.
-        runs_numbers: Whether a runner gives what ``run`` gives, though with the application's
-            options.
-        runs_float: Whether its runtime runs the float model too, so that times of both compare.
-        kernels_of: Profiles its runtime on a batch, in a number of runs.
-        runtime_name: The runtime with its version.
-        runtime: Modules that running imports, besides those of intact's own dependencies.
-        executed: Asks the runtime what it makes of what was written; None where it does not tell,
-            or has no choice. What was loaded before is not loaded again.
-        run_up_to: Deployed bytes beyond which it is not run at once: it takes too long; None for no
-            bound.
-        kernels: Kinds of kernels that a user may choose for running it.
-        scales: Readers of its tables of scales.
-        models: The reader of its model files that others made.
-        open_onnx: Opens an ONNX model that others quantized; None for one that is not of its kind.
-            Asked only where some operator is named like a quantizer.
-        tensor_names: Names of the tensors between the operators of what was written.
     """
 
     files: tuple[str, ...]
-    write: Callable[[QuantizedGraph, Io], Exported]
-    read: Callable[[Path, QuantizedGraph], Exported]
+    optional: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     extra: str = ""
-    optional: tuple[str, ...] = ()
     has_io: bool = False
     has_layout: bool = False
     expressible: Expressible = Expressible()
+    foresees: bool = False
     shares_turned: bool | None = None
-    verify: Callable[[Deployed, Iterable[Feeds]], Verification] | None = None
-    run: Callable[[Deployed, Feeds], Feeds] | None = None
-    load: Callable[[Deployed], object] | None = None
-    runner: Callable[[Deployed], Callable[[Feeds], Any]] | None = None
-    runs_numbers: bool = False
-    runs_float: bool = False
-    kernels_of: Callable[[Deployed, Feeds, int], list[Kernel]] | None = None
-    runtime_name: Callable[[], str] | None = None
-    executed: Callable[[Deployed], Executed] | None = None
-    runtime: tuple[str, ...] = ()
-    run_up_to: int | None = None
-    kernels: tuple[str, ...] = ()
-    scales: Callable[[], tuple[ScaleReader, ...]] | None = None
-    models: Callable[[], ModelReader] | None = None
-    open_onnx: Callable[[ir.Model], QuantizedSource | None] | None = None
-    tensor_names: Callable[[Exported], frozenset[str]] | None = None
 
-    def can_run(self, exported: Exported) -> bool:
-        """Whether its runtime is there, and quick enough for what was written."""
-        if self.run is None or not all(map(is_installed, self.runtime)):
-            return False
-        return self.run_up_to is None or exported.nbytes() <= self.run_up_to
+    @abstractmethod
+    def write(self, plan: QuantizedGraph, io: Io) -> Exported:
+        """Write a calibrated plan.
+
+        Raises:
+            ExportError: The format cannot express it; everything that it cannot is listed.
+        """
+
+    @abstractmethod
+    def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
+        """Read what was written of a plan back from the folder of a result.
+
+        Raises:
+            PlanError: A file is missing or is not this plan's.
+        """
+
+    def refuse(self, _plan: QuantizedGraph) -> None:
+        """Refuse a plan that cannot be written whatever its scales are, by nodes and shapes alone.
+
+        Raises:
+            ExportError: All that the format cannot express.
+        """
+        return
+
+    def tensor_names(self, plan: QuantizedGraph) -> frozenset[str]:
+        """Return the tensors between the operators of what it writes, where these have names."""
+        return frozenset()
 
     @property
     def required(self) -> tuple[str, ...]:
         """The files that are always there."""
         return tuple(name for name in self.files if name not in self.optional)
+
+
+class Reader(Protocol):
+    """Opens what others made in a format: model files, quantized ONNX, tables of scales.
+
+    Attributes:
+        target: Hardware of its models, unless the user names another.
+        suffixes: Endings of file names, in lower case; such a file is opened whatever it holds.
+        opens_deployed: Whether it opens a model file as what is deployed too, to be verified.
+    """
+
+    target: str = ""
+    suffixes: tuple[str, ...] = ()
+    opens_deployed: bool = False
+
+    def recognizes(self, path: Path, head: bytes) -> bool:
+        """Whether a file is a model of this format, by its path and its first 8 bytes."""
+        return False
+
+    def open(self, path: Path) -> FloatSource | QuantizedSource:
+        """Open a model file."""
+        raise ModelError(f"{path}: no model of a format that is read")
+
+    def open_deployed(self, path: Path, target: Target) -> tuple[QuantizedGraph, Exported]:
+        """Open a model file as what is deployed, with its plan for a target."""
+        raise ModelError(f"{path}: no model file that can be verified")
+
+    def open_onnx(self, model: ir.Model) -> QuantizedSource | None:
+        """Open an ONNX model that others quantized; None for one that is not of its kind.
+
+        Asked only where some operator is named like a quantizer.
+        """
+        return None
+
+    def scales(self) -> tuple[ScaleReader, ...]:
+        """Return the readers of its tables of scales."""
+        return ()
+
+
+ANY_SIZE = 1 << 62
+"""Bytes of what is run at once, however large it is."""
+
+
+class Runtime(Protocol):
+    """Runs what was written: to verify it, before a result is called done, and to time it.
+
+    Attributes:
+        packages: Modules that running imports, besides those of intact's own dependencies.
+        run_up_to: Deployed bytes up to which it is run at once, as whatever is quantized is before
+            it is called done; 0 where starting it takes longer than all else, or it only verifies.
+        kernels: Kinds of kernels that a user may choose.
+        is_timed: Whether a run's time says something of the hardware: it has a `runner`.
+        is_profiled: Whether it tells what each kernel takes: it has a `profile`.
+        runs_numbers: Whether a runner gives what `run` gives, though with the application's
+            options.
+        runs_float: Whether it runs the float model too, so that times of both compare.
+    """
+
+    packages: tuple[str, ...] = ()
+    run_up_to: int = 0
+    kernels: tuple[str, ...] = ()
+    is_timed: bool = False
+    is_profiled: bool = False
+    runs_numbers: bool = False
+    runs_float: bool = False
+
+    def name(self) -> str:
+        """Return the runtime with its version."""
+        return ""
+
+    @abstractmethod
+    def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+        """Run it and compare each layer with the plan."""
+
+    def run(self, deployed: Deployed, feeds: Feeds) -> Feeds:
+        """Run one batch, with the runtime's own options.
+
+        Returns:
+            The outputs by name, as numbers with axes as in the model.
+
+        Raises:
+            ExportError: The runtime refuses what was written.
+        """
+        raise ExportError("there is nothing here that runs it")
+
+    def load(self, deployed: Deployed) -> object:
+        """Let the runtime load what was written, where no inputs are known to run it on."""
+        raise ExportError("there is nothing here that loads it")
+
+    def runner(self, deployed: Deployed) -> Callable[[Feeds], Any]:
+        """Load what was written as applications do, and return what runs a batch: for timing."""
+        raise ExportError("its time here says nothing of the hardware")
+
+    def profile(self, deployed: Deployed, feeds: Feeds, runs: int) -> list[Kernel]:
+        """Return what its kernels take on a batch, in a number of runs."""
+        raise ExportError("its runtime does not tell what kernels take")
+
+    def executed(self, deployed: Deployed) -> Executed | None:
+        """Ask the runtime what it makes of what was written.
+
+        What was loaded before is not loaded again. None where it does not tell, or has no choice.
+        """
+        return None
+
+    def can_run(self, exported: Exported) -> bool:
+        """Whether it is there, and quick enough for what was written."""
+        return exported.nbytes() <= self.run_up_to and self.is_installed()
+
+    def is_installed(self) -> bool:
+        """Whether all its packages can be imported."""
+        return all(map(is_installed, self.packages))
+
+
+class Format(msgspec.Struct, frozen=True):
+    """A format that plans are deployed in: everything that the rest of the package knows of it.
+
+    Attributes:
+        writer: Writes plans.
+        reader: Opens what others made; None where nothing of it is read.
+        runtime: Runs what was written; None where it holds scales and no program.
+    """
+
+    writer: Writer
+    reader: Reader | None = None
+    runtime: Runtime | None = None
 
 
 def is_installed(package: str) -> bool:

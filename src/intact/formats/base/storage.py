@@ -42,8 +42,8 @@ def storage_notes(plan: QuantizedGraph, formats: Mapping[str, Format]) -> tuple[
         if scheme is None or scheme.bits == bits:
             continue
         for name, each in formats.items():
-            stored = each.expressible.stored(bits)
-            if each.verify is not None and stored > bits:
+            stored = each.writer.expressible.stored(bits)
+            if each.runtime is not None and stored > bits:
                 constants = found.setdefault((name, bits, stored), {})
                 constants.setdefault(str(point.value.name), point.end.node)
     widths = tuple(
@@ -60,7 +60,8 @@ def storage_notes(plan: QuantizedGraph, formats: Mapping[str, Format]) -> tuple[
 
 def _tables_stored_twice(plan: QuantizedGraph, formats: Mapping[str, Format]) -> Iterator[Note]:
     """Yield a note for each table of which a file has the integers of a layer besides."""
-    told = [each.shares_turned for each in formats.values() if each.shares_turned is not None]
+    shared = [each.writer.shares_turned for each in formats.values()]
+    told = [each for each in shared if each is not None]
     pairs = list(tied_tables(plan.graph)) if told else []
     if not pairs:
         return

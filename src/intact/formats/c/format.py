@@ -15,6 +15,8 @@ from intact.formats.base.format import (
     Feeds,
     Format,
     Io,
+    Runtime,
+    Writer,
     WrittenFiles,
     read_files,
 )
@@ -44,52 +46,52 @@ def c_program(plan: QuantizedGraph) -> CProgram:
     return write_c(program, "model", target=plan.target.name)
 
 
-def _write(plan: QuantizedGraph, io: Io) -> Exported:
-    program = c_program(plan)
-    files = {name: text.encode() for name, text in program.files.items()}
-    notes = list(program.notes)
-    if io is Io.FLOAT:
-        notes.append(Note(NoteKind.EXPORT, "", _CODES_ONLY))
-    return WrittenFiles(files, program.flash_bytes, notes)
-
-
-def _read(folder: Path, plan: QuantizedGraph) -> Exported:
-    return WrittenFiles(read_files(folder, C_FILES), c_program(plan).flash_bytes)
-
-
-def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
-    """Compile and run the program, which must be the plan's own: a folder may come from anyone."""
-    from intact.formats.c.verify import verify_c
-
-    program = c_program(deployed.plan)
-    deployed.require_unchanged({name: text.encode() for name, text in program.files.items()})
-    return verify_c(deployed.plan, program, batches)
-
-
-def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
-    from intact.formats.c.run import run_c
-
-    return run_c(deployed.plan, c_program(deployed.plan), feeds)
-
-
-def _load(deployed: Deployed) -> None:
-    from intact.formats.c.run import QUICK, CRuntime
-
-    CRuntime(c_program(deployed.plan), flags=QUICK).close()
-
-
 _COMPILED_UP_TO = 4 << 20
 """Bytes of flash. Compilers read weights as text: ResNet-20 takes 0.8 s, MobileNetV2 1.7 s."""
 
-C = Format(
-    C_FILES,
-    _write,
-    _read,
-    has_io=True,
-    has_layout=True,
-    expressible=INTEGERS_ALONE,
-    verify=_verify,
-    run=_run,
-    load=_load,
-    run_up_to=_COMPILED_UP_TO,
-)
+
+class _Writer(Writer):
+    """Writes a plan as C."""
+
+    files = C_FILES
+    has_io = True
+    has_layout = True
+    expressible = INTEGERS_ALONE
+
+    def write(self, plan: QuantizedGraph, io: Io) -> Exported:
+        program = c_program(plan)
+        files = {name: text.encode() for name, text in program.files.items()}
+        notes = list(program.notes)
+        if io is Io.FLOAT:
+            notes.append(Note(NoteKind.EXPORT, "", _CODES_ONLY))
+        return WrittenFiles(files, program.flash_bytes, notes)
+
+    def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
+        return WrittenFiles(read_files(folder, C_FILES), c_program(plan).flash_bytes)
+
+
+class _Runtime(Runtime):
+    """Compiles the program, and runs it on this machine."""
+
+    run_up_to = _COMPILED_UP_TO
+
+    def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+        """Compile and run the program; it must be the plan's own: a folder may come from anyone."""
+        from intact.formats.c.run import verify_c
+
+        program = c_program(deployed.plan)
+        deployed.require_unchanged({name: text.encode() for name, text in program.files.items()})
+        return verify_c(deployed.plan, program, batches)
+
+    def run(self, deployed: Deployed, feeds: Feeds) -> Feeds:
+        from intact.formats.c.run import run_c
+
+        return run_c(deployed.plan, c_program(deployed.plan), feeds)
+
+    def load(self, deployed: Deployed) -> None:
+        from intact.formats.c.run import QUICK, CRuntime
+
+        CRuntime(c_program(deployed.plan), flags=QUICK).close()
+
+
+C = Format(_Writer(), runtime=_Runtime())

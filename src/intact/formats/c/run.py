@@ -1,11 +1,14 @@
-"""A written C program compiled with the machine's compiler and run on arrays."""
+"""A written C program, compiled with the machine's compiler, and compared with the integer engine.
+
+It shows its outputs only.
+"""
 
 from __future__ import annotations
 
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -16,6 +19,8 @@ import numpy.typing as npt
 from intact.errors import DataError, ExportError, MissingExtraError
 from intact.formats.base.comparison import in_int32, numbers_of, stored_feeds
 from intact.formats.base.format import Feeds
+from intact.formats.base.report import Verification
+from intact.formats.base.verification import Arrays, compare, integer_ends
 from intact.formats.c.files import Port
 from intact.formats.c.write import CProgram
 from intact.plan import QuantizedGraph
@@ -227,3 +232,27 @@ int main(int count, char **words)
     return 0;
 }}
 """
+
+
+def verify_c(plan: QuantizedGraph, written: CProgram, batches: Iterable[Feeds]) -> Verification:
+    """Compare a C program, compiled for this machine, with the integers that its plan says.
+
+    Args:
+        plan: What was written.
+        written: The program.
+        batches: Inputs by name, with axes as the model has them: floats, or int8 codes.
+
+    Raises:
+        MissingExtraError: There is no C compiler.
+        ExportError: It refuses the program, or the program fails.
+        DataError: The program was written from another plan.
+    """
+    reference, given = integer_ends(plan, batches)
+    outputs = reference.engine.program.outputs
+    with CRuntime(written) as runtime:
+
+        def run(feeds: Feeds) -> tuple[Arrays, Arrays]:
+            return dict(runtime.run(feeds)), {}
+
+        name = "C99 program, compiled for this machine"
+        return compare(plan, name, run, reference, given, outputs)

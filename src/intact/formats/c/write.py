@@ -4,6 +4,8 @@ Constants follow CMSIS-NN's conventions: weights ``[out, height, width, in]`` (d
 ``[1, height, width, out]``), int32 biases, int32 Q31 multipliers and shifts that are positive to
 the left, input offsets that are negated zero points. Nothing is allocated: activations lie in one
 static arena, whose size is computed here, and in the caller's own buffers.
+
+Models take token ids and masks as int64, a C program takes them as int32.
 """
 
 from __future__ import annotations
@@ -11,8 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from intact.errors import Unsupported
-from intact.formats.c import integers
+from intact.formats.base.comparison import in_codes
 from intact.formats.c.files import (
     OpenShapes,
     Port,
@@ -29,13 +33,76 @@ from intact.formats.c.layers import elementwise, moves, products, spatial
 from intact.formats.c.names import Identifiers, identifier
 from intact.formats.c.storage import plan_places
 from intact.plan import Note, NoteKind
-from intact.program import Program, Step
-from intact.program.operations import Dequantize, FloatNodes, Quantize
+from intact.program import Encoding, Program, Step
+from intact.program.operations import Dequantize, FloatNodes, Lookup, Quantize
 from intact.program.passes.inference import Lengths
 from intact.program.passes.whole_inputs import is_whole
 from intact.program.unsupported import UnsupportedNodes
 
-_MODULES = (elementwise, integers, moves, products, spatial)
+_LARGEST_TABLE = 1 << 12
+"""Bytes of the codes of the numbers that do not saturate."""
+
+
+@WRITERS.register(Lookup)
+def write_lookup(layer: Layer) -> None:
+    """Write a look-up by computed indices: an embedding."""
+    operation, data, indices = layer.step.operation, layer.input(), layer.input(1)
+    if not isinstance(operation, Lookup) or not is_whole(indices):
+        raise Unsupported(f"its indices {indices.name!r} are {indices.dtype}", "give int64 ones")
+    if not encoding_of(data).same_as(encoding_of(layer.output)):
+        raise Unsupported(
+            f"{data.name!r} has another scale than the result", "tie the scales of the two"
+        )
+    shape, axis = layer.shape(data), operation.axis
+    layer.call(
+        "embed",
+        layer.pointer(indices),
+        layer.size(indices),
+        int(np.prod(shape[:axis])),
+        shape[axis],
+        int(np.prod(shape[axis + 1 :])),
+        layer.pointer(data),
+        layer.pointer(layer.output),
+    )
+
+
+@WRITERS.register(Quantize)
+def write_quantize(layer: Layer) -> None:
+    """Write the codes of whole numbers as a table; those beyond its ends saturate."""
+    source = layer.input()
+    if not is_whole(source):
+        raise in_float(layer.step)
+    least, codes = codes_of_whole(encoding_of(layer.output))
+    layer.call(
+        "code_of_whole",
+        layer.pointer(source),
+        layer.size(source),
+        least,
+        codes.size,
+        layer.array(codes, "_codes", f"codes of {least} to {least + codes.size - 1}"),
+        layer.pointer(layer.output),
+    )
+
+
+def codes_of_whole(encoding: Encoding) -> tuple[int, np.ndarray]:
+    """Return the codes of whole numbers from one that is the smallest code to one of the largest.
+
+    Raises:
+        Unsupported: There are too many.
+    """
+    scale, zero = float(encoding.scale.reshape(-1)[0]), int(encoding.zero_point.reshape(-1)[0])
+    least = int(np.floor((encoding.quant_min - zero - 1) * scale))
+    most = int(np.ceil((encoding.quant_max - zero + 1) * scale))
+    if most - least >= _LARGEST_TABLE:
+        raise Unsupported(
+            f"{most - least + 1} whole numbers have codes, a table has {_LARGEST_TABLE} at most",
+            "scale them in front of the model, and feed floats",
+        )
+    codes = in_codes(np.arange(least, most + 1, dtype=np.float32), encoding)
+    return least, codes.astype(np.int8)
+
+
+_MODULES = (elementwise, moves, products, spatial)
 """Their writers are registered when they are imported."""
 
 _CANNOT = "C cannot hold"

@@ -9,7 +9,9 @@ from intact.formats.base.format import (
     Expressible,
     Format,
     Io,
+    Reader,
     ScaleReader,
+    Writer,
     WrittenFiles,
     read_files,
 )
@@ -19,24 +21,26 @@ from intact.plan import QuantizedGraph
 ENCODINGS_FILE = "model.encodings"
 
 
-def _write(plan: QuantizedGraph, _io: Io) -> Exported:
-    return WrittenFiles({ENCODINGS_FILE: write_encodings(plan)})
+class _Writer(Writer):
+    """Writes scales by tensor."""
+
+    files = (ENCODINGS_FILE,)
+    expressible = Expressible(several_scales=False)
+
+    def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
+        return WrittenFiles({ENCODINGS_FILE: write_encodings(plan)})
+
+    def read(self, folder: Path, _plan: QuantizedGraph) -> Exported:
+        return WrittenFiles(read_files(folder, (ENCODINGS_FILE,)))
 
 
-def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
-    return WrittenFiles(read_files(folder, (ENCODINGS_FILE,)))
+class _Reader(Reader):
+    """Reads scales by tensor."""
+
+    def scales(self) -> tuple[ScaleReader, ...]:
+        from intact.formats.encodings.read import SCALE_READERS
+
+        return SCALE_READERS
 
 
-def _scales() -> tuple[ScaleReader, ...]:
-    from intact.formats.encodings.read import SCALE_READERS
-
-    return SCALE_READERS
-
-
-ENCODINGS = Format(
-    (ENCODINGS_FILE,),
-    _write,
-    _read,
-    expressible=Expressible(several_scales=False),
-    scales=_scales,
-)
+ENCODINGS = Format(_Writer(), _Reader())

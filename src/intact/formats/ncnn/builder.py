@@ -11,8 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import Unsupported
-from intact.formats.ncnn.model import WrittenProduct
-from intact.formats.ncnn.notation import Parameter, Sample, lengths, word
+from intact.formats.ncnn.model import Parameter, Sample, WrittenProduct, lengths, word
 from intact.formats.ncnn.table import TableEntry
 from intact.graph.names import Names
 from intact.program import Step, Tensor

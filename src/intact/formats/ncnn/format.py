@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intact.formats.base.format import (
+    ANY_SIZE,
     EIGHT_BITS,
     UP_TO_EIGHT_BITS,
     WHOLE_BYTES,
@@ -16,7 +17,10 @@ from intact.formats.base.format import (
     Feeds,
     Format,
     Io,
+    Reader,
+    Runtime,
     ScaleReader,
+    Writer,
     WrittenFiles,
     read_files,
 )
@@ -42,75 +46,74 @@ def files_of(model: NcnnModel) -> dict[str, bytes]:
     }
 
 
-def _write(plan: QuantizedGraph, _io: Io) -> Exported:
-    model = write_ncnn(lower_nodes(plan), plan.target.name)
-    return WrittenFiles(files_of(model), _deployed(model), model.notes)
-
-
-def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
-    files = read_files(folder, _FILES)
-    return WrittenFiles(files, len(files[PARAM_FILE]) + len(files[BIN_FILE]))
-
-
 def _deployed(model: NcnnModel) -> int:
     """Return the bytes that reach a device; the table does not."""
     return len(model.param) + len(model.weights)
 
 
-def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
-    from intact.formats.ncnn.verify import verify_ncnn
+class _Writer(Writer):
+    """Writes a plan as a model of ncnn, and the table of its scales."""
 
-    written = write_ncnn(lower_nodes(deployed.plan))
-    deployed.require_unchanged(files_of(written))
-    return verify_ncnn(deployed.plan, written, batches, threads=deployed.threads)
-
-
-def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
-    from intact.formats.ncnn.run import run_ncnn
-
-    written = write_ncnn(lower_nodes(deployed.plan))
-    return run_ncnn(deployed.plan, written, feeds, threads=deployed.threads)
-
-
-def _load(deployed: Deployed) -> NcnnRuntime:
-    from intact.formats.ncnn.run import NcnnRuntime
-
-    written = write_ncnn(lower_nodes(deployed.plan))
-    return NcnnRuntime(written.param, written.weights, threads=deployed.threads)
-
-
-def _runner(deployed: Deployed) -> Callable[[Feeds], object]:
-    from intact.formats.ncnn.run import NcnnRuntime, run_samples
-
-    written = write_ncnn(lower_nodes(deployed.plan))
-    runtime = NcnnRuntime(written.param, written.weights, threads=deployed.threads)
-    return lambda feeds: run_samples(runtime, written.fed(feeds), written.outputs.values())
-
-
-def _runtime_name() -> str:
-    from intact.formats.ncnn.run import ncnn_version
-
-    return ncnn_version()
-
-
-def _scales() -> tuple[ScaleReader, ...]:
-    from intact.formats.ncnn.table import is_ncnn_table, parse_ncnn_table
-
-    return (ScaleReader(is_ncnn_table, parse_ncnn_table),)
-
-
-NCNN = Format(
-    _FILES,
-    _write,
-    _read,
-    expressible=Expressible(
+    files = _FILES
+    expressible = Expressible(
         UP_TO_EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, open_sizes=False, half_ends=False
-    ),
-    verify=_verify,
-    run=_run,
-    load=_load,
-    runner=_runner,
-    runtime_name=_runtime_name,
-    runtime=("ncnn",),
-    scales=_scales,
-)
+    )
+
+    def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
+        model = write_ncnn(lower_nodes(plan), plan.target.name)
+        return WrittenFiles(files_of(model), _deployed(model), model.notes)
+
+    def read(self, folder: Path, _plan: QuantizedGraph) -> Exported:
+        files = read_files(folder, _FILES)
+        return WrittenFiles(files, len(files[PARAM_FILE]) + len(files[BIN_FILE]))
+
+
+class _Reader(Reader):
+    """Reads tables of scales."""
+
+    def scales(self) -> tuple[ScaleReader, ...]:
+        from intact.formats.ncnn.table import is_ncnn_table, parse_ncnn_table
+
+        return (ScaleReader(is_ncnn_table, parse_ncnn_table),)
+
+
+class _Runtime(Runtime):
+    """Runs a model in ncnn."""
+
+    packages = ("ncnn",)
+    run_up_to = ANY_SIZE
+    is_timed = True
+
+    def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+        from intact.formats.ncnn.run import verify_ncnn
+
+        written = write_ncnn(lower_nodes(deployed.plan))
+        deployed.require_unchanged(files_of(written))
+        return verify_ncnn(deployed.plan, written, batches, threads=deployed.threads)
+
+    def run(self, deployed: Deployed, feeds: Feeds) -> Feeds:
+        from intact.formats.ncnn.run import run_ncnn
+
+        written = write_ncnn(lower_nodes(deployed.plan))
+        return run_ncnn(deployed.plan, written, feeds, threads=deployed.threads)
+
+    def load(self, deployed: Deployed) -> NcnnRuntime:
+        from intact.formats.ncnn.run import NcnnRuntime
+
+        written = write_ncnn(lower_nodes(deployed.plan))
+        return NcnnRuntime(written.param, written.weights, threads=deployed.threads)
+
+    def runner(self, deployed: Deployed) -> Callable[[Feeds], object]:
+        from intact.formats.ncnn.run import NcnnRuntime, run_samples
+
+        written = write_ncnn(lower_nodes(deployed.plan))
+        runtime = NcnnRuntime(written.param, written.weights, threads=deployed.threads)
+        return lambda feeds: run_samples(runtime, written.fed(feeds), written.outputs.values())
+
+    def name(self) -> str:
+        from intact.formats.ncnn.run import ncnn_version
+
+        return ncnn_version()
+
+
+NCNN = Format(_Writer(), _Reader(), _Runtime())

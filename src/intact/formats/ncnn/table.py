@@ -20,7 +20,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import DataError, IntactError, nearest
-from intact.formats.ncnn.notation import word
+from intact.formats.ncnn.model import word
 from intact.graph import Graph, input_value, is_constant
 from intact.plan.given_scales import GivenScale, ScaleTable, refuse_too_many
 

@@ -14,8 +14,14 @@ import numpy as np
 from intact.errors import Unsupported
 from intact.formats.ncnn import layers
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder
-from intact.formats.ncnn.model import LARGEST_CODE, NcnnModel, notes_of
-from intact.formats.ncnn.notation import known_lengths, lengths, sample
+from intact.formats.ncnn.model import (
+    LARGEST_CODE,
+    NcnnModel,
+    known_lengths,
+    lengths,
+    notes_of,
+    sample,
+)
 from intact.formats.ncnn.table import table_text
 from intact.ops import functions
 from intact.program import Program, Step, Tensor

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from intact.formats.base.format import (
+    ANY_SIZE,
     INTEGERS_ALONE,
     Deployed,
     Exported,
     Feeds,
     Format,
     Io,
+    Runtime,
+    Writer,
     WrittenFiles,
     read_files,
 )
@@ -40,12 +43,6 @@ _PAIRS = (
 )
 
 
-def _write(plan: QuantizedGraph, io: Io) -> Exported:
-    program = integer_program(plan, float_ends=io is Io.FLOAT)
-    notes = [Note(NoteKind.EXPORT, "", _PAIRS)] if _may_saturate(program) else []
-    return WrittenFiles({ONNX_INTEGER_FILE: write_onnx_integer(program)}, notes=notes)
-
-
 def _may_saturate(program: Program) -> bool:
     layers = (step for step in program.steps if isinstance(step.operation, _LAYERS))
     weights = (step.inputs[1] for step in layers)
@@ -53,44 +50,52 @@ def _may_saturate(program: Program) -> bool:
     return any(np.abs(each.astype(np.int64)).max(initial=0) > _SAFE for each in codes)
 
 
-def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
-    return WrittenFiles(read_files(folder, (ONNX_INTEGER_FILE,)))
+class _Writer(Writer):
+    """Writes a plan as integer operators of ONNX."""
+
+    files = (ONNX_INTEGER_FILE,)
+    has_io = True
+    expressible = INTEGERS_ALONE
+
+    def write(self, plan: QuantizedGraph, io: Io) -> Exported:
+        program = integer_program(plan, float_ends=io is Io.FLOAT)
+        notes = [Note(NoteKind.EXPORT, "", _PAIRS)] if _may_saturate(program) else []
+        return WrittenFiles({ONNX_INTEGER_FILE: write_onnx_integer(program)}, notes=notes)
+
+    def read(self, folder: Path, _plan: QuantizedGraph) -> Exported:
+        return WrittenFiles(read_files(folder, (ONNX_INTEGER_FILE,)))
 
 
-def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
-    from intact.formats.onnx_integer.verify import verify_onnx_integer
+class _Runtime(Runtime):
+    """Runs integer operators in ONNX Runtime."""
 
-    plan, floats = deployed.plan, deployed.has_float_ends
-    content = write_onnx_integer(integer_program(plan, float_ends=floats))
-    deployed.require_unchanged({ONNX_INTEGER_FILE: content})
-    return verify_onnx_integer(plan, content, batches, float_ends=floats, threads=deployed.threads)
+    run_up_to = ANY_SIZE
+
+    def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+        from intact.formats.onnx_integer.run import verify_onnx_integer
+
+        plan, floats = deployed.plan, deployed.has_float_ends
+        content = write_onnx_integer(integer_program(plan, float_ends=floats))
+        deployed.require_unchanged({ONNX_INTEGER_FILE: content})
+        return verify_onnx_integer(
+            plan, content, batches, float_ends=floats, threads=deployed.threads
+        )
+
+    def run(self, deployed: Deployed, feeds: Feeds) -> Feeds:
+        from intact.formats.base.comparison import numbers_of, stored_feeds
+
+        program = integer_program(deployed.plan, float_ends=deployed.has_float_ends)
+        outputs = self.load(deployed).run(stored_feeds(program, feeds))
+        return numbers_of(outputs, program.outputs)
+
+    def load(self, deployed: Deployed) -> OnnxIntegerRuntime:
+        from intact.formats.onnx_integer.run import OnnxIntegerRuntime
+
+        return OnnxIntegerRuntime(
+            deployed.files[ONNX_INTEGER_FILE],
+            threads=deployed.threads,
+            exact=not deployed.plan.target.saturates_pairs,
+        )
 
 
-def _load(deployed: Deployed) -> OnnxIntegerRuntime:
-    from intact.formats.onnx_integer.run import OnnxIntegerRuntime
-
-    return OnnxIntegerRuntime(
-        deployed.files[ONNX_INTEGER_FILE],
-        threads=deployed.threads,
-        exact=not deployed.plan.target.saturates_pairs,
-    )
-
-
-def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
-    from intact.formats.base.comparison import numbers_of, stored_feeds
-
-    program = integer_program(deployed.plan, float_ends=deployed.has_float_ends)
-    outputs = _load(deployed).run(stored_feeds(program, feeds))
-    return numbers_of(outputs, program.outputs)
-
-
-ONNX_INTEGER = Format(
-    (ONNX_INTEGER_FILE,),
-    _write,
-    _read,
-    has_io=True,
-    expressible=INTEGERS_ALONE,
-    verify=_verify,
-    run=_run,
-    load=_load,
-)
+ONNX_INTEGER = Format(_Writer(), runtime=_Runtime())

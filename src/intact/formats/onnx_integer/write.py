@@ -5,13 +5,341 @@ Needs opset 18, IR 10. Every value has its type and shape; an open batch stays o
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import ExportError
-from intact.formats.onnx_integer.operators import OnnxBuilder, write_node
+from intact.graph.builder import Attribute, GraphBuilder, typed_value
 from intact.graph.files.save import LARGEST_FILE
 from intact.program import Program, Tensor
-from intact.program.realize import IntegerGraph, realize
+from intact.program.handlers import NamedHandlers
+from intact.program.realize import IntegerGraph, Node, Op, Value, Window, realize
+
+_INT64_MAX = int(np.iinfo(np.int64).max)
+
+
+class OnnxBuilder(GraphBuilder):
+    """The ONNX graph of a graph of integer operations, under construction."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._values: dict[str, ir.Value] = {}
+        self._count = 0
+
+    def input_of(self, value: Value) -> ir.Value:
+        """Add an input."""
+        dtype = ir.DataType.from_numpy(value.dtype)
+        self._values[value.name] = self.input(value.name, dtype, value.shape)
+        return self._values[value.name]
+
+    def value(self, value: Value) -> ir.Value:
+        """The ONNX value of one of the graph; a fixed one is an initializer."""
+        if value.data is None:
+            return self._values[value.name]
+        if value.name not in self.initializers:
+            self.constant(value.name, value.data)
+        return self.initializers[value.name]
+
+    def constant_of(self, data: npt.ArrayLike, dtype: npt.DTypeLike, of: str) -> ir.Value:
+        """Add a constant in a type, named after the value that reads it."""
+        self._count += 1
+        return self.constant(f"{of}/constant_{self._count}", np.asarray(data, dtype))
+
+    def result(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        result: Value,
+        attributes: Mapping[str, Attribute] | None = None,
+    ) -> ir.Value:
+        """Add the node that computes a value of the graph."""
+        made = self._node(op_type, inputs, result.name, result.dtype, result, attributes)
+        self._values[result.name] = made
+        return made
+
+    def step(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        result: Value,
+        dtype: npt.DTypeLike | None = None,
+        attributes: Mapping[str, Attribute] | None = None,
+    ) -> ir.Value:
+        """Add a node on the way to a value, of its shape, and return its output."""
+        self._count += 1
+        name = f"{result.name}/{op_type}_{self._count}"
+        kind = result.dtype if dtype is None else dtype
+        return self._node(op_type, inputs, name, kind, result, attributes)
+
+    def _node(
+        self,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        name: str,
+        dtype: npt.DTypeLike,
+        like: Value,
+        attributes: Mapping[str, Attribute] | None,
+    ) -> ir.Value:
+        made = typed_value(name, ir.DataType.from_numpy(np.dtype(dtype)), like.shape)
+        self.add(op_type, inputs, [made], attributes, name=name)
+        return made
+
+
+_Writer: TypeAlias = Callable[[OnnxBuilder, Node], None]
+
+_WRITERS: NamedHandlers[_Writer] = NamedHandlers("ONNX")
+
+
+def write_node(builder: OnnxBuilder, node: Node) -> None:
+    """Add one node of the graph."""
+    _WRITERS[node.op](builder, node)
+
+
+def _inputs(builder: OnnxBuilder, node: Node) -> list[ir.Value | None]:
+    return [builder.value(value) for value in node.inputs]
+
+
+def _plain(kind: str) -> _Writer:
+    """Make the writer of an operator that takes the operands as they are."""
+
+    def write(builder: OnnxBuilder, node: Node) -> None:
+        builder.result(kind, _inputs(builder, node), node.output)
+
+    return write
+
+
+@_WRITERS.register(Op.CAST)
+def _cast(builder: OnnxBuilder, node: Node) -> None:
+    to = ir.DataType.from_numpy(node.output.dtype)
+    builder.result("Cast", _inputs(builder, node), node.output, {"to": int(to)})
+
+
+@_WRITERS.register(Op.FLOOR_DIV)
+def _floor_div(builder: OnnxBuilder, node: Node) -> None:
+    """Write a floored quotient: ONNX divides towards 0, which is the same from 0 on.
+
+    A multiple of the divisor lifts what may be negative, and is taken off the quotient; where there
+    is no room for that, ``floor(x / d)`` below 0 is ``trunc((x + 1) / d) - 1``.
+    """
+    value, divisor = node.inputs
+    held, by = _inputs(builder, node)
+    result, dtype = node.output, node.output.dtype
+    if value.low >= 0:
+        builder.result("Div", [held, by], result)
+        return
+    if divisor.data is not None:
+        steps = [-(value.low // int(each)) for each in divisor.data.reshape(-1)]
+        lifts = [turns * int(each) for turns, each in zip(steps, divisor.data.flat, strict=True)]
+        if value.high + max(lifts) <= np.iinfo(dtype).max:
+            shape = divisor.data.shape
+            lift = builder.constant_of(np.reshape(lifts, shape), dtype, result.name)
+            turns = builder.constant_of(np.reshape(steps, shape), dtype, result.name)
+            lifted = builder.step("Add", [held, lift], result)
+            quotient = builder.step("Div", [lifted, by], result)
+            builder.result("Sub", [quotient, turns], result)
+            return
+    zero = builder.constant_of(0, dtype, result.name)
+    below = builder.step("Less", [held, zero], result, np.bool_)
+    to = {"to": int(ir.DataType.from_numpy(dtype))}
+    one = builder.step("Cast", [below], result, attributes=to)
+    quotient = builder.step("Div", [builder.step("Add", [held, one], result), by], result)
+    builder.result("Sub", [quotient, one], result)
+
+
+@_WRITERS.register(Op.CLIP)
+def _clip(builder: OnnxBuilder, node: Node) -> None:
+    dtype, name = node.output.dtype, node.output.name
+    low, high = (builder.constant_of(node.options[each], dtype, name) for each in ("low", "high"))
+    (value,) = _inputs(builder, node)
+    if not _is_wide(*node.inputs):
+        builder.result("Clip", [value, low, high], node.output)
+        return
+    above = builder.step("Greater", [value, high], node.output, np.bool_)
+    capped = builder.step("Where", [above, high, value], node.output, dtype)
+    below = builder.step("Less", [capped, low], node.output, np.bool_)
+    builder.result("Where", [below, low, capped], node.output)
+
+
+def _is_wide(*values: Value) -> bool:
+    """Check whether some value leaves 32 bits.
+
+    ONNX Runtime (1.31.1) has Clip, Min and Max of int64 compare the lower halves of two numbers as
+    signed ones where the upper halves are equal, so that 2**31 is not above 127. Less and Greater
+    are right.
+    """
+    info = np.iinfo(np.int32)
+    return any(value.low < info.min or value.high > info.max for value in values)
+
+
+def _extreme(operator: str, comparison: str) -> _Writer:
+    """Make the writer of the smaller or the larger of two."""
+
+    def write(builder: OnnxBuilder, node: Node) -> None:
+        first, second = _inputs(builder, node)
+        if not _is_wide(*node.inputs):
+            builder.result(operator, [first, second], node.output)
+            return
+        chosen = builder.step(comparison, [first, second], node.output, np.bool_)
+        builder.result("Where", [chosen, first, second], node.output)
+
+    return write
+
+
+@_WRITERS.register(Op.IS_NEGATIVE)
+def _is_negative(builder: OnnxBuilder, node: Node) -> None:
+    zero = builder.constant_of(0, node.inputs[0].dtype, node.output.name)
+    below = builder.step("Less", [*_inputs(builder, node), zero], node.output, np.bool_)
+    builder.result("Cast", [below], node.output, {"to": int(ir.DataType.INT32)})
+
+
+@_WRITERS.register(Op.TAKE)
+def _take(builder: OnnxBuilder, node: Node) -> None:
+    builder.result("Gather", _inputs(builder, node), node.output, {"axis": node.options["axis"]})
+
+
+def _with_zeros(builder: OnnxBuilder, node: Node) -> list[ir.Value | None]:
+    """Operands and their zero points, which are left out where both are 0."""
+    zeros = (node.options["zero"], node.options["weight_zero"])
+    values = _inputs(builder, node)
+    if zeros == (0, 0):
+        return values
+    for number, operand in zip(zeros, node.inputs, strict=True):
+        values.append(builder.constant_of(number, operand.dtype, node.output.name))
+    return values
+
+
+@_WRITERS.register(Op.CONVOLVE)
+def _convolve(builder: OnnxBuilder, node: Node) -> None:
+    window: Window = node.options["window"]
+    attributes: dict[str, Attribute] = {
+        **_window(window),
+        "dilations": window.dilations,
+        "group": window.groups,
+    }
+    builder.result("ConvInteger", _with_zeros(builder, node), node.output, attributes)
+
+
+def _window(window: Window) -> dict[str, tuple[int, ...]]:
+    before, after = zip(*window.pads, strict=True)
+    return {
+        "kernel_shape": window.kernel,
+        "strides": window.strides,
+        "pads": (*before, *after),
+    }
+
+
+@_WRITERS.register(Op.MULTIPLY)
+def _multiply(builder: OnnxBuilder, node: Node) -> None:
+    builder.result("MatMulInteger", _with_zeros(builder, node), node.output)
+
+
+@_WRITERS.register(Op.MAX_POOL)
+def _max_pool(builder: OnnxBuilder, node: Node) -> None:
+    window = _window(node.options["window"])
+    builder.result("MaxPool", _inputs(builder, node), node.output, window)
+
+
+def _reduction(kind: str) -> _Writer:
+    def write(builder: OnnxBuilder, node: Node) -> None:
+        axes = builder.constant_of(node.options["axes"], np.int64, node.output.name)
+        keep = {"keepdims": int(node.options["keep"])}
+        builder.result(kind, [*_inputs(builder, node), axes], node.output, keep)
+
+    return write
+
+
+def _with_numbers(kind: str, option: str) -> _Writer:
+    """Make the writer of an operator that takes an option as a constant of int64."""
+
+    def write(builder: OnnxBuilder, node: Node) -> None:
+        numbers = builder.constant_of(node.options[option], np.int64, node.output.name)
+        builder.result(kind, [*_inputs(builder, node), numbers], node.output)
+
+    return write
+
+
+@_WRITERS.register(Op.TRANSPOSE)
+def _transpose(builder: OnnxBuilder, node: Node) -> None:
+    permutation = {"perm": node.options["permutation"]}
+    builder.result("Transpose", _inputs(builder, node), node.output, permutation)
+
+
+@_WRITERS.register(Op.SLICE)
+def _slice(builder: OnnxBuilder, node: Node) -> None:
+    options = node.options
+    parts = list(zip(options["starts"], options["stops"], options["steps"], strict=True))
+    axes = [axis for axis, part in enumerate(parts) if part != (None, None, 1)]
+    starts, stops, steps = [], [], []
+    for axis in axes:
+        start, stop, step = parts[axis]
+        far = _INT64_MAX if step > 0 else -_INT64_MAX
+        starts.append((0 if step > 0 else _INT64_MAX) if start is None else start)
+        stops.append(far if stop is None else stop)
+        steps.append(step)
+    numbers = [
+        builder.constant_of(each, np.int64, node.output.name)
+        for each in (starts, stops, axes, steps)
+    ]
+    builder.result("Slice", [*_inputs(builder, node), *numbers], node.output)
+
+
+@_WRITERS.register(Op.PAD)
+def _pad(builder: OnnxBuilder, node: Node) -> None:
+    before, after = zip(*node.options["pads"], strict=True)
+    name, dtype = node.output.name, node.output.dtype
+    pads = builder.constant_of((*before, *after), np.int64, name)
+    (data,) = _inputs(builder, node)
+    if dtype.itemsize != 2:
+        builder.result(
+            "Pad",
+            [data, pads, builder.constant_of(node.options["number"], dtype, name)],
+            node.output,
+        )
+        return
+    # ONNX Runtime pads no 16-bit integers.
+    wide = builder.step("Cast", [data], node.inputs[0], np.int32, {"to": int(ir.DataType.INT32)})
+    number = builder.constant_of(node.options["number"], np.int32, name)
+    padded = builder.step("Pad", [wide, pads, number], node.output, np.int32)
+    to = ir.DataType.from_numpy(dtype)
+    builder.result("Cast", [padded], node.output, {"to": int(to)})
+
+
+@_WRITERS.register(Op.CONCAT)
+def _concat(builder: OnnxBuilder, node: Node) -> None:
+    builder.result("Concat", _inputs(builder, node), node.output, {"axis": node.options["axis"]})
+
+
+_PLAIN = {
+    Op.ADD: "Add",
+    Op.SUB: "Sub",
+    Op.MUL: "Mul",
+    Op.COPY: "Identity",
+    Op.DIVIDE: "Div",
+    Op.ROUND: "Round",
+    Op.CEIL: "Ceil",
+    Op.EQUAL: "Equal",
+    Op.GREATER: "Greater",
+    Op.LESS: "Less",
+    Op.BOTH: "And",
+    Op.CHOOSE: "Where",
+}
+"""Operators that take the operands as they are."""
+
+for _op, _op_type in _PLAIN.items():
+    _WRITERS.register(_op)(_plain(_op_type))
+_WRITERS.register(Op.MINIMUM)(_extreme("Min", "Less"))
+_WRITERS.register(Op.MAXIMUM)(_extreme("Max", "Greater"))
+_WRITERS.register(Op.SUM)(_reduction("ReduceSum"))
+_WRITERS.register(Op.LARGEST)(_reduction("ReduceMax"))
+_WRITERS.register(Op.SMALLEST)(_reduction("ReduceMin"))
+_WRITERS.register(Op.RESHAPE)(_with_numbers("Reshape", "lengths"))
+_WRITERS.register(Op.EXPAND)(_with_numbers("Expand", "lengths"))
+_WRITERS.register(Op.TILE)(_with_numbers("Tile", "repeats"))
+
 
 OPSET, IR_VERSION = 18, 10
 PRODUCER = "intact"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from intact.errors import PlanError
 from intact.formats.base.format import (
+    ANY_SIZE,
     WHOLE_BYTES,
     Deployed,
     Exported,
@@ -15,6 +16,8 @@ from intact.formats.base.format import (
     Feeds,
     Format,
     Io,
+    Runtime,
+    Writer,
 )
 from intact.formats.onnx_levels.write import LEVELS_FILE, LevelsModel, write_levels
 from intact.graph import load_model
@@ -25,52 +28,53 @@ if TYPE_CHECKING:
     from intact.formats.onnx_levels.run import LevelsRuntime
 
 
-def _write(plan: QuantizedGraph, _io: Io) -> Exported:
-    return write_levels(plan)
-
-
-def _read(folder: Path, plan: QuantizedGraph) -> Exported:
-    """Read the deployed model, which must have the tensors that the plan would write."""
-    path, expected = folder / LEVELS_FILE, write_levels(plan)
-    model = load_model(path)
-    present = {str(value.name) for node in model.graph for value in node.outputs}
-    present |= {str(value.name) for value in model.graph.outputs}
-    missing = [name for name in expected.levels.values() if name not in present]
-    if missing:
-        raise PlanError(
-            f"{path}: not the model of this plan, it has no tensor {missing[0]!r}",
-            remedy="quantize again",
-        )
-    expected.model = model
-    return expected
-
-
-def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
-    from intact.formats.onnx_levels.verify import verify_levels
-
-    model = deployed.held(LevelsModel)
-    return verify_levels(deployed.plan, model, batches, threads=deployed.threads)
-
-
-def _load(deployed: Deployed) -> LevelsRuntime:
-    from intact.formats.onnx_levels.run import LevelsRuntime
-
-    return LevelsRuntime(deployed.held(LevelsModel), threads=deployed.threads)
-
-
-def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
-    return _load(deployed).run(feeds)
-
-
 _FILES = (LEVELS_FILE, f"{LEVELS_FILE}.data")
 
-ONNX_LEVELS = Format(
-    _FILES,
-    _write,
-    _read,
-    optional=_FILES[1:],
-    expressible=Expressible(stored_bits=WHOLE_BYTES, logarithmic=True),
-    verify=_verify,
-    run=_run,
-    load=_load,
-)
+
+class _Writer(Writer):
+    """Writes a float model on the levels of a plan."""
+
+    files = _FILES
+    optional = _FILES[1:]
+    expressible = Expressible(stored_bits=WHOLE_BYTES, logarithmic=True)
+
+    def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
+        return write_levels(plan)
+
+    def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
+        """Read the deployed model, which must have the tensors that the plan would write."""
+        path, expected = folder / LEVELS_FILE, write_levels(plan)
+        model = load_model(path)
+        present = {str(value.name) for node in model.graph for value in node.outputs}
+        present |= {str(value.name) for value in model.graph.outputs}
+        missing = [name for name in expected.levels.values() if name not in present]
+        if missing:
+            raise PlanError(
+                f"{path}: not the model of this plan, it has no tensor {missing[0]!r}",
+                remedy="quantize again",
+            )
+        expected.model = model
+        return expected
+
+
+class _Runtime(Runtime):
+    """Runs the float model on levels in ONNX Runtime."""
+
+    run_up_to = ANY_SIZE
+
+    def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+        from intact.formats.onnx_levels.run import verify_levels
+
+        model = deployed.held(LevelsModel)
+        return verify_levels(deployed.plan, model, batches, threads=deployed.threads)
+
+    def run(self, deployed: Deployed, feeds: Feeds) -> Feeds:
+        return self.load(deployed).run(feeds)
+
+    def load(self, deployed: Deployed) -> LevelsRuntime:
+        from intact.formats.onnx_levels.run import LevelsRuntime
+
+        return LevelsRuntime(deployed.held(LevelsModel), threads=deployed.threads)
+
+
+ONNX_LEVELS = Format(_Writer(), runtime=_Runtime())

@@ -11,6 +11,7 @@ import onnx_ir as ir
 
 from intact.errors import PlanError
 from intact.formats.base.format import (
+    ANY_SIZE,
     UP_TO_EIGHT_BITS,
     Deployed,
     Executed,
@@ -21,6 +22,9 @@ from intact.formats.base.format import (
     Io,
     Kernel,
     QuantizedSource,
+    Reader,
+    Runtime,
+    Writer,
 )
 from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel, write_qdq
 from intact.graph import load_model
@@ -31,106 +35,103 @@ if TYPE_CHECKING:
     from intact.formats.onnx_qdq.run import QdqRuntime
 
 
-def _write(plan: QuantizedGraph, _io: Io) -> Exported:
-    return write_qdq(plan)
-
-
-def _read(folder: Path, plan: QuantizedGraph) -> Exported:
-    """Read the deployed model, which must have the tensors that the plan would write."""
-    path, expected = folder / QDQ_FILE, write_qdq(plan)
-    model = load_model(path)
-    present = {value.name for value in model.graph.inputs}
-    present |= {value.name for node in model.graph for value in node.outputs}
-    for name in expected.codes.values():
-        if name not in present:
-            raise PlanError(
-                f"{path}: not the model of this plan, it has no tensor {name!r}",
-                remedy="quantize again",
-            )
-    outputs, wanted = ([v.name for v in m.graph.outputs] for m in (model, expected.model))
-    if outputs != wanted:
-        raise PlanError(
-            f"{path}: not the model of this plan, its outputs are {outputs}, not {wanted}",
-            remedy="quantize again",
-        )
-    expected.model = model
-    return expected
-
-
-def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
-    from intact.formats.onnx_qdq.verify import verify_qdq
-
-    model = deployed.held(QdqModel)
-    return verify_qdq(deployed.plan, model, batches, threads=deployed.threads)
-
-
-def _load(deployed: Deployed) -> QdqRuntime:
-    from intact.formats.onnx_qdq.executed import loaded
-
-    written, exact = deployed.held(QdqModel), not deployed.plan.target.saturates_pairs
-    return loaded(written, deployed.plan, threads=deployed.threads, exact=exact, packs=False)
-
-
-def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
-    return _load(deployed).run(feeds)[0]
-
-
-def _runner(deployed: Deployed) -> Callable[[Feeds], Feeds]:
-    from intact.formats.onnx_qdq.run import QdqRuntime
-
-    written = deployed.held(QdqModel)
-    runtime = QdqRuntime(
-        written.model, threads=deployed.threads, exact=False, message=written.message
-    )
-    return lambda feeds: runtime.run(feeds)[0]
-
-
-def _kernels_of(deployed: Deployed, feeds: Feeds, runs: int) -> list[Kernel]:
-    from intact.formats.onnx_qdq.kernels import profile_kernels
-
-    model = deployed.held(QdqModel).model
-    return profile_kernels(model, feeds, runs=runs, threads=deployed.threads)
-
-
-def _runtime_name() -> str:
-    from intact.formats.onnx_qdq.run import RUNTIME
-
-    return RUNTIME
-
-
-def _executed(deployed: Deployed) -> Executed:
-    from intact.formats.onnx_qdq.executed import executed_of
-
-    return executed_of(deployed.held(QdqModel), deployed.plan)
-
-
-def _open(model: ir.Model) -> QuantizedSource | None:
-    from intact.formats.onnx_qdq.read import is_quantized, read_qdq
-    from intact.formats.onnx_qdq.reader.quantizers import fitting_target
-    from intact.formats.onnx_qdq.reader.widths import has_silent
-
-    if not is_quantized(model):
-        return None
-    read = partial(read_qdq, model)
-    return QuantizedSource(fitting_target(model), read, read if has_silent(model) else None)
-
-
 _FILES = (QDQ_FILE, f"{QDQ_FILE}.data")
 
-ONNX_QDQ = Format(
-    _FILES,
-    _write,
-    _read,
-    optional=_FILES[1:],
-    expressible=Expressible(integer_bits=UP_TO_EIGHT_BITS),
-    verify=_verify,
-    run=_run,
-    load=_load,
-    runner=_runner,
-    runs_numbers=True,
-    runs_float=True,
-    kernels_of=_kernels_of,
-    runtime_name=_runtime_name,
-    executed=_executed,
-    open_onnx=_open,
-)
+
+class _Writer(Writer):
+    """Writes a plan as ONNX with quantizers."""
+
+    files = _FILES
+    optional = _FILES[1:]
+    expressible = Expressible(integer_bits=UP_TO_EIGHT_BITS)
+
+    def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
+        return write_qdq(plan)
+
+    def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
+        """Read the deployed model, which must have the tensors that the plan would write."""
+        path, expected = folder / QDQ_FILE, write_qdq(plan)
+        model = load_model(path)
+        present = {value.name for value in model.graph.inputs}
+        present |= {value.name for node in model.graph for value in node.outputs}
+        for name in expected.codes.values():
+            if name not in present:
+                raise PlanError(
+                    f"{path}: not the model of this plan, it has no tensor {name!r}",
+                    remedy="quantize again",
+                )
+        outputs, wanted = ([v.name for v in m.graph.outputs] for m in (model, expected.model))
+        if outputs != wanted:
+            raise PlanError(
+                f"{path}: not the model of this plan, its outputs are {outputs}, not {wanted}",
+                remedy="quantize again",
+            )
+        expected.model = model
+        return expected
+
+
+class _Reader(Reader):
+    """Reads ONNX models with quantizers of any kind."""
+
+    def open_onnx(self, model: ir.Model) -> QuantizedSource | None:
+        from intact.formats.onnx_qdq.read import is_quantized, read_qdq
+        from intact.formats.onnx_qdq.reader.quantizers import fitting_target
+        from intact.formats.onnx_qdq.reader.widths import has_silent
+
+        if not is_quantized(model):
+            return None
+        read = partial(read_qdq, model)
+        return QuantizedSource(fitting_target(model), read, read if has_silent(model) else None)
+
+
+class _Runtime(Runtime):
+    """Runs a model in ONNX Runtime."""
+
+    run_up_to = ANY_SIZE
+    is_timed = True
+    is_profiled = True
+    runs_numbers = True
+    runs_float = True
+
+    def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+        from intact.formats.onnx_qdq.verify import verify_qdq
+
+        model = deployed.held(QdqModel)
+        return verify_qdq(deployed.plan, model, batches, threads=deployed.threads)
+
+    def run(self, deployed: Deployed, feeds: Feeds) -> Feeds:
+        return self.load(deployed).run(feeds)[0]
+
+    def load(self, deployed: Deployed) -> QdqRuntime:
+        from intact.formats.onnx_qdq.executed import loaded
+
+        written, exact = deployed.held(QdqModel), not deployed.plan.target.saturates_pairs
+        return loaded(written, deployed.plan, threads=deployed.threads, exact=exact, packs=False)
+
+    def runner(self, deployed: Deployed) -> Callable[[Feeds], Feeds]:
+        from intact.formats.onnx_qdq.run import QdqRuntime
+
+        written = deployed.held(QdqModel)
+        runtime = QdqRuntime(
+            written.model, threads=deployed.threads, exact=False, message=written.message
+        )
+        return lambda feeds: runtime.run(feeds)[0]
+
+    def profile(self, deployed: Deployed, feeds: Feeds, runs: int) -> list[Kernel]:
+        from intact.formats.onnx_qdq.executed import profile_kernels
+
+        model = deployed.held(QdqModel).model
+        return profile_kernels(model, feeds, runs=runs, threads=deployed.threads)
+
+    def name(self) -> str:
+        from intact.formats.onnx_qdq.run import RUNTIME
+
+        return RUNTIME
+
+    def executed(self, deployed: Deployed) -> Executed:
+        from intact.formats.onnx_qdq.executed import executed_of
+
+        return executed_of(deployed.held(QdqModel), deployed.plan)
+
+
+ONNX_QDQ = Format(_Writer(), _Reader(), _Runtime())

@@ -11,6 +11,9 @@ onnxruntime 1.32 over 60 kinds of nodes:
   Sigmoid, LeakyRelu, Concat and Where tabulate the same floats: nothing differs. That of a MatMul
   of two activations needs no QuantizeLinear.
 - Two pairs in a row become one with a third scale; not where anything is between them.
+- A MatMul of codes that gives floats becomes a float Gemm with the Add behind it (its
+  `MatMulAddFusion`), whose weights are dequantized at every run. It looks for an Add only, so a
+  constant is subtracted with its sign turned: the same floats, and the integer kernel stays.
 
 The first leaves alone what has a bias that is no plain constant: a DequantizeLinear that yields
 exactly the same floats costs nothing. Elsewhere a maximum with the lowest number stands in front
@@ -19,6 +22,8 @@ it, nor fused across.
 """
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 import numpy as np
 import numpy.typing as npt
@@ -61,8 +66,11 @@ def keep_as_planned(plan: QuantizedGraph, editor: Editor) -> None:
         return
     floats = {name for name, decision in plan.decisions.items() if not decision.quantized}
     for product in [n for n in editor.model.graph if n.op_type == "MatMul"]:
-        if str(product.name) in floats and all(map(_reads_codes, product.inputs)):
+        is_kept = str(product.name) in floats
+        if is_kept and all(map(_reads_codes, product.inputs)):
             _keep(editor, product, 1)  # its kernel needs no quantizer behind
+        elif not is_kept and (added := _added(product, floats)) is not None:
+            _keep_apart(editor, product, added)
     for quantize in [n for n in editor.model.graph if n.op_type == "QuantizeLinear"]:
         node, is_fused = _origin(quantize)
         is_taken = (
@@ -72,6 +80,30 @@ def keep_as_planned(plan: QuantizedGraph, editor: Editor) -> None:
             continue
         if is_taken or _becomes_one(quantize):
             _keep(editor, quantize, 0)
+
+
+def _added(product: ir.Node, floats: Collection[str]) -> ir.Node | None:
+    """Return the float Add that a MatMul of codes becomes a float Gemm with."""
+    if not _has_one_reader(product):
+        return None
+    (reader,) = (use.node for use in product.outputs[0].uses())
+    if reader.op_type != "Add" or reader.domain != "" or str(reader.name) not in floats:
+        return None
+    return reader
+
+
+def _keep_apart(editor: Editor, product: ir.Node, added: ir.Node) -> None:
+    """Let an Add give the same floats in a form that no product is joined with."""
+    slot = int(added.inputs[0] is product.outputs[0])
+    other = added.inputs[slot]
+    array = constant_array(other)
+    if other is None or array is None:
+        _keep(editor, added, 1 - slot)
+        return
+    name = f"{other.name}_negative"
+    added.op_type = "Sub"
+    added.replace_input_with(0, product.outputs[0])
+    added.replace_input_with(1, editor.initializer(name, ir.Tensor(-array)))
 
 
 def _origin(quantize: ir.Node) -> tuple[ir.Node | None, bool]:

@@ -1,4 +1,7 @@
-"""A written QDQ model in ONNX Runtime against the integer engine, and against the simulation."""
+"""A written QDQ model in ONNX Runtime against the integer engine, and against the simulation.
+
+The weights of float nodes, and the rows looked up, are compared with the plan.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,82 @@ from intact.formats.base.verification import (
 )
 from intact.formats.onnx_qdq.executed import executed_of, loaded
 from intact.formats.onnx_qdq.run import QdqRuntime
-from intact.formats.onnx_qdq.stored_comparison import StoredComparison
-from intact.formats.onnx_qdq.write import QdqModel
-from intact.plan import QuantizedGraph, TensorEnd, quantization_points
+from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel
+from intact.plan import Codes, QuantizedGraph, TensorEnd, quantization_points
 from intact.program import Program, Tensor
 from intact.program.lower import lower
+
+
+class StoredComparison:
+    """Compares integers that no layer of integers shows.
+
+    Weights are compared as the file has them, once. Rows of tables are compared as the runtime
+    looked them up.
+
+    Args:
+        plan: The plan.
+        exported: What was written from it.
+
+    Attributes:
+        layers: What was found, by the ends of the plan.
+        watched: Names of the values that the runtime has to show: what was looked up by the end of
+            the table, indices by the end where the node reads them.
+
+    Raises:
+        PlanError: The model lacks a constant.
+    """
+
+    def __init__(self, plan: QuantizedGraph, exported: QdqModel) -> None:
+        self._exported = exported
+        self._tables: dict[TensorEnd, Codes] = {}
+        self._found: dict[TensorEnd, LayerComparison] = {}
+        self.watched: dict[TensorEnd, str] = {}
+        inputs = {str(value.name) for value in exported.model.graph.inputs}
+        for point in quantization_points(plan):
+            for node, slot in point.readers:
+                end = TensorEnd.input(str(node.name), slot)
+                if end not in exported.stored:
+                    continue
+                expected = point.constant_codes()
+                if end not in exported.gathered:
+                    self._weight(end, expected)
+                    continue
+                self._tables[end] = expected
+                self._found[end] = LayerComparison(str(end), operation="Gather of codes")
+                at = exported.gathered[end]
+                self.watched[end] = at.codes
+                if at.indices not in inputs:
+                    self.watched[_indices_end(end)] = at.indices
+
+    @property
+    def layers(self) -> list[LayerComparison]:
+        """What was found, in the order of the plan."""
+        return list(self._found.values())
+
+    def add(self, feeds: Feeds, shown: Mapping[TensorEnd, npt.NDArray[Any]]) -> None:
+        """Compare the rows that one batch looked up."""
+        for end, table in self._tables.items():
+            at = self._exported.gathered[end]
+            indices = shown[_indices_end(end)] if _indices_end(end) in shown else feeds[at.indices]
+            rows = np.take(table, indices, at.axis).astype(np.int64)
+            self._found[end].add(shown[end].astype(np.int64), rows)
+
+    def _weight(self, end: TensorEnd, expected: Codes) -> None:
+        name = self._exported.stored[end]
+        stored = self._exported.model.graph.initializers.get(name)
+        if stored is None or stored.const_value is None:
+            raise PlanError(
+                f"{QDQ_FILE}: not the model of this plan, it has no constant {name!r}",
+                remedy="quantize again",
+            )
+        found = LayerComparison(str(end), operation="weight of a float node")
+        found.add(stored.const_value.numpy().astype(np.int64), expected.astype(np.int64))
+        self._found[end] = found
+
+
+def _indices_end(table: TensorEnd) -> TensorEnd:
+    return TensorEnd.input(table.node, 1)
+
 
 _Codes = dict[TensorEnd, npt.NDArray[Any]]
 

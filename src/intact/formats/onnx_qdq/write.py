@@ -29,8 +29,7 @@ from intact.formats.base.stored_weights import (
     is_looked_up,
     stored_readers,
 )
-from intact.formats.onnx_qdq.containers import Container, container_for
-from intact.formats.onnx_qdq.reader.parameters import is_quantize
+from intact.formats.onnx_qdq.reader.parameters import Container, container_for, is_quantize
 from intact.formats.onnx_qdq.shared_codes import share_codes
 from intact.formats.onnx_qdq.shield import keep_as_planned
 from intact.graph import constant_array, input_value, save_model

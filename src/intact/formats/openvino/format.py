@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from intact.errors import PlanError
 from intact.formats.base.format import (
+    ANY_SIZE,
     Deployed,
     Executed,
     Exported,
@@ -15,6 +16,8 @@ from intact.formats.base.format import (
     Feeds,
     Format,
     Io,
+    Runtime,
+    Writer,
     read_files,
 )
 from intact.formats.openvino.intermediate import (
@@ -34,103 +37,98 @@ if TYPE_CHECKING:
 _FILES = (ONNX_FILE, XML_FILE, BIN_FILE, f"{ONNX_FILE}.data")
 
 
-def _write(plan: QuantizedGraph, _io: Io) -> Exported:
-    """Write the ONNX model, which OpenVINO runs as it is, and its own files where it is there."""
-    written = write_openvino(plan)
-    if is_installed():
-        written.ir_files = intermediate_files(written.model)
-    else:
-        written.notes.append(
-            Note(
-                NoteKind.EXPORT,
-                "",
-                f"{XML_FILE} and {BIN_FILE} are not written, because openvino is not installed; "
-                f"OpenVINO runs {ONNX_FILE} as well",
-                "pip install 'intact[openvino]'",
+class _Writer(Writer):
+    """Writes a plan as ONNX with FakeQuantize, and as OpenVINO's own files."""
+
+    files = _FILES
+    optional = _FILES[1:]
+    expressible = Expressible(stored_bits=frozenset({4, 8, 32}))
+    shares_turned = False
+
+    def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
+        """Write the ONNX model, which OpenVINO runs, and its own files where it is installed."""
+        written = write_openvino(plan)
+        if is_installed():
+            written.ir_files = intermediate_files(written.model)
+        else:
+            written.notes.append(
+                Note(
+                    NoteKind.EXPORT,
+                    "",
+                    f"{XML_FILE} and {BIN_FILE} are not written, because openvino is not "
+                    f"installed; OpenVINO runs {ONNX_FILE} as well",
+                    "pip install 'intact[openvino]'",
+                )
             )
-        )
-    return written
+        return written
+
+    def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
+        """Read the deployed model, which must have the tensors that the plan would write."""
+        path, expected = folder / ONNX_FILE, write_openvino(plan)
+        model = load_model(path)
+        present = {str(value.name) for node in model.graph for value in node.outputs}
+        missing = [name for name in expected.codes.values() if name not in present]
+        if missing:
+            raise PlanError(
+                f"{path}: not the model of this plan, it has no tensor {missing[0]!r}",
+                remedy="quantize again",
+            )
+        outputs, wanted = ([v.name for v in m.graph.outputs] for m in (model, expected.model))
+        if outputs != wanted:
+            raise PlanError(
+                f"{path}: not the model of this plan, its outputs are {outputs}, not {wanted}",
+                remedy="quantize again",
+            )
+        expected.model = model
+        if any((folder / name).is_file() for name in (XML_FILE, BIN_FILE)):
+            expected.ir_files = read_files(folder, (XML_FILE, BIN_FILE))
+        return expected
 
 
-def _read(folder: Path, plan: QuantizedGraph) -> Exported:
-    """Read the deployed model, which must have the tensors that the plan would write."""
-    path, expected = folder / ONNX_FILE, write_openvino(plan)
-    model = load_model(path)
-    present = {str(value.name) for node in model.graph for value in node.outputs}
-    missing = [name for name in expected.codes.values() if name not in present]
-    if missing:
-        raise PlanError(
-            f"{path}: not the model of this plan, it has no tensor {missing[0]!r}",
-            remedy="quantize again",
-        )
-    outputs, wanted = ([v.name for v in m.graph.outputs] for m in (model, expected.model))
-    if outputs != wanted:
-        raise PlanError(
-            f"{path}: not the model of this plan, its outputs are {outputs}, not {wanted}",
-            remedy="quantize again",
-        )
-    expected.model = model
-    if any((folder / name).is_file() for name in (XML_FILE, BIN_FILE)):
-        expected.ir_files = read_files(folder, (XML_FILE, BIN_FILE))
-    return expected
+class _Runtime(Runtime):
+    """Runs a model in OpenVINO."""
+
+    packages = ("openvino",)
+    run_up_to = ANY_SIZE
+    is_timed = True
+    runs_numbers = True
+
+    def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+        from intact.formats.openvino.verify import verify_openvino
+
+        model = deployed.held(OpenVinoModel)
+        return verify_openvino(deployed.plan, model, batches, threads=deployed.threads)
+
+    def run(self, deployed: Deployed, feeds: Feeds) -> Feeds:
+        return self.load(deployed).run(feeds)[0]
+
+    def load(self, deployed: Deployed) -> OpenVinoRuntime:
+        """Compile a written model, and note what OpenVINO makes of the plan, as it says itself."""
+        from intact.formats.openvino.run import load_openvino
+        from intact.formats.openvino.verify import float_nodes, integer_nodes
+
+        model = deployed.held(OpenVinoModel)
+        runtime = load_openvino(model, threads=deployed.threads)
+        if model.executed is None:
+            in_integers = integer_nodes(deployed.plan, runtime.executed)
+            in_float = float_nodes(deployed.plan, runtime.executed)
+            model.executed = Executed(in_float, in_integers, tuple(in_integers))
+        return runtime
+
+    def runner(self, deployed: Deployed) -> Callable[[Feeds], Feeds]:
+        runtime = self.load(deployed)
+        return lambda feeds: runtime.run(feeds)[0]
+
+    def name(self) -> str:
+        from intact.formats.openvino.run import openvino_version
+
+        return f"OpenVINO {openvino_version()}"
+
+    def executed(self, deployed: Deployed) -> Executed:
+        model = deployed.held(OpenVinoModel)
+        if model.executed is None:
+            self.load(deployed)
+        return model.executed or Executed()
 
 
-def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
-    from intact.formats.openvino.verify import verify_openvino
-
-    model = deployed.held(OpenVinoModel)
-    return verify_openvino(deployed.plan, model, batches, threads=deployed.threads)
-
-
-def _load(deployed: Deployed) -> OpenVinoRuntime:
-    """Compile a written model, and note what OpenVINO makes of the plan: it says so by itself."""
-    from intact.formats.openvino.run import load_openvino
-    from intact.formats.openvino.verify import float_nodes, integer_nodes
-
-    model = deployed.held(OpenVinoModel)
-    runtime = load_openvino(model, threads=deployed.threads)
-    if model.executed is None:
-        in_integers = integer_nodes(deployed.plan, runtime.executed)
-        in_float = float_nodes(deployed.plan, runtime.executed)
-        model.executed = Executed(in_float, in_integers, tuple(in_integers))
-    return runtime
-
-
-def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
-    return _load(deployed).run(feeds)[0]
-
-
-def _runner(deployed: Deployed) -> Callable[[Feeds], Feeds]:
-    runtime = _load(deployed)
-    return lambda feeds: runtime.run(feeds)[0]
-
-
-def _runtime_name() -> str:
-    from intact.formats.openvino.run import openvino_version
-
-    return f"OpenVINO {openvino_version()}"
-
-
-def _executed(deployed: Deployed) -> Executed:
-    model = deployed.held(OpenVinoModel)
-    if model.executed is None:
-        _load(deployed)
-    return model.executed or Executed()
-
-
-OPENVINO = Format(
-    _FILES,
-    _write,
-    _read,
-    optional=_FILES[1:],
-    expressible=Expressible(stored_bits=frozenset({4, 8, 32})),
-    shares_turned=False,
-    verify=_verify,
-    run=_run,
-    load=_load,
-    runner=_runner,
-    runs_numbers=True,
-    runtime_name=_runtime_name,
-    executed=_executed,
-    runtime=("openvino",),
-)
+OPENVINO = Format(_Writer(), runtime=_Runtime())

@@ -18,9 +18,11 @@ from intact.formats.base.format import (
     FloatSource,
     Format,
     Io,
-    ModelReader,
     QuantizedSource,
+    Reader,
+    Runtime,
     ScaleReader,
+    Writer,
     WrittenFiles,
     read_files,
 )
@@ -51,55 +53,6 @@ _OTHERWISE = (
 )
 _REMEDY = "quantize for target tengine"
 _TABLES = tuple(f"table_{method}.scale" for method in (*METHODS, GIVEN))
-
-
-def _write(plan: QuantizedGraph, _io: Io) -> Exported:
-    """Write the tables, and the model where Tengine has all that it needs."""
-    files, notes = write_tables(plan)
-    try:
-        model = write_int8(plan)
-    except ExportError as error:
-        lines = error.unsaid or (error.with_flags,)  # reasons that do not fit one message
-        missing = [f"{MODEL_FILE} was not written, only the tables: {line}" for line in lines]
-        reasons = tuple(Note(NoteKind.EXPORT, "", line) for line in missing)
-        return WrittenFiles(files, notes=(*notes, *reasons), missing=missing)
-    if _NAME not in plan.target.formats:
-        notes = (*notes, Note(NoteKind.EXPORT, "", _OTHERWISE.format(plan.target.name), _REMEDY))
-    return WrittenFiles({MODEL_FILE: model, **files}, deployed=len(model), notes=notes)
-
-
-def _read(folder: Path, plan: QuantizedGraph) -> Exported:
-    tables = (table_name(plan), WEIGHTS_FILE, BIASES_FILE)
-    files = read_files(folder, tables, optional=(MODEL_FILE,))
-    model = files.get(MODEL_FILE)
-    return WrittenFiles(files, deployed=None if model is None else len(model))
-
-
-def _write_effective(plan: QuantizedGraph, _io: Io) -> Exported:
-    table, notes = write_effective_table(plan)
-    return WrittenFiles({EFFECTIVE_FILE: table}, notes=notes)
-
-
-def _read_effective(folder: Path, _plan: QuantizedGraph) -> Exported:
-    return WrittenFiles(read_files(folder, (EFFECTIVE_FILE,)))
-
-
-def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
-    from intact.formats.tengine.verify import verify_tengine
-
-    plan, files = deployed.plan, deployed.files
-    content = files.get(MODEL_FILE)
-    try:
-        found = None if content is None else plan_of_tmfile(content, plan.target)
-    except CalibrationError as error:
-        raise ExportError(
-            f"{MODEL_FILE} cannot be read back for target {plan.target.name} ({error})",
-            remedy="quantize for target tengine: its files can be verified",
-        ) from error
-    outcome = verify_tengine(plan, files, found, batches, threads=deployed.threads)
-    if found is None:
-        outcome.refused = f"there is no {MODEL_FILE}, only the tables were checked"
-    return outcome
 
 
 def plan_of_tmfile(source: str | Path | bytes, target: Target) -> QuantizedGraph:
@@ -136,59 +89,104 @@ def _has_the_scales(plan: QuantizedGraph, table: ScaleTable) -> bool:
     )
 
 
-def _open(path: Path) -> FloatSource | QuantizedSource:
-    """Open a model file; the scales of a quantized one are given scales."""
-    from intact.formats.tengine.tmfile.decode import open_tmfile
-    from intact.formats.tengine.tmfile.read import read_int8, read_tmfile
+class _Writer(Writer):
+    """Writes the tables, and the model where Tengine has all that it needs."""
 
-    file = open_tmfile(path)
-    if not file.is_quantized:
-        return FloatSource(_NAME, load_model(read_tmfile(path)))
-    signed = all(scale.signed for scale in read_int8(path).scales.scales.values())
-    scales = [each.quantization.scale for each in file.tensors if each.quantization is not None]
-    name = _NAME if all(scale.all() for scale in scales) else "tengine-tool"
-    return QuantizedSource(name if signed else "tengine-u8", partial(plan_of_tmfile, path))
-
-
-def _models() -> ModelReader:
-    from intact.formats.tengine.tmfile.decode import is_tmfile
-
-    # The format has no magic number: the whole header is checked.
-    return ModelReader(
-        lambda path, head: bool(head) and is_tmfile(path), _open, _NAME, (".tmfile",)
-    )
-
-
-def _scales() -> tuple[ScaleReader, ...]:
-    from intact.formats.tengine.tables import parse_table
-
-    return (
-        ScaleReader(
-            lambda data: data.lstrip()[:1] != b"{",
-            parse_table,
-            is_guess=True,
-        ),
-    )
-
-
-TENGINE = Format(
-    (MODEL_FILE, *_TABLES, WEIGHTS_FILE, BIASES_FILE),
-    _write,
-    _read,
-    optional=(MODEL_FILE, *_TABLES),
-    expressible=Expressible(
+    files = (MODEL_FILE, *_TABLES, WEIGHTS_FILE, BIASES_FILE)
+    optional = (MODEL_FILE, *_TABLES)
+    expressible = Expressible(
         EIGHT_BITS,
         EIGHT_BITS,
         stored_bits=WHOLE_BYTES,
         open_sizes=False,
         half_ends=False,
         several_scales=False,
-    ),
-    verify=_verify,
-    scales=_scales,
-    models=_models,
-)
+    )
+
+    def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
+        files, notes = write_tables(plan)
+        try:
+            model = write_int8(plan)
+        except ExportError as error:
+            lines = error.unsaid or (error.with_flags,)  # reasons that do not fit one message
+            missing = [f"{MODEL_FILE} was not written, only the tables: {line}" for line in lines]
+            reasons = tuple(Note(NoteKind.EXPORT, "", line) for line in missing)
+            return WrittenFiles(files, notes=(*notes, *reasons), missing=missing)
+        if _NAME not in plan.target.formats:
+            said = _OTHERWISE.format(plan.target.name)
+            notes = (*notes, Note(NoteKind.EXPORT, "", said, _REMEDY))
+        return WrittenFiles({MODEL_FILE: model, **files}, deployed=len(model), notes=notes)
+
+    def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
+        tables = (table_name(plan), WEIGHTS_FILE, BIASES_FILE)
+        files = read_files(folder, tables, optional=(MODEL_FILE,))
+        model = files.get(MODEL_FILE)
+        return WrittenFiles(files, deployed=None if model is None else len(model))
 
 
-TENGINE_EFFECTIVE = Format((EFFECTIVE_FILE,), _write_effective, _read_effective)
-"""The scales with which the model computes, where `TENGINE`'s table has each tensor's own."""
+class _EffectiveWriter(Writer):
+    """Writes the scales with which the model computes; the other table has each tensor's own."""
+
+    files = (EFFECTIVE_FILE,)
+
+    def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
+        table, notes = write_effective_table(plan)
+        return WrittenFiles({EFFECTIVE_FILE: table}, notes=notes)
+
+    def read(self, folder: Path, _plan: QuantizedGraph) -> Exported:
+        return WrittenFiles(read_files(folder, (EFFECTIVE_FILE,)))
+
+
+class _Reader(Reader):
+    """Reads model files, and tables of scales."""
+
+    target = _NAME
+    suffixes = (".tmfile",)
+
+    def recognizes(self, path: Path, head: bytes) -> bool:
+        from intact.formats.tengine.tmfile.codec import is_tmfile
+
+        return bool(head) and is_tmfile(path)  # no magic number: the whole header is checked
+
+    def open(self, path: Path) -> FloatSource | QuantizedSource:
+        """Open a model file; the scales of a quantized one are given scales."""
+        from intact.formats.tengine.tmfile.codec import open_tmfile
+        from intact.formats.tengine.tmfile.read import read_int8, read_tmfile
+
+        file = open_tmfile(path)
+        if not file.is_quantized:
+            return FloatSource(_NAME, load_model(read_tmfile(path)))
+        signed = all(scale.signed for scale in read_int8(path).scales.scales.values())
+        scales = [each.quantization.scale for each in file.tensors if each.quantization is not None]
+        name = _NAME if all(scale.all() for scale in scales) else "tengine-tool"
+        return QuantizedSource(name if signed else "tengine-u8", partial(plan_of_tmfile, path))
+
+    def scales(self) -> tuple[ScaleReader, ...]:
+        from intact.formats.tengine.tables import parse_table
+
+        return (ScaleReader(lambda data: data.lstrip()[:1] != b"{", parse_table, is_guess=True),)
+
+
+class _Runtime(Runtime):
+    """Runs the kernels of Tengine, as intact computes them, beside the engine."""
+
+    def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+        from intact.formats.tengine.verify import verify_tengine
+
+        plan, files = deployed.plan, deployed.files
+        content = files.get(MODEL_FILE)
+        try:
+            found = None if content is None else plan_of_tmfile(content, plan.target)
+        except CalibrationError as error:
+            raise ExportError(
+                f"{MODEL_FILE} cannot be read back for target {plan.target.name} ({error})",
+                remedy="quantize for target tengine: its files can be verified",
+            ) from error
+        outcome = verify_tengine(plan, files, found, batches, threads=deployed.threads)
+        if found is None:
+            outcome.refused = f"there is no {MODEL_FILE}, only the tables were checked"
+        return outcome
+
+
+TENGINE = Format(_Writer(), _Reader(), _Runtime())
+TENGINE_EFFECTIVE = Format(_EffectiveWriter())

@@ -25,8 +25,8 @@ import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import DataError, IntactError
-from intact.formats.tengine.dead_channels import dead_channel_notes, zero_scales
-from intact.formats.tengine.tmfile.inside import is_inside
+from intact.formats.tengine.tmfile.file import is_inside
+from intact.formats.tengine.tmfile.scales import dead_channel_notes, zero_scales
 from intact.graph import Graph, Role, constant_array, input_role, input_value, is_constant
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.conversion import six_decimals

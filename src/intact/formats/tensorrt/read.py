@@ -20,7 +20,7 @@ import msgspec
 
 from intact.errors import DataError, IntactError
 from intact.formats.base.format import ScaleReader
-from intact.formats.tensorrt.tables import LARGEST_CODE
+from intact.formats.tensorrt.write import LARGEST_CODE
 from intact.plan.given_scales import GivenScale, ScaleTable, refuse_too_many
 
 _CACHE_START = b"TRT-"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intact.errors import ExportError, ModelError, PlanError, UsageError
 from intact.formats.base.format import (
+    ANY_SIZE,
     EIGHT_BITS,
     UP_TO_EIGHT_BITS,
     WHOLE_BYTES,
@@ -19,15 +20,18 @@ from intact.formats.base.format import (
     Feeds,
     Format,
     Io,
-    ModelReader,
     QuantizedSource,
+    Reader,
+    Runtime,
+    Writer,
     WrittenFiles,
     is_installed,
     read_files,
 )
 from intact.formats.tflite.reader.decode import open_tflite
-from intact.formats.tflite.write import write_tflite
+from intact.formats.tflite.write import refuse_structure, write_tflite
 from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.program import Program
 from intact.program.deployed import deployed_program
 from intact.program.operations import Lookup
 from intact.program.passes.whole_inputs import with_int32, with_views
@@ -41,41 +45,29 @@ if TYPE_CHECKING:
 TFLITE_FILE = "model.int8.tflite"
 
 
-def _write(plan: QuantizedGraph, io: Io) -> Exported:
+def _program(plan: QuantizedGraph) -> Program:
     program = deployed_program(plan, float_operations=True)
     if plan.target.kernels == Interpreter.MICRO:
-        program = with_int32(program)  # it has no kernels of int64
-    else:
-        program = with_views(program, (Lookup,))
-    files = {TFLITE_FILE: write_tflite(program, io=io, target=plan.target)}
+        return with_int32(program)  # it has no kernels of int64
+    return with_views(program, (Lookup,))
+
+
+def _float_ends(program: Program) -> Iterator[Note]:
     ends = sorted(program.float_ends)
-    if io is Io.FLOAT or not ends:
-        return WrittenFiles(files)
-    are = f"{', '.join(map(repr, ends[:3]))}{', ...' if len(ends) > 3 else ''}"
-    message = f"{are}: floats also where --io is int8, as integers would lose more and gain nothing"
-    return WrittenFiles(files, notes=[Note(NoteKind.EXPORT, "", message)])
+    if ends:
+        are = f"{', '.join(map(repr, ends[:3]))}{', ...' if len(ends) > 3 else ''}"
+        message = (
+            f"{are}: floats also where --io is int8, as integers would lose more and gain nothing"
+        )
+        yield Note(NoteKind.EXPORT, "", message)
 
 
-def _read(folder: Path, plan: QuantizedGraph) -> Exported:
-    """Read the deployed file, which must be whole: interpreters trust what it says of itself."""
-    exported = WrittenFiles(read_files(folder, (TFLITE_FILE,)))
-    path = folder / TFLITE_FILE
-    try:
-        signature = open_tflite(exported.files[TFLITE_FILE]).signature
-    except ModelError as error:
-        raise PlanError(f"{path}: {error}", remedy="or quantize again") from error
-    graph = plan.graph
-    for kind, found, values in (
-        ("inputs", signature.inputs, graph.inputs),
-        ("outputs", signature.outputs, graph.outputs),
-    ):
-        wanted = sorted(str(value.name) for value in values)
-        if sorted(found) != wanted:
-            raise PlanError(
-                f"{path}: not the model of this plan, its {kind} are {sorted(found)}, not {wanted}",
-                remedy="quantize again",
-            )
-    return exported
+def _narrow_ends(program: Program) -> Iterator[Note]:
+    ends = {**program.inputs, **program.outputs}
+    wide = [name for name, each in ends.items() if each.encoding is None and each.dtype == "f8"]
+    if wide:
+        are = ", ".join(map(repr, wide))
+        yield Note(NoteKind.EXPORT, "", f"{are}: float32 in the file, TFLite computes no float64")
 
 
 class Interpreter(enum.StrEnum):
@@ -96,74 +88,6 @@ class ReadTflite(WrittenFiles, frozen=True):
     """
 
     model: TfliteModel | None = None
-
-
-def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
-    from intact.formats.tflite.micro import verify_micro
-    from intact.formats.tflite.run import Kernels
-    from intact.formats.tflite.stateless import stateless
-    from intact.formats.tflite.verify import verify_read_tflite, verify_tflite
-
-    (content,) = deployed.files.values()
-    kind, threads = _interpreter(deployed), max(deployed.threads, 1)
-    if kind is Interpreter.MICRO:
-        if deployed.has_float_ends:
-            raise ExportError(
-                "TensorFlow Lite Micro is compared on codes, the file takes floats (--io float)",
-                remedy="take --kernels ref, or write it with --io int8",
-            )
-        return verify_micro(deployed.plan, content, batches)
-    kernels, exported = Kernels(kind.value), deployed.exported
-    if isinstance(exported, ReadTflite) and exported.model is not None:
-        content = stateless(content, exported.model.file)
-        return verify_read_tflite(exported.model, content, batches, kernels, threads=threads)
-    return verify_tflite(deployed.plan, content, batches, kernels, threads=threads)
-
-
-def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
-    (content,) = deployed.files.values()
-    if _in_micro(deployed):
-        from intact.formats.tflite.micro import run_micro
-
-        return run_micro(deployed.plan, content, feeds)
-    from intact.formats.tflite.deployed import run_tflite
-
-    threads = max(deployed.threads, 1)
-    return run_tflite(deployed.plan, content, feeds, _kernels(deployed), threads=threads)
-
-
-def _load(deployed: Deployed) -> object:
-    (content,) = deployed.files.values()
-    if _in_micro(deployed):
-        from intact.formats.tflite.micro import open_micro
-
-        return open_micro(content)
-    from intact.formats.tflite.run import TfliteRuntime
-
-    threads = max(deployed.threads, 1)
-    return TfliteRuntime(content, kernels=_kernels(deployed), threads=threads)
-
-
-def _runner(deployed: Deployed) -> Callable[[Feeds], object]:
-    """Load it with the kernels that applications get: the reference kernels are for comparing."""
-    from intact.formats.base.comparison import stored_feeds
-    from intact.formats.tflite.deployed import written_file
-    from intact.formats.tflite.run import Kernels, TfliteRuntime
-
-    (content,) = deployed.files.values()
-    kind = _interpreter(deployed)
-    if kind is Interpreter.MICRO:
-        raise ExportError("TensorFlow Lite Micro on this machine tells nothing of a device's time")
-    kernels = Kernels.XNNPACK if kind is Interpreter.REF else Kernels(kind.value)
-    runtime = TfliteRuntime(content, kernels=kernels, threads=max(deployed.threads, 1))
-    lowered, program, file = written_file(deployed.plan, runtime)
-    return lambda feeds: file.run(stored_feeds(program, feeds, lowered.inputs))
-
-
-def _runtime_name() -> str:
-    from intact.formats.tflite.run import litert_version
-
-    return litert_version()
 
 
 def _in_micro(deployed: Deployed) -> bool:
@@ -187,55 +111,151 @@ def _interpreter(deployed: Deployed) -> Interpreter:
     return Interpreter(name)
 
 
-def _open(path: Path) -> QuantizedSource:
-    from intact.formats.tflite.read import read_tflite
+class _Writer(Writer):
+    """Writes a plan as a full-integer file."""
 
-    return QuantizedSource("tflite", partial(read_tflite, path))
-
-
-def _open_deployed(path: Path, target: Target) -> tuple[QuantizedGraph, Exported]:
-    from intact.formats.tflite.read import read_tflite_model
-
-    model = read_tflite_model(path, target)
-    return model.plan, ReadTflite({path.name: path.read_bytes()}, model=model)
-
-
-def _models() -> ModelReader:
-    return ModelReader(
-        lambda _, head: head[4:] == b"TFL3", _open, "tflite", deployed=_open_deployed
-    )
-
-
-def _tensor_names(exported: Exported) -> frozenset[str]:
-    content = exported.files[TFLITE_FILE] if isinstance(exported, WrittenFiles) else b""
-    tensors = open_tflite(content).tensors
-    return frozenset(tensor.name for tensor in tensors if tensor.data is None)
-
-
-TFLITE = Format(
-    (TFLITE_FILE,),
-    _write,
-    _read,
-    ("ai_edge_litert", "flatbuffers"),
-    "tflite",
-    has_io=True,
-    has_layout=True,
-    expressible=Expressible(
+    files = (TFLITE_FILE,)
+    packages = ("ai_edge_litert", "flatbuffers")
+    extra = "tflite"
+    has_io = True
+    has_layout = True
+    expressible = Expressible(
         UP_TO_EIGHT_BITS,
         EIGHT_BITS | {16},
         stored_bits=WHOLE_BYTES,
         open_sizes=False,
         mixes=False,
         half_ends=False,
-    ),
-    shares_turned=True,
-    verify=_verify,
-    run=_run,
-    load=_load,
-    runner=_runner,
-    runtime_name=_runtime_name,
-    runtime=("ai_edge_litert",),
-    kernels=tuple(Interpreter),
-    models=_models,
-    tensor_names=_tensor_names,
-)
+    )
+    shares_turned = True
+    foresees = True
+
+    def write(self, plan: QuantizedGraph, io: Io) -> WrittenFiles:
+        program = _program(plan)
+        files = {TFLITE_FILE: write_tflite(program, io=io, target=plan.target)}
+        notes = [*_narrow_ends(program), *(() if io is Io.FLOAT else _float_ends(program))]
+        return WrittenFiles(files, notes=notes)
+
+    def refuse(self, plan: QuantizedGraph) -> None:
+        refuse_structure(_program(plan), plan.target)
+
+    def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
+        """Read the deployed file; it must be whole: interpreters trust what it says of itself."""
+        exported = WrittenFiles(read_files(folder, (TFLITE_FILE,)))
+        path = folder / TFLITE_FILE
+        try:
+            signature = open_tflite(exported.files[TFLITE_FILE]).signature
+        except ModelError as error:
+            raise PlanError(f"{path}: {error}", remedy="or quantize again") from error
+        graph = plan.graph
+        for kind, found, values in (
+            ("inputs", signature.inputs, graph.inputs),
+            ("outputs", signature.outputs, graph.outputs),
+        ):
+            wanted = sorted(str(value.name) for value in values)
+            if sorted(found) != wanted:
+                said = f"its {kind} are {sorted(found)}, not {wanted}"
+                raise PlanError(
+                    f"{path}: not the model of this plan, {said}", remedy="quantize again"
+                )
+        return exported
+
+    def tensor_names(self, plan: QuantizedGraph) -> frozenset[str]:
+        tensors = open_tflite(self.write(plan, Io.INT8).files[TFLITE_FILE]).tensors
+        return frozenset(tensor.name for tensor in tensors if tensor.data is None)
+
+
+class _Reader(Reader):
+    """Reads files that others made."""
+
+    target = "tflite"
+    opens_deployed = True
+
+    def recognizes(self, _path: Path, head: bytes) -> bool:
+        return head[4:] == b"TFL3"
+
+    def open(self, path: Path) -> QuantizedSource:
+        from intact.formats.tflite.read import read_tflite
+
+        return QuantizedSource("tflite", partial(read_tflite, path))
+
+    def open_deployed(self, path: Path, target: Target) -> tuple[QuantizedGraph, Exported]:
+        from intact.formats.tflite.read import read_tflite_model
+
+        model = read_tflite_model(path, target)
+        return model.plan, ReadTflite({path.name: path.read_bytes()}, model=model)
+
+
+class _Runtime(Runtime):
+    """Runs a file in LiteRT, or in TensorFlow Lite Micro."""
+
+    packages = ("ai_edge_litert",)
+    run_up_to = ANY_SIZE
+    kernels = tuple(Interpreter)
+    is_timed = True
+
+    def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+        from intact.formats.tflite.micro import verify_micro
+        from intact.formats.tflite.run import Kernels
+        from intact.formats.tflite.stateless import stateless
+        from intact.formats.tflite.verify import verify_read_tflite, verify_tflite
+
+        (content,) = deployed.files.values()
+        kind, threads = _interpreter(deployed), max(deployed.threads, 1)
+        if kind is Interpreter.MICRO:
+            if deployed.has_float_ends:
+                raise ExportError(
+                    "TensorFlow Lite Micro is compared on codes, this takes floats (--io float)",
+                    remedy="take --kernels ref, or write it with --io int8",
+                )
+            return verify_micro(deployed.plan, content, batches)
+        kernels, exported = Kernels(kind.value), deployed.exported
+        if isinstance(exported, ReadTflite) and exported.model is not None:
+            content = stateless(content, exported.model.file)
+            return verify_read_tflite(exported.model, content, batches, kernels, threads=threads)
+        return verify_tflite(deployed.plan, content, batches, kernels, threads=threads)
+
+    def run(self, deployed: Deployed, feeds: Feeds) -> Feeds:
+        (content,) = deployed.files.values()
+        if _in_micro(deployed):
+            from intact.formats.tflite.micro import run_micro
+
+            return run_micro(deployed.plan, content, feeds)
+        from intact.formats.tflite.deployed import run_tflite
+
+        threads = max(deployed.threads, 1)
+        return run_tflite(deployed.plan, content, feeds, _kernels(deployed), threads=threads)
+
+    def load(self, deployed: Deployed) -> object:
+        (content,) = deployed.files.values()
+        if _in_micro(deployed):
+            from intact.formats.tflite.micro import open_micro
+
+            return open_micro(content)
+        from intact.formats.tflite.run import TfliteRuntime
+
+        threads = max(deployed.threads, 1)
+        return TfliteRuntime(content, kernels=_kernels(deployed), threads=threads)
+
+    def runner(self, deployed: Deployed) -> Callable[[Feeds], object]:
+        """Load it with the kernels that applications get; those of reference are for comparing."""
+        from intact.formats.base.comparison import stored_feeds
+        from intact.formats.tflite.deployed import written_file
+        from intact.formats.tflite.run import Kernels, TfliteRuntime
+
+        (content,) = deployed.files.values()
+        kind = _interpreter(deployed)
+        if kind is Interpreter.MICRO:
+            raise ExportError("TensorFlow Lite Micro here tells nothing of a device's time")
+        kernels = Kernels.XNNPACK if kind is Interpreter.REF else Kernels(kind.value)
+        runtime = TfliteRuntime(content, kernels=kernels, threads=max(deployed.threads, 1))
+        lowered, program, file = written_file(deployed.plan, runtime)
+        return lambda feeds: file.run(stored_feeds(program, feeds, lowered.inputs))
+
+    def name(self) -> str:
+        from intact.formats.tflite.run import litert_version
+
+        return litert_version()
+
+
+TFLITE = Format(_Writer(), _Reader(), _Runtime())

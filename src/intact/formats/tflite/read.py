@@ -15,7 +15,7 @@ from onnx_ir.passes import common
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import ConfigError, ModelError, Unsupported
-from intact.formats.base.binary import clipped
+from intact.formats.base.foreign import clipped
 from intact.formats.tflite.reader.builder import BATCH, DATA_TYPES, ModelBuilder
 from intact.formats.tflite.reader.common import is_hybrid
 from intact.formats.tflite.reader.decode import is_tflite, open_tflite

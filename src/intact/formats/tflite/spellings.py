@@ -47,6 +47,7 @@ SPELLINGS = (
     Spelling(functions.round_half_even, "ROUND", integer=0, is_written=False),
     Spelling(functions.rsqrt, "RSQRT"),
     Spelling(functions.sigmoid, "LOGISTIC"),
+    Spelling(functions.sign, "SIGN", integer=0),
     Spelling(functions.sin, "SIN", integer=0),
     Spelling(functions.sqrt, "SQRT", integer=0),
     Spelling(functions.tanh, "TANH"),

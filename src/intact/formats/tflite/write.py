@@ -9,7 +9,12 @@ from intact.formats.base.format import Io
 from intact.formats.tflite.writer import floats, moves, operators, spatial
 from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, add_rescaled
 from intact.formats.tflite.writer.flatbuffer import serialize
-from intact.formats.tflite.writer.rules import moves_codes, shape_text, unsupported_of
+from intact.formats.tflite.writer.rules import (
+    moves_codes,
+    shape_text,
+    unsupported_of,
+    unsupported_shapes,
+)
 from intact.program import Program, Step, Tensor
 from intact.program.operations import FloatNodes
 from intact.program.passes.inference import open_lengths
@@ -26,7 +31,10 @@ _CUT = "cut them from the model, and compute them apart"
 _FIX = "calibrate on samples of one shape, or give the sizes with --input-shape"
 
 _LACKING: dict[str, dict[str, str]] = {
-    "micro": dict.fromkeys(("GELU", "POW"), "TensorFlow Lite Micro has no operator for it"),
+    "micro": dict.fromkeys(
+        ("GELU", "POW", "REDUCE_PROD", "SCATTER_ND", "SIGN", "TOPK_V2"),
+        "TensorFlow Lite Micro has no operator for it",
+    ),
 }
 """Operators of the schema that kernels lack, of those that are written, and how that is said.
 
@@ -65,6 +73,15 @@ def write_tflite(program: Program, *, io: Io = Io.INT8, target: Target | None = 
     return program_to_tflite(integers, target)
 
 
+def refuse_structure(program: Program, target: Target | None = None) -> None:
+    """Refuse what no scales would make expressible: operators in float, open axes, too many axes.
+
+    Raises:
+        ExportError: All such steps are listed.
+    """
+    _build(program, target, with_scales=False)[1].raise_any()
+
+
 def program_to_tflite(program: Program, target: Target | None = None) -> bytes:
     """Write a program as it stands; see `write_tflite`."""
     builder, unsupported = _build(program, target)
@@ -72,7 +89,10 @@ def program_to_tflite(program: Program, target: Target | None = None) -> bytes:
     return serialize(builder, program.inputs, program.outputs, _DESCRIPTION)
 
 
-def _build(program: Program, target: Target | None) -> tuple[FileBuilder, UnsupportedNodes]:
+def _build(
+    program: Program, target: Target | None, *, with_scales: bool = True
+) -> tuple[FileBuilder, UnsupportedNodes]:
+    """Build a file; without scales, of codes only the shapes are looked at."""
     names = (tensor.name for tensor in program.tensors())
     lacking = _LACKING.get(target.kernels, {}) if target else {}
     builder = FileBuilder(names, open_lengths(program), lacking)
@@ -88,10 +108,11 @@ def _build(program: Program, target: Target | None) -> tuple[FileBuilder, Unsupp
     # Open axes of an input would be reported again for every step behind it.
     for step in () if unsupported else program.steps:
         instead = _CUT if _is_in_float(step) else ""
-        reasons = dict.fromkeys(unsupported_of(step))
+        has_codes = not (with_scales or _is_in_float(step))
+        reasons = dict.fromkeys(unsupported_shapes(step) if has_codes else unsupported_of(step))
         for reason in reasons:
             unsupported.add(repr(step.name), Unsupported(reason, instead))
-        if not reasons:
+        if not reasons and not has_codes:
             try:
                 _write(step, builder)
             except Unsupported as found:

@@ -13,6 +13,8 @@ from intact.formats.base.format import (
     Feeds,
     Format,
     Io,
+    Runtime,
+    Writer,
     WrittenFiles,
     read_files,
 )
@@ -37,23 +39,37 @@ def tvm_files(module: TvmModule) -> dict[str, bytes]:
     return {text: module.text.encode(), arrays: module.archive()}
 
 
-def _write(plan: QuantizedGraph, io: Io) -> Exported:
-    module = write_tvm(integer_program(plan, float_ends=io is Io.FLOAT))
-    return WrittenFiles(tvm_files(module), notes=[Note(NoteKind.EXPORT, "", _USE)])
-
-
-def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
-    return WrittenFiles(read_files(folder, TVM_FILES))
-
-
-def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
-    from intact.formats.tvm.verify import verify_tvm
-
-    plan, floats = deployed.plan, deployed.has_float_ends
-    module = write_tvm(integer_program(plan, float_ends=floats))
-    deployed.require_unchanged(tvm_files(module))
-    return verify_tvm(plan, module, batches, float_ends=floats, threads=deployed.threads)
-
-
-TVM = Format(TVM_FILES, _write, _read, has_io=True, expressible=INTEGERS_ALONE, verify=_verify)
 """Text and arrays: writing them takes no TVM, and they are the same bytes whatever its version."""
+
+
+class _Writer(Writer):
+    """Writes a plan as a Relax module: text and arrays.
+
+    That takes no TVM, and they are the same bytes whatever its version.
+    """
+
+    files = TVM_FILES
+    has_io = True
+    expressible = INTEGERS_ALONE
+
+    def write(self, plan: QuantizedGraph, io: Io) -> Exported:
+        module = write_tvm(integer_program(plan, float_ends=io is Io.FLOAT))
+        return WrittenFiles(tvm_files(module), notes=[Note(NoteKind.EXPORT, "", _USE)])
+
+    def read(self, folder: Path, _plan: QuantizedGraph) -> Exported:
+        return WrittenFiles(read_files(folder, TVM_FILES))
+
+
+class _Runtime(Runtime):
+    """Compiles the module with TVM: that takes longer than all else."""
+
+    def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+        from intact.formats.tvm.run import verify_tvm
+
+        plan, floats = deployed.plan, deployed.has_float_ends
+        module = write_tvm(integer_program(plan, float_ends=floats))
+        deployed.require_unchanged(tvm_files(module))
+        return verify_tvm(plan, module, batches, float_ends=floats, threads=deployed.threads)
+
+
+TVM = Format(_Writer(), runtime=_Runtime())

@@ -83,6 +83,7 @@ def _replace(graph: ir.Graph, node: ir.Node) -> None:
     data, result = node.inputs[0], node.outputs[0]
     keep = node.attributes.get_int("keepdims", 1) != 0
     pool = ir.node("GlobalAveragePool", [data], num_outputs=1)
+    pool.metadata_props.update(node.metadata_props)
     pooled = pool.outputs[0]
     pooled.type = result.type
     pooled.shape = _pooled_shape(data)

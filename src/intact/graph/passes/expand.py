@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import numpy as np
 import onnx_ir as ir
@@ -11,12 +11,24 @@ from intact.errors import UsageError, nearest
 from intact.graph.edit import Editor
 from intact.graph.given_nodes import followed
 from intact.graph.graph import Graph
+from intact.graph.metadata import PART_KEY
 from intact.graph.ops import constant_array, function_options, input_value
+from intact.graph.passes.composite import Composite, axes_of
+from intact.graph.passes.expand_attention import (
+    expand_attention,
+    expand_grouped_attention,
+    expand_heads,
+    expand_rotation,
+)
 from intact.graph.passes.expand_batch_norm import expand_batch_norm
+from intact.graph.passes.expand_einsum import expand_einsum
 from intact.graph.passes.fold_linear import fold_scales
 
 _AXES_ARE_INPUT = 18
 """From this opset on the axes of ReduceMean are an input."""
+
+_HAS_LAYER_NORM = 17
+"""The first opset with LayerNormalization."""
 
 
 def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
@@ -32,16 +44,29 @@ def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
     wanted = set(op_types)
     for op_type in sorted(wanted - EXPANSIONS.keys()):
         raise UsageError(f"--expand {op_type!r}", remedy=nearest(op_type, EXPANSIONS))
-    names = [str(node.name) for node in graph.nodes if node.domain == "" and node.op_type in wanted]
-    if not names:
+    if not any(_is_among(node, wanted) for node in graph.nodes):
         return graph
     editor = Editor(graph.model)
-    for name in names:
-        node = editor.nodes_by_name[name]
-        EXPANSIONS[node.op_type](editor, node)
+    while_new, tried = True, set[str]()
+    while while_new:  # what a composite was written with may be expanded in turn
+        new = [n for n in editor.model.graph if _is_among(n, wanted) and str(n.name) not in tried]
+        for node in new:
+            tried.add(str(node.name))
+            EXPANSIONS[node.op_type](editor, node)
+        while_new = bool(new)
     while fold_scales(editor.model):
         pass  # a new Mul or Add may fold into the layer in front
-    return Graph(followed(graph.model, editor.finish()))
+    model = followed(graph.model, editor.finish())
+    if any(PART_KEY in node.metadata_props for node in model.graph):
+        from intact.graph.normalization import normalize
+
+        # Constants of composites are folded, their dense layers joined with what is added to them.
+        return normalize(model, in_place=True)
+    return Graph(model)
+
+
+def _is_among(node: ir.Node, op_types: Collection[str]) -> bool:
+    return node.op_type in op_types and node.domain in _DOMAINS[node.op_type]
 
 
 def _layer_norm(editor: Editor, node: ir.Node) -> None:
@@ -136,11 +161,206 @@ def _power(editor: Editor, node: ir.Node) -> None:
     editor.put_in_place(node, times(square, data if power == 3 else square))
 
 
+def _normalized(editor: Editor, node: ir.Node) -> None:
+    """RMSNormalization: ``x / sqrt(mean(x^2) + epsilon) * scale`` over the axes from ``axis`` on.
+
+    A node that outputs more, or whose input has unknown rank, is not expanded.
+    """
+    written = Composite(editor, node, "RMSNormalization")
+    data, scale = written.input(0), written.input(1)
+    if data is None or scale is None or data.shape is None or written.reads(1):
+        return
+    rank = len(data.shape)
+    axes = list(range(written.integer("axis", -1) % rank, rank))
+    written.put(written("Mul", _unit(written, data, axes), scale, shape=axes_of(data)))
+
+
+def _unit(written: Composite, data: ir.Value, axes: list[int]) -> ir.Value:
+    """``x / sqrt(mean(x^2) + epsilon)``."""
+    squares = written.reduce("ReduceMean", written("Mul", data, data), axes)
+    small = written.constant(np.array(written.number("epsilon", 1e-5)), data)
+    factor = written("Reciprocal", written("Sqrt", written("Add", squares, small)))
+    return written("Mul", data, factor)
+
+
+def _instances(editor: Editor, node: ir.Node) -> None:
+    """InstanceNormalization and GroupNormalization: each channel, or group of channels, by itself.
+
+    A node whose input has unknown rank is not expanded. Groups of opsets 18 to 20 are instances
+    already (see `intact.graph.passes.opset_forms`).
+    """
+    written = Composite(editor, node)
+    data, scale, bias = (written.input(slot) for slot in range(3))
+    if data is None or scale is None or bias is None or data.shape is None:
+        return
+    rank, groups = len(data.shape), written.integer("num_groups")
+    if rank < 3 and not groups:
+        return
+    grouped = data
+    if node.op_type == "GroupNormalization":
+        grouped = written.reshape(data, [written.length(data, 0), groups, -1])
+    axes = list(range(2, len(grouped.shape or ())))
+    centred = written("Sub", grouped, written.reduce("ReduceMean", grouped, axes))
+    result = _unit(written, centred, axes)
+    if grouped is not data:
+        result = written.reshape(result, [written.length(data, axis) for axis in range(rank)])
+    channels = [-1, *(1,) * (rank - 2)]
+    factor, shift = (_along(written, each, channels) for each in (scale, bias))
+    result = written("Add", written("Mul", result, factor), shift, shape=axes_of(data))
+    written.put(result)
+
+
+def _along(written: Composite, value: ir.Value, lengths: list[int]) -> ir.Value:
+    array = constant_array(value)
+    if array is not None:
+        return written.constant(array.reshape(lengths))
+    return written.reshape(value, lengths)
+
+
+def _mean_variance(editor: Editor, node: ir.Node) -> None:
+    """MeanVarianceNormalization: ``(x - mean) / (sqrt(mean(x^2) - mean^2) + 1e-9)``.
+
+    A node whose input has unknown rank is not expanded. Source: the definition of the operator.
+    """
+    written = Composite(editor, node)
+    data = written.input(0)
+    if data is None or data.shape is None:
+        return
+    rank = len(data.shape)
+    given = node.attributes.get_ints("axes", (0, 2, 3)) or ()
+    axes = sorted(axis % rank for axis in given)
+    centred = written("Sub", data, written.reduce("ReduceMean", data, axes))
+    variance = written.reduce("ReduceMean", written("Mul", centred, centred), axes)
+    deviation = written("Add", written("Sqrt", variance), written.constant(np.array(1e-9), data))
+    written.put(written("Div", centred, deviation))
+
+
+def _skip_layer(editor: Editor, node: ir.Node) -> None:
+    """SkipLayerNormalization and the simplified one: a sum, then the normalization of its rows.
+
+    A node that outputs mean or deviation, or whose input has unknown rank, is not expanded; the
+    first needs LayerNormalization, which opset 17 has. Source: ONNX Runtime's contributed operators.
+    """
+    written = Composite(editor, node, "RMSNormalization")
+    is_simple = node.op_type == "SkipSimplifiedLayerNormalization"
+    data, skip, scale = (written.input(slot) for slot in range(3))
+    shift, bias = (None, written.input(3)) if is_simple else (written.input(3), written.input(4))
+    if data is None or skip is None or scale is None or data.shape is None:
+        return
+    if written.reads(1, 2) or (not is_simple and written.opset < _HAS_LAYER_NORM):
+        return
+    total = written("Add", data, skip, shape=axes_of(data))
+    if bias is not None:
+        total = written("Add", total, bias, shape=axes_of(data))
+    rank = len(data.shape)
+    if is_simple:
+        result = written("Mul", _unit(written, total, [rank - 1]), scale, shape=axes_of(data))
+    else:
+        operands = (total, scale) if shift is None else (total, scale, shift)
+        epsilon = written.number("epsilon", 1e-12)
+        result = written(
+            "LayerNormalization", *operands, shape=axes_of(data), axis=-1, epsilon=epsilon
+        )
+        _forget_part(result)
+    _forget_part(total)
+    written.put(result, None, None, total)
+
+
+def _reduction(editor: Editor, node: ir.Node) -> None:
+    """ReduceL1, ReduceL2, ReduceSumSquare, ReduceLogSum and ReduceLogSumExp by sums.
+
+    A node with computed axes, of unknown rank, or of integers, is not expanded.
+    """
+    written = Composite(editor, node)
+    data, listed = written.input(0), written.input(1)
+    if data is None or data.shape is None or data.dtype is not ir.DataType.FLOAT:
+        return
+    rank, constant = len(data.shape), constant_array(listed)
+    if listed is not None and constant is None:
+        return
+    given = node.attributes.get_ints("axes", ()) if constant is None else constant.reshape(-1)
+    axes = sorted(int(axis) % rank for axis in given or ())
+    if not axes and written.integer("noop_with_empty_axes"):
+        return
+    axes = axes or list(range(rank))
+    keep = written.integer("keepdims", 1) == 1
+    written.put(_REDUCTIONS[node.op_type](written, data, axes, keep))
+
+
+def _sum(written: Composite, data: ir.Value, axes: list[int], keep: bool) -> ir.Value:
+    return written.reduce("ReduceSum", data, axes, keep=keep)
+
+
+def _log_sum_exp(written: Composite, data: ir.Value, axes: list[int], keep: bool) -> ir.Value:
+    """``log(sum(exp(x - max))) + max``, which no large number overflows."""
+    highest = written.reduce("ReduceMax", data, axes)
+    total = _sum(written, written("Exp", written("Sub", data, highest)), axes, keep)
+    if not keep:
+        highest = written.reduce("ReduceMax", data, axes, keep=False)
+    return written("Add", written("Log", total), highest)
+
+
+_REDUCTIONS: dict[str, Callable[[Composite, ir.Value, list[int], bool], ir.Value]] = {
+    "ReduceL1": lambda c, x, axes, keep: _sum(c, c("Abs", x), axes, keep),
+    "ReduceL2": lambda c, x, axes, keep: c("Sqrt", _sum(c, c("Mul", x, x), axes, keep)),
+    "ReduceLogSum": lambda c, x, axes, keep: c("Log", _sum(c, x, axes, keep)),
+    "ReduceLogSumExp": _log_sum_exp,
+    "ReduceSumSquare": lambda c, x, axes, keep: _sum(c, c("Mul", x, x), axes, keep),
+}
+
+
+def _unit_length(editor: Editor, node: ir.Node) -> None:
+    """LpNormalization: ``x / norm``, 0 where the norm is 0, as ONNX Runtime has it.
+
+    A node of other norms than the first two, or whose input has unknown rank, is not expanded.
+    """
+    written = Composite(editor, node)
+    data, power = written.input(0), written.integer("p", 2)
+    if data is None or data.shape is None or power not in (1, 2):
+        return
+    axis = written.integer("axis", -1) % len(data.shape)
+    norm = _REDUCTIONS[f"ReduceL{power}"](written, data, [axis], True)
+    least = written.constant(np.array(np.finfo(np.float32).tiny), data)
+    written.put(written("Div", data, written("Max", norm, least)))
+
+
+def _forget_part(value: ir.Value) -> None:
+    """Let the target's rules for its own type decide about the node that makes a value."""
+    maker = value.producer()
+    if maker is not None:
+        maker.metadata_props[PART_KEY] = ""
+
+
 EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
+    "Attention": expand_attention,
     "BatchNormalization": expand_batch_norm,
     "Div": _division,
+    "Einsum": expand_einsum,
+    "GroupNormalization": _instances,
+    "GroupQueryAttention": expand_grouped_attention,
     "HardSigmoid": _hard_sigmoid,
+    "InstanceNormalization": _instances,
     "LayerNormalization": _layer_norm,
+    "LpNormalization": _unit_length,
+    "MeanVarianceNormalization": _mean_variance,
+    "MultiHeadAttention": expand_heads,
     "Pow": _power,
+    **dict.fromkeys(_REDUCTIONS, _reduction),
+    "RMSNormalization": _normalized,
+    "RotaryEmbedding": expand_rotation,
+    "SimplifiedLayerNormalization": _normalized,
+    "SkipLayerNormalization": _skip_layer,
+    "SkipSimplifiedLayerNormalization": _skip_layer,
 }
-"""The expansions by operator type; the names are `intact.ops.table.EXPANDABLE`."""
+"""The expansions by operator type; the names are `intact.ops.EXPANDABLE`."""
+
+_OF_RUNTIME = frozenset({"com.microsoft"})
+_DOMAINS = {
+    **dict.fromkeys(EXPANSIONS, frozenset({""})),
+    "GroupQueryAttention": _OF_RUNTIME,
+    "MultiHeadAttention": _OF_RUNTIME,
+    "RotaryEmbedding": frozenset({"", *_OF_RUNTIME}),
+    "SkipLayerNormalization": _OF_RUNTIME,
+    "SkipSimplifiedLayerNormalization": _OF_RUNTIME,
+}
+"""The domains of each operator."""

@@ -232,16 +232,29 @@ def expand(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 
 @LOWERINGS.register("DepthToSpace", "SpaceToDepth")
 def depth_to_space(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
-    """DepthToSpace whose depth is (block row, block column, channel), and SpaceToDepth."""
+    """DepthToSpace of either mode, and SpaceToDepth."""
     node = chain[0]
     block = node.attributes.get_int("blocksize", 1) or 1
     operation: Operation = SpaceToDepth(block)
+    data = builder.read(node, 0)
     if node.op_type == "DepthToSpace":
-        if (node.attributes.get_string("mode", "DCR") or "DCR") != "DCR":
-            raise Unsupported("its mode is CRD")
         operation = DepthToSpace(block)
-    data = builder.channels_last(builder.read(node, 0))
-    finish_move(builder, chain, operation, (data,), channels_last=True)
+        if (node.attributes.get_string("mode", "DCR") or "DCR") != "DCR":
+            data = _channel_last(builder, chain, data, block)
+    finish_move(builder, chain, operation, (builder.channels_last(data),), channels_last=True)
+
+
+def _channel_last(
+    builder: ProgramBuilder, chain: tuple[ir.Node, ...], data: Tensor, block: int
+) -> Tensor:
+    """Return data whose depth (channel, block row, block column) is (row, column, channel)."""
+    depth = data.shape[1]
+    if depth is None:
+        raise Unsupported("the number of its channels is not known")
+    order = np.arange(depth).reshape(-1, block * block).T.reshape(-1)
+    part = replace(builder.inner(chain[0].outputs[0], data.shape), encoding=data.encoding)
+    builder.emit(chain, Gather(1, order), (data,), (part,))
+    return part
 
 
 _TRANSFORMS = {

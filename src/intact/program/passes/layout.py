@@ -11,7 +11,7 @@ network has no transposes.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -77,9 +77,8 @@ def cancel_transposes(program: Program, layout: IoLayout = IoLayout.MODEL) -> Pr
     for step in program.steps:
         mover.add(step)
     outputs = {name: mover.output(tensor, layout) for name, tensor in program.outputs.items()}
-    return named_after_values(
-        replace(program, inputs=inputs, outputs=outputs, steps=tuple(mover.steps))
-    )
+    moved = replace(program, inputs=inputs, outputs=outputs, steps=tuple(mover.steps))
+    return named_after_values(moved, mover.outputs)
 
 
 class _Mover:
@@ -88,11 +87,14 @@ class _Mover:
     def __init__(self, program: Program) -> None:
         self.steps: list[Step] = []
         self._views: dict[str, View] = {}
+        self.outputs: dict[str, Tensor] = {}
+        """Stored tensors that are outputs made by a transpose: as these outputs, by their names."""
         self._plain: dict[tuple[str, Order], Tensor] = {}
         self._moved: dict[tuple[str, Order], Tensor] = {}
         self._columns: dict[str, np.ndarray] = {}
         self._images = _images(program)
         self._kept = {tensor.name for tensor in program.outputs.values()}
+        self._ends = self._kept | {tensor.name for tensor in program.inputs.values()}
         self._readers: dict[str, list[Step]] = {}
         self._names = Names(tensor.name for tensor in program.tensors())
         self._step_names = Names(step.name for step in program.steps)
@@ -129,9 +131,17 @@ class _Mover:
         view = self._view(tensor)
         if layout is IoLayout.CHANNELS_LAST and tensor.name in self._images:
             last = moved_last(len(view.order))
-            order = tuple(view.order[axis] for axis in last)
-            view = View(view.stored, order)
-        return view.stored if view.is_plain else self._moved_codes(view)
+            view = View(view.stored, tuple(view.order[axis] for axis in last))
+            tensor = permuted(tensor, last)
+        stored = view.stored if view.is_plain else self._moved_codes(view)
+        if stored.value == tensor.value:
+            return stored
+        known = self.outputs.get(stored.name)
+        if stored.name in self._ends or (known is not None and known.value != tensor.value):
+            # It is an end of the program as another value: this one needs a tensor of its own.
+            stored = self._transposed(stored, tuple(range(len(stored.shape))))
+        self.outputs[stored.name] = tensor
+        return stored
 
     def _moved_codes(self, view: View) -> Tensor:
         """Store a view; of floats that are codes just dequantized, move the codes instead."""
@@ -283,18 +293,24 @@ def _keeps_order(view: View) -> bool:
     return long == sorted(long)
 
 
-def named_after_values(program: Program) -> Program:
+def named_after_values(program: Program, standing: Mapping[str, Tensor]) -> Program:
     """Return the program with the first tensor of each value called as that value is.
 
     Others of it are called ``NAME_quantized`` or ``NAME_float``, with a number where those are
     taken too.
+
+    Args:
+        program: The program.
+        standing: By names of its tensors, tensors whose value these stand for instead of theirs.
     """
     taken: set[str] = set()
     renamed: dict[str, Tensor] = {}
     for tensor in program.tensors():
-        name = next(each for each in _candidates(tensor) if each not in taken)
+        own = standing.get(tensor.name, tensor)
+        value = replace(tensor, value=own.value, permutation=own.permutation, end=own.end)
+        name = next(each for each in _candidates(value) if each not in taken)
         taken.add(name)
-        renamed[tensor.name] = replace(tensor, name=name)
+        renamed[tensor.name] = replace(value, name=name)
     steps = tuple(
         replace(
             step,

@@ -8,9 +8,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intact.formats.tengine.tmfile.encode import encode
-from intact.formats.tengine.tmfile.file import FileNode, FileTensor, Quantization, TmFile
-from intact.formats.tengine.tmfile.layout import Element, Kind, Layout
+from intact.formats.tengine.tmfile.codec import encode
+from intact.formats.tengine.tmfile.file import (
+    Element,
+    FileNode,
+    FileTensor,
+    Kind,
+    Layout,
+    Quantization,
+    TmFile,
+)
 
 Array = npt.NDArray[Any]
 

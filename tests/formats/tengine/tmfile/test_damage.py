@@ -112,7 +112,7 @@ def test_activations_that_no_machine_holds() -> None:
 def test_a_graph_that_reads_what_it_leads_to() -> None:
     graph = hand()
     graph.nodes[3].inputs = ("relu", "kernel", "shift")
-    assert "'n1' (Convolution: its input 'relu' is not computed yet)" in cheaply(
+    assert "Convolution ('n1'): its input 'relu' is not computed yet" in cheaply(
         assembled(graph), 1 << 20
     )
 
@@ -120,7 +120,7 @@ def test_a_graph_that_reads_what_it_leads_to() -> None:
 def test_two_nodes_that_write_one_tensor() -> None:
     graph = hand()
     graph.nodes[4].outputs = ("conv",)
-    assert "'n2' (ReLu: it writes a tensor that another node writes)" in cheaply(
+    assert "ReLu ('n2'): it writes a tensor that another node writes" in cheaply(
         assembled(graph), 1 << 20
     )
 

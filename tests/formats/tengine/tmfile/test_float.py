@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from intact.errors import ExportError, ModelError
-from intact.formats.tengine.tmfile.decode import open_tmfile
+from intact.formats.tengine.tmfile.codec import open_tmfile
 from intact.formats.tengine.tmfile.file import FileNode
 from intact.formats.tengine.tmfile.read import read_tmfile
 from intact.formats.tengine.tmfile.write import write_float

@@ -12,10 +12,8 @@ import pytest
 from intact.calibrate.assign import Method, assign
 from intact.engines.integer import IntegerEngine
 from intact.errors import ExportError, ModelError, PlanError
-from intact.formats.tengine.tmfile.decode import open_tmfile
-from intact.formats.tengine.tmfile.encode import encode
-from intact.formats.tengine.tmfile.file import FileNode, TmFile
-from intact.formats.tengine.tmfile.layout import Element, Kind
+from intact.formats.tengine.tmfile.codec import encode, open_tmfile
+from intact.formats.tengine.tmfile.file import Element, FileNode, Kind, TmFile
 from intact.formats.tengine.tmfile.read import Int8Model, read_int8
 from intact.formats.tengine.tmfile.write import write_float, write_int8
 from intact.graph import normalize

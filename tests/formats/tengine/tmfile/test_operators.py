@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 
 from intact.errors import ModelError
-from intact.formats.tengine.tmfile.encode import encode
-from intact.formats.tengine.tmfile.file import TmFile
-from intact.formats.tengine.tmfile.layout import Layout
+from intact.formats.tengine.tmfile.codec import encode
+from intact.formats.tengine.tmfile.file import Layout, TmFile
+from intact.formats.tengine.tmfile.onnx_builder import READERS
 from intact.formats.tengine.tmfile.operators import OPERATORS
 from intact.formats.tengine.tmfile.read import read_tmfile
-from intact.formats.tengine.tmfile.readers.builder import READERS
 from tests.formats.tengine.tmfile.files import Array, bytes_of, file_of
 from tests.formats.tengine.tmfile.networks import run
 
@@ -188,7 +187,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any] | None, Array, tuple[Array, ...], s
     "activation": ("Convolution", conv(activation=1), X[:, :1], (np.ones((1, 1, 3, 3)),), "is 1"),
     "kernel": ("Convolution", conv(), X[:, :1], (np.ones((1, 1, 5, 5)),), "its kernel"),
     "groups": ("Convolution", conv(group=3), X, (np.ones((1, 1, 3, 3)),), "3 groups"),
-    "no weight": ("Convolution", conv(), X, (), "1 inputs"),
+    "no weight": ("Convolution", conv(), X, (), "input 1 is absent"),
     "bias": ("Convolution", conv(), X[:, :1], (np.ones((1, 1, 3, 3)), C[0]), "4 elements"),
     "rows": ("Pooling", None, ROW, (), "not that of images"),
     "reversed": ("Reshape", {"is_mxnet": 0, "reverse": 1, "shape": [1, 120], "is_onnx": 0}, X, (),
@@ -234,15 +233,15 @@ def test_all_that_cannot_be_read_is_named() -> None:
     both = dataclasses.replace(file, tensors=tensors, nodes=(*file.nodes, other))
     with pytest.raises(ModelError) as error:
         read_tmfile(encode(both))
-    assert "'op' (Softmax: it has no axis 9 of 4)" in str(error.value)
-    assert "'second' (Clip: it clips to 1.0 .. 0.0)" in str(error.value)
+    assert "Softmax ('op'): it has no axis 9 of 4" in str(error.value)
+    assert "Clip ('second'): it clips to 1.0 .. 0.0" in str(error.value)
 
 
 def test_operators_that_are_not_read_are_called_by_their_names() -> None:
     data = bytearray(bytes_of("Noop", None, X.shape))
     at = data.index(struct.pack("<II", 1, OPERATORS["Noop"].number))
     data[at : at + 8] = struct.pack("<II", 1, 13)
-    with pytest.raises(ModelError, match=r"'op' \(LRN: the operator is not known"):
+    with pytest.raises(ModelError, match=r"LRN \('op'\): the operator is not known"):
         read_tmfile(bytes(data))
 
 

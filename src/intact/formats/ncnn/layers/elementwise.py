@@ -8,7 +8,7 @@ import numpy as np
 
 from intact.errors import Unsupported
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder, floats, input_of, name_of
-from intact.formats.ncnn.notation import Parameter, Sample, lengths, rank_of, sample
+from intact.formats.ncnn.model import Parameter, Sample, lengths, rank_of, sample
 from intact.ops import functions
 from intact.ops.functions import Unary
 from intact.program import Step, Tensor

@@ -6,7 +6,7 @@ import numpy as np
 
 from intact.errors import Unsupported
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder, input_of, name_of
-from intact.formats.ncnn.notation import Parameter, lengths, rank_of, same_size, sample
+from intact.formats.ncnn.model import Parameter, lengths, rank_of, same_size, sample
 from intact.program import Step
 from intact.program.float_operations import Flatten, PixelShuffle
 from intact.program.operations import (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from intact.errors import Unsupported
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder, input_of, name_of
-from intact.formats.ncnn.notation import Parameter, known_lengths, lengths, rank_of, sample
+from intact.formats.ncnn.model import Parameter, known_lengths, lengths, rank_of, sample
 from intact.program import Step
 from intact.program.operations import (
     Pads,

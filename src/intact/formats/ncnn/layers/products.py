@@ -22,8 +22,14 @@ from intact.formats.ncnn.builder import (
     name_of,
 )
 from intact.formats.ncnn.layers.elementwise import finite
-from intact.formats.ncnn.model import LARGEST_CODE, WINOGRAD_LIMIT, WrittenProduct
-from intact.formats.ncnn.notation import Parameter, rank_of, sample
+from intact.formats.ncnn.model import (
+    LARGEST_CODE,
+    WINOGRAD_LIMIT,
+    Parameter,
+    WrittenProduct,
+    rank_of,
+    sample,
+)
 from intact.formats.ncnn.table import TableEntry
 from intact.program import Array, Step, Tensor
 from intact.program.operations import (

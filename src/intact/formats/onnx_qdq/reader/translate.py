@@ -17,9 +17,10 @@ import onnx_ir as ir
 from intact._text import first_names
 from intact.errors import ConfigError, DataError
 from intact.formats.base.read_points import GraphEdits
-from intact.formats.onnx_qdq.containers import container_of, container_of_range
 from intact.formats.onnx_qdq.reader.given import Grid, fitting_axis, unreadable_quantizer
 from intact.formats.onnx_qdq.reader.parameters import (
+    container_of,
+    container_of_range,
     integer_attribute,
     is_dequantize,
     is_quantize,

@@ -1,11 +1,23 @@
 """What a ``.tmfile`` holds: the tensors and nodes of its one graph.
 
 Reading makes it of bytes, writing makes bytes of it.
+
+The layout of a ``.tmfile`` of version 2, as tables.
+
+A file is a header, then structs and lists in any order, each led to by an offset from the start of
+the file; offset 0 stands for nothing. Numbers are little-endian, structs lie on multiples of four
+bytes. A list is its length, then its elements; text is a length, which counts the final NUL, and
+an offset. Operators are numbered, and their options are structs without a version: later versions
+only appended to them.
+Source: Tengine's public header ``tm2_format.h``; meanings and enumerations from its loaders and
+operator prototypes.
 """
 
 from __future__ import annotations
 
+import enum
 import math
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -13,8 +25,119 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
-from intact.formats.tengine.tmfile.layout import Element, Kind, Layout
+VERSION = 2
+NOTHING = 0
+"""The offset of what is not there."""
+ALIGNMENT = 4
+MOST_NODES = 2**15 - 1
+"""Tengine numbers the nodes of a graph in 16 bits with sign."""
+MOST_DIMENSIONS = 8
+OPERATOR_VERSION = 1
+
+_FORMS = {"u16": "H", "u32": "I", "i32": "i", "f32": "f", "u8": "B", "list": "I", "pad2": "2x"}
+
+
+@dataclass(frozen=True)
+class Record:
+    """A struct of the file.
+
+    Attributes:
+        fields: Name and kind of each field in order; ``list`` is the offset of a list of int32.
+    """
+
+    fields: tuple[tuple[str, str], ...]
+    packed: struct.Struct = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        forms = "".join(_FORMS[kind] for _, kind in self.fields)
+        object.__setattr__(self, "packed", struct.Struct(f"<{forms}"))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The fields that hold something."""
+        return tuple(name for name, kind in self.fields if kind != "pad2")
+
+    @property
+    def lists(self) -> tuple[str, ...]:
+        """The fields that lead to a list of int32, in the order in which their lists are written.
+
+        >>> record("begins:list end sizes:list").lists
+        ('begins', 'sizes')
+        """
+        return tuple(name for name, kind in self.fields if kind == "list")
+
+
+def record(text: str, default: str = "i32") -> Record:
+    """Return a struct from ``name:kind`` words.
+
+    >>> record("kernel_h scale:f32").packed.format
+    '<if'
+    """
+    words = (word.partition(":") for word in text.split())
+    return Record(tuple((name, kind or default) for name, _, kind in words))
+
+
+HEADER = record("main:u16 sub:u16 compile:u16 _:pad2 root:u32")
+MODEL = record("original_format:i32 sub_format:i32 subgraphs name", "u32")
+SUBGRAPH = record(
+    "id graph_layout:i32 model_layout:i32 input_nodes output_nodes nodes tensors buffers name info",
+    "u32",
+)
+NODE = record("id inputs outputs operator name attributes dynamic_shape:u8", "u32")
+OPERATOR = record("version number options", "u32")
+TENSOR = record(
+    "id buffer shape name quantization layout:i32 kind:i32 element:i32",
+    "u32",
+)
+QUANTIZATION = record("zero_point:i32 scale:f32 width:i32")
+BUFFER = record("size data", "u32")
+TEXT = record("size data", "u32")
+
+
+class Element(enum.IntEnum):
+    """Types of elements."""
+
+    FLOAT32 = 0
+    FLOAT16 = 1
+    INT8 = 2
+    UINT8 = 3
+    INT32 = 4
+    INT16 = 5
+
+
+NUMPY: Mapping[Element, str] = MappingProxyType(
+    {
+        Element.FLOAT32: "<f4",
+        Element.FLOAT16: "<f2",
+        Element.INT8: "i1",
+        Element.UINT8: "u1",
+        Element.INT32: "<i4",
+        Element.INT16: "<i2",
+    }
+)
+
+
+class Kind(enum.IntEnum):
+    """What a tensor is for."""
+
+    UNKNOWN = 0
+    VARIABLE = 1
+    CONSTANT = 2
+    INPUT = 3
+    DEPENDENT = 4
+
+
+class Layout(enum.IntEnum):
+    """Where the channels of images are."""
+
+    CHANNELS_FIRST = 0
+    CHANNELS_LAST = 1
+
+
+ORIGIN_ONNX = 3
+"""``original_format`` of a model that was converted from ONNX."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,3 +228,17 @@ class TmFile:
     def is_quantized(self) -> bool:
         """Whether some tensor holds codes of 8 bits."""
         return any(each.element in (Element.INT8, Element.UINT8) for each in self.tensors)
+
+
+_KEY = "intact.inside"
+
+
+def mark_inside(node: ir.Node) -> None:
+    """Note that what a node computes is no tensor of the file; the node is changed."""
+    node.metadata_props[_KEY] = "1"
+
+
+def is_inside(value: ir.Value) -> bool:
+    """Tell whether a value is no tensor of the file that the model was read from."""
+    node = value.producer()
+    return node is not None and _KEY in node.metadata_props

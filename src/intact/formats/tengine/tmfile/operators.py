@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from intact.formats.tengine.tmfile.layout import Record, record
+from intact.formats.tengine.tmfile.file import Record, record
 
 
 class PoolMethod(enum.IntEnum):
@@ -60,11 +60,6 @@ NEAREST, BILINEAR = 1, 2
 
 ABSENT_AXIS = -2
 """An axis of Squeeze or Reduction that is not given."""
-
-REDUCTIONS: Mapping[int, str] = MappingProxyType(
-    {0: "ReduceSum", 1: "ReduceMean", 4: "ReduceMax", 5: "ReduceMin"}
-)
-"""``type`` of Reduction and the operator of ONNX."""
 
 
 @dataclass(frozen=True)

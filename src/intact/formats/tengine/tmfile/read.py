@@ -13,33 +13,36 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from intact.errors import DataError, ModelError, Unsupported
-from intact.formats.base.binary import clipped
-from intact.formats.tengine.tmfile.decode import is_tmfile, open_tmfile
-from intact.formats.tengine.tmfile.file import FileNode, FileTensor, Quantization, TmFile
-from intact.formats.tengine.tmfile.layout import Element, Layout
-from intact.formats.tengine.tmfile.readers import layers, moves, pointwise
-from intact.formats.tengine.tmfile.readers.builder import (
-    BATCH,
+from intact.formats.base.foreign import (
+    IR_VERSION,
+    clipped,
+    listed,
+    settle_shapes,
+    with_open_batch,
+)
+from intact.formats.tengine.tmfile import moves, pointwise, pools, products
+from intact.formats.tengine.tmfile.codec import is_tmfile, open_tmfile
+from intact.formats.tengine.tmfile.file import (
+    Element,
+    FileNode,
+    FileTensor,
+    Layout,
+    Quantization,
+    TmFile,
+)
+from intact.formats.tengine.tmfile.onnx_builder import (
     OPSET,
     READERS,
-    FixesBatch,
     OnnxBuilder,
 )
-from intact.graph.files.quiet import quiet
 from intact.graph.passes import library
 from intact.plan.given_scales import GivenScale, ScaleTable
 
-_IR_VERSION = 9
-
-_SHOWN = 8
-"""Nodes that are named for one reason."""
-
 _INPUT_ELEMENTS = (Element.FLOAT32, Element.FLOAT16, Element.INT8, Element.UINT8)
 
-_MODULES = (layers, moves, pointwise)
+_MODULES = (moves, pointwise, pools, products)
 """Their readers are registered when they are imported."""
 
 
@@ -57,15 +60,12 @@ def float_model(file: TmFile) -> ir.Model:
         )
     if not file.outputs:
         raise ModelError(f"{file.source}: it has no outputs", remedy="convert the model again")
-    try:
-        return _model(_built(file, batch=True))
-    except FixesBatch:
-        return _model(_built(file, batch=False))
+    return with_open_batch(lambda batch: _model(_built(file, batch=batch)))
 
 
 def _built(file: TmFile, *, batch: bool) -> OnnxBuilder:
     builder = OnnxBuilder(file, batch=batch)
-    reasons: dict[str, list[str]] = {}
+    unsupported: list[tuple[str, str, str]] = []
     written: set[int] = set()
     for number, node in enumerate(file.nodes):
         again = written.intersection(node.outputs)
@@ -75,11 +75,10 @@ def _built(file: TmFile, *, batch: bool) -> OnnxBuilder:
                 raise Unsupported("it writes a tensor that another node writes")
             _read(builder, node)
         except Unsupported as error:
-            name = node.name or f"node {number}"
-            reasons.setdefault(f"{node.operator}: {error}", []).append(name)
-    if reasons:
+            unsupported.append((node.operator, repr(node.name or f"node {number}"), str(error)))
+    if unsupported:
         raise ModelError(
-            f"{file.source}: cannot read {clipped(_listed(reasons))}",
+            f"{file.source}: cannot read {clipped(listed(unsupported))}",
             remedy="cut the model before those nodes, or give the model it was converted from",
         )
     return builder
@@ -102,48 +101,13 @@ def _read(builder: OnnxBuilder, node: FileNode) -> None:
     READERS[node.operator](builder, node)
 
 
-def _listed(reasons: Mapping[str, list[str]]) -> str:
-    return "; ".join(
-        f"{', '.join(map(repr, names[:_SHOWN]))}{' ...' if len(names) > _SHOWN else ''} ({reason})"
-        for reason, names in reasons.items()
-    )
-
-
 def _model(builder: OnnxBuilder) -> ir.Model:
     file = builder.file
     graph = builder.graph(list(_outputs(builder)), opset=OPSET, name="main_graph")
-    model = ir.Model(graph, ir_version=_IR_VERSION, producer_name="Tengine")
+    model = ir.Model(graph, ir_version=IR_VERSION, producer_name="Tengine")
     library.remove_unused(model)
-    try:
-        with quiet():
-            common.ShapeInferencePass(check_type=True, strict_mode=True)(model)
-    except Exception as error:  # onnx raises its own kinds
-        reason = " ".join(str(error).split())[:300]
-        raise ModelError(f"{file.source}: its shapes do not fit: {reason}") from error
-    for value, wanted in builder.shapes.items():
-        if value.producer() is not None and value.graph is not None:
-            _settle(value, [BATCH, *wanted[1:]] if builder.batch else [*wanted], file.source)
+    settle_shapes(model, builder.shapes, file.source, batch=builder.batch)
     return model
-
-
-def _settle(value: ir.Value, wanted: list[int | str], source: str) -> None:
-    """Give a value the shape that Tengine gives it, which ONNX must agree with.
-
-    Raises:
-        ModelError: It does not.
-    """
-    found = value.shape
-    known = [each if isinstance(each, int) else None for each in found or ()]
-    if found is not None and (
-        len(known) != len(wanted)
-        or any(k is not None and k != w for k, w in zip(known, wanted, strict=True))
-    ):
-        raise ModelError(
-            f"{source}: tensor {clipped(repr(value.name))} of shape {wanted} is computed as"
-            f" {found}",
-            remedy="the file contradicts itself: convert the model again",
-        )
-    value.shape = ir.Shape(wanted)
 
 
 def _outputs(builder: OnnxBuilder) -> Iterable[ir.Value]:

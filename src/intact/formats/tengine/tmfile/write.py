@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from intact.formats.tengine.tmfile.encode import encode
-from intact.formats.tengine.tmfile.writers import layers, moves, pointwise
-from intact.formats.tengine.tmfile.writers.builder import WRITERS, TmFileBuilder
+from intact.formats.tengine.tmfile import moves, pointwise, pools, products
+from intact.formats.tengine.tmfile.codec import encode
+from intact.formats.tengine.tmfile.file_builder import WRITERS, TmFileBuilder
 from intact.graph import Graph
 from intact.graph.passes import library
 from intact.plan import Overrides, QuantizedGraph, build_plan
@@ -23,7 +23,7 @@ from intact.targets import load_target
 from intact.targets.advice import advice, quantize_for
 
 _CUT = "cut those nodes from the model"
-_MODULES = (layers, moves, pointwise)
+_MODULES = (moves, pointwise, pools, products)
 """Their writers are registered when they are imported."""
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import ModelError
-from intact.formats.base.binary import BinaryFile
+from intact.formats.base.foreign import BinaryFile
 from intact.formats.tflite.reader.file import (
     FileTensor,
     Operator,

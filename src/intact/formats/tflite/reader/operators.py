@@ -6,7 +6,7 @@ import itertools
 from collections import Counter, defaultdict
 
 from intact.errors import ModelError, Unsupported
-from intact.formats.base.binary import clipped
+from intact.formats.base.foreign import clipped
 from intact.formats.tflite.int16 import INT16_VERSIONS
 from intact.formats.tflite.reader import moves, pointwise, products, slices, spatial
 from intact.formats.tflite.reader.builder import FixesBatch, ModelBuilder

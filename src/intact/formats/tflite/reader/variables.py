@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from intact.errors import ModelError
-from intact.formats.base.binary import clipped
+from intact.formats.base.foreign import clipped
 from intact.formats.tflite.reader.file import (
     FileTensor,
     Operator,

@@ -82,7 +82,8 @@ class FileBuilder:
         """Add a tensor unless it is there; return its name, "" for None."""
         if tensor is None:
             return ""
-        self.tensors.setdefault(tensor.name, tensor)
+        if tensor.name not in self.tensors:
+            self.tensors[tensor.name] = in_file(tensor)
         return tensor.name
 
     def operator(
@@ -178,6 +179,15 @@ class FileBuilder:
             candidate = f"{name}_{count}"
         self._taken.add(candidate)
         return candidate
+
+
+def in_file(tensor: Tensor) -> Tensor:
+    """Return a tensor as files hold it: float64 is float32, for which kernels are made."""
+    held = tensor.dtype if tensor.data is None else tensor.data.dtype
+    if tensor.encoding is not None or held != np.float64:
+        return tensor
+    data = None if tensor.data is None else tensor.data.astype(np.float32)
+    return replace(tensor, data=data, plain=np.dtype(np.float32))
 
 
 _POWERS_OF_TWO = frozenset({"ADD", "SUB"})

@@ -1,20 +1,28 @@
 """Nodes of the float model that the engine runs as they are, and TFLite has operators for.
 
-Attention masks are made by them: a comparison, a Cast, a choice.
+Attention masks are made by them: a comparison, a Cast, a choice; maps of classes by ArgMax. What
+has an operator with the same operands is a row of `_OPERATORS`; `NODES` has what takes more.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options
+from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options, in_file
+from intact.formats.tflite.writer.moves import add_reshape, add_transpose
 from intact.graph import constant_array, is_constant
-from intact.program import Step, Tensor
-from intact.program.forms import plain_type, shape_of
+from intact.program import Array, Shape, Step, Tensor
+from intact.program.forms import moved_last, plain_type, shape_of
+from intact.program.handlers import NamedHandlers
+from intact.program.lower.attributes import axis_of, constant_input
+from intact.program.lower.moves import pads_of
+from intact.program.lower.windows import axes_of
 from intact.program.operations import FloatNodes
 
 _OPERATORS: dict[str, tuple[str, str]] = {
@@ -44,9 +52,101 @@ _CAST_TYPES = {
 """The same for Cast: images are often fed as uint8."""
 
 
+@dataclass(frozen=True)
+class _Node:
+    """A node on its way into a file.
+
+    Attributes:
+        node: The node.
+        operands: What it reads, by slot; None where nothing is.
+        results: What it makes, by slot; None for what nobody reads.
+        builder: Takes its operators.
+    """
+
+    node: ir.Node
+    operands: Sequence[Tensor | None]
+    results: Sequence[Tensor | None]
+    builder: FileBuilder
+
+    @property
+    def data(self) -> Tensor:
+        """The first operand."""
+        return self.operand(0)
+
+    @property
+    def result(self) -> Tensor:
+        """The first result."""
+        result = self.results[0]
+        if result is None:
+            raise Unsupported("nobody reads its first result")
+        return result
+
+    def operand(self, slot: int) -> Tensor:
+        """Return an operand that must be there."""
+        tensor = self.operands[slot] if slot < len(self.operands) else None
+        if tensor is None:
+            raise Unsupported(f"its input {slot} is absent")
+        return tensor
+
+    def constant(self, slot: int) -> Array:
+        """Return an operand that must be a constant."""
+        array = constant_input(self.node, slot)
+        if array is None:
+            raise Unsupported(f"its input {slot} is absent")
+        return array
+
+    def whole(self, name: str, default: int = 0) -> int:
+        """Return an attribute that is a whole number."""
+        return self.node.attributes.get_int(name, default)
+
+    def part(self, shape: Shape, kind: np.dtype[Any] | None = None) -> Tensor:
+        """Return a new tensor on the way to the result."""
+        like = next(each for each in self.results if each is not None)
+        plain = (kind or _type(self.data)).type
+        return self.builder.intermediate(f"{like.name}_part", shape, None, like, plain=plain)
+
+    def between(
+        self, code: str, *inputs: Tensor, options: str = "", shape: Shape | None = None
+    ) -> Tensor:
+        """Add an operator whose result is of its first input's type, and of its shape if none."""
+        result = self.part(inputs[0].shape if shape is None else shape, _type(inputs[0]))
+        self.add(code, inputs, result, options=options)
+        return result
+
+    def add(
+        self,
+        code: str,
+        inputs: Sequence[Tensor],
+        *results: Tensor,
+        options: str = "",
+        **fields: int | float | bool,
+    ) -> None:
+        """Add an operator."""
+        self.builder.operator(code, inputs, results, Options(options, fields) if options else None)
+
+    def number(self, value: Array | float, kind: Any = np.float32) -> Tensor:
+        """Return a new constant."""
+        return self.builder.constant(f"{self.node.name}/number", np.asarray(value, kind))
+
+    def last(self, tensor: Tensor, axis: int) -> Tensor:
+        """Return a tensor whose axis is exchanged with the last one; itself where it is that."""
+        order = _exchanged(len(tensor.shape), axis)
+        if order == tuple(range(len(order))):
+            return tensor
+        result = self.part(tuple(tensor.shape[k] for k in order), _type(tensor))
+        add_transpose(self.builder, tensor, result, order)
+        return result
+
+
+NodeWriter: TypeAlias = Callable[[_Node], None]
+
+NODES: NamedHandlers[NodeWriter] = NamedHandlers("the writer of TFLite")
+"""Writers by operator type of ONNX."""
+
+
 def has_no_operator(node: ir.Node) -> bool:
-    """Tell whether TFLite has no operator for a node of the float model."""
-    return node.domain != "" or node.op_type not in _OPERATORS
+    """Tell whether intact writes no operator of TFLite for a node of the float model."""
+    return node.domain != "" or (node.op_type not in _OPERATORS and node.op_type not in NODES)
 
 
 @WRITERS.register(FloatNodes)
@@ -55,19 +155,35 @@ def _write_nodes(operation: FloatNodes, step: Step, builder: FileBuilder) -> Non
     known = dict(zip(operation.inputs, step.inputs, strict=True))
     results = dict(zip(operation.outputs, step.outputs, strict=True))
     for node in operation.nodes:
-        operands = [_operand(node, slot, known, builder) for slot in range(len(node.inputs))]
-        value = node.outputs[0]
-        result = results.get(value) or _between(value, operands[0], builder)
-        known[value] = result
+        is_row = node.op_type in _OPERATORS
+        slots = range(len(node.inputs))
+        operands = [
+            None if not is_row and node.inputs[slot] is None
+            else _operand(node, slot, known, builder)
+            for slot in slots
+        ]  # fmt: skip
+        like = next(each for each in (*operands, *step.outputs) if each is not None)
+        made = [
+            (results.get(value) or _between(value, like, builder)) if value.name else None
+            for value in node.outputs
+        ]
+        known.update(zip(node.outputs, made, strict=True))
         types = _CAST_TYPES if node.op_type == "Cast" else _TYPES
-        for tensor in (*operands, result):
-            if _type(tensor) not in types:
+        for tensor in (*operands, *made):
+            if tensor is not None and _type(tensor) not in types:
                 raise Unsupported(f"{tensor.name!r} is {_type(tensor)}, not for {node.op_type}")
-        code, table = _OPERATORS[node.op_type]
-        options = Options(table) if table else None
-        if node.op_type == "Cast":
-            options = _cast(_type(operands[0]), _type(result))
-        builder.operator(code, operands, (result,), options)
+        if is_row:
+            _write_row(_Node(node, operands, made, builder))
+        else:
+            NODES[node.op_type](_Node(node, operands, made, builder))
+
+
+def _write_row(node: _Node) -> None:
+    code, table = _OPERATORS[node.node.op_type]
+    options = Options(table) if table else None
+    if node.node.op_type == "Cast":
+        options = _cast(_type(node.data), _type(node.result))
+    node.builder.operator(code, node.operands, (node.result,), options)
 
 
 def _operand(
@@ -84,6 +200,7 @@ def _operand(
 
 
 def _type(tensor: Tensor) -> np.dtype[Any]:
+    tensor = in_file(tensor)
     return tensor.dtype if tensor.data is None else tensor.data.dtype
 
 
@@ -95,10 +212,254 @@ def _between(value: ir.Value, like: Tensor, builder: FileBuilder) -> Tensor:
 def _cast(before: np.dtype[Any], after: np.dtype[Any]) -> Options:
     """Return the options of a Cast between types that runtimes convert alike.
 
+    Floats are cut off towards 0, and large integers to their low bits; what a float too large
+    becomes ONNX leaves open for 32 and 64 bits as well.
+
     Raises:
-        Unsupported: It cuts floats off, or integers: what is too large becomes another number.
+        Unsupported: It makes few bits of floats: what is too large becomes another number.
     """
-    if after.kind in "iu" and not np.can_cast(before, after):
+    if before.kind == "f" and after.kind in "iu" and after.itemsize < np.dtype(np.int32).itemsize:
         raise Unsupported(f"it casts {before} to {after}")
     types = {"inDataType": _CAST_TYPES[before], "outDataType": _CAST_TYPES[after]}
     return Options("CastOptions", types)
+
+
+# ---- positions -----------------------------------------------------------------------------------
+
+
+_POSITIONS = {"ArgMax": ("ARG_MAX", "ArgMaxOptions"), "ArgMin": ("ARG_MIN", "ArgMinOptions")}
+
+
+@NODES.register(*_POSITIONS)
+def _position(node: _Node) -> None:
+    """ArgMax and ArgMin: of equal elements the first."""
+    data, result = node.data, node.result
+    if node.whole("select_last_index"):
+        raise Unsupported("it takes the last of equal elements, TFLite the first")
+    axis = axis_of(node.node, len(data.shape), 0)
+    code, table = _POSITIONS[node.node.op_type]
+    shape = data.shape[:axis] + data.shape[axis + 1 :]
+    keeps = node.whole("keepdims", 1) == 1
+    found = node.part(shape, _type(result)) if keeps else result
+    at = node.builder.integers(f"{node.node.name}/axis", axis)
+    node.add(code, (data, at), found, options=table, outputType=_TYPES[_type(result)])
+    if keeps:
+        add_reshape(node.builder, found, result)
+
+
+@NODES.register("TopK")
+def _top(node: _Node) -> None:
+    """TopK: TOPK_V2 along the last axis; the least are the largest of what is negated."""
+    count = int(node.constant(1).item())
+    rank = len(node.data.shape)
+    axis = axis_of(node.node, rank, -1)
+    is_largest = node.whole("largest", 1) == 1
+    data = node.last(node.data, axis)
+    if not is_largest:
+        data = node.between("NEG", data, options="NegOptions")
+    shape = (*data.shape[:-1], count)
+    values, places = node.part(shape, _type(data)), node.part(shape, np.dtype(np.int32))
+    number = node.builder.integers(f"{node.node.name}/k", count)
+    node.add("TOPK_V2", (data, number), values, places, options="TopKV2Options")
+    wanted, at = (*node.results, None)[:2]
+    if wanted is not None:
+        if not is_largest:
+            values = node.between("NEG", values, options="NegOptions")
+        _back(node, values, wanted, axis)
+    if at is not None:
+        moved = node.last(places, axis)
+        kinds = {"inDataType": _TYPES[_type(moved)], "outDataType": _TYPES[_type(at)]}
+        node.add("CAST", (moved,), at, options="CastOptions", **kinds)
+
+
+def _back(node: _Node, tensor: Tensor, result: Tensor, axis: int) -> None:
+    """Make a tensor whose axis was brought to the end the result."""
+    order = _exchanged(len(tensor.shape), axis)
+    add_transpose(node.builder, tensor, result, order)
+
+
+def _exchanged(rank: int, axis: int) -> tuple[int, ...]:
+    order = list(range(rank))
+    order[axis], order[-1] = order[-1], order[axis]
+    return tuple(order)
+
+
+# ---- elements at computed places -----------------------------------------------------------------
+
+
+def _places(node: _Node, slot: int, lengths: Sequence[int | None]) -> Tensor:
+    """Return indices that count from the beginning: negative ones count from the end in ONNX.
+
+    Args:
+        node: The node.
+        slot: Of the indices.
+        lengths: Of the axis of each index, or one for all.
+    """
+    if None in lengths:
+        raise Unsupported("it takes elements of an axis of unknown length")
+    indices = node.operand(slot)
+    sizes = np.array(lengths, _type(indices))
+    if indices.data is not None:
+        return node.number(np.mod(indices.data, sizes), np.int32)
+    sizes_of = node.number(sizes if sizes.size > 1 else sizes.reshape(()), _type(indices))
+    return node.between("FLOOR_MOD", indices, sizes_of, options="FloorModOptions")
+
+
+@NODES.register("GatherND")
+def _gather_nd(node: _Node) -> None:
+    """GatherND: GATHER_ND."""
+    if node.whole("batch_dims"):
+        raise Unsupported("it gathers by sample")
+    count = node.operand(1).shape[-1]
+    places = _places(node, 1, node.data.shape[:count])
+    node.add("GATHER_ND", (node.data, places), node.result, options="GatherNdOptions")
+
+
+@NODES.register("GatherElements")
+def _gather_elements(node: _Node) -> None:
+    """GatherElements: GATHER along the last axis, each row with its own indices."""
+    data, indices = node.data, node.operand(1)
+    rank = len(data.shape)
+    axis = axis_of(node.node, rank, 0)
+    others = [k for k in range(rank) if k != axis]
+    if any(data.shape[k] != indices.shape[k] for k in others):
+        raise Unsupported("its data has more rows than its indices")
+    places = node.last(_places(node, 1, data.shape[axis : axis + 1]), axis)
+    rows = node.last(data, axis)
+    gathered = node.part(places.shape, _type(data))
+    fields = {"axis": rank - 1, "batchDims": rank - 1}
+    node.add("GATHER", (rows, places), gathered, options="GatherOptions", **fields)
+    _back(node, gathered, node.result, axis)
+
+
+@NODES.register("ScatterND")
+def _scatter_nd(node: _Node) -> None:
+    """ScatterND at constant places: SCATTER_ND into zeros, chosen from where it writes."""
+    data, updates, result = node.data, node.operand(2), node.result
+    reduction = node.node.attributes.get_string("reduction", "none") or "none"
+    if reduction not in ("none", "add"):
+        raise Unsupported(f"its reduction is {reduction}")
+    if None in data.shape:
+        raise Unsupported("its data has an axis of unknown length")
+    lengths = np.array(data.shape, np.int64)
+    indices = node.constant(1)
+    places = np.mod(indices, lengths[: indices.shape[-1]])
+    written = np.zeros(tuple(lengths), np.int64)
+    np.add.at(written, tuple(np.moveaxis(places, -1, 0)), 1)
+    if reduction == "none" and written.max(initial=0) > 1:
+        raise Unsupported("it writes some places twice")
+    inputs = (node.number(places, np.int32), updates, node.number(lengths, np.int32))
+    scattered = node.part(data.shape, _type(data))
+    node.add("SCATTER_ND", inputs, scattered, options="ScatterNdOptions")
+    if reduction == "add":
+        node.add("ADD", (data, scattered), result, options="AddOptions")
+        return
+    mask = node.number(written > 0, np.bool_)
+    node.add("SELECT_V2", (mask, scattered, data), result, options="SelectV2Options")
+
+
+# ---- along axes ----------------------------------------------------------------------------------
+
+
+@NODES.register("CumSum")
+def _cumulative_sum(node: _Node) -> None:
+    """CumSum: CUMSUM."""
+    axis = node.builder.integers(f"{node.node.name}/axis", int(node.constant(1).item()))
+    fields = {name: node.whole(name) == 1 for name in ("exclusive", "reverse")}
+    node.add("CUMSUM", (node.data, axis), node.result, options="CumsumOptions", **fields)
+
+
+_REDUCTIONS: Mapping[str, tuple[str, str, str]] = {
+    "ReduceL1": ("ABS", "SUM", ""),
+    "ReduceL2": ("SQUARE", "SUM", "SQRT"),
+    "ReduceLogSum": ("", "SUM", "LOG"),
+    "ReduceProd": ("", "REDUCE_PROD", ""),
+    "ReduceSumSquare": ("SQUARE", "SUM", ""),
+}
+"""What is done to each element, how they are reduced, and what is done to the result."""
+
+_TABLES = {"ABS": "AbsOptions", "SQUARE": "SquareOptions"}
+
+
+@NODES.register(*_REDUCTIONS)
+def _reduction(node: _Node) -> None:
+    """Reductions of functions of the elements."""
+    before, code, after = _REDUCTIONS[node.node.op_type]
+    data, result = node.data, node.result
+    axes = axes_of(node.node, len(data.shape))
+    at = node.builder.integers(f"{node.node.name}/axes", axes)
+    if before:
+        data = node.between(before, data, options=_TABLES[before])
+    reduced = node.part(result.shape, _type(data)) if after else result
+    keeps = node.whole("keepdims", 1) == 1
+    node.add(code, (data, at), reduced, options="ReducerOptions", keepDims=keeps)
+    if after:
+        node.add(after, (reduced,), result)
+
+
+@NODES.register("LRN")
+def _local_response_normalization(node: _Node) -> None:
+    """LRN: the window of channels is a product with a band of ones.
+
+    LOCAL_RESPONSE_NORMALIZATION has no even windows, and LiteRT 2.3.0's reference kernel sums an
+    element less than its other one does.
+    """
+    data, size = node.data, node.whole("size", 1)
+    channels = data.shape[1]
+    if channels is None:
+        raise Unsupported("the number of its channels is not known")
+    attributes = node.node.attributes
+    numbers = {"alpha": 1e-4, "beta": 0.75, "bias": 1.0}
+    numbers = {name: attributes.get_float(name, each) or 0.0 for name, each in numbers.items()}
+    to, by = np.indices((channels, channels))
+    is_near = (by - to >= -((size - 1) // 2)) & (by - to <= size // 2)
+    order = moved_last(len(data.shape))
+    inner = node.part(tuple(data.shape[k] for k in order))
+    add_transpose(node.builder, data, inner, order)
+    squares = node.between("SQUARE", inner, options="SquareOptions")
+    sums = node.part(inner.shape)
+    band = node.number(np.where(is_near, numbers["alpha"] / size, 0))
+    bias = node.number(np.full(channels, numbers["bias"]))
+    table = "FullyConnectedOptions"
+    node.builder.operator(
+        "FULLY_CONNECTED", (squares, band, bias), (sums,), Options(table, {"keepNumDims": True}),
+        version=5,
+    )  # fmt: skip
+    power = node.between("POW", sums, node.number(-numbers["beta"]), options="PowOptions")
+    outer = node.between("MUL", inner, power, options="MulOptions")
+    add_transpose(node.builder, outer, node.result, tuple(int(k) for k in np.argsort(order)))
+
+
+# ---- element by element --------------------------------------------------------------------------
+
+
+@NODES.register("Mod")
+def _modulo(node: _Node) -> None:
+    """Mod: FLOOR_MOD; what has the dividend's sign is that of the magnitudes."""
+    data, divisor = node.data, node.operand(1)
+    if not node.whole("fmod"):
+        node.add("FLOOR_MOD", (data, divisor), node.result, options="FloorModOptions")
+        return
+    if _type(data).kind != "f":
+        raise Unsupported("its integers keep the dividend's sign")
+    sign = node.between("SIGN", data)
+    magnitudes = [node.between("ABS", each, options="AbsOptions") for each in (data, divisor)]
+    shape = node.result.shape
+    rest = node.between("FLOOR_MOD", *magnitudes, options="FloorModOptions", shape=shape)
+    node.add("MUL", (sign, rest), node.result, options="MulOptions")
+
+
+@NODES.register("Pad")
+def _pad(node: _Node) -> None:
+    """Pad with a number: PADV2."""
+    mode = node.node.attributes.get_string("mode", "constant") or "constant"
+    if mode != "constant":
+        raise Unsupported(f"its mode is {mode}")
+    pads = pads_of(node.node, len(node.data.shape))
+    if min(map(min, pads), default=0) < 0:
+        raise Unsupported("its pads are negative")
+    given = constant_input(node.node, 2)
+    value = node.node.attributes.get_float("value", 0.0) if given is None else given.item()
+    filler = node.number(np.array([value]), _type(node.data))
+    sides = node.number(np.array(pads), np.int32)
+    node.add("PADV2", (node.data, sides, filler), node.result, options="PadV2Options")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
 
 import numpy as np
 
@@ -39,7 +41,7 @@ from intact.program.operations import (
 )
 from intact.targets import Functions
 
-_INT8, _INT32 = 9, 2
+_BOOL, _FLOAT32, _INT8, _INT32 = 6, 0, 9, 2
 """``TensorType`` of the schema."""
 
 
@@ -117,6 +119,9 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
         table = function_of_codes(operation, step.arithmetic, codes, data.encoding, output.encoding)
         _add_table(builder, table, data, output)
         return
+    if operation.kind in _ROUNDED and output.encoding is None:
+        _ROUNDED[operation.kind](builder, data, output)
+        return
     if operation.kind not in WRITTEN:
         raise Unsupported(f"intact writes no operator of TFLite for {operation.kind}")
     spelling = WRITTEN[operation.kind]
@@ -174,21 +179,65 @@ def _add_elu(builder: FileBuilder, operation: Function, data: Tensor, output: Te
     if operation.kind is not functions.elu:
         raise Unsupported(f"intact writes no operator of TFLite for {operation.kind}")
 
-    def between(code: str, inputs: tuple[Tensor, ...], options: str = "") -> Tensor:
-        name = f"{output.name}_{code.lower()}"
-        result = builder.intermediate(name, output.shape, None, output)
-        builder.operator(code, inputs, (result,), Options(options) if options else None)
-        return result
-
-    def number(value: float) -> Tensor:
-        return builder.constant(f"{output.name}_number", np.asarray(value, np.float32))
-
-    height = number(operation.number("alpha"))
-    below = between("MINIMUM", (data, number(0.0)), "MaximumMinimumOptions")
+    between = partial(_between, builder, output)
+    zero, height = (_number(builder, output, n) for n in (0.0, operation.number("alpha")))
+    below = between("MINIMUM", (data, zero), "MaximumMinimumOptions")
     scaled = between("MUL", (between("EXP", (below,), "ExpOptions"), height), "MulOptions")
     lowered = between("SUB", (scaled, height), "SubOptions")
     inputs = (between("RELU", (data,)), lowered)
     add_bounded(builder, "ADD", inputs, output, operation.bounds, options=Options("AddOptions"))
+
+
+def _between(
+    builder: FileBuilder,
+    output: Tensor,
+    code: str,
+    inputs: tuple[Tensor, ...],
+    table: str = "",
+    fields: Mapping[str, int] = MappingProxyType({}),
+    kind: type[np.generic] = np.float32,
+) -> Tensor:
+    """Add an operator element by element on the way to floats, and return its result."""
+    name = f"{output.name}_{code.lower()}"
+    result = builder.intermediate(name, output.shape, None, output, plain=kind)
+    builder.operator(code, inputs, (result,), Options(table, fields) if table else None)
+    return result
+
+
+def _number(builder: FileBuilder, output: Tensor, value: float) -> Tensor:
+    return builder.constant(f"{output.name}_number", np.asarray(value, np.float32))
+
+
+def _add_ceil(builder: FileBuilder, data: Tensor, output: Tensor) -> None:
+    """Add ``-floor(-x)``."""
+    below = _between(builder, output, "NEG", (data,), "NegOptions")
+    above = _between(builder, output, "FLOOR", (below,))
+    builder.operator("NEG", (above,), (output,), Options("NegOptions"))
+
+
+_BEFORE_HALF = 2.0**-25
+"""From one half to the next float32 below."""
+
+
+def _add_round(builder: FileBuilder, data: Tensor, output: Tensor) -> None:
+    """Add the floor, and 1 where the rest is more than a half, or is that and the floor is odd.
+
+    Both are exact: a float's rest over its floor is a float.
+    """
+    between = partial(_between, builder, output)
+    half, two, step = (_number(builder, output, n) for n in (0.5, 2.0, _BEFORE_HALF))
+    below = between("FLOOR", (data,))
+    rest = between("SUB", (data, below), "SubOptions")
+    odd = between("FLOOR_MOD", (below, two), "FloorModOptions")
+    limit = between("SUB", (half, between("MUL", (odd, step), "MulOptions")), "SubOptions")
+    is_above = between("GREATER", (rest, limit), "GreaterOptions", kind=np.bool_)
+    kinds = {"inDataType": _BOOL, "outDataType": _FLOAT32}
+    one = between("CAST", (is_above,), "CastOptions", kinds)
+    builder.operator("ADD", (below, one), (output,), Options("AddOptions"))
+
+
+_ROUNDED = {functions.ceil: _add_ceil, functions.round_half_even: _add_round}
+"""Of floats, what not every kind of kernels has: LiteRT's reference kernels have neither."""
 
 
 @WRITERS.register(PRelu)

@@ -197,17 +197,23 @@ _FEWER_AXES: Mapping[type[Any], int] = {Pad: 5, BatchMatMul: 5}
 """Axes that LiteRT's kernels take (measured), where they are fewer than for others."""
 
 
+def unsupported_shapes(step: Step) -> Iterator[str]:
+    """Yield the reasons of shapes alone why TFLite cannot hold a step."""
+    for tensor in dict.fromkeys((*step.activations, *step.outputs)):
+        yield from _about_shape(tensor, step.operation)
+
+
 def unsupported_of(step: Step) -> Iterator[str]:
     """Yield the reasons why TFLite cannot hold a step."""
     if isinstance(step.operation, FloatNodes):
         kinds = sorted({node.op_type for node in step.operation.nodes if has_no_operator(node)})
         if kinds:
             reason = step.operation.reason
-            what = f"TFLite has no float operator for {', '.join(kinds)}"
+            what = f"intact writes no operator of TFLite for {', '.join(kinds)} of floats"
             yield f"{what}: {reason}" if reason else what
         return
+    yield from unsupported_shapes(step)
     for tensor in dict.fromkeys((*step.activations, *step.outputs)):
-        yield from _about_shape(tensor, step.operation)
         yield from _about_activation(tensor)
     if isinstance(step.operation, Quantize | Dequantize):
         return

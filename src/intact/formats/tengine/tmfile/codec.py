@@ -1,19 +1,20 @@
-"""From the bytes of a file to its tensors and nodes, with every reference checked."""
+"""The bytes of a file as tensors and nodes, and these as bytes; equal ones give equal bytes."""
 
 from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from intact.errors import ModelError
-from intact.formats.base.binary import BinaryFile
-from intact.formats.tengine.tmfile.file import FileNode, FileTensor, Quantization, TmFile
-from intact.formats.tengine.tmfile.layout import (
+from intact.errors import ExportError, ModelError
+from intact.formats.base.foreign import MOST_ELEMENTS, BinaryFile
+from intact.formats.tengine.tmfile.file import (
+    ALIGNMENT,
     BUFFER,
     HEADER,
     MODEL,
@@ -23,15 +24,21 @@ from intact.formats.tengine.tmfile.layout import (
     NOTHING,
     NUMPY,
     OPERATOR,
+    OPERATOR_VERSION,
+    ORIGIN_ONNX,
     QUANTIZATION,
     SUBGRAPH,
     TENSOR,
     TEXT,
     VERSION,
     Element,
+    FileNode,
+    FileTensor,
     Kind,
     Layout,
+    Quantization,
     Record,
+    TmFile,
 )
 from intact.formats.tengine.tmfile.operators import OPERATORS, operator_name
 from intact.graph.files.regular import open_file, read_file
@@ -107,7 +114,6 @@ def as_array(data: memoryview, dtype: str, shape: tuple[int, ...]) -> npt.NDArra
 
 _MOST_TENSORS = 1 << 16
 
-_MOST_ELEMENTS = 1 << 31
 """Elements of one tensor."""
 
 _LARGEST_FILE = 2**32 - 1
@@ -209,7 +215,7 @@ def _tensor(wire: Wire, index: int, fields: Options, buffers: tuple[int, ...]) -
         raise wire.damaged(f"{called} is of kind {fields['kind']} and type {fields['element']}")
     element, kind = Element(fields["element"]), Kind(fields["kind"])
     shape = wire.numbers(fields["shape"], "<i4")
-    if len(shape) > MOST_DIMENSIONS or math.prod(map(abs, shape)) > _MOST_ELEMENTS:
+    if len(shape) > MOST_DIMENSIONS or math.prod(map(abs, shape)) > MOST_ELEMENTS:
         raise wire.damaged(f"{called} has the shape {list(shape[:12])}")
     data = None
     if kind is Kind.CONSTANT:
@@ -291,3 +297,133 @@ def _numbers(
             raise wire.damaged(f"{what}: {kind} {number} of {count}")
     wire.charge(_REPEATED * (len(numbers) - len(set(numbers))))
     return numbers
+
+
+_LARGEST_WRITTEN = 2**31 - 1
+"""Tengine's tools hold sizes in an int."""
+
+
+def encode(file: TmFile) -> bytes:
+    """Return the bytes of a file.
+
+    Everything that is numbers lies on a multiple of four bytes.
+
+    Raises:
+        ExportError: The file would be too large, or has too many nodes.
+    """
+    if len(file.nodes) > MOST_NODES:
+        raise ExportError(
+            f"the model has {len(file.nodes)} nodes, constants counted in",
+            remedy=f"Tengine numbers {MOST_NODES} at most: cut the model in parts",
+        )
+    return _Encoder().file(file)
+
+
+class _Encoder:
+    def __init__(self) -> None:
+        self._data = bytearray(HEADER.packed.size)
+        self._buffers: list[int] = []
+
+    def file(self, file: TmFile) -> bytes:
+        nodes = [self._node(number, node) for number, node in enumerate(file.nodes)]
+        tensors = [self._tensor(number, tensor) for number, tensor in enumerate(file.tensors)]
+        graph = self._record(
+            SUBGRAPH,
+            id=0,
+            graph_layout=Layout.CHANNELS_FIRST,
+            model_layout=Layout.CHANNELS_FIRST,
+            input_nodes=self._list(file.inputs),
+            output_nodes=self._list(file.outputs),
+            nodes=self._list(nodes),
+            tensors=self._list(tensors),
+            buffers=self._list(self._buffers),
+            name=NOTHING,
+            info=NOTHING,
+        )
+        root = self._record(
+            MODEL,
+            original_format=ORIGIN_ONNX,
+            sub_format=0,
+            subgraphs=self._list([graph]),
+            name=NOTHING,
+        )
+        self._data[: HEADER.packed.size] = HEADER.packed.pack(VERSION, 0, 0, root)
+        return bytes(self._data)
+
+    def _tensor(self, number: int, tensor: FileTensor) -> int:
+        quantization = NOTHING
+        if tensor.quantization is not None:
+            width = 8 * np.dtype(NUMPY[tensor.element]).itemsize
+            pairs = zip(
+                tensor.quantization.zero_point.tolist(),
+                tensor.quantization.scale.tolist(),
+                strict=True,
+            )
+            records = [
+                self._record(QUANTIZATION, zero_point=zero_point, scale=scale, width=width)
+                for zero_point, scale in pairs
+            ]
+            quantization = self._list(records)
+        if tensor.kind is Kind.CONSTANT:
+            self._buffers.append(self._buffer(tensor))
+        return self._record(
+            TENSOR,
+            id=number,
+            buffer=max(len(self._buffers) - 1, 0),
+            shape=self._list(tensor.shape),
+            name=self._text(tensor.name),
+            quantization=quantization,
+            layout=Layout.CHANNELS_FIRST,
+            kind=tensor.kind,
+            element=tensor.element,
+        )
+
+    def _buffer(self, tensor: FileTensor) -> int:
+        data = np.ascontiguousarray(tensor.data, NUMPY[tensor.element]).tobytes()
+        return self._record(BUFFER, size=len(data), data=self._put(data))
+
+    def _node(self, number: int, node: FileNode) -> int:
+        kind = OPERATORS[node.operator]
+        options = NOTHING
+        if kind.options is not None:
+            lists = {name: self._list(node.options[name] or ()) for name in kind.options.lists}
+            options = self._record(kind.options, **{**node.options, **lists})
+        return self._record(
+            NODE,
+            id=number,
+            inputs=self._list(node.inputs),
+            outputs=self._list(node.outputs),
+            operator=self._record(
+                OPERATOR, version=OPERATOR_VERSION, number=kind.number, options=options
+            ),
+            name=self._text(node.name),
+            attributes=NOTHING,
+            dynamic_shape=0,
+        )
+
+    # ---- pieces ------------------------------------------------------------------------------
+
+    def _record(self, struct: Record, /, **fields: Any) -> int:
+        return self._put(struct.packed.pack(*(fields[name] for name in struct.names)))
+
+    def _list(self, numbers: Iterable[int]) -> int:
+        """Put a list of numbers of 32 bits; an empty one is nothing."""
+        numbers = [number & 0xFFFFFFFF for number in numbers]
+        if not numbers:
+            return NOTHING
+        return self._put(np.array([len(numbers), *numbers], "<u4").tobytes())
+
+    def _text(self, text: str) -> int:
+        data = text.encode("utf-8", "surrogatepass") + b"\0"
+        return self._record(TEXT, size=len(data), data=self._put(data))
+
+    def _put(self, data: bytes) -> int:
+        self._data += bytes(-len(self._data) % ALIGNMENT)
+        offset = len(self._data)
+        if offset + len(data) > _LARGEST_WRITTEN:
+            raise ExportError(
+                "the model takes more than 2 GiB as a Tengine file",
+                remedy="Tengine's tools cannot hold it: cut the model in parts",
+            )
+        self._data += data
+        return offset

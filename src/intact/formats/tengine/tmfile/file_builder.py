@@ -15,10 +15,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tengine.dead_channels import zero_scales
-from intact.formats.tengine.tmfile.file import FileNode, FileTensor, TmFile
-from intact.formats.tengine.tmfile.layout import Element, Kind, Layout
-from intact.formats.tengine.tmfile.writers.scales import Array, Constant, Scales
+from intact.formats.tengine.tmfile.file import Element, FileNode, FileTensor, Kind, Layout, TmFile
+from intact.formats.tengine.tmfile.scales import Array, Constant, Scales, zero_scales
 from intact.graph.names import Names
 from intact.plan import QuantizedGraph, quantization_points
 from intact.program import Program, Step, Tensor

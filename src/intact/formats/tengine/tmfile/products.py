@@ -1,50 +1,48 @@
-"""Convolutions, dense layers, normalization, pools and reductions."""
+"""How Tengine spells convolutions, dense layers, normalization: each is read, and then written."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tengine.tmfile.file import FileNode
+from intact.formats.base.foreign import Shape, slot
+from intact.formats.tengine.tmfile.file import Element, FileNode, FileTensor
+from intact.formats.tengine.tmfile.file_builder import WRITERS, Operand, TmFileBuilder
+from intact.formats.tengine.tmfile.onnx_builder import READERS, OnnxBuilder, image
 from intact.formats.tengine.tmfile.operators import (
-    ABSENT_AXIS,
-    COUNT_PADDING,
-    REDUCTIONS,
     Activation,
-    Flavor,
-    PoolMethod,
 )
-from intact.formats.tengine.tmfile.readers.builder import (
-    READERS,
-    OnnxBuilder,
-    Shape,
-    axis_in,
-    image,
-    slot,
-)
-from intact.formats.tengine.tmfile.readers.pointwise import activated
+from intact.formats.tengine.tmfile.pointwise import ACTIVATIONS, activated
 from intact.graph.builder import Attribute
+from intact.program import Step
+from intact.program.float_operations import BatchNormalization
+from intact.program.operations import (
+    RESIDUAL_SLOT,
+    BatchMatMul,
+    Convolution,
+    FullyConnected,
+    Pads,
+    TransposedConvolution,
+)
 
 _SAME_UPPER, _SAME_LOWER = -1, -2
-
 """Paddings that keep the size, the odd one at the end or at the start."""
-
 _SIDES = ("left", "right")
-
 _SMALLEST = float(np.finfo(np.float32).tiny)
+PADS = ("pad_top", "pad_left", "pad_bottom", "pad_right")
 
 
 @READERS.register("Convolution")
-def _convolution(builder: OnnxBuilder, node: FileNode) -> None:
+def _read_convolution(builder: OnnxBuilder, node: FileNode) -> None:
     """Convolution, with what it applies to its sums."""
     options = node.options
     value, shape = image(builder, node)
-    weight = builder.tensor(slot(node, 1)).shape
+    weight = builder.tensor(slot(node.inputs, 1)).shape
     kernel = (options["kernel_h"], options["kernel_w"])
     if len(weight) != 4 or weight[2:] != kernel or weight[0] != options["output_channel"]:
         raise Unsupported(f"its weight has the shape {list(weight)}, its kernel {list(kernel)}")
@@ -56,7 +54,7 @@ def _convolution(builder: OnnxBuilder, node: FileNode) -> None:
     lengths = []
     for k, axis in enumerate("hw"):
         room = shape[2 + k] + sum(tops[k]) - spans[k]
-        lengths.append(room // _positive(options, f"stride_{axis}") + 1)
+        lengths.append(room // positive(options, f"stride_{axis}") + 1)
         if room < 0:
             raise Unsupported(f"its kernel reaches over images of {list(shape[2:])}")
     attributes: dict[str, Attribute] = {
@@ -70,12 +68,37 @@ def _convolution(builder: OnnxBuilder, node: FileNode) -> None:
     _weighted(builder, node, "Conv", value, result, attributes, weight[0])
 
 
+@WRITERS.register(Convolution)
+def _write_convolution(operation: Convolution, step: Step, builder: TmFileBuilder) -> None:
+    """Images; bounds go into the Convolution if its activation can be that."""
+    builder.image_shape(step)
+    if step.inputs[RESIDUAL_SLOT:]:
+        raise Unsupported("a tensor is added to its sums")
+    weight = builder.constant(step, 1)
+    array = weight.in_model
+    channels, *_ = array.shape
+    clamp = (builder.last_operator(step), operation.bounds)
+    activation = next((theirs for theirs, each in ACTIVATIONS.items() if each == clamp), None)
+    options = {
+        **_window(array.shape[2:], operation),
+        "input_channel": array.shape[1] * operation.groups,
+        "output_channel": channels,
+        "activation": Activation.NONE if activation is None else activation,
+    }
+    inputs: list[Operand] = [
+        builder.value(step),
+        builder.stored(weight, array, by_channel=True),
+        *_bias(step, builder),
+    ]
+    builder.add(step, "Convolution", inputs, options, clamps=activation is None)
+
+
 @READERS.register("Deconvolution")
-def _deconvolution(builder: OnnxBuilder, node: FileNode) -> None:
+def _read_deconvolution(builder: OnnxBuilder, node: FileNode) -> None:
     """Deconvolution; weights lie as ONNX has them, input channels first."""
     options = node.options
     value, shape = image(builder, node)
-    weight = builder.tensor(slot(node, 1)).shape
+    weight = builder.tensor(slot(node.inputs, 1)).shape
     kernel = (options["kernel_h"], options["kernel_w"])
     group, channels = options["group"], options["output_channel"]
     fits = len(weight) == 4 and weight[2:] == kernel and weight[0] == shape[1]
@@ -83,7 +106,7 @@ def _deconvolution(builder: OnnxBuilder, node: FileNode) -> None:
         raise Unsupported(f"its weight {list(weight)} in {group} groups does not fit {list(shape)}")
     pads = [[options[f"pad_{end}"] for end in ends] for ends in (("top", "bottom"), _SIDES)]
     more = [options["output_pad_h"], options["output_pad_w"]]
-    strides = [_positive(options, f"stride_{axis}") for axis in "hw"]
+    strides = [positive(options, f"stride_{axis}") for axis in "hw"]
     if min(map(min, pads)) < 0 or min(more) < 0:
         raise Unsupported(f"its paddings are {pads} and {more}")
     if 1 in strides:  # later versions of Tengine lose a row there
@@ -108,12 +131,78 @@ def _deconvolution(builder: OnnxBuilder, node: FileNode) -> None:
     _weighted(builder, node, "ConvTranspose", value, result, attributes, channels)
 
 
+@WRITERS.register(TransposedConvolution)
+def _write_transposed_convolution(
+    operation: TransposedConvolution, step: Step, builder: TmFileBuilder
+) -> None:
+    """Images, in float."""
+    builder.refuse_elements(Element.INT8, Element.UINT8)
+    builder.image_shape(step)
+    if 1 in operation.strides:
+        raise Unsupported("it has a stride of 1, where versions of Tengine differ in the size")
+    if len({*operation.dilations}) > 1:
+        raise Unsupported("its dilations differ, which Tengine's kernel exchanges")
+    weight = builder.constant(step, 1)
+    channels, *kernel, _ = weight.data.shape
+    options = {
+        **_window(kernel, operation),
+        "output_channel": channels,
+        "activation": Activation.NONE,
+        "output_pad_h": operation.output_padding[0],
+        "output_pad_w": operation.output_padding[1],
+    }
+    array = _inputs_first(weight.data, operation.groups)
+    inputs: list[Operand] = [
+        builder.value(step),
+        builder.stored(weight, array),
+        *_bias(step, builder),
+    ]
+    builder.add(step, "Deconvolution", inputs, options)
+
+
+def _inputs_first(weight: np.ndarray, groups: int) -> np.ndarray:
+    """``[O, *K, C / groups]`` as ``[C, O / groups, *K]``."""
+    outputs, *kernel, inputs = weight.shape
+    apart = weight.reshape(groups, outputs // groups, *kernel, inputs)
+    last = apart.ndim - 1
+    return apart.transpose(0, last, 1, *range(2, last)).reshape(
+        groups * inputs, outputs // groups, *kernel
+    )
+
+
+def _window(
+    kernel: Sequence[int], operation: Convolution | TransposedConvolution
+) -> dict[str, Any]:
+    return {
+        "kernel_h": kernel[0],
+        "kernel_w": kernel[1],
+        "stride_h": operation.strides[0],
+        "stride_w": operation.strides[1],
+        "dilation_h": operation.dilations[0],
+        "dilation_w": operation.dilations[1],
+        "group": operation.groups,
+        **dict(zip(PADS, flat(operation.pads), strict=True)),
+    }
+
+
+def flat(pads: Pads) -> Shape:
+    """Return paddings in the order of `PADS`."""
+    """Pads above, left, below and right."""
+    return (*(before for before, _ in pads), *(after for _, after in pads))
+
+
+def _bias(step: Step, builder: TmFileBuilder) -> Iterator[FileTensor]:
+    if step.inputs[2] is not None:
+        bias = builder.constant(step, 2)
+        yield builder.stored(bias, bias.data, by_channel=True)
+
+
 @READERS.register("FullyConnected")
-def _fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
+def _read_fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
     """FullyConnected: images are taken as rows, and results have the rank of the input."""
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
-    weight = builder.tensor(slot(node, 1)).shape
+    weight = builder.tensor(slot(node.inputs, 1)).shape
     rows = (shape[0], math.prod(shape[1:]))
     if len(weight) != 2 or not 2 <= len(shape) <= 4 or weight[0] != node.options["output_channel"]:
         raise Unsupported(f"its weight has the shape {list(weight)}, its input {list(shape)}")
@@ -121,8 +210,8 @@ def _fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
         raise Unsupported(f"{weight[1]} weights a row do not fit {list(shape)}")
     if len(shape) > 2:
         value = builder.compute(node, "Flatten", [value], rows, {"axis": 1}, part="flatten")
-    bias = [builder.stored(slot(node, 2), (weight[0],))] if len(node.inputs) > 2 else []
-    inputs = [value, builder.stored(slot(node, 1)), *bias]
+    bias = [builder.stored(slot(node.inputs, 2), (weight[0],))] if len(node.inputs) > 2 else []
+    inputs = [value, builder.stored(slot(node.inputs, 1)), *bias]
     rows = (shape[0], weight[0])
     output = node.outputs[0]
     if len(shape) == 2:
@@ -133,30 +222,49 @@ def _fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
     builder.reshaped(node, value, result, part="reshape", output=output)
 
 
+@WRITERS.register(FullyConnected)
+def _write_fully_connected(_: FullyConnected, step: Step, builder: TmFileBuilder) -> None:
+    """Rows."""
+    rank = len(builder.shape(builder.value(step)))
+    weight = builder.constant(step, 1)
+    if rank != 2:
+        raise Unsupported(f"it multiplies {rank} dimensions by {weight.data.ndim}")
+    channels = len(weight.data)
+    if channels == 1 and builder.scales.element is Element.INT8:
+        # A single scale is loaded as that of the tensor; the kernel reads a list, which is NULL.
+        raise Unsupported("it has one output, with which Tengine's int8 kernel crashes")
+    inputs: list[Operand] = [
+        builder.value(step),
+        builder.stored(weight, weight.data, by_channel=True),
+        *_bias(step, builder),
+    ]
+    builder.add(step, "FullyConnected", inputs, {"output_channel": channels})
+
+
 @READERS.register("Gemm")
-def _gemm(builder: OnnxBuilder, node: FileNode) -> None:
+def _read_gemm(builder: OnnxBuilder, node: FileNode) -> None:
     """Gemm, with constant weights."""
     options = node.options
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
-    weight = builder.tensor(slot(node, 1)).shape
+    weight = builder.tensor(slot(node.inputs, 1)).shape
     if len(weight) != 2 or len(shape) != 2 or options["trans_a"]:
         raise Unsupported(f"it multiplies {list(shape)} by {list(weight)}")
     across = int(bool(options["trans_b"]))
     if weight[across] != shape[1]:
         raise Unsupported(f"it multiplies {list(shape)} by {list(weight)}")
     channels = weight[1 - across]
-    bias = [builder.stored(slot(node, 2), (channels,))] if len(node.inputs) > 2 else []
+    bias = [builder.stored(slot(node.inputs, 2), (channels,))] if len(node.inputs) > 2 else []
     attributes = {"alpha": options["alpha"], "beta": options["beta"], "transB": across}
-    inputs = [value, builder.stored(slot(node, 1)), *bias]
+    inputs = [value, builder.stored(slot(node.inputs, 1)), *bias]
     result = (shape[0], channels)
     builder.compute(node, "Gemm", inputs, result, attributes, output=node.outputs[0])
 
 
 @READERS.register("BatchNormalization")
-def _batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
+def _read_batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
     """BatchNormalization; Caffe's has no gamma and beta, and a factor on its statistics."""
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     if len(shape) not in (2, 3, 4):
         raise Unsupported(f"its input has the shape {list(shape)}")
@@ -164,7 +272,7 @@ def _batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
     if given and not _SMALLEST <= abs(given) < np.inf:
         raise Unsupported(f"its factor is {given}")
     factor = np.float32(1 / given) if given else np.float32(0)
-    arrays = [builder.numbers(slot(node, number)).reshape(-1) for number in (1, 2, 3, 4)]
+    arrays = [builder.numbers(slot(node.inputs, number)).reshape(-1) for number in (1, 2, 3, 4)]
     if any(array.size != shape[1] for array in arrays):
         raise Unsupported(f"its statistics are not those of {shape[1]} channels")
     gamma, beta, mean, variance = arrays
@@ -181,20 +289,36 @@ def _batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
     builder.compute(node, "BatchNormalization", inputs, shape, attributes, output=output)
 
 
+@WRITERS.register(BatchNormalization)
+def _write_batch_normalization(
+    operation: BatchNormalization, step: Step, builder: TmFileBuilder
+) -> None:
+    """One that no convolution holds, in float."""
+    builder.refuse_elements(Element.INT8, Element.UINT8)
+    rank = len(builder.shape(builder.value(step)))
+    if rank not in (3, 4):
+        raise Unsupported(f"its input has {rank} dimensions; Tengine's has 3 or 4")
+    constants = [builder.constant(step, slot) for slot in (1, 2, 3, 4)]
+    inputs: list[Operand] = [builder.value(step)]
+    inputs += [builder.stored(constant, constant.data) for constant in constants]
+    options = {"rescale_factor": 1.0, "epsilon": operation.epsilon, "caffe_flavor": 0}
+    builder.add(step, "BatchNormalization", inputs, options)
+
+
 @READERS.register("Scale")
-def _scale(builder: OnnxBuilder, node: FileNode) -> None:
+def _read_scale(builder: OnnxBuilder, node: FileNode) -> None:
     """Scale: a factor for each channel, and perhaps a summand."""
     value, shape = image(builder, node)
     along = (1, shape[1], 1, 1)
     for index in node.inputs[1:3]:
         if builder.tensor(index).size != shape[1]:
             raise Unsupported(f"{builder.tensor(index).size} factors for {shape[1]} channels")
-    factors = builder.stored(slot(node, 1), along)
+    factors = builder.stored(slot(node.inputs, 1), along)
     if len(node.inputs) == 2:
         builder.compute(node, "Mul", [value, factors], shape, output=node.outputs[0])
         return
     value = builder.compute(node, "Mul", [value, factors], shape, part="mul")
-    summands = builder.stored(slot(node, 2), along)
+    summands = builder.stored(slot(node.inputs, 2), along)
     builder.compute(node, "Add", [value, summands], shape, output=node.outputs[0])
 
 
@@ -208,8 +332,8 @@ def _weighted(
     channels: int,
 ) -> None:
     """Add a convolution and what is applied to its sums."""
-    bias = [builder.stored(slot(node, 2), (channels,))] if len(node.inputs) > 2 else []
-    inputs = [value, builder.stored(slot(node, 1)), *bias]
+    bias = [builder.stored(slot(node.inputs, 2), (channels,))] if len(node.inputs) > 2 else []
+    inputs = [value, builder.stored(slot(node.inputs, 1)), *bias]
     activation = node.options["activation"]
     if activation < 0:
         builder.compute(node, op_type, inputs, shape, attributes, output=node.outputs[0])
@@ -223,7 +347,7 @@ def _padding(options: Mapping[str, int], axis: str, length: int) -> tuple[int, i
     first, last = (options[f"pad_{end}"] for end in ends)
     if first >= 0 and last >= 0:
         return first, last
-    stride, kernel = _positive(options, f"stride_{axis}"), options[f"kernel_{axis}"]
+    stride, kernel = positive(options, f"stride_{axis}"), options[f"kernel_{axis}"]
     total = (length - 1) // stride * stride + kernel - length
     if first not in (_SAME_UPPER, _SAME_LOWER) or total < 0:
         raise Unsupported(f"its paddings are {first} and {last}")
@@ -233,7 +357,8 @@ def _padding(options: Mapping[str, int], axis: str, length: int) -> tuple[int, i
     return (half, total - half) if first == _SAME_UPPER else (total - half, half)
 
 
-def _positive(options: Mapping[str, int], name: str) -> int:
+def positive(options: Mapping[str, int], name: str) -> int:
+    """Return an option that is a length, at least 1."""
     if options[name] < 1:
         raise Unsupported(f"its {name} is {options[name]}")
     return options[name]
@@ -241,132 +366,9 @@ def _positive(options: Mapping[str, int], name: str) -> int:
 
 def _span(options: Mapping[str, int], axis: str, kernel: int) -> int:
     """Return how far a kernel reaches along an axis."""
-    return _positive(options, f"dilation_{axis}") * (kernel - 1) + 1
+    return positive(options, f"dilation_{axis}") * (kernel - 1) + 1
 
 
-@dataclass(frozen=True)
-class Windows:
-    """How windows lie along one axis.
-
-    Attributes:
-        count: Of them.
-        first: Padding before the elements. Of the padding behind them, an average that counts
-            padding counts as much.
-        last: Padding behind them, so that the last window fits.
-    """
-
-    count: int
-    first: int
-    last: int
-
-
-def windows(flavor: int, length: int, kernel: int, stride: int, padding: int) -> Windows:
-    """Return the windows along an axis as Tengine lays them.
-
-    Args:
-        flavor: The option, without the bit for counting.
-        length: Elements.
-        kernel: Elements of a window.
-        stride: From one window to the next.
-        padding: The first of the node's two paddings; Tengine does not use the second one. A
-            negative one keeps the size.
-
-    Raises:
-        Unsupported: There is no window, or a window that sees padding only.
-
-    >>> windows(Flavor.FLOOR, 8, 3, 2, 0), windows(Flavor.CAFFE, 8, 3, 2, 0)
-    (Windows(count=3, first=0, last=0), Windows(count=4, first=0, last=1))
-    """
-    if min(kernel, stride, length) < 1 or flavor not in {*Flavor}:
-        raise Unsupported(f"its kernel is {kernel}, its stride {stride}, its flavor {flavor}")
-    first = padding
-    if padding < 0:
-        count = 1 + (length - 1) // stride
-        first = max((count - 1) * stride + kernel - length, 0) // 2
-    elif flavor == Flavor.CAFFE:
-        count = 2 + _cut(length - kernel + 2 * padding - 1, stride)
-        if padding > 0 and (count - 1) * stride >= length + padding:
-            count -= 1
-    elif flavor == Flavor.TOTAL:
-        count = 1 + _cut(length - kernel + padding, stride)
-        first = padding // 2
-    else:
-        count = 1 + _cut(length - kernel + 2 * padding, stride)
-    last = max((count - 1) * stride + kernel - length - first, 0)
-    if count < 1 or max(first, last) >= kernel:
-        raise Unsupported(f"windows of {kernel} over {length} elements, {padding} padded")
-    return Windows(count, first, last)
-
-
-def _cut(number: int, by: int) -> int:
-    """Divide as C does, towards zero."""
-    return number // by if number >= 0 else -(-number // by)
-
-
-@READERS.register("Pooling")
-def _pooling(builder: OnnxBuilder, node: FileNode) -> None:
-    """Pooling: the largest or the mean of windows, or of the whole image."""
-    options = node.options
-    value, shape = image(builder, node)
-    if options["method"] not in {*PoolMethod}:
-        raise Unsupported(f"its method is {options['method']}")
-    is_mean = options["method"] == PoolMethod.AVERAGE
-    kernel = (options["kernel_h"], options["kernel_w"])
-    output = node.outputs[0]
-    if options["is_global"] or kernel == shape[2:]:  # Tengine drops the padding there
-        kind = "GlobalAveragePool" if is_mean else "GlobalMaxPool"
-        builder.compute(node, kind, [value], (*shape[:2], 1, 1), output=output)
-        return
-    flavor = options["flavor"] & ~COUNT_PADDING
-    strides = (options["stride_h"], options["stride_w"])
-    starts = (options["pad_top"], options["pad_left"])
-    rows = list(zip(shape[2:], kernel, strides, starts, strict=True))
-    axes = [windows(flavor, *row) for row in rows]
-    ends = [_behind(each, *row[:3]) for each, row in zip(axes, rows, strict=True)]
-    attributes: dict[str, Attribute] = {
-        "kernel_shape": kernel,
-        "strides": strides,
-        "pads": (axes[0].first, axes[1].first, *ends),
-    }
-    if is_mean and options["flavor"]:
-        attributes["count_include_pad"] = _counts(axes)
-    kind = "AveragePool" if is_mean else "MaxPool"
-    result = (*shape[:2], axes[0].count, axes[1].count)
-    builder.compute(node, kind, [value], result, attributes, output=output)
-
-
-def _behind(each: Windows, length: int, kernel: int, stride: int) -> int:
-    """Return the padding behind the elements: as before them if that makes no window more."""
-    count = 1 + (length + 2 * each.first - kernel) // stride
-    return each.first if count == each.count else each.last
-
-
-def _counts(axes: list[Windows]) -> int:
-    """Return whether means count the padding, as ONNX has it."""
-    if not any(each.first for each in axes):
-        return 0  # what reaches over the edge is not counted
-    if any(each.last > each.first for each in axes):
-        raise Unsupported("its means count a part of the padding")
-    return 1
-
-
-@READERS.register("Reduction")
-def _reduction(builder: OnnxBuilder, node: FileNode) -> None:
-    """Reduction over up to four axes, over all where none is given."""
-    value = builder.activation(slot(node, 0))
-    shape = builder.shapes[value]
-    kind = REDUCTIONS.get(node.options["type"])
-    if kind is None:
-        raise Unsupported(f"its type is {node.options['type']}")
-    given = [node.options[f"dim_{k}"] for k in range(4)]
-    axes = sorted({axis_in(each, len(shape)) for each in given if each != ABSENT_AXIS})
-    axes = axes or list(range(len(shape)))
-    builder.mixes(0 in axes)
-    keeps = int(bool(node.options["keepdim"]))
-    result = tuple(
-        1 if axis in axes else length
-        for axis, length in enumerate(shape)
-        if keeps or axis not in axes
-    )
-    inputs = [value, builder.integers(*axes)]
-    builder.compute(node, kind, inputs, result or (1,), {"keepdims": keeps}, output=node.outputs[0])
+@WRITERS.register(BatchMatMul)
+def _write_matmul(_: BatchMatMul, _step: Step, _builder: TmFileBuilder) -> None:
+    raise Unsupported("input 1 is no constant matrix")

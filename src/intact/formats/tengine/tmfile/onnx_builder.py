@@ -11,9 +11,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tengine.tmfile.file import FileNode, FileTensor, TmFile
-from intact.formats.tengine.tmfile.inside import mark_inside
-from intact.formats.tengine.tmfile.layout import Element
+from intact.formats.base.foreign import BATCH, Shape, mixes_batch, needs_elements, slot
+from intact.formats.tengine.tmfile.file import Element, FileNode, FileTensor, TmFile, mark_inside
 from intact.graph.builder import Attribute, GraphBuilder, typed_value
 from intact.graph.names import Names
 from intact.program.handlers import NamedHandlers
@@ -23,20 +22,11 @@ READERS: NamedHandlers[Reader] = NamedHandlers("the reader")
 """Functions by the operator of Tengine whose nodes they add to a graph."""
 
 Array = npt.NDArray[Any]
-Shape = tuple[int, ...]
 
-BATCH = "batch"
-"""Name of the open first dimension."""
 OPSET = 18
 """From here on reductions take axes as inputs, Mish exists and Resize does not change."""
 
 _CODES = (Element.INT8, Element.UINT8, Element.INT32, Element.INT16)
-_MOST_ELEMENTS = 1 << 31
-"""Elements of one activation."""
-
-
-class FixesBatch(Exception):  # noqa: N818 - an answer
-    """A node mixes the samples of a batch: the model keeps the batch of the file."""
 
 
 class OnnxBuilder(GraphBuilder):
@@ -144,7 +134,7 @@ class OnnxBuilder(GraphBuilder):
         Raises:
             FixesBatch: Its first length is not 1.
         """
-        self.mixes(shape[0] != 1)
+        mixes_batch(self, shape[0] != 1)
         value = typed_value(self.name(index), shape=[BATCH, *shape[1:]] if self.batch else shape)
         self.inputs.append(value)
         self._activations[index] = value
@@ -206,19 +196,10 @@ class OnnxBuilder(GraphBuilder):
         before = self.shapes[value]
         if math.prod(before) != math.prod(shape):
             raise Unsupported(f"{list(before)} cannot become {list(shape)}")
-        self.mixes(shape[:1] != before[:1])
+        mixes_batch(self, shape[:1] != before[:1])
         wanted = (-1, *shape[1:]) if self.batch else shape
         target = self.integers(*wanted)
         return self.compute(node, "Reshape", [value, target], shape, part=part, output=output)
-
-    def mixes(self, does: bool) -> None:
-        """Note whether a node mixes the samples of a batch.
-
-        Raises:
-            FixesBatch: It does, and the batch was to be left open.
-        """
-        if does and self.batch:
-            raise FixesBatch
 
     def _compute(
         self,
@@ -233,33 +214,10 @@ class OnnxBuilder(GraphBuilder):
         name = self._node_names.fresh(wanted)
         outputs = []
         for value, shape in results:
-            if any(length < 1 for length in shape) or math.prod(shape) > _MOST_ELEMENTS:
-                raise Unsupported(f"its output has the shape {list(shape)}")
+            needs_elements(shape)
             self.shapes[value] = shape
             outputs.append(value)
         return self.add(op_type, inputs, outputs, attributes, name=name)
-
-
-def slot(node: FileNode, number: int) -> int:
-    """Return the tensor of an input.
-
-    Raises:
-        Unsupported: The node has fewer inputs.
-    """
-    if number >= len(node.inputs):
-        raise Unsupported(f"it has {len(node.inputs)} inputs")
-    return node.inputs[number]
-
-
-def axis_in(axis: int, rank: int) -> int:
-    """Return an axis counted from the start.
-
-    Raises:
-        Unsupported: There is no such axis.
-    """
-    if not -rank <= axis < rank:
-        raise Unsupported(f"it has no axis {axis} of {rank}")
-    return axis % rank
 
 
 def image(builder: OnnxBuilder, node: FileNode) -> tuple[ir.Value, Shape]:
@@ -268,7 +226,7 @@ def image(builder: OnnxBuilder, node: FileNode) -> tuple[ir.Value, Shape]:
     Raises:
         Unsupported: It has another number of dimensions.
     """
-    value = builder.activation(slot(node, 0))
+    value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     if len(shape) != 4:
         raise Unsupported(f"its input has the shape {list(shape)}, not that of images")

@@ -1,1 +1,0 @@
-"""Scales that a float ONNX model carries as ``quantization_annotation``."""

@@ -1,0 +1,527 @@
+"""Attention and rotary embedding as products, sums, Softmax and moves.
+
+Sources: the ONNX operator specification, Attention (opsets 23 to 25) and RotaryEmbedding (opset
+23); ONNX Runtime's contributed operators MultiHeadAttention, GroupQueryAttention and
+RotaryEmbedding.
+
+Masked scores get `MASKED` added, so that no infinity is left: where a row has nothing but masked
+scores, its weights are equal instead of zero or undefined.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph.edit import Editor
+from intact.graph.ops import constant_array
+from intact.graph.passes.composite import Composite, Length, axes_of
+
+MASKED = -1e30
+"""Two of them, and the lowest float, add up to no infinity."""
+
+_INT64 = ir.DataType.INT64
+_BOOL = ir.DataType.BOOL
+_RAW, _SOFTMAX = 0, 3
+"""Modes of Attention's fourth output: products, and what a Softmax made of them."""
+
+
+def expand_attention(editor: Editor, node: ir.Node) -> None:
+    """Expand Attention of opset 23 and later.
+
+    A node stays whose ranks are not known, that computes in doubles, or whose scores are read
+    between cap, mask and Softmax.
+    """
+    written = Composite(editor, node)
+    given = [written.input(slot) for slot in range(3)]
+    query, key, value = given
+    if query is None or key is None or value is None:
+        return
+    ranks = {len(each.shape) if each.shape is not None else 0 for each in (query, key, value)}
+    mode, cap = written.integer("qk_matmul_output_mode"), written.number("softcap")
+    if len(ranks) != 1 or not ranks <= {3, 4} or _is_double(written):
+        return
+    if written.reads(3) and mode != _SOFTMAX and (mode != _RAW or cap):
+        return
+    is_flat = ranks == {3}
+    heads, kinds = written.integer("q_num_heads"), written.integer("kv_num_heads")
+    if is_flat:
+        if not heads or not kinds:
+            return
+        query, key, value = (
+            _by_heads(written, each, count)
+            for each, count in ((query, heads), (key, kinds), (value, kinds))
+        )
+    past_key, past_value, seen = (written.input(slot) for slot in (4, 5, 6))
+    past: Length = 0
+    if past_key is not None and past_value is not None:
+        if past_key.shape is None:
+            return
+        past = written.length(past_key, 2)
+        key = written.concat([past_key, key], 2)
+        value = written.concat([past_value, value], 2)
+    masks = _Masks(written, written.length(query, 2), written.length(key, 2))
+    offset: Length = past
+    if seen is not None:
+        offset = masks.behind(seen)
+        masks.end(seen)
+    before, after = (written.integer(f"{side}_window_size", -1) for side in ("left", "right"))
+    masks.window(offset, before, 0 if written.integer("is_causal") else after)
+    mask = written.input(3)
+    if mask is not None and not masks.add(mask):
+        return
+    size = axes_of(query)
+    scale = written.number("scale") or _scale(size)
+    if scale is None:
+        return
+    result = _attend(written, query, key, value, scale, masks, cap)
+    whole = _flat(written, result.value) if is_flat else result.value
+    written.put(whole, key, value, result.weights if mode == _SOFTMAX else result.scores)
+
+
+def expand_heads(editor: Editor, node: ir.Node) -> None:
+    """Expand MultiHeadAttention of ONNX Runtime.
+
+    A node stays whose operands are packed, whose masks are lengths, or whose cache is shared.
+    """
+    written = Composite(editor, node)
+    query, key, value, bias = (written.input(slot) for slot in range(4))
+    heads = written.integer("num_heads")
+    if query is None or key is None or value is None or not heads or written.reads(3):
+        return
+    if any(written.input(slot) is not None for slot in (8, 9)):
+        return
+    shapes = [axes_of(each) for each in (query, key, value)]
+    if [len(shape) if shape else 0 for shape in shapes] not in ([3, 3, 3], [3, 4, 4]):
+        return
+    if bias is not None:
+        biased = _biased(written, (query, key, value), bias)
+        if biased is None:
+            return
+        query, key, value = biased
+    query = _by_heads(written, query, heads)
+    if len(shapes[1] or ()) == 3:
+        key, value = (_by_heads(written, each, heads) for each in (key, value))
+    past_key, past_value = written.input(6), written.input(7)
+    past: Length = 0
+    if past_key is not None and past_value is not None:
+        if past_key.shape is None:
+            return
+        past = written.length(past_key, 2)
+        key = written.concat([past_key, key], 2)
+        value = written.concat([past_value, value], 2)
+    masks = _Masks(written, written.length(query, 2), written.length(key, 2))
+    if written.integer("unidirectional"):
+        masks.window(past, -1, 0)
+    padding, addend = written.input(4), written.input(5)
+    filler = written.number("mask_filter_value", -10000.0)
+    if padding is not None and not masks.pad(padding, filler):
+        return
+    if addend is not None and not masks.add(addend):
+        return
+    scale = written.number("scale") or _scale(axes_of(query))
+    if scale is None:
+        return
+    result = _attend(written, query, key, value, scale, masks)
+    written.put(_flat(written, result.value), key, value)
+
+
+def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
+    """Expand GroupQueryAttention of ONNX Runtime where each run appends to its caches.
+
+    A node stays whose caches are quantized or written in place, that has sinks, or norms of its
+    own. All sequences of a batch have the same past; shorter ones are padded behind.
+    """
+    written = Composite(editor, node)
+    heads, kinds = written.integer("num_heads"), written.integer("kv_num_heads")
+    query, key, value = (written.input(slot) for slot in range(3))
+    lengths = written.input(5)
+    if query is None or lengths is None or len(axes_of(query) or ()) != 3 or written.reads(3):
+        return
+    if any(written.input(slot) is not None for slot in range(11, 17)) or not heads or not kinds:
+        return
+    if written.integer("smooth_softmax", 0) == 1 or not written.integer("causal", 1):
+        return
+    if key is None or value is None:
+        width = (axes_of(query) or [])[2]
+        if not isinstance(width, int) or width % (heads + 2 * kinds):
+            return
+        size = width // (heads + 2 * kinds)
+        ends = np.cumsum([0, heads * size, kinds * size, kinds * size]).tolist()
+        query, key, value = (
+            written.part(query, 2, first, last) for first, last in zip(ends, ends[1:], strict=False)
+        )
+    past_key, past_value = written.input(3), written.input(4)
+    if past_key is not None and (past_key.shape is None or _is_buffer(written, past_key)):
+        return
+    query, key, value = (
+        _by_heads(written, each, count)
+        for each, count in ((query, heads), (key, kinds), (value, kinds))
+    )
+    past: Length = 0 if past_key is None else written.length(past_key, 2)
+    if written.integer("do_rotary"):
+        rotated = _rotated_at(written, query, key, past)
+        if rotated is None:
+            return
+        query, key = rotated
+    if past_key is not None and past_value is not None:
+        key = written.concat([past_key, key], 2)
+        value = written.concat([past_value, value], 2)
+    masks = _Masks(written, written.length(query, 2), written.length(key, 2))
+    reach = written.integer("local_window_size", -1)
+    masks.window(past, reach - 1 if reach > 0 else -1, 0)
+    one = written.constant(np.array(1, np.int64))
+    count = written("Cast", lengths, dtype=_INT64, to=int(_INT64))
+    masks.end(written("Add", count, one))
+    addend = written.input(10)
+    if addend is not None and not masks.add(addend):
+        return
+    scale = written.number("scale") or _scale(axes_of(query))
+    if scale is None:
+        return
+    result = _attend(written, query, key, value, scale, masks, written.number("softcap"))
+    written.put(_flat(written, result.value), key, value)
+
+
+def expand_rotation(editor: Editor, node: ir.Node) -> None:
+    """Expand RotaryEmbedding of opset 23 and of ONNX Runtime.
+
+    A node stays whose ranks are not known or whose batches are packed.
+    """
+    written = Composite(editor, node)
+    is_runtime = node.domain != ""
+    data = written.input(0)
+    cos, sin, places = (written.input(k) for k in ((2, 3, 1) if is_runtime else (1, 2, 3)))
+    if data is None or cos is None or sin is None or written.integer("is_packed_batching"):
+        return
+    if len(axes_of(data) or ()) not in (3, 4) or cos.shape is None:
+        return
+    if is_runtime and written.number("scale", 1.0) != 1.0:
+        return
+    rank, heads = len(axes_of(data) or ()), written.integer("num_heads")
+    size, rows = written.integer("rotary_embedding_dim"), written.integer
+    width = (axes_of(cos) or [None])[-1]
+    if not size:
+        size = 2 * width if isinstance(width, int) else 0
+    given = (axes_of(data) or [None])[-1]
+    if rank == 3 and not heads and isinstance(given, int) and size:
+        heads = given // size
+    if not size or (rank == 3 and not heads):
+        return
+    if places is not None:
+        if places.shape is None:
+            return
+        if is_runtime and len(places.shape) == 1:
+            places = _counted_from(written, places, written.length(data, 2 if rank == 4 else 1))
+        cos, sin = (
+            written("Gather", each, places, shape=_rows(each, places)) for each in (cos, sin)
+        )
+    where = 1 if rank == 4 else 2  # of the heads, along which all rotate alike
+    whole = data
+    if rank == 3:
+        lengths = [written.length(data, 0), written.length(data, 1), heads, -1]
+        if isinstance(given, int):
+            lengths[-1] = given // heads
+        whole = written.reshape(data, lengths)
+    cos, sin = (_unsqueezed(written, each, where) for each in (cos, sin))
+    result = _rotate(written, whole, cos, sin, size, rows("interleaved") == 1)
+    if rank == 3:
+        result = written.reshape(result, [written.length(data, axis) for axis in range(rank)])
+    written.put(result)
+
+
+def _rows(table: ir.Value, places: ir.Value) -> list[int | ir.SymbolicDim | None]:
+    return [*(axes_of(places) or []), *(axes_of(table) or [])[1:]]
+
+
+def _counted_from(written: Composite, first: ir.Value, count: Length) -> ir.Value:
+    """Return ``[1, count]`` places from a first one."""
+    return written("Add", _range(written, count, [1, -1]), first)
+
+
+def _range(written: Composite, count: Length, lengths: list[int]) -> ir.Value:
+    """Return 0, 1, 2 and so on, in a shape."""
+    if isinstance(count, int):
+        return written.constant(np.arange(count).reshape(lengths))
+    zero, one = (written.constant(np.array(n, np.int64)) for n in (0, 1))
+    end = written("Squeeze", count, shape=[])
+    return written.reshape(written("Range", zero, end, one, shape=[None]), lengths)
+
+
+def _unsqueezed(written: Composite, value: ir.Value, axis: int) -> ir.Value:
+    """Give a value an axis of length 1; one of two axes gets another in front by broadcasting."""
+    rank = len(axes_of(value) or [])
+    at = axis - (3 - rank)
+    lengths: list[Length] = [written.length(value, k) for k in range(rank)]
+    return written.reshape(value, [*lengths[:at], 1, *lengths[at:]])
+
+
+def _rotate(
+    written: Composite, data: ir.Value, cos: ir.Value, sin: ir.Value, size: int, interleaved: bool
+) -> ir.Value:
+    """Rotate pairs of the first ``size`` of the last axis, which is the fourth."""
+    if interleaved:
+        first, second = (written.part(data, 3, k, size, 2) for k in (0, 1))
+    else:
+        first, second = (written.part(data, 3, k, k + size // 2) for k in (0, size // 2))
+    real = written("Sub", written("Mul", first, cos), written("Mul", second, sin))
+    imaginary = written("Add", written("Mul", first, sin), written("Mul", second, cos))
+    if interleaved:
+        lengths: list[Length] = [written.length(real, axis) for axis in range(4)]
+        pairs = [written.reshape(each, [*lengths, 1]) for each in (real, imaginary)]
+        pair = written.concat(pairs, 4)
+        rotated = written.reshape(pair, [*(written.length(pair, k) for k in range(3)), size])
+    else:
+        rotated = written.concat([real, imaginary], 3)
+    if (axes_of(data) or [None])[-1] == size:
+        return rotated
+    return written.concat([rotated, written.part(data, 3, size, None)], 3)
+
+
+def _rotated_at(
+    written: Composite, query: ir.Value, key: ir.Value, past: Length
+) -> tuple[ir.Value, ir.Value] | None:
+    """Rotate queries and keys of a GroupQueryAttention; None where its tables are not known."""
+    cos, sin, places = (written.input(slot) for slot in (7, 8, 9))
+    if cos is None or sin is None:
+        return None
+    width = (axes_of(cos) or [None])[-1]
+    if not isinstance(width, int):
+        return None
+    if places is None:
+        first = written.constant(np.array(past)) if isinstance(past, int) else past
+        places = _counted_from(written, first, written.length(query, 2))
+    tables = [
+        _unsqueezed(written, written("Gather", each, places, shape=_rows(each, places)), 1)
+        for each in (cos, sin)
+    ]
+    interleaved = written.integer("rotary_interleaved") == 1
+    rotated = [_rotate(written, each, *tables, 2 * width, interleaved) for each in (query, key)]
+    return rotated[0], rotated[1]
+
+
+def _is_buffer(written: Composite, past: ir.Value) -> bool:
+    """Tell whether a cache has room for what is appended: the whole is as long as the past."""
+    total, length = constant_array(written.input(6)), (axes_of(past) or [None] * 3)[2]
+    return total is not None and isinstance(length, int) and int(total.reshape(-1)[0]) <= length
+
+
+def _is_double(written: Composite) -> bool:
+    return written.integer("softmax_precision") == int(ir.DataType.DOUBLE)
+
+
+def _scale(shape: list[int | ir.SymbolicDim | None] | None) -> float | None:
+    """Return ``1 / sqrt(length of a head)``; None where that is not known."""
+    size = None if shape is None else shape[-1]
+    return float(1 / np.sqrt(size)) if isinstance(size, int) and size else None
+
+
+def _by_heads(written: Composite, value: ir.Value, heads: int) -> ir.Value:
+    """``[batch, places, heads * size]`` as ``[batch, heads, places, size]``."""
+    width = (axes_of(value) or [None])[-1]
+    size = width // heads if isinstance(width, int) else -1
+    lengths = [written.length(value, 0), written.length(value, 1), heads, size]
+    return written.transpose(written.reshape(value, lengths), (0, 2, 1, 3))
+
+
+def _flat(written: Composite, value: ir.Value) -> ir.Value:
+    """``[batch, heads, places, size]`` as ``[batch, places, heads * size]``."""
+    moved = written.transpose(value, (0, 2, 1, 3))
+    last = [written.length(moved, axis) for axis in (2, 3)]
+    width = last[0] * last[1] if isinstance(last[0], int) and isinstance(last[1], int) else -1
+    return written.reshape(moved, [written.length(moved, 0), written.length(moved, 1), width])
+
+
+def _biased(
+    written: Composite, values: tuple[ir.Value, ir.Value, ir.Value], bias: ir.Value
+) -> tuple[ir.Value, ir.Value, ir.Value] | None:
+    """Add the parts of one bias to queries, keys and values of known widths."""
+    found, first = [], 0
+    for value in values:
+        shape = axes_of(value) or []
+        width = shape[-1] if len(shape) == 3 else None
+        if not isinstance(width, int):
+            return None
+        array = constant_array(bias)
+        if array is not None:
+            own = written.constant(array[first : first + width])
+        else:
+            own = written.part(bias, 0, first, first + width)
+        found.append(written("Add", value, own, shape=shape))
+        first += width
+    return found[0], found[1], found[2]
+
+
+@dataclass(frozen=True)
+class _Attended:
+    """What attention gives: products of queries and keys, weights, and the weighted values."""
+
+    scores: ir.Value
+    weights: ir.Value
+    value: ir.Value
+
+
+def _attend(
+    written: Composite,
+    query: ir.Value,
+    key: ir.Value,
+    value: ir.Value,
+    scale: float,
+    masks: _Masks,
+    cap: float = 0.0,
+) -> _Attended:
+    """``softmax(cap(query @ key' * scale) + masks) @ value``; heads may share keys and values.
+
+    Those of one key and value are rows of one product, so that nothing is repeated.
+    """
+    heads, kinds = ((axes_of(each) or [])[1] for each in (query, key))
+    is_shared = heads != kinds and isinstance(heads, int) and isinstance(kinds, int)
+    if scale != 1.0:
+        query = written("Mul", query, written.constant(np.array(scale), query))
+    turned = written.transpose(key, (0, 1, 3, 2))
+
+    def together(each: ir.Value) -> ir.Value:
+        return _regrouped(written, each, kinds) if is_shared else each
+
+    def apart(each: ir.Value) -> ir.Value:
+        return _regrouped(written, each, heads) if is_shared else each
+
+    scores = apart(written.matmul(together(query), turned))
+    masked = scores
+    if cap:
+        inverse, factor = (written.constant(np.array(n), scores) for n in (1 / cap, cap))
+        masked = written("Mul", written("Tanh", written("Mul", scores, inverse)), factor)
+    for addend in masks.addends():
+        masked = written("Add", masked, addend, shape=axes_of(scores))
+    weights = written("Softmax", masked, axis=-1)
+    return _Attended(scores, weights, apart(written.matmul(together(weights), value)))
+
+
+def _regrouped(written: Composite, value: ir.Value, count: object) -> ir.Value:
+    """``[batch, heads, places, n]`` with another number of heads, and more or fewer places."""
+    shape, ends = axes_of(value) or [], [written.length(value, axis) for axis in (0, 3)]
+    if not isinstance(count, int):
+        return value
+    places: Length = -1
+    if isinstance(shape[1], int) and isinstance(shape[2], int):
+        places = shape[1] * shape[2] // count
+    return written.reshape(value, [ends[0], count, places, ends[1]])
+
+
+class _Masks:
+    """What is added to scores ``[batch, heads, queries, keys]``.
+
+    Args:
+        written: The node under expansion.
+        queries: How many.
+        keys: How many.
+    """
+
+    def __init__(self, written: Composite, queries: Length, keys: Length) -> None:
+        self._written, self._queries, self._keys = written, queries, keys
+        self._allowed: list[ir.Value] = []
+        self._constant: np.ndarray | None = None
+        self._floats: list[ir.Value] = []
+
+    def behind(self, seen: ir.Value) -> ir.Value:
+        """Return the place of each sequence's first query, ``[batch, 1, 1, 1]``."""
+        lengths = self._written.reshape(seen, [-1, 1, 1, 1])
+        count = self._queries
+        own = self._written.integers(count) if isinstance(count, int) else count
+        return self._written("Sub", lengths, own)
+
+    def end(self, lengths: ir.Value) -> None:
+        """Allow the first keys of each sequence alone, by their number."""
+        written = self._written
+        columns = _range(written, self._keys, [1, 1, 1, -1])
+        last = written.reshape(lengths, [-1, 1, 1, 1])
+        self._allowed.append(written("Less", columns, last, dtype=_BOOL))
+
+    def window(self, offset: Length, before: int, after: int) -> None:
+        """Allow each query the keys around its place alone; -1 for any number of them."""
+        queries, keys = self._queries, self._keys
+        if before < 0 and after < 0:
+            return
+        if isinstance(queries, int) and isinstance(keys, int) and isinstance(offset, int):
+            distance = np.arange(queries)[:, None] + offset - np.arange(keys)
+            allowed = np.ones(distance.shape, bool)
+            allowed &= (distance <= before) | (before < 0)
+            allowed &= (-distance <= after) | (after < 0)
+            if not allowed.all():
+                self._constant = allowed
+            return
+        written = self._written
+        rows, columns = (
+            _range(written, count, lengths)
+            for count, lengths in ((queries, [-1, 1]), (keys, [1, -1]))
+        )
+        first = written.integers(offset) if isinstance(offset, int) else offset
+        distance_of = written("Sub", written("Add", rows, first), columns)
+        if before >= 0:
+            limit = written.integers(before + 1)
+            self._allowed.append(written("Less", distance_of, limit, dtype=_BOOL))
+        if after >= 0:
+            limit = written.integers(-after - 1)
+            self._allowed.append(written("Less", limit, distance_of, dtype=_BOOL))
+
+    def add(self, mask: ir.Value) -> bool:
+        """Add a mask of booleans, or of numbers; False where it cannot be.
+
+        A mask of fewer keys forbids the rest.
+        """
+        shape, keys = axes_of(mask), self._keys
+        if shape is None or mask.dtype not in (_BOOL, ir.DataType.FLOAT):
+            return False
+        length, written, array = shape[-1], self._written, constant_array(mask)
+        is_short = isinstance(length, int) and isinstance(keys, int) and 1 < length < keys
+        if mask.dtype is _BOOL and array is not None:
+            array = np.where(array, 0, MASKED).astype(np.float32)
+        if array is not None:
+            mask = written.constant(np.maximum(array, np.float32(MASKED)))
+        elif mask.dtype is _BOOL:
+            if not is_short:
+                self._allowed.append(mask)
+                return True
+            mask = self._numbers(mask)
+        if is_short and isinstance(length, int) and isinstance(keys, int):
+            rest = written.constant(np.full((*(1,) * (len(shape) - 1), keys - length), MASKED))
+            if any(n != 1 for n in shape[:-1]):
+                return False
+            mask = written.concat([mask, rest], len(shape) - 1)
+        self._floats.append(mask)
+        return True
+
+    def pad(self, mask: ir.Value, filler: float) -> bool:
+        """Add a mask ``[batch, keys]`` or ``[batch, queries, keys]`` that is 0 where none may look.
+
+        Returns:
+            False where it is no such mask.
+        """
+        shape, written = axes_of(mask), self._written
+        if shape is None or len(shape) not in (2, 3):
+            return False
+        lengths: list[Length] = [written.length(mask, axis) for axis in range(len(shape))]
+        whole = written.reshape(mask, [lengths[0], *(1,) * (4 - len(shape)), *lengths[1:]])
+        allowed = written("Cast", whole, dtype=_BOOL, to=int(_BOOL))
+        self._floats.append(self._numbers(allowed, filler))
+        return True
+
+    def addends(self) -> list[ir.Value]:
+        """Return all that is added, what is constant as one."""
+        found = list(self._floats)
+        if self._constant is not None:
+            numbers = np.where(self._constant, np.float32(0), np.float32(MASKED))
+            found.append(self._written.constant(numbers.astype(np.float32)))
+        if self._allowed:
+            allowed = self._allowed[0]
+            for each in self._allowed[1:]:
+                allowed = self._written("And", allowed, each, dtype=_BOOL)
+            found.append(self._numbers(allowed))
+        return found
+
+    def _numbers(self, allowed: ir.Value, filler: float = MASKED) -> ir.Value:
+        zero, least = (self._written.constant(np.array(n, np.float32)) for n in (0, filler))
+        dtype = ir.DataType.FLOAT
+        return self._written("Where", allowed, zero, least, dtype=dtype, shape=axes_of(allowed))

@@ -1,0 +1,102 @@
+"""What is refused: by one of several targets, or by a format before there are samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import NoReturn
+
+import msgspec
+import numpy as np
+
+from intact.calibrate.assign import assign, required_tensors
+from intact.calibrate.method import Method
+from intact.calibrate.statistics import Statistics, TensorStatistics
+from intact.errors import CalibrationError, ExportError, IntactError, PlanError, UsageError
+from intact.formats.registry import FORMATS
+from intact.graph import Graph
+from intact.numerics.histogram import accumulate, new_workspace
+from intact.plan import QuantizedGraph
+
+
+class Refusals(msgspec.Struct):
+    """Errors by the name of the target that they are of.
+
+    Attributes:
+        collects: Whether errors are kept; otherwise they go on to whoever called.
+        errors: Those that were kept.
+    """
+
+    collects: bool = True
+    errors: dict[str, IntactError] = msgspec.field(default_factory=dict)
+
+    @contextmanager
+    def of(self, name: str) -> Iterator[None]:
+        """Keep what is wrong with one target; a wrong call is wrong for all of them."""
+        try:
+            yield
+        except UsageError:
+            raise
+        except IntactError as error:
+            if not self.collects:
+                raise
+            self.errors[name] = error
+
+    def refuse_all(self, done: str = "made") -> NoReturn:
+        """Raise what was kept, where nothing else is left.
+
+        Args:
+            done: What could be done with none of the targets, in a word.
+
+        Raises:
+            IntactError: The one error, or all of them as one.
+        """
+        said = {error.with_flags for error in self.errors.values()}
+        if len(said) == 1:
+            raise next(iter(self.errors.values()))
+        named = [f"{name}: {error.with_flags}" for name, error in self.errors.items()]
+        raise ExportError(f"none of the targets can be {done}: {'; '.join(named)}", listed=named)
+
+
+def refuse_structure(plan: QuantizedGraph, formats: Iterable[str]) -> None:
+    """Refuse a plan that some format cannot write, whatever samples show.
+
+    It is written once as if each tensor reached from -1 to 1; only formats that tell what is due to
+    nodes and shapes alone are asked.
+
+    Args:
+        plan: Without scales; not changed.
+        formats: What it is to be written in.
+
+    Raises:
+        ExportError: A format cannot express it; all that it cannot is listed.
+    """
+    writers = [writer for name in formats if (writer := FORMATS[name].writer).foresees]
+    if not writers or _has_open_sizes(plan.graph):
+        return
+    try:
+        method = Method.of(plan.target, "minmax", "minmax")
+        scaled = assign(plan, _as_if_observed(plan), method)
+    except (CalibrationError, PlanError):  # levels of another kind, told by who assigns scales
+        return
+    for writer in writers:
+        try:
+            writer.refuse(scaled)
+        except PlanError:  # levels without integer arithmetic
+            continue
+
+
+def _has_open_sizes(graph: Graph) -> bool:
+    """Tell whether an input has lengths, besides the batch, that only samples tell."""
+    shapes = [value.shape for value in graph.inputs]
+    return any(
+        shape is None or not all(isinstance(length, int) for length in tuple(shape)[1:])
+        for shape in shapes
+    )
+
+
+def _as_if_observed(plan: QuantizedGraph) -> Statistics:
+    one = TensorStatistics()
+    ends = np.array([[-1, 1]], np.float32)
+    one.add(accumulate(ends, one.counts, new_workspace()))
+    return Statistics(plan.graph.hash, dict.fromkeys(required_tensors(plan), one))
