@@ -81,8 +81,9 @@ import sys
 print("modules", len(sys.modules), sum(name.split(".")[0] == "intact" for name in sys.modules))
 """
 STEPS: Mapping[str, tuple[str, ...]] = {
-    "intact.flow.quantize": ("open_source", "shaped", "build_plan"),
-    "intact.flow.calibration": ("collect", "choose", "export", "run_once"),
+    "intact.flow.stages": ("open_source", "shaped", "run_once"),
+    "intact.results.job": ("build_plan", "export"),
+    "intact.flow.calibration": ("collect", "choose"),
     "intact.results.result": ("save_model", "save_plan"),
 }
 """Functions whose time is taken, by the module that calls them."""

@@ -17,7 +17,7 @@ from intact.data.images.steps import ImageSteps
 from intact.data.preprocess import Preprocess
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
-from intact.results import feeding as samples
+from intact.results import recipes
 from tests.command_lines import Say, evaluated, refused
 from tests.models import ModelBuilder
 
@@ -68,7 +68,7 @@ def test_verify_keeps_the_steps_that_are_not_given(
         seen.append(options["preprocess"])
         return open_samples(*arguments, **options)
 
-    monkeypatch.setattr(samples, "open_samples", watched)
+    monkeypatch.setattr(recipes, "open_samples", watched)
     steps = ("--scale", "0.1", "--resize", "box")
     say("quantize", "model.onnx", "-d", "photos", "-o", "out", "--samples", "8", *steps)
     say("verify", "out", "-d", "photos", "--samples", "2", "--mean", "3")

@@ -10,8 +10,8 @@ import onnx
 import pytest
 
 import intact
+from intact.analyze.diagnose.deployed import products_in_float
 from intact.errors import DataError, MissingExtraError
-from intact.flow.runtime import products_in_float
 from intact.formats.base.format import IN_FLOAT
 from intact.formats.base.report import Verification
 from intact.formats.openvino.intermediate import intermediate_files

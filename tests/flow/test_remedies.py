@@ -18,6 +18,8 @@ from intact import api
 from intact.analyze.diagnose.diagnosis import decibels_on, first_runs
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.quantizers import WIDEN
+from intact.analyze.diagnose.rehearsal import Rehearsal
+from intact.analyze.diagnose.remedies import options_that_made, with_command
 from intact.analyze.diagnose.weights import BEST, EQUALIZE
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
@@ -25,12 +27,10 @@ from intact.cli.application import app
 from intact.cli.parameters import Command
 from intact.data.sources import open_samples
 from intact.errors import IntactError
-from intact.flow.quantize import refuse_unlike
-from intact.flow.rehearsal import Rehearsal
-from intact.flow.remedies import options_that_made, with_command
 from intact.graph import Graph
 from intact.plan import QuantizedGraph
 from intact.recipe.options import QuantizeCommand
+from intact.results.request import refuse_unlike
 from intact.results.result import Result
 from tests.models import ModelBuilder
 

@@ -13,10 +13,9 @@ from intact import api, demo
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.errors import MissingExtraError
-from intact.flow.improvement import chosen
 from intact.graph import normalize
 from intact.improve.passes import PASSES, Stage, requests_of
-from intact.improve.presets import PRESETS, Preset, Weakness, passes_of, weaknesses_of
+from intact.improve.presets import PRESETS, Preset, Weakness, chosen, passes_of, weaknesses_of
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides, build_plan
 from intact.recipe.declare import options_of

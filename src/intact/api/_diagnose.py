@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from intact.analyze.diagnose import result_diagnosis as flow
 from intact.analyze.diagnose.diagnosis import Diagnosis
-from intact.flow import diagnose as flow
 from intact.recipe.declare import public
 from intact.recipe.reports import DiagnoseOptions
 

@@ -11,7 +11,7 @@ from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.recipe.declare import public
 from intact.recipe.reports import EdgeOptions, EvaluateOptions, LayerOptions
-from intact.results.feeding import cluster_of
+from intact.results.recipes import cluster_of
 from intact.results.result import Result
 from intact.results.samples import open_for_result
 from intact.results.sources import float_graph, load_result

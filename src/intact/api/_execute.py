@@ -11,8 +11,8 @@ from intact.plan import QuantizedGraph
 from intact.recipe.declare import public
 from intact.recipe.reports import ExecuteOptions
 from intact.results.execution import Executor, Run, run_float, run_integer, run_simulated
-from intact.results.feeding import open_fed
 from intact.results.preprocessing import steps_for
+from intact.results.recipes import open_fed
 from intact.results.sources import FloatSource, is_result, load_result, open_source, target_of
 
 

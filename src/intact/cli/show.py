@@ -268,8 +268,8 @@ def _told(finding: Finding) -> str:
 
 def _improvable(found: Result) -> None:
     """Say that improvement passes may regain what is lost, if none were asked for."""
+    from intact.analyze.diagnose.remedies import changed_options, options_that_made
     from intact.analyze.diagnose.weights import BEST
-    from intact.flow.remedies import changed_options, options_that_made
 
     made_by = options_that_made(found)
     if made_by is None or {"improve", "preset"} & made_by.keys():
@@ -287,9 +287,9 @@ def _findings(found: Result, findings: Sequence[Finding]) -> None:
     """Warn of what is odd, each with its remedy."""
     if not findings:
         return
+    from intact.analyze.diagnose.rehearsal import Rehearsal
+    from intact.analyze.diagnose.remedies import options_that_made, with_command
     from intact.cli.long_commands import remedy_of
-    from intact.flow.rehearsal import Rehearsal
-    from intact.flow.remedies import options_that_made, with_command
 
     made_by, ran = options_that_made(found), found.plan.provenance.improve
     rehearsal = Rehearsal(found, made_by)

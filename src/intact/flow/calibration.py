@@ -1,21 +1,18 @@
-"""From a plan without scales to a result: observe, assign, write."""
+"""Calibration: samples are read and observed, and plans get their scales from that."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import partial, reduce
-from pathlib import Path
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import onnx_ir as ir
 
 from intact.analyze.diagnose.evidence import Calibrated
-from intact.analyze.diagnose.sample_signs import blaming
 from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose, elements_of
 from intact.calibrate.collect import collect
@@ -26,30 +23,23 @@ from intact.data.batching import Batch, sample_count
 from intact.data.chosen_samples import ChosenSamples
 from intact.data.feeding import Feeding
 from intact.data.preprocess import Preprocess
-from intact.data.progress import begin
 from intact.data.sources import has_image_steps
-from intact.data.stream import AGAIN, Samples
+from intact.data.stream import Samples
 from intact.errors import UsageError
-from intact.flow.alternatives import Alternatives
-from intact.flow.improvement import Improver
-from intact.flow.look import Seen, look_at_plan, look_at_runtime, look_at_samples
-from intact.formats.scales import scales_of_model, tensor_names
+from intact.flow.look import Seen, look_at_samples
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind
 from intact.plan.given_scales import ScaleTable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
-from intact.results.feeding import open_fed
-from intact.results.first_run import draw_sample, run_once
+from intact.results.first_run import draw_sample
 from intact.results.job import Job, Scaled
-from intact.results.refusals import Refusals
-from intact.results.result import Result
+from intact.results.recipes import open_fed
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.calibrate.shards import SampleMap
-    from intact.placement.choice import Fastest
-    from intact.recipe.groups import DataSource, ScaleSource
+    from intact.recipe.groups import DataSource
 
 _SMALL = 1 << 26
 """Bytes of weights of which several copies in memory do not matter."""
@@ -74,6 +64,9 @@ class Calibration:
             user.
         speed: What is asked for of speed; None where nothing is.
         cluster: Observes on a cluster; None for this process.
+        data: The samples; None where all scales are given.
+        given: Scales that need no samples.
+        start: When it began, in seconds.
     """
 
     options: CalibrationOptions
@@ -82,88 +75,19 @@ class Calibration:
     drawn: int = 0
     speed: SpeedOptions | None = None
     cluster: SampleMap | None = None
+    data: DataSource | None = None
+    given: ScaleTable | None = None
+    start: float = field(default_factory=time.perf_counter)
 
-    def run(
-        self,
-        jobs: Sequence[Job],
-        data: DataSource | None,
-        given: ScaleTable | None = None,
-        refusals: Refusals | None = None,
-    ) -> list[Result]:
-        """Give plans their scales and write them.
+    def refuse_data(self, jobs: Sequence[Job]) -> None:
+        """Refuse no data where it is needed, and data that the steps are not for.
 
-        The float model is run over the data once for all the plans that share its graph.
-
-        Args:
-            jobs: What is made.
-            data: The samples.
-            given: Scales that need none.
-            refusals: Takes what is wrong with one job, of which there is no result then.
+        Raises:
+            UsageError: See above.
         """
-        refusals = refusals or Refusals(collects=False)
-        start = time.perf_counter()
-        jobs = list(jobs)
-        needs = [required_tensors(job.plan, given) for job in jobs]
-        self._refuse_data(jobs, data, needed=given is None and any(needs))
-        groups: dict[int, list[int]] = {}
-        for index, job in enumerate(jobs):
-            groups.setdefault(id(job.plan.graph), []).append(index)
-        results: dict[int, Result] = {}
-        if isinstance(data, Iterator) and len(groups) > 1:
-            raise UsageError(
-                f"samples are read {len(groups)} times: there are targets that change the graph, "
-                "and an iterator gives them once",
-                remedy=AGAIN,
-            )
-        for members in groups.values():  # some targets calibrate a graph of their own
-            begin(self.options.progress, "calibrating")
-            graph = jobs[members[0]].plan.graph
-            others = {
-                i: Alternatives.of(jobs[i], has_table=given is not None)
-                for i in members
-                if data is not None
-            }
-            more = [name for each in others.values() for name in each.tensors]
-            required = [*(n for i in members for n in needs[i]), *more]
-            observed = self._observe(graph, required, data, [jobs[i] for i in members])
-            sample = None if observed is None else observed.first
-            signs = () if observed is None else observed.signs
-            comparing: Future[Compared] | None = None
-            with ThreadPoolExecutor(1) as pool:
-                if sample is not None and weight_bytes(graph.model) <= _SMALL:
-                    # beside the choice of scales, which has copies of the weights of its own
-                    comparing = pool.submit(self._compared, graph, sample)
-                for index in members:
-                    job, name = jobs[index], jobs[index].plan.target.name
-                    begin(self.options.progress, f"choosing scales for {name}")
-                    made: Scaled | None = None
-                    with refusals.of(name), blaming(signs):
-                        made = self._scaled(job, needs[index], observed, given)
-                        if observed is not None:
-                            job, made = self._settled(others[index], job, made, observed)
-                    if made is None:
-                        continue
-                    sample = draw_sample(made.plan, made.statistics) if sample is None else sample
-                    comparing = comparing or pool.submit(self._compared, graph, sample)
-                    compared = comparing.result()  # a difference stops all
-                    with refusals.of(name), blaming(signs):
-                        fastest = None
-                        if self.speed is not None:
-                            job, made, fastest = self._fastest(
-                                job, made, observed, given, self.speed, start
-                            )
-                        made = self._improved(job, made, observed, data)
-                        if made.plan.graph is not graph:
-                            compared = self._compared(made.plan.graph, sample)
-                        begun = start if fastest is None else None
-                        result = self._finished(job, made, observed, sample, compared, begun)
-                        result.fastest = fastest
-                        results[index] = result
-        return [results[index] for index in sorted(results)]
-
-    def _refuse_data(self, jobs: Sequence[Job], data: DataSource | None, *, needed: bool) -> None:
-        """Refuse no data where it is needed, and data that the steps are not for."""
-        if data is None and needed:
+        data = self.data
+        needs = [required_tensors(job.plan, self.given) for job in jobs]
+        if data is None and self.given is None and any(needs):
             can_draw = jobs[0].plan.graph.batch_norms and not jobs[0].plan.provenance.source
             other = ", or try --data-free" if can_draw else ""
             raise UsageError(
@@ -186,131 +110,30 @@ class Calibration:
                 "normalize that orders channels: arrays come as the model takes them",
             )
 
-    def _compared(self, graph: Graph, sample: Batch | None) -> Compared:
+    def compared(self, graph: Graph, sample: Batch | None) -> Compared:
         """Compare a graph with the given model."""
         return Compared() if self.original is None else self.original.compare(graph, sample)
 
-    def _finished(
-        self,
-        job: Job,
-        scaled: Scaled,
-        observed: _Observed | None,
-        sample: Batch | None,
-        compared: Compared,
-        start: float | None,
-    ) -> Result:
-        """Write a plan with scales, run what was written, and say what it loses.
+    def recalibrated(self, job: Job, graph: Graph) -> Scaled:
+        """Plan a job on a graph that a rewrite made, and give that plan its scales."""
+        own = job.on(graph)
+        observed = self.observe(graph, required_tensors(own.plan, self.given), [job])
+        return self.scaled(own, observed)
+
+    def scaled(self, job: Job, observed: Observed | None) -> Scaled:
+        """Choose the method and the scales of one plan.
 
         Args:
-            job: What is made.
-            scaled: Its plan.
-            observed: What calibration saw.
-            sample: What is run once.
-            compared: The graph with the given model.
-            start: When making it began; None where it is not to be timed.
+            job: With the plan.
+            observed: The tensors of its graph; None where all scales are given.
         """
-
-        def run(result: Result) -> None:
-            run_once(result, sample, compared.outputs, threads=self.options.threads)
-
-        begin(self.options.progress, "measuring the loss")
-        seen, signs = (None, ()) if observed is None else (observed.seen, observed.signs)
-        looked = look_at_plan(job, scaled, seen, signs, run)
-        scaled = scaled._replace(choice=None)  # its sessions have copies of weights
-        begin(self.options.progress, "quantizing")
-        result = job.deployment.result(
-            scaled.plan, scaled.statistics, self.preprocess, compared.notes
-        )
-        result.improvements, result.loss = scaled.tried, looked.loss
-        begin(self.options.progress, "running what was made")
-        run(result)
-        spent = None if start is None else time.perf_counter() - start
-        result.findings = look_at_runtime(looked, result, spent)
-        return result
-
-    def _fastest(
-        self,
-        job: Job,
-        scaled: Scaled,
-        observed: _Observed | None,
-        given: ScaleTable | None,
-        speed: SpeedOptions,
-        start: float,
-    ) -> tuple[Job, Scaled, Fastest]:
-        """Keep in float what is faster in float; it takes as long as all before."""
-        from intact.placement.placing import placed
-
-        begin(self.options.progress, "looking for the fastest")
-        sample = None if observed is None else observed.sample(speed.fastest_batch)
-        seconds = time.perf_counter() - start
-        threads = self.options.threads
-        own, found = placed(job, scaled, sample, given, speed, threads, seconds)
-        if not found.kept_float:
-            return own, scaled, found
-        needs = required_tensors(own.plan, given)
-        return own, self._scaled(own, needs, observed, given), found
-
-    def _settled(
-        self, others: Alternatives, job: Job, scaled: Scaled, observed: _Observed
-    ) -> tuple[Job, Scaled]:
-        """Try plans that may lose less."""
-
-        def rescale(changed: Job) -> Scaled:
-            needs = required_tensors(changed.plan, scaled.given)
-            return self._scaled(changed, needs, observed, scaled.given)
-
-        return others.settled(
-            job,
-            scaled,
-            observed.statistics,
-            rescale,
-            threads=self.options.threads,
-            progress=self.options.progress,
-        )
-
-    def _improved(
-        self,
-        job: Job,
-        scaled: Scaled,
-        observed: _Observed | None,
-        data: DataSource | None,
-    ) -> Scaled:
-        """Run the improvement passes of a job."""
-        if not job.requests:
-            return scaled
-        if data is None or observed is None or isinstance(data, Iterator):
-            raise UsageError(
-                f"--improve {job.requests[0].name} runs samples a second time", remedy=AGAIN
-            )
-
-        def recalibrate(graph: Graph) -> Scaled:
-            own = job.on(graph)
-            needs = required_tensors(own.plan, scaled.given)
-            observed = self._observe(graph, needs, data, [job])
-            return self._scaled(own, needs, observed, scaled.given)
-
-        def samples(graph: Graph) -> Samples:
-            return replace(self._open(data, graph), progress=self.options.progress)
-
-        improver = Improver(
-            job.requests, samples, recalibrate, self.options.progress, self.options.threads
-        )
-        return improver.improved(scaled, observed.runs)
-
-    def _scaled(
-        self,
-        job: Job,
-        required: Sequence[str],
-        observed: _Observed | None,
-        given: ScaleTable | None,
-    ) -> Scaled:
-        """Choose the method and the scales of one plan."""
+        given = self.given
         options = self.options
         if observed is None:
             plan = assign(job.plan, None, job.methods[0], given)
             plan.provenance = plan.provenance.observed(options.mask, options.method_options)
             return Scaled(plan, None, None, given)
-        names = dict.fromkeys((*observed.inputs, *required))
+        names = dict.fromkeys((*observed.inputs, *required_tensors(job.plan, given)))
         statistics = observed.statistics.only(names)
         choice = choose(job.plan, statistics, job.methods, observed.runs, given)
         plan, fed = choice.plan, observed.feeding
@@ -320,14 +143,17 @@ class Calibration:
         plan = plan.with_notes(observed.notes)
         return Scaled(plan, statistics, choice, given)
 
-    def _observe(
-        self,
-        graph: Graph,
-        required: Sequence[str],
-        data: DataSource | None,
-        jobs: Sequence[Job],
-    ) -> _Observed | None:
-        """Run the float model over the data."""
+    def observe(
+        self, graph: Graph, required: Sequence[str], jobs: Sequence[Job]
+    ) -> Observed | None:
+        """Run the float model over the data; None where there is none.
+
+        Args:
+            graph: The float model.
+            required: Names of tensors.
+            jobs: What is made of it.
+        """
+        data = self.data
         if data is None:
             return None
         opened = self._open(data, graph)
@@ -361,7 +187,7 @@ class Calibration:
         known = Calibrated(inputs, different, self.options.mask is not None)
         seen = Seen(runs, known, self.preprocess, self.drawn > 0, self.options.threads)
         signs = look_at_samples(seen, statistics)
-        return _Observed(statistics, inputs, notes, first, fed, shapes, seen, signs, is_free)
+        return Observed(statistics, inputs, notes, first, fed, shapes, seen, signs, is_free)
 
     @property
     def _collect(self) -> Callable[..., Statistics]:
@@ -370,6 +196,16 @@ class Calibration:
         from intact.calibrate.shards import collect_on
 
         return partial(collect_on, self.cluster)
+
+    def samples(self, graph: Graph) -> Samples:
+        """Open the samples anew, for a pass that tells how far it is.
+
+        Raises:
+            UsageError: There are none.
+        """
+        if self.data is None:
+            raise UsageError("there are no samples", remedy="give some with --data")
+        return replace(self._open(self.data, graph), progress=self.options.progress)
 
     def _open(self, data: DataSource, graph: Graph) -> Samples:
         return open_fed(
@@ -383,7 +219,9 @@ class Calibration:
         )
 
 
-class _Observed(NamedTuple):
+class Observed(NamedTuple):
+    """What a pass over the samples gave."""
+
     statistics: Statistics
     inputs: tuple[str, ...]
     """The inputs of the model, which every result keeps the statistics of."""
@@ -426,23 +264,42 @@ class _Observed(NamedTuple):
         return feeds
 
 
-def given_scales(
-    scales: ScaleSource | Sequence[ScaleSource] | None, model: ir.Model, graph: Graph
-) -> ScaleTable | None:
-    """Return the scales that need no calibration: those of tables, or else the model's own."""
-    if scales is None:
-        return scales_of_model(model)
-    from intact.formats.scales import read_scales  # few give tables
+class Comparing:
+    """The comparison of a graph with the given model, once for all targets of the graph.
 
-    sources = [scales] if isinstance(scales, str | Path | ScaleTable) else scales
-    tables = [
-        each if isinstance(each, ScaleTable) else read_scales(each, graph) for each in sources
-    ]
-    if not tables:
-        return None
-    table = reduce(ScaleTable.joined, tables)
-    table.refuse_unknown(tensor_names(model) | {str(value.name) for value in graph.values})
-    return table
+    Args:
+        calibration: Knows the given model.
+        graph: The graph.
+        sample: What both are run on; None draws it.
+        pool: Compares beside the choice of scales.
+    """
+
+    def __init__(
+        self, calibration: Calibration, graph: Graph, sample: Batch | None, pool: ThreadPoolExecutor
+    ) -> None:
+        self._calibration, self._graph, self._pool = calibration, graph, pool
+        self.sample = sample
+        self._found: Future[Compared] | None = None
+        if sample is not None and weight_bytes(graph.model) <= _SMALL:
+            self._begin()  # the choice of scales has copies of the weights of its own
+
+    def _begin(self) -> Future[Compared]:
+        of = self._calibration.compared
+        self._found = self._found or self._pool.submit(of, self._graph, self.sample)
+        return self._found
+
+    def found(self, scaled: Scaled) -> Compared:
+        """Return what was found.
+
+        Args:
+            scaled: A plan with scales, to draw a sample from where there is none.
+
+        Raises:
+            ModelError: They differ.
+        """
+        if self.sample is None:
+            self.sample = draw_sample(scaled.plan, scaled.statistics)
+        return self._begin().result()
 
 
 def _skipped(files: Sequence[str]) -> tuple[Note, ...]:

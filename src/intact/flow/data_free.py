@@ -17,6 +17,7 @@ from intact.errors import DataError, UsageError
 from intact.flow.shapes import with_shapes
 from intact.graph.passes.input_shapes import shown_option
 from intact.plan import Note, NoteKind
+from intact.results.request import refuse_options_of_data
 
 if TYPE_CHECKING:
     from intact.recipe.options import QuantizationOptions
@@ -93,26 +94,6 @@ def drawn_data(model: ir.Model, options: QuantizationOptions) -> DrawnData:
             remedy=_GIVE_DATA,
         )
     return DrawnData({name: images.astype(spec.dtype)}, count, (note,))
-
-
-def refuse_options_of_data(options: QuantizationOptions) -> None:
-    """Refuse data, and options of how it is read, beside ``--data-free``.
-
-    Raises:
-        UsageError: One is given.
-    """
-    if options.data is not None:
-        raise UsageError("--data and --data-free", remedy="leave one out")
-    given = {
-        "--mask": options.mask,
-        "--no-batch": options.no_batch,
-        "--state": options.state,
-        "--skip-bad": options.skip_bad,
-        "transform": options.transform,
-    }
-    for flag, value in given.items():
-        if value:
-            raise UsageError(f"{flag} is for data, and --data-free has none", remedy="leave it out")
 
 
 def _only_input(specs: dict[str, InputSpec]) -> tuple[str, InputSpec]:

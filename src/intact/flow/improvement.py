@@ -7,7 +7,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from threadpoolctl import threadpool_limits
 
@@ -15,82 +14,13 @@ from intact.calibrate.choice import Errors, FloatRuns
 from intact.data.progress import Progress, begin
 from intact.data.stream import Samples
 from intact.graph import Graph
-from intact.improve.passes import EXPECTED_BIAS, PASSES, Request, Stage, requests_of
-from intact.improve.presets import Preset, Weakness, passes_of, weaknesses_of
-from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.improve.passes import PASSES, Request, Stage
 from intact.plan.gains import Gain, Improvement
 from intact.results.job import Scaled
 from intact.results.result import Tried
 
 MOST_SAMPLES = 32
 """Samples on which the outputs are compared before and after a pass."""
-
-
-class Chosen(NamedTuple):
-    """The passes for a plan.
-
-    Attributes:
-        requests: In the order in which they run.
-        notes: What the user should know of that.
-    """
-
-    requests: tuple[Request, ...]
-    notes: tuple[Note, ...] = ()
-
-
-def chosen(
-    plan: QuantizedGraph,
-    improve: Sequence[str],
-    preset: str | None,
-    *,
-    readable: bool,
-    drawn: bool = False,
-) -> Chosen:
-    """Choose the passes: those that are named, or else those of the preset.
-
-    Args:
-        plan: Without scales.
-        improve: The passes that the user names.
-        preset: The preset that the user names.
-        readable: Whether samples can be read several times.
-        drawn: Whether they are drawn from BatchNormalizations, which tell means better than they.
-
-    Raises:
-        UsageError: A name is wrong.
-    """
-    if improve:
-        return Chosen(requests_of(improve))
-    default = plan.target.calibration.preset
-    level = Preset(preset or default)
-    weaknesses = weaknesses_of(plan)
-    names = passes_of(level, weaknesses)
-    missing = [name for name in names if not PASSES[name].is_installed]
-    names = tuple(name for name in names if name not in missing)
-    if drawn and not names and level is not Preset.FAST:
-        return Chosen(requests_of([EXPECTED_BIAS]))
-    if preset is None and not readable:
-        return Chosen(())
-    notes = []
-    if preset is None and names:
-        notes.append(_said(level, names, weaknesses))
-    if missing:
-        notes.append(
-            Note(
-                NoteKind.CALIBRATION,
-                "",
-                f"preset {level} ran without {', '.join(missing)}: "
-                f"{PASSES[missing[0]].needs} is not installed",
-                remedy='pip install "intact[train]"',
-            )
-        )
-    return Chosen(requests_of(names), tuple(notes))
-
-
-def _said(level: Preset, names: Sequence[str], weaknesses: Sequence[Weakness]) -> Note:
-    """Say in one line what is done that nobody asked for."""
-    why = " and ".join(weaknesses)
-    message = f"preset {level}: {', '.join(names)}, because of {why}"
-    return Note(NoteKind.CALIBRATION, "", message, remedy="--preset fast leaves it out")
 
 
 Recalibrate = Callable[[Graph], Scaled]

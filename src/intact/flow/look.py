@@ -136,7 +136,7 @@ def look_at_runtime(looked: Looked, result: Result, spent: float | None) -> tupl
     """
     if looked.inquiry is None:
         return looked.findings
-    from intact.flow.runtime import runtime_of
+    from intact.analyze.diagnose.deployed import runtime_of
 
     evidence = looked.inquiry.evidence
     return looked.inquiry.ask(

@@ -1,11 +1,10 @@
-"""From the options of a call to results: open, plan, calibrate, write."""
+"""From the options of a call to results, by the stages of `intact.flow.stages`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -13,19 +12,10 @@ from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.errors import ModelError, UsageError
-from intact.flow.calibration import Calibration, given_scales
-from intact.flow.improvement import chosen
-from intact.flow.shapes import shaped
+from intact.flow.calibration import Calibration
+from intact.flow.stages import SHARED, Call, make_results
 from intact.flow.torch_models import with_exported
-from intact.formats.registry import expressible
-from intact.graph import Graph
-from intact.improve.passes import requests_of
-from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
-from intact.plan.preparation import graphs_for
-from intact.recipe.declare import options_of
-from intact.recipe.groups import (
-    SpeedOptions,
-)
+from intact.plan import Overrides
 from intact.recipe.options import (
     ExportOptions,
     ImportOptions,
@@ -33,15 +23,20 @@ from intact.recipe.options import (
     QuantizeForOptions,
     QuantizeOptions,
 )
-from intact.results.feeding import cluster_of
 from intact.results.first_run import run_once
-from intact.results.job import Deployment, Job, Keeping
-from intact.results.recipes import overrides_of, preprocess_of, recipe_of, target_named
-from intact.results.refusals import Refusals, refuse_structure
+from intact.results.job import Job, Planner
+from intact.results.recipes import (
+    cluster_of,
+    overrides_of,
+    preprocess_of,
+    recipe_of,
+    target_named,
+)
+from intact.results.refusals import Refusals
+from intact.results.request import distinct_names, in_place, ready_targets, refuse_wrong
 from intact.results.result import Result, Results, check_output, save_several
 from intact.results.sources import (
     FloatSource,
-    QuantizedSource,
     default_target,
     deployment_of,
     load_result,
@@ -49,9 +44,6 @@ from intact.results.sources import (
     original_of,
     target_of,
 )
-from intact.results.values import refuse_nothing_to_do, values_of, with_values
-from intact.targets import Target
-from intact.targets.schema import without_in_place
 
 if TYPE_CHECKING:
     from intact.recipe.groups import TargetSource
@@ -110,74 +102,31 @@ def results_for(
         refusals: Takes what one target refuses; None raises it.
     """
     refusals = refusals or Refusals(collects=False)
-    described = _in_place([target_of(target) for target in targets], options)
-    names = _distinct_names(described)
+    described = in_place([target_of(target) for target in targets], options)
+    names = distinct_names(described)
     refuse_wrong(options)
     cluster = cluster_of(options)
-    ready = _ready(options, described, refusals)
+    ready = ready_targets(options, described, refusals)
     if not ready:
         return {}
-    source = open_source(options.model)
-    if isinstance(source, QuantizedSource):
-        source.plan(target_of(source.target))  # refuses what `import` would refuse as well
-        raise UsageError(
-            "the model is quantized already", remedy="`intact import` reads it, and completes it"
-        )
-    preprocess = preprocess_of(options) or Preprocess()
-    formats = [deployment.formats for _, _, deployment in ready]
-    model = with_values(source.model, options.input_value)
-    drawn = None
-    if options.data_free:
-        from intact.flow.data_free import drawn_data
-
-        drawn = drawn_data(model, options)
-    data, steps = (options.data, preprocess) if drawn is None else (drawn.data, Preprocess())
-    begin(options.progress, "simplifying the model")
-    models = shaped(model, options, options.input_shape, data, steps, formats)
-    originals = _expanded(models.graphs, options.expand)
-    given = given_scales(options.scales, model, originals[id(models.graphs[0])])
-    del source, model
-    overrides = overrides_of(options)
-    begin(options.progress, "planning")
-    jobs = []
-    described = [each for each, _, _ in ready]
-    graphs = _graphs(models.graphs, originals, described, options.expand)
-    readable = models.data is not None and not isinstance(models.data, Iterator)
-    for own, (each, methods, deployment) in zip(graphs, ready, strict=True):
-        with refusals.of(each.name):
-            keeping = _keeping(build_plan, own, each, models.overrides(overrides, own))
-            plan = keeping(())
-            if not options.allow_empty:
-                look = partial(values_of, graph=own, options=options, data=models.data)
-                refuse_nothing_to_do(plan, look)
-            refuse_structure(plan, deployment.formats)
-            passes = chosen(
-                plan,
-                options.improve,
-                options.preset,
-                readable=readable,
-                drawn=drawn is not None,
-            )
-            notes = () if drawn is None else drawn.notes
-            plan = plan.with_notes((*notes, *models.notes, *passes.notes))
-            jobs.append(
-                Job(
-                    plan,
-                    methods,
-                    deployment,
-                    keeping,
-                    passes.requests,
-                    floats_ends=not options.quantize_heads,
-                )
-            )
-    compared = original_of(options.model, threads=options.threads)
-    count = 0 if drawn is None else drawn.count
-    speed = options if options.fastest else None
+    call = Call(options, preprocess_of(options) or Preprocess(), tuple(ready), refusals)
+    for stage in SHARED:
+        call = stage.run(call)
+    original = original_of(options.model, threads=options.threads)
     with cluster as mapped:
-        calibration = Calibration(options, preprocess, compared, count, speed, mapped)
+        calibration = Calibration(
+            options,
+            call.preprocess,
+            original,
+            0 if call.drawn is None else call.drawn.count,
+            options if options.fastest else None,
+            mapped,
+            call.data,
+            call.given,
+        )
         results = {
             result.plan.target.name: result
-            for result in calibration.run(jobs, models.data, given, refusals)
+            for result in make_results(calibration, call.jobs, refusals)
         }
     _add_recipes(results, options, dict(zip(names, targets, strict=True)))
     return results
@@ -190,110 +139,6 @@ def _add_recipes(
     for name, result in results.items():
         target = target_named(given[name])
         result.recipe = recipe_of("quantize", options, result, target=target)
-
-
-def _ready(
-    options: QuantizationOptions, targets: Sequence[Target], refusals: Refusals
-) -> list[tuple[Target, tuple[Method, ...], Deployment]]:
-    """Return the methods and the deployment of each target that has what is asked for."""
-    found = []
-    given = (options.method, options.weight_method, options.method_options)
-    for each in targets:
-        with refusals.of(each.name):
-            deployment = deployment_of(each, options.formats, options.io, options.layout)
-            found.append((each, Method.candidates(each, *given), deployment))
-    return found
-
-
-def refuse_unlike(options: QuantizationOptions, target: TargetSource) -> None:
-    """Refuse what could be seen to be wrong before a model or samples are read.
-
-    Raises:
-        IntactError: A name is wrong, options exclude each other, or the target has not what is
-            asked for.
-    """
-    refuse_wrong(options)
-    preprocess_of(options)
-    overrides_of(options)
-    _ready(options, [target_of(target)], Refusals(collects=False))
-
-
-def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) -> Job:
-    """Plan a call on a graph that is normalized already, without samples.
-
-    Args:
-        options: Of the call.
-        graph: Of a result.
-        target: What is quantized for.
-
-    Raises:
-        IntactError: As of `quantize`, before samples are read.
-    """
-    refuse_unlike(options, target)
-    ((described, methods, deployment),) = _ready(
-        options, _in_place([target_of(target)], options), Refusals(collects=False)
-    )
-    wide = graph if expressible(deployment.formats).half_ends else graph.with_wide_ports()
-    (own,) = graphs_for(wide, [described], options.expand)
-    keeping = _keeping(build_plan, own, described, overrides_of(options))
-    plan = keeping(())
-    passes = chosen(plan, options.improve, options.preset, readable=True)
-    return Job(plan, methods, deployment, keeping, passes.requests)
-
-
-def _in_place(targets: Sequence[Target], options: QuantizationOptions) -> list[Target]:
-    return list(targets) if options.in_place else _not_in_place(targets)
-
-
-def refuse_wrong(options: QuantizationOptions) -> None:
-    """Refuse wrong names, and options that would have no effect, before anything is read.
-
-    Raises:
-        UsageError: See above.
-    """
-    requests_of(options.improve)
-    if options.improve and options.preset is not None:
-        raise UsageError(f"--improve and --preset {options.preset}", remedy="leave one out")
-    if options.data_free:
-        from intact.flow.data_free import refuse_options_of_data
-
-        refuse_options_of_data(options)
-    for name, declared in options_of(SpeedOptions).items():
-        if not options.fastest and getattr(options, name) != declared.default:
-            flag = f"--{name.replace('_', '-')}"
-            raise UsageError(f"{flag} is for --fastest", remedy="give that too, or leave it out")
-
-
-def _expanded(graphs: Sequence[Graph], op_types: Sequence[str]) -> dict[int, Graph]:
-    """Return each graph with operators expanded, by the identity of what it was before."""
-    found = {id(graph): graph for graph in graphs}
-    if op_types:
-        from intact.graph.passes.expand import expand
-
-        found = {name: expand(graph, op_types) for name, graph in found.items()}
-    return found
-
-
-def _graphs(
-    graphs: Sequence[Graph],
-    expanded: Mapping[int, Graph],
-    targets: Sequence[Target],
-    apart: Sequence[str],
-) -> list[Graph]:
-    """Prepare what is planned on; targets that share a graph and its needs go on sharing it.
-
-    Args:
-        graphs: One for each target.
-        expanded: What is planned on, by the identity of the graph.
-        targets: The targets.
-        apart: Operator types that the user expands.
-    """
-    found: dict[int, Graph] = {}
-    for name, graph in expanded.items():
-        members = [index for index, each in enumerate(graphs) if id(each) == name]
-        own = graphs_for(graph, [targets[index] for index in members], apart)
-        found.update(zip(members, own, strict=True))
-    return [found[index] for index in range(len(targets))]
 
 
 def read_quantized(options: ImportOptions) -> Result:
@@ -325,13 +170,10 @@ def read_quantized(options: ImportOptions) -> Result:
         result = deployment.result(plan, None, preprocess)
         run_once(result, threads=options.threads)
     else:
-        from intact.plan.build import complete
-
         given_method = (options.method, options.weight_method, options.method_options)
         methods = Method.candidates(described, *given_method)
-        keeping = _keeping(complete, plan, described, overrides)
-        job = Job(keeping(()), methods, deployment, keeping)
-        (result,) = Calibration(options, preprocess).run([job], options.data)
+        job = Job.of(Planner(plan, described, overrides), methods, deployment)
+        (result,) = make_results(Calibration(options, preprocess, data=options.data), [job])
     result.recipe = recipe_of("import", options, result, target=target_named(target))
     if options.output is not None:
         begin(options.progress, "writing")
@@ -362,61 +204,6 @@ def export(options: ExportOptions) -> Result:
     if output is not None:
         found.save(output)
     return found
-
-
-Source = TypeVar("Source", Graph, QuantizedGraph)
-
-
-def _keeping(
-    build: Callable[[Source, Target, Overrides | None], QuantizedGraph],
-    source: Source,
-    target: Target,
-    overrides: Overrides | None,
-) -> Keeping:
-    """Return what makes a plan that keeps more nodes in float than the overrides do."""
-
-    def keeping(
-        names: Sequence[str], graph: Graph | None = None, apart: Collection[TensorEnd] = ()
-    ) -> QuantizedGraph:
-        own: Any = source if graph is None else graph
-        if not names and not apart:
-            return build(own, target, overrides)
-        base: Overrides = overrides or Overrides()
-        more = msgspec.structs.replace(
-            base,
-            keep_float=(*base.keep_float, *names),
-            apart=base.apart | frozenset(apart),
-        )
-        return build(own, target, more)
-
-    return keeping
-
-
-def _not_in_place(targets: Sequence[Target]) -> list[Target]:
-    """Describe the targets without operators that work in place."""
-    if not any(target.topology.in_place for target in targets):
-        raise UsageError(
-            f"--no-in-place: {', '.join(target.name for target in targets)} does nothing in place",
-            remedy="leave it out",
-        )
-    return [without_in_place(target) for target in targets]
-
-
-def _distinct_names(targets: Sequence[Target]) -> tuple[str, ...]:
-    """List the names of the targets."""
-    names = tuple(target.name for target in targets)
-    if not names:
-        raise UsageError("there is no target", remedy="name one: see `intact targets`")
-    for name in names:
-        if Path(name).name != name or name.startswith(".") or "\\" in name:
-            raise UsageError(
-                f"target {name!r} cannot give a folder its name", remedy="rename it in its file"
-            )
-        if names.count(name) > 1:
-            raise UsageError(
-                f"target {name} is given twice", remedy="leave one out, or rename it in its file"
-            )
-    return names
 
 
 def _refuse_without_samples(

@@ -19,10 +19,12 @@ from intact.formats.registry import expressible
 from intact.graph import Graph, normalize
 from intact.graph.passes.input_shapes import Sizes, shown_option
 from intact.plan import Note, NoteKind, Overrides
+from intact.plan.preparation import graphs_for
 from intact.recipe import groups, pairs
 from intact.recipe.kinds import Kind
-from intact.results.feeding import open_fed
+from intact.results.recipes import open_fed
 from intact.results.values import Values, sizes_decide
+from intact.targets import Target
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -118,6 +120,38 @@ def shaped(
         for graph, names in zip(found.graphs, formats, strict=True)
     )
     return msgspec.structs.replace(found, graphs=graphs)
+
+
+def expanded(graphs: Sequence[Graph], op_types: Sequence[str]) -> dict[int, Graph]:
+    """Return each graph with operators expanded, by the identity of what it was before."""
+    found = {id(graph): graph for graph in graphs}
+    if op_types:
+        from intact.graph.passes.expand import expand
+
+        found = {name: expand(graph, op_types) for name, graph in found.items()}
+    return found
+
+
+def prepared(
+    graphs: Sequence[Graph],
+    made: Mapping[int, Graph],
+    targets: Sequence[Target],
+    apart: Sequence[str],
+) -> list[Graph]:
+    """Prepare what is planned on; targets that share a graph and its needs go on sharing it.
+
+    Args:
+        graphs: One for each target.
+        made: What is planned on, by the identity of the graph.
+        targets: The targets.
+        apart: Operator types that the user expands.
+    """
+    found: dict[int, Graph] = {}
+    for name, graph in made.items():
+        members = [index for index, each in enumerate(graphs) if id(each) == name]
+        own = graphs_for(graph, [targets[index] for index in members], apart)
+        found.update(zip(members, own, strict=True))
+    return [found[index] for index in range(len(targets))]
 
 
 def _shaped(

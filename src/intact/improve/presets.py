@@ -8,17 +8,17 @@ take ``fast``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from intact.graph import output_channel_axis, weight_slot
-from intact.improve.passes import PASSES
-from intact.plan import QuantizedGraph, TensorEnd
+from intact.improve.passes import EXPECTED_BIAS, PASSES, Request, requests_of
+from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
 
 FEW_BITS = 6
 """Up to so many bits rounding to nearest is felt."""
@@ -109,3 +109,70 @@ def _are_unlike(weight: npt.NDArray[Any], axis: int | None) -> bool:
     reach = np.maximum(weight.max(axis=others), -weight.min(axis=others))
     middle = float(np.median(reach[reach > 0])) if reach.any() else 0.0
     return middle > 0 and bool(np.log2(reach.max() / middle) >= _LOST_BITS)
+
+
+class Chosen(NamedTuple):
+    """The passes for a plan.
+
+    Attributes:
+        requests: In the order in which they run.
+        notes: What the user should know of that.
+    """
+
+    requests: tuple[Request, ...]
+    notes: tuple[Note, ...] = ()
+
+
+def chosen(
+    plan: QuantizedGraph,
+    improve: Sequence[str],
+    preset: str | None,
+    *,
+    readable: bool,
+    drawn: bool = False,
+) -> Chosen:
+    """Choose the passes: those that are named, or else those of the preset.
+
+    Args:
+        plan: Without scales.
+        improve: The passes that the user names.
+        preset: The preset that the user names.
+        readable: Whether samples can be read several times.
+        drawn: Whether they are drawn from BatchNormalizations, which tell means better than they.
+
+    Raises:
+        UsageError: A name is wrong.
+    """
+    if improve:
+        return Chosen(requests_of(improve))
+    default = plan.target.calibration.preset
+    level = Preset(preset or default)
+    weaknesses = weaknesses_of(plan)
+    names = passes_of(level, weaknesses)
+    missing = [name for name in names if not PASSES[name].is_installed]
+    names = tuple(name for name in names if name not in missing)
+    if drawn and not names and level is not Preset.FAST:
+        return Chosen(requests_of([EXPECTED_BIAS]))
+    if preset is None and not readable:
+        return Chosen(())
+    notes = []
+    if preset is None and names:
+        notes.append(_said(level, names, weaknesses))
+    if missing:
+        notes.append(
+            Note(
+                NoteKind.CALIBRATION,
+                "",
+                f"preset {level} ran without {', '.join(missing)}: "
+                f"{PASSES[missing[0]].needs} is not installed",
+                remedy='pip install "intact[train]"',
+            )
+        )
+    return Chosen(requests_of(names), tuple(notes))
+
+
+def _said(level: Preset, names: Sequence[str], weaknesses: Sequence[Weakness]) -> Note:
+    """Say in one line what is done that nobody asked for."""
+    why = " and ".join(weaknesses)
+    message = f"preset {level}: {', '.join(names)}, because of {why}"
+    return Note(NoteKind.CALIBRATION, "", message, remedy="--preset fast leaves it out")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 
@@ -19,10 +19,20 @@ from intact.formats.base.storage import storage_notes
 from intact.formats.registry import FORMATS, export
 from intact.graph import Graph
 from intact.improve.passes import Request
-from intact.plan import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
+from intact.plan import (
+    Decision,
+    Note,
+    NoteKind,
+    Overrides,
+    QuantizedGraph,
+    TensorEnd,
+    build_plan,
+)
+from intact.plan.build import complete
 from intact.plan.given_scales import ScaleTable
 from intact.plan.provenance import CHANNELS_LAST
 from intact.results.result import Result, Tried
+from intact.targets import Target
 
 Decide: TypeAlias = Callable[[Iterable[str]], dict[str, Decision]]
 """From names of nodes to their decisions."""
@@ -102,22 +112,77 @@ class Scaled(NamedTuple):
     tried: tuple[Tried, ...] = ()
 
 
-class Keeping(Protocol):
-    """Makes a plan without scales that keeps nodes in float."""
+class Kept(NamedTuple):
+    """Nodes that a planner keeps in float beside those that are asked for.
 
-    def __call__(
+    Attributes:
+        names: Of the nodes.
+        decide: Gives their decisions other reasons; None leaves them.
+    """
+
+    names: tuple[str, ...]
+    decide: Decide | None = None
+
+
+class Planner(msgspec.Struct, frozen=True):
+    """Makes the plans of one target, each without scales.
+
+    Attributes:
+        source: What is planned on: a float graph, or a plan that is completed.
+        target: The hardware.
+        overrides: What the user decides.
+        kept: What all plans keep in float, in the order in which that was found.
+        apart: Inputs of joins that all plans requantize (see `intact.plan.untie`).
+    """
+
+    source: Graph | QuantizedGraph
+    target: Target
+    overrides: Overrides | None
+    kept: tuple[Kept, ...] = ()
+    apart: frozenset[TensorEnd] = frozenset()
+
+    def plan(
         self,
-        names: Sequence[str],
+        names: Sequence[str] = (),
         graph: Graph | None = None,
         apart: Collection[TensorEnd] = (),
     ) -> QuantizedGraph:
-        """Make it.
+        """Make a plan.
 
         Args:
             names: Of nodes to keep in float.
-            graph: Another graph with the same nodes; None for the one that was given.
-            apart: Inputs of joins that are requantized (see `intact.plan.untie`).
+            graph: Another graph with the same nodes; None for the planner's own.
+            apart: Further inputs of joins that are requantized.
         """
+        source = self.source if graph is None else graph
+        nodes = {str(node.name) for node in _graph_of(source).nodes}
+        kept = [  # a rewrite may have left some out
+            each._replace(names=tuple(name for name in each.names if name in nodes))
+            for each in self.kept
+        ]
+        keep_float = (*(name for each in kept for name in each.names), *names)
+        plan = self._build(source, keep_float, self.apart | frozenset(apart))
+        decided = [each.decide(each.names) for each in kept if each.decide is not None]
+        for decisions in decided:
+            plan = replace(plan, decisions={**plan.decisions, **decisions})
+        return plan
+
+    def _build(
+        self, source: Graph | QuantizedGraph, names: Sequence[str], apart: frozenset[TensorEnd]
+    ) -> QuantizedGraph:
+        overrides = self.overrides
+        if names or apart:
+            base = overrides or Overrides()
+            overrides = msgspec.structs.replace(
+                base, keep_float=(*base.keep_float, *names), apart=base.apart | apart
+            )
+        if isinstance(source, Graph):
+            return build_plan(source, self.target, overrides)
+        return complete(source, self.target, overrides)
+
+
+def _graph_of(source: Graph | QuantizedGraph) -> Graph:
+    return source if isinstance(source, Graph) else source.graph
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -127,7 +192,7 @@ class Job(msgspec.Struct, frozen=True):
         plan: Without scales.
         methods: How scales follow from statistics: the preferred method, and others to choose from.
         deployment: What is written.
-        keeping: Makes the plan again with these nodes in float too.
+        planner: Makes it again, with more nodes in float.
         requests: The improvement passes.
         floats_ends: Whether decoding behind the last layers, and spectra before them, may stay
             float.
@@ -136,36 +201,41 @@ class Job(msgspec.Struct, frozen=True):
     plan: QuantizedGraph
     methods: Sequence[Method]
     deployment: Deployment
-    keeping: Keeping
+    planner: Planner
     requests: Sequence[Request] = ()
     floats_ends: bool = False
 
+    @staticmethod
+    def of(
+        planner: Planner,
+        methods: Sequence[Method],
+        deployment: Deployment,
+        requests: Sequence[Request] = (),
+    ) -> Job:
+        """Return the job of what a planner plans first."""
+        return Job(planner.plan(), methods, deployment, planner, requests)
+
+    def keeping(
+        self,
+        names: Sequence[str],
+        graph: Graph | None = None,
+        apart: Collection[TensorEnd] = (),
+    ) -> QuantizedGraph:
+        """Make the plan again with these nodes in float too; see `Planner.plan`."""
+        return self.planner.plan(names, graph, apart)
+
     def on(self, graph: Graph) -> Job:
         """Return the job for a graph that a rewrite made."""
-
-        own = graph
-
-        def keeping(
-            names: Sequence[str], graph: Graph | None = None, apart: Collection[TensorEnd] = ()
-        ) -> QuantizedGraph:
-            return self.keeping(names, own if graph is None else graph, apart)
-
-        return self._replanned(keeping)
+        return self._replanned(msgspec.structs.replace(self.planner, source=graph))
 
     def apart(self, ends: Collection[TensorEnd]) -> QuantizedGraph:
         """Make the plan again with inputs of joins requantized."""
-        return self.keeping((), None, ends)
+        return self.planner.plan(apart=ends)
 
     def requantizing(self, ends: Collection[TensorEnd]) -> Job:
         """Return the job that requantizes inputs of joins in all its plans."""
-        always = ends
-
-        def keeping(
-            names: Sequence[str], graph: Graph | None = None, apart: Collection[TensorEnd] = ()
-        ) -> QuantizedGraph:
-            return self.keeping(names, graph, {*always, *apart})
-
-        return self._replanned(keeping)
+        apart = self.planner.apart | frozenset(ends)
+        return self._replanned(msgspec.structs.replace(self.planner, apart=apart))
 
     def in_float(self, names: Sequence[str], note: Note, decide: Decide | None = None) -> Job:
         """Return the job that keeps nodes in float in all its plans.
@@ -173,24 +243,14 @@ class Job(msgspec.Struct, frozen=True):
         Args:
             names: Of the nodes.
             note: Says so.
-            decide: Gives their decisions other reasons; None leaves that of `keeping`.
+            decide: Gives their decisions other reasons; None leaves those of the planner.
         """
-        always = names
-
-        def keeping(
-            names: Sequence[str], graph: Graph | None = None, apart: Collection[TensorEnd] = ()
-        ) -> QuantizedGraph:
-            nodes = {str(node.name) for node in (graph or self.plan.graph).nodes}
-            own = [name for name in always if name in nodes]  # a rewrite may have left some out
-            plan = self.keeping((*own, *names), graph, apart)
-            decisions = {**plan.decisions, **(decide(own) if decide else {})}
-            return replace(plan, decisions=decisions)
-
-        changed = self._replanned(keeping)
+        kept = (*self.planner.kept, Kept(tuple(names), decide))
+        changed = self._replanned(msgspec.structs.replace(self.planner, kept=kept))
         return msgspec.structs.replace(changed, plan=changed.plan.with_notes((note,)))
 
-    def _replanned(self, keeping: Keeping) -> Job:
+    def _replanned(self, planner: Planner) -> Job:
         """Return the job with other plans; what was noted beside planning stays noted."""
-        plan = keeping(())
+        plan = planner.plan()
         notes = tuple(note for note in self.plan.notes if note not in plan.notes)
-        return msgspec.structs.replace(self, plan=plan.with_notes(notes), keeping=keeping)
+        return msgspec.structs.replace(self, plan=plan.with_notes(notes), planner=planner)

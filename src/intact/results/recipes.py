@@ -1,15 +1,27 @@
-"""Options as what they mean together: widths, steps of preprocessing, the recipe of a result."""
+"""Options as what they mean together: widths, steps, samples, scales, the recipe of a result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+import onnx_ir as ir
 
+from intact.calibrate.states import state_step
+from intact.data.feeding import Feeding
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
+from intact.data.sources import open_samples
+from intact.data.stream import Samples
+from intact.errors import UsageError
+from intact.formats.scales import scales_of_model, tensor_names
+from intact.graph import Graph
 from intact.plan import Overrides
+from intact.plan.given_scales import ScaleTable
+from intact.plan.provenance import Provenance
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import write_recipe
 from intact.recipe.groups import ArrayStepOptions, ImageStepOptions, WidthOptions
@@ -17,7 +29,14 @@ from intact.recipe.options import COMMANDS
 from intact.targets import Target, load_target
 
 if TYPE_CHECKING:
-    from intact.recipe.groups import TargetSource
+    from intact.calibrate.shards import SampleMap
+    from intact.recipe.groups import (
+        ClusterOptions,
+        DataSource,
+        FeedOptions,
+        ScaleSource,
+        TargetSource,
+    )
     from intact.results.result import Result
 
 
@@ -150,3 +169,67 @@ def target_named(target: TargetSource) -> object:
 
 def _first(one: int | None, other: int | None) -> int | None:
     return other if one is None else one
+
+
+def open_fed(
+    data: DataSource,
+    graph: Graph,
+    options: FeedOptions,
+    kept: Provenance | None = None,
+    **how: Any,
+) -> Samples:
+    """Open samples, with the states that the float model gives.
+
+    Args:
+        data: The samples.
+        graph: The float model.
+        options: As a call gave them.
+        kept: How the samples of the calibration were fed, which holds where nothing is given.
+        **how: The other arguments of `open_samples`.
+
+    Raises:
+        IntactError: As of `open_samples`; or the model has no such input or output.
+    """
+    kept = kept or Provenance()
+    feeding = Feeding(tuple(options.no_batch) or kept.no_batch, options.state or kept.states)
+    step = state_step(graph, feeding)
+    how = {"transform": options.transform, **how}
+    return open_samples(data, graph, feeding=feeding, step=step, **how)
+
+
+def cluster_of(options: ClusterOptions) -> AbstractContextManager[SampleMap | None]:
+    """Return the cluster of the options that samples are mapped over, if they name one.
+
+    Raises:
+        UsageError: There are workers and no cluster.
+        MissingExtraError: Ray is not installed.
+    """
+    if options.cluster is None:
+        if options.workers is not None:
+            raise UsageError(
+                "--workers are those of a cluster, and there is none",
+                remedy="give --cluster local, or --threads instead",
+            )
+        return nullcontext()
+    from intact.calibrate.shards import SampleMap
+
+    return SampleMap(options.cluster, options.workers)
+
+
+def given_scales(
+    scales: ScaleSource | Sequence[ScaleSource] | None, model: ir.Model, graph: Graph
+) -> ScaleTable | None:
+    """Return the scales that need no calibration: those of tables, or else the model's own."""
+    if scales is None:
+        return scales_of_model(model)
+    from intact.formats.scales import read_scales  # few give tables
+
+    sources = [scales] if isinstance(scales, str | Path | ScaleTable) else scales
+    tables = [
+        each if isinstance(each, ScaleTable) else read_scales(each, graph) for each in sources
+    ]
+    if not tables:
+        return None
+    table = reduce(ScaleTable.joined, tables)
+    table.refuse_unknown(tensor_names(model) | {str(value.name) for value in graph.values})
+    return table

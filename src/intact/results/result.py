@@ -29,7 +29,6 @@ import msgspec
 
 from intact._lazy import Module
 from intact._text import Figures, kilobytes
-from intact.analyze.diagnose.loss import Loss
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
 from intact.data.stream import Samples
@@ -51,6 +50,8 @@ FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, RECIPE, *FORMATS[ONNX_QDQ].writer.
 """What a calibrated result holds that is deployed as ONNX."""
 _ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
 _OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, RECIPE, WEIGHTS})
+REPORT_HEAD = b"<!doctype html><!-- intact report -->"
+"""With what a report begins, so that a folder with one may be replaced."""
 _PLAN_HEAD = b'"intact-plan"'
 
 _SHOWN_NOTES = 5
@@ -444,10 +445,8 @@ def _is_report(path: Path) -> bool:
     """Tell whether a file is a report that intact wrote."""
     if path.name != REPORT or not path.is_file():
         return False
-    from intact.analyze.report.page import HEAD
-
     with path.open("rb") as file:
-        return file.read(len(HEAD)) == HEAD
+        return file.read(len(REPORT_HEAD)) == REPORT_HEAD
 
 
 def _is_plan(path: Path) -> bool:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from intact.data.stream import Samples
 from intact.results.execution import in_numbers
-from intact.results.feeding import open_fed
 from intact.results.preprocessing import steps_for
+from intact.results.recipes import open_fed
 from intact.results.result import Result
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from intact.graph import Graph
 from intact.graph.fixed_inputs import Number, fix_inputs, shown_value, takes_one_value
 from intact.plan.quantized_graph import QuantizedGraph
 from intact.plan.topology import has_weights_only
-from intact.results.feeding import open_fed
+from intact.results.recipes import open_fed
 
 if TYPE_CHECKING:
     from intact.recipe.groups import CalibrationOptions, DataSource

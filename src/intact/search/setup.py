@@ -32,8 +32,8 @@ from intact.improve.passes import rewritten
 from intact.plan import Note, Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.options import SearchOptions
-from intact.results.feeding import open_fed
 from intact.results.job import Deployment
+from intact.results.recipes import open_fed
 from intact.results.result import Result, check_output
 from intact.results.sources import original_of
 from intact.results.values import Values, refuse_nothing_to_do

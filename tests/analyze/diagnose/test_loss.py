@@ -10,11 +10,11 @@ import onnx
 import pytest
 
 from intact import api
+from intact.analyze.diagnose.deployed import products_in_float
 from intact.analyze.diagnose.findings import CAUSES
 from intact.calibrate.choice import Errors, Powers
 from intact.cli.entry import run
 from intact.engines.exact_sums import saturates_pairs
-from intact.flow.runtime import products_in_float
 from intact.results.result import Result
 from intact.targets import Target
 from tests.models import ModelBuilder

@@ -11,16 +11,15 @@ import onnx_ir as ir
 import pytest
 
 import intact
-from intact.analyze.diagnose import arithmetic, runtime
+from intact.analyze.diagnose import arithmetic, deployed, runtime
+from intact.analyze.diagnose.deployed import products_in_float, runtime_of
 from intact.analyze.diagnose.evidence import Evidence
 from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.remedies import with_command
 from intact.analyze.diagnose.runtime import slow_sign, time_if_slower
 from intact.calibrate.choice import FloatRuns
 from intact.data.sources import open_samples
 from intact.engines.simulate import Simulator
-from intact.flow import runtime as deployed
-from intact.flow.remedies import with_command
-from intact.flow.runtime import products_in_float, runtime_of
 from intact.formats.onnx_qdq.executed import profile_kernels
 from intact.results.result import Result
 from tests.models import ModelBuilder
@@ -126,7 +125,8 @@ def test_a_little_slower_takes_more_rounds(
     rounds: int, times: float, *, expected: bool, result: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed(monkeypatch, *[(1.0, times)] * rounds)
-    assert (time_if_slower(result.plan.graph, runtime_of(result), DATA) is not None) is expected
+    found = time_if_slower(result.plan.graph, runtime_of(result), DATA)
+    assert (found is not None) is expected
 
 
 def test_what_runs_in_float_is_named_before_the_time(

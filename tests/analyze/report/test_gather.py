@@ -17,12 +17,12 @@ import pytest
 import intact
 from intact import demo
 from intact.analyze.layers import model_errors
-from intact.analyze.report import figures, page
+from intact.analyze.report import figures
 from intact.analyze.report.logs import search_of, training_of
 from intact.analyze.report.page import page_of
 from intact.errors import DataError, OutputError, UsageError
 from intact.improve.trained import Epoch
-from intact.results.result import REPORT, Result, check_output
+from intact.results.result import REPORT, REPORT_HEAD, Result, check_output
 from intact.search.logs.line import read_log
 from tests.command_lines import Say, refused
 from tests.reports import EVIL, evil_model, samples, write_result
@@ -53,7 +53,7 @@ def test_a_page_holds_the_figures_as_json(folder: Path, shown: figures.Report) -
     assert held == json.loads(shown.encode())
     assert held["summary"]["model"] == "test"
     assert [node["name"] for node in held["network"]["nodes"]].count(EVIL) == 1
-    assert (folder / REPORT).read_bytes().startswith(page.HEAD)
+    assert (folder / REPORT).read_bytes().startswith(REPORT_HEAD)
 
 
 def test_names_of_a_model_are_text(shown: figures.Report) -> None:

@@ -182,7 +182,7 @@ class _Parts:
 
     def findings(self) -> tuple[figures.Finding, ...]:
         """Diagnose."""
-        from intact.flow.diagnose import diagnose
+        from intact.analyze.diagnose.result_diagnosis import diagnose
 
         most = options_of(DiagnoseOptions)["samples"].default
         samples = min(self._options.samples or most, most)

@@ -14,9 +14,8 @@ import re
 from importlib import resources
 
 from intact.analyze.report.figures import Report
+from intact.results.result import REPORT_HEAD
 
-HEAD = b"<!doctype html><!-- intact report -->"
-"""How every page begins: by this a result folder knows its own."""
 SCRIPTS = ("elements.js", "graph.js", "sections.js", "charts.js", "page.js")
 """In the order in which they run. `graph.js` draws graphs, several on one page if wanted."""
 _PLACE = re.compile(r"\{\{ (\w+) \}\}")
@@ -63,7 +62,7 @@ def assembled(
         "script": script,
     }
     text = _PLACE.sub(lambda place: parts[place[1]], read("page.html"))
-    return HEAD + text.encode()
+    return REPORT_HEAD + text.encode()
 
 
 def read(name: str) -> str:

@@ -21,8 +21,8 @@ from intact.formats.base.report import Verification
 from intact.formats.registry import runnable
 from intact.recipe.reports import VerifyAllOptions, VerifyOptions
 from intact.results.execution import in_numbers
-from intact.results.feeding import cluster_of, open_fed
 from intact.results.preprocessing import steps_for
+from intact.results.recipes import cluster_of, open_fed
 from intact.results.result import Result, results_in
 from intact.results.sources import default_target, load_result, names_deployed, target_of
 

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
+from intact.analyze.diagnose.deployed import runtime_of
 from intact.analyze.diagnose.diagnosis import decibels_of
 from intact.analyze.diagnose.findings import RUN, SIMULATION, Finding, Remedy
+from intact.analyze.diagnose.rehearsal import Rehearsal
 from intact.analyze.diagnose.runtime import speedup
 from intact.data.stream import Samples
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, IntactError, UsageError
-from intact.flow.rehearsal import Rehearsal
-from intact.flow.runtime import runtime_of
 from intact.formats.registry import expressible
 from intact.improve.passes import Request
 from intact.recipe.command_line import command_line
@@ -339,7 +339,7 @@ def _without_defaults(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _is_accepted(values: Mapping[str, Any]) -> bool:
     """Tell whether `quantize` takes options together, as far as no model is needed to see it."""
-    from intact.flow.quantize import refuse_unlike  # with much else
+    from intact.results.request import refuse_unlike
 
     try:
         options = QuantizeCommand(**values)

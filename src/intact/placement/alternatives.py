@@ -21,8 +21,8 @@ from intact.plan import QuantizedGraph
 from intact.results.job import Job, Scaled
 
 if TYPE_CHECKING:
-    from intact.flow.heads import Heads
-    from intact.flow.spectra import Spectra
+    from intact.placement.heads import Heads
+    from intact.placement.spectra import Spectra
 
 Rescale: TypeAlias = Callable[[Job], Scaled]
 """Gives the plan of a job its scales."""
@@ -52,11 +52,11 @@ class Alternatives(msgspec.Struct, frozen=True):
         types = {node.op_type for node in job.plan.graph.nodes}
         heads, spectra = None, None
         if job.floats_ends and (types & SIGNS_OF_DECODING or _moves_inputs(job.plan)):
-            from intact.flow.heads import Heads  # with much else
+            from intact.placement.heads import Heads  # with much else
 
             heads = Heads.of(job)
         if job.floats_ends and types & COMPRESSORS:
-            from intact.flow.spectra import Spectra  # likewise
+            from intact.placement.spectra import Spectra  # likewise
 
             spectra = Spectra.of(job)
         return Alternatives(None if has_table else _untied(job), heads, spectra)

@@ -11,7 +11,7 @@ import msgspec
 from intact.calibrate.choice import GOOD_DB, MOST_DB, Choice
 from intact.calibrate.front import Front
 from intact.calibrate.statistics import Statistics
-from intact.flow.heads import GAIN_DB, UNDO, gains, is_held, kept
+from intact.placement.heads import GAIN_DB, UNDO, gains, is_held, kept
 from intact.plan import Note, NoteKind
 from intact.plan.given_scales import ScaleTable
 from intact.plan.topology import spectral

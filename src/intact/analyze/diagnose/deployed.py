@@ -8,10 +8,11 @@ from functools import cache, partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from intact.analyze.diagnose.runtime import KernelTime, Runtime, multiplies
+from intact.analyze.diagnose.runtime import KernelTime, multiplies
+from intact.analyze.diagnose.runtime import Runtime as Shown
 from intact.data.batching import Batch
 from intact.errors import IntactError
-from intact.formats.base.format import Deployed, Format
+from intact.formats.base.format import Deployed, Runtime
 from intact.formats.registry import FORMATS, ONNX_QDQ
 from intact.results.result import Result
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from intact.calibrate.choice import Run
 
 
-def runtime_of(result: Result, in_float: dict[str, str] | None = None) -> Runtime:
+def runtime_of(result: Result, in_float: dict[str, str] | None = None) -> Shown:
     """Describe the runtime of what is deployed first.
 
     Args:
@@ -27,7 +28,7 @@ def runtime_of(result: Result, in_float: dict[str, str] | None = None) -> Runtim
         in_float: As of `products_in_float`, where that was asked.
     """
     name, exported = next(iter(result.exports.items()))
-    return Runtime(
+    return Shown(
         exported.nbytes,
         name == ONNX_QDQ,
         run=deployed_run(result),
@@ -75,25 +76,25 @@ def deployed_run(result: Result) -> Run | None:
     return as_loaded
 
 
-def _alone(result: Result) -> tuple[Format, Deployed] | None:
-    """Return what is deployed, on one thread; None where no runtime runs it and float models."""
+def _alone(result: Result) -> tuple[Runtime, Deployed] | None:
+    """Return a runtime and what it runs on one thread; None where none runs it and float models."""
     name, exported = next(iter(result.exports.items()))
     runtime = FORMATS[name].runtime
     if runtime is None or not runtime.runs_float:
         return None
-    return FORMATS[name], Deployed(result.plan, exported, None, 1)
+    return runtime, Deployed(result.plan, exported, None, 1)
 
 
 def _loader(result: Result) -> Callable[[], Callable[[Batch], Any]] | None:
-    alone = _alone(result)
-    if alone is None or alone[0].runtime is None or not alone[0].runtime.is_timed:
+    found = _alone(result)
+    if found is None or not found[0].is_timed:
         return None
-    return partial(alone[0].runtime.runner, alone[1])
+    return partial(found[0].runner, found[1])
 
 
 def _profiler(result: Result) -> Callable[[Batch, int], Sequence[KernelTime]] | None:
-    alone = _alone(result)
-    if alone is None or alone[0].runtime is None or not alone[0].runtime.is_profiled:
+    found = _alone(result)
+    if found is None or not found[0].is_profiled:
         return None
-    profile = partial(alone[0].runtime.profile, alone[1])
+    profile = partial(found[0].profile, found[1])
     return lambda feeds, runs: [KernelTime(k.op_type, k.seconds) for k in profile(feeds, runs)]

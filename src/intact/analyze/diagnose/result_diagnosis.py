@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from intact.analyze.diagnose.deployed import products_in_float, runtime_of
 from intact.analyze.diagnose.diagnosis import (
     Diagnosis,
     decibels_on,
@@ -18,6 +19,8 @@ from intact.analyze.diagnose.diagnosis import (
 )
 from intact.analyze.diagnose.evidence import Evidence
 from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.rehearsal import Rehearsal
+from intact.analyze.diagnose.remedies import TriedRemedies, options_that_made, with_command
 from intact.calibrate.assign import assign
 from intact.calibrate.choice import FloatRuns, sample_count
 from intact.calibrate.collect import collect
@@ -26,9 +29,6 @@ from intact.calibrate.statistics import Statistics
 from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.errors import DataError
-from intact.flow.rehearsal import Rehearsal
-from intact.flow.remedies import TriedRemedies, options_that_made, with_command
-from intact.flow.runtime import products_in_float, runtime_of
 from intact.graph import Graph
 from intact.plan import QuantizedGraph
 from intact.recipe.reports import DiagnoseOptions

@@ -140,7 +140,7 @@ class Rehearsal:
 
     def _job(self, values: Mapping[str, Any]) -> Job:
         """Plan a call on the model of the result."""
-        from intact.flow.quantize import rehearsed  # with much else
+        from intact.results.request import rehearsed
 
         target = values.get("target") or self._result.plan.target
         known = {name: value for name, value in values.items() if name != "output"}
@@ -166,7 +166,7 @@ class Rehearsal:
 
     def _scaled(self, job: Job, values: Mapping[str, Any]) -> QuantizedGraph | None:
         """Give a plan its scales; None where statistics of its tensors are missing."""
-        from intact.flow.calibration import given_scales  # with much else
+        from intact.results.recipes import given_scales  # with much else
 
         statistics, graph = self._result.statistics, job.plan.graph
         scales = values.get("scales")

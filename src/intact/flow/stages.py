@@ -1,0 +1,464 @@
+"""The stages from a model to its results: each a value, whose ``run`` takes a job one step further.
+
+`SHARED` run once for all targets of a call, which share what is equal for them. `Observe` runs once
+for all targets of one graph. `OWN` run for each target by itself, one after the other, so that the
+sessions of one are gone before those of the next are made.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
+
+import msgspec
+
+from intact.analyze.diagnose.sample_signs import blaming
+from intact.calibrate.assign import required_tensors
+from intact.calibrate.original import Compared
+from intact.data.preprocess import Preprocess
+from intact.data.progress import begin
+from intact.data.stream import AGAIN
+from intact.errors import UsageError
+from intact.flow.calibration import Calibration, Comparing, Observed
+from intact.flow.look import Looked, look_at_plan, look_at_runtime
+from intact.flow.shapes import Shaped, expanded, prepared, shaped
+from intact.improve.presets import chosen
+from intact.placement.alternatives import Alternatives
+from intact.results.first_run import run_once
+from intact.results.job import Job, Planner, Scaled
+from intact.results.recipes import given_scales, overrides_of
+from intact.results.refusals import Refusals, refuse_structure
+from intact.results.result import Result
+from intact.results.sources import QuantizedSource, open_source, target_of
+from intact.results.values import refuse_nothing_to_do, values_of, with_values
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intact.flow.data_free import DrawnData
+    from intact.placement.choice import Fastest
+    from intact.plan.given_scales import ScaleTable
+    from intact.recipe.groups import DataSource
+    from intact.recipe.options import QuantizationOptions
+    from intact.results.request import Ready
+
+
+@dataclass(frozen=True)
+class Call:
+    """All targets of a call, up to their plans.
+
+    Attributes:
+        options: As a call gave them.
+        preprocess: What is done to the samples.
+        targets: What is quantized for.
+        refusals: Takes what one target refuses.
+        model: As it was opened; None before that, and where nothing needs it any more.
+        drawn: The samples, where they were drawn.
+        data: The samples.
+        models: The model for each target, with shapes.
+        given: Scales that need no samples.
+        jobs: With a plan each; of those that were not refused.
+    """
+
+    options: QuantizationOptions
+    preprocess: Preprocess
+    targets: tuple[Ready, ...]
+    refusals: Refusals
+    model: ir.Model | None = None
+    drawn: DrawnData | None = None
+    data: DataSource | None = None
+    models: Shaped | None = None
+    given: ScaleTable | None = None
+    jobs: tuple[Job, ...] = ()
+
+
+class Open:
+    """The model is opened, and samples are drawn where there are none."""
+
+    def run(self, call: Call) -> Call:
+        """Open it; raises as `open_source`."""
+        options = call.options
+        source = open_source(options.model)
+        if isinstance(source, QuantizedSource):
+            source.plan(target_of(source.target))  # refuses what `import` would refuse as well
+            raise UsageError(
+                "the model is quantized already",
+                remedy="`intact import` reads it, and completes it",
+            )
+        model = with_values(source.model, options.input_value)
+        if not options.data_free:
+            return replace(call, model=model, data=options.data)
+        from intact.flow.data_free import drawn_data
+
+        drawn = drawn_data(model, options)
+        return replace(call, model=model, drawn=drawn, data=drawn.data)
+
+
+class Shape:
+    """The model is normalized, with the shapes that each target's formats need."""
+
+    def run(self, call: Call) -> Call:
+        """Normalize it; raises as `shaped`."""
+        options, model = call.options, call.model
+        if model is None:
+            return call
+        begin(options.progress, "simplifying the model")
+        steps = call.preprocess if call.drawn is None else Preprocess()
+        formats = [deployment.formats for _, _, deployment in call.targets]
+        models = shaped(model, options, options.input_shape, call.data, steps, formats)
+        originals = expanded(models.graphs, options.expand)
+        given = given_scales(options.scales, model, originals[id(models.graphs[0])])
+        targets = [target for target, _, _ in call.targets]
+        graphs = prepared(models.graphs, originals, targets, options.expand)
+        models = msgspec.structs.replace(models, graphs=tuple(graphs))
+        return replace(call, model=None, data=models.data, models=models, given=given)
+
+
+class Plan:
+    """Each target decides what it quantizes, and which improvement passes run."""
+
+    def run(self, call: Call) -> Call:
+        """Plan for each target; what one refuses goes to the refusals."""
+        options, models = call.options, call.models
+        if models is None:
+            return call
+        begin(options.progress, "planning")
+        overrides = overrides_of(options)
+        jobs = []
+        for graph, (target, methods, deployment) in zip(models.graphs, call.targets, strict=True):
+            with call.refusals.of(target.name):
+                planner = Planner(graph, target, models.overrides(overrides, graph))
+                job = Job.of(planner, methods, deployment)
+                jobs.append(self._chosen(call, models, job))
+        return replace(call, jobs=tuple(jobs))
+
+    def _chosen(self, call: Call, models: Shaped, job: Job) -> Job:
+        """Choose the passes of a job, and note what was done so far."""
+        options, drawn = call.options, call.drawn
+        if not options.allow_empty:
+            graph = job.plan.graph
+            look = partial(values_of, graph=graph, options=options, data=call.data)
+            refuse_nothing_to_do(job.plan, look)
+        refuse_structure(job.plan, job.deployment.formats)
+        readable = call.data is not None and not isinstance(call.data, Iterator)
+        passes = chosen(
+            job.plan,
+            options.improve,
+            options.preset,
+            readable=readable,
+            drawn=drawn is not None,
+        )
+        notes = () if drawn is None else drawn.notes
+        return msgspec.structs.replace(
+            job,
+            plan=job.plan.with_notes((*notes, *models.notes, *passes.notes)),
+            requests=passes.requests,
+            floats_ends=not options.quantize_heads,
+        )
+
+
+SHARED = (Open(), Shape(), Plan())
+"""For all targets of a call at once."""
+
+
+@dataclass(frozen=True)
+class Making:
+    """One target between its plan and its result.
+
+    Attributes:
+        calibration: How samples are read and observed.
+        job: What is made.
+        observed: What the float model's tensors are; None without samples.
+        others: Plans that may lose less; None without samples.
+        comparing: The graph with the given model.
+        scaled: The plan, with scales once they are chosen.
+        compared: What the comparison found.
+        fastest: What was measured to place precision, where that was asked for.
+        looked: What was found before files are written.
+        written: The result, once there is one.
+    """
+
+    calibration: Calibration
+    job: Job
+    observed: Observed | None
+    others: Alternatives | None
+    comparing: Comparing
+    scaled: Scaled
+    compared: Compared = field(default_factory=Compared)
+    fastest: Fastest | None = None
+    looked: Looked = field(default_factory=Looked)
+    written: Result | None = None
+
+    @property
+    def name(self) -> str:
+        """Name of the target."""
+        return self.job.plan.target.name
+
+    @property
+    def result(self) -> Result:
+        """The result, behind the stage that writes it."""
+        if self.written is None:
+            raise RuntimeError("nothing is written yet")
+        return self.written
+
+    def begin(self, phase: str) -> None:
+        """Tell what is done next."""
+        begin(self.calibration.options.progress, phase)
+
+    def run_once(self, result: Result) -> None:
+        """Run a result on the sample; raises where its runtime refuses it or differs."""
+        threads = self.calibration.options.threads
+        run_once(result, self.comparing.sample, self.compared.outputs, threads=threads)
+
+    def rescaled(self, job: Job) -> Scaled:
+        """Give another plan of the same graph its scales."""
+        return self.calibration.scaled(job, self.observed)
+
+
+class Stage(ABC):
+    """Takes a target one step further."""
+
+    stops_all: ClassVar[bool] = False
+    """Whether an error is one of the model, and not of one target."""
+
+    @abstractmethod
+    def run(self, making: Making) -> Making:
+        """Take it further."""
+
+
+@dataclass(frozen=True)
+class Observe:
+    """The float model runs over the samples, once for all targets of a graph.
+
+    Attributes:
+        calibration: How samples are read and observed.
+        pool: For what is done beside that which needs its results.
+    """
+
+    calibration: Calibration
+    pool: ThreadPoolExecutor
+
+    def run(self, jobs: Sequence[Job]) -> list[Making]:
+        """Observe the tensors that the plans of the jobs need, and those of their alternatives."""
+        calibration = self.calibration
+        begin(calibration.options.progress, "calibrating")
+        graph, given = jobs[0].plan.graph, calibration.given
+        others: list[Alternatives | None] = [
+            None if calibration.data is None else Alternatives.of(job, has_table=given is not None)
+            for job in jobs
+        ]
+        needs = [name for job in jobs for name in required_tensors(job.plan, given)]
+        needs += [name for each in others if each is not None for name in each.tensors]
+        observed = calibration.observe(graph, needs, jobs)
+        sample = None if observed is None else observed.first
+        comparing = Comparing(calibration, graph, sample, self.pool)
+        return [
+            Making(calibration, job, observed, each, comparing, Scaled(job.plan, None, None, given))
+            for job, each in zip(jobs, others, strict=True)
+        ]
+
+
+class Scale(Stage):
+    """The method and the scales of the plan are chosen."""
+
+    def run(self, making: Making) -> Making:
+        """Choose them."""
+        making.begin(f"choosing scales for {making.name}")
+        return replace(making, scaled=making.rescaled(making.job))
+
+
+class Place(Stage):
+    """What loses less in float, or requantized, is placed so."""
+
+    def run(self, making: Making) -> Making:
+        """Try it on the samples that the scales were chosen on."""
+        if making.observed is None or making.others is None:
+            return making
+        options = making.calibration.options
+        job, scaled = making.others.settled(
+            making.job,
+            making.scaled,
+            making.observed.statistics,
+            making.rescaled,
+            threads=options.threads,
+            progress=options.progress,
+        )
+        return replace(making, job=job, scaled=scaled)
+
+
+class Compare(Stage):
+    """The graph computes what the given model does, on one sample."""
+
+    stops_all = True
+
+    def run(self, making: Making) -> Making:
+        """Wait for the comparison; raises where they differ."""
+        return replace(making, compared=making.comparing.found(making.scaled))
+
+
+class Hasten(Stage):
+    """What is faster in float is kept there, where that is asked for."""
+
+    def run(self, making: Making) -> Making:
+        """Measure it, which takes as long as all before."""
+        calibration, observed = making.calibration, making.observed
+        speed = calibration.speed
+        if speed is None:
+            return making
+        from intact.placement.placing import placed
+
+        making.begin("looking for the fastest")
+        sample = None if observed is None else observed.sample(speed.fastest_batch)
+        threads, given = calibration.options.threads, calibration.given
+        seconds = time.perf_counter() - calibration.start
+        job, found = placed(making.job, making.scaled, sample, given, speed, threads, seconds)
+        scaled = making.rescaled(job) if found.kept_float else making.scaled
+        return replace(making, job=job, scaled=scaled, fastest=found)
+
+
+class Improve(Stage):
+    """Improvement passes run, and stay where the outputs gain."""
+
+    def run(self, making: Making) -> Making:
+        """Run them; a graph that one rewrote is compared with the given model too."""
+        calibration, observed, job = making.calibration, making.observed, making.job
+        if not job.requests:
+            return making
+        if observed is None or isinstance(calibration.data, Iterator):
+            raise UsageError(
+                f"--improve {job.requests[0].name} runs samples a second time", remedy=AGAIN
+            )
+        from intact.flow.improvement import Improver  # few run passes
+
+        options = calibration.options
+        recalibrate = partial(calibration.recalibrated, job)
+        improver = Improver(
+            job.requests, calibration.samples, recalibrate, options.progress, options.threads
+        )
+        graph = making.scaled.plan.graph
+        scaled = improver.improved(making.scaled, observed.runs)
+        making = replace(making, scaled=scaled)
+        if scaled.plan.graph is graph:
+            return making
+        compared = calibration.compared(scaled.plan.graph, making.comparing.sample)
+        return replace(making, compared=compared)
+
+
+class Judge(Stage):
+    """What the plan loses is found, while its sessions are there."""
+
+    def run(self, making: Making) -> Making:
+        """Ask the quick checks."""
+        making.begin("measuring the loss")
+        observed = making.observed
+        seen, signs = (None, ()) if observed is None else (observed.seen, observed.signs)
+        looked = look_at_plan(making.job, making.scaled, seen, signs, making.run_once)
+        # Its sessions have copies of weights.
+        return replace(making, looked=looked, scaled=making.scaled._replace(choice=None))
+
+
+class Write(Stage):
+    """The plan is lowered and written in the formats of the job."""
+
+    def run(self, making: Making) -> Making:
+        """Write it, in memory."""
+        making.begin("quantizing")
+        scaled, preprocess = making.scaled, making.calibration.preprocess
+        result = making.job.deployment.result(
+            scaled.plan, scaled.statistics, preprocess, making.compared.notes
+        )
+        result.improvements, result.loss = scaled.tried, making.looked.loss
+        result.fastest = making.fastest
+        return replace(making, written=result)
+
+
+class FirstRun(Stage):
+    """What was written runs once, in its own runtime."""
+
+    def run(self, making: Making) -> Making:
+        """Run it; raises where its runtime refuses it or computes something else."""
+        making.begin("running what was made")
+        making.run_once(making.result)
+        return making
+
+
+class Look(Stage):
+    """What the runtime makes of it is looked at."""
+
+    def run(self, making: Making) -> Making:
+        """Ask the checks that need the runtime."""
+        start = making.calibration.start
+        spent = None if making.fastest is not None else time.perf_counter() - start
+        making.result.findings = look_at_runtime(making.looked, making.result, spent)
+        return making
+
+
+OWN: tuple[Stage, ...] = (
+    Scale(),
+    Place(),
+    Compare(),
+    Hasten(),
+    Improve(),
+    Judge(),
+    Write(),
+    FirstRun(),
+    Look(),
+)
+"""For each target by itself, behind `Observe`."""
+
+
+def make_results(
+    calibration: Calibration, jobs: Sequence[Job], refusals: Refusals | None = None
+) -> list[Result]:
+    """Take jobs from their plans to results.
+
+    Args:
+        calibration: How samples are read and observed.
+        jobs: What is made.
+        refusals: Takes what is wrong with one job, which has no result then; None raises it.
+
+    Raises:
+        UsageError: There are no samples, or the steps are not for such, or they are read several
+            times and cannot be.
+    """
+    calibration.refuse_data(jobs)
+    groups: dict[int, list[int]] = {}
+    for index, job in enumerate(jobs):
+        groups.setdefault(id(job.plan.graph), []).append(index)
+    if isinstance(calibration.data, Iterator) and len(groups) > 1:
+        raise UsageError(
+            f"samples are read {len(groups)} times: there are targets that change the graph, "
+            "and an iterator gives them once",
+            remedy=AGAIN,
+        )
+    refusals = refusals or Refusals(collects=False)
+    results: dict[int, Result] = {}
+    for members in groups.values():  # some targets calibrate a graph of their own
+        with ThreadPoolExecutor(1) as pool:
+            begun = Observe(calibration, pool).run([jobs[index] for index in members])
+            for index, making in zip(members, begun, strict=True):
+                done = _through(making, refusals)
+                if done is not None:
+                    results[index] = done.result
+    return [results[index] for index in sorted(results)]
+
+
+def _through(making: Making, refusals: Refusals) -> Making | None:
+    """Take a target through its stages; None where it is refused."""
+    signs = () if making.observed is None else making.observed.signs
+    for stage in OWN:
+        if stage.stops_all:
+            making = stage.run(making)
+            continue
+        further: Making | None = None
+        with refusals.of(making.name), blaming(signs):
+            further = stage.run(making)
+        if further is None:
+            return None
+        making = further
+    return making

@@ -1,0 +1,159 @@
+"""What a call asks of its targets, refused before a model or samples are read where it is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from intact.calibrate.method import Method
+from intact.errors import UsageError
+from intact.formats.registry import expressible
+from intact.graph import Graph
+from intact.improve.passes import requests_of
+from intact.improve.presets import chosen
+from intact.plan.preparation import graphs_for
+from intact.recipe.declare import options_of
+from intact.recipe.groups import (
+    SpeedOptions,
+)
+from intact.recipe.options import (
+    QuantizationOptions,
+)
+from intact.results.job import Deployment, Job, Planner
+from intact.results.recipes import (
+    overrides_of,
+    preprocess_of,
+)
+from intact.results.refusals import Refusals
+from intact.results.sources import (
+    deployment_of,
+    target_of,
+)
+from intact.targets import Target
+from intact.targets.schema import without_in_place
+
+if TYPE_CHECKING:
+    from intact.recipe.groups import TargetSource
+
+
+Ready: TypeAlias = tuple[Target, tuple[Method, ...], Deployment]
+"""A target, how scales may be chosen for it, and what is written."""
+
+
+def ready_targets(
+    options: QuantizationOptions, targets: Sequence[Target], refusals: Refusals
+) -> list[Ready]:
+    """Return the methods and the deployment of each target that has what is asked for."""
+    found = []
+    given = (options.method, options.weight_method, options.method_options)
+    for each in targets:
+        with refusals.of(each.name):
+            deployment = deployment_of(each, options.formats, options.io, options.layout)
+            found.append((each, Method.candidates(each, *given), deployment))
+    return found
+
+
+def refuse_unlike(options: QuantizationOptions, target: TargetSource) -> None:
+    """Refuse what could be seen to be wrong before a model or samples are read.
+
+    Raises:
+        IntactError: A name is wrong, options exclude each other, or the target has not what is
+            asked for.
+    """
+    refuse_wrong(options)
+    preprocess_of(options)
+    overrides_of(options)
+    ready_targets(options, [target_of(target)], Refusals(collects=False))
+
+
+def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) -> Job:
+    """Plan a call on a graph that is normalized already, without samples.
+
+    Args:
+        options: Of the call.
+        graph: Of a result.
+        target: What is quantized for.
+
+    Raises:
+        IntactError: As of `quantize`, before samples are read.
+    """
+    refuse_unlike(options, target)
+    ((described, methods, deployment),) = ready_targets(
+        options, in_place([target_of(target)], options), Refusals(collects=False)
+    )
+    wide = graph if expressible(deployment.formats).half_ends else graph.with_wide_ports()
+    (own,) = graphs_for(wide, [described], options.expand)
+    planner = Planner(own, described, overrides_of(options))
+    plan = planner.plan()
+    passes = chosen(plan, options.improve, options.preset, readable=True)
+    return Job(plan, methods, deployment, planner, passes.requests)
+
+
+def in_place(targets: Sequence[Target], options: QuantizationOptions) -> list[Target]:
+    """Describe the targets as a call wants them: with operators in place, or without."""
+    return list(targets) if options.in_place else _not_in_place(targets)
+
+
+def refuse_wrong(options: QuantizationOptions) -> None:
+    """Refuse wrong names, and options that would have no effect, before anything is read.
+
+    Raises:
+        UsageError: See above.
+    """
+    requests_of(options.improve)
+    if options.improve and options.preset is not None:
+        raise UsageError(f"--improve and --preset {options.preset}", remedy="leave one out")
+    if options.data_free:
+        refuse_options_of_data(options)
+    for name, declared in options_of(SpeedOptions).items():
+        if not options.fastest and getattr(options, name) != declared.default:
+            flag = f"--{name.replace('_', '-')}"
+            raise UsageError(f"{flag} is for --fastest", remedy="give that too, or leave it out")
+
+
+def _not_in_place(targets: Sequence[Target]) -> list[Target]:
+    """Describe the targets without operators that work in place."""
+    if not any(target.topology.in_place for target in targets):
+        raise UsageError(
+            f"--no-in-place: {', '.join(target.name for target in targets)} does nothing in place",
+            remedy="leave it out",
+        )
+    return [without_in_place(target) for target in targets]
+
+
+def distinct_names(targets: Sequence[Target]) -> tuple[str, ...]:
+    """List the names of the targets."""
+    names = tuple(target.name for target in targets)
+    if not names:
+        raise UsageError("there is no target", remedy="name one: see `intact targets`")
+    for name in names:
+        if Path(name).name != name or name.startswith(".") or "\\" in name:
+            raise UsageError(
+                f"target {name!r} cannot give a folder its name", remedy="rename it in its file"
+            )
+        if names.count(name) > 1:
+            raise UsageError(
+                f"target {name} is given twice", remedy="leave one out, or rename it in its file"
+            )
+    return names
+
+
+def refuse_options_of_data(options: QuantizationOptions) -> None:
+    """Refuse data, and options of how it is read, beside ``--data-free``.
+
+    Raises:
+        UsageError: One is given.
+    """
+    if options.data is not None:
+        raise UsageError("--data and --data-free", remedy="leave one out")
+    given = {
+        "--mask": options.mask,
+        "--no-batch": options.no_batch,
+        "--state": options.state,
+        "--skip-bad": options.skip_bad,
+        "transform": options.transform,
+    }
+    for flag, value in given.items():
+        if value:
+            raise UsageError(f"{flag} is for data, and --data-free has none", remedy="leave it out")
