@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.config import TensorQuantConfig
 from intact.data.sources import open_samples
+from intact.formats.base.format import WrittenFiles
 from intact.graph import normalize
 from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
+from intact.results.result import Result
 from intact.targets import Target, load_target
 from tests.models import ModelBuilder, random_inputs
 
@@ -127,3 +130,10 @@ def floats(reason: str, plan: QuantizedGraph) -> set[str]:
 def step_difference(left: npt.NDArray[Any], right: npt.NDArray[Any], scale: float) -> float:
     """The largest difference of two arrays, in steps."""
     return float(np.abs(left.astype(np.float64) - right).max(initial=0.0)) / scale
+
+
+def files_of(result: Result, name: str) -> Mapping[str, bytes]:
+    """Return what was written in a format, by file name."""
+    exported = result.exports[name]
+    assert isinstance(exported, WrittenFiles)
+    return exported.files

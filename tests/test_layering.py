@@ -6,6 +6,7 @@ import ast
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
+import onnx.defs
 import pytest
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "intact"
@@ -85,6 +86,10 @@ TYPES_OF_OTHERS = {"results.result": frozenset(["analyze", "placement"])}
 
 # A folder may import the packages for which it is the only place.
 AT_HOME = {"improve.learn": frozenset(["torch"])}
+
+# Files that name an operator of ONNX's in a literal, `ops/` among them.
+NAMING_OPERATORS = 144
+OPERATORS = frozenset(schema.name for schema in onnx.defs.get_all_schemas_with_history())
 
 FILES = sorted(PACKAGE.rglob("*.py"))
 
@@ -357,6 +362,20 @@ def test_late_and_typing_imports_of_optional_packages_pass() -> None:
     assert heavy_imports(late, "m") == []
     early = "try:\n    import torch.nn as nn\nexcept ImportError:\n    from tvm import relax\n"
     assert len(heavy_imports(early, "m")) == 2
+
+
+def named_operators(source: str) -> list[str]:
+    """List the literals of a module that are types of ONNX's operators."""
+    literals = (
+        node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)
+    )
+    return [each for each in literals if isinstance(each, str) and each in OPERATORS]
+
+
+def test_operators_are_named_in_few_files() -> None:
+    """Ask the op table for what is so of an operator: this number only goes down."""
+    naming = [path for path in FILES if named_operators(path.read_text("utf-8"))]
+    assert len(naming) <= NAMING_OPERATORS
 
 
 def test_passes_over_programs_do_not_import_the_lowering() -> None:

@@ -35,7 +35,7 @@ from intact.formats.onnx_levels.write import write_levels
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import FORMATS
 from intact.graph import normalize
-from intact.ops.table import OPS, OpKind
+from intact.graph.ops import OPS, OpKind
 from intact.plan import QuantizedGraph
 from intact.plan.inference import Scale, infers_scale
 from intact.plan.tie import Range, Rectify, rectifies

@@ -82,9 +82,13 @@ def test_int8_windows_are_exact(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["gemm", "gemm, turned", "gemm without bias", "gemm, relu", "matmul"]
+    "name",
+    [
+        *("gemm", "gemm, turned", "gemm without bias", "gemm, relu", "matmul", "dense of images"),
+        *("conv along rows", "conv along rows, depthwise"),
+    ],
 )
-def test_int8_dense_layers_are_exact(name: str) -> None:
+def test_int8_dense_layers_and_convolutions_of_rows_are_exact(name: str) -> None:
     assert name in CASES
     model = build_case(name)
     assert_exact(verified(model, calibrated(model, "ncnn")), 1)

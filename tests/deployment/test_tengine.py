@@ -17,9 +17,8 @@ from intact.formats.tengine.verify import verify_tengine
 from intact.plan import NoteKind, QuantizedGraph, quantization_points
 from intact.targets import load_target
 from intact.targets.schema import without_in_place
-from tests.formats.tengine.exported import files_of
 from tests.models import ModelBuilder, depthwise_net, random_inputs, residual_net
-from tests.plans import calibrated
+from tests.plans import calibrated, files_of
 
 
 def written(plan: QuantizedGraph) -> dict[str, bytes]:

@@ -13,7 +13,7 @@ import onnx
 from PIL import Image
 
 import intact
-from tests.formats.onnx_qdq.test_read_quantizers import mqbench_net, saved_net
+from tests.formats.onnx_qdq.trained import mqbench_net, saved_net
 from tests.models import ModelBuilder, random_inputs, residual_net, run_model, transformer_block
 from tests.recurrent import recurrent_model
 

@@ -23,9 +23,8 @@ from intact.data.signature import InputSpec
 from intact.formats.tengine.format import MODEL_FILE
 from intact.formats.tengine.tmfile.codec import open_tmfile
 from intact.formats.tengine.tmfile.file import FileTensor
-from tests.formats.tengine.exported import files_of
 from tests.models import ModelBuilder
-from tests.plans import config, planned
+from tests.plans import config, files_of, planned
 
 F = np.float32
 

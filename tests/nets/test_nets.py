@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from intact.engines.integer.engine import IntegerEngine
 from intact.errors import IntactError
-from intact.ops.table import OPS
+from intact.ops.operators import OPS
 from intact.program.lower import lower
 from intact.targets import load_target
 from tests.models import run_model

@@ -19,7 +19,7 @@ import numpy as np
 from intact._text import finite
 from intact.analyze.side_by_side import Array, ComparedPoint, SideBySide
 from intact.data.stream import Samples
-from intact.graph import weight_slot
+from intact.graph import facts, weight_slot
 from intact.numerics.error_sums import ChannelErrorSums, Moments
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points, quantizes
 from intact.plan.inference import EdgeTypes, infer_edges
@@ -218,8 +218,6 @@ MOST_SAMPLES = 50
 
 _FLOAT_EDGE = EdgeTypes(None, DType.FLOAT32, DType.FLOAT32)
 
-_CHANNEL_AXES = {"Conv": 1, "ConvTranspose": 1, "Gemm": -1, "MatMul": -1}
-
 
 def quant_loss(
     plan: QuantizedGraph,
@@ -316,7 +314,7 @@ def layer_results(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
         point = points.at_output.get(value)
         if (point is None and not value.is_graph_output()) or (point and point.is_passed_on):
             continue
-        axis = _CHANNEL_AXES.get(head.op_type) if weight_slot(head) is not None else None
+        axis = facts(head).channel_axis if weight_slot(head) is not None else None
         yield ComparedPoint(head, str(value.name), point.end if point else None, axis)
 
 

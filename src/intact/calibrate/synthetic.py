@@ -20,6 +20,7 @@ from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.graph import Graph
 from intact.numerics.distribution import Distribution
+from intact.ops.operators import DequantizeLinear
 from intact.plan import QuantizedGraph, quantizes
 from intact.plan.provenance import Provenance
 
@@ -168,7 +169,7 @@ def _range(plan: QuantizedGraph, name: str, spec: InputSpec) -> tuple[float, flo
         if quantizes(config) or config.state is QuantState.OVERLAPPED:
             return config.dominator.value_range()
     readers = [node.op_type for node, _ in plan.graph.consumers(value)]
-    if spec.dtype.kind in "iu" and spec.dtype.itemsize <= 2 and "DequantizeLinear" in readers:
+    if spec.dtype.kind in "iu" and spec.dtype.itemsize <= 2 and DequantizeLinear.name in readers:
         limits = np.iinfo(spec.dtype)
         return float(limits.min), float(limits.max)
     raise _cannot_draw(name, "the plan does not quantize it")

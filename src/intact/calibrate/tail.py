@@ -19,6 +19,7 @@ from intact.graph import (
     OpKind,
     constant_array,
     data_slots,
+    facts,
     is_constant,
     moves_values,
     op_spec,
@@ -26,6 +27,7 @@ from intact.graph import (
     weight_slot,
 )
 from intact.ops import RECURRENT
+from intact.ops.operators import QUANTIZERS
 from intact.plan import QuantizedGraph
 
 UNLIKE = 8.0
@@ -34,27 +36,10 @@ _FEW = 256
 """Elements of a weight that is no layer's, but that of an expectation over bins."""
 _CHEAP = 0.1
 """Share of all multiplications that nodes in float may be as many as, to cost nothing."""
-_LAYERS = frozenset((*RECURRENT, "Attention", "Einsum", "QuantizeLinear", "DequantizeLinear"))
+_LAYERS = QUANTIZERS.union(RECURRENT, ("Attention", "Einsum"))
 _DECODERS = frozenset(("Exp", "NonMaxSuppression", "TopK"))
 SIGNS_OF_DECODING = _DECODERS | {"Concat", "Softmax"}
 """Operators without which nothing decodes or joins behind the last layers."""
-_CHOICES = frozenset(
-    [
-        "TopK",
-        "NonMaxSuppression",
-        "ArgMax",
-        "ArgMin",
-        "NonZero",
-        "Equal",
-        "Greater",
-        "GreaterOrEqual",
-        "Less",
-        "LessOrEqual",
-        "Unique",
-        "Compress",
-    ]
-)
-"""Operators whose results are other values, and no near ones, where inputs change a little."""
 
 
 class Join(msgspec.Struct, frozen=True):
@@ -239,7 +224,7 @@ def _parts(graph: Graph, nodes: Sequence[ir.Node]) -> Iterator[str]:
     tail = set(nodes)
     chosen: set[ir.Node] = set()
     for node in nodes:
-        if node.op_type in _CHOICES or any(_producer(value) in chosen for value in node.inputs):
+        if facts(node).decides or any(_producer(value) in chosen for value in node.inputs):
             chosen.add(node)
     found: dict[ir.Value, None] = {}
     joined = {value for node in nodes if node.op_type == "Concat" for value in node.inputs}

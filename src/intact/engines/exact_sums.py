@@ -15,6 +15,7 @@ import onnxruntime as ort
 
 from intact.engines.session import make_session, run_session
 from intact.graph.edit import Editor
+from intact.ops.operators import QUANTIZERS
 
 OPTION = "session.x64quantprecision"
 
@@ -108,7 +109,7 @@ def _readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
             found += list(node.outputs[0].uses())
         elif node.op_type == "DequantizeLinear" and _dequantizes_constant(node):
             found.append((node, _ZERO_POINT))
-        elif node.op_type not in ("QuantizeLinear", "DequantizeLinear"):  # no zero point
+        elif node.op_type not in QUANTIZERS:  # no zero point
             found.append((node, slot))
     return found
 

@@ -23,6 +23,7 @@ from intact.flow.runtime_signs import (
 from intact.formats.base.format import Deployed
 from intact.formats.registry import FORMATS
 from intact.graph import OPS, OpKind, data_slots, weight_slot
+from intact.ops.operators import QUANTIZERS
 from intact.plan import QuantizedGraph
 from intact.results.result import Result
 
@@ -31,7 +32,6 @@ _MUCH = 0.1
 """Part of the time that is worth a remedy."""
 _PROFILED = 5
 """Runs whose kernels are timed."""
-_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
 
 
 def products_in_float(result: Result, *, threads: int = 0) -> dict[str, str]:
@@ -181,7 +181,7 @@ def _slowness(result: Result, feeds: Batch, slower: Slower, in_float: Mapping[st
     if deployed is not None and runtime is not None and runtime.is_profiled:
         kernels = runtime.profile(deployed, feeds, _PROFILED)
     total = sum(each.seconds for each in kernels)
-    moved = sum(each.seconds for each in kernels if each.op_type in _QUANTIZERS)
+    moved = sum(each.seconds for each in kernels if each.op_type in QUANTIZERS)
     moved = moved / total if total else 0.0
     evidence = (
         f"{slower.told(feeds)}, slower in each of {slower.rounds} rounds; {100 * moved:.0f} % of "

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from intact.graph.ops import bias_slot as bias_slot
     from intact.graph.ops import constant_array as constant_array
     from intact.graph.ops import data_slots as data_slots
+    from intact.graph.ops import facts as facts
     from intact.graph.ops import input_role as input_role
     from intact.graph.ops import input_value as input_value
     from intact.graph.ops import is_constant as is_constant
@@ -45,7 +46,7 @@ else:
             "graph": "IMPLICIT_SLOT Consumer Graph",
             "normalization": "normalize",
             "ops": (
-                "OPS OpKind OpSpec Role bias_slot constant_array data_slots input_role "
+                "OPS OpKind OpSpec Role bias_slot constant_array data_slots facts input_role "
                 "input_value is_constant is_even_average moves_values op_spec output_channel_axis "
                 "output_channels "
                 "weight_scale_axis weight_slot"

@@ -12,8 +12,8 @@ import msgspec
 import onnx_ir as ir
 
 from intact.graph.metadata import metadata_of, set_metadata
+from intact.graph.ops import OPS
 from intact.graph.traversal import nodes_of
-from intact.ops.table import OPS
 
 METADATA_KEY = "intact.given_nodes"
 
@@ -37,7 +37,7 @@ class GivenNode(msgspec.Struct, frozen=True):
     def computes(self) -> bool:
         """Whether it does more than move values: an Identity is part of whatever reads it."""
         spec = OPS.get(self.op_type)
-        return spec is None or not (spec.moves_values or self.op_type == "Cast")
+        return spec is None or not (spec.moves_values or spec.converts)
 
 
 class GivenNodes:

@@ -15,6 +15,9 @@ _T = TypeVar("_T")
 PART_KEY = "intact.part_of"
 """Metadata of a node: the type of the operator that it is a part of, expanded."""
 
+WHOLE_KEY = "intact.not_expanded"
+"""Metadata of a node: why it was not expanded though the target asks for it."""
+
 
 def set_metadata(model: ir.Model, key: str, value: Any) -> None:
     """Store a value that JSON has, if there is anything in it; the model is changed."""

@@ -7,8 +7,10 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import onnx_ir as ir
 
+from intact.ops import operators
+from intact.ops.declaration import UNKNOWN, OpKind, OpSpec, Role
 from intact.ops.functions import FUNCTIONS, Option
-from intact.ops.table import OPS, OpKind, OpSpec, Role
+from intact.ops.operators import OPS
 
 __all__ = [
     "OPS",
@@ -16,8 +18,10 @@ __all__ = [
     "OpSpec",
     "Role",
     "bias_slot",
+    "clamp_bounds",
     "constant_array",
     "data_slots",
+    "facts",
     "input_role",
     "input_value",
     "is_constant",
@@ -33,6 +37,29 @@ __all__ = [
 def op_spec(node: ir.Node) -> OpSpec | None:
     """Return the table row of a node; None for an unknown operator or another domain."""
     return OPS.get(node.op_type) if node.domain == "" else None
+
+
+def facts(node: ir.Node) -> OpSpec:
+    """Return what is so of a node's operator; of an unknown one nothing is."""
+    return op_spec(node) or UNKNOWN
+
+
+def clamp_bounds(node: ir.Node) -> tuple[float, float] | None:
+    """Return between which numbers a Relu or Clip limits its input.
+
+    None for other operators, and where a bound is computed.
+    """
+    spec = facts(node)
+    if not spec.clamps:
+        return None
+    bounds = [spec.low, spec.high]
+    for slot, value in enumerate(node.inputs[1:]):
+        array = constant_array(value)
+        if value is not None and (array is None or array.size != 1):
+            return None
+        if array is not None:
+            bounds[slot] = float(array.reshape(()))
+    return bounds[0], bounds[1]
 
 
 def is_constant(value: ir.Value | None) -> bool:
@@ -64,7 +91,7 @@ def weight_slot(node: ir.Node) -> int | None:
     spec = op_spec(node)
     if spec is None or spec.kind is not OpKind.COMPUTE:
         return None
-    candidates = (1, 0) if node.op_type in {"MatMul", "Gemm"} else (1,)
+    candidates = (1, 0) if spec.channel_axis == -1 else (1,)
     return next((slot for slot in candidates if is_constant(input_value(node, slot))), None)
 
 
@@ -138,7 +165,8 @@ def output_channel_axis(node: ir.Node) -> int | None:
         case "ConvTranspose":
             return _transposed_channel_axis(node, weight.shape)
         case "Gemm":
-            transposed = node.attributes.get_int("transA" if slot == 0 else "transB", 0) != 0
+            options = operators.Gemm.of(node)
+            transposed = options.transA != 0 if slot == 0 else options.transB != 0
             return int(transposed) if slot == 0 else int(not transposed)
         case "MatMul" if rank >= 2:
             return rank - 2 if slot == 0 else rank - 1
@@ -153,7 +181,7 @@ def weight_scale_axis(node: ir.Node) -> int | None:
     ONNX Runtime computes in float and OpenVINO refuses to compile (measured), and one element of
     a bias, which runs along the columns, would need several scales.
     """
-    is_left = node.op_type in {"MatMul", "Gemm"} and weight_slot(node) == 0
+    is_left = facts(node).channel_axis == -1 and weight_slot(node) == 0
     return None if is_left else output_channel_axis(node)
 
 
@@ -166,14 +194,14 @@ def output_channels(node: ir.Node) -> int | None:
         case "Conv":
             return int(weight.shape[0])
         case "ConvTranspose":
-            return int(weight.shape[1]) * node.attributes.get_int("group", 1)
+            return int(weight.shape[1]) * operators.ConvTranspose.of(node).group
         case "Gemm":
-            return int(weight.shape[0 if node.attributes.get_int("transB", 0) else 1])
+            return int(weight.shape[0 if operators.Gemm.of(node).transB else 1])
     return None
 
 
 def _transposed_channel_axis(node: ir.Node, shape: tuple[int, ...]) -> int | None:
-    group = node.attributes.get_int("group", 1)
+    group = operators.ConvTranspose.of(node).group
     if group == 1:
         return 1
     return 0 if shape[0] == group and shape[1] == 1 else None
@@ -188,14 +216,13 @@ def is_even_average(node: ir.Node) -> bool:
     channels = None if node.inputs[0] is None else node.inputs[0].shape
     if node.op_type != "AveragePool" or channels is None or len(channels) != 4:
         return False
-    attributes = node.attributes
-    counts = attributes.get_int("count_include_pad", 0) == 1
+    options = operators.AveragePool.of(node)
     return (
         isinstance(channels[1], int)
-        and (counts or not any(attributes.get_ints("pads", ()) or ()))
-        and (attributes.get_string("auto_pad", "NOTSET") or "NOTSET") == "NOTSET"
-        and not attributes.get_int("ceil_mode", 0)
-        and all(each == 1 for each in attributes.get_ints("dilations", ()) or ())
+        and (options.count_include_pad == 1 or not any(options.pads))
+        and options.auto_pad == "NOTSET"
+        and not options.ceil_mode
+        and all(each == 1 for each in options.dilations)
     )
 
 
@@ -213,9 +240,9 @@ def moves_values(node: ir.Node) -> bool:
         case "Pad":
             return _pads_with_zero(node)
         case "Resize":
-            nearest = _text(node, "mode", "nearest") == "nearest"
-            transform = _text(node, "coordinate_transformation_mode", "half_pixel")
-            return nearest and transform != "tf_crop_and_resize"
+            options = operators.Resize.of(node)
+            crops = options.coordinate_transformation_mode == "tf_crop_and_resize"
+            return options.mode == "nearest" and not crops
         case "Dropout":
             training = input_value(node, 2)
             array = constant_array(training)
@@ -224,7 +251,7 @@ def moves_values(node: ir.Node) -> bool:
 
 
 def _pads_with_zero(node: ir.Node) -> bool:
-    if _text(node, "mode", "constant") != "constant":
+    if operators.Pad.of(node).mode != "constant":
         return True
     value = input_value(node, 2)
     array = constant_array(value)

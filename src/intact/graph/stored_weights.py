@@ -6,6 +6,7 @@ import onnx_ir as ir
 
 from intact.graph.ops import input_value, is_constant
 from intact.ops import STORABLE
+from intact.ops.operators import Gather
 
 _RECURRENT_SLOTS = (1, 2)
 _GATE_ROWS = 1
@@ -30,7 +31,7 @@ def stored_weight_axes(node: ir.Node) -> dict[int, int]:
     shape = _float_shape(node, 0)
     if len(shape) < 2:
         return {}
-    axis = node.attributes.get_int("axis", 0) % len(shape)
+    axis = Gather.of(node).axis % len(shape)
     row = 1
     for other, length in enumerate(shape):
         row *= 1 if other == axis else length

@@ -10,12 +10,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.graph import Graph, weight_slot
+from intact.graph import Graph, facts, weight_slot
+from intact.ops.operators import Conv, Gemm
 
 Doubles = npt.NDArray[np.float64]
 
 _WEIGHT, _BIAS = 1, 2
-_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,7 +37,7 @@ class Layer:
     @staticmethod
     def of(graph: Graph, node: ir.Node) -> Layer | None:
         """Make the layer of a node; None if its channels cannot be scaled by its constants."""
-        if node.domain or node.op_type not in _TYPES or weight_slot(node) != _WEIGHT:
+        if facts(node).channel_axis is None or weight_slot(node) != _WEIGHT:
             return None
         weight = _own(graph, node, _WEIGHT)
         bias = _own(graph, node, _BIAS)
@@ -45,10 +45,10 @@ class Layer:
             return None
         if bias is None and len(node.inputs) > _BIAS and node.inputs[_BIAS] is not None:
             return None
-        is_dense = node.op_type in ("Gemm", "MatMul")
-        if is_dense and (weight.ndim != 2 or node.attributes.get_int("transA", 0) != 0):
+        is_dense = facts(node).channel_axis == -1
+        if is_dense and (weight.ndim != 2 or Gemm.of(node).transA != 0):
             return None
-        groups = 1 if is_dense else node.attributes.get_int("group", 1)
+        groups = 1 if is_dense else Conv.of(node).group
         layer = Layer(node, weight, bias, groups)
         rows = (1, layer.outputs)
         return layer if bias is None or (bias.size in rows and bias.shape[-1:] != ()) else None
@@ -56,7 +56,7 @@ class Layer:
     @property
     def is_dense(self) -> bool:
         """Whether its channels are the last axis of input and output."""
-        return self.node.op_type in ("Gemm", "MatMul")
+        return facts(self.node).channel_axis == -1
 
     @property
     def outputs(self) -> int:
@@ -91,7 +91,7 @@ class Layer:
                 inputs, outputs, *kernel = weight.shape
                 shape = (groups, inputs // groups, outputs, math.prod(kernel))
                 return weight.reshape(shape).transpose(0, 2, 1, 3)
-        is_transposed = self.node.attributes.get_int("transB", 0) == 1
+        is_transposed = Gemm.of(self.node).transB == 1
         rows = weight if is_transposed else weight.T
         return rows[None, :, :, None]
 
@@ -99,7 +99,7 @@ class Layer:
         """Lay ``[groups, outputs, inputs, taps]`` out as the weight is stored."""
         if self.node.op_type == "ConvTranspose":
             wide = wide.transpose(0, 2, 1, 3)
-        elif self.is_dense and not self.node.attributes.get_int("transB", 0):
+        elif self.is_dense and not Gemm.of(self.node).transB:
             wide = wide[0, :, :, 0].T
         return np.ascontiguousarray(wide.reshape(self.weight.shape))
 

@@ -18,6 +18,7 @@ from intact.engines.cpu import detect_cpu
 from intact.engines.latency import in_turn, lower_quartiles
 from intact.errors import IntactError
 from intact.formats.base.format import Deployed, Exported, Runtime
+from intact.ops.operators import Conv
 from intact.placement.cache import KnownChoice, PieceTime, TimingCache, key_of
 from intact.placement.costs import Profile, corrected, from_table, measured, signature
 from intact.placement.pieces import Costs, Pieces
@@ -364,7 +365,7 @@ class FastestSearch:
         for index, piece in enumerate(self._pieces.names):
             node = self.plan.graph.node(piece[0])
             kind = node.op_type
-            if kind == "Conv" and node.attributes.get_int("group", 1) > 1:
+            if kind == Conv.name and Conv.of(node).group > 1:
                 kind = "Conv of groups"
             by_type.setdefault(kind, []).append(index)
         if len(by_type) > 1:

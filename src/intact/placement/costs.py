@@ -11,6 +11,7 @@ from intact.data.batching import Batch
 from intact.errors import IntactError
 from intact.formats.base.format import Kernel
 from intact.graph import is_constant
+from intact.ops.operators import DequantizeLinear, QuantizeLinear
 from intact.placement.pieces import Costs, Line, Pieces
 from intact.plan import QuantizedGraph
 from intact.search.cost.kinds import elements as elements_of
@@ -18,7 +19,7 @@ from intact.search.cost.kinds import is_product, products
 from intact.search.cost.structure import Shapes
 from intact.targets import DType
 
-_QUANTIZE, _DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+_QUANTIZE, _DEQUANTIZE = QuantizeLinear.name, DequantizeLinear.name
 USUAL = Line(5e-6, 0.4e-9)
 """Of a conversion that no profile shows: as on one core of 2021."""
 

@@ -24,9 +24,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.graph import Graph, constant_array, output_channel_axis, weight_slot
+from intact.graph import Graph, constant_array, facts, output_channel_axis, weight_slot
 from intact.graph.batch_norm import STILL, BatchNorm
 from intact.graph.passes.fold_linear import parameters_of
+from intact.ops.operators import Gemm
 from intact.plan.quantized_graph import QuantizedGraph
 
 Doubles = npt.NDArray[np.float64]
@@ -37,8 +38,6 @@ _CODES = 255
 """Steps of an activation's range, of 8 bits."""
 _LEVELS = 127
 """Steps of a weight to one side, of 8 bits."""
-_CLIPPING = frozenset(["Relu", "Clip"])
-"""Activations that may leave a channel 0 for all samples."""
 
 
 class Place(StrEnum):
@@ -130,7 +129,7 @@ def _figures(
     index = int(np.abs(scale).argmax())
     data = normalized_data(node, place)
     producer = None if data is None else data.producer()
-    clipped = producer is not None and producer.op_type in _CLIPPING
+    clipped = producer is not None and facts(producer).clamps
     return BatchNormScale(
         node=str(node.name),
         place=place,
@@ -226,7 +225,7 @@ def _matrix(node: ir.Node, channels: int) -> Doubles | None:
     weight = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
     if weight is None or weight.ndim < 2:
         return None
-    turned = node.op_type == "Conv" or bool(node.attributes.get_int("transB", 0))
+    turned = node.op_type == "Conv" or bool(Gemm.of(node).transB)
     axis = 1 if turned else 0
     if weight.shape[axis] != channels:
         return None  # in groups

@@ -26,6 +26,7 @@ from intact.graph import (
     moves_values,
     weight_slot,
 )
+from intact.ops.operators import Gemm, operators_that
 from intact.plan.points import QuantPoint, is_joined, quantization_points, refuse_unready
 from intact.plan.quantized_graph import Direction, QuantizedGraph, TensorEnd, quantizes
 from intact.plan.topology import adds_to_products
@@ -135,7 +136,7 @@ _COMPUTES = (OpKind.COMPUTE, OpKind.ELEMENTWISE, OpKind.REDUCE, OpKind.POOL)
     *(
         op_type
         for op_type, spec in OPS.items()
-        if spec.kind in _COMPUTES and not spec.moves_values and op_type not in ("Max", "Min")
+        if spec.kind in _COMPUTES and not (spec.moves_values or spec.selects)
     )
 )
 def gathered_dtype(_: ir.Node, _input_type: Sequence[DType], accumulator: DType) -> DType:
@@ -144,14 +145,10 @@ def gathered_dtype(_: ir.Node, _input_type: Sequence[DType], accumulator: DType)
 
 
 @infers_dtype(
-    "Relu",
-    "Clip",
-    "Max",
-    "Min",
     *(
         op_type
         for op_type, spec in OPS.items()
-        if spec.moves_values or spec.kind in (OpKind.JOIN, OpKind.MOVE)
+        if spec.moves_values or spec.selects or spec.kind in (OpKind.JOIN, OpKind.MOVE)
     ),
 )
 def input_dtype(_: ir.Node, input_types: Sequence[DType], accumulator: DType) -> DType:
@@ -226,14 +223,15 @@ def product_of_scales(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
     return product
 
 
-@infers_scale("Gemm")
+@infers_scale(Gemm.name)
 def scale_of_dense(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
     """As a product, if alpha and beta are 1 (graph/passes/gemm.py folds them)."""
-    factors = (node.attributes.get_float("alpha", 1.0), node.attributes.get_float("beta", 1.0))
-    return product_of_scales(node, scales) if factors == (1.0, 1.0) else None
+    options = Gemm.of(node)
+    is_plain = options.alpha == options.beta == 1.0
+    return product_of_scales(node, scales) if is_plain else None
 
 
-@infers_scale("Add", "Sub", "Sum", "Max", "Min", "Concat", "Where")
+@infers_scale(*operators_that(lambda s: (s.adds or s.selects) and not s.clamps))
 def common_scale(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
     """Integers that are added, compared or joined must have the same scale."""
     agree = all(np.array_equal(scale, scales[0]) for scale in scales[1:])
@@ -249,7 +247,7 @@ def own_scale(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
     return scales[0]
 
 
-@infers_scale(*(op_type for op_type, spec in OPS.items() if spec.moves_values))
+@infers_scale(*operators_that(lambda spec: spec.moves_values))
 def moved_scale(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
     """Moved integers keep a single scale; with several scales an axis may have moved."""
     if not moves_values(node):

@@ -18,20 +18,18 @@ from intact.graph import (
     OpKind,
     bias_slot,
     constant_array,
+    facts,
     input_value,
     op_spec,
     output_channel_axis,
     weight_slot,
 )
 from intact.graph.edit import Editor
+from intact.ops.operators import CONVOLUTIONS
 from intact.plan.inference import infer_scale
 from intact.plan.quantized_graph import Note, NoteKind, QuantizedGraph, TensorEnd, quantizes
 from intact.plan.topology import sole_reader
 from intact.targets import DType, Overflow
-
-_ADDS = frozenset({"Add", "Sub", "Sum"})
-
-"""Operators that can be fused behind products and add to their accumulator."""
 
 _FACTORS = (0, 1)
 
@@ -287,7 +285,7 @@ def _scale(
     scale = infer_scale(node, known)
     if scale is None or not scale.ndim:
         return scale, None
-    if node.op_type in ("Conv", "ConvTranspose"):
+    if node.op_type in CONVOLUTIONS:
         return scale, 1
     return scale, -2 if weight == 0 else -1
 
@@ -297,7 +295,7 @@ def _adds_behind(plan: QuantizedGraph, node: ir.Node) -> bool:
     if plan.output_config(node).state is not QuantState.OVERLAPPED:
         return False
     reader = sole_reader(plan.graph, node)
-    while reader is not None and reader[0].op_type not in _ADDS:
+    while reader is not None and not facts(reader[0]).adds:
         if plan.output_config(reader[0]).state is not QuantState.OVERLAPPED:
             return False
         reader = sole_reader(plan.graph, reader[0])

@@ -23,7 +23,7 @@ from intact.graph import (
     op_spec,
     weight_slot,
 )
-from intact.graph.metadata import PART_KEY
+from intact.graph.metadata import PART_KEY, WHOLE_KEY
 from intact.graph.stored_weights import stored_weight_axes
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
@@ -131,13 +131,9 @@ def _decide_node(
     decisions: dict[str, Decision],
     shapes: frozenset[str],
 ) -> Decision:
-    refusal = _refusal(node, overrides, shapes)
+    refusal = _refusal(node, overrides, shapes) or _whole_refusal(node, target)
     if refusal:
         return Decision(False, refusal)
-    whole = node.metadata_props.get(PART_KEY, "")
-    reason = target.float_reason(whole) if whole else ""
-    if reason:
-        return Decision(False, f"a part of {whole}: {reason}")
     rule = target.rule_for(node)
     if rule is None:
         return Decision(False, f"target {target.name} describes no integer {node.op_type}")
@@ -157,9 +153,8 @@ def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str
     for name in (str(node.name), node.op_type):
         if name in overrides.keep_float:
             return f"{_ASKED}{name})"
-    if op_spec(node) is None:
-        origin = f" of domain {node.domain!r}" if node.domain else ""
-        return f"op {node.op_type}{origin} is not in the op table, so it stays float"
+    if op_spec(node) is None or WHOLE_KEY in node.metadata_props:
+        return _unknown(node)
     if all(str(output.name) in shapes for output in node.outputs):
         return "computes shapes or indices only"
     weight = weight_slot(node)
@@ -171,6 +166,22 @@ def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str
         odd = next(dtype for dtype in dtypes if dtype is not ir.DataType.FLOAT)
         return f"its data is {odd.name.lower() if odd else 'of unknown type'}, not float32"
     return ""
+
+
+def _unknown(node: ir.Node) -> str:
+    """Say that an operator is not known, or why it was not written as operators that are."""
+    kept_whole = node.metadata_props.get(WHOLE_KEY, "")
+    if kept_whole:
+        return f"intact does not write this {node.op_type} as simpler operators: {kept_whole}"
+    origin = f" of domain {node.domain!r}" if node.domain else ""
+    return f"op {node.op_type}{origin} is not in the op table, so it stays float"
+
+
+def _whole_refusal(node: ir.Node, target: Target) -> str:
+    """Return why the target keeps the operator float that a node was expanded from."""
+    whole = node.metadata_props.get(PART_KEY, "")
+    reason = target.float_reason(whole) if whole else ""
+    return f"a part of {whole}: {reason}" if reason else ""
 
 
 def _adds_computed_bias(node: ir.Node) -> bool:

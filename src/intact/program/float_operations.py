@@ -42,6 +42,58 @@ class LayerNormalization:
     epsilon: float
 
 
+@dataclass(frozen=True)
+class GroupNormalization:
+    """Inputs: data ``[N, C, ...]``, scale and bias ``[C]``; each group of channels by itself."""
+
+    groups: int
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class LocalResponse:
+    """Input: data ``[N, C, ...]``, divided by ``(bias + alpha * mean of squares) ** beta``.
+
+    The mean is that of ``size`` neighbouring channels, those that do not exist are 0.
+    """
+
+    size: int
+    alpha: float
+    beta: float
+    bias: float
+
+
+@dataclass(frozen=True)
+class CumulativeSum:
+    """Input: data, summed along an axis up to each place."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class Recurrent:
+    """Inputs: data ``[T, N, I]``, ONNX's weights, recurrent weights and biases or None.
+
+    Outputs are ONNX's Y, Y_h and for an LSTM Y_c, from states of zeros; GRU resets behind the
+    product. ``is_sample``: Data and outputs have no axis of samples in front of others but the
+    first; outputs hold ``[T, directions * H]`` and ``[directions * H]`` of each, in some shape.
+    """
+
+    kind: str
+    direction: str
+    is_sample: bool = False
+    read: tuple[bool, ...] = ()
+    """Which outputs are read."""
+
+
 FloatOperation: TypeAlias = (
-    BatchNormalization | Flatten | Identity | LayerNormalization | PixelShuffle
+    BatchNormalization
+    | CumulativeSum
+    | Flatten
+    | GroupNormalization
+    | Identity
+    | LayerNormalization
+    | LocalResponse
+    | PixelShuffle
+    | Recurrent
 )

@@ -10,7 +10,7 @@ from intact.errors import TargetError, nearest
 from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS, WEIGHT_METHODS
 from intact.ops import EXPANDABLE
-from intact.ops.table import OPS
+from intact.ops.operators import OPS
 from intact.targets.check_rules import (
     check_activation,
     check_arithmetic,

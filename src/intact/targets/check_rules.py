@@ -11,7 +11,7 @@ import msgspec
 from intact.errors import TargetError, nearest
 from intact.numerics.levels import MOST_STEPS
 from intact.ops import STORABLE
-from intact.ops.table import OPS
+from intact.ops.operators import OPS
 from intact.targets.arithmetic import (
     SUBJECT,
     Addition,

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from intact.graph import constant_array, data_slots, input_value, is_constant, weight_slot
+from intact.ops.operators import CONVOLUTIONS, AveragePool, Conv
 from intact.targets.rules import AttributeItem, AttributeValue, Condition, Groups
 
 
@@ -32,14 +33,13 @@ def averaged_elements(node: ir.Node) -> int | None:
 
 
 def _window(node: ir.Node) -> int | None:
-    attributes = node.attributes
-    if "kernel_shape" not in attributes or attributes.get_int("ceil_mode", 0) == 1:
+    options = AveragePool.of(node)
+    if not options.kernel_shape or options.ceil_mode == 1:
         return None
-    pads = attributes["pads"].as_ints() if "pads" in attributes else ()
-    is_padded = any(pads) or (attributes.get_string("auto_pad", "NOTSET") or "NOTSET")[:4] == "SAME"
-    if is_padded and attributes.get_int("count_include_pad", 0) != 1:
+    is_padded = any(options.pads) or options.pads_to_same
+    if is_padded and options.count_include_pad != 1:
         return None
-    return math.prod(attributes["kernel_shape"].as_ints())
+    return math.prod(options.kernel_shape)
 
 
 def _axes(node: ir.Node) -> tuple[int, ...] | None:
@@ -218,14 +218,14 @@ def _kernel_shape(node: ir.Node) -> tuple[int, ...] | None:
     attribute = node.attributes.get("kernel_shape")
     if attribute is not None and not attribute.is_ref():
         return tuple(attribute.as_ints())
-    weight = _shape(node, 1) if node.op_type in {"Conv", "ConvTranspose"} else None
+    weight = _shape(node, 1) if node.op_type in CONVOLUTIONS else None
     return None if weight is None else weight[2:]
 
 
 def _groups(node: ir.Node) -> Groups | None:
-    if node.op_type not in {"Conv", "ConvTranspose"}:
+    if node.op_type not in CONVOLUTIONS:
         return None
-    group = node.attributes.get_int("group", 1)
+    group = Conv.of(node).group
     if group == 1:
         return Groups.ONE
     weight = _shape(node, 1)

@@ -1,21 +1,32 @@
-"""Every C kernel against the integer engine's, compiled with all warnings and sanitizers."""
+"""Every C kernel against the integer engine's, compiled with all warnings and sanitizers.
+
+Grids walk over the same elements in the same order as the axes that they were made of, and scales
+become the same integers here and in the integer engine.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import itertools
+import math
+from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from intact.config import Rounding
 from intact.engines.integer import IntegerEngine
-from intact.errors import ExportError
+from intact.errors import ExportError, Unsupported
+from intact.formats.c import requantization as scaling
+from intact.formats.c.library import AXES
+from intact.formats.c.moves import Grid, broadcast_strides, contiguous, grid
 from intact.formats.c.run import CRuntime
 from intact.formats.c.write import write_c
 from intact.program import Program
 from intact.program import operations as ops
-from intact.targets import Requantize, ScalePrecision, ZeroPointOrder
+from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
 from tests.engines.integer.pointwise.test_softmax import peaked
 from tests.formats.c import cases, window_cases
 from tests.program.one_step import int8, one_step
@@ -97,3 +108,88 @@ def test_longer_rows_are_refused(log: bool, length: int) -> None:
     program = one_step(ops.Softmax(1, log), cases.DOUBLE, [((None, length), int8(0.1))], ends)
     with pytest.raises(ExportError, match=f"its rows have {length} elements"):
         write_c(program)
+
+
+def visited(cells: Grid, operand: int) -> Iterator[int]:
+    """Yield the places that an operand is read at, in the order in which the kernels do it."""
+    for place in itertools.product(*map(range, cells.lengths)):
+        strides = cells.strides[operand]
+        start = sum(index * stride for index, stride in zip(place, strides, strict=True))
+        for index in range(cells.length):
+            yield start + index * cells.steps[operand]
+
+
+@st.composite
+def axes(draw: st.DrawFn) -> tuple[list[int], list[list[int]]]:
+    lengths = draw(st.lists(st.integers(1, 4), max_size=6))
+    some = st.lists(st.integers(-6, 6), min_size=len(lengths), max_size=len(lengths))
+    dense = list(contiguous(lengths))
+    return lengths, [draw(some | st.just(dense)), dense]
+
+
+@given(axes())
+def test_the_same_elements_are_visited(given_axes: tuple[list[int], list[list[int]]]) -> None:
+    lengths, operands = given_axes
+    cells = grid(lengths, operands)
+    assert len(cells.lengths) <= AXES
+    for index, strides in enumerate(operands):
+        wanted = [
+            sum(at * stride for at, stride in zip(place, strides, strict=True))
+            for place in itertools.product(*map(range, lengths))
+        ]
+        assert list(visited(cells, index)) == wanted
+
+
+def test_contiguous_axes_become_one_run() -> None:
+    lengths = (2, 1, 3, 4)
+    cells = grid(lengths, [contiguous(lengths)] * 3)
+    assert cells.is_run
+    assert cells.length == 24
+    assert not grid((3, 4), [(4, 1), (1, 3)]).is_run
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.data())
+def test_broadcast_strides(target: Sequence[int], data: st.DataObject) -> None:
+    own = [data.draw(st.sampled_from([1, length])) for length in target]
+    own = own[data.draw(st.integers(0, len(own) - 1)) :]
+    array = np.arange(math.prod(own)).reshape(own)
+    strides = broadcast_strides(own, target)
+    places = itertools.product(*map(range, target))
+    found = [sum(i * s for i, s in zip(place, strides, strict=True)) for place in places]
+    assert found == np.broadcast_to(array, target).reshape(-1).tolist()
+
+
+def test_grids_of_too_many_axes_are_unsupported() -> None:
+    lengths = [2] * (AXES + 2)
+    with pytest.raises(Unsupported, match="axes"):
+        grid(lengths, [[3**at for at in range(len(lengths))], contiguous(lengths)])
+
+
+KINDS = [Requantize.FIXED_POINT_DOUBLE, Requantize.FIXED_POINT_SINGLE, Requantize.SHIFT]
+
+arithmetics = st.builds(
+    Arithmetic,
+    requantize=st.sampled_from(KINDS),
+    rounding=st.sampled_from(list(Rounding)),
+    multiplier_precision=st.sampled_from(list(ScalePrecision)),
+    multiplier_bits=st.none() | st.integers(4, 20),
+)
+scales = st.floats(2.0**-20, 2.0**10, width=32)
+
+
+def test_multipliers_shifted_beyond_32_bits_are_zero() -> None:
+    arithmetic = Arithmetic(requantize=Requantize.FIXED_POINT_DOUBLE)
+    multiplier, shift = scaling.fixed_point(arithmetic, np.array([2.0**31, 2.0**30, 2.0**-40]))
+    assert multiplier.tolist() == [0, 2**30, 0]
+    assert shift.tolist() == [0, 31, 0]
+    single = msgspec.structs.replace(arithmetic, requantize=Requantize.FIXED_POINT_SINGLE)
+    multiplier, shift = scaling.fixed_point(single, 2.0**30)
+    assert (multiplier.item(), shift.item()) == (2**31 - 1, 30)
+
+
+def test_non_finite_scales_are_unsupported() -> None:
+    arithmetic = Arithmetic(requantize=Requantize.FIXED_POINT_DOUBLE)
+    with pytest.raises(Unsupported, match="not finite"):
+        scaling.fixed_point(arithmetic, math.inf)
+    with pytest.raises(Unsupported, match="power of two"):
+        scaling.right_shift(0.3)

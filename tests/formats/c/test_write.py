@@ -1,4 +1,7 @@
-"""The written files: what they declare, what is refused, and that no name gets out of its place."""
+"""The written files: what they declare, what is refused, and that no name gets out of its place.
+
+Shapes that a model leaves open are computed; names of hostile models stay names.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,14 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from intact.config import Rounding
 from intact.engines.integer import IntegerEngine
 from intact.errors import ExportError
+from intact.formats.c.files import OpenShapes, static_shapes
+from intact.formats.c.library import RESERVED, Identifiers, comment, identifier
 from intact.formats.c.run import CRuntime
 from intact.formats.c.write import write_c
 from intact.ops import functions
@@ -26,7 +33,6 @@ from intact.targets import Arithmetic, Overflow, Requantize, ZeroPointOrder
 from tests.formats.c import cases, window_cases
 from tests.formats.c.random_programs import random_program
 from tests.formats.c.test_kernels import SANITIZED, STRICT
-from tests.formats.c.test_names import HOSTILE
 from tests.program.one_step import int8, int32, one_step, uint8
 
 SMALL = cases.convolutions(cases.DOUBLE, cases.Scales())["plain"]
@@ -241,3 +247,106 @@ def test_shapes_must_be_known_and_small(shape: tuple[int | None, ...], reason: s
     message = refusal(one_step(negate, cases.DOUBLE, [(shape, x)], [(shape, x)]))
     assert reason in message
     assert "tensor 'in0'" in message
+
+
+EVERY = {
+    **cases.convolutions(cases.DOUBLE, cases.Scales()),
+    **cases.pairs(cases.DOUBLE, cases.Scales()),
+    **window_cases.windows(cases.DOUBLE, cases.Scales()),
+    **window_cases.moves(),
+    **window_cases.functions(),
+}
+
+
+def opened(program: Program) -> Program:
+    """Return a one-step program whose results have only open axes."""
+    (step,) = program.steps
+    outputs = tuple(replace(t, shape=(None,) * len(t.shape)) for t in step.outputs)
+    named = {tensor.name: tensor for tensor in outputs}
+    return replace(program, outputs=named, steps=(replace(step, outputs=outputs),))
+
+
+@pytest.mark.parametrize("name", list(EVERY))
+def test_shapes_are_those_of_the_engine(name: str) -> None:
+    program = opened(EVERY[name])
+    fed = {key: codes[:1] for key, codes in cases.feeds(program, 2).items()}
+    results = IntegerEngine(program).run(fed).outputs
+    shapes = static_shapes(program)
+    assert {key: shapes[key] for key in results} == {key: a.shape for key, a in results.items()}
+
+
+def test_a_batch_that_moved_to_another_axis() -> None:
+    x = int8(0.1)
+    fold = one_step(ops.Reshape((3, -1, 4)), cases.DOUBLE, [((None, 12), x)], [((3, None, 4), x)])
+    assert static_shapes(fold)["out0"] == (3, 1, 4)
+
+
+def test_shapes_that_contradict_each_other() -> None:
+    x = int8(0.1)
+    wrong = one_step(ops.Transpose((0, 2, 1)), cases.DOUBLE, [((None, 3, 4), x)], [((1, 3, 4), x)])
+    with pytest.raises(OpenShapes) as caught:
+        static_shapes(wrong)
+    assert caught.value.tensors == {"out0": "it is 1x4x3, not 1x3x4"}
+
+
+def test_windows_that_are_not_as_many_as_declared() -> None:
+    """ONNX counts a last window that lies all behind the data where a pool rounds up."""
+    x = int8(0.1)
+    pool = ops.Pool(ops.PoolKind.MAX, (2, 2), (3, 3), ((0, 0), (0, 1)))
+    wrong = one_step(pool, cases.DOUBLE, [((None, 9, 7, 3), x)], [((None, 4, 3, 3), x)])
+    with pytest.raises(OpenShapes) as caught:
+        static_shapes(wrong)
+    assert caught.value.tensors == {"out0": "it is 1x3x3x3, not ?x4x3x3"}
+
+
+HOSTILE = [
+    "*/ int main(void) { return 1; } /*",
+    'a"); system("true',
+    "line\nbreak",
+    "tail\\",
+    "what??/",
+    "int",
+    "Int",
+    "NULL",
+    "int8_t",
+    "copy",
+    "memory",
+    "arena",
+    "arena_bytes",
+    "model_run",
+    "convolution_params",
+    "#define x",
+    "größe",
+    "",
+    " ",
+    "7up",
+    "x" * 300,
+    "a/b",
+    "a.b",
+    "A_B",
+]
+
+
+@given(st.text() | st.sampled_from(HOSTILE))
+def test_identifiers_are_identifiers(name: str) -> None:
+    text = identifier(name)
+    assert re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", text)
+    assert text.lower() not in RESERVED
+    assert not text.endswith("_t")
+    assert "__" not in text
+    assert len(text) <= 45
+
+
+@given(st.lists(st.text() | st.sampled_from(HOSTILE), max_size=30))
+def test_identifiers_are_unique_in_either_case(names: list[str]) -> None:
+    given_out = Identifiers(["taken"])
+    found = [given_out.unique(name, "_x").lower() for name in [*names, *names]]
+    assert len(set(found)) == len(found)
+
+
+@given(st.text() | st.sampled_from(HOSTILE))
+def test_comments_do_not_end(text: str) -> None:
+    written = comment(text)
+    assert re.fullmatch(r"[ -~]*", written)
+    assert not re.search(r"\*|\\|\?|\n", written)
+    assert len(written) <= 160

@@ -12,8 +12,8 @@ import pytest
 import intact
 from intact import demo
 from intact.errors import ExportError
+from intact.formats.encodings.format import write_encodings
 from intact.formats.encodings.read import parse_encodings
-from intact.formats.encodings.write import write_encodings
 from intact.plan import QuantizedGraph, quantization_points
 from intact.plan.untie import is_requantized
 from tests.models import MODELS, ModelBuilder, random_inputs, residual_net

@@ -152,9 +152,45 @@ def _read_before_relu(b: ModelBuilder, x: str) -> str:
     return b.node("Sub", b.node("Relu", y), y)
 
 
+def _recurrent(kind: str, direction: str = "forward", *, output: str = "all") -> Build:
+    """Samples first, as torch exports ``batch_first``."""
+    gates, count = {"LSTM": 4, "GRU": 3, "RNN": 1}[kind], 2 if direction[0] == "b" else 1
+    size = 6
+
+    def build(b: ModelBuilder, x: str) -> str:
+        turned = b.node("Transpose", x, perm=[1, 0, 2])
+        weight, recurrent = (b.weight(count, gates * size, n) for n in (8, size))
+        bias = b.weight(count, 2 * gates * size)
+        names = [f"{turned}_{k}" for k in range(3 if kind == "LSTM" else 2)]
+        more: dict[str, Any] = {"linear_before_reset": 1} if kind == "GRU" else {}
+        b.node(
+            kind,
+            turned,
+            weight,
+            recurrent,
+            bias,
+            out=names[0],
+            hidden_size=size,
+            direction=direction,
+            **more,
+        )
+        b.nodes[-1].output.extend(names[1:])
+        if output != "all":
+            state = names[-1] if output == "cell" else names[1]
+            if count == 1:
+                return b.with_axes("Squeeze", state, [0])
+            turned_back = b.node("Transpose", state, perm=[1, 0, 2])
+            return b.node("Reshape", turned_back, b.ints(-1, 2 * size))
+        y = b.node("Transpose", names[0], perm=[0, 2, 1, 3])
+        y = b.node("Reshape", y, b.ints(5, -1, count * size))
+        return b.node("Transpose", y, perm=[1, 0, 2])
+
+    return build
+
+
 _POOL = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
 
-IMAGE_CASES: Mapping[str, Build] = {
+IMAGE_CASES: dict[str, Build] = {
     "conv": _conv(6, (3, 3), pads=[1, 1, 1, 1]),
     "conv without bias": _conv(6, (1, 1), bias=False, strides=[2, 2]),
     "conv, odd window": _conv(5, (3, 2), strides=[2, 1], pads=[0, 1, 2, 0], dilations=[1, 2]),
@@ -277,6 +313,33 @@ IMAGE_CASES: Mapping[str, Build] = {
     "depth to space": node("DepthToSpace", blocksize=2),
     "depth to space, CRD": node("DepthToSpace", blocksize=2, mode="CRD"),
 }
+IMAGE_CASES |= {
+    "selu": node("Selu"),
+    "selu of other numbers": node("Selu", alpha=1.5, gamma=1.25),
+    "softplus": lambda b, x: b.node("Softplus", b.node("Mul", x, b.scalar(60.0))),
+    "round": lambda b, x: b.node("Round", b.node("Mul", b.node("Round", x), b.scalar(0.5))),
+    "sign": node("Sign"),
+    "tan": node("Tan"),
+    "asin": lambda b, x: b.node("Asin", b.clip(x, -1, 1)),
+    "acos": lambda b, x: b.node("Acos", b.clip(x, -1, 1)),
+    "atan": node("Atan"),
+    "space to depth": lambda b, x: b.node(
+        "SpaceToDepth", _reshape(-1, 3, 4, 14)(b, x), blocksize=2
+    ),
+    "tile": lambda b, x: b.node("Tile", x, b.ints(1, 2, 1, 3)),
+    "expand": lambda b, x: b.node("Expand", b.node("GlobalMaxPool", x), b.ints(4, 3, 2)),
+    "expand what is open": lambda b, x: b.node("Expand", mean([1], 1)(b, x), b.ints(1, 5, 1, 1)),
+    "sum up to each row": lambda b, x: b.node("CumSum", x, b.constant(np.int64(2))),
+    "sum up to each channel": lambda b, x: b.node("CumSum", x, b.constant(np.int64(-3))),
+    "local response": node("LRN", size=3, alpha=0.3, beta=0.6, bias=1.5),
+    "instances": lambda b, x: b.node("InstanceNormalization", x, b.weight(4), b.weight(4)),
+    "groups": lambda b, x: b.node(
+        "Reshape",
+        b.node("InstanceNormalization", _reshape(0, 2, -1)(b, x), b.weight(2), b.weight(2)),
+        b.ints(0, 4, 6, 7),
+    ),
+    "dense of images": lambda b, x: b.node("MatMul", x, b.weight(7, 5)),
+}
 VOLUME_CASES: dict[str, Build] = {
     f"transpose {''.join(map(str, order))}": node("Transpose", perm=[0, *order])
     for order in permutations((1, 2, 3, 4))
@@ -297,6 +360,28 @@ ROW_CASES: Mapping[str, Build] = {
     "add to rows": _constant("Add", 8),
     "mean of a matrix": mean([1], 0),
     "global average of a signal": node("GlobalAveragePool"),
+    "lstm": _recurrent("LSTM"),
+    "lstm, both ways": _recurrent("LSTM", "bidirectional"),
+    "lstm, its cell": _recurrent("LSTM", output="cell"),
+    "gru": _recurrent("GRU"),
+    "gru, backwards": _recurrent("GRU", "reverse"),
+    "gru, its last state": _recurrent("GRU", "bidirectional", output="state"),
+    "rnn": _recurrent("RNN"),
+    "conv along rows": lambda b, x: b.node(
+        "Conv", x, b.weight(6, 5, 3), b.weight(6), pads=[2, 1], strides=[2], dilations=[2]
+    ),
+    "conv along rows, depthwise": lambda b, x: b.node(
+        "Relu", b.node("Conv", x, b.weight(5, 1, 3), b.weight(5), group=5)
+    ),
+    "conv along rows, grouped": lambda b, x: b.node(
+        "Conv", _reshape(0, 4, 10)(b, x), b.weight(6, 2, 3), group=2
+    ),
+    "deconv along rows": lambda b, x: b.node(
+        "ConvTranspose", x, b.weight(5, 3, 4), strides=[2], pads=[1, 0], output_padding=[1]
+    ),
+    "instances of rows": lambda b, x: b.node(
+        "InstanceNormalization", x, b.weight(5), b.weight(5), epsilon=1e-3
+    ),
     "identity": lambda b, x: b.node("Identity", x),
 }
 VECTOR_CASES: Mapping[str, Build] = {

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 import pytest
@@ -14,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from intact.engines.simulate import Simulator
-from intact.errors import ModelError, UsageError
+from intact.errors import ModelError
 from intact.formats.base.format import QuantizedSource
 from intact.formats.onnx_qdq.read import read_qdq
 from intact.formats.onnx_qdq.reader.quantizers import is_quantizer
@@ -22,45 +21,17 @@ from intact.formats.onnx_qdq.reader.translate import translate_quantizers
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.openvino.write import write_openvino
 from intact.formats.registry import open_model
-from intact.plan import Overrides, QuantizedGraph, QuantPoint, quantization_points
+from intact.plan import QuantizedGraph, QuantPoint, quantization_points
 from intact.targets import load_target
 from tests.documents.test_mqbench import published_ends
-from tests.formats.onnx_qdq.pairs import PairBuilder, session
+from tests.formats.onnx_qdq.pairs import session
+from tests.formats.onnx_qdq.trained import Floats, Trained, floats, mqbench_net, saved_net
 from tests.models import ModelBuilder, random_inputs
 
 QONNX = "qonnx.custom_op.general"
 ORT = load_target("onnxruntime")
 OPENVINO = load_target("openvino-mqbench")
-Floats = npt.NDArray[np.float32]
 RANGES = [(-128, 127), (0, 255), (-64, 63), (0, 127), (-8, 7), (0, 15)]
-
-
-def floats(values: list[float]) -> Floats:
-    return np.asarray(values, np.float32)
-
-
-class Trained(PairBuilder):
-    """Writes fake quantizers as training tools do."""
-
-    def given(self, *values: Any) -> list[str]:
-        return [self.constant(np.asarray(value)) for value in values]
-
-    def fake(
-        self,
-        op_type: str,
-        x: str,
-        *values: Any,
-        domain: str = "",
-        name: str | None = None,
-        **more: Any,
-    ) -> str:
-        if domain:
-            self.domains[domain] = 1
-        return self.node(op_type, x, *self.given(*values), domain=domain, name=name, **more)
-
-    def tensor(self, x: str, scale: float, zero_point: float, low: int, high: int) -> str:
-        scales, zeros = floats([scale]), floats([zero_point])
-        return self.fake("FixedPerTensorAffine", x, scales, zeros, low, high)
 
 
 def small(
@@ -101,36 +72,6 @@ class FakeQuantizeLearnablePerchannelAffine(OpRun):
 
     def _run(self, x: Any, scale: Any, zero: Any, quant_min: Any = 0, quant_max: Any = 0) -> Any:
         return (numbers(x, scale, zero, quant_min, quant_max),)
-
-
-def mqbench_net(low: int = -64, high: int = 63) -> onnx.ModelProto:
-    """Two convolutions as MQBench exports them; one scale is negative, one zero point broken."""
-    b = Trained()
-    ints = np.asarray
-    x = b.input("image", ["batch", 3, 6, 6])
-    x = b.fake("LearnablePerTensorAffine", x, floats([0.02]), floats([-3.3]), ints(-128), ints(127))
-    steps = np.linspace(0.004, 0.02, 4, dtype=np.float32)
-    span: dict[str, Any] = {"quant_min": low, "quant_max": high}
-    w = b.fake(
-        "FakeQuantizeLearnablePerchannelAffine",
-        b.weight(4, 3, 3, 3, name="w1"),
-        steps,
-        0 * steps,
-        **span,
-    )
-    y = b.node("Conv", x, w, b.weight(4, name="b1"), pads=[1] * 4)
-    y = b.node("Relu", y, out="relu")
-    y = b.fake("LearnablePerTensorAffine", y, floats([-0.01]), floats([0]), ints(0), ints(255))
-    w = b.fake(
-        "FakeQuantizeLearnablePerchannelAffine",
-        b.weight(5, 4, 1, 1, name="w2"),
-        np.full(5, 0.01, np.float32),
-        np.zeros(5, np.float32),
-        **span,
-    )
-    b.constant(np.zeros(7, np.float32), "nobody_reads")
-    b.output(b.node("Conv", y, w, b.weight(5, name="b2"), out="y"))
-    return b.build()
 
 
 @pytest.mark.parametrize(("low", "high"), [(-64, 63), (-128, 127), (-8, 7)])
@@ -190,94 +131,6 @@ def test_openvino_gets_the_ranges_of_the_document() -> None:
     assert all(value.uses() for value in written.graph.initializers.values())
 
 
-class Saved(Trained):
-    """Writes pairs as newer versions of MQBench save them.
-
-    Attributes:
-        says: How a pair says its range: by attributes, by a Clip of the codes, or not at all.
-    """
-
-    says = "nothing"
-
-    def ranged(self, x: str, scale: Any, zero: Any, low: int, high: int) -> str:
-        numbers = self.given(np.float32(scale), zero)
-        span: dict[str, Any] = {"axis": 0}
-        if self.says == "attributes":
-            span |= {"quant_min": low, "quant_max": high}
-        codes = self.node("QuantizeLinear", x, *numbers, **span)
-        if self.says == "clips":
-            kind = np.asarray(zero).dtype.type
-            codes = self.node("Clip", codes, *self.given(kind(low), kind(high)))
-        return self.node("DequantizeLinear", codes, *numbers, **span)
-
-
-def saved_net(
-    bits: int, says: str = "nothing", *, activations: int = 8, factor: float = 1.0
-) -> onnx.ModelProto:
-    """Two convolutions, whose weights have the scales of extremes times a factor.
-
-    A factor of less than 1 clips weights, as learned scales do.
-    """
-    b = Saved()
-    b.says = says
-    x = b.ranged(b.input("image", ["batch", 3, 6, 6]), 0.02, np.int8(0), -128, 127)
-    span, top = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1), 2**activations - 1
-    for index, (inputs, outputs) in enumerate(((3, 8), (8, 6))):
-        name = b.weight(outputs, inputs, 3, 3, name=f"w{index}")
-        weight = onnx.numpy_helper.to_array(b.initializers[-1])
-        scale = np.abs(weight).max((1, 2, 3)) / ((2**bits - 1) / 2) * factor
-        w = b.ranged(name, scale, np.zeros(outputs, np.int8), *span)
-        x = b.node("Relu", b.node("Conv", x, w, pads=[1] * 4, name=f"conv{index}"))
-        x = b.ranged(x, 0.5 / top, np.uint8(0), 0, top)
-    b.output(b.node("Identity", x, out="y"), ["batch", 6, 6, 6])
-    return b.build()
-
-
-def said(plan: QuantizedGraph) -> str:
-    return " ".join(str(note) for note in plan.notes)
-
-
-@pytest.mark.parametrize("bits", [2, 3, 4, 5, 6, 7])
-def test_weights_show_the_width_that_a_file_leaves_out(bits: int) -> None:
-    """The largest code of a channel is one beyond the range, which training clips."""
-    saved, trained = saved_net(bits), saved_net(bits, "clips")
-    plan = read(saved)
-    widths = {p.config.bits for p in quantization_points(plan) if p.is_constant}
-    assert widths == {bits}
-    assert "does not say the ranges" in said(plan)
-    assert "--weight-bits" in said(plan)
-    feeds = dict(random_inputs(saved, batch=3))
-    found = Simulator(plan, threads=1).run(feeds)[0]["y"]
-    wanted = session(trained).run(None, feeds)[0]
-    assert (np.abs(found - wanted) < 1e-4).mean() > 0.99
-
-
-@pytest.mark.parametrize("factor", [1.0, 0.7])
-def test_widths_that_a_file_leaves_out_can_be_given(factor: float) -> None:
-    """Those of activations cannot be seen; nor can those of weights whose scales were learned."""
-    saved = saved_net(4, activations=4, factor=factor)
-    trained = saved_net(4, "clips", activations=4, factor=factor)
-    feeds = dict(random_inputs(saved, batch=3))
-    wanted = session(trained).run(None, feeds)[0]
-    asked = Overrides(weight_bits=4, activation_bits=4, bits={"conv0.input": 8})
-    plan = read_qdq(saved, ORT, asked)
-    found = Simulator(plan, threads=1).run(feeds)[0]["y"]
-    assert (np.abs(found - wanted) < 1e-4).mean() > 0.99
-    assert "does not say" not in said(plan)
-    as_eight = Simulator(read(saved), threads=1).run(feeds)[0]["y"]
-    assert (np.abs(as_eight - wanted) < 1e-4).mean() < 0.95
-    assert "does not say the ranges" in said(read(saved))
-    with pytest.raises(UsageError, match="no such node"):
-        read_qdq(saved, ORT, Overrides(bits={"conv9": 8}))
-
-
-def test_weights_of_eight_bits_are_no_others() -> None:
-    for factor in (1.0, 0.7):
-        plan = read(saved_net(8, factor=factor))
-        assert {p.config.bits for p in quantization_points(plan)} == {8}
-        assert "ranges" not in said(plan)
-
-
 @pytest.mark.parametrize("says", ["attributes", "nothing"])
 def test_seven_bits_are_those_of_the_openvino_backend(says: str) -> None:
     for bits, target in ((7, "openvino-mqbench"), (4, "onnxruntime"), (8, "onnxruntime")):
@@ -320,9 +173,8 @@ def test_each_operator_of_one_scale(
     if "DSQ" in op_type:
         more["alpha"] = 0.4
     x = b.fake(op_type, x, *values, domain=domain, **more)
-    config = by_value(read(small(b, x, b.tensor(b.weight(3, 3, 3, 3), 0.01, 0, -128, 127))))[
-        "x"
-    ].config
+    w = b.tensor(b.weight(3, 3, 3, 3), 0.01, 0, -128, 127)
+    config = by_value(read(small(b, x, w)))["x"].config
     assert (config.quant_min, config.quant_max) == span
     assert config.bits == (span[1] - span[0]).bit_length()
     assert config.scale == np.float32(0.03)
@@ -381,16 +233,10 @@ def test_quant_of_brevitas(
     bits: int, signed: int, narrow: int, span: tuple[int, int], domain: str
 ) -> None:
     b = Trained()
-    more: dict[str, Any] = {
-        "signed": signed,
-        "narrow": narrow,
-        "rounding_mode": "ROUND",
-        "domain": domain,
-    }
-    zero = np.float32(0)
-    x = b.fake(
-        "Quant", b.input("x", ["batch", 3, 6, 6]), np.float32(0.5), zero, np.float32(bits), **more
-    )
+    more: dict[str, Any] = {"signed": signed, "narrow": narrow, "domain": domain}
+    more["rounding_mode"] = "ROUND"
+    zero, x = np.float32(0), b.input("x", ["batch", 3, 6, 6])
+    x = b.fake("Quant", x, np.float32(0.5), zero, np.float32(bits), **more)
     scales = floats([0.25, 0.5, 1]).reshape(3, 1, 1, 1)
     more["signed"] = 1
     w = b.fake("Quant", b.weight(3, 3, 3, 3, name="w"), scales, zero, np.float32(4), **more)
@@ -403,17 +249,13 @@ def test_quant_of_brevitas(
 
 def test_a_quantized_bias_of_brevitas_keeps_its_integers() -> None:
     b = Trained()
-    zero = np.float32(0)
-    x = b.fake(
-        "Quant", b.input("x", ["batch", 4]), np.float32(0.5), zero, np.float32(8), domain=QONNX
-    )
-    w = b.fake(
-        "Quant", b.weight(3, 4, name="w"), np.float32(0.25), zero, np.float32(8), domain=QONNX
-    )
-    values = floats([0.25, -1.5, 3.0])
-    bias = b.fake(
-        "Quant", b.constant(values, "bias"), np.float32(0.125), zero, np.float32(32), domain=QONNX
-    )
+
+    def quant(x: str, scale: float, bits: int) -> str:
+        return b.fake("Quant", x, *floats([scale, 0, bits]), domain=QONNX)
+
+    x = quant(b.input("x", ["batch", 4]), 0.5, 8)
+    w = quant(b.weight(3, 4, name="w"), 0.25, 8)
+    bias = quant(b.constant(floats([0.25, -1.5, 3.0]), "bias"), 0.125, 32)
     b.output(b.node("Gemm", x, w, bias, transB=1, out="y"))
     plan = read(b.build())
     np.testing.assert_array_equal(by_value(plan)["bias"].constant_codes(), [2, -12, 24])
@@ -424,14 +266,8 @@ def test_powers_of_two_and_tiny_scales() -> None:
     span: dict[str, Any] = {"quant_min": -128, "quant_max": 127}
     x = b.input("x", ["batch", 3, 6, 6])
     x = b.fake("FakeQuantizeTqtAffine", x, floats([0.3]), floats([0]), **span)
-    w = b.fake(
-        "LearnablePerTensorAffine",
-        b.weight(3, 3, 3, 3, name="w"),
-        floats([1e-12]),
-        floats([0]),
-        -128,
-        127,
-    )
+    numbers = floats([1e-12]), floats([0]), -128, 127
+    w = b.fake("LearnablePerTensorAffine", b.weight(3, 3, 3, 3, name="w"), *numbers)
     plan = read(small(b, x, w))
     points = by_value(plan)
     assert points["x"].config.scale == np.float32(0.5)
@@ -555,47 +391,30 @@ ONE = floats([0.1])
 NONE = floats([0])
 
 
+def codes(*values: int) -> list[np.int64]:
+    return [np.int64(value) for value in values]
+
+
 @pytest.mark.parametrize(
     ("op_type", "values", "more", "words"),
     [
-        ("FixedPerTensorAffine", (ONE, NONE, np.int64(3), np.int64(3)), {}, "codes are 3..3"),
+        ("FixedPerTensorAffine", (ONE, NONE, *codes(3, 3)), {}, "codes are 3..3"),
         ("FakeQuantizeDSQPertensor", (ONE, NONE), {}, "no quant_min"),
-        (
-            "FakeQuantizeDSQPertensor",
-            (ONE, NONE),
-            {"domain": "acme"},
-            "in domain 'acme'; it is read in domain '', 'mqb",
-        ),
-        ("FixedPerTensorAffine", (NONE, NONE, np.int64(0), np.int64(9)), {}, "not positive"),
-        (
-            "FixedPerTensorAffine",
-            (ONE * np.nan, NONE, np.int64(0), np.int64(9)),
-            {},
-            "not positive",
-        ),
-        (
-            "FixedPerTensorAffine",
-            (ONE, NONE * np.nan, np.int64(0), np.int64(9)),
-            {},
-            "zero point is not finite",
-        ),
-        ("FixedPerTensorAffine", (ONE, NONE, np.int64(0), np.int64(2**40)), {}, "2 to 32 bits"),
-        (
-            "FixedPerChannelAffine",
-            (np.ones(5, np.float32), NONE, np.int64(1), np.int64(0), np.int64(9)),
-            {},
-            "5 scales along axis 1",
-        ),
+        ("FakeQuantizeDSQPertensor", (ONE, NONE), {"domain": "acme"},
+         "in domain 'acme'; it is read in domain '', 'mqb"),
+        ("FixedPerTensorAffine", (NONE, NONE, *codes(0, 9)), {}, "not positive"),
+        ("FixedPerTensorAffine", (ONE * np.nan, NONE, *codes(0, 9)), {}, "not positive"),
+        ("FixedPerTensorAffine", (ONE, NONE * np.nan, *codes(0, 9)), {},
+         "zero point is not finite"),
+        ("FixedPerTensorAffine", (ONE, NONE, *codes(0, 2**40)), {}, "2 to 32 bits"),
+        ("FixedPerChannelAffine", (np.ones(5, np.float32), NONE, *codes(1, 0, 9)), {},
+         "5 scales along axis 1"),
         ("FakeQuantizeDSQPertensor", (ONE, NONE), {"quant_min": "a", "quant_max": 3}, "no number"),
         ("Quant", (ONE, NONE, np.float32(7.5)), {"domain": QONNX}, "bit_width is"),
         ("Quant", (ONE, NONE, np.float32(40)), {"domain": QONNX}, "it has 40 bits"),
         ("Quant", (ONE, NONE), {"domain": QONNX}, "no bit_width"),
-        (
-            "Quant",
-            (ONE, NONE, np.float32(8)),
-            {"domain": QONNX, "rounding_mode": "FLOOR"},
-            "rounds by FLOOR",
-        ),
+        ("Quant", (ONE, NONE, np.float32(8)), {"domain": QONNX, "rounding_mode": "FLOOR"},
+         "rounds by FLOOR"),
         ("Quant", (ONE, NONE + 0.5, np.float32(8)), {"domain": QONNX}, "no whole number"),
         ("Quant", (ONE, NONE + 300, np.float32(8)), {"domain": QONNX}, "outside -128..127"),
         ("BipolarQuant", (ONE,), {"domain": QONNX}, "two levels"),
@@ -603,7 +422,7 @@ NONE = floats([0])
         ("NNIEQuantize", (ONE,), {}, "not equally spaced"),
         ("SuperFakeQuant", (ONE,), {"domain": "acme"}, "MQBench and PyTorch (domain ''"),
     ],
-)
+)  # fmt: skip
 def test_what_is_refused(
     op_type: str, values: tuple[Any, ...], more: dict[str, Any], words: str
 ) -> None:

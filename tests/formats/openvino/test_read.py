@@ -18,7 +18,7 @@ from intact.errors import ModelError
 from intact.formats.base.format import QuantizedSource
 from intact.formats.onnx_qdq.read import read_qdq
 from intact.formats.onnx_qdq.reader.given import Grid
-from intact.formats.openvino.fake_quantize import DOMAIN
+from intact.formats.openvino.dialect import DOMAIN
 from intact.formats.openvino.write import write_openvino
 from intact.formats.registry import open_model
 from intact.numerics.affine_params import QuantParams

@@ -13,7 +13,7 @@ import pytest
 from intact.engines.cpu import detect_cpu
 from intact.engines.simulate import Simulator
 from intact.errors import ExportError, PlanError
-from intact.formats.openvino.fake_quantize import DOMAIN, quantizer, unsupported_reason
+from intact.formats.openvino.dialect import DOMAIN, quantizer, unsupported_reason
 from intact.formats.openvino.write import OpenVinoModel, write_openvino
 from intact.plan import Overrides, QuantizedGraph, quantization_points
 from intact.targets import Target, load_target

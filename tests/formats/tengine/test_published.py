@@ -21,8 +21,8 @@ from intact.numerics.threshold_kl import least_divergent
 from intact.numerics.threshold_kl_counted import kept_bins
 from intact.results.result import Result
 from tests.formats.tengine import published
-from tests.formats.tengine.exported import files_of
 from tests.models import ModelBuilder
+from tests.plans import files_of
 
 Floats = npt.NDArray[np.float32]
 LAYERS = {

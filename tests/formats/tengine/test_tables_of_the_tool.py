@@ -11,11 +11,11 @@ import pytest
 import intact
 from intact.formats.tengine.tables import BIASES_FILE, WEIGHTS_FILE
 from tests.formats.tengine import published
-from tests.formats.tengine.exported import files_of
 from tests.formats.tengine.test_published import DATA, MODEL, SCALES
 from tests.formats.tengine.tmfile.files import bytes_of
 from tests.formats.tengine.tmfile.test_operators import conv
 from tests.models import ModelBuilder, random_inputs
+from tests.plans import files_of
 
 
 def test_without_in_place_a_fused_convolution_has_its_own_scale() -> None:

@@ -30,9 +30,8 @@ from intact.plan import (
     save_plan,
 )
 from intact.plan.own_scales import own_params
-from tests.formats.tengine.exported import files_of
 from tests.models import MODELS, ModelBuilder, depthwise_net, random_inputs, residual_net
-from tests.plans import calibrate, calibrated, planned
+from tests.plans import calibrate, calibrated, files_of, planned
 
 RUNNABLE = [name for name in MODELS if name not in ("clutter", "odd_names", "control_flow")]
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from ai_edge_litert import schema_py_generated as schema
 
-from intact.formats.tflite.int16 import INT16_VERSIONS
+from intact.formats.tflite.spellings import INT16_VERSIONS
 from tests.formats.tflite.read_layers import NONE, RELU, RELU6, SAME
 from tests.formats.tflite.small_files import FileBuilder
 

@@ -91,7 +91,7 @@ def test_other_nodes(op_type: str, constant: float | None) -> None:
     assert max(each.largest for each in found.outputs) <= 1
 
 
-def top(b: ModelBuilder, x: str, count: int, **attributes: int) -> tuple[str, str]:
+def top(b: ModelBuilder, x: str, count: int, **attributes: Any) -> tuple[str, str]:
     node = helper.make_node("TopK", [x, b.ints(count)], ["most", "at"], name="top", **attributes)
     b.nodes.append(node)
     return "most", "at"
@@ -153,7 +153,7 @@ def test_nodes_in_float_give_what_onnx_runtime_does(form: str) -> None:
     plan = planned(
         model, "tflite", Overrides(keep_float=tuple({each.op_type for each in model.graph.node}))
     )
-    content = FORMATS["tflite"].write(plan, Io.FLOAT).files["model.int8.tflite"]  # type: ignore[attr-defined]
+    content = FORMATS["tflite"].writer.write(plan, Io.FLOAT).files["model.int8.tflite"]  # type: ignore[attr-defined]
     session = ort.InferenceSession(model.SerializeToString())
     wanted = session.run(None, {"x": x})
     for kernels in (Kernels.REF, Kernels.XNNPACK):

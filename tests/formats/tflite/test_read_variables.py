@@ -12,7 +12,7 @@ from intact.engines.integer.engine import IntegerEngine
 from intact.errors import ModelError
 from intact.formats.tflite.read import read_tflite, read_tflite_model
 from intact.formats.tflite.run import TfliteRuntime
-from intact.formats.tflite.stateless import stateless
+from intact.formats.tflite.verify import stateless
 from intact.program.lower import lower
 from intact.targets import load_target
 from tests.formats.tflite.small_files import FileBuilder, reference

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 import intact
 from intact.engines.simulate import Simulator
 from intact.errors import ExportError
-from intact.formats.base.format import Io, WrittenFiles
+from intact.formats.base.format import Io
 from intact.formats.onnx_qdq.read import read_qdq
 from intact.formats.tflite.deployed import run_tflite
 from intact.formats.tflite.run import Kernels, TfliteRuntime
@@ -28,7 +28,7 @@ from intact.program.deployed import deployed_program
 from intact.targets import load_target
 from tests.gallery import sequence
 from tests.models import ModelBuilder, run_model
-from tests.plans import calibrate, planned
+from tests.plans import calibrate, files_of, planned
 
 pytest.importorskip("ai_edge_litert")
 
@@ -209,9 +209,7 @@ def test_a_packed_state_is_not_quantized_on_one_scale() -> None:
         "state": np.stack([outputs, cells], axis=1).astype(np.float32),
     }
     result = intact.quantize(packed(), feeds, target="tflite", preset="fast")
-    exported = result.exports["tflite"]
-    assert isinstance(exported, WrittenFiles)
-    content = exported.files["model.int8.tflite"]
+    content = files_of(result, "tflite")["model.int8.tflite"]
     runtime = TfliteRuntime(content, kernels=Kernels.REF)
     assert runtime.inputs["state"].dtype == runtime.outputs["next_state"].dtype == np.float32
     for sample in range(16):
@@ -237,7 +235,7 @@ def test_micro_has_one_scale() -> None:
 @pytest.mark.parametrize(
     ("op_type", "options", "attributes", "reason"),
     [
-        ("LSTM", "peepholes", {}, "LSTM: it has peepholes"),
+        ("LSTM", "peepholes", {}, "LSTM of floats: it has peepholes"),
         ("LSTM", "", {"clip": 3.0}, "clips its sums"),
         ("LSTM", "", {"input_forget": 1}, "couples its gates"),
         ("GRU", "lengths", {}, "its sequences have lengths of their own"),

@@ -1,4 +1,4 @@
-"""Composite operators written out: the same numbers as ONNX Runtime's own kernels, open or fixed."""
+"""Composite operators written out: the numbers of ONNX Runtime's kernels, open or fixed."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from onnx import helper, numpy_helper
 from intact.engines.session import FloatModel
 from intact.graph import Graph, normalize
 from intact.graph.passes.expand import expand
+from intact.plan import build_plan
+from intact.targets import load_target
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 MICROSOFT = "com.microsoft"
@@ -361,3 +363,12 @@ def test_what_is_written_out_computes_the_same(case: Case, is_open: bool) -> Non
         np.testing.assert_allclose(found[name], array, rtol=2e-5, atol=3e-6)
     if not is_open:
         assert all(value.dtype is not None and value.shape is not None for value in expanded.values)
+
+
+def test_what_is_not_written_out_stays_and_says_why() -> None:
+    """Scores behind the cap are read: no operator of the written form has them alone."""
+    case = attention(results=4, qk_matmul_output_mode=2)
+    graph = expand(case.graph(is_open=False), ["Attention"])
+    assert [node.op_type for node in graph.nodes if node.op_type != "Identity"] == ["Attention"]
+    decision = build_plan(graph, load_target("tflite")).decisions["node"]
+    assert "its scores are read between cap, mask and Softmax" in decision.reason

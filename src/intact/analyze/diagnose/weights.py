@@ -27,7 +27,7 @@ from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.noise import CUT_AWAY, EXPLAINED, NEARLY, narrowed
 from intact.calibrate.choice import FloatRuns
 from intact.config import PerChannel, QuantPolicy, QuantState
-from intact.graph.ops import constant_array, output_channel_axis
+from intact.graph.ops import constant_array, facts, output_channel_axis
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points
 from intact.targets.advice import described_from
 from intact.targets.schema import Target
@@ -146,7 +146,7 @@ def _axes(point: QuantPoint, rank: int) -> tuple[int | None, int | None]:
     outputs = output_channel_axis(node) if _is_weight(point) else None
     if outputs is None or rank < 2:
         return None, None
-    of_matrix = node.op_type in ("MatMul", "Gemm")
+    of_matrix = facts(node).channel_axis == -1
     inputs = 2 * rank - 3 - outputs if of_matrix else 1 - outputs
     return outputs, inputs if 0 <= inputs < rank else None
 

@@ -21,6 +21,7 @@ from intact.calibrate.statistics import TensorStatistics
 from intact.graph import (
     Graph,
     OpKind,
+    OpSpec,
     constant_array,
     data_slots,
     input_value,
@@ -29,10 +30,6 @@ from intact.graph import (
 )
 from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels
-
-_SUMS = frozenset({"Add", "Sum", "Min", "Max", "Identity", "Cast", "CastLike", "Clip", "Dropout"})
-
-"""Operators that hand a masked value on as it is."""
 
 _SOFTMAX = {"Softmax": 1.0}
 
@@ -125,11 +122,18 @@ def _ways(node: ir.Node, factor: float) -> dict[int, float]:
             ways = {0: factor * second, 1: factor * first}
         case "Div":
             ways = {0: factor / _scalar(input_value(node, 1))}
-        case op_type if op_type in _SUMS or spec.kind in (OpKind.MOVE, OpKind.JOIN):
+        case _ if _hands_on(spec):
             ways = dict.fromkeys(data_slots(node), factor)
         case _:
             ways = {}
     return ways
+
+
+def _hands_on(spec: OpSpec) -> bool:
+    """Tell whether an operator hands a masked value on as it is, far below 0."""
+    if spec.kind in (OpKind.MOVE, OpKind.JOIN) or spec.adds or spec.converts:
+        return True
+    return spec.selects and spec.low < 0
 
 
 def _scalar(value: ir.Value | None) -> float:

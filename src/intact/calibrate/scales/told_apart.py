@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from intact.graph import Graph, constant_array, input_value, is_constant, moves_values
 from intact.graph.graph import IMPLICIT_SLOT
+from intact.graph.ops import function_options
 from intact.numerics.distribution import Distribution
 
 Interval: TypeAlias = tuple[float, float]
@@ -90,7 +91,7 @@ def _before(node: ir.Node, behind: Interval) -> Interval:
     if moves_values(node) or node.op_type == "Identity":
         return behind
     if node.op_type == "LeakyRelu":
-        slope = node.attributes.get_float("alpha", 0.01)
+        slope = float(function_options(node)[0])
         return _unscaled(behind, slope) if slope > 0 else _ALL
     least, most = _limits(node)
     return (max(low, least), min(high, most)) if (least, most) != _ALL else _ALL

@@ -15,41 +15,12 @@ import onnx_ir as ir
 
 from intact.config import TensorQuantConfig
 from intact.formats.base.read_points import GraphEdits, Parameters
-from intact.graph import constant_array, data_slots, input_value, moves_values
+from intact.graph import constant_array, data_slots, facts, input_value, moves_values
 from intact.graph.passes.replace import add_constant
-from intact.ops.functions import FUNCTIONS
 
 _KEY, _VALUE = "intact.clamp", "of the codes"
 """Metadata of a node that was put there."""
 
-_NEVER_NEGATIVE = frozenset(
-    {
-        *(name for name, each in FUNCTIONS.items() if each.low >= 0),
-        *("Hardmax", "LpPool", "GlobalLpPool", "ReduceL1", "ReduceL2", "ReduceSumSquare"),
-        *("Relu", "Softmax"),
-    }
-)
-_IF_OPERANDS_ARE = frozenset(
-    {
-        "Add",
-        "Mul",
-        "Div",
-        "Max",
-        "Min",
-        "Sum",
-        "Mean",
-        "Concat",
-        "AveragePool",
-        "GlobalAveragePool",
-        "GlobalMaxPool",
-        "MaxPool",
-        "ReduceMax",
-        "ReduceMean",
-        "ReduceMin",
-        "ReduceProd",
-        "ReduceSum",
-    }
-)
 _KINDS = "biuf"
 """NumPy's kinds of real numbers."""
 _LARGEST = 1 << 20
@@ -189,13 +160,13 @@ def _operands_to_ask(node: ir.Node) -> list[ir.Value] | None:
     if node.domain != "":
         return None
     low = _numbers(input_value(node, 1)) if node.op_type == "Clip" else None
-    if node.op_type in _NEVER_NEGATIVE or (low is not None and low.size == 1 and low.item() >= 0):
+    if facts(node).low >= 0 or (low is not None and low.size == 1 and low.item() >= 0):
         return []
     if node.op_type == "Mul" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]:
         return []
     if node.op_type == "Pow" and (exponent := _numbers(input_value(node, 1))) is not None:
         return [] if (exponent % 2 == 0).all() else None
-    if not (moves_values(node) or node.op_type in _IF_OPERANDS_ARE):
+    if not (moves_values(node) or facts(node).keeps_sign):
         return None
     slots = (0,) if moves_values(node) else data_slots(node)
     operands = [input_value(node, slot) for slot in slots]

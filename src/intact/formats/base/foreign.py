@@ -135,7 +135,7 @@ def settle_shapes(
     for value, lengths in shapes.items():
         if value.producer() is None or value.graph is None:
             continue
-        wanted = [BATCH, *lengths[1:]] if batch else [*lengths]
+        wanted: list[int | str] = [BATCH, *lengths[1:]] if batch else [*lengths]
         found = value.shape
         known = [each if isinstance(each, int) else None for each in found or ()]
         if found is not None and (

@@ -302,19 +302,11 @@ class Writer(Protocol):
 
     @abstractmethod
     def write(self, plan: QuantizedGraph, io: Io) -> Exported:
-        """Write a calibrated plan.
-
-        Raises:
-            ExportError: The format cannot express it; everything that it cannot is listed.
-        """
+        """Write a calibrated plan; an `ExportError` lists all that the format cannot express."""
 
     @abstractmethod
     def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
-        """Read what was written of a plan back from the folder of a result.
-
-        Raises:
-            PlanError: A file is missing or is not this plan's.
-        """
+        """Read back what was written; a `PlanError` says what is missing or another plan's."""
 
     def refuse(self, _plan: QuantizedGraph) -> None:
         """Refuse a plan that cannot be written whatever its scales are, by nodes and shapes alone.

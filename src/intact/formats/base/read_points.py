@@ -5,7 +5,8 @@ Shared by the formats that keep a model's float operators and put quantizers bet
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Protocol
 
 import msgspec
@@ -14,14 +15,16 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from intact.config import QuantState, TensorQuantConfig
-from intact.errors import ModelError
+from intact.errors import ModelError, PlanError
 from intact.graph import (
     Graph,
     OpKind,
     Role,
     data_slots,
+    facts,
     input_role,
     input_value,
+    load_model,
     moves_values,
     op_spec,
     weight_slot,
@@ -30,15 +33,35 @@ from intact.graph.names import Names
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.types import infer_types
+from intact.ops.operators import QUANTIZERS
 from intact.plan import Codes, Decision, Direction, QuantizedGraph, TensorEnd
 from intact.plan.bounds import follow_data
 from intact.plan.schemes import unquantized
 from intact.plan.topology import sole_reader
 from intact.targets import Target
 
-_FUSED = frozenset({"Relu", "Clip"})
 
-_PORTS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+def written_model(path: Path, expected: ir.Model, tensors: Iterable[str]) -> ir.Model:
+    """Read the ONNX model of a result, which must be the one that its plan would write.
+
+    Args:
+        path: The model.
+        expected: What the plan would write.
+        tensors: Names that it must have.
+
+    Raises:
+        PlanError: It lacks a tensor, or has other outputs.
+    """
+    model = load_model(path)
+    present = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
+    present |= {value.name for node in model.graph for value in node.outputs}
+    outputs, wanted = ([value.name for value in each.graph.outputs] for each in (model, expected))
+    wrong = next((f"it has no tensor {name!r}" for name in tensors if name not in present), "")
+    if not wrong and outputs != wanted:
+        wrong = f"its outputs are {outputs}, not {wanted}"
+    if wrong:
+        raise PlanError(f"{path}: not the model of this plan, {wrong}", remedy="quantize again")
+    return model
 
 
 class Parameters(Protocol):
@@ -199,7 +222,7 @@ def _overlap_sum(plan: QuantizedGraph, node: ir.Node, before: set[str]) -> None:
     behind = sole_reader(plan.graph, node)
     if plan.output_config(node).state is QuantState.FP32 and behind is not None:
         last = behind[0]
-        if last.domain != "" or last.op_type not in _FUSED or behind[1] != 0:
+        if not facts(last).clamps or behind[1] != 0:
             return
         ends += [TensorEnd.output(str(node.name)), TensorEnd.input(str(last.name), 0)]
     if plan.output_config(last).state is QuantState.ACTIVATED:
@@ -220,7 +243,7 @@ def _overlap_fused(plan: QuantizedGraph) -> None:
     for node in plan.graph.nodes:
         value = input_value(node, 0)
         source = None if value is None else value.producer()
-        if source is None or node.domain != "" or node.op_type not in _FUSED:
+        if source is None or not facts(node).clamps:
             continue
         reader, output = sole_reader(plan.graph, source), plan.output_config(node)
         before = plan.output_config(source)
@@ -246,7 +269,7 @@ def _float_slots(plan: QuantizedGraph, node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _decision(plan: QuantizedGraph, node: ir.Node, shapes: frozenset[str]) -> Decision:
-    if node.op_type in _PORTS:
+    if node.op_type in QUANTIZERS:
         return Decision(False, "turns the model's integers into numbers, or numbers into integers")
     if all(str(output.name) in shapes for output in node.outputs):
         return Decision(False, "computes shapes or indices only")

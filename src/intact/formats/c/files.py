@@ -11,8 +11,7 @@ import numpy as np
 
 from intact import __version__
 from intact.formats.c.layer import Sources, encoding_of
-from intact.formats.c.library import reserved
-from intact.formats.c.names import Identifiers, comment, identifier
+from intact.formats.c.library import Identifiers, comment, identifier, reserved
 from intact.formats.c.requantization import zero_point
 from intact.program import Program, Shape, Step, Tensor
 from intact.program.passes.inference import Lengths, output_shapes

@@ -10,8 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import Unsupported
-from intact.formats.c.library import AXES, Library
-from intact.formats.c.names import Identifiers, comment, identifier
+from intact.formats.c.library import AXES, Identifiers, Library, comment, identifier
 from intact.formats.c.requantization import Requantization, requantization_of
 from intact.formats.c.storage import Places
 from intact.graph.passes.expand import EXPANSIONS

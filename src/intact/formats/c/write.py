@@ -17,6 +17,7 @@ import numpy as np
 
 from intact.errors import Unsupported
 from intact.formats.base.comparison import in_codes
+from intact.formats.c import copies, elementwise, products, spatial
 from intact.formats.c.files import (
     OpenShapes,
     Port,
@@ -29,8 +30,7 @@ from intact.formats.c.files import (
     static_shapes,
 )
 from intact.formats.c.layer import WRITERS, Layer, Sources, encoding_of, in_float
-from intact.formats.c.layers import elementwise, moves, products, spatial
-from intact.formats.c.names import Identifiers, identifier
+from intact.formats.c.library import Identifiers, identifier
 from intact.formats.c.storage import plan_places
 from intact.plan import Note, NoteKind
 from intact.program import Encoding, Program, Step
@@ -102,7 +102,7 @@ def codes_of_whole(encoding: Encoding) -> tuple[int, np.ndarray]:
     return least, codes.astype(np.int8)
 
 
-_MODULES = (elementwise, moves, products, spatial)
+_MODULES = (copies, elementwise, products, spatial)
 """Their writers are registered when they are imported."""
 
 _CANNOT = "C cannot hold"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.ncnn import layers
+from intact.formats.ncnn import elementwise, moves, products
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder
 from intact.formats.ncnn.model import (
     LARGEST_CODE,
@@ -22,6 +22,7 @@ from intact.formats.ncnn.model import (
     notes_of,
     sample,
 )
+from intact.formats.ncnn.recurrent import with_samples
 from intact.formats.ncnn.table import table_text
 from intact.ops import functions
 from intact.program import Program, Step, Tensor
@@ -40,7 +41,8 @@ from intact.program.passes.whole_inputs import is_whole, with_floats, with_views
 from intact.program.unsupported import UnsupportedNodes
 from intact.targets.advice import advice, quantize_for
 
-__all__ = ["layers", "write_ncnn"]
+_MODULES = (elementwise, moves, products)
+"""Their writers are registered when they are imported."""
 
 _MAGIC = 7767517
 _PRODUCTS = (Convolution, FullyConnected, TransposedConvolution)
@@ -59,7 +61,7 @@ def write_ncnn(program: Program, target: str = "") -> NcnnModel:
         ExportError: What ncnn has no layer for, or computes in float while the program does not;
             all is listed.
     """
-    writer = _Writer(with_floats(with_views(program, (Lookup,))))
+    writer = _Writer(with_samples(with_floats(with_views(program, (Lookup,)))))
     writer.write()
     remedy = f"{advice(quantize_for('ncnn', target), _KEEP_FLOAT)}; {_LEAVE_OUT}"
     found = UnsupportedNodes("ncnn cannot hold", remedy)
@@ -166,7 +168,7 @@ class _Writer:
 def _no_layer(operation: FloatNodes, _step: Step, _builder: NcnnBuilder) -> None:
     node = operation.nodes[0]
     domain = f" of domain {node.domain!r}" if node.domain else ""
-    raise Unsupported(operation.reason or f"ncnn has no layer for {node.op_type}{domain}")
+    raise Unsupported(operation.reason or f"intact writes no ncnn layer for {node.op_type}{domain}")
 
 
 def _fused_activations(program: Program) -> Mapping[str, Step]:

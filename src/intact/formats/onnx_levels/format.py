@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intact.errors import PlanError
 from intact.formats.base.format import (
     ANY_SIZE,
     WHOLE_BYTES,
@@ -20,7 +19,6 @@ from intact.formats.base.format import (
     Writer,
 )
 from intact.formats.onnx_levels.write import LEVELS_FILE, LevelsModel, write_levels
-from intact.graph import load_model
 from intact.plan import QuantizedGraph
 
 if TYPE_CHECKING:
@@ -43,17 +41,11 @@ class _Writer(Writer):
 
     def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
         """Read the deployed model, which must have the tensors that the plan would write."""
-        path, expected = folder / LEVELS_FILE, write_levels(plan)
-        model = load_model(path)
-        present = {str(value.name) for node in model.graph for value in node.outputs}
-        present |= {str(value.name) for value in model.graph.outputs}
-        missing = [name for name in expected.levels.values() if name not in present]
-        if missing:
-            raise PlanError(
-                f"{path}: not the model of this plan, it has no tensor {missing[0]!r}",
-                remedy="quantize again",
-            )
-        expected.model = model
+        from intact.formats.base.read_points import written_model
+
+        expected = write_levels(plan)
+        tensors = expected.levels.values()
+        expected.model = written_model(folder / LEVELS_FILE, expected.model, tensors)
         return expected
 
 

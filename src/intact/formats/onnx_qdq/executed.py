@@ -23,6 +23,7 @@ from intact.formats.base.format import Executed, Kernel
 from intact.formats.onnx_qdq.run import RUNTIME, QdqRuntime, make_options, open_session
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.graph import constant_array, data_slots, is_constant, moves_values
+from intact.ops.operators import QUANTIZERS
 from intact.plan import QuantizedGraph
 
 _CODES = {
@@ -38,7 +39,6 @@ _FLOAT_READERS_OF_CODES = {"DequantizeLinear", "MatMulNBits"}
 """Operators that take integers and compute in float."""
 _SELECTING = {"MaxPool", "NhwcMaxPool"}
 """Operators of codes that give codes, beside those that move values."""
-_QUANTIZERS = {"QuantizeLinear", "DequantizeLinear"}
 _SAME = {"ArgMax", "QLinearConcat", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearWhere"}
 """Operators of codes that give the numbers of the floats: they compare, or have tables of these."""
 _ADDED = re.compile(
@@ -160,7 +160,7 @@ def _rescaled(graph: ir.Graph, written: ir.Model, names: set[str]) -> Iterator[s
         if len(value.shape) == 0 and (array := constant_array(value)) is not None
     }
     for node in graph:
-        if node.op_type not in _QUANTIZERS and not _computes_with_integers(node):
+        if node.op_type not in QUANTIZERS and not _computes_with_integers(node):
             continue
         for value in node.inputs:
             array = constant_array(value)

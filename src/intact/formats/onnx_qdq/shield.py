@@ -31,21 +31,20 @@ import onnx_ir as ir
 
 from intact.graph import (
     constant_array,
+    facts,
     input_value,
     is_constant,
     moves_values,
     output_channels,
 )
 from intact.graph.edit import Editor
+from intact.ops.operators import BIASED
 from intact.plan import QuantizedGraph
 
-_WEIGHTED = frozenset({"Conv", "ConvTranspose", "Gemm"})
-"""What the runtime quantizes the weights of."""
 _OF_ACTIVATIONS = frozenset({"Add", "Mul"})
 """What it has kernels of codes for, where all that they read are codes."""
 _OF_ONE = frozenset({"AveragePool", "GlobalAveragePool", "Pow", "ReduceMean", "Softmax"})
 """The same, of one input; a power becomes products, and a mean over an image a pooling."""
-_CLAMPS = frozenset({"Clip", "Relu"})
 _FUSED = frozenset({"Add", "BatchNormalization", "Div", "Mul", "Sub"})
 """What it computes in the product before, where all else that it reads are constants."""
 _SINCE_OPSET = 13
@@ -76,7 +75,7 @@ def keep_as_planned(plan: QuantizedGraph, editor: Editor) -> None:
         is_taken = (
             node is not None and str(node.name) in floats and _is_taken(node, is_fused=is_fused)
         )
-        if node is not None and is_taken and node.op_type in _WEIGHTED and _shield(editor, node):
+        if node is not None and is_taken and node.op_type in BIASED and _shield(editor, node):
             continue
         if is_taken or _becomes_one(quantize):
             _keep(editor, quantize, 0)
@@ -118,7 +117,7 @@ def _origin(quantize: ir.Node) -> tuple[ir.Node | None, bool]:
             if len(read) != 1:
                 return node, is_fused
             value, is_fused = read[0], True
-        elif node.op_type in _CLAMPS or moves_values(node):
+        elif facts(node).clamps or moves_values(node):
             value = node.inputs[0]
         else:
             return node, is_fused
@@ -130,8 +129,8 @@ def _is_taken(node: ir.Node, *, is_fused: bool) -> bool:
     weight = input_value(node, 1)
     if node.domain != "":
         return False
-    if node.op_type in _WEIGHTED or (node.op_type == "MatMul" and is_constant(weight)):
-        is_product = node.op_type in _WEIGHTED or is_fused
+    if node.op_type in BIASED or (node.op_type == "MatMul" and is_constant(weight)):
+        is_product = node.op_type in BIASED or is_fused
         known = is_constant(weight) and weight is not None and weight.dtype is ir.DataType.FLOAT
         return is_product and known and _reads_codes(node.inputs[0])
     if node.op_type in _OF_ONE:

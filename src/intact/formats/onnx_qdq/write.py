@@ -23,7 +23,7 @@ from intact.config import QuantState, Rounding, TensorQuantConfig
 from intact.errors import ExportError, ModelError
 from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
-from intact.formats.base.stored_weights import (
+from intact.formats.base.storage import (
     GatheredCodes,
     StoredWeights,
     is_looked_up,
@@ -32,10 +32,11 @@ from intact.formats.base.stored_weights import (
 from intact.formats.onnx_qdq.reader.parameters import Container, container_for, is_quantize
 from intact.formats.onnx_qdq.shared_codes import share_codes
 from intact.formats.onnx_qdq.shield import keep_as_planned
-from intact.graph import constant_array, input_value, save_model
+from intact.graph import save_model
 from intact.graph.edit import Editor
 from intact.graph.files.opset import convert_opset
 from intact.graph.files.save import file_bytes, message_of
+from intact.graph.ops import clamp_bounds
 from intact.graph.origins import bare
 from intact.plan import (
     Note,
@@ -138,7 +139,7 @@ def is_saturation(plan: QuantizedGraph, node: ir.Node, config: TensorQuantConfig
         node: The producer of the quantized value.
         config: The config of its output.
     """
-    bounds = _saturation_bounds(node)
+    bounds = clamp_bounds(node)
     if bounds is None or not _is_fused(plan, node):
         return False
     axis = config.granularity.axis
@@ -157,21 +158,6 @@ def _is_fused(plan: QuantizedGraph, node: ir.Node) -> bool:
     producer = None if value is None else plan.producer_config(value)
     states = {plan.input_config(node, 0).state, None if producer is None else producer.state}
     return states == {QuantState.OVERLAPPED}
-
-
-def _saturation_bounds(node: ir.Node) -> tuple[float, float] | None:
-    if node.domain != "" or node.op_type not in {"Relu", "Clip"}:
-        return None
-    if node.op_type == "Relu":
-        return 0.0, np.inf
-    found = []
-    for slot, default in ((1, -np.inf), (2, np.inf)):
-        value = input_value(node, slot)
-        array = constant_array(value)
-        if value is not None and array is None:
-            return None
-        found.append(default if array is None else float(array.reshape(())))
-    return found[0], found[1]
 
 
 QDQ_FILE = "model.int8.onnx"

@@ -67,13 +67,13 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.formats.openvino.fake_quantize import DOMAIN
+from intact.formats.openvino.dialect import DOMAIN
 from intact.graph import constant_array, data_slots, input_value, is_constant
 from intact.graph.edit import Editor
 from intact.graph.passes.fold_linear import parameters_of
+from intact.ops.operators import CONVOLUTIONS, LAYERS
 from intact.plan import QuantizedGraph
 
-_WINDOWS = frozenset({"Conv", "ConvTranspose"})
 FACTORS = frozenset({"Mul", "Div"})
 SUMS = frozenset({"Add", "Sub"})
 _EXTREMES = frozenset({"GlobalMaxPool", "ReduceMax", "ReduceMin"})
@@ -97,7 +97,6 @@ _REDUCTIONS = frozenset(
         "ReduceSumSquare",
     }
 )
-_PRODUCTS = _WINDOWS | {"Gemm", "MatMul"}
 _FUSED = SUMS | FACTORS | {"BatchNormalization", "PRelu", "Pow"}
 """What OpenVINO computes in the kernel of a reduction, with a constant for each channel."""
 _ROWS = 3
@@ -144,7 +143,7 @@ def _results(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     bare: dict[ir.Value, None] = {}
     for node in model.graph:
         if node.domain == "" and (
-            (node.op_type in _WINDOWS and str(node.name) in integers and not _has_bias(node))
+            (node.op_type in CONVOLUTIONS and str(node.name) in integers and not _has_bias(node))
             or (node.op_type == "MatMul" and str(node.name) in integers and not _is_dense(node))
             or (node.op_type in FACTORS and _has_constant(node) and bare.keys() & {*node.inputs})
         ):
@@ -407,7 +406,7 @@ def _is_fork(value: ir.Value) -> bool:
 def _reduced_rows(model: ir.Model) -> list[ir.Value]:
     """Return what rows are reduced to before constants by channel, or beside a convolution."""
     nodes = [node for node in model.graph if node.domain == ""]
-    beside = any(n.op_type in _WINDOWS and _rank(n.outputs[0]) == _ROWS for n in nodes)
+    beside = any(n.op_type in CONVOLUTIONS and _rank(n.outputs[0]) == _ROWS for n in nodes)
     reductions = (node for node in nodes if node.op_type in _REDUCTIONS)
     return [
         node.outputs[0]
@@ -427,7 +426,7 @@ def _meets_channels(value: ir.Value) -> bool:
             if node.op_type in _FUSED and any(a is not None and a.size > 1 for a in fixed):
                 return True
             alone = sum(array is None for array in fixed) == 1
-            behind = {*node.outputs} - seen if alone and node.op_type not in _PRODUCTS else set()
+            behind = {*node.outputs} - seen if alone and node.op_type not in LAYERS else set()
             waiting += behind
             seen |= behind
     return False

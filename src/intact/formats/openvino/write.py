@@ -19,13 +19,14 @@ from intact.config import Rounding
 from intact.errors import ExportError
 from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
-from intact.formats.base.stored_weights import StoredWeights, is_looked_up, stored_readers
-from intact.formats.openvino.dialect import add_biases, translate
-from intact.formats.openvino.fake_quantize import (
+from intact.formats.base.storage import StoredWeights, is_looked_up, stored_readers
+from intact.formats.openvino.dialect import (
     DOMAIN,
     OP_TYPE,
+    add_biases,
     is_plain,
     quantizer,
+    translate,
     unsupported_reason,
 )
 from intact.formats.openvino.shields import FACTORS, SUMS, keep_results

@@ -197,8 +197,7 @@ class _Runtime(Runtime):
     def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
         from intact.formats.tflite.micro import verify_micro
         from intact.formats.tflite.run import Kernels
-        from intact.formats.tflite.stateless import stateless
-        from intact.formats.tflite.verify import verify_read_tflite, verify_tflite
+        from intact.formats.tflite.verify import stateless, verify_read_tflite, verify_tflite
 
         (content,) = deployed.files.values()
         kind, threads = _interpreter(deployed), max(deployed.threads, 1)

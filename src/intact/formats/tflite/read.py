@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import ConfigError, ModelError, Unsupported
-from intact.formats.base.foreign import clipped
-from intact.formats.tflite.reader.builder import BATCH, DATA_TYPES, ModelBuilder
+from intact.formats.base.foreign import IR_VERSION, clipped, settle_shapes
+from intact.formats.tflite.reader.builder import DATA_TYPES, ModelBuilder
 from intact.formats.tflite.reader.common import is_hybrid
 from intact.formats.tflite.reader.decode import is_tflite, open_tflite
 from intact.formats.tflite.reader.file import (
@@ -42,7 +41,6 @@ from intact.graph import (
     moves_values,
 )
 from intact.graph.aliases import set_aliases
-from intact.graph.files.quiet import quiet
 from intact.graph.passes import library
 from intact.graph.states import State, set_states
 from intact.plan import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
@@ -50,7 +48,6 @@ from intact.plan.bounds import follow_data
 from intact.plan.schemes import unquantized
 from intact.targets import Target
 
-_IR_VERSION = 9
 _NARROW = 8
 """Bits of activations that the kernels of most files have."""
 
@@ -64,11 +61,11 @@ def assemble(builder: ModelBuilder) -> Graph:
     outputs = _outputs(builder)
     builder.name_rest()
     graph = builder.graph.graph(outputs, opset=builder.opset, name="main_graph")
-    model = ir.Model(graph, ir_version=_IR_VERSION, producer_name=builder.file.description[:200])
+    model = ir.Model(graph, ir_version=IR_VERSION, producer_name=builder.file.description[:200])
     library.remove_unused(model)
     set_aliases(model, _second_names(builder, outputs))
     set_states(model, _states(builder, outputs))
-    _check_shapes(model, builder)
+    settle_shapes(model, builder.shapes, builder.file.source, batch=builder.batch)
     return Graph(model)
 
 
@@ -131,34 +128,6 @@ def _outputs(builder: ModelBuilder) -> list[ir.Value]:
         value.type = ir.TensorType(DATA_TYPES.get(element, ir.DataType.FLOAT))
         outputs[value] = None
     return list(outputs)
-
-
-def _check_shapes(model: ir.Model, builder: ModelBuilder) -> None:
-    try:
-        with quiet():
-            common.ShapeInferencePass(check_type=True, strict_mode=True)(model)
-    except Exception as error:  # onnx raises its own kinds
-        reason = " ".join(str(error).split())[:300]
-        raise ModelError(f"{builder.file.source}: its shapes do not fit: {reason}") from error
-    for value, wanted in builder.shapes.items():
-        if value.producer() is None or value.graph is None:
-            continue
-        found = value.shape
-        lengths = [None if found is None else found[k] for k in range(len(found or ()))]
-        known = [length if isinstance(length, int) else None for length in lengths]
-        expected: list[int | str] = list(wanted)
-        if builder.batch:
-            expected[0] = BATCH
-        if found is not None and (
-            len(known) != len(expected)
-            or any(k is not None and k != w for k, w in zip(known, expected, strict=True))
-        ):
-            raise ModelError(
-                f"{builder.file.source}: tensor {clipped(repr(value.name))} of shape {list(wanted)}"
-                f" is computed as {found}",
-                remedy="the file contradicts itself: convert the model again",
-            )
-        value.shape = ir.Shape(expected)
 
 
 def configure(graph: Graph, target: Target, builder: ModelBuilder) -> QuantizedGraph:

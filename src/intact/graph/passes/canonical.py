@@ -10,6 +10,7 @@ import onnx_ir as ir
 from intact.graph.names import node_names, value_names
 from intact.graph.ops import OpKind, Role, constant_array, input_value, moves_values, op_spec
 from intact.graph.passes.replace import add_constant
+from intact.ops.operators import CONVOLUTIONS, Reduce
 
 
 def write_sums_as_adds(model: ir.Model) -> int:
@@ -59,7 +60,7 @@ def _is_spatial_mean(node: ir.Node) -> bool:
 def _axes(node: ir.Node) -> list[int] | None:
     """Return the constant axes of a reduction: an attribute up to opset 17, an input from 18 on."""
     if "axes" in node.attributes:
-        return list(node.attributes.get_ints("axes"))
+        return list(Reduce.of(node).axes)
     array = constant_array(input_value(node, 1))
     return None if array is None else [int(axis) for axis in array]
 
@@ -71,7 +72,7 @@ def _is_feature_map(value: ir.Value | None) -> bool:
         spec = op_spec(node) if node is not None else None
         if node is None or spec is None:
             return False
-        if node.op_type in {"Conv", "ConvTranspose"} or spec.kind is OpKind.POOL:
+        if node.op_type in CONVOLUTIONS or spec.kind is OpKind.POOL:
             return True
         if spec.kind not in _TRANSPARENT and node.op_type != "BatchNormalization":
             return False
@@ -81,7 +82,7 @@ def _is_feature_map(value: ir.Value | None) -> bool:
 
 def _replace(graph: ir.Graph, node: ir.Node) -> None:
     data, result = node.inputs[0], node.outputs[0]
-    keep = node.attributes.get_int("keepdims", 1) != 0
+    keep = Reduce.of(node).keepdims != 0
     pool = ir.node("GlobalAveragePool", [data], num_outputs=1)
     pool.metadata_props.update(node.metadata_props)
     pooled = pool.outputs[0]

@@ -51,8 +51,7 @@ class Composite:
 
     def number(self, name: str, default: float = 0.0) -> float:
         """Return an attribute of the node."""
-        found = self._node.attributes.get_float(name, default)
-        return default if found is None else float(found)
+        return float(self._node.attributes.get_float(name, default))
 
     def __call__(
         self,
@@ -96,10 +95,9 @@ class Composite:
         if value.shape is not None:
             whole = enumerate(value.shape)
             shape = [1 if k in axes else n for k, n in whole if keep or k not in axes]
-        options: dict[str, Attribute] = {"keepdims": int(keep)}
         if self.opset >= _AXES_ARE_INPUT.get(op_type, _OTHER_AXES_ARE_INPUT):
-            return self(op_type, value, self.integers(*axes), shape=shape, **options)
-        return self(op_type, value, shape=shape, axes=list(axes), **options)
+            return self(op_type, value, self.integers(*axes), shape=shape, keepdims=int(keep))
+        return self(op_type, value, shape=shape, axes=list(axes), keepdims=int(keep))
 
     def transpose(self, value: ir.Value, order: Sequence[int]) -> ir.Value:
         """Add a Transpose, or transpose a constant; nothing where the axes stay."""
@@ -115,15 +113,12 @@ class Composite:
     def reshape(self, value: ir.Value, lengths: Sequence[Length]) -> ir.Value:
         """Add a Reshape, or reshape a constant; nothing where the lengths are those."""
         given = axes_of(value) or ()
-        if len(given) == len(lengths) and all(
-            isinstance(new, ir.Value) if not isinstance(old, int) else new == old
-            for new, old in zip(lengths, given, strict=True)
-        ):
-            if all(
-                isinstance(n, int) or self._lengths.get(n) == (value, k)
-                for k, n in enumerate(lengths)
-            ):
-                return value
+        stay = [
+            self._lengths.get(new) == (value, axis) if isinstance(new, ir.Value) else new == old
+            for axis, (new, old) in enumerate(zip(lengths, given, strict=False))
+        ]
+        if len(given) == len(lengths) and all(stay):
+            return value
         array = constant_array(value)
         if array is not None and all(isinstance(each, int) for each in lengths):
             return self.constant(array.reshape([int(n) for n in lengths if isinstance(n, int)]))
@@ -211,10 +206,10 @@ class Composite:
                 continue
             maker = new.producer()
             is_own = maker is not None and PART_KEY in maker.metadata_props
-            if new in taken or not is_own:
-                new = self("Identity", new, shape=axes_of(new))
-            taken.add(new)
-            final.append(new)
+            is_free = is_own and new not in taken
+            result = new if is_free else self("Identity", new, shape=axes_of(new))
+            taken.add(result)
+            final.append(result)
         self._editor.put_results_in_place(node, final)
 
     def reads(self, *slots: int) -> bool:
@@ -247,8 +242,9 @@ def _longer(
 ) -> list[int | ir.SymbolicDim | None]:
     """Broadcast two shapes; what is open on one side and 1 on the other is open."""
     rank = max(len(left), len(right))
-    first, second = ([1] * (rank - len(each)) + each for each in (left, right))
+    one: list[int | ir.SymbolicDim | None] = [1]
+    first, second = (one * (rank - len(each)) + each for each in (left, right))
     return [
-        b if a == 1 else a if b == 1 or a == b else a if isinstance(a, int) else b
+        b if a == 1 else a if b in (1, a) or isinstance(a, int) else b
         for a, b in zip(first, second, strict=True)
     ]

@@ -17,9 +17,8 @@ import onnx
 import onnx_ir as ir
 from onnx import helper
 
-from intact.graph.ops import constant_array, op_spec
+from intact.graph.ops import OpKind, constant_array, op_spec
 from intact.graph.passes.replace import add_constant
-from intact.ops.table import OpKind
 
 _COMPUTED = {OpKind.COMPUTE, OpKind.ACTIVATION, OpKind.POOL, OpKind.NORMALIZATION}
 

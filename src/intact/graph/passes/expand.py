@@ -7,11 +7,11 @@ from collections.abc import Callable, Collection, Iterable
 import numpy as np
 import onnx_ir as ir
 
-from intact.errors import UsageError, nearest
+from intact.errors import Unsupported, UsageError, nearest
 from intact.graph.edit import Editor
 from intact.graph.given_nodes import followed
 from intact.graph.graph import Graph
-from intact.graph.metadata import PART_KEY
+from intact.graph.metadata import PART_KEY, WHOLE_KEY
 from intact.graph.ops import constant_array, function_options, input_value
 from intact.graph.passes.composite import Composite, axes_of
 from intact.graph.passes.expand_attention import (
@@ -23,6 +23,8 @@ from intact.graph.passes.expand_attention import (
 from intact.graph.passes.expand_batch_norm import expand_batch_norm
 from intact.graph.passes.expand_einsum import expand_einsum
 from intact.graph.passes.fold_linear import fold_scales
+from intact.graph.passes.library import remove_unused
+from intact.ops.operators import LayerNormalization
 
 _AXES_ARE_INPUT = 18
 """From this opset on the axes of ReduceMean are an input."""
@@ -52,7 +54,11 @@ def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
         new = [n for n in editor.model.graph if _is_among(n, wanted) and str(n.name) not in tried]
         for node in new:
             tried.add(str(node.name))
-            EXPANSIONS[node.op_type](editor, node)
+            try:
+                EXPANSIONS[node.op_type](editor, node)
+            except Unsupported as reason:  # what was written for it has no readers
+                node.metadata_props[WHOLE_KEY] = str(reason)
+                remove_unused(editor.model)
         while_new = bool(new)
     while fold_scales(editor.model):
         pass  # a new Mul or Add may fold into the layer in front
@@ -80,10 +86,11 @@ def _layer_norm(editor: Editor, node: ir.Node) -> None:
     if data is None or scale is None or data.shape is None or len(outputs) != 1:
         return
     rank = len(data.shape)
-    axis = node.attributes.get_int("axis", -1) or 0
+    options = LayerNormalization.of(node)
+    axis = options.axis
     axes = list(range(axis + rank if axis < 0 else axis, rank))
     reduced = ir.Shape([1 if k in axes else size for k, size in enumerate(data.shape)])
-    epsilon = np.float32(node.attributes.get_float("epsilon", 1e-5))
+    epsilon = np.float32(options.epsilon)
 
     def add(op_type: str, *inputs: ir.Value, shape: ir.Shape | None = data.shape) -> ir.Value:
         return editor.node(op_type, inputs, f"{node.name}_{op_type}", shape=shape)
@@ -239,7 +246,7 @@ def _skip_layer(editor: Editor, node: ir.Node) -> None:
     """SkipLayerNormalization and the simplified one: a sum, then the normalization of its rows.
 
     A node that outputs mean or deviation, or whose input has unknown rank, is not expanded; the
-    first needs LayerNormalization, which opset 17 has. Source: ONNX Runtime's contributed operators.
+    first needs LayerNormalization, of opset 17. Source: ONNX Runtime's contributed operators.
     """
     written = Composite(editor, node, "RMSNormalization")
     is_simple = node.op_type == "SkipSimplifiedLayerNormalization"

@@ -10,11 +10,13 @@ scores, its weights are equal instead of zero or undefined.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.graph.edit import Editor
 from intact.graph.ops import constant_array
 from intact.graph.passes.composite import Composite, Length, axes_of
@@ -22,6 +24,7 @@ from intact.graph.passes.composite import Composite, Length, axes_of
 MASKED = -1e30
 """Two of them, and the lowest float, add up to no infinity."""
 
+_UNKNOWN = "a rank, a length or an operand of it is not known"
 _INT64 = ir.DataType.INT64
 _BOOL = ir.DataType.BOOL
 _RAW, _SOFTMAX = 0, 3
@@ -38,18 +41,18 @@ def expand_attention(editor: Editor, node: ir.Node) -> None:
     given = [written.input(slot) for slot in range(3)]
     query, key, value = given
     if query is None or key is None or value is None:
-        return
+        raise Unsupported(_UNKNOWN)
     ranks = {len(each.shape) if each.shape is not None else 0 for each in (query, key, value)}
     mode, cap = written.integer("qk_matmul_output_mode"), written.number("softcap")
     if len(ranks) != 1 or not ranks <= {3, 4} or _is_double(written):
-        return
+        raise Unsupported("its ranks are not known, or it computes in doubles")
     if written.reads(3) and mode != _SOFTMAX and (mode != _RAW or cap):
-        return
+        raise Unsupported("its scores are read between cap, mask and Softmax")
     is_flat = ranks == {3}
     heads, kinds = written.integer("q_num_heads"), written.integer("kv_num_heads")
     if is_flat:
         if not heads or not kinds:
-            return
+            raise Unsupported(_UNKNOWN)
         query, key, value = (
             _by_heads(written, each, count)
             for each, count in ((query, heads), (key, kinds), (value, kinds))
@@ -58,7 +61,7 @@ def expand_attention(editor: Editor, node: ir.Node) -> None:
     past: Length = 0
     if past_key is not None and past_value is not None:
         if past_key.shape is None:
-            return
+            raise Unsupported(_UNKNOWN)
         past = written.length(past_key, 2)
         key = written.concat([past_key, key], 2)
         value = written.concat([past_value, value], 2)
@@ -70,12 +73,9 @@ def expand_attention(editor: Editor, node: ir.Node) -> None:
     before, after = (written.integer(f"{side}_window_size", -1) for side in ("left", "right"))
     masks.window(offset, before, 0 if written.integer("is_causal") else after)
     mask = written.input(3)
-    if mask is not None and not masks.add(mask):
-        return
-    size = axes_of(query)
-    scale = written.number("scale") or _scale(size)
-    if scale is None:
-        return
+    if mask is not None:
+        masks.add(mask)
+    scale = written.number("scale") or _scale(query)
     result = _attend(written, query, key, value, scale, masks, cap)
     whole = _flat(written, result.value) if is_flat else result.value
     written.put(whole, key, value, result.weights if mode == _SOFTMAX else result.scores)
@@ -90,17 +90,14 @@ def expand_heads(editor: Editor, node: ir.Node) -> None:
     query, key, value, bias = (written.input(slot) for slot in range(4))
     heads = written.integer("num_heads")
     if query is None or key is None or value is None or not heads or written.reads(3):
-        return
+        raise Unsupported("its operands are packed, or its scores are read")
     if any(written.input(slot) is not None for slot in (8, 9)):
-        return
+        raise Unsupported("its caches are written in place")
     shapes = [axes_of(each) for each in (query, key, value)]
     if [len(shape) if shape else 0 for shape in shapes] not in ([3, 3, 3], [3, 4, 4]):
-        return
+        raise Unsupported("its operands are packed")
     if bias is not None:
-        biased = _biased(written, (query, key, value), bias)
-        if biased is None:
-            return
-        query, key, value = biased
+        query, key, value = _biased(written, (query, key, value), bias)
     query = _by_heads(written, query, heads)
     if len(shapes[1] or ()) == 3:
         key, value = (_by_heads(written, each, heads) for each in (key, value))
@@ -108,7 +105,7 @@ def expand_heads(editor: Editor, node: ir.Node) -> None:
     past: Length = 0
     if past_key is not None and past_value is not None:
         if past_key.shape is None:
-            return
+            raise Unsupported(_UNKNOWN)
         past = written.length(past_key, 2)
         key = written.concat([past_key, key], 2)
         value = written.concat([past_value, value], 2)
@@ -117,13 +114,11 @@ def expand_heads(editor: Editor, node: ir.Node) -> None:
         masks.window(past, -1, 0)
     padding, addend = written.input(4), written.input(5)
     filler = written.number("mask_filter_value", -10000.0)
-    if padding is not None and not masks.pad(padding, filler):
-        return
-    if addend is not None and not masks.add(addend):
-        return
-    scale = written.number("scale") or _scale(axes_of(query))
-    if scale is None:
-        return
+    if padding is not None:
+        masks.pad(padding, filler)
+    if addend is not None:
+        masks.add(addend)
+    scale = written.number("scale") or _scale(query)
     result = _attend(written, query, key, value, scale, masks)
     written.put(_flat(written, result.value), key, value)
 
@@ -139,33 +134,30 @@ def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
     query, key, value = (written.input(slot) for slot in range(3))
     lengths = written.input(5)
     if query is None or lengths is None or len(axes_of(query) or ()) != 3 or written.reads(3):
-        return
+        raise Unsupported("its ranks are not known, or its scores are read")
     if any(written.input(slot) is not None for slot in range(11, 17)) or not heads or not kinds:
-        return
+        raise Unsupported("it has sinks, norms or quantized caches")
     if written.integer("smooth_softmax", 0) == 1 or not written.integer("causal", 1):
-        return
+        raise Unsupported("it is not causal, or its Softmax is smooth")
     if key is None or value is None:
         width = (axes_of(query) or [])[2]
         if not isinstance(width, int) or width % (heads + 2 * kinds):
-            return
+            raise Unsupported(_UNKNOWN)
         size = width // (heads + 2 * kinds)
         ends = np.cumsum([0, heads * size, kinds * size, kinds * size]).tolist()
         query, key, value = (
-            written.part(query, 2, first, last) for first, last in zip(ends, ends[1:], strict=False)
+            written.part(query, 2, first, last) for first, last in itertools.pairwise(ends)
         )
     past_key, past_value = written.input(3), written.input(4)
     if past_key is not None and (past_key.shape is None or _is_buffer(written, past_key)):
-        return
+        raise Unsupported("its caches are written in place")
     query, key, value = (
         _by_heads(written, each, count)
         for each, count in ((query, heads), (key, kinds), (value, kinds))
     )
     past: Length = 0 if past_key is None else written.length(past_key, 2)
     if written.integer("do_rotary"):
-        rotated = _rotated_at(written, query, key, past)
-        if rotated is None:
-            return
-        query, key = rotated
+        query, key = _rotated_at(written, query, key, past)
     if past_key is not None and past_value is not None:
         key = written.concat([past_key, key], 2)
         value = written.concat([past_value, value], 2)
@@ -176,11 +168,9 @@ def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
     count = written("Cast", lengths, dtype=_INT64, to=int(_INT64))
     masks.end(written("Add", count, one))
     addend = written.input(10)
-    if addend is not None and not masks.add(addend):
-        return
-    scale = written.number("scale") or _scale(axes_of(query))
-    if scale is None:
-        return
+    if addend is not None:
+        masks.add(addend)
+    scale = written.number("scale") or _scale(query)
     result = _attend(written, query, key, value, scale, masks, written.number("softcap"))
     written.put(_flat(written, result.value), key, value)
 
@@ -195,11 +185,11 @@ def expand_rotation(editor: Editor, node: ir.Node) -> None:
     data = written.input(0)
     cos, sin, places = (written.input(k) for k in ((2, 3, 1) if is_runtime else (1, 2, 3)))
     if data is None or cos is None or sin is None or written.integer("is_packed_batching"):
-        return
+        raise Unsupported("its batches are packed")
     if len(axes_of(data) or ()) not in (3, 4) or cos.shape is None:
-        return
+        raise Unsupported(_UNKNOWN)
     if is_runtime and written.number("scale", 1.0) != 1.0:
-        return
+        raise Unsupported("it scales")
     rank, heads = len(axes_of(data) or ()), written.integer("num_heads")
     size, rows = written.integer("rotary_embedding_dim"), written.integer
     width = (axes_of(cos) or [None])[-1]
@@ -209,10 +199,10 @@ def expand_rotation(editor: Editor, node: ir.Node) -> None:
     if rank == 3 and not heads and isinstance(given, int) and size:
         heads = given // size
     if not size or (rank == 3 and not heads):
-        return
+        raise Unsupported(_UNKNOWN)
     if places is not None:
         if places.shape is None:
-            return
+            raise Unsupported(_UNKNOWN)
         if is_runtime and len(places.shape) == 1:
             places = _counted_from(written, places, written.length(data, 2 if rank == 4 else 1))
         cos, sin = (
@@ -282,14 +272,14 @@ def _rotate(
 
 def _rotated_at(
     written: Composite, query: ir.Value, key: ir.Value, past: Length
-) -> tuple[ir.Value, ir.Value] | None:
-    """Rotate queries and keys of a GroupQueryAttention; None where its tables are not known."""
+) -> tuple[ir.Value, ir.Value]:
+    """Rotate queries and keys of a GroupQueryAttention."""
     cos, sin, places = (written.input(slot) for slot in (7, 8, 9))
     if cos is None or sin is None:
-        return None
+        raise Unsupported(_UNKNOWN)
     width = (axes_of(cos) or [None])[-1]
     if not isinstance(width, int):
-        return None
+        raise Unsupported(_UNKNOWN)
     if places is None:
         first = written.constant(np.array(past)) if isinstance(past, int) else past
         places = _counted_from(written, first, written.length(query, 2))
@@ -298,8 +288,10 @@ def _rotated_at(
         for each in (cos, sin)
     ]
     interleaved = written.integer("rotary_interleaved") == 1
-    rotated = [_rotate(written, each, *tables, 2 * width, interleaved) for each in (query, key)]
-    return rotated[0], rotated[1]
+    cos, sin = tables
+    turned = (_rotate(written, each, cos, sin, 2 * width, interleaved) for each in (query, key))
+    first_of, second_of = turned
+    return first_of, second_of
 
 
 def _is_buffer(written: Composite, past: ir.Value) -> bool:
@@ -312,10 +304,12 @@ def _is_double(written: Composite) -> bool:
     return written.integer("softmax_precision") == int(ir.DataType.DOUBLE)
 
 
-def _scale(shape: list[int | ir.SymbolicDim | None] | None) -> float | None:
-    """Return ``1 / sqrt(length of a head)``; None where that is not known."""
-    size = None if shape is None else shape[-1]
-    return float(1 / np.sqrt(size)) if isinstance(size, int) and size else None
+def _scale(query: ir.Value) -> float:
+    """Return ``1 / sqrt(length of a head)``."""
+    size = (axes_of(query) or [None])[-1]
+    if not isinstance(size, int) or not size:
+        raise Unsupported(_UNKNOWN)
+    return float(1 / np.sqrt(size))
 
 
 def _by_heads(written: Composite, value: ir.Value, heads: int) -> ir.Value:
@@ -336,14 +330,14 @@ def _flat(written: Composite, value: ir.Value) -> ir.Value:
 
 def _biased(
     written: Composite, values: tuple[ir.Value, ir.Value, ir.Value], bias: ir.Value
-) -> tuple[ir.Value, ir.Value, ir.Value] | None:
+) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Add the parts of one bias to queries, keys and values of known widths."""
     found, first = [], 0
     for value in values:
         shape = axes_of(value) or []
         width = shape[-1] if len(shape) == 3 else None
         if not isinstance(width, int):
-            return None
+            raise Unsupported(_UNKNOWN)
         array = constant_array(bias)
         if array is not None:
             own = written.constant(array[first : first + width])
@@ -466,14 +460,14 @@ class _Masks:
             limit = written.integers(-after - 1)
             self._allowed.append(written("Less", limit, distance_of, dtype=_BOOL))
 
-    def add(self, mask: ir.Value) -> bool:
-        """Add a mask of booleans, or of numbers; False where it cannot be.
+    def add(self, mask: ir.Value) -> None:
+        """Add a mask of booleans, or of numbers.
 
         A mask of fewer keys forbids the rest.
         """
         shape, keys = axes_of(mask), self._keys
         if shape is None or mask.dtype not in (_BOOL, ir.DataType.FLOAT):
-            return False
+            raise Unsupported("its mask is of unknown rank or type")
         length, written, array = shape[-1], self._written, constant_array(mask)
         is_short = isinstance(length, int) and isinstance(keys, int) and 1 < length < keys
         if mask.dtype is _BOOL and array is not None:
@@ -483,30 +477,28 @@ class _Masks:
         elif mask.dtype is _BOOL:
             if not is_short:
                 self._allowed.append(mask)
-                return True
+                return
             mask = self._numbers(mask)
         if is_short and isinstance(length, int) and isinstance(keys, int):
             rest = written.constant(np.full((*(1,) * (len(shape) - 1), keys - length), MASKED))
             if any(n != 1 for n in shape[:-1]):
-                return False
+                raise Unsupported("its mask is shorter than its keys")
             mask = written.concat([mask, rest], len(shape) - 1)
         self._floats.append(mask)
-        return True
 
-    def pad(self, mask: ir.Value, filler: float) -> bool:
+    def pad(self, mask: ir.Value, filler: float) -> None:
         """Add a mask ``[batch, keys]`` or ``[batch, queries, keys]`` that is 0 where none may look.
 
-        Returns:
-            False where it is no such mask.
+        Raises:
+            Unsupported: It is no such mask.
         """
         shape, written = axes_of(mask), self._written
         if shape is None or len(shape) not in (2, 3):
-            return False
+            raise Unsupported("its mask holds lengths")
         lengths: list[Length] = [written.length(mask, axis) for axis in range(len(shape))]
         whole = written.reshape(mask, [lengths[0], *(1,) * (4 - len(shape)), *lengths[1:]])
         allowed = written("Cast", whole, dtype=_BOOL, to=int(_BOOL))
         self._floats.append(self._numbers(allowed, filler))
-        return True
 
     def addends(self) -> list[ir.Value]:
         """Return all that is added, what is constant as one."""

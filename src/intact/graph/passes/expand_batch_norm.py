@@ -14,6 +14,7 @@ from intact.graph.edit import Editor
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.fold_linear import parameters_of
 from intact.graph.passes.replace import replace_constant
+from intact.ops.operators import Conv, Gemm
 
 _Doubles = npt.NDArray[np.float64]
 _Folded = tuple[np.ndarray, np.ndarray]
@@ -120,7 +121,7 @@ def _factors(
     channels = norm.ratio.size
     match layer.op_type:
         case "Conv" if _is_unpadded(layer):
-            group = layer.attributes.get_int("group", 1) or 1
+            group = Conv.of(layer).group
             outputs, depth = weight.shape[0], weight.shape[1]
             if depth * group != channels or outputs % group:
                 return None
@@ -131,7 +132,7 @@ def _factors(
             )
             return ratio, offset, tuple(range(1, weight.ndim))
         case "Gemm" if _is_plain(layer):
-            transposed = layer.attributes.get_int("transB", 0)
+            transposed = Gemm.of(layer).transB
         case "MatMul" if weight.ndim == 2 and _is_matrix(layer.inputs[0]):
             transposed = 0
         case _:
@@ -144,16 +145,13 @@ def _factors(
 
 
 def _is_unpadded(layer: ir.Node) -> bool:
-    pads = layer.attributes.get_ints("pads", None) or ()
-    named = layer.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
-    return not any(pads) and named in {"NOTSET", "VALID"}
+    options = Conv.of(layer)
+    return not any(options.pads) and not options.pads_to_same
 
 
 def _is_plain(layer: ir.Node) -> bool:
-    read = layer.attributes
-    return not read.get_int("transA", 0) and all(
-        read.get_float(name, 1.0) == 1.0 for name in ("alpha", "beta")
-    )
+    options = Gemm.of(layer)
+    return not options.transA and options.alpha == options.beta == 1.0
 
 
 def _is_matrix(value: ir.Value | None) -> bool:

@@ -9,6 +9,7 @@ import onnx_ir as ir
 from intact.graph.batch_norm import BatchNorm, recall, remember
 from intact.graph.ops import constant_array, input_value, output_channels
 from intact.graph.passes.replace import replace_constant, replace_value
+from intact.ops.operators import BIASED, BatchNormalization, ConvTranspose, Gemm
 
 _Doubles = npt.NDArray[np.float64]
 
@@ -18,7 +19,7 @@ def sole_linear_producer(source: ir.Value | None, reader: ir.Node) -> ir.Node | 
     producer = source.producer() if source is not None else None
     if source is None or producer is None or producer.graph is not reader.graph:
         return None
-    if producer.domain != "" or producer.op_type not in {"Conv", "ConvTranspose", "Gemm"}:
+    if producer.domain != "" or producer.op_type not in BIASED:
         return None
     return producer if len(source.uses()) == 1 and not source.is_graph_output() else None
 
@@ -72,7 +73,7 @@ def _bias_row(linear: ir.Node, bias: np.ndarray | None, channels: int) -> _Doubl
         return np.zeros(channels)
     if bias.ndim > 1 and bias.size != bias.shape[-1]:
         return None  # Gemm may add a whole matrix
-    factor = linear.attributes.get_float("beta", 1.0) if linear.op_type == "Gemm" else 1.0
+    factor = Gemm.of(linear).beta
     row = bias.astype(np.float64).reshape(-1) * factor
     return np.broadcast_to(row, (channels,)) if row.size in {1, channels} else None
 
@@ -82,22 +83,17 @@ def _scale_weight(
 ) -> _Doubles | None:
     wide = weight.astype(np.float64)
     channels = ratio.shape[0]
-    if linear.op_type == "ConvTranspose":
-        group = linear.attributes.get_int("group", 1)
+    if linear.op_type == ConvTranspose.name:
+        group = ConvTranspose.of(linear).group
         if weight.shape[0] % group or weight.shape[1] * group != channels:
             return None
         by_group = wide.reshape(group, -1, *weight.shape[1:])
         factors = ratio.reshape(group, 1, -1, *(1,) * (weight.ndim - 2))
         return (by_group * factors).reshape(weight.shape)
-    axis = 0
-    if linear.op_type == "Gemm":
-        axis = 0 if linear.attributes.get_int("transB", 0) else 1
+    axis = 1 if linear.op_type == Gemm.name and not Gemm.of(linear).transB else 0
     if weight.shape[axis] != channels:
         return None
     return wide * ratio.reshape([-1 if each == axis else 1 for each in range(weight.ndim)])
-
-
-_EPSILON = float(np.float32(1e-5))  # ONNX's default, a float32 attribute
 
 
 def fold_batch_norms(model: ir.Model) -> int:
@@ -131,9 +127,10 @@ def parameters_of(node: ir.Node) -> BatchNorm | None:
     None for other nodes, for one that trains or hands out its statistics, and where a parameter
     is computed.
     """
-    if node.domain != "" or node.op_type != "BatchNormalization":
+    if node.domain != "" or node.op_type != BatchNormalization.name:
         return None
-    if node.attributes.get_int("training_mode", 0) or any(_is_used(v) for v in node.outputs[1:]):
+    options = BatchNormalization.of(node)
+    if options.training_mode or any(_is_used(v) for v in node.outputs[1:]):
         return None
     arrays = [constant_array(input_value(node, slot)) for slot in (1, 2, 3, 4)]
     if any(array is None or array.ndim != 1 for array in arrays):
@@ -141,9 +138,8 @@ def parameters_of(node: ir.Node) -> BatchNorm | None:
     if len({array.shape for array in arrays if array is not None}) != 1:
         return None
     gamma, beta, mean, variance = (np.asarray(array, dtype=np.float32) for array in arrays)
-    epsilon = node.attributes.get_float("epsilon", _EPSILON)
     names = tuple(str(value.name) for value in node.inputs[1:5] if value is not None)
-    return BatchNorm(gamma, beta, mean, variance, epsilon, names)
+    return BatchNorm(gamma, beta, mean, variance, options.epsilon, names)
 
 
 def _is_used(value: ir.Value) -> bool:

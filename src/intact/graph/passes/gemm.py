@@ -16,6 +16,7 @@ from intact.graph.ops import (
     weight_slot,
 )
 from intact.graph.passes.replace import replace_constant, replace_value
+from intact.ops.operators import Gemm
 
 
 def flatten_weights(model: ir.Model) -> int:
@@ -112,7 +113,7 @@ def _plain(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _fold_alpha(graph: ir.Graph, node: ir.Node, slot: int, weight: np.ndarray) -> bool:
-    alpha = node.attributes.get_float("alpha", 1.0)
+    alpha = Gemm.of(node).alpha
     if alpha == 1.0:
         return False
     scaled = (weight.astype(np.float64) * alpha).astype(weight.dtype)
@@ -126,7 +127,7 @@ def _fold_beta(graph: ir.Graph, node: ir.Node, slot: int, channels: int) -> bool
     old = constant_array(node.inputs[bias]) if bias is not None else None
     if bias is None or old is None:
         return False
-    beta = node.attributes.get_float("beta", 1.0)
+    beta = Gemm.of(node).beta
     row = old
     if slot == 1 and _is_row_vector(old, channels):
         row = np.broadcast_to(old.reshape(-1), (channels,))

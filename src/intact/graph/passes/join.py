@@ -18,6 +18,7 @@ from intact.graph.graph import Graph
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
+from intact.ops.operators import Reduce
 
 _CLOSE = 1e-4
 """Relative tolerance for the constants of formulas."""
@@ -171,11 +172,11 @@ def reduces_last(node: ir.Node, *, keepdims: bool = True) -> bool:
     data = node.inputs[0]
     if data is None or data.shape is None or not data.shape:
         return False
-    if bool(node.attributes.get_int("keepdims", 1)) is not keepdims:
+    if bool(Reduce.of(node).keepdims) is not keepdims:
         return False
     given = constant_array(input_value(node, 1))
-    axes = node.attributes.get_ints("axes", ()) if given is None else given.reshape(-1).tolist()
-    return [axis % len(data.shape) for axis in axes or ()] == [len(data.shape) - 1]
+    axes = Reduce.of(node).axes if given is None else given.reshape(-1).tolist()
+    return [axis % len(data.shape) for axis in axes] == [len(data.shape) - 1]
 
 
 def is_number(value: ir.Value | None, number: float) -> bool:

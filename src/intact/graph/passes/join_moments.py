@@ -24,6 +24,7 @@ from intact.graph.passes.join import (
     sides,
     sole_reader,
 )
+from intact.ops.operators import Reduce
 
 _VIEWS = ("Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
@@ -102,10 +103,10 @@ def _mean(value: ir.Value | None) -> _Mean | None:
 def _reduced(node: ir.Node) -> _Mean | None:
     data = node.inputs[0]
     given = constant_array(input_value(node, 1))
-    axes = node.attributes.get_ints("axes", ()) if given is None else given.reshape(-1).tolist()
-    if data is None or data.shape is None or len(axes or ()) != 1:
+    axes = Reduce.of(node).axes if given is None else given.reshape(-1).tolist()
+    if data is None or data.shape is None or len(axes) != 1:
         return None
-    found = _Mean(data, int((axes or (0,))[0]) % len(data.shape))
+    found = _Mean(data, int(axes[0]) % len(data.shape))
     return found if _length(found) else None
 
 

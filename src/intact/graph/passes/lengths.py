@@ -13,8 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph.names import value_names
-from intact.graph.ops import constant_array, input_value
+from intact.graph.ops import constant_array, facts, input_value
 from intact.graph.passes.replace import add_constant
+from intact.ops.operators import Cast, Concat, Reshape, Shape
 
 _Length = int | str | None
 """A number, the name of an open axis, or something unknown."""
@@ -22,7 +23,6 @@ _Length = int | str | None
 _MOST = 64
 """Elements up to which a tensor may be a list of lengths."""
 
-_SAME_VALUES = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
 _CHOSEN = frozenset({"Gather", "Slice"})
 _WHOLE = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 
@@ -77,7 +77,7 @@ def _reshaped(node: ir.Node, known: _Lengths) -> list[_Length] | None:
     data, target = _dims(input_value(node, 0)), known.of(input_value(node, 1))
     if target is None:
         return None
-    copies = not node.attributes.get_int("allowzero", 0)
+    copies = not Reshape.of(node).allowzero
     shape: list[_Length] = []
     for axis, length in enumerate(target):
         if length == 0 and copies:
@@ -127,17 +127,17 @@ class _Lengths:
         return None if node is None or node.domain != "" else self._made_by(node)
 
     def _made_by(self, node: ir.Node) -> list[_Length] | None:
-        if node.op_type == "Shape":
+        if node.op_type == Shape.name:
             dims = _dims(input_value(node, 0))
-            start, end = node.attributes.get_int("start", 0), node.attributes.get("end")
-            return None if dims is None else dims[start : None if end is None else end.as_int()]
-        if node.op_type == "Concat":
+            options = Shape.of(node)
+            return None if dims is None else dims[options.start : options.end]
+        if node.op_type == Concat.name:
             parts = [self._row(each) for each in node.inputs]
             joined = [n for part in parts if part is not None for n in part]
             return None if None in parts else joined
         data = input_value(node, 0)
-        is_cast = node.op_type == "Cast" and node.attributes.get_int("to", 0) in _WHOLE
-        if is_cast or node.op_type in _SAME_VALUES:
+        is_cast = node.op_type == Cast.name and Cast.of(node).to in _WHOLE
+        if is_cast or facts(node).reshapes:
             return self.of(data)
         held = self._row(data) if node.op_type in _CHOSEN else None
         if held is None:

@@ -21,6 +21,8 @@ from intact.graph.passes.constant_nodes import fold_in_runtime, is_computed_by_r
 from intact.graph.passes.lengths import learn_shapes
 from intact.graph.passes.shape_inference import infer
 from intact.graph.traversal import all_nodes, bodies, graphs_of, nodes_of
+from intact.ops.declaration import Window
+from intact.ops.operators import QUANTIZERS, Transpose
 
 _log = logging.getLogger(__name__)
 _LONGEST_REASON = 200
@@ -35,7 +37,7 @@ _TRIED = "intact.shapes_tried"
 _HIDDEN_IF = "IntactIf"
 """No operator of ONNX."""
 
-_KEEP = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
+_KEEP = QUANTIZERS | {"ConstantOfShape"}
 """Operators that are not folded: they are more compact or more informative than their result."""
 
 _SIMPLIFIED = frozenset(
@@ -193,7 +195,7 @@ def is_simple(model: ir.Model) -> bool:
     return all(
         node.domain == ""
         and (node.op_type not in _SIMPLIFIED or _moves_floats(node))
-        and node.attributes.get_string("auto_pad", "NOTSET") == "NOTSET"
+        and Window.of(node).auto_pad == "NOTSET"
         and not all(value is None or value.const_value is not None for value in node.inputs)
         for node in nodes_of(model.graph)
     )
@@ -222,7 +224,7 @@ def _moves_floats(node: ir.Node) -> bool:
             is_left_alone = left is not None and left != data.shape
         case "Transpose":
             axes = list(range(len(data.shape)))
-            is_left_alone = list(node.attributes.get_ints("perm", axes[::-1])) != axes
+            is_left_alone = list(Transpose.of(node).perm or axes[::-1]) != axes
         case operator:
             is_left_alone = operator in ("Squeeze", "Unsqueeze")
     return is_left_alone

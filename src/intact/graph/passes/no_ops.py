@@ -8,11 +8,9 @@ import math
 
 import onnx_ir as ir
 
-from intact.graph.ops import constant_array, input_value, is_constant
+from intact.graph.ops import constant_array, facts, input_value, is_constant
 from intact.graph.passes.replace import replace_value
-
-_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Max": -math.inf, "Min": math.inf}
-_COMMUTATIVE = {"Add", "Mul", "Max", "Min"}
+from intact.ops.operators import Cast
 
 
 def remove_no_ops(model: ir.Model) -> int:
@@ -39,7 +37,7 @@ def _handed_on(node: ir.Node) -> ir.Value | None:
     data = input_value(node, 0)
     if data is None:
         return None
-    if node.op_type in _NEUTRAL:
+    if facts(node).neutral is not None:
         return _unchanged_operand(node)
     return data if _is_idle(node, data) else None
 
@@ -50,8 +48,8 @@ def _is_idle(node: ir.Node, data: ir.Value) -> bool:
             return True
         case "Dropout":
             return _is_off(input_value(node, 2))
-        case "Cast":
-            return data.dtype is not None and data.dtype == node.attributes.get_int("to")
+        case Cast.name:
+            return data.dtype is not None and data.dtype == Cast.of(node).to
         case "Clip":
             # Without a bound it clamps infinity to the largest finite number.
             return _is_number(node, 1, -math.inf) and _is_number(node, 2, math.inf)
@@ -69,16 +67,20 @@ def _is_off(training: ir.Value | None) -> bool:
 
 
 def _unchanged_operand(node: ir.Node) -> ir.Value | None:
-    neutral = _NEUTRAL[node.op_type]
+    known = facts(node)
     if len(node.inputs) != 2:
         return None  # Max and Min take any number
-    sides = ((0, 1), (1, 0)) if node.op_type in _COMMUTATIVE else ((0, 1),)
+    sides = ((0, 1), (1, 0)) if known.commutes else ((0, 1),)
     for kept, other in sides:
         value, constant = node.inputs[kept], constant_array(node.inputs[other])
         if value is None or value.shape is None or constant is None or is_constant(value):
             continue
         # A larger constant would broadcast the value; one of higher rank would add axes.
-        if constant.size == 1 and constant.ndim <= len(value.shape) and constant.item() == neutral:
+        if (
+            constant.size == 1
+            and constant.ndim <= len(value.shape)
+            and constant.item() == known.neutral
+        ):
             return value
     return None
 

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from intact.graph.names import Names
 from intact.graph.passes.replace import add_constant
 from intact.graph.traversal import graphs_of, nodes_of
+from intact.ops.operators import GroupNormalization
 
 FLATTENING = frozenset({"Softmax", "LogSoftmax", "Hardmax"})
 """Until opset 12 they take the axes from ``axis`` on as one, later ``axis`` alone."""
@@ -128,7 +129,7 @@ def _between(names: _Names, node: ir.Node, first: int) -> None:
 
 def _normalize_instances(names: _Names, node: ir.Node) -> bool:
     """Write a GroupNormalization as an InstanceNormalization of ``[N, groups, rest]``."""
-    data, groups = node.inputs[0], node.attributes.get_int("num_groups", 1)
+    data, groups = node.inputs[0], GroupNormalization.of(node).num_groups
     if data is None:
         return False
     target = _constant(names, node, [0, groups, -1])

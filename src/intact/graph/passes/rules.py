@@ -17,6 +17,8 @@ from onnxscript.rewriter.rules import common
 from onnxscript.rewriter.rules.common._fuse_pad_into_conv import NormalizePadFormatConv
 from onnxscript.rewriter.rules.common._materialize_reshape_shape import MaterializeReshapeShape
 
+from intact.ops.operators import Conv
+
 
 class ExplicitPads(NormalizePadFormatConv):
     """Explicit Conv pads. The library's rule ignores dilations, so dilated convolutions are
@@ -26,7 +28,7 @@ class ExplicitPads(NormalizePadFormatConv):
     def check(self, context: Any, conv: ir.Value, **others: Any) -> MatchResult:  # type: ignore[override]
         """Reject dilated convolutions, then run the library's check."""
         node = conv.producer()
-        dilations = node.attributes.get_ints("dilations", []) if node is not None else []
+        dilations = Conv.of(node).dilations if node is not None else ()
         if any(dilation != 1 for dilation in dilations):
             return MatchResult().fail("the convolution is dilated")
         return super().check(context, conv, **others)

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from intact.graph.names import node_names, value_names
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.replace import add_constant, replace_value
+from intact.ops.operators import Gather, Squeeze, Transpose
 
 
 class _Parts(NamedTuple):
@@ -52,8 +53,8 @@ def _split(graph: ir.Graph, node: ir.Node) -> int:
 
 def _parts(node: ir.Node) -> _Parts | None:
     """Read a Transpose that brings to the front what a Reshape made of the last axis."""
-    split, order = node.inputs[0] if node.inputs else None, node.attributes.get_ints("perm", ())
-    reshape = None if split is None or node.op_type != "Transpose" else split.producer()
+    split, order = node.inputs[0] if node.inputs else None, Transpose.of(node).perm
+    reshape = None if split is None or node.op_type != Transpose.name else split.producer()
     if node.domain != "" or reshape is None or reshape.domain != "" or reshape.op_type != "Reshape":
         return None
     data = reshape.inputs[0]
@@ -76,9 +77,9 @@ def _index(node: ir.Node, parts: _Parts) -> int | None:
     count = parts.shape[parts.axis]
     if node.domain != "" or not isinstance(count, int):
         return None
-    if node.op_type == "Gather":
+    if node.op_type == Gather.name:
         index = constant_array(input_value(node, 1))
-        if index is None or index.ndim or node.attributes.get_int("axis", 0) != 0:
+        if index is None or index.ndim or Gather.of(node).axis != 0:
             return None
         return int(index) % count if -count <= int(index) < count else None
     return _sliced(node, count) if node.op_type == "Slice" else None
@@ -98,11 +99,11 @@ def _sliced(node: ir.Node, count: int) -> int | None:
 
 
 def _drops_first(node: ir.Node) -> bool:
-    if node.domain != "" or node.op_type != "Squeeze":
+    if node.domain != "" or node.op_type != Squeeze.name:
         return False
     given = constant_array(input_value(node, 1))
-    axes = node.attributes.get_ints("axes", ()) if given is None else given.reshape(-1).tolist()
-    return list(axes or ()) == [0]
+    axes = Squeeze.of(node).axes if given is None else given.reshape(-1).tolist()
+    return list(axes) == [0]
 
 
 def _take(graph: ir.Graph, last: ir.Node, parts: _Parts, index: int) -> None:

@@ -26,7 +26,6 @@ _RUNTIME_TYPES = {
     "tensor(uint8)": ir.DataType.UINT8,
     "tensor(bool)": ir.DataType.BOOL,
 }
-_CHANGES_TYPE = {"Cast", "CastLike"}
 
 
 def infer_types(model: ir.Model) -> int:
@@ -40,7 +39,7 @@ def infer_types(model: ir.Model) -> int:
     found = 0
     for node in model.graph:
         spec = op_spec(node)
-        if spec is None or spec.kind not in _KEEPS_TYPE or node.op_type in _CHANGES_TYPE:
+        if spec is None or spec.kind not in _KEEPS_TYPE or spec.converts:
             continue
         known = _input_type(node)
         for value in node.outputs[:1]:

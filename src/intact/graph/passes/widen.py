@@ -19,6 +19,7 @@ from intact.graph.metadata import set_metadata
 from intact.graph.names import node_names, value_names
 from intact.graph.passes.replace import replace_value
 from intact.graph.traversal import all_nodes, graphs_of
+from intact.ops.operators import Cast
 
 METADATA_KEY = "intact.widened"
 """Model metadata: the element types that became float32, separated by commas."""
@@ -139,8 +140,8 @@ def _cast_constants(graph: ir.Graph) -> frozenset[ir.Value]:
 
 
 def _casts_to(node: ir.Node | None, dtype: ir.DataType) -> bool:
-    is_cast = node is not None and node.domain == "" and node.op_type == "Cast"
-    return is_cast and node is not None and node.attributes.get_int("to", 0) == dtype
+    is_cast = node is not None and node.domain == "" and node.op_type == Cast.name
+    return is_cast and node is not None and Cast.of(node).to == dtype
 
 
 def _types_in_use(model: ir.Model, ports: frozenset[ir.Value]) -> Iterator[ir.DataType]:

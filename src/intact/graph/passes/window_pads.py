@@ -19,9 +19,10 @@ from intact.graph.names import node_names, value_names
 from intact.graph.ops import input_value
 from intact.graph.passes import library
 from intact.graph.passes.replace import add_constant
+from intact.ops.declaration import Window, lacking_for_same, steps_rounded_up
+from intact.ops.operators import AveragePool, ConvTranspose, LpPool, MaxPool
 
-_POOLS = {"AveragePool", "LpPool", "MaxPool"}
-_SAME = {"SAME_LOWER", "SAME_UPPER"}
+_POOLS = {each.name for each in (AveragePool, LpPool, MaxPool)}
 
 
 def write_pads(model: ir.Model) -> int:
@@ -52,14 +53,11 @@ def write_pads(model: ir.Model) -> int:
 def _is_meant(node: ir.Node) -> bool:
     if node.domain != "":
         return False
-    if node.op_type == "ConvTranspose":
-        return _auto_pad(node) != "NOTSET" and "output_shape" not in node.attributes
-    rounds_up = bool(node.attributes.get_int("ceil_mode", 0))
-    return node.op_type in _POOLS and (rounds_up or _auto_pad(node) != "NOTSET")
-
-
-def _auto_pad(node: ir.Node) -> str:
-    return node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
+    options = AveragePool.of(node)
+    is_automatic = options.auto_pad != "NOTSET"
+    if node.op_type == ConvTranspose.name:
+        return is_automatic and "output_shape" not in node.attributes
+    return node.op_type in _POOLS and (options.ceil_mode != 0 or is_automatic)
 
 
 def _behind(nodes: Iterable[ir.Node]) -> dict[ir.Value, None]:
@@ -83,10 +81,11 @@ def _replace(graph: ir.Graph, node: ir.Node) -> bool:
     window = _window(node)
     if window is None:
         return False
-    if _auto_pad(node) in _SAME:
+    options = AveragePool.of(node)
+    if options.pads_to_same:
         return _pad_to_same(node, window)
     before, behind, kernel = window.before, window.behind, window.kernel
-    if node.op_type == "ConvTranspose" or not node.attributes.get_int("ceil_mode", 0):
+    if node.op_type == ConvTranspose.name or not options.ceil_mode:
         _set_pads(node, [*before, *behind])
         return True
     spans = window.spans
@@ -95,7 +94,7 @@ def _replace(graph: ir.Graph, node: ir.Node) -> bool:
     grown = [old + new for old, new in zip(behind, added, strict=True) if new is not None]
     if len(grown) != len(kernel) or any(p >= k for p, k in zip(grown, kernel, strict=True)):
         return False  # runtimes refuse a window of pads alone
-    if any(added) and node.attributes.get_int("count_include_pad", 0) == 1:
+    if any(added) and options.count_include_pad == 1:
         data = input_value(node, 0)
         if data is not None and any((*before, *behind)):
             _pad_in_front(graph, node, data, [*before, *behind])
@@ -124,17 +123,16 @@ class _Window(NamedTuple):
 def _window(node: ir.Node) -> _Window | None:
     """Return the window of a node; None where its lengths are not known."""
     data, weight = input_value(node, 0), input_value(node, 1)
-    read = node.attributes.get_ints
-    kernel = list(read("kernel_shape", ()))
+    options = Window.of(node)
+    kernel = list(options.kernel_shape)
     if not kernel and weight is not None and weight.shape is not None:
         kernel = [size for size in weight.shape[2:] if isinstance(size, int)]
     if data is None or data.shape is None or not kernel or len(data.shape) != len(kernel) + 2:
         return None
     sizes = [size for size in data.shape[2:] if isinstance(size, int)]
-    ones, none = [1] * len(kernel), [0] * (2 * len(kernel))
-    strides = list(read("strides", ()) or ones)
-    dilations = list(read("dilations", ()) or ones)
-    pads = list((read("pads", ()) or none) if _auto_pad(node) == "NOTSET" else none)
+    strides, dilations = map(list, options.steps(len(kernel)))
+    given = options.pads if options.auto_pad == "NOTSET" else ()
+    pads = list(given or [0] * (2 * len(kernel)))
     lengths = {len(sizes), len(strides), len(dilations), len(pads) / 2, len(kernel)}
     if len(lengths) > 1:
         return None
@@ -148,16 +146,17 @@ def _pad_to_same(node: ir.Node, window: _Window) -> bool:
     stride has none, but ONNX Runtime moves that of an LpPool: it is left alone.
     """
     axes = list(zip(window.sizes, window.spans, window.strides, strict=True))
-    if node.op_type == "ConvTranspose":  # it removes what is more than size * stride
-        extra = node.attributes.get_ints("output_padding", ()) or [0] * len(axes)
+    options = ConvTranspose.of(node)
+    if node.op_type == ConvTranspose.name:  # it removes what is more than size * stride
+        extra = options.output_padding or [0] * len(axes)
         needed = [span - stride + more for (_, span, stride), more in zip(axes, extra, strict=True)]
     else:
-        needed = [(-(-size // stride) - 1) * stride + span - size for size, span, stride in axes]
-    if node.op_type == "LpPool" and min(needed) < 0:
+        needed = [lacking_for_same(*axis) for axis in axes]
+    if node.op_type == LpPool.name and min(needed) < 0:
         return False
     needed = [max(0, each) for each in needed]
     fewer, more = [each // 2 for each in needed], [each - each // 2 for each in needed]
-    is_upper = _auto_pad(node) == "SAME_UPPER"
+    is_upper = options.auto_pad == "SAME_UPPER"
     _set_pads(node, [*fewer, *more] if is_upper else [*more, *fewer])
     return True
 
@@ -176,7 +175,7 @@ def _added(size: int, span: int, stride: int, before: int, behind: int) -> int |
     room = size + before + behind - span
     if min(stride, size) < 1 or min(span - 1, before, behind, room) < 0:
         return None
-    count = min(-(-room // stride), (size + before - 1) // stride)
+    count = steps_rounded_up(size, span, stride, before, behind)
     added = max(count * stride - room, 0)
     return added if (room + added) // stride == count else None
 

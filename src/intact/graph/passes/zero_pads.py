@@ -8,6 +8,7 @@ import onnx_ir as ir
 from intact.graph.names import value_names
 from intact.graph.ops import constant_array, is_constant
 from intact.graph.passes.replace import add_constant
+from intact.ops.operators import Concat
 
 
 def write_zeros_as_pads(model: ir.Model) -> int:
@@ -28,7 +29,7 @@ def _pad(graph: ir.Graph, node: ir.Node) -> bool:
     if data[0].dtype is not ir.DataType.FLOAT:
         return False
     rank = len(data[0].shape)
-    axis = node.attributes.get_int("axis", 0)
+    axis = Concat.of(node).axis
     position = node.inputs.index(data[0])
     added = [_zeros(value, axis) for value in node.inputs if value is not data[0]]
     if None in added:

@@ -24,6 +24,7 @@ from intact.graph import bias_slot
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.expected import expected_moments
 from intact.improve.refine.walk import Stop, Walk, bake
+from intact.ops.operators import Gemm
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.lower.chains import Points
@@ -106,7 +107,7 @@ def correct_expected_bias(
         error = layer.view(layer.weight.astype(np.float64) - rounded).sum(axis=3)
         shift = np.einsum("goi,gi->go", error, moments[0].reshape(layer.groups, -1)).reshape(-1)
         if np.isfinite(shift).all():
-            found.move(plan, points, shift * node.attributes.get_float("alpha", 1.0))
+            found.move(plan, points, shift * Gemm.of(node).alpha)
     return plan
 
 
@@ -134,14 +135,14 @@ class _Bias:
             return None
         is_own = point.config.state is QuantState.PASSIVE and point.end not in plan.baked
         is_whole = layer.bias.size == layer.outputs and len(point.readers) == 1
-        is_added = node.attributes.get_float("beta", 1.0) != 0
+        is_added = Gemm.of(node).beta != 0
         if not (is_own and is_whole and is_added):
             return None
         return _Bias(layer, layer.bias.astype(np.float64), point)
 
     def move(self, plan: QuantizedGraph, points: Points, shift: Doubles) -> None:
         """Add to the result of each channel."""
-        beta = self.layer.node.attributes.get_float("beta", 1.0)
+        beta = Gemm.of(self.layer.node).beta
         values = self.values + (shift / beta).reshape(self.values.shape)
         bake(plan, points, self.point, QuantState.PASSIVE_BAKED, values)
 

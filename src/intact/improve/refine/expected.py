@@ -8,9 +8,10 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph import Graph
-from intact.graph.ops import function_options
+from intact.graph.ops import clamp_bounds, function_options
 from intact.improve.layers import Doubles
 from intact.numerics.clipped_normal import clipped_moments
+from intact.ops.operators import CLAMPS, Concat
 
 Moments = tuple[Doubles, Doubles]
 """Mean and variance of each channel, ``[channels]``."""
@@ -50,21 +51,9 @@ def _same(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     return _first(node, found)
 
 
-def _rectified(_: Graph, node: ir.Node, found: Found) -> Moments | None:
-    known = _first(node, found)
-    return None if known is None else clipped_moments(*known, 0.0)
-
-
-def _clipped(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
-    known = _first(node, found)
-    bounds = [-np.inf, np.inf]
-    for slot, value in enumerate(node.inputs[1:3]):
-        array = graph.constant(value)
-        if value is not None and (array is None or array.size != 1):
-            return None
-        if array is not None:
-            bounds[slot] = float(array.reshape(()))
-    return None if known is None else clipped_moments(*known, *bounds)
+def _clamped(_: Graph, node: ir.Node, found: Found) -> Moments | None:
+    known, bounds = _first(node, found), clamp_bounds(node)
+    return None if known is None or bounds is None else clipped_moments(*known, *bounds)
 
 
 def _leaky(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
@@ -109,15 +98,14 @@ def _added(_: Graph, node: ir.Node, found: Found) -> Moments | None:
 def _joined(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     parts = [found.get(value) for value in node.inputs if value is not None]
     known = [each for each in parts if each is not None]
-    if len(known) != len(parts) or node.attributes.get_int("axis", 0) != 1:
+    if len(known) != len(parts) or Concat.of(node).axis != 1:
         return None
     return np.concatenate([mean for mean, _ in known]), np.concatenate([v for _, v in known])
 
 
 _RULES: Mapping[str, Callable[[Graph, ir.Node, Found], Moments | None]] = {
     "Identity": _same,
-    "Relu": _rectified,
-    "Clip": _clipped,
+    **dict.fromkeys(CLAMPS, _clamped),
     "LeakyRelu": _leaky,
     "PRelu": _leaky,
     "AveragePool": _averaged,

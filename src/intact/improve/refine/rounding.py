@@ -34,6 +34,7 @@ from intact.improve.refine.walk import Stop, Walk, bake
 from intact.improve.refine.weight_scales import is_free, zoomed
 from intact.numerics.metrics import decibels
 from intact.numerics.second_order import Levels, Turns, descend, squared_error
+from intact.ops.operators import Gemm
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.lower.chains import Points
@@ -146,7 +147,7 @@ class RoundingSite:
         bias = None if slot is None else points.at_input.get((name, slot))
         is_own = bias is not None and bias.config.state is QuantState.PASSIVE
         is_whole = layer.bias is not None and layer.bias.size == layer.outputs
-        is_added = node.attributes.get_float("beta", 1.0) != 0
+        is_added = Gemm.of(node).beta != 0
         return RoundingSite(layer, weight, bias if is_own and is_whole and is_added else None)
 
     def moments(
@@ -356,9 +357,8 @@ class _Trial:
         """Return by what a bias moves so that the mean of each channel's result stays."""
         x, z = seen.x / seen.count, seen.z / seen.count
         lost = np.einsum("goi,gi->go", self.weight, x) - np.einsum("goi,gi->go", rounded, z)
-        attributes = self.layer.node.attributes
-        factor = attributes.get_float("alpha", 1.0) / attributes.get_float("beta", 1.0)
-        return np.asarray(lost * factor)
+        options = Gemm.of(self.layer.node)
+        return np.asarray(lost * (options.alpha / options.beta))
 
 
 def _beside(levels: list[Levels], outputs: int) -> Levels:

@@ -21,7 +21,7 @@ from intact.calibrate.scales.roles import is_fixed
 from intact.config import TensorQuantConfig
 from intact.data.stream import Samples
 from intact.errors import Unsupported
-from intact.graph import bias_slot, output_channel_axis, weight_slot
+from intact.graph import bias_slot, facts, output_channel_axis, weight_slot
 from intact.improve.refine.walk import Array, Stop, Walk
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.error_sums import ChannelErrorSums
@@ -35,7 +35,6 @@ from intact.program.operations import Bounds
 MOST_SAMPLES = 50
 ZOOMS = (1.0, *(1.3 / 200 * (step + 1) for step in range(0, 200, 20)))
 """Factors of the scale; the first keeps the scale."""
-_CHANNEL_AXES = {"Conv": 1, "ConvTranspose": 1, "Gemm": -1, "MatMul": -1}
 
 
 def refine_weight_scales(
@@ -118,7 +117,7 @@ def _layers(plan: QuantizedGraph, walk: Walk) -> Iterator[_Layer]:
         yield _Layer(
             node,
             point,
-            None if axis is None else _CHANNEL_AXES[node.op_type],
+            None if axis is None else facts(node).channel_axis,
             bounds or Bounds(),
             None if output is None else output.config,
         )
@@ -130,7 +129,7 @@ def is_free(plan: QuantizedGraph, node: ir.Node, slot: int, point: QuantPoint) -
     ends = [TensorEnd.input(str(node.name), each) for each in (slot, bias_slot(node) or slot)]
     return (
         plan.is_quantized(node)
-        and node.op_type in _CHANNEL_AXES
+        and facts(node).channel_axis is not None
         and slot == 1
         and point.is_constant
         and len(point.readers) == 1

@@ -20,13 +20,15 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph import Graph
+from intact.graph import Graph, facts
 from intact.graph.batch_norm import recall, remember
-from intact.graph.ops import output_channel_axis
+from intact.graph.ops import clamp_bounds, output_channel_axis
 from intact.graph.passes.replace import replace_constant
 from intact.improve.channels import Channels, Tensor
 from intact.improve.layers import Doubles, Layer
-from intact.improve.rewrite.ties import POOLS, RESHAPES, clip_bounds, drops_ones
+from intact.improve.rewrite.ties import POOLS, drops_ones
+from intact.ops.declaration import Window
+from intact.ops.operators import Gemm
 
 DEVIATIONS = 3.0
 """Below the mean by so many, [dfq]: a normal value is there with 0.1 percent."""
@@ -117,7 +119,7 @@ def absorb(
         for reader in each.readers:
             wide = reader.view(reader.weight.astype(np.float64)).sum(axis=3)
             taken = np.einsum("goi,gi->go", wide, shift.reshape(reader.groups, -1)).reshape(-1)
-            _add(model, reader, taken * reader.node.attributes.get_float("alpha", 1.0))
+            _add(model, reader, taken * Gemm.of(reader.node).alpha)
     return Graph(copy.model)
 
 
@@ -127,7 +129,7 @@ def _add(graph: ir.Graph, layer: Layer, shift: Doubles) -> None:
     value = node.inputs[2] if len(node.inputs) > 2 else None
     tensor = None if value is None else value.const_value
     before = np.zeros(layer.outputs, np.float32) if tensor is None else tensor.numpy()
-    moved = shift / (node.attributes.get_float("beta", 1.0) if node.op_type == "Gemm" else 1.0)
+    moved = shift / Gemm.of(node).beta
     bias = before.astype(np.float64) + moved.reshape(before.shape)
     replace_constant(graph, node, 2, bias.astype(np.float32), f"{node.name}_bias")
 
@@ -135,7 +137,7 @@ def _add(graph: ir.Graph, layer: Layer, shift: Doubles) -> None:
 def _can_shift(layer: Layer) -> bool:
     """Tell whether a layer has a bias of one number a channel, or may get one."""
     node = layer.node
-    if output_channel_axis(node) is None or node.attributes.get_float("beta", 1.0) == 0:
+    if output_channel_axis(node) is None or Gemm.of(node).beta == 0:
         return False
     return node.op_type != "MatMul" if layer.bias is None else layer.bias.size == layer.outputs
 
@@ -163,7 +165,7 @@ def _follow(
         node, slot = users[0] if len(users) == 1 else (None, 0)
         if node is None or slot != 0 or node.domain or readers[0] is not None:
             return None
-        own = _bounds(graph, node) if bounds is None else None
+        own = _bounds(node) if bounds is None else None
         if own is None and not (bounds is not None and _passes(node, value, layer.outputs)):
             return None
         bounds = own or bounds
@@ -172,11 +174,9 @@ def _follow(
     return None
 
 
-def _bounds(graph: Graph, node: ir.Node) -> tuple[float, float] | None:
+def _bounds(node: ir.Node) -> tuple[float, float] | None:
     """Return the bounds of a Relu, or of a Clip that is one below."""
-    if node.op_type == "Relu":
-        return 0.0, np.inf
-    found = clip_bounds(graph, node) if node.op_type == "Clip" else None
+    found = clamp_bounds(node)
     return found if found is not None and found[0] == 0 else None
 
 
@@ -184,7 +184,7 @@ def _passes(node: ir.Node, value: ir.Value, channels: int) -> bool:
     """Tell whether a shift of the input is a shift of the result."""
     if len([output for output in node.outputs if output.name]) != 1:
         return False
-    if node.op_type in RESHAPES:
+    if facts(node).reshapes:
         return drops_ones(value, node.outputs[0], channels)
     return node.op_type in POOLS and (node.op_type.endswith("MaxPool") or not _pads(node))
 
@@ -199,8 +199,5 @@ def _takes(reader: Layer, layer: Layer, value: ir.Value) -> bool:
 
 
 def _pads(node: ir.Node) -> bool:
-    pads = node.attributes.get("pads")
-    automatic = node.attributes.get_string("auto_pad", "NOTSET")
-    return automatic not in ("NOTSET", "VALID") or (
-        pads is not None and any(pads.as_ints()) and automatic == "NOTSET"
-    )
+    window = Window.of(node)
+    return window.pads_to_same or (window.auto_pad == "NOTSET" and any(window.pads))

@@ -35,6 +35,7 @@ from intact.improve.rewrite.widths import Widths
 from intact.numerics.affine import fake_quantize
 from intact.numerics.affine_params import params_from_range
 from intact.numerics.metrics import decibels
+from intact.ops.operators import LayerNormalization
 from intact.plan import QuantizedGraph
 from intact.plan.gains import Gain, Report, unreported
 
@@ -142,9 +143,9 @@ def _pairs(graph: Graph) -> Iterator[_Pair]:
 
 def _constants(graph: Graph, node: ir.Node, channels: int) -> tuple[tuple[ir.Node, int], ...]:
     """Find scale and bias of a normalization over the last axis; empty where there are none."""
-    if node.op_type == "LayerNormalization" and not node.domain:
+    if node.op_type == LayerNormalization.name and not node.domain:
         slots = [(node, slot) for slot in (1, 2) if slot < len(node.inputs) and node.inputs[slot]]
-        is_last = node.attributes.get_int("axis", -1) == -1
+        is_last = LayerNormalization.of(node).axis == -1
         fits = is_last and all(_is_own(graph, *each, channels) for each in slots)
         return tuple(slots) if fits else ()
     bias = _operand(graph, node, "Add", channels)

@@ -9,25 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.graph import Graph, is_constant
+from intact.graph import Graph, facts, is_constant
 from intact.graph.graph import values_read_inside
+from intact.graph.ops import clamp_bounds
 from intact.improve.layers import Layer
+from intact.ops.operators import Concat, Pad, Resize
 
 Ids = npt.NDArray[np.int64]
 
-_ELEMENTWISE = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity", "Dropout", "Abs"})
+_ELEMENTWISE = frozenset({"LeakyRelu", "PRelu", "Identity", "Dropout", "Abs"})
 """Operators with ``f(c * x) = c * f(x)`` for every positive c, for input 0."""
 POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"})
 _SPATIAL = POOLS | {"Pad", "Resize"}
 """The same for each channel, of tensors whose channels are axis 1."""
 _SUMS = frozenset({"Add", "Sum", "Concat", "Mul"})
-RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze"})
 
 
 @dataclass(frozen=True)
@@ -141,10 +141,10 @@ class _Tracing:
             return False
         for other in node.inputs[1:]:
             self._hold(other)
-        if kind == "Clip":
+        if facts(node).clamps:
             return self._clip(node, value)
         _, channels, is_last = self.ids[value]
-        is_reshape = kind in RESHAPES and drops_ones(value, node.outputs[0], channels)
+        is_reshape = facts(node).reshapes and drops_ones(value, node.outputs[0], channels)
         is_spatial = kind in _SPATIAL and not is_last
         is_spatial = is_spatial and _keeps_channels(self.graph, node, channels)
         if not (is_reshape or is_spatial or kind in _ELEMENTWISE):
@@ -154,7 +154,7 @@ class _Tracing:
         return True
 
     def _clip(self, node: ir.Node, value: ir.Value) -> bool:
-        bounds = clip_bounds(self.graph, node)
+        bounds = clamp_bounds(node)
         if bounds is None or not bounds[0] <= 0 <= bounds[1]:
             return False
         low, high = self._bounds.get(value, (-np.inf, np.inf))
@@ -203,7 +203,7 @@ class _Tracing:
         if len(kinds) != 1:
             return False
         ((is_last, rank),) = kinds
-        axis = node.attributes.get_int("axis", 0) % rank
+        axis = Concat.of(node).axis % rank
         sizes = [each[0] for each in known if each is not None]
         if axis == (rank - 1 if is_last else 1):
             self._number(node.outputs[0], sum(sizes), is_last=is_last)
@@ -280,13 +280,13 @@ class _Tracing:
         producer, readers = value.producer(), self.graph.consumers(value)
         made = producer in self.layers or (producer is not None and producer.op_type in _SUMS)
         bounds = self._bounds.get(value, (-np.inf, np.inf))
-        rectified = bool(readers) and all(_rectifies(self.graph, node) for node, _ in readers)
+        rectified = bool(readers) and all(_rectifies(node) for node, _ in readers)
         return Tied(value, ids, self.ids[value][2], bounds, rectified, made)
 
 
-def _rectifies(graph: Graph, node: ir.Node) -> bool:
-    bounds = clip_bounds(graph, node) if node.op_type == "Clip" else None
-    return node.op_type == "Relu" or (bounds is not None and bounds[0] == 0)
+def _rectifies(node: ir.Node) -> bool:
+    bounds = clamp_bounds(node)
+    return bounds is not None and bounds[0] == 0
 
 
 def _between_layers(blocks: Ids, into: Sequence[Ids], out: Sequence[Ids]) -> Ids:
@@ -316,18 +316,6 @@ def _smallest(count: int, pairs: Sequence[tuple[Ids, Ids]]) -> Ids:
         found = after
 
 
-def clip_bounds(graph: Graph, node: ir.Node) -> tuple[float, float] | None:
-    """Return the constant bounds of a Clip; None where they are computed."""
-    found = [-np.inf, np.inf]
-    for slot, value in enumerate(node.inputs[1:3]):
-        array: npt.NDArray[Any] | None = graph.constant(value)
-        if value is not None and (array is None or array.size != 1):
-            return None
-        if array is not None:
-            found[slot] = float(array.reshape(()))
-    return found[0], found[1]
-
-
 def drops_ones(before: ir.Value, after: ir.Value, channels: int) -> bool:
     """Tell whether ``[N, channels, 1, 1 ...]`` becomes ``[N, channels]``."""
     if before.shape is None or after.shape is None or len(after.shape) != 2:
@@ -341,16 +329,11 @@ def _keeps_channels(graph: Graph, node: ir.Node, channels: int) -> bool:
     shape = node.outputs[0].shape
     if node.op_type in ("Pad", "Resize") and (shape is None or shape[1] != channels):
         return False
-    if node.op_type == "Resize":
-        attributes = node.attributes
-        return attributes.get_string(
-            "coordinate_transformation_mode", ""
-        ) != "tf_crop_and_resize" and attributes.get_string("mode", "nearest") in (
-            "nearest",
-            "linear",
-            "cubic",
-        )
-    if node.op_type == "Pad" and node.attributes.get_string("mode", "constant") == "constant":
+    if node.op_type == Resize.name:
+        options = Resize.of(node)
+        crops = options.coordinate_transformation_mode == "tf_crop_and_resize"
+        return not crops and options.mode in ("nearest", "linear", "cubic")
+    if node.op_type == Pad.name and Pad.of(node).mode == "constant":
         filling = node.inputs[2] if len(node.inputs) > 2 else None
         array = graph.constant(filling)
         return filling is None or (array is not None and not array.any())

@@ -6,7 +6,10 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.graph import constant_array, input_value
+from intact.graph import constant_array, facts, input_value
+from intact.graph.ops import clamp_bounds
+from intact.ops.declaration import Window, same_pads
+from intact.ops.operators import OPERATORS
 from intact.program.operations import (
     Bounds,
     Pads,
@@ -37,8 +40,16 @@ def integers(node: ir.Node, name: str, slot: int | None = None) -> tuple[int, ..
     return None if array is None else tuple(int(number) for number in array.reshape(-1))
 
 
-def axis_of(node: ir.Node, rank: int, default: int) -> int:
-    """Return the attribute ``axis``, not negative."""
+def axis_of(node: ir.Node, rank: int, default: int | None = None) -> int:
+    """Return the attribute ``axis``, not negative.
+
+    Args:
+        node: A node.
+        rank: Of its first input.
+        default: Where it is absent; that of the operator's declaration unless given.
+    """
+    if default is None:
+        default = OPERATORS[node.op_type].defaults["axis"]
     axis = node.attributes.get_int("axis", default)
     return axis + rank if axis < 0 else axis
 
@@ -55,43 +66,14 @@ def window_pads(
     Raises:
         Unsupported: SAME padding of an axis of unknown length.
     """
-    rank = len(kernel)
-    mode = node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
-    if mode == "VALID":
-        return ((0, 0),) * rank
-    if mode == "NOTSET":
-        flat = integers(node, "pads") or (0,) * (2 * rank)
-        return tuple(zip(flat[:rank], flat[rank:], strict=True))
-    if None in shape[2:]:
-        raise Unsupported(f"{mode} padding of an axis of unknown length")
+    window = Window.of(node)
     sizes = tuple(size for size in shape[2:] if size is not None)
-    return same_pads(sizes, kernel, strides, dilations, upper=mode == "SAME_UPPER")
-
-
-def same_pads(
-    sizes: tuple[int, ...],
-    kernel: tuple[int, ...],
-    strides: tuple[int, ...],
-    dilations: tuple[int, ...],
-    *,
-    upper: bool,
-) -> Pads:
-    """Return pads that make as many windows as strides fit into an axis.
-
-    Args:
-        sizes: Lengths of the axes.
-        kernel: Lengths of the window.
-        strides: Steps of the window.
-        dilations: Steps within the window.
-        upper: An odd pad is longer behind, else before.
-    """
-    pads = []
-    for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
-        reach = (width - 1) * dilation + 1
-        total = max((-(-size // stride) - 1) * stride + reach - size, 0)
-        less = total // 2
-        pads.append((less, total - less) if upper else (total - less, less))
-    return tuple(pads)
+    if window.pads_to_same and len(sizes) < len(kernel):
+        raise Unsupported(f"{window.auto_pad} padding of an axis of unknown length")
+    if window.pads_to_same:
+        upper = window.auto_pad == "SAME_UPPER"
+        return same_pads(sizes, kernel, strides, dilations, upper=upper)
+    return window.padding(sizes, kernel)
 
 
 def bounds_of(node: ir.Node) -> Bounds | None:
@@ -100,15 +82,10 @@ def bounds_of(node: ir.Node) -> Bounds | None:
     Raises:
         Unsupported: A bound is computed.
     """
-    if node.domain != "" or node.op_type not in {"Relu", "Clip"}:
-        return None
-    if node.op_type == "Relu":
-        return Bounds(0.0)
-    low, high = constant_input(node, 1), constant_input(node, 2)
-    return Bounds(
-        -np.inf if low is None else float(low.reshape(())),
-        np.inf if high is None else float(high.reshape(())),
-    )
+    bounds = clamp_bounds(node)
+    for slot in (1, 2) if bounds is None and facts(node).clamps else ():
+        constant_input(node, slot)
+    return None if bounds is None else Bounds(*bounds)
 
 
 def joined(outer: Bounds, inner: Bounds) -> Bounds:

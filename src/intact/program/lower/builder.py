@@ -11,6 +11,7 @@ import onnx_ir as ir
 from intact.errors import PlanError, Unsupported
 from intact.graph import constant_array, input_value, is_constant
 from intact.graph.names import Names
+from intact.ops.operators import QuantizeLinear
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.program.forms import (
     dequantized_constant,
@@ -30,7 +31,7 @@ from intact.program.operations import (
 )
 from intact.program.program import Array, Encoding, Shape, Step, Tensor
 
-_CONVERSION = "QuantizeLinear"
+_CONVERSION = QuantizeLinear.name
 
 """The operator whose arithmetic conversions between numbers and codes follow."""
 

@@ -13,19 +13,12 @@ from typing import NamedTuple
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph import constant_array, data_slots, input_value, is_constant, moves_values
+from intact.graph import constant_array, data_slots, facts, input_value, is_constant, moves_values
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.program.lower.chains import Points
 
 _FAR = 2.0**29
 """Codes from 0, at most: beyond every range, and the sum of two of them is still an int32."""
-_SELECTS = frozenset(
-    {
-        *("Add", "Clip", "Concat", "Identity", "Max", "Min", "Relu", "Sub", "Sum", "Where"),
-        *("GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMin"),
-    }
-)
-"""Operators whose result grows with each operand, and is the same for all that saturate later."""
 _PAD_VALUE = 2
 
 
@@ -70,7 +63,8 @@ def _constants(plan: QuantizedGraph) -> Iterator[ir.Value]:
 
 def _slots(node: ir.Node) -> tuple[int, ...]:
     """Return the inputs of which a node's result takes values, or sums of them."""
-    if node.domain != "" or not (node.op_type in _SELECTS or moves_values(node)):
+    known = facts(node)
+    if not (known.selects or known.adds or moves_values(node)):
         return ()
     extra = (_PAD_VALUE,) if node.op_type == "Pad" else ()
     return (*data_slots(node), *extra)

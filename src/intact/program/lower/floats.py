@@ -6,15 +6,19 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value
-from intact.ops import functions
+from intact.ops import RECURRENT, functions, operators
 from intact.program.float_operations import (
     BatchNormalization,
+    CumulativeSum,
     Flatten,
+    GroupNormalization,
     Identity,
     LayerNormalization,
+    LocalResponse,
     PixelShuffle,
+    Recurrent,
 )
-from intact.program.lower import moves
+from intact.program.lower import moves, recurrent
 from intact.program.lower.attributes import axis_of, constant_input
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import FLOAT_LOWERINGS
@@ -73,7 +77,7 @@ def _reduction(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     node = chain[0]
     data = builder.read(node, 0)
     axes = axes_of(node, len(data.shape))
-    keeps = node.attributes.get_int("keepdims", 1) == 1
+    keeps = operators.Reduce.of(node).keepdims == 1
     _emit(builder, node, Reduce(_REDUCTIONS[node.op_type], axes, keeps), data)
 
 
@@ -82,13 +86,13 @@ def _pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Pad."""
     node = chain[0]
     data = builder.read(node, 0)
-    mode = node.attributes.get_string("mode", "constant") or "constant"
-    if mode not in list(PadMode):
-        raise Unsupported(f"its mode is {mode}")
+    options = operators.Pad.of(node)
+    if options.mode not in list(PadMode):
+        raise Unsupported(f"its mode is {options.mode}")
     pads = moves.pads_of(node, len(data.shape))
     filled = constant_input(node, 2)
-    value = node.attributes.get_float("value", 0.0) if filled is None else float(filled.item())
-    _emit(builder, node, Pad(pads, PadMode(mode), value), data)
+    value = options.value if filled is None else float(filled.item())
+    _emit(builder, node, Pad(pads, PadMode(options.mode), value), data)
 
 
 @FLOAT_LOWERINGS.register("Flatten")
@@ -96,7 +100,7 @@ def _flatten(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Flatten behind the batch."""
     data = builder.read(chain[0], 0)
     rank = len(data.shape)
-    if axis_of(chain[0], rank, 1) != 1:
+    if axis_of(chain[0], rank) != 1:
         raise Unsupported("it does not flatten all behind the batch")
     _emit(builder, chain[0], Flatten(), data)
 
@@ -111,19 +115,52 @@ def _resize(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 def _depth_to_space(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower DepthToSpace of either mode."""
     node = chain[0]
-    if (node.attributes.get_string("mode", "DCR") or "DCR") == "DCR":
+    options = operators.DepthToSpace.of(node)
+    if options.mode == "DCR":
         moves.depth_to_space(builder, chain)
         return
-    block = node.attributes.get_int("blocksize", 1) or 1
-    _emit(builder, node, PixelShuffle(block), builder.read(node, 0))
+    _emit(builder, node, PixelShuffle(options.blocksize), builder.read(node, 0))
 
 
 @FLOAT_LOWERINGS.register("BatchNormalization", any_rank=True)
 def _batch_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower a BatchNormalization that was not folded into a product."""
     inputs = [builder.read(chain[0], slot) for slot in range(5)]
-    epsilon = chain[0].attributes.get_float("epsilon", 1e-5)
+    epsilon = operators.BatchNormalization.of(chain[0]).epsilon
     _emit(builder, chain[0], BatchNormalization(epsilon), *inputs)
+
+
+@FLOAT_LOWERINGS.register("GroupNormalization", "InstanceNormalization")
+def _group_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """Lower GroupNormalization; in InstanceNormalization each channel is a group."""
+    node = chain[0]
+    inputs = [builder.read(node, slot) for slot in range(3)]
+    count = inputs[0].shape[1] if len(inputs[0].shape) > 1 else None
+    groups = node.attributes.get_int("num_groups", count or 0)
+    if not groups:
+        raise Unsupported("the number of its channels is not known")
+    epsilon = node.attributes.get_float("epsilon", 1e-5)
+    _emit(builder, node, GroupNormalization(groups, epsilon), *inputs)
+
+
+@FLOAT_LOWERINGS.register("LRN")
+def _local_response(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """Lower LRN."""
+    read = chain[0].attributes
+    size = read.get_int("size", 0) or 0
+    defaults = (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
+    numbers = [read.get_float(name, default) for name, default in defaults]
+    _emit(builder, chain[0], LocalResponse(size, *numbers), builder.read(chain[0], 0))
+
+
+@FLOAT_LOWERINGS.register("CumSum")
+def _cumulative_sum(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """Lower CumSum from the first place on."""
+    node, axis = chain[0], constant_input(chain[0], 1)
+    if axis is None or any(node.attributes.get_int(k, 0) for k in ("exclusive", "reverse")):
+        raise Unsupported("it sums backwards, leaves places out, or its axis is computed")
+    data = builder.read(node, 0)
+    _emit(builder, node, CumulativeSum(int(axis.reshape(())) % len(data.shape)), data)
 
 
 @FLOAT_LOWERINGS.register("LayerNormalization", any_rank=True)
@@ -132,6 +169,20 @@ def _layer_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) ->
     node = chain[0]
     data, scale = builder.read(node, 0), builder.read(node, 1)
     bias = None if input_value(node, 2) is None else builder.read(node, 2)
-    axis = axis_of(node, len(data.shape), -1)
-    operation = LayerNormalization(axis, node.attributes.get_float("epsilon", 1e-5))
+    axis = axis_of(node, len(data.shape))
+    operation = LayerNormalization(axis, operators.LayerNormalization.of(node).epsilon)
     _emit(builder, node, operation, data, scale, bias)
+
+
+@FLOAT_LOWERINGS.register(*RECURRENT)
+def _recurrent(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """Lower GRU, LSTM and RNN that begin with states of zeros."""
+    node = chain[0]
+    recurrent.check_alone(node)
+    inputs = [builder.read(node, slot) for slot in range(3)]
+    bias = None if input_value(node, 3) is None else builder.read(node, 3)
+    results = [builder.result(value) for value in node.outputs]
+    direction = node.attributes.get_string("direction", "forward") or "forward"
+    builder.emit(chain, Recurrent(node.op_type, direction), (*inputs, bias), results)
+    for value, result in zip(node.outputs, results, strict=True):
+        builder.set_result(value, result)

@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value, is_constant, moves_values
+from intact.ops import operators
 from intact.program.forms import shape_of
 from intact.program.lower.attributes import axis_of, constant_input, integers
 from intact.program.lower.builder import ProgramBuilder
@@ -58,7 +59,7 @@ def reshape(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 def transpose(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Transpose."""
     data = builder.read(chain[0], 0)
-    order = integers(chain[0], "perm") or tuple(reversed(range(len(data.shape))))
+    order = operators.Transpose.of(chain[0]).perm or tuple(reversed(range(len(data.shape))))
     finish_move(builder, chain, Transpose(order), (data,))
 
 
@@ -73,14 +74,14 @@ def concat(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
         operands = [builder.dequantized(tensor) for tensor in operands]
     else:
         operands = [builder.in_encoding(tensor, wanted) for tensor in operands]
-    finish_move(builder, chain, Concat(axis_of(node, rank, 0)), operands)
+    finish_move(builder, chain, Concat(axis_of(node, rank)), operands)
 
 
 @LOWERINGS.register("Pad")
 def pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Pad with zeros, or with elements of the data."""
     node = chain[0]
-    mode = node.attributes.get_string("mode", "constant") or "constant"
+    mode = operators.Pad.of(node).mode
     if not moves_values(node):
         raise Unsupported("it pads with another number than 0")
     data = builder.read(node, 0)
@@ -179,7 +180,7 @@ def split(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Split into parts of constant sizes."""
     node = chain[0]
     data = builder.read(node, 0)
-    axis = axis_of(node, len(data.shape), 0)
+    axis = axis_of(node, len(data.shape))
     sizes = [shape_of(value)[axis : axis + 1] for value in node.outputs]
     if any(not size or size[0] is None for size in sizes):
         raise Unsupported("the sizes of its parts are not known")
@@ -192,7 +193,7 @@ def gather(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Gather: a selection where the indices are constant, else a look-up."""
     node = chain[0]
     data = builder.read(node, 0)
-    axis = axis_of(node, len(data.shape), 0)
+    axis = axis_of(node, len(data.shape))
     chosen = input_value(node, 1)
     if chosen is None or not is_constant(chosen):
         finish_move(builder, chain, Lookup(axis), (data, builder.read(node, 1)))
@@ -234,12 +235,13 @@ def expand(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 def depth_to_space(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """DepthToSpace of either mode, and SpaceToDepth."""
     node = chain[0]
-    block = node.attributes.get_int("blocksize", 1) or 1
+    options = operators.DepthToSpace.of(node)
+    block = options.blocksize
     operation: Operation = SpaceToDepth(block)
     data = builder.read(node, 0)
     if node.op_type == "DepthToSpace":
         operation = DepthToSpace(block)
-        if (node.attributes.get_string("mode", "DCR") or "DCR") != "DCR":
+        if options.mode != "DCR":
             data = _channel_last(builder, chain, data, block)
     finish_move(builder, chain, operation, (builder.channels_last(data),), channels_last=True)
 
@@ -297,28 +299,28 @@ def add_resize(
     node = chain[0]
     data, value = builder.read(node, 0), node.outputs[0]
     shape, rank = shape_of(value), len(data.shape)
-    mode = node.attributes.get_string("mode", "nearest")
-    transform = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    options = operators.Resize.of(node)
+    mode, transform = options.mode, options.coordinate_transformation_mode
     if approximate and transform == "half_pixel_symmetric":
         transform = "half_pixel"  # they differ where lengths are no whole products of factors
     if mode not in {"nearest", "linear"} or transform not in _TRANSFORMS:
         raise Unsupported(f"its mode is {mode} with {transform}")
-    if node.attributes.get_int("antialias", 0):
+    if options.antialias:
         raise Unsupported("it has antialias")
     kept = slice(1, 2) if approximate else slice(2)
     if len(shape) != rank or shape[kept] != data.shape[kept] or None in shape[2:]:
         raise Unsupported("it resizes other axes than the spatial ones, or to unknown lengths")
     if not _scales_exactly(node, data.shape, shape, _TOLERANCE if approximate else 0.0):
         raise Unsupported("its factors are not those of its lengths")
-    corners = _TRANSFORMS[str(transform)]
+    corners = _TRANSFORMS[transform]
     if mode == "nearest":
-        nearest = node.attributes.get_string("nearest_mode", "round_prefer_floor")
+        nearest = options.nearest_mode
         if nearest not in _ROUNDINGS[corners] | _free_of_ties(corners, data.shape, shape):
             raise Unsupported(f"its nearest_mode is {nearest} with {transform}")
     if transform == "pytorch_half_pixel" and 1 in shape[2:]:
         raise Unsupported("it resizes to one element with pytorch_half_pixel")
     sizes = tuple(size for size in shape[2:] if size is not None)
-    operation = Resize(ResizeMode(str(mode)), sizes, *corners)
+    operation = Resize(ResizeMode(mode), sizes, *corners)
     finish_move(builder, chain, operation, (builder.channels_last(data),), channels_last=True)
 
 

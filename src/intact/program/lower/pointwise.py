@@ -7,7 +7,7 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph.ops import function_options
-from intact.ops import functions
+from intact.ops import functions, operators
 from intact.ops.functions import FUNCTIONS
 from intact.program.lower.attributes import axis_of, bounds_of, joined
 from intact.program.lower.builder import ProgramBuilder
@@ -88,7 +88,7 @@ def function(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     finish(builder, chain, operation, (builder.read(node, 0),))
 
 
-@LOWERINGS.register("Relu", "Clip", any_rank=True)
+@LOWERINGS.register(*operators.CLAMPS, any_rank=True)
 def clamp(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Relu or Clip that stands alone.
 
@@ -124,7 +124,7 @@ def softmax(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     data = builder.read(node, 0)
     rank = len(data.shape)
     legacy = builder.plan.graph.opset < _LEGACY_SOFTMAX
-    axis = axis_of(node, rank, 1 if legacy else -1)
+    axis = axis_of(node, rank, 1 if legacy else None)
     if legacy and any(length != 1 for length in data.shape[axis + 1 :]):
         raise Unsupported("its axis means a flattened matrix in this opset")
     finish(builder, chain, Softmax(axis, log=node.op_type == "LogSoftmax"), (data,))
@@ -141,8 +141,8 @@ def layer_norm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     if len(chain) > 1 or data.encoding is not None or len(node.outputs) > 1:
         raise Unsupported("there is no integer operation for LayerNormalization")
     rank = len(data.shape)
-    axes = tuple(range(axis_of(node, rank, -1), rank))
-    epsilon = np.float32(node.attributes.get_float("epsilon", 1e-5))
+    axes = tuple(range(axis_of(node, rank), rank))
+    epsilon = np.float32(operators.LayerNormalization.of(node).epsilon)
     maker = _Maker(builder, node, data)
     mean = maker(Reduce(Reduction.MEAN, axes, keep_dims=True), data, reduced=axes)
     squared = maker(Elementwise(Binary.SQUARED_DIFFERENCE), data, mean)

@@ -9,8 +9,9 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import constant_array, input_value, is_constant
+from intact.ops import operators
 from intact.program.forms import permuted, reshaped, shape_of
-from intact.program.lower.attributes import constant_input, integers, window_pads
+from intact.program.lower.attributes import constant_input, window_pads
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import LOWERINGS, finish, fused_bounds
 from intact.program.operations import (
@@ -37,7 +38,7 @@ def convolution(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     pads = window_pads(node, data.shape, kernel, strides, dilations)
     rank = len(weight.shape)
     last = (0, *range(2, rank), 1)
-    operation = Convolution(strides, pads, dilations, _groups(node), bounds)
+    operation = Convolution(strides, pads, dilations, operators.Conv.of(node).group, bounds)
     bias = _bias(builder, node, data, weight, weight.shape[0])
     inputs = [builder.channels_last(data), permuted(weight, last), bias]
     if added is not None:
@@ -79,8 +80,9 @@ def transposed_convolution(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) 
     bounds = fused_bounds(chain)
     data, weight = _operands(builder, node)
     strides, dilations, kernel = _window(node, weight)
-    groups = _groups(node)
-    output_padding = integers(node, "output_padding") or (0,) * len(kernel)
+    options = operators.ConvTranspose.of(node)
+    groups = options.group
+    output_padding = options.output_padding or (0,) * len(kernel)
     pads = _cut(node, data.shape, kernel, strides, dilations, output_padding)
     weight = _grouped_weight(weight, groups)
     operation = TransposedConvolution(strides, pads, dilations, output_padding, groups, bounds)
@@ -94,13 +96,13 @@ def gemm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Gemm with a constant weight on its right."""
     node = chain[0]
     bounds = fused_bounds(chain)
-    factors = (node.attributes.get_float("alpha", 1.0), node.attributes.get_float("beta", 1.0))
-    if factors[0] != 1.0 or (factors[1] != 1.0 and input_value(node, 2) is not None):
+    options = operators.Gemm.of(node)
+    if options.alpha != 1.0 or (options.beta != 1.0 and input_value(node, 2) is not None):
         raise Unsupported("it has factors alpha and beta")
-    if node.attributes.get_int("transA", 0):
+    if options.transA:
         raise Unsupported("its left operand is transposed")
     data, weight = _operands(builder, node)
-    if not node.attributes.get_int("transB", 0):
+    if not options.transB:
         weight = permuted(weight, (1, 0))
     bias = _bias(builder, node, data, weight, weight.shape[0])
     finish(builder, chain, FullyConnected(bounds), (data, weight, bias))
@@ -145,12 +147,7 @@ def _window(
     node: ir.Node, weight: Tensor
 ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
     kernel = tuple(int(size) for size in weight.shape[2:] if size is not None)
-    ones = (1,) * len(kernel)
-    return integers(node, "strides") or ones, integers(node, "dilations") or ones, kernel
-
-
-def _groups(node: ir.Node) -> int:
-    return node.attributes.get_int("group", 1) or 1
+    return *operators.Conv.of(node).steps(len(kernel)), kernel
 
 
 def _grouped_weight(weight: Tensor, groups: int) -> Tensor:
@@ -176,22 +173,24 @@ def _cut(
     output_padding: tuple[int, ...],
 ) -> Pads:
     """Return the pads that a ConvTranspose cuts off its full result."""
-    mode = node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
-    wanted = integers(node, "output_shape")
-    if wanted is None and mode in {"NOTSET", "VALID"}:
+    options = operators.ConvTranspose.of(node)
+    wanted = options.output_shape
+    if not wanted and not options.pads_to_same:
         return window_pads(node, shape, kernel, strides, dilations)
     sizes = shape[2:]
     pads = []
     for k, size in enumerate(sizes):
         if size is None:
             raise Unsupported("its output shape depends on an axis of unknown length")
-        goal = size * strides[k] if wanted is None else wanted[k]
+        goal = size * strides[k] if not wanted else wanted[k]
         full = (size - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1 + output_padding[k]
         total = full - goal
         if total < 0:
             raise Unsupported("its output is larger than its full result")
         less = total // 2
-        pads.append((less, total - less) if mode == "SAME_UPPER" else (total - less, less))
+        pads.append(
+            (less, total - less) if options.auto_pad == "SAME_UPPER" else (total - less, less)
+        )
     return tuple(pads)
 
 

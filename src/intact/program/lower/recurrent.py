@@ -15,9 +15,10 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.graph import input_value
+from intact.graph import constant_array, input_value
 from intact.ops import RECURRENT, functions
 from intact.ops.functions import Unary
+from intact.ops.operators import GRU, LSTM
 from intact.program.forms import dequantized_constant
 from intact.program.lower.attributes import constant_input
 from intact.program.lower.builder import ProgramBuilder
@@ -96,7 +97,7 @@ class _Unrolled:
 
     def results(self, wanted: set[int]) -> list[Tensor | None]:
         """Add all operations; return the outputs Y, Y_h and Y_c that are wanted."""
-        mode = self._node.attributes.get_string("direction", "forward")
+        mode = GRU.of(self._node).direction
         runs = [self._run(k, k == 1 or mode == "reverse") for k in range(self._directions)]
         results: list[Tensor | None] = [None] * (max(wanted, default=-1) + 1)
         if 0 in wanted:
@@ -143,7 +144,7 @@ class _Unrolled:
     @property
     def resets_product(self) -> bool:
         """Whether a GRU resets the product with the state, and not the state."""
-        return self._node.attributes.get_int("linear_before_reset", 0) == 1
+        return GRU.of(self._node).linear_before_reset == 1
 
     def activation(self, direction: int) -> Unary:
         """Return the function of an RNN."""
@@ -289,6 +290,40 @@ def _rnn(layer: _Unrolled, direction: int) -> tuple[_Advance, Array]:
 _CELLS = {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}
 
 
+def check_alone(node: ir.Node) -> None:
+    """Check that one layer of a runtime computes a node: usual functions, states of zeros.
+
+    Raises:
+        Unsupported: It has another option.
+    """
+    lengths = input_value(node, _LENGTHS)
+    steps = node.inputs[0].shape[0] if node.inputs[0] and node.inputs[0].shape else None
+    if lengths is not None and not isinstance(steps, int):
+        raise Unsupported("its sequences have lengths of their own")
+    _check(node, steps if isinstance(steps, int) else 0)
+    given = _activations(node, 1)
+    if given != list(_ACTIVATIONS[node.op_type]) * (len(given) // len(_ACTIVATIONS[node.op_type])):
+        raise Unsupported(f"its activations are {', '.join(given)}")
+    if node.op_type == "GRU" and not node.attributes.get_int("linear_before_reset", 0):
+        raise Unsupported("it resets its state before the product")
+    if not all(_is_zero(input_value(node, slot)) for slot in (_HIDDEN, _CELL)):
+        raise Unsupported("its first state is given")
+
+
+def _is_zero(value: ir.Value | None) -> bool:
+    """Tell whether a state is left out, or zeros as many as there are samples."""
+    array = constant_array(value)
+    if value is None or array is not None:
+        return array is None or not np.any(array)
+    maker = value.producer()
+    if maker is None or maker.domain or maker.op_type not in ("ConstantOfShape", "Expand", "Tile"):
+        return False
+    if maker.op_type == "ConstantOfShape":
+        number = maker.attributes.get_tensor("value", None)
+        return number is None or not np.any(number.numpy())
+    return constant_array(maker.inputs[0]) is not None and _is_zero(maker.inputs[0])
+
+
 def _check(node: ir.Node, steps: int) -> None:
     """Check that a node has no option that is not written out.
 
@@ -297,9 +332,9 @@ def _check(node: ir.Node, steps: int) -> None:
     """
     if "clip" in node.attributes:
         raise Unsupported("it clips its sums")
-    if node.attributes.get_int("input_forget"):
+    if LSTM.of(node).input_forget:
         raise Unsupported("it couples its gates")
-    if node.attributes.get_int("layout"):
+    if LSTM.of(node).layout:
         raise Unsupported("its batch is the first axis")
     if input_value(node, _PEEPHOLES) is not None and np.any(constant_input(node, _PEEPHOLES)):
         raise Unsupported("it has peepholes")

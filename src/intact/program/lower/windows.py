@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.ops import operators
 from intact.program.lower.attributes import integers, window_pads
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import LOWERINGS, finish, finish_move, fused_bounds
@@ -25,7 +26,7 @@ def average_pool(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     node = chain[0]
     data = builder.read(node, 0)
     kernel, strides, pads, added = _window(node, data.shape)
-    counts = node.attributes.get_int("count_include_pad", 0) == 1
+    counts = operators.AveragePool.of(node).count_include_pad == 1
     if counts and any(added or ()):
         raise Unsupported("ceil_mode together with count_include_pad")
     bounds = fused_bounds(chain)
@@ -51,7 +52,7 @@ def reduction(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     node = chain[0]
     data = builder.read(node, 0)
     rank = len(data.shape)
-    keeps = node.attributes.get_int("keepdims", 1) == 1
+    keeps = operators.Reduce.of(node).keepdims == 1
     _reduce(builder, chain, Reduce(_REDUCTIONS[node.op_type], axes_of(node, rank), keeps))
 
 
@@ -63,7 +64,7 @@ def axes_of(node: ir.Node, rank: int) -> tuple[int, ...]:
     """
     axes = integers(node, "axes", 1)
     if not axes:
-        if node.attributes.get_int("noop_with_empty_axes", 0):
+        if operators.Reduce.of(node).noop_with_empty_axes:
             raise Unsupported("it reduces no axis")
         axes = tuple(range(rank))
     return tuple(sorted(axis % rank for axis in axes))
@@ -96,33 +97,20 @@ def _window(
     node: ir.Node, shape: Shape
 ) -> tuple[tuple[int, ...], tuple[int, ...], Pads, tuple[int, ...] | None]:
     """Read kernel, strides, pads, and what of the pads behind ``ceil_mode`` added."""
-    kernel = integers(node, "kernel_shape")
-    if kernel is None or len(shape) != len(kernel) + 2:
+    window = operators.MaxPool.of(node)
+    kernel = window.kernel_shape
+    if not kernel or len(shape) != len(kernel) + 2:
         raise Unsupported("its window does not fit its input")
     ones = (1,) * len(kernel)
-    strides, dilations = integers(node, "strides") or ones, integers(node, "dilations") or ones
+    strides, dilations = window.steps(len(kernel))
     if dilations != ones:
         raise Unsupported("its window is dilated")
     pads = window_pads(node, shape, kernel, strides, dilations)
-    if not node.attributes.get_int("ceil_mode", 0):
+    if not window.ceil_mode:
         return kernel, strides, pads, None
-    whole = _whole_windows(shape, kernel, strides, pads)
-    added = tuple(new - old for (_, new), (_, old) in zip(whole, pads, strict=True))
+    sizes = tuple(size for size in shape[2:] if size is not None)
+    if len(sizes) != len(kernel):
+        raise Unsupported("ceil_mode along an axis of unknown length")
+    added = window.added(sizes, kernel, pads)
+    whole = tuple((old, new + more) for (old, new), more in zip(pads, added, strict=True))
     return kernel, strides, whole, added
-
-
-def _whole_windows(
-    shape: Shape, kernel: tuple[int, ...], strides: tuple[int, ...], pads: Pads
-) -> Pads:
-    """Return the pads with which rounding down counts as many windows as rounding up did."""
-    grown = []
-    for size, width, stride, (before, after) in zip(shape[2:], kernel, strides, pads, strict=True):
-        if size is None:
-            raise Unsupported("ceil_mode along an axis of unknown length")
-        rest = size + before + after - width
-        count = -(-rest // stride) + 1
-        if (count - 1) * stride >= size + before:
-            count -= 1  # a window that begins in the pads behind is left out
-        missing = (count - 1) * stride + width - (size + before + after)
-        grown.append((before, after + max(missing, 0)))
-    return tuple(grown)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from intact.graph.names import Names
+from intact.ops.operators import QuantizeLinear
 from intact.plan import QuantizedGraph
 from intact.program.operations import (
     MOVING,
@@ -178,7 +179,7 @@ def _unsigned(tensor: Tensor) -> Tensor:
     return replace(tensor, encoding=codes)
 
 
-_CONVERSION = "QuantizeLinear"
+_CONVERSION = QuantizeLinear.name
 
 """The operator whose arithmetic conversions follow."""
 

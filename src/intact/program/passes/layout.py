@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from intact.graph import facts
 from intact.graph.names import Names
 from intact.program.float_operations import Flatten
 from intact.program.forms import moved_last, permuted
@@ -33,14 +34,6 @@ from intact.program.program import Program, Step, Tensor
 
 _OTHER_AXES = (BatchMatMul, Flatten, FullyConnected, Lookup, Reshape, Transpose)
 """Operations whose result has axes of another meaning than what they read."""
-
-_OTHER_AXES_IN_FLOAT = frozenset(
-    [
-        *("Einsum", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Gemm", "MatMul"),
-        *("OneHot", "Reshape", "Squeeze", "Tile", "TopK", "Transpose", "Unsqueeze"),
-    ]
-)
-"""Operators of float nodes that give other axes, or other elements of them."""
 
 
 class IoLayout(enum.StrEnum):
@@ -265,10 +258,7 @@ def _keeps_axes(step: Step) -> bool:
     """Tell whether axes of a step's results mean what those of its operands do."""
     operation = step.operation
     if isinstance(operation, FloatNodes):
-        return all(
-            node.domain == "" and node.op_type not in _OTHER_AXES_IN_FLOAT
-            for node in operation.nodes
-        )
+        return all(node.domain == "" and not facts(node).moves_axes for node in operation.nodes)
     return not isinstance(operation, _OTHER_AXES)
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from intact.graph import facts
 from intact.program.float_operations import Identity
 from intact.program.operations import FloatNodes, Lookup, Operation, Reshape
 from intact.program.passes.islands import without_unused
@@ -18,7 +19,6 @@ from intact.program.program import Program, Step, Tensor
 
 _INT32 = np.dtype(np.int32)
 _TYPES = tuple(map(np.dtype, (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.int64)))
-_KEEPS_ORDER = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
 def is_whole(tensor: Tensor) -> bool:
@@ -131,7 +131,8 @@ def _keeps_order(step: Step, source: Tensor) -> bool:
         return False
     before = operation.inputs[step.inputs.index(source)]
     for node in operation.nodes:
-        if node.op_type not in _KEEPS_ORDER or node.domain or node.inputs[0] is not before:
+        known = facts(node)
+        if not (known.reshapes or known.converts) or node.inputs[0] is not before:
             return False
         before = node.outputs[0]
         if before.dtype not in (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT):

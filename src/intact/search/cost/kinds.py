@@ -20,6 +20,8 @@ from intact.graph import (
     is_constant,
     op_spec,
 )
+from intact.ops.declaration import Window
+from intact.ops.operators import Gemm
 from intact.plan import TensorEnd, quantizes
 from intact.plan.inference import declared_signatures, factor_slots, infer_signature
 from intact.plan.points import is_joined
@@ -27,10 +29,6 @@ from intact.search.cost.model import Choice, CostModel, Measure, Term, summed
 from intact.search.cost.structure import Shapes, Structure, is_signed
 from intact.search.space import GroupKind, Space
 from intact.targets import DType
-
-_SAME_MEMORY = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
-
-"""Operators that only change the shape."""
 
 
 def is_product(node: ir.Node) -> bool:
@@ -52,7 +50,7 @@ def products(node: ir.Node, shapes: Shapes) -> int:
     if node.op_type in {"Conv", "DeformConv"}:
         return outputs * math.prod(shapes.of(node.inputs[1])[1:])
     first = shapes.of(node.inputs[0])
-    transposed = node.op_type == "Gemm" and node.attributes.get_int("transA", 0) != 0
+    transposed = Gemm.of(node).transA != 0
     return outputs * first[-2 if transposed else -1]
 
 
@@ -66,10 +64,10 @@ def elements(node: ir.Node, shapes: Shapes) -> int:
         DataError: A shape depends on the sample, and ``feeds`` is missing.
     """
     spec = op_spec(node)
-    if node.op_type in _SAME_MEMORY:
+    if spec is not None and spec.reshapes:
         return 0
-    kernel = node.attributes.get_ints("kernel_shape", None)
-    if spec is not None and spec.kind is OpKind.POOL and kernel is not None:
+    kernel = Window.of(node).kernel_shape
+    if spec is not None and spec.kind is OpKind.POOL and kernel:
         return math.prod(shapes.of(node.outputs[0])) * math.prod(kernel)
     if spec is not None and spec.kind in {OpKind.POOL, OpKind.REDUCE}:
         return math.prod(shapes.of(node.inputs[0]))

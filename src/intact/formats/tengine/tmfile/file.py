@@ -1,8 +1,6 @@
 """What a ``.tmfile`` holds: the tensors and nodes of its one graph.
 
-Reading makes it of bytes, writing makes bytes of it.
-
-The layout of a ``.tmfile`` of version 2, as tables.
+Reading makes it of bytes, writing makes bytes of it, by the tables of version 2 here.
 
 A file is a header, then structs and lists in any order, each led to by an offset from the start of
 the file; offset 0 stands for nothing. Numbers are little-endian, structs lie on multiples of four

@@ -1,6 +1,6 @@
 """Tengine's model files as float models, and the scales and codes of quantized ones.
 
-Source: see `layout`.
+Source: see `file`.
 """
 
 from __future__ import annotations

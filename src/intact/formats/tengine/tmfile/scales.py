@@ -1,10 +1,8 @@
 """The numbers of a file: float32, or the codes and scales of a program.
 
-Output channels whose weights are all 0, as Tengine's tool writes them and as intact does.
-
-The tool's min-max scale of such a channel is 0, hence also the bias's, and the codes of both are
-0: what the bias adds is lost [tengine]. A plan gives the channel some scale and keeps its bias,
-unless its target says ``dead_channels = "zero"``.
+The tool's min-max scale of an output channel whose weights are all 0 is 0, hence also the bias's,
+and the codes of both are 0: what the bias adds is lost [tengine]. A plan gives the channel some
+scale and keeps its bias, unless its target says ``dead_channels = "zero"``.
 """
 
 from __future__ import annotations

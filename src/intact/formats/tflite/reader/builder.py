@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.formats.base.foreign import BATCH, mixes_batch
 from intact.formats.tflite.reader.file import TfliteFile
 from intact.formats.tflite.reader.schema import Element
 from intact.formats.tflite.reader.tensors import (
@@ -20,10 +21,6 @@ from intact.formats.tflite.reader.tensors import (
 )
 from intact.graph.builder import typed_value
 
-BATCH = "batch"
-
-"""Name of the open first dimension."""
-
 DATA_TYPES: Mapping[Element, ir.DataType] = {
     Element.FLOAT32: ir.DataType.FLOAT,
     Element.INT8: ir.DataType.FLOAT,
@@ -35,10 +32,6 @@ DATA_TYPES: Mapping[Element, ir.DataType] = {
 }
 
 """Types of activations that are read, and what they are in the float graph."""
-
-
-class FixesBatch(Exception):  # noqa: N818 - an answer
-    """An operator mixes the samples of a batch, so that the file's batch has to be kept."""
 
 
 class ModelBuilder(TensorBuilder):
@@ -165,8 +158,7 @@ class ModelBuilder(TensorBuilder):
 
     def _new(self, index: int) -> Activation:
         tensor = self.tensor(index)
-        if self.batch and tensor.shape[:1] != (1,):
-            raise FixesBatch
+        mixes_batch(self, tensor.shape[:1] != (1,))
         activation = Activation(tensor, self.parameters(index))
         self.activations[index] = activation
         return activation
@@ -191,8 +183,7 @@ class ModelBuilder(TensorBuilder):
         parameters = self.parameters(index)
         shape: list[int | str] = list(tensor.shape)
         if self.batch:
-            if tensor.shape[:1] != (1,):
-                raise FixesBatch
+            mixes_batch(self, tensor.shape[:1] != (1,))
             shape[0] = BATCH
         dtype = DATA_TYPES.get(tensor.element, ir.DataType.FLOAT)
         value = typed_value(self.claim(index), dtype, shape)

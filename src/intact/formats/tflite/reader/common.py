@@ -11,10 +11,11 @@ import onnx_ir as ir
 from intact.config import QuantState
 from intact.errors import Unsupported
 from intact.formats.base.clamps import highest, is_clamped_only, mark
-from intact.formats.tflite.reader.builder import FixesBatch, ModelBuilder
+from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.file import FileTensor, Operator
 from intact.formats.tflite.reader.schema import Element, Fused, Padding
 from intact.formats.tflite.reader.tensors import ChannelLayout, Operand
+from intact.formats.tflite.spellings import FUSED
 from intact.program.handlers import NamedHandlers
 
 Reader: TypeAlias = Callable[[ModelBuilder, Operator], None]
@@ -28,13 +29,6 @@ _MOST = 1 << 20
 """Strides, kernels, pads and the like."""
 
 
-def slot(op: Operator, number: int) -> int:
-    """Return the tensor at an input slot."""
-    if number >= len(op.inputs) or op.inputs[number] < 0:
-        raise Unsupported(f"its input {number} is absent")
-    return op.inputs[number]
-
-
 def optional(op: Operator, number: int) -> int:
     """Return the tensor at an input slot, -1 where it is absent."""
     return op.inputs[number] if number < len(op.inputs) else -1
@@ -44,13 +38,6 @@ def needs_rank(tensor: FileTensor, *ranks: int) -> None:
     """Check the rank of a tensor."""
     if tensor.rank not in ranks:
         raise Unsupported(f"tensor {tensor.name!r} has {tensor.rank} dimensions")
-
-
-def axis_in(axis: int, rank: int) -> int:
-    """Return an axis counted from 0."""
-    if not -rank <= axis < rank:
-        raise Unsupported(f"axis {axis} of a tensor of {rank} dimensions")
-    return axis % rank
 
 
 def positive(op: Operator, *names: str) -> tuple[int, ...]:
@@ -94,18 +81,16 @@ def window_pads(
 
 def clamped(builder: ModelBuilder, value: Operand | ir.Value, activation: int) -> ir.Value:
     """Return a value behind a fused activation; that of an operand is no part of its chain."""
-    match activation:
-        case Fused.NONE:
-            return value.value if isinstance(value, Operand) else value
-        case Fused.RELU:
-            return builder.node("Relu", [value])
-        case Fused.RELU6:
-            return builder.node("Clip", [value, builder.number(0), builder.number(6)])
-        case Fused.RELU_N1_TO_1:
-            return builder.node("Clip", [value, builder.number(-1), builder.number(1)])
-    known = activation in Fused.__members__.values()
-    name = Fused(activation).name if known else str(activation)
-    raise Unsupported(f"its fused activation is {name}")
+    if activation == Fused.NONE:
+        return value.value if isinstance(value, Operand) else value
+    if activation not in FUSED:
+        known = activation in Fused.__members__.values()
+        name = Fused(activation).name if known else str(activation)
+        raise Unsupported(f"its fused activation is {name}")
+    bounds = FUSED[Fused(activation)]
+    if activation == Fused.RELU:
+        return builder.node("Relu", [value])
+    return builder.node("Clip", [value, builder.number(bounds.low), builder.number(bounds.high)])
 
 
 def finish(
@@ -178,12 +163,6 @@ def keeps_scale(builder: ModelBuilder, source: int, *outputs: int) -> None:
         )
         if not near:
             raise Unsupported("its output has another scale than its input, which it only moves")
-
-
-def mixes_batch(builder: ModelBuilder, is_mixed: bool) -> None:
-    """Raise `FixesBatch` where an operator works along the first axis."""
-    if builder.batch and is_mixed:
-        raise FixesBatch
 
 
 def one_kind(builder: ModelBuilder, op: Operator) -> None:

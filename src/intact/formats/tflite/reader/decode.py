@@ -12,12 +12,14 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import ModelError
-from intact.formats.base.foreign import BinaryFile
+from intact.formats.base.foreign import MOST_ELEMENTS, BinaryFile
 from intact.formats.tflite.reader.file import (
     FileTensor,
+    Level,
     Operator,
     Quantization,
     Signature,
+    Sparsity,
     TfliteFile,
 )
 from intact.formats.tflite.reader.schema import (
@@ -29,7 +31,6 @@ from intact.formats.tflite.reader.schema import (
     Element,
     OptionField,
 )
-from intact.formats.tflite.reader.sparse import Level, Sparsity
 from intact.formats.tflite.reader.variables import Part, has_variables, without_variables
 from intact.graph.files.regular import open_file, read_file
 
@@ -157,10 +158,6 @@ class Table:
 _MOST_ENTRIES = 1 << 16
 
 """Tensors, operators or buffers; models have some thousand."""
-
-_MOST_ELEMENTS = 1 << 31
-
-"""Elements of one tensor."""
 
 _MOST_DIMENSIONS = 8
 
@@ -349,7 +346,7 @@ def _lengths(table: Table, slot: int) -> tuple[int, ...]:
 def _oddity(table: Table, shape: tuple[int, ...], code: int, element: Element | None) -> str:
     if element is None:
         return f"its element type is {code}"
-    if any(length <= 0 for length in shape) or math.prod(shape) > _MOST_ELEMENTS:
+    if any(length <= 0 for length in shape) or math.prod(shape) > MOST_ELEMENTS:
         return f"its shape is {list(shape)}"
     if table.number(5, "<?", 0):
         return "it is a variable that keeps its value from one run to the next"

@@ -7,16 +7,9 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.formats.base.foreign import axis_in, mixes_batch, slot
 from intact.formats.tflite.reader.builder import ModelBuilder
-from intact.formats.tflite.reader.common import (
-    READERS,
-    axis_in,
-    keeps_scale,
-    mixes_batch,
-    needs_shape,
-    optional,
-    slot,
-)
+from intact.formats.tflite.reader.common import READERS, keeps_scale, needs_shape, optional
 from intact.formats.tflite.reader.file import Operator, parameters_of
 from intact.formats.tflite.reader.tensors import ChannelLayout, Input, arranged, channels_first
 
@@ -30,7 +23,7 @@ def reshape(builder: ModelBuilder, op: Operator) -> None:
 
     Where batch and channels stay what they are, it is a reshape with the channels first too.
     """
-    index, output = slot(op, 0), builder.tensor(op.outputs[0])
+    index, output = slot(op.inputs, 0), builder.tensor(op.outputs[0])
     data = builder.tensor(index)
     if data.size != output.size:
         raise Unsupported(f"{list(data.shape)} does not become {list(output.shape)}")
@@ -66,8 +59,8 @@ def reshape(builder: ModelBuilder, op: Operator) -> None:
 @READERS.register("TRANSPOSE")
 def transpose(builder: ModelBuilder, op: Operator) -> None:
     """TRANSPOSE; one that only says where the channels lie is none in this graph."""
-    index, output = slot(op, 0), op.outputs[0]
-    shape, permutation = builder.tensor(index).shape, builder.list_of(slot(op, 1))
+    index, output = slot(op.inputs, 0), op.outputs[0]
+    shape, permutation = builder.tensor(index).shape, builder.list_of(slot(op.inputs, 1))
     if sorted(permutation) != list(range(len(shape))):
         raise Unsupported(f"its permutation is {list(permutation)}")
     needs_shape(builder, output, [shape[axis] for axis in permutation])
@@ -119,7 +112,7 @@ def _composed(
 @READERS.register("GATHER")
 def gather(builder: ModelBuilder, op: Operator) -> None:
     """GATHER, by stored indices or by those that the caller feeds."""
-    index, chosen = slot(op, 0), slot(op, 1)
+    index, chosen = slot(op.inputs, 0), slot(op.inputs, 1)
     shape, indices = builder.tensor(index).shape, builder.tensor(chosen)
     if op.options["batch_dims"]:
         raise Unsupported("it gathers by sample")
@@ -142,7 +135,7 @@ def gather(builder: ModelBuilder, op: Operator) -> None:
 @READERS.register("TILE")
 def tile(builder: ModelBuilder, op: Operator) -> None:
     """TILE."""
-    index, repeats = slot(op, 0), builder.list_of(slot(op, 1))
+    index, repeats = slot(op.inputs, 0), builder.list_of(slot(op.inputs, 1))
     shape = builder.tensor(index).shape
     if len(repeats) != len(shape) or min(repeats, default=1) < 1:
         raise Unsupported(f"its repeats are {list(repeats)}")
@@ -159,7 +152,7 @@ def tile(builder: ModelBuilder, op: Operator) -> None:
 @READERS.register("BROADCAST_TO")
 def broadcast_to(builder: ModelBuilder, op: Operator) -> None:
     """BROADCAST_TO: the shape is the output's."""
-    index, output = slot(op, 0), builder.tensor(op.outputs[0])
+    index, output = slot(op.inputs, 0), builder.tensor(op.outputs[0])
     shape = builder.tensor(index).shape
     ahead = (1,) * (output.rank - len(shape))
     if len(shape) > output.rank or any(
@@ -178,7 +171,7 @@ def broadcast_to(builder: ModelBuilder, op: Operator) -> None:
 @READERS.register("PAD", "PADV2")
 def pad(builder: ModelBuilder, op: Operator) -> None:
     """PAD and PADV2: with zeros, or with a stored number."""
-    index, pads = slot(op, 0), _pads(builder, op)
+    index, pads = slot(op.inputs, 0), _pads(builder, op)
     keeps_scale(builder, index, op.outputs[0])
     layout = builder.layout_of(index)
     sides = [arranged([each[side] for each in pads], layout) for side in (0, 1)]
@@ -206,7 +199,7 @@ def _filler(builder: ModelBuilder, index: int) -> float:
 @READERS.register("MIRROR_PAD")
 def mirror_pad(builder: ModelBuilder, op: Operator) -> None:
     """MIRROR_PAD, as a Gather along each axis that grows: ONNX mirrors in one way only."""
-    index, pads = slot(op, 0), _pads(builder, op)
+    index, pads = slot(op.inputs, 0), _pads(builder, op)
     keeps_scale(builder, index, op.outputs[0])
     with_edge = int(op.options["mode"]) == 1
     operand = builder.operand(index)
@@ -234,7 +227,7 @@ def mirror_pad(builder: ModelBuilder, op: Operator) -> None:
 
 def _pads(builder: ModelBuilder, op: Operator) -> list[tuple[int, int]]:
     """Read the pads before and behind each axis."""
-    shape, flat = builder.tensor(slot(op, 0)).shape, builder.list_of(slot(op, 1))
+    shape, flat = builder.tensor(slot(op.inputs, 0)).shape, builder.list_of(slot(op.inputs, 1))
     if len(flat) != 2 * len(shape) or min(flat, default=0) < 0:
         raise Unsupported(f"its pads are {list(flat)}")
     pads = list(zip(flat[::2], flat[1::2], strict=True))
@@ -246,7 +239,7 @@ def _pads(builder: ModelBuilder, op: Operator) -> list[tuple[int, int]]:
 @READERS.register("DENSIFY")
 def densify(builder: ModelBuilder, op: Operator) -> None:
     """DENSIFY: a sparse constant with its zeros."""
-    index, output = slot(op, 0), op.outputs[0]
+    index, output = slot(op.inputs, 0), op.outputs[0]
     needs_shape(builder, output, builder.tensor(index).shape)
     given, kept = parameters_of(builder.tensor(index)), parameters_of(builder.tensor(output))
     if given is not kept and (given is None or not given.equals(kept)):
@@ -260,7 +253,7 @@ def requantize(builder: ModelBuilder, op: Operator) -> None:
 
     A float input of the graph needs no node: it is quantized where it is read.
     """
-    index, output = slot(op, 0), op.outputs[0]
+    index, output = slot(op.inputs, 0), op.outputs[0]
     needs_shape(builder, output, builder.tensor(index).shape)
     index = builder.alias.get(index, index)
     if builder.alias.get(output) == index:

@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import itertools
-from collections import Counter, defaultdict
+from collections import Counter
 
 from intact.errors import ModelError, Unsupported
-from intact.formats.base.foreign import clipped
-from intact.formats.tflite.int16 import INT16_VERSIONS
+from intact.formats.base.foreign import clipped, listed, mixes_batch, with_open_batch
 from intact.formats.tflite.reader import moves, pointwise, products, slices, spatial
-from intact.formats.tflite.reader.builder import FixesBatch, ModelBuilder
-from intact.formats.tflite.reader.common import READERS, mixes_batch, one_kind
+from intact.formats.tflite.reader.builder import ModelBuilder
+from intact.formats.tflite.reader.common import READERS, one_kind
 from intact.formats.tflite.reader.file import Operator, TfliteFile
 from intact.formats.tflite.reader.schema import Element
+from intact.formats.tflite.spellings import INT16_VERSIONS
 
 _MODULES = (moves, pointwise, products, slices, spatial)
 """Their readers are registered when they are imported."""
 
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE"})
 _MANY_OUTPUTS = frozenset({"SPLIT", "SPLIT_V", "UNPACK"})
-_MOST_SHOWN = 6
-"""Operators of one kind and reason that are listed by number."""
-_MOST_GROUPS = 100
-"""Kinds and reasons that are listed: each of a hostile file's operators may have its own."""
 
 
 def build_model(file: TfliteFile, *, wide: bool = False) -> ModelBuilder:
@@ -39,12 +34,7 @@ def build_model(file: TfliteFile, *, wide: bool = False) -> ModelBuilder:
         raise ModelError(f"{file.source}: it has no inputs, outputs or operators")
     if len(set(file.inputs)) != len(file.inputs):
         raise ModelError(f"{file.source}: an input is listed twice")
-    for batch in (True, False):
-        try:
-            return _build(file, batch=batch, wide=wide)
-        except FixesBatch:
-            continue
-    raise ModelError(f"{file.source}: its batch is not known")
+    return with_open_batch(lambda batch: _build(file, batch=batch, wide=wide))
 
 
 def _build(file: TfliteFile, *, batch: bool, wide: bool) -> ModelBuilder:
@@ -52,7 +42,7 @@ def _build(file: TfliteFile, *, batch: bool, wide: bool) -> ModelBuilder:
         builder = ModelBuilder(file, batch=batch, alias=_aliases(file))
     except Unsupported as reason:
         raise ModelError(f"{file.source}: an input: {clipped(str(reason))}") from reason
-    unsupported: list[tuple[Operator, str]] = []
+    unsupported: list[tuple[str, str, str]] = []
     failed: set[int] = set()
     for op in file.operators:
         if failed.intersection(op.inputs):
@@ -61,7 +51,7 @@ def _build(file: TfliteFile, *, batch: bool, wide: bool) -> ModelBuilder:
         try:
             _read(builder, op, wide=wide)
         except Unsupported as reason:
-            unsupported.append((op, str(reason)))
+            unsupported.append((op.name, str(op.index), str(reason)))
             failed.update(op.outputs)
     if not unsupported:
         try:
@@ -73,7 +63,7 @@ def _build(file: TfliteFile, *, batch: bool, wide: bool) -> ModelBuilder:
         return builder
     raise ModelError(
         f"{file.source}: {len(unsupported)} of {len(file.operators)} operators cannot be read:"
-        f" {_listed(unsupported)}",
+        f" {listed(unsupported)}",
         remedy="convert the model with full-integer int8 quantization and built-in operators",
     )
 
@@ -109,20 +99,6 @@ def _one_width(builder: ModelBuilder, op: Operator, *, wide: bool) -> None:
         raise Unsupported("its codes have 8 bits, those of the target 16: try target tflite")
     if Element.INT16 in elements and not wide:
         raise Unsupported("its codes have 16 bits, those of the target 8: try target tflite-16x8")
-
-
-def _listed(unsupported: list[tuple[Operator, str]]) -> str:
-    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for op, reason in unsupported:
-        groups[op.name, reason].append(op.index)
-    listed = [
-        f"{name} ({', '.join(map(str, indices[:_MOST_SHOWN]))}"
-        f"{', ...' if len(indices) > _MOST_SHOWN else ''}): {clipped(reason)}"
-        for (name, reason), indices in itertools.islice(groups.items(), _MOST_GROUPS)
-    ]
-    if len(groups) > _MOST_GROUPS:
-        listed.append(f"and {len(groups) - _MOST_GROUPS} more reasons")
-    return "; ".join(listed)
 
 
 def _aliases(file: TfliteFile) -> dict[int, int]:

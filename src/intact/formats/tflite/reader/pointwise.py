@@ -7,17 +7,15 @@ import math
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.formats.base.foreign import axis_in, mixes_batch, slot
 from intact.formats.tflite.reader.builder import DATA_TYPES, ModelBuilder
 from intact.formats.tflite.reader.common import (
     READERS,
-    axis_in,
     broadcast,
     clamped,
     finish,
     keeps_scale,
-    mixes_batch,
     needs_shape,
-    slot,
 )
 from intact.formats.tflite.reader.file import Operator
 from intact.formats.tflite.reader.schema import Element, Fused
@@ -28,14 +26,24 @@ from intact.formats.tflite.reader.tensors import (
     arranged,
     channels_first,
 )
-from intact.formats.tflite.spellings import APPROXIMATION, READ
+from intact.formats.tflite.spellings import (
+    APPROXIMATION,
+    FUNCTIONS,
+    NODES,
+    PAIRS,
+    POSITIONS,
+    REDUCTIONS,
+    read,
+)
 
+_FUNCTIONS, _NODES, _PAIRS = read(FUNCTIONS), read(NODES), read(PAIRS)
+_POSITIONS, _REDUCTIONS = read(POSITIONS), read(REDUCTIONS)
 _LARGEST_OPTION = 1e30
 
 
 def _operands(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, list[Operand]]:
     """Return two operands that broadcast to the output, in one layout."""
-    indices = [slot(op, 0), slot(op, 1)]
+    indices = [slot(op.inputs, 0), slot(op.inputs, 1)]
     broadcast(builder, op, *(builder.tensor(index).shape for index in indices))
     rank = builder.tensor(op.outputs[0]).rank
     computed = [index for index in indices if not builder.is_constant(index)]
@@ -52,17 +60,7 @@ def _operands(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, list[
     ]
 
 
-_BINARY = {
-    "ADD": "Add",
-    "SUB": "Sub",
-    "MUL": "Mul",
-    "DIV": "Div",
-    "MAXIMUM": "Max",
-    "MINIMUM": "Min",
-}
-
-
-@READERS.register(*_BINARY)
+@READERS.register(*_PAIRS)
 def binary(builder: ModelBuilder, op: Operator) -> None:
     """Operators on two operands; the kernels of MAXIMUM and MINIMUM compare codes."""
     if op.name in {"MAXIMUM", "MINIMUM"}:
@@ -71,7 +69,7 @@ def binary(builder: ModelBuilder, op: Operator) -> None:
     if op.options.get("pot_scale_int16"):
         _needs_other_scales(builder, op)
     layout, operands = _operands(builder, op)
-    finish(builder, op, builder.node(_BINARY[op.name], operands), layout)
+    finish(builder, op, builder.node(_PAIRS[op.name].onnx, operands), layout)
 
 
 def _needs_other_scales(builder: ModelBuilder, op: Operator) -> None:
@@ -82,19 +80,17 @@ def _needs_other_scales(builder: ModelBuilder, op: Operator) -> None:
         raise Unsupported("it shifts int16 codes, as all scales are powers of two")
 
 
-_COMPARISONS = {"EQUAL": "Equal", "NOT_EQUAL": "Equal", "GREATER": "Greater", "LESS": "Less"}
-
-
-@READERS.register(*_COMPARISONS)
+@READERS.register("EQUAL", "NOT_EQUAL", "GREATER", "LESS")
 def comparison(builder: ModelBuilder, op: Operator) -> None:
     """Comparisons, of codes only where they are of one scale: the kernels round other ones."""
-    first, second = (builder.parameters(slot(op, number)) for number in (0, 1))
+    first, second = (builder.parameters(slot(op.inputs, number)) for number in (0, 1))
     if (first is None) != (second is None) or (first is not None and not first.equals(second)):
         raise Unsupported("it compares integers of different scales")
     if builder.tensor(op.outputs[0]).element is not Element.BOOL:
         raise Unsupported("its output is not bool")
     layout, operands = _operands(builder, op)
-    value = builder.node(_COMPARISONS[op.name], operands)
+    code = "EQUAL" if op.name == "NOT_EQUAL" else op.name
+    value = builder.node(_NODES[code].onnx, operands)
     value.type = ir.TensorType(ir.DataType.BOOL)
     if op.name == "NOT_EQUAL":
         value = builder.node("Not", [value])
@@ -108,7 +104,7 @@ _PLAIN = {Element.FLOAT32, Element.INT32, Element.INT64, Element.BOOL}
 def cast(builder: ModelBuilder, op: Operator) -> None:
     """CAST between floats, indices and truth values."""
     layout, source = _source(builder, op)
-    given, wanted = (builder.tensor(index).element for index in (slot(op, 0), op.outputs[0]))
+    given, wanted = (builder.tensor(index).element for index in (slot(op.inputs, 0), op.outputs[0]))
     if not {given, wanted} <= _PLAIN:
         raise Unsupported(f"it makes {wanted.name.lower()} of {given.name.lower()}")
     kind = DATA_TYPES[wanted]
@@ -127,39 +123,36 @@ def squared_difference(builder: ModelBuilder, op: Operator) -> None:
 
 def _source(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, Operand]:
     """Return the one operand in the layout that it has, whose shape is the output's."""
-    index = slot(op, 0)
+    index = slot(op.inputs, 0)
     needs_shape(builder, op.outputs[0], builder.tensor(index).shape)
     layout = builder.layout_of(index)
     return layout, builder.operand(index, layout)
 
 
-@READERS.register(*READ)
+@READERS.register(*_FUNCTIONS)
 def unary(builder: ModelBuilder, op: Operator) -> None:
     """Functions of one operand."""
-    spelling = READ[op.name]
+    spelling = _FUNCTIONS[op.name]
     attributes: dict[str, float | str] = {}
     for theirs, ours in spelling.options.items():
-        value, default = op.options[theirs], spelling.function.defaults[ours]
+        value, default = op.options[theirs], spelling.ours.defaults[ours]
         if isinstance(default, str):
             attributes[ours] = APPROXIMATION if value else default
         elif abs(value) < _LARGEST_OPTION:
             attributes[ours] = float(value)
         else:
             raise Unsupported(f"its {theirs} is {value}")
-    builder.opset = max(builder.opset, spelling.function.since)
+    builder.opset = max(builder.opset, spelling.ours.since)
     layout, source = _source(builder, op)
-    result = builder.node(spelling.function.name, [source], attributes or None)
+    result = builder.node(spelling.onnx, [source], attributes or None)
     builder.write(op.outputs[0], result, layout)
 
 
-_CLAMPS = {"RELU": Fused.RELU, "RELU6": Fused.RELU6, "RELU_N1_TO_1": Fused.RELU_N1_TO_1}
-
-
-@READERS.register(*_CLAMPS)
+@READERS.register("RELU", "RELU6", "RELU_N1_TO_1")
 def clamp(builder: ModelBuilder, op: Operator) -> None:
     """RELU, RELU6 and RELU_N1_TO_1 as operators of their own."""
     layout, source = _source(builder, op)
-    builder.write(op.outputs[0], clamped(builder, source, _CLAMPS[op.name]), layout)
+    builder.write(op.outputs[0], clamped(builder, source, Fused[op.name]), layout)
 
 
 @READERS.register("RELU_0_TO_1")
@@ -174,10 +167,10 @@ def relu_0_to_1(builder: ModelBuilder, op: Operator) -> None:
 def prelu(builder: ModelBuilder, op: Operator) -> None:
     """PRELU with a stored slope."""
     layout, source = _source(builder, op)
-    index = slot(op, 1)
+    index = slot(op.inputs, 1)
     if not builder.is_constant(index):
         raise Unsupported("its slope is computed")
-    broadcast(builder, op, builder.tensor(slot(op, 0)).shape, builder.tensor(index).shape)
+    broadcast(builder, op, builder.tensor(slot(op.inputs, 0)).shape, builder.tensor(index).shape)
     parameters = builder.parameters(index)
     if parameters is not None and parameters.bits > 8:
         raise Unsupported("its slopes are int16, which the kernel reads as int8")
@@ -212,7 +205,7 @@ def along_channels(builder: ModelBuilder, op: Operator) -> None:
     """Operators along the last axis of the file."""
     if op.options.get("beta", 1.0) != 1.0:
         raise Unsupported(f"its beta is {op.options['beta']:g}")
-    rank = builder.tensor(slot(op, 0)).rank
+    rank = builder.tensor(slot(op.inputs, 0)).rank
     axis_in(-1, rank)
     mixes_batch(builder, rank == 1)
     layout, source = _source(builder, op)
@@ -222,21 +215,13 @@ def along_channels(builder: ModelBuilder, op: Operator) -> None:
     finish(builder, op, builder.node(_ALONG_CHANNELS[op.name], [source], attributes), layout)
 
 
-_REDUCTIONS = {
-    "MEAN": "ReduceMean",
-    "SUM": "ReduceSum",
-    "REDUCE_MAX": "ReduceMax",
-    "REDUCE_MIN": "ReduceMin",
-}
-
-
 @READERS.register(*_REDUCTIONS)
 def reduction(builder: ModelBuilder, op: Operator) -> None:
     """MEAN, SUM, REDUCE_MAX and REDUCE_MIN."""
-    index, keep = slot(op, 0), bool(op.options["keep_dims"])
+    index, keep = slot(op.inputs, 0), bool(op.options["keep_dims"])
     shape = builder.tensor(index).shape
     rank = len(shape)
-    axes = sorted({axis_in(axis, rank) for axis in builder.list_of(slot(op, 1))})
+    axes = sorted({axis_in(axis, rank) for axis in builder.list_of(slot(op.inputs, 1))})
     if not axes:
         raise Unsupported("it reduces no axis")
     mixes_batch(builder, 0 in axes)
@@ -256,19 +241,16 @@ def reduction(builder: ModelBuilder, op: Operator) -> None:
             layout = output = ChannelLayout.FILE
     places = sorted(order.index(axis) for axis in axes) if layout is ChannelLayout.FIRST else axes
     inputs: list[Input] = [builder.operand(index, layout), builder.integers(*places)]
-    value = builder.node(_REDUCTIONS[op.name], inputs, {"keepdims": int(keep)})
+    value = builder.node(_REDUCTIONS[op.name].onnx, inputs, {"keepdims": int(keep)})
     builder.write(op.outputs[0], value, output)
-
-
-_POSITIONS = {"ARG_MAX": "ArgMax", "ARG_MIN": "ArgMin"}
 
 
 @READERS.register(*_POSITIONS)
 def position(builder: ModelBuilder, op: Operator) -> None:
     """ARG_MAX and ARG_MIN: the position of the first of equal elements."""
-    index, output = slot(op, 0), builder.tensor(op.outputs[0])
+    index, output = slot(op.inputs, 0), builder.tensor(op.outputs[0])
     shape = builder.tensor(index).shape
-    axes = builder.list_of(slot(op, 1))
+    axes = builder.list_of(slot(op.inputs, 1))
     if len(axes) != 1:
         raise Unsupported(f"its axes are {list(axes)}")
     axis = axis_in(axes[0], len(shape))
@@ -276,7 +258,7 @@ def position(builder: ModelBuilder, op: Operator) -> None:
     needs_shape(builder, op.outputs[0], shape[:axis] + shape[axis + 1 :])
     kind = DATA_TYPES[output.element]
     attributes = {"axis": axis, "keepdims": 0}
-    value = builder.node(_POSITIONS[op.name], [builder.operand(index)], attributes)
+    value = builder.node(_POSITIONS[op.name].onnx, [builder.operand(index)], attributes)
     value.type = ir.TensorType(ir.DataType.INT64)
     if kind is not ir.DataType.INT64:
         value = builder.node("Cast", [value], {"to": int(kind)})

@@ -5,17 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from intact.errors import Unsupported
+from intact.formats.base.foreign import mixes_batch, slot
 from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.common import (
     READERS,
     clamped,
     finish,
-    mixes_batch,
     needs_rank,
     needs_shape,
     optional,
     positive,
-    slot,
     unfused,
     window_pads,
 )
@@ -33,37 +32,37 @@ _WIDE = 48
 @READERS.register("CONV_2D")
 def convolution(builder: ModelBuilder, op: Operator) -> None:
     """CONV_2D, grouped where the weight has fewer channels than the data."""
-    data, weight = builder.tensor(slot(op, 0)), builder.tensor(slot(op, 1))
+    data, weight = builder.tensor(slot(op.inputs, 0)), builder.tensor(slot(op.inputs, 1))
     needs_rank(data, 4)
     needs_rank(weight, 4)
     channels, group = data.shape[3], weight.shape[3]
     groups = channels // group
     if channels % group or weight.shape[0] % groups:
         raise Unsupported(f"its weight {list(weight.shape)} does not fit {channels} channels")
-    _window(builder, op, _weight(builder, slot(op, 1), (0, 3, 1, 2), 0), groups)
+    _window(builder, op, _weight(builder, slot(op.inputs, 1), (0, 3, 1, 2), 0), groups)
 
 
 @READERS.register("DEPTHWISE_CONV_2D")
 def depthwise(builder: ModelBuilder, op: Operator) -> None:
     """DEPTHWISE_CONV_2D: a convolution with a group for each channel."""
-    data, weight = builder.tensor(slot(op, 0)), builder.tensor(slot(op, 1))
+    data, weight = builder.tensor(slot(op.inputs, 0)), builder.tensor(slot(op.inputs, 1))
     needs_rank(data, 4)
     needs_rank(weight, 4)
     channels = data.shape[3]
     if weight.shape[0] != 1 or weight.shape[3] % channels:
         raise Unsupported(f"its weight {list(weight.shape)} does not fit {channels} channels")
-    _window(builder, op, _weight(builder, slot(op, 1), (3, 0, 1, 2), 0), channels)
+    _window(builder, op, _weight(builder, slot(op.inputs, 1), (3, 0, 1, 2), 0), channels)
 
 
 def _window(builder: ModelBuilder, op: Operator, weight: Operand, groups: int) -> None:
-    data, output = builder.tensor(slot(op, 0)), builder.tensor(op.outputs[0])
+    data, output = builder.tensor(slot(op.inputs, 0)), builder.tensor(op.outputs[0])
     strides, dilations = positive(op, *_WINDOW), positive(op, *_DILATION)
     kernel, channels = weight.shape[2:], weight.shape[0]
     needs_rank(output, 4)
     sizes = output.shape[1:3]
     pads = window_pads(op, data.shape[1:3], kernel, strides, dilations, sizes)
     needs_shape(builder, op.outputs[0], (data.shape[0], *sizes, channels))
-    source = builder.operand(slot(op, 0), ChannelLayout.FIRST)
+    source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
     bias = _bias(builder, op, optional(op, 2), source, weight, channels)
     attributes: dict[str, Attribute] = {
         "kernel_shape": kernel,
@@ -80,7 +79,7 @@ def _window(builder: ModelBuilder, op: Operator, weight: Operand, groups: int) -
 @READERS.register("TRANSPOSE_CONV")
 def transposed_convolution(builder: ModelBuilder, op: Operator) -> None:
     """TRANSPOSE_CONV: output shape, weight ``[out, h, w, in]``, data, bias."""
-    weight_index, data_index = slot(op, 1), slot(op, 2)
+    weight_index, data_index = slot(op.inputs, 1), slot(op.inputs, 2)
     data, output = builder.tensor(data_index), builder.tensor(op.outputs[0])
     needs_rank(data, 4)
     needs_rank(output, 4)
@@ -126,11 +125,11 @@ def _cut(op: Operator, size: int, wanted: int, stride: int, width: int) -> tuple
 @READERS.register("FULLY_CONNECTED")
 def fully_connected(builder: ModelBuilder, op: Operator) -> None:
     """FULLY_CONNECTED: the data is a matrix of rows as wide as the weight's."""
-    data, weight_tensor = builder.tensor(slot(op, 0)), builder.tensor(slot(op, 1))
+    data, weight_tensor = builder.tensor(slot(op.inputs, 0)), builder.tensor(slot(op.inputs, 1))
     needs_rank(weight_tensor, 2)
     if op.options["weights_format"]:
         raise Unsupported("its weight is shuffled")
-    weight = _weight(builder, slot(op, 1), (0, 1), 0)
+    weight = _weight(builder, slot(op.inputs, 1), (0, 1), 0)
     outputs, width = weight.shape
     rows = data.size // width
     if data.size % width:
@@ -138,7 +137,7 @@ def fully_connected(builder: ModelBuilder, op: Operator) -> None:
     output = builder.tensor(op.outputs[0])
     if output.size != rows * outputs:
         needs_shape(builder, op.outputs[0], (rows, outputs))
-    source = builder.in_file_order(slot(op, 0))
+    source = builder.in_file_order(slot(op.inputs, 0))
     if source.shape != (rows, width):
         source = builder.reshaped(source, (rows, width))
     bias = _bias(builder, op, optional(op, 2), source, weight, outputs)
@@ -160,7 +159,7 @@ def fully_connected(builder: ModelBuilder, op: Operator) -> None:
 def batch_matmul(builder: ModelBuilder, op: Operator) -> None:
     """BATCH_MATMUL, with either factor transposed."""
     left, right = (_factor(builder, op, number) for number in (0, 1))
-    ranks = {builder.tensor(slot(op, number)).rank for number in (0, 1)}
+    ranks = {builder.tensor(slot(op.inputs, number)).rank for number in (0, 1)}
     mixes_batch(builder, len(ranks) > 1 or min(ranks) < 3)
     if left.shape[-1] != right.shape[-2]:
         raise Unsupported(f"factors {list(left.shape)} and {list(right.shape)} do not fit")
@@ -168,7 +167,7 @@ def batch_matmul(builder: ModelBuilder, op: Operator) -> None:
 
 
 def _factor(builder: ModelBuilder, op: Operator, number: int) -> Operand:
-    index, is_adjoint = slot(op, number), bool(op.options[("adj_x", "adj_y")[number]])
+    index, is_adjoint = slot(op.inputs, number), bool(op.options[("adj_x", "adj_y")[number]])
     tensor = builder.tensor(index)
     if tensor.rank < 2:
         raise Unsupported("a factor is a vector")
@@ -178,7 +177,7 @@ def _factor(builder: ModelBuilder, op: Operator, number: int) -> Operand:
         if parameters is not None and parameters.axis is not None:
             raise Unsupported("a factor has one scale a channel")
         # With three dimensions it is not taken for the weight of a dense layer.
-        other = builder.tensor(slot(op, 1 - number)).rank
+        other = builder.tensor(slot(op.inputs, 1 - number)).rank
         ahead = (1,) * (3 - tensor.rank) if other > 2 else ()
         return builder.rearranged(
             index,

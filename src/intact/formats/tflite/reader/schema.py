@@ -88,7 +88,7 @@ OPERATORS: Mapping[int, str] = MappingProxyType(
         122: "SCATTER_ND", 123: "SELECT_V2", 124: "DENSIFY", 126: "BATCH_MATMUL", 128: "CUMSUM",
         129: "CALL_ONCE", 130: "BROADCAST_TO", 132: "CONV_3D", 142: "VAR_HANDLE",
         143: "READ_VARIABLE", 144: "ASSIGN_VARIABLE", 150: "GELU", 151: "DYNAMIC_UPDATE_SLICE",
-        152: "RELU_0_TO_1", 206: "STABLEHLO_COMPOSITE",
+        152: "RELU_0_TO_1", 158: "SIGN", 206: "STABLEHLO_COMPOSITE",
     }
 )  # fmt: skip
 """Names of operators by code; others are called by their number."""

@@ -9,17 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from intact.errors import Unsupported
+from intact.formats.base.foreign import axis_in, mixes_batch, slot
 from intact.formats.tflite.reader.builder import ModelBuilder
-from intact.formats.tflite.reader.common import (
-    READERS,
-    axis_in,
-    clamped,
-    finish,
-    keeps_scale,
-    mixes_batch,
-    needs_shape,
-    slot,
-)
+from intact.formats.tflite.reader.common import READERS, clamped, finish, keeps_scale, needs_shape
 from intact.formats.tflite.reader.file import Operator
 from intact.formats.tflite.reader.schema import Element
 from intact.formats.tflite.reader.tensors import Array, ChannelLayout, Input, arranged
@@ -57,13 +49,19 @@ def concatenation(builder: ModelBuilder, op: Operator) -> None:
 @READERS.register("SPLIT")
 def split(builder: ModelBuilder, op: Operator) -> None:
     """SPLIT: the axis, the data; equal parts."""
-    _split(builder, op, slot(op, 1), builder.list_of(slot(op, 0)), None)
+    _split(builder, op, slot(op.inputs, 1), builder.list_of(slot(op.inputs, 0)), None)
 
 
 @READERS.register("SPLIT_V")
 def split_v(builder: ModelBuilder, op: Operator) -> None:
     """SPLIT_V: the data, the sizes (one may be -1), the axis."""
-    _split(builder, op, slot(op, 0), builder.list_of(slot(op, 2)), builder.list_of(slot(op, 1)))
+    _split(
+        builder,
+        op,
+        slot(op.inputs, 0),
+        builder.list_of(slot(op.inputs, 2)),
+        builder.list_of(slot(op.inputs, 1)),
+    )
 
 
 def _split(
@@ -118,7 +116,7 @@ def pack(builder: ModelBuilder, op: Operator) -> None:
 @READERS.register("UNPACK")
 def unpack(builder: ModelBuilder, op: Operator) -> None:
     """UNPACK, the inverse."""
-    index = slot(op, 0)
+    index = slot(op.inputs, 0)
     shape, count = builder.tensor(index).shape, len(op.outputs)
     axis = axis_in(int(op.options["axis"]), len(shape))
     mixes_batch(builder, axis == 0)
@@ -154,8 +152,8 @@ class Cut:
 @READERS.register("SLICE")
 def slice_(builder: ModelBuilder, op: Operator) -> None:
     """SLICE: where it begins and how much of each axis is kept, -1 for the rest."""
-    shape = builder.tensor(slot(op, 0)).shape
-    begin, size = builder.list_of(slot(op, 1)), builder.list_of(slot(op, 2))
+    shape = builder.tensor(slot(op.inputs, 0)).shape
+    begin, size = builder.list_of(slot(op.inputs, 1)), builder.list_of(slot(op.inputs, 2))
     if not len(begin) == len(size) == len(shape):
         raise Unsupported(f"it begins at {list(begin)} and keeps {list(size)}")
     cuts = [
@@ -179,8 +177,8 @@ def strided_slice(builder: ModelBuilder, op: Operator) -> None:
 
 def strided_cuts(builder: ModelBuilder, op: Operator) -> tuple[list[Cut], tuple[int, ...]]:
     """Read which part of each axis a STRIDED_SLICE keeps, and its output's shape."""
-    shape = builder.tensor(slot(op, 0)).shape
-    begins, ends, steps = (builder.list_of(slot(op, number)) for number in (1, 2, 3))
+    shape = builder.tensor(slot(op.inputs, 0)).shape
+    begins, ends, steps = (builder.list_of(slot(op.inputs, number)) for number in (1, 2, 3))
     if not len(begins) == len(ends) == len(steps) or op.options["offset"]:
         raise Unsupported("its begins, ends and steps are of different lengths, or offsets")
     kinds = [_kind(op, k) for k in range(len(begins))]
@@ -219,7 +217,7 @@ def _kind(op: Operator, position: int) -> str:
 
 def _cut(builder: ModelBuilder, op: Operator, cuts: list[Cut]) -> None:
     """Add the Slice of an operator whose output has been held against its cuts."""
-    index, output = slot(op, 0), op.outputs[0]
+    index, output = slot(op.inputs, 0), op.outputs[0]
     shape, wanted = builder.tensor(index).shape, builder.tensor(output).shape
     kept = tuple(cut.length for cut in cuts)
     keeps_scale(builder, index, output)

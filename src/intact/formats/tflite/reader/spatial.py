@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from intact.errors import Unsupported
+from intact.formats.base.foreign import mixes_batch, slot
 from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.common import (
     READERS,
     finish,
     keeps_scale,
-    mixes_batch,
     needs_rank,
     needs_shape,
     positive,
-    slot,
     window_pads,
 )
 from intact.formats.tflite.reader.file import FileTensor, Operator
 from intact.formats.tflite.reader.tensors import ChannelLayout, Input, arranged
+from intact.formats.tflite.spellings import POOLS, RESIZES, read
 from intact.graph.builder import Attribute
 
-_POOLS = {"AVERAGE_POOL_2D": "AveragePool", "MAX_POOL_2D": "MaxPool"}
+_POOLS, _RESIZES = read(POOLS), read(RESIZES)
 
 
 @READERS.register(*_POOLS)
 def pool(builder: ModelBuilder, op: Operator) -> None:
     """AVERAGE_POOL_2D and MAX_POOL_2D: pads count in neither."""
-    op_type = _POOLS[op.name]
-    data, output = builder.tensor(slot(op, 0)), builder.tensor(op.outputs[0])
+    op_type = _POOLS[op.name].onnx
+    data, output = builder.tensor(slot(op.inputs, 0)), builder.tensor(op.outputs[0])
     needs_rank(data, 4)
     needs_rank(output, 4)
     kernel = positive(op, "filter_h", "filter_w")
@@ -34,8 +34,8 @@ def pool(builder: ModelBuilder, op: Operator) -> None:
     sizes = output.shape[1:3]
     pads = window_pads(op, data.shape[1:3], kernel, strides, (1, 1), sizes)
     needs_shape(builder, op.outputs[0], (data.shape[0], *sizes, data.shape[3]))
-    keeps_scale(builder, slot(op, 0), op.outputs[0])
-    source = builder.operand(slot(op, 0), ChannelLayout.FIRST)
+    keeps_scale(builder, slot(op.inputs, 0), op.outputs[0])
+    source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
     attributes: dict[str, Attribute] = {
         "kernel_shape": kernel,
         "strides": strides,
@@ -50,18 +50,15 @@ def pool(builder: ModelBuilder, op: Operator) -> None:
         finish(builder, op, builder.node(op_type, [source], attributes), ChannelLayout.FIRST)
 
 
-_RESIZES = {"RESIZE_BILINEAR": "linear", "RESIZE_NEAREST_NEIGHBOR": "nearest"}
-
-
 @READERS.register(*_RESIZES)
 def resize(builder: ModelBuilder, op: Operator) -> None:
     """RESIZE_BILINEAR and RESIZE_NEAREST_NEIGHBOR."""
-    mode = _RESIZES[op.name]
-    data, output = builder.tensor(slot(op, 0)), builder.tensor(op.outputs[0])
+    mode = _RESIZES[op.name].ours.value
+    data, output = builder.tensor(slot(op.inputs, 0)), builder.tensor(op.outputs[0])
     needs_rank(data, 4)
-    sizes = builder.list_of(slot(op, 1))
+    sizes = builder.list_of(slot(op.inputs, 1))
     needs_shape(builder, op.outputs[0], (data.shape[0], *sizes, data.shape[3]))
-    keeps_scale(builder, slot(op, 0), op.outputs[0])
+    keeps_scale(builder, slot(op.inputs, 0), op.outputs[0])
     align, half = op.options["align_corners"], op.options["half_pixel_centers"]
     if align and half:
         raise Unsupported("its corners are aligned and its pixels have centres")
@@ -73,7 +70,7 @@ def resize(builder: ModelBuilder, op: Operator) -> None:
     }
     if mode == "nearest":  # halves go up where coordinates are rounded
         attributes["nearest_mode"] = "floor" if how == "asymmetric" else "round_prefer_ceil"
-    source = builder.operand(slot(op, 0), ChannelLayout.FIRST)
+    source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
     lengths = builder.integers(*output.shape[1:3])
     value = builder.node("Resize", [source, None, None, lengths], attributes)
     builder.write(op.outputs[0], value, ChannelLayout.FIRST)
@@ -82,15 +79,15 @@ def resize(builder: ModelBuilder, op: Operator) -> None:
 @READERS.register("DEPTH_TO_SPACE")
 def depth_to_space(builder: ModelBuilder, op: Operator) -> None:
     """DEPTH_TO_SPACE: depth is split as block row, block column, channel."""
-    data, (block,) = builder.tensor(slot(op, 0)), positive(op, "block_size")
+    data, (block,) = builder.tensor(slot(op.inputs, 0)), positive(op, "block_size")
     needs_rank(data, 4)
     batch, height, width, depth = data.shape
     if depth % (block * block):
         raise Unsupported(f"{depth} channels do not make blocks of {block}")
     shape = (batch, height * block, width * block, depth // block // block)
     needs_shape(builder, op.outputs[0], shape)
-    keeps_scale(builder, slot(op, 0), op.outputs[0])
-    source = builder.operand(slot(op, 0), ChannelLayout.FIRST)
+    keeps_scale(builder, slot(op.inputs, 0), op.outputs[0])
+    source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
     value = builder.node("DepthToSpace", [source], {"blocksize": block, "mode": "DCR"})
     builder.write(op.outputs[0], value, ChannelLayout.FIRST)
 
@@ -98,15 +95,15 @@ def depth_to_space(builder: ModelBuilder, op: Operator) -> None:
 @READERS.register("SPACE_TO_DEPTH")
 def space_to_depth(builder: ModelBuilder, op: Operator) -> None:
     """SPACE_TO_DEPTH, the inverse."""
-    data, (block,) = builder.tensor(slot(op, 0)), positive(op, "block_size")
+    data, (block,) = builder.tensor(slot(op.inputs, 0)), positive(op, "block_size")
     needs_rank(data, 4)
     batch, height, width, depth = data.shape
     if height % block or width % block:
         raise Unsupported(f"{height}x{width} elements do not make blocks of {block}")
     shape = (batch, height // block, width // block, depth * block * block)
     needs_shape(builder, op.outputs[0], shape)
-    keeps_scale(builder, slot(op, 0), op.outputs[0])
-    source = builder.operand(slot(op, 0), ChannelLayout.FIRST)
+    keeps_scale(builder, slot(op.inputs, 0), op.outputs[0])
+    source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
     value = builder.node("SpaceToDepth", [source], {"blocksize": block})
     builder.write(op.outputs[0], value, ChannelLayout.FIRST)
 
@@ -121,7 +118,7 @@ def space_to_batch(builder: ModelBuilder, op: Operator) -> None:
     )
     if any(size % block for size, block in zip(padded, blocks, strict=True)):
         raise Unsupported(f"{list(padded)} elements do not make blocks of {list(blocks)}")
-    operand = builder.operand(slot(op, 0))
+    operand = builder.operand(slot(op.inputs, 0))
     batch, depth = data.shape[0], data.shape[3]
     if any(map(any, pads)):
         around = builder.integers(0, *(p[0] for p in pads), 0, 0, *(p[1] for p in pads), 0)
@@ -144,7 +141,7 @@ def batch_to_space(builder: ModelBuilder, op: Operator) -> None:
     batch = samples // (rows * columns)
     if samples % (rows * columns):
         raise Unsupported(f"{samples} samples do not make blocks of {rows}x{columns}")
-    operand = builder.operand(slot(op, 0))
+    operand = builder.operand(slot(op.inputs, 0))
     operand = builder.reshaped(operand, (rows, columns, batch, high, wide, depth))
     shape = (batch, high, rows, wide, columns, depth)
     operand = builder.moved("Transpose", [operand], {"perm": (2, 3, 0, 4, 1, 5)}, shape)
@@ -170,10 +167,10 @@ def _blocks(
     builder: ModelBuilder, op: Operator
 ) -> tuple[FileTensor, tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return the data, the block's lengths, and what is added or cut before and after."""
-    data = builder.tensor(slot(op, 0))
+    data = builder.tensor(slot(op.inputs, 0))
     needs_rank(data, 4)
-    keeps_scale(builder, slot(op, 0), op.outputs[0])
-    blocks, borders = builder.list_of(slot(op, 1)), builder.list_of(slot(op, 2))
+    keeps_scale(builder, slot(op.inputs, 0), op.outputs[0])
+    blocks, borders = builder.list_of(slot(op.inputs, 1)), builder.list_of(slot(op.inputs, 2))
     if len(blocks) != 2 or len(borders) != 4 or min(blocks) < 1 or min(borders) < 0:
         raise Unsupported(f"its blocks are {list(blocks)}, its borders {list(borders)}")
     return data, blocks, (borders[:2], borders[2:])

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.int16 import int16_version
+from intact.formats.tflite.spellings import FUSED, int16_version
 from intact.program import Array, Encoding, Shape, Step, Tensor
 from intact.program.handlers import Handlers
 from intact.program.operations import Bounds
@@ -273,16 +273,6 @@ def dense_kernel(
     return result
 
 
-_FUSED: Mapping[int, Bounds] = {
-    0: Bounds(),
-    1: Bounds(0),
-    2: Bounds(-1, 1),
-    3: Bounds(0, 6),
-}
-
-"""``ActivationFunctionType`` of the schema: NONE, RELU, RELU_N1_TO_1, RELU6."""
-
-
 def code_range(bounds: Bounds, encoding: Encoding) -> tuple[int, int]:
     """Return the smallest and the largest code of a result with these bounds.
 
@@ -331,7 +321,7 @@ def add_bounded(
         fusable: Whether the options have a field for a fused activation.
     """
     # What the model says, if there is a name for it: a reader of the file sees a Relu, not a range.
-    candidates = sorted(_FUSED.items(), key=lambda each: each[1] != bounds)
+    candidates = sorted(FUSED.items(), key=lambda each: each[1] != bounds)
     for fused, covered in candidates if fusable else [(0, Bounds())]:
         if _alike(bounds, covered, output.encoding):
             if fusable and options is not None:

@@ -1,7 +1,7 @@
 """Nodes of the float model that the engine runs as they are, and TFLite has operators for.
 
 Attention masks are made by them: a comparison, a Cast, a choice; maps of classes by ArgMax. What
-has an operator with the same operands is a row of `_OPERATORS`; `NODES` has what takes more.
+has an operator with the same operands is a row of `_OPERATORS`; `NODE_WRITERS` has what takes more.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.formats.tflite.spellings import NODES, POSITIONS, written
 from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options, in_file
 from intact.formats.tflite.writer.moves import add_reshape, add_transpose
 from intact.graph import constant_array, is_constant
@@ -25,20 +26,8 @@ from intact.program.lower.moves import pads_of
 from intact.program.lower.windows import axes_of
 from intact.program.operations import FloatNodes
 
-_OPERATORS: dict[str, tuple[str, str]] = {
-    "And": ("LOGICAL_AND", "LogicalAndOptions"),
-    "Cast": ("CAST", "CastOptions"),
-    "Equal": ("EQUAL", "EqualOptions"),
-    "Greater": ("GREATER", "GreaterOptions"),
-    "GreaterOrEqual": ("GREATER_EQUAL", "GreaterEqualOptions"),
-    "Less": ("LESS", "LessOptions"),
-    "LessOrEqual": ("LESS_EQUAL", "LessEqualOptions"),
-    "Not": ("LOGICAL_NOT", "LogicalNotOptions"),
-    "Or": ("LOGICAL_OR", "LogicalOrOptions"),
-    "Pow": ("POW", "PowOptions"),
-    "Where": ("SELECT_V2", "SelectV2Options"),
-}
-"""Operator and table of options by the node's type; operands are the same, in the same order."""
+_OPERATORS, _POSITIONS = written(NODES), written(POSITIONS)
+"""Operands of the first are the same, in the same order."""
 
 _TYPES = {np.dtype(np.float32): 0, np.dtype(np.int32): 2, np.dtype(np.int64): 4, np.dtype(bool): 6}
 """``TensorType`` of the schema, of what these operators take."""
@@ -140,13 +129,15 @@ class _Node:
 
 NodeWriter: TypeAlias = Callable[[_Node], None]
 
-NODES: NamedHandlers[NodeWriter] = NamedHandlers("the writer of TFLite")
+NODE_WRITERS: NamedHandlers[NodeWriter] = NamedHandlers("the writer of TFLite")
 """Writers by operator type of ONNX."""
 
 
 def has_no_operator(node: ir.Node) -> bool:
     """Tell whether intact writes no operator of TFLite for a node of the float model."""
-    return node.domain != "" or (node.op_type not in _OPERATORS and node.op_type not in NODES)
+    return node.domain != "" or (
+        node.op_type not in _OPERATORS and node.op_type not in NODE_WRITERS
+    )
 
 
 @WRITERS.register(FloatNodes)
@@ -175,15 +166,15 @@ def _write_nodes(operation: FloatNodes, step: Step, builder: FileBuilder) -> Non
         if is_row:
             _write_row(_Node(node, operands, made, builder))
         else:
-            NODES[node.op_type](_Node(node, operands, made, builder))
+            NODE_WRITERS[node.op_type](_Node(node, operands, made, builder))
 
 
 def _write_row(node: _Node) -> None:
-    code, table = _OPERATORS[node.node.op_type]
-    options = Options(table) if table else None
+    spelling = _OPERATORS[node.node.op_type]
+    options = Options(spelling.table)
     if node.node.op_type == "Cast":
         options = _cast(_type(node.data), _type(node.result))
-    node.builder.operator(code, node.operands, (node.result,), options)
+    node.builder.operator(spelling.code, node.operands, (node.result,), options)
 
 
 def _operand(
@@ -227,27 +218,25 @@ def _cast(before: np.dtype[Any], after: np.dtype[Any]) -> Options:
 # ---- positions -----------------------------------------------------------------------------------
 
 
-_POSITIONS = {"ArgMax": ("ARG_MAX", "ArgMaxOptions"), "ArgMin": ("ARG_MIN", "ArgMinOptions")}
-
-
-@NODES.register(*_POSITIONS)
+@NODE_WRITERS.register(*_POSITIONS)
 def _position(node: _Node) -> None:
     """ArgMax and ArgMin: of equal elements the first."""
     data, result = node.data, node.result
     if node.whole("select_last_index"):
         raise Unsupported("it takes the last of equal elements, TFLite the first")
     axis = axis_of(node.node, len(data.shape), 0)
-    code, table = _POSITIONS[node.node.op_type]
+    spelling = _POSITIONS[node.node.op_type]
     shape = data.shape[:axis] + data.shape[axis + 1 :]
     keeps = node.whole("keepdims", 1) == 1
     found = node.part(shape, _type(result)) if keeps else result
     at = node.builder.integers(f"{node.node.name}/axis", axis)
-    node.add(code, (data, at), found, options=table, outputType=_TYPES[_type(result)])
+    kind = _TYPES[_type(result)]
+    node.add(spelling.code, (data, at), found, options=spelling.table, outputType=kind)
     if keeps:
         add_reshape(node.builder, found, result)
 
 
-@NODES.register("TopK")
+@NODE_WRITERS.register("TopK")
 def _top(node: _Node) -> None:
     """TopK: TOPK_V2 along the last axis; the least are the largest of what is negated."""
     count = int(node.constant(1).item())
@@ -305,7 +294,7 @@ def _places(node: _Node, slot: int, lengths: Sequence[int | None]) -> Tensor:
     return node.between("FLOOR_MOD", indices, sizes_of, options="FloorModOptions")
 
 
-@NODES.register("GatherND")
+@NODE_WRITERS.register("GatherND")
 def _gather_nd(node: _Node) -> None:
     """GatherND: GATHER_ND."""
     if node.whole("batch_dims"):
@@ -315,7 +304,7 @@ def _gather_nd(node: _Node) -> None:
     node.add("GATHER_ND", (node.data, places), node.result, options="GatherNdOptions")
 
 
-@NODES.register("GatherElements")
+@NODE_WRITERS.register("GatherElements")
 def _gather_elements(node: _Node) -> None:
     """GatherElements: GATHER along the last axis, each row with its own indices."""
     data, indices = node.data, node.operand(1)
@@ -332,7 +321,7 @@ def _gather_elements(node: _Node) -> None:
     _back(node, gathered, node.result, axis)
 
 
-@NODES.register("ScatterND")
+@NODE_WRITERS.register("ScatterND")
 def _scatter_nd(node: _Node) -> None:
     """ScatterND at constant places: SCATTER_ND into zeros, chosen from where it writes."""
     data, updates, result = node.data, node.operand(2), node.result
@@ -361,7 +350,7 @@ def _scatter_nd(node: _Node) -> None:
 # ---- along axes ----------------------------------------------------------------------------------
 
 
-@NODES.register("CumSum")
+@NODE_WRITERS.register("CumSum")
 def _cumulative_sum(node: _Node) -> None:
     """CumSum: CUMSUM."""
     axis = node.builder.integers(f"{node.node.name}/axis", int(node.constant(1).item()))
@@ -381,7 +370,7 @@ _REDUCTIONS: Mapping[str, tuple[str, str, str]] = {
 _TABLES = {"ABS": "AbsOptions", "SQUARE": "SquareOptions"}
 
 
-@NODES.register(*_REDUCTIONS)
+@NODE_WRITERS.register(*_REDUCTIONS)
 def _reduction(node: _Node) -> None:
     """Reductions of functions of the elements."""
     before, code, after = _REDUCTIONS[node.node.op_type]
@@ -397,7 +386,7 @@ def _reduction(node: _Node) -> None:
         node.add(after, (reduced,), result)
 
 
-@NODES.register("LRN")
+@NODE_WRITERS.register("LRN")
 def _local_response_normalization(node: _Node) -> None:
     """LRN: the window of channels is a product with a band of ones.
 
@@ -433,7 +422,7 @@ def _local_response_normalization(node: _Node) -> None:
 # ---- element by element --------------------------------------------------------------------------
 
 
-@NODES.register("Mod")
+@NODE_WRITERS.register("Mod")
 def _modulo(node: _Node) -> None:
     """Mod: FLOOR_MOD; what has the dividend's sign is that of the magnitudes."""
     data, divisor = node.data, node.operand(1)
@@ -449,7 +438,7 @@ def _modulo(node: _Node) -> None:
     node.add("MUL", (sign, rest), node.result, options="MulOptions")
 
 
-@NODES.register("Pad")
+@NODE_WRITERS.register("Pad")
 def _pad(node: _Node) -> None:
     """Pad with a number: PADV2."""
     mode = node.node.attributes.get_string("mode", "constant") or "constant"

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.spellings import APPROXIMATION, WRITTEN, Spelling
+from intact.formats.tflite.spellings import (
+    APPROXIMATION,
+    FUNCTIONS,
+    PAIRS,
+    REDUCTIONS,
+    Spelling,
+    written,
+)
 from intact.formats.tflite.writer.builder import (
     WRITERS,
     FileBuilder,
@@ -23,11 +29,11 @@ from intact.formats.tflite.writer.builder import (
 )
 from intact.formats.tflite.writer.moves import add_transpose, version_of
 from intact.ops import functions
+from intact.ops.functions import Unary
 from intact.program import Array, Step, Tensor
 from intact.program.arithmetic.functions import function_of_codes
 from intact.program.operations import (
     BatchMatMul,
-    Binary,
     Dequantize,
     Elementwise,
     FullyConnected,
@@ -35,7 +41,6 @@ from intact.program.operations import (
     PRelu,
     Quantize,
     Reduce,
-    Reduction,
     Requantize,
     Softmax,
 )
@@ -45,54 +50,20 @@ _BOOL, _FLOAT32, _INT8, _INT32 = 6, 0, 9, 2
 """``TensorType`` of the schema."""
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """An operator that stands for one kind of operation.
-
-    Attributes:
-        code: Its name in the schema.
-        options: Its table of options, "" for none.
-        integer: The version that takes int8; 0 if none does.
-        fusable: Whether its options have a fused activation.
-        fields: Options that are always the same.
-    """
-
-    code: str
-    options: str = ""
-    integer: int = 2
-    fusable: bool = False
-    fields: Mapping[str, bool] = field(default_factory=dict)
-
-
-BINARY: Mapping[Binary, _Kind] = {
-    Binary.ADD: _Kind("ADD", "AddOptions", fusable=True),
-    Binary.SUB: _Kind("SUB", "SubOptions", fusable=True),
-    Binary.MUL: _Kind("MUL", "MulOptions", fusable=True),
-    Binary.DIV: _Kind("DIV", "DivOptions", integer=0, fusable=True),
-    Binary.SQUARED_DIFFERENCE: _Kind("SQUARED_DIFFERENCE", "SquaredDifferenceOptions"),
-    Binary.MINIMUM: _Kind("MINIMUM", "MaximumMinimumOptions"),
-    Binary.MAXIMUM: _Kind("MAXIMUM", "MaximumMinimumOptions"),
-}
-
-REDUCTION: Mapping[Reduction, _Kind] = {
-    Reduction.MEAN: _Kind("MEAN", "ReducerOptions"),
-    Reduction.SUM: _Kind("SUM", "ReducerOptions"),
-    Reduction.MAX: _Kind("REDUCE_MAX", "ReducerOptions"),
-    Reduction.MIN: _Kind("REDUCE_MIN", "ReducerOptions"),
-}
+_FUNCTIONS, _PAIRS, _REDUCTIONS = written(FUNCTIONS), written(PAIRS), written(REDUCTIONS)
 
 
 @WRITERS.register(Elementwise)
 def _write_elementwise(operation: Elementwise, step: Step, builder: FileBuilder) -> None:
     """ADD and its like."""
-    kind = BINARY[operation.kind]
+    kind = _PAIRS[operation.kind]
     add_bounded(
         builder,
         kind.code,
         step.inputs,
         step.outputs[0],
         operation.bounds,
-        options=Options(kind.options),
+        options=Options(kind.table),
         version=_version(kind.code, kind.integer, step),
         fusable=kind.fusable,
     )
@@ -122,9 +93,9 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
     if operation.kind in _ROUNDED and output.encoding is None:
         _ROUNDED[operation.kind](builder, data, output)
         return
-    if operation.kind not in WRITTEN:
+    if operation.kind not in _FUNCTIONS:
         raise Unsupported(f"intact writes no operator of TFLite for {operation.kind}")
-    spelling = WRITTEN[operation.kind]
+    spelling = _FUNCTIONS[operation.kind]
     add_bounded(
         builder,
         spelling.code,
@@ -137,7 +108,7 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
     )
 
 
-def _options(spelling: Spelling, operation: Function) -> Options | None:
+def _options(spelling: Spelling[Unary], operation: Function) -> Options | None:
     if not spelling.table:
         return None
     named = {theirs: operation.named[ours] for theirs, ours in spelling.options.items()}
@@ -154,7 +125,7 @@ def _is_looked_up(operation: Function, step: Step) -> bool:
         return True
     if operation.kind is functions.elu and operation.number("alpha") != 1:
         return True
-    spelling, encoding = WRITTEN.get(operation.kind), step.outputs[0].encoding
+    spelling, encoding = _FUNCTIONS.get(operation.kind), step.outputs[0].encoding
     is_table_short = encoding is not None and encoding.dtype == np.int8
     return is_table_short and (spelling is None or not spelling.integer)
 
@@ -272,9 +243,9 @@ def _write_softmax(operation: Softmax, step: Step, builder: FileBuilder) -> None
 @WRITERS.register(Reduce)
 def _write_reduce(operation: Reduce, step: Step, builder: FileBuilder) -> None:
     """MEAN and its like."""
-    kind = REDUCTION[operation.kind]
+    kind = _REDUCTIONS[operation.kind]
     axes = builder.integers(f"{step.name}/axes", operation.axes)
-    options = Options(kind.options, {"keepDims": operation.keep_dims})
+    options = Options(kind.table, {"keepDims": operation.keep_dims})
     version = version_of(step.outputs[0])
     builder.operator(kind.code, (step.inputs[0], axes), step.outputs, options, version=version)
 

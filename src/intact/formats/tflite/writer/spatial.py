@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from intact.errors import Unsupported
+from intact.formats.tflite.spellings import POOLS, RESIZES, written
 from intact.formats.tflite.writer.builder import (
     WRITERS,
     FileBuilder,
@@ -33,7 +34,6 @@ from intact.program.operations import (
     Pool,
     PoolKind,
     Resize,
-    ResizeMode,
     TransposedConvolution,
 )
 
@@ -184,6 +184,9 @@ def _operation_with_row(operation: Any) -> Any:
     return replace(operation, **given)
 
 
+_POOLS, _RESIZES = written(POOLS), written(RESIZES)
+
+
 @WRITERS.register(Convolution)
 @_in_plane
 def _write_convolution(operation: Convolution, step: Step, builder: FileBuilder) -> None:
@@ -324,6 +327,7 @@ def _write_pool(operation: Pool, step: Step, builder: FileBuilder) -> None:
 def _add_pool(
     builder: FileBuilder, operation: Pool, data: Tensor, output: Tensor, padding: int
 ) -> None:
+    kind = _POOLS[operation.kind]
     fields = {
         "padding": padding,
         "strideH": operation.strides[0],
@@ -333,12 +337,12 @@ def _add_pool(
     }
     add_bounded(
         builder,
-        "MAX_POOL_2D" if operation.kind is PoolKind.MAX else "AVERAGE_POOL_2D",
+        kind.code,
         (data,),
         output,
         operation.bounds,
-        options=Options("Pool2DOptions", fields),
-        version=1 if data.encoding is None else 2,
+        options=Options(kind.table, fields),
+        version=1 if data.encoding is None else kind.integer,
     )
 
 
@@ -429,15 +433,14 @@ def _add_averages_in_parts(
 @_in_plane
 def _write_resize(operation: Resize, step: Step, builder: FileBuilder) -> None:
     """RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR."""
-    data = data_of(step)
-    linear = operation.mode is ResizeMode.LINEAR
+    data, kind = data_of(step), _RESIZES[operation.mode]
     fields = {"alignCorners": operation.align_corners, "halfPixelCenters": operation.half_pixel}
     version = 3 if operation.half_pixel or operation.align_corners else 2
     builder.operator(
-        "RESIZE_BILINEAR" if linear else "RESIZE_NEAREST_NEIGHBOR",
+        kind.code,
         (data, builder.integers(f"{step.name}/size", operation.sizes)),
         step.outputs,
-        Options("ResizeBilinearOptions" if linear else "ResizeNearestNeighborOptions", fields),
+        Options(kind.table, fields),
         version=version,
     )
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from intact.errors import Unsupported
 from intact.graph import input_value
 from intact.improve.learn.operators.rules import Apply, computes, number, operator, opset
+from intact.ops.operators import Softmax
 
 _FLAT_SOFTMAX = 13
 """Below this opset Softmax and its like take the axes from ``axis`` on as one."""
@@ -46,7 +47,7 @@ def parametric_relu(x: Tensor, slope: Tensor) -> Tensor:
 def _along(node: ir.Node, function: Callable[[Tensor, int], Tensor]) -> Apply:
     """Apply a function along ``axis``, or to all axes from it on in older opsets."""
     if opset(node) >= _FLAT_SOFTMAX:
-        last = node.attributes.get_int("axis", -1)
+        last = Softmax.of(node).axis
         return lambda x: function(x, last)
     first = node.attributes.get_int("axis", 1)
 

@@ -10,15 +10,15 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 from intact.errors import Unsupported
 from intact.graph import input_value
 from intact.improve.learn.operators.rules import Apply, operator
+from intact.ops.operators import Attention
 
 
 def _refuse_options(node: ir.Node) -> None:
-    read = node.attributes
     if any(input_value(node, slot) is not None for slot in (4, 5, 6)):
         raise Unsupported("training has no attention to keys and values of earlier runs")
     if len([value for value in node.outputs if value.name]) > 1:
         raise Unsupported("training has attention with one output only")
-    if read.get_float("softcap", 0.0):
+    if Attention.of(node).softcap:
         raise Unsupported("training has no attention with a softcap")
 
 
@@ -26,9 +26,9 @@ def _refuse_options(node: ir.Node) -> None:
 def attention(node: ir.Node) -> Apply:
     """Attend to keys: all ``[N, heads, T, width]``, or ``[N, T, heads * width]``."""
     _refuse_options(node)
-    is_causal = bool(node.attributes.get_int("is_causal", 0))
-    scale = node.attributes.get_float("scale", None)
-    heads = [node.attributes.get_int(name, 0) for name in ("q_num_heads", "kv_num_heads")]
+    options = Attention.of(node)
+    is_causal, scale = bool(options.is_causal), options.scale
+    heads = options.q_num_heads, options.kv_num_heads
 
     def split(x: Tensor, count: int) -> Tensor:
         return x if x.ndim == 4 else x.unflatten(-1, (count, -1)).transpose(1, 2)

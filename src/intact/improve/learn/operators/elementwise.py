@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from intact.errors import Unsupported
-from intact.improve.learn.operators.rules import Apply, computes, number, operator, text
+from intact.improve.learn.operators.rules import Apply, computes, number, operator
+from intact.ops.operators import OPS, BitShift, Cast, IsInf, Mod
 
 _Function: TypeAlias = Callable[..., Tensor]
 
@@ -38,31 +39,18 @@ def _mean(*operands: Tensor) -> Tensor:
 
 _FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
     {
-        "Add": torch.add,
-        "And": torch.logical_and,
-        "BitwiseAnd": torch.bitwise_and,
-        "BitwiseNot": torch.bitwise_not,
-        "BitwiseOr": torch.bitwise_or,
-        "BitwiseXor": torch.bitwise_xor,
+        **{
+            name: _joined(getattr(torch, spec.numpy))
+            if spec.takes_any
+            else getattr(torch, spec.numpy)
+            for name, spec in OPS.items()
+            if spec.numpy
+        },
         "CastLike": _cast_like,
         "Det": torch.linalg.det,
         "Div": _quotient,
-        "Equal": torch.eq,
-        "Greater": torch.gt,
-        "GreaterOrEqual": torch.ge,
-        "IsNaN": torch.isnan,
-        "Less": torch.lt,
-        "LessOrEqual": torch.le,
-        "Max": _joined(torch.maximum),
+        "Equal": torch.eq,  # another function of torch's is called equal
         "Mean": _mean,
-        "Min": _joined(torch.minimum),
-        "Mul": torch.mul,
-        "Not": torch.logical_not,
-        "Or": torch.logical_or,
-        "Sub": torch.sub,
-        "Sum": _joined(torch.add),
-        "Where": torch.where,
-        "Xor": torch.logical_xor,
     }
 )
 """Operators without attributes: functions of the same operands."""
@@ -75,7 +63,7 @@ for _name, _function in _FUNCTIONS.items():
 @operator("Mod")
 def modulo(node: ir.Node) -> Apply:
     """Take the remainder with the sign of the divisor; as C does it if ``fmod`` says so."""
-    function: Apply = torch.fmod if node.attributes.get_int("fmod", 0) else torch.remainder
+    function: Apply = torch.fmod if Mod.of(node).fmod else torch.remainder
     return function
 
 
@@ -97,7 +85,7 @@ def power(node: ir.Node) -> Apply:
 @operator("BitShift")
 def shift(node: ir.Node) -> Apply:
     """Shift bits."""
-    left = text(node, "direction", "LEFT") == "LEFT"
+    left = BitShift.of(node).direction == "LEFT"
     function: Apply = torch.bitwise_left_shift if left else torch.bitwise_right_shift
     return function
 
@@ -105,11 +93,9 @@ def shift(node: ir.Node) -> Apply:
 @operator("IsInf")
 def is_infinite(node: ir.Node) -> Apply:
     """Find infinities of one sign or both."""
-    signs = [
-        sign
-        for sign, name in ((-math.inf, "detect_negative"), (math.inf, "detect_positive"))
-        if node.attributes.get_int(name, 1)
-    ]
+    options = IsInf.of(node)
+    found = (-math.inf, options.detect_negative), (math.inf, options.detect_positive)
+    signs = [sign for sign, is_wanted in found if is_wanted]
 
     def apply(x: Tensor) -> Tensor:
         none = torch.zeros_like(x, dtype=torch.bool)
@@ -153,7 +139,7 @@ def dtype_of(kind: ir.DataType) -> Callable[[], torch.dtype]:
 @operator("Cast")
 def cast(node: ir.Node) -> Apply:
     """Convert to a type; FLOAT stays the dtype in which the graph is computed."""
-    kind = ir.DataType(node.attributes["to"].as_int())
+    kind = ir.DataType(Cast.of(node).to)
     dtype, source = dtype_of(kind), node.inputs[0]
     if kind is ir.DataType.FLOAT and source is not None and source.dtype is kind:
         return lambda x: x

@@ -15,8 +15,8 @@ from intact.improve.learn.operators.rules import (
     integers,
     nonnegative,
     operator,
-    text,
 )
+from intact.ops import operators
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 """Names of torch for what becomes of several elements in one place."""
@@ -31,7 +31,7 @@ def _positive(indices: Tensor, size: int) -> Tensor:
 @operator("Gather")
 def gather(node: ir.Node) -> Apply:
     """Take slices along an axis; the axes of the indices stand in its place."""
-    along = node.attributes.get_int("axis", 0)
+    along = operators.Gather.of(node).axis
 
     def apply(x: Tensor, indices: Tensor) -> Tensor:
         axis = nonnegative(along, x.ndim)
@@ -45,14 +45,14 @@ def gather(node: ir.Node) -> Apply:
 @operator("GatherElements")
 def gather_elements(node: ir.Node) -> Apply:
     """Take elements by their places along an axis."""
-    axis = node.attributes.get_int("axis", 0)
+    axis = operators.GatherElements.of(node).axis
     return lambda x, indices: x.gather(axis, _positive(indices, x.shape[axis]))
 
 
 @operator("GatherND")
 def gather_nd(node: ir.Node) -> Apply:
     """Take slices by places ``[..., K]`` on several axes, behind axes that both have."""
-    batch = node.attributes.get_int("batch_dims", 0)
+    batch = operators.GatherND.of(node).batch_dims
 
     def apply(x: Tensor, indices: Tensor) -> Tensor:
         rank = indices.ndim - 1
@@ -74,7 +74,7 @@ def _put(flat: Tensor, axis: int, places: Tensor, updates: Tensor, how: str) -> 
 
 
 def _reduction(node: ir.Node) -> str:
-    how = text(node, "reduction", "none")
+    how = operators.ScatterND.of(node).reduction
     if how != "none" and how not in _REDUCTIONS:
         raise Unsupported(f"training does not scatter with the reduction {how!r}")
     return how
@@ -83,7 +83,7 @@ def _reduction(node: ir.Node) -> str:
 @operator("ScatterElements", "Scatter")
 def scatter_elements(node: ir.Node) -> Apply:
     """Put elements to places along an axis."""
-    axis, how = node.attributes.get_int("axis", 0), _reduction(node)
+    axis, how = operators.ScatterElements.of(node).axis, _reduction(node)
 
     def apply(x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
         return _put(x, axis, _positive(indices, x.shape[axis]), updates, how)
@@ -112,7 +112,7 @@ def scatter_nd(node: ir.Node) -> Apply:
 @operator("OneHot")
 def one_hot(node: ir.Node) -> Apply:
     """Put one value at the indices and another elsewhere, along a new axis."""
-    along, listed = node.attributes.get_int("axis", -1), integers(node, 1)
+    along, listed = operators.OneHot.of(node).axis, integers(node, 1)
 
     def apply(indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
         (size,) = listed(depth) or (0,)
@@ -134,7 +134,7 @@ def nonzero(x: Tensor) -> Tensor:
 @operator("Compress")
 def compress(node: ir.Node) -> Apply:
     """Keep the slices, or elements, that a condition picks."""
-    axis = node.attributes.get_int("axis", None)
+    axis = operators.Compress.of(node).axis
 
     def apply(x: Tensor, condition: Tensor) -> Tensor:
         places = torch.nonzero(condition).reshape(-1)
@@ -146,7 +146,8 @@ def compress(node: ir.Node) -> Apply:
 @operator("ReverseSequence")
 def reverse_sequence(node: ir.Node) -> Apply:
     """Turn the first elements of each sequence around."""
-    time, batch = node.attributes.get_int("time_axis", 0), node.attributes.get_int("batch_axis", 1)
+    options = operators.ReverseSequence.of(node)
+    time, batch = options.time_axis, options.batch_axis
 
     def apply(x: Tensor, lengths: Tensor) -> Tensor:
         return reversed_sequences(x, lengths, time, batch)

@@ -19,9 +19,9 @@ from intact.improve.learn.operators.rules import (
     nonnegative,
     number,
     operator,
-    text,
 )
 from intact.improve.learn.operators.windows import padded
+from intact.ops import operators
 
 
 @computes("Identity")
@@ -34,7 +34,7 @@ def identity(x: Tensor) -> Tensor:
 def reshape(node: ir.Node) -> Apply:
     """Give another shape; 0 copies a length unless ``allowzero``, -1 is what remains."""
     wanted = integers(node, 1)
-    copies = not node.attributes.get_int("allowzero", 0)
+    copies = not operators.Reshape.of(node).allowzero
 
     def apply(x: Tensor, shape: Tensor | None = None) -> Tensor:
         lengths = wanted(shape) or ()
@@ -59,14 +59,14 @@ def _resolved(sizes: Sequence[int], wanted: Integers, *, copies: bool) -> list[i
 @operator("Transpose")
 def transpose(node: ir.Node) -> Apply:
     """Reorder axes; by default the other way round."""
-    order = node.attributes.get_ints("perm", None)
-    return lambda x: x.permute(tuple(range(x.ndim))[::-1] if order is None else tuple(order))
+    order = operators.Transpose.of(node).perm
+    return lambda x: x.permute(order or tuple(range(x.ndim))[::-1])
 
 
 @operator("Flatten")
 def flatten(node: ir.Node) -> Apply:
     """Join the axes before one and those from it on: a matrix."""
-    first = node.attributes.get_int("axis", 1)
+    first = operators.Flatten.of(node).axis
 
     def apply(x: Tensor) -> Tensor:
         axis = nonnegative(first, x.ndim)
@@ -105,14 +105,14 @@ def unsqueeze(node: ir.Node) -> Apply:
 @operator("Concat")
 def concat(node: ir.Node) -> Apply:
     """Join tensors along an axis."""
-    axis = node.attributes["axis"].as_int()
+    axis = operators.Concat.of(node).axis
     return lambda *operands: torch.cat(operands, axis)
 
 
 @operator("Split")
 def split(node: ir.Node) -> Apply:
     """Cut along an axis, by lengths or into equal parts (the last one may be shorter)."""
-    axis, count = node.attributes.get_int("axis", 0), len(node.outputs)
+    axis, count = operators.Split.of(node).axis, len(node.outputs)
     listed = integers(node, 1, "split")
 
     def apply(x: Tensor, sizes: Tensor | None = None) -> Tensor | tuple[Tensor, ...]:
@@ -158,7 +158,7 @@ def _cut(x: Tensor, axis: int, places: range) -> Tensor:
 @operator("Pad")
 def pad(node: ir.Node) -> Apply:
     """Pad listed axes with a value or with what lies within; negative pads take elements away."""
-    mode = text(node, "mode", "constant")
+    mode = operators.Pad.of(node).mode
     if mode not in {"constant", "edge", "reflect", "wrap"}:
         raise Unsupported(f"training has no pads of mode {mode!r}")
     listed, along, fixed = integers(node, 1, "pads"), integers(node, 3), number(node, 2, "value")
@@ -230,8 +230,8 @@ def expand(node: ir.Node) -> Apply:
 @operator("DepthToSpace")
 def depth_to_space(node: ir.Node) -> Apply:
     """Turn channels into blocks of pixels: data ``[N, C, H, W]``."""
-    b = node.attributes["blocksize"].as_int()
-    is_depth_first = text(node, "mode", "DCR") == "DCR"
+    options = operators.DepthToSpace.of(node)
+    b, is_depth_first = options.blocksize, options.mode == "DCR"
 
     def apply(x: Tensor) -> Tensor:
         n, c, h, w = x.shape
@@ -248,7 +248,7 @@ def depth_to_space(node: ir.Node) -> Apply:
 @operator("SpaceToDepth")
 def space_to_depth(node: ir.Node) -> Apply:
     """Turn blocks of pixels into channels: data ``[N, C, H, W]``."""
-    b = node.attributes["blocksize"].as_int()
+    b = operators.SpaceToDepth.of(node).blocksize
 
     def apply(x: Tensor) -> Tensor:
         n, c, h, w = x.shape
@@ -261,7 +261,7 @@ def space_to_depth(node: ir.Node) -> Apply:
 @operator("Trilu")
 def triangle(node: ir.Node) -> Apply:
     """Keep the upper or lower triangle of matrices."""
-    function = torch.triu if node.attributes.get_int("upper", 1) else torch.tril
+    function = torch.triu if operators.Trilu.of(node).upper else torch.tril
     listed = integers(node, 1)
 
     def apply(x: Tensor, diagonal: Tensor | None = None) -> Tensor:
@@ -273,11 +273,11 @@ def triangle(node: ir.Node) -> Apply:
 @operator("CenterCropPad")
 def center_crop_pad(node: ir.Node) -> Apply:
     """Cut or pad axes around their middle, with zeros."""
-    listed, chosen = integers(node, 1), node.attributes.get_ints("axes", None)
+    listed, chosen = integers(node, 1), operators.CenterCropPad.of(node).axes
 
     def apply(x: Tensor, shape: Tensor | None = None) -> Tensor:
         pads = [(0, 0)] * x.ndim
-        axes = range(x.ndim) if chosen is None else chosen
+        axes = chosen or range(x.ndim)
         for axis, length in zip(axes, listed(shape) or (), strict=True):
             more = length - x.shape[axis]
             before = more // 2 if more > 0 else -(-more // 2)

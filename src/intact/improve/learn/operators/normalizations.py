@@ -9,19 +9,19 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from intact.errors import Unsupported
 from intact.improve.learn.operators.rules import Apply, Integers, nonnegative, operator, outputs
+from intact.ops import operators
 
-_EPSILON = 1e-5
 """By default, of all operators that add one to a variance."""
 
 
 def _epsilon(node: ir.Node) -> float:
-    return node.attributes.get_float("epsilon", _EPSILON)
+    return operators.Stabilized.of(node).epsilon
 
 
 @operator("BatchNormalization")
 def batch_norm(node: ir.Node) -> Apply:
     """Normalize channels by stored means and variances."""
-    if node.attributes.get_int("training_mode", 0):
+    if operators.BatchNormalization.of(node).training_mode:
         raise Unsupported("it takes means of the batch", "export the model for inference")
     epsilon = _epsilon(node)
 
@@ -59,7 +59,7 @@ def group_norm(node: ir.Node) -> Apply:
 @operator("LayerNormalization")
 def layer_norm(node: ir.Node) -> Apply:
     """Normalize over the axes from one on; outputs 1 and 2 are mean and 1 / deviation."""
-    first, epsilon = node.attributes.get_int("axis", -1), _epsilon(node)
+    first, epsilon = operators.LayerNormalization.of(node).axis, _epsilon(node)
 
     def apply(
         x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None
@@ -94,7 +94,7 @@ def _scaled_layer_norm(
 @operator("RMSNormalization")
 def rms_norm(node: ir.Node) -> Apply:
     """Divide by the root of the mean square over the axes from one on."""
-    first, epsilon = node.attributes.get_int("axis", -1), _epsilon(node)
+    first, epsilon = operators.LayerNormalization.of(node).axis, _epsilon(node)
 
     def apply(x: Tensor, scale: Tensor) -> Tensor:
         shape = tuple(x.shape[nonnegative(first, x.ndim) :])
@@ -106,7 +106,8 @@ def rms_norm(node: ir.Node) -> Apply:
 @operator("LpNormalization")
 def lp_norm(node: ir.Node) -> Apply:
     """Divide by the p-norm along an axis; zeros stay zero."""
-    axis, order = node.attributes.get_int("axis", -1), node.attributes.get_int("p", 2)
+    options = operators.LpNormalization.of(node)
+    axis, order = options.axis, options.p
 
     def apply(x: Tensor) -> Tensor:
         norm = torch.linalg.vector_norm(x, order, axis, keepdim=True)
@@ -118,10 +119,8 @@ def lp_norm(node: ir.Node) -> Apply:
 @operator("LRN")
 def local_response_norm(node: ir.Node) -> Apply:
     """Divide by a power of the mean square of the channels around."""
-    size = node.attributes["size"].as_int()
-    alpha = node.attributes.get_float("alpha", 1e-4)
-    beta = node.attributes.get_float("beta", 0.75)
-    bias = node.attributes.get_float("bias", 1.0)
+    options = operators.LRN.of(node)
+    alpha, beta, bias, size = options.alpha, options.beta, options.bias, options.size
 
     def apply(x: Tensor) -> Tensor:
         squares = F.pad((x * x).flatten(2), (0, 0, (size - 1) // 2, size // 2))
@@ -134,7 +133,7 @@ def local_response_norm(node: ir.Node) -> Apply:
 @operator("MeanVarianceNormalization")
 def mean_variance_norm(node: ir.Node) -> Apply:
     """Subtract the mean over axes and divide by the deviation."""
-    axes = tuple(node.attributes.get_ints("axes", (0, 2, 3)))
+    axes = operators.MeanVarianceNormalization.of(node).axes
 
     def apply(x: Tensor) -> Tensor:
         mean, variance = _moments(x, axes)

@@ -11,7 +11,9 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from intact.errors import Unsupported
 from intact.improve.learn.operators.rules import Apply, Integers, computes, integers, operator
-from intact.improve.learn.operators.windows import Windows, is_even, padded, views
+from intact.improve.learn.operators.windows import is_even, padded, views
+from intact.ops.declaration import Window
+from intact.ops.operators import AveragePool, GlobalLpPool, LpPool, MaxPool
 from intact.program.operations import Pads
 
 _MAX_POOLS = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
@@ -20,7 +22,7 @@ _AVERAGE_POOLS = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 
 
 def _kernel(node: ir.Node) -> Integers:
-    kernel = tuple(node.attributes.get_ints("kernel_shape", ()) or ())
+    kernel = Window.of(node).kernel_shape
     if not 1 <= len(kernel) <= len(_MAX_POOLS):
         raise Unsupported(f"torch has no pool of {len(kernel)} spatial axes")
     return kernel
@@ -44,10 +46,10 @@ def _fits(pads: Pads, kernel: Integers) -> bool:
 @operator("MaxPool")
 def max_pool(node: ir.Node) -> Apply:
     """Find the largest element of each window, and its place in the whole tensor if asked for."""
-    kernel, windows = _kernel(node), Windows.of(node)
+    kernel, windows = _kernel(node), MaxPool.of(node)
     strides, dilations = windows.steps(len(kernel))
     with_places = len(node.outputs) > 1
-    columns_first = bool(node.attributes.get_int("storage_order", 0))
+    columns_first = bool(windows.storage_order)
     function = _MAX_POOLS[len(kernel) - 1]
 
     def apply(x: Tensor) -> Tensor | tuple[Tensor, ...]:
@@ -92,9 +94,9 @@ def _places(
 @operator("AveragePool")
 def average_pool(node: ir.Node) -> Apply:
     """Take the mean of each window, with the model's pads or without any."""
-    kernel, windows = _kernel(node), Windows.of(node)
+    kernel, windows = _kernel(node), AveragePool.of(node)
     strides, dilations = windows.steps(len(kernel))
-    counts_pads = bool(node.attributes.get_int("count_include_pad", 0))
+    counts_pads = bool(windows.count_include_pad)
     function = _AVERAGE_POOLS[len(kernel) - 1]
     axes = tuple(range(-len(kernel), 0))
 
@@ -119,9 +121,9 @@ def average_pool(node: ir.Node) -> Apply:
 @operator("LpPool")
 def lp_pool(node: ir.Node) -> Apply:
     """Take the p-norm of each window."""
-    kernel, windows = _kernel(node), Windows.of(node)
+    kernel, windows = _kernel(node), LpPool.of(node)
     strides, dilations = windows.steps(len(kernel))
-    order = node.attributes.get_int("p", 2)
+    order = windows.p
     axes = tuple(range(-len(kernel), 0))
 
     def apply(x: Tensor) -> Tensor:
@@ -147,7 +149,7 @@ def global_max_pool(x: Tensor) -> Tensor:
 @operator("GlobalLpPool")
 def global_lp_pool(node: ir.Node) -> Apply:
     """Take the p-norm over all spatial axes."""
-    order = node.attributes.get_int("p", 2)
+    order = GlobalLpPool.of(node).p
 
     def apply(x: Tensor) -> Tensor:
         return torch.linalg.vector_norm(x, order, tuple(range(2, x.ndim)), keepdim=True)
@@ -158,7 +160,7 @@ def global_lp_pool(node: ir.Node) -> Apply:
 @operator("MaxUnpool")
 def max_unpool(node: ir.Node) -> Apply:
     """Put elements back to the places that MaxPool found; zero elsewhere."""
-    kernel, windows = _kernel(node), Windows.of(node)
+    kernel, windows = _kernel(node), Window.of(node)
     strides, _ = windows.steps(len(kernel))
     wanted = integers(node, 2)
 

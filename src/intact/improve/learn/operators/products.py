@@ -11,7 +11,8 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from intact.errors import Unsupported
 from intact.improve.learn.operators.rules import Apply, Integers, computes, operator
-from intact.improve.learn.operators.windows import Windows, is_even, padded
+from intact.improve.learn.operators.windows import is_even, padded
+from intact.ops.operators import Conv, ConvTranspose, Gemm
 from intact.program.operations import Pads
 
 _CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
@@ -36,7 +37,7 @@ def _refuse_rank(node: ir.Node) -> None:
 def conv(node: ir.Node) -> Apply:
     """Convolve data ``[N, C, *S]`` with weights ``[M, C / group, *kernel]``."""
     _refuse_rank(node)
-    windows, group = Windows.of(node), node.attributes.get_int("group", 1)
+    windows = Conv.of(node)
 
     def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         x, weight, bias = _alike(x, weight, bias)
@@ -47,7 +48,7 @@ def conv(node: ir.Node) -> Apply:
         if not is_even(pads):
             x, padding = padded(x, pads), (0,) * len(kernel)
         convolve = _CONVOLUTIONS[len(kernel) - 1]
-        return convolve(x, weight, bias, strides, padding, dilations, group)
+        return convolve(x, weight, bias, strides, padding, dilations, windows.group)
 
     return apply
 
@@ -56,9 +57,8 @@ def conv(node: ir.Node) -> Apply:
 def transposed_conv(node: ir.Node) -> Apply:
     """The gradient of a convolution: data ``[N, C, *S]``, weights ``[C, M / group, *kernel]``."""
     _refuse_rank(node)
-    windows, group = Windows.of(node), node.attributes.get_int("group", 1)
-    extra = tuple(node.attributes.get_ints("output_padding", ()) or ())
-    wanted = tuple(node.attributes.get_ints("output_shape", ()) or ())
+    windows = ConvTranspose.of(node)
+    extra, wanted, group = windows.output_padding, windows.output_shape, windows.group
 
     def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         x, weight, bias = _alike(x, weight, bias)
@@ -98,11 +98,11 @@ def transposed_conv(node: ir.Node) -> Apply:
 
 
 def _transposed_pads(
-    windows: Windows, x: Tensor, whole: list[int], extra: Integers, wanted: Integers
+    windows: ConvTranspose, x: Tensor, whole: list[int], extra: Integers, wanted: Integers
 ) -> Pads:
     """Return what is taken away on both sides, as ONNX Runtime distributes it."""
     rank = len(whole)
-    if not wanted and windows.auto_pad not in {"SAME_UPPER", "SAME_LOWER"}:
+    if not wanted and not windows.pads_to_same:
         return windows.padding(x.shape[2:], (1,) * rank)
     strides, _ = windows.steps(rank)
     same = [size * stride for size, stride in zip(x.shape[2:], strides, strict=True)]
@@ -118,9 +118,8 @@ def _transposed_pads(
 @operator("Gemm")
 def gemm(node: ir.Node) -> Apply:
     """``alpha * A * B + beta * C``, with A ``[M, K]`` and B ``[K, N]``, either transposed."""
-    alpha = node.attributes.get_float("alpha", 1.0)
-    beta = node.attributes.get_float("beta", 1.0)
-    left, right = (node.attributes.get_int(name, 0) for name in ("transA", "transB"))
+    options = Gemm.of(node)
+    alpha, beta, left, right = options.alpha, options.beta, options.transA, options.transB
 
     def apply(a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
         a, b = _alike(a, b)

@@ -19,7 +19,8 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from intact.errors import Unsupported
 from intact.improve.learn.operators.indices import reversed_sequences
-from intact.improve.learn.operators.rules import Apply, operator, outputs, text
+from intact.improve.learn.operators.rules import Apply, operator, outputs
+from intact.ops.operators import GRU, LSTM, Recurrent
 
 _Function: TypeAlias = Callable[[Tensor], Tensor]
 _State: TypeAlias = tuple[Tensor, Tensor | None]
@@ -109,8 +110,8 @@ _STEPS: Mapping[str, Callable[[_Cell, _Weights, Tensor, _State], _State]] = Mapp
 @operator(*_STEPS)
 def recurrent(node: ir.Node) -> Apply:
     """Compute all states, the last hidden state, and an LSTM's last cell state."""
-    direction = text(node, "direction", "forward")
-    batch_first = bool(node.attributes.get_int("layout", 0))
+    options = Recurrent.of(node)
+    direction, batch_first = options.direction, bool(options.layout)
     cells = _cells(node, 2 if direction == "bidirectional" else 1)
     step, has_cell = _STEPS[node.op_type], node.op_type == "LSTM"
 
@@ -206,10 +207,9 @@ def _cells(node: ir.Node, directions: int) -> list[_Cell]:
     Raises:
         Unsupported: An activation is unknown.
     """
-    read = node.attributes
-    names = list(read.get_strings("activations", ()) or _DEFAULTS[node.op_type] * directions)
-    alphas = list(read.get_floats("activation_alpha", ()) or ())
-    betas = list(read.get_floats("activation_beta", ()) or ())
+    options = Recurrent.of(node)
+    names = options.activations or _DEFAULTS[node.op_type] * directions
+    alphas, betas = list(options.activation_alpha), list(options.activation_beta)
     functions = []
     for name in names:
         if name.lower() not in _ACTIVATIONS:
@@ -220,14 +220,13 @@ def _cells(node: ir.Node, directions: int) -> list[_Cell]:
             for own, default in zip((alphas, betas), numbers, strict=False)
         ]
         functions.append(_with(function, given))
-    clip = read.get_float("clip", 0.0) or None
     each = len(names) // directions
     return [
         _Cell(
             tuple(functions[k * each : (k + 1) * each]),
-            clip,
-            bool(read.get_int("input_forget", 0)),
-            bool(read.get_int("linear_before_reset", 0)),
+            options.clip or None,
+            bool(LSTM.of(node).input_forget),
+            bool(GRU.of(node).linear_before_reset),
         )
         for k in range(directions)
     ]

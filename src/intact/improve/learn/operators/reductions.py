@@ -17,6 +17,7 @@ from intact.improve.learn.operators.rules import (
     nonnegative,
     operator,
 )
+from intact.ops.operators import ArgMax, CumSum, Reduce, TopK
 
 _Reduce: TypeAlias = Callable[[Tensor, Integers, bool], Tensor]
 """Reduces the axes, which are kept with length 1 or not; there is at least one."""
@@ -69,8 +70,8 @@ _REDUCTIONS: Mapping[str, _Reduce] = MappingProxyType(
 def reduction(node: ir.Node) -> Apply:
     """Reduce listed axes; without a list all of them, or none."""
     function = _REDUCTIONS[node.op_type]
-    keep = bool(node.attributes.get_int("keepdims", 1))
-    none_is_none = bool(node.attributes.get_int("noop_with_empty_axes", 0))
+    options = Reduce.of(node)
+    keep, none_is_none = bool(options.keepdims), bool(options.noop_with_empty_axes)
     listed = integers(node, 1, "axes")
 
     def apply(x: Tensor, axes: Tensor | None = None) -> Tensor:
@@ -89,8 +90,8 @@ def reduction(node: ir.Node) -> Apply:
 def place(node: ir.Node) -> Apply:
     """Find the place of the largest or smallest element: the first, or the last if asked for."""
     find = torch.argmax if node.op_type == "ArgMax" else torch.argmin
-    axis, keep = node.attributes.get_int("axis", 0), bool(node.attributes.get_int("keepdims", 1))
-    is_last = bool(node.attributes.get_int("select_last_index", 0))
+    options = ArgMax.of(node)
+    axis, keep, is_last = options.axis, bool(options.keepdims), bool(options.select_last_index)
 
     def apply(x: Tensor) -> Tensor:
         if is_last:
@@ -104,9 +105,8 @@ def place(node: ir.Node) -> Apply:
 def accumulation(node: ir.Node) -> Apply:
     """Accumulate along an axis, forwards or backwards, with or without the element itself."""
     function, first = (torch.cumsum, 0) if node.op_type == "CumSum" else (torch.cumprod, 1)
-    is_exclusive, is_reverse = (
-        bool(node.attributes.get_int(name, 0)) for name in ("exclusive", "reverse")
-    )
+    options = CumSum.of(node)
+    is_exclusive, is_reverse = bool(options.exclusive), bool(options.reverse)
     listed = integers(node, 1)
 
     def apply(x: Tensor, along: Tensor | None = None) -> Tensor:
@@ -127,8 +127,8 @@ def largest(node: ir.Node) -> Apply:
 
     Of equal elements the first come first, which ``torch.topk`` does not promise.
     """
-    axis = node.attributes.get_int("axis", -1)
-    descending = bool(node.attributes.get_int("largest", 1))
+    options = TopK.of(node)
+    axis, descending = options.axis, bool(options.largest)
     listed = integers(node, 1)
 
     def apply(x: Tensor, count: Tensor | None = None) -> tuple[Tensor, ...]:

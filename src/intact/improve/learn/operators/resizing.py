@@ -28,8 +28,8 @@ from intact.improve.learn.operators.rules import (
     fixed_array,
     nonnegative,
     operator,
-    text,
 )
+from intact.ops.operators import GridSample, Resize
 
 _Floats: TypeAlias = npt.NDArray[np.float32]
 _f32 = np.float32
@@ -161,9 +161,9 @@ def _cubic(distance: npt.NDArray[np.floating], a: float) -> npt.NDArray[np.float
 def resize(node: ir.Node) -> Apply:
     """Resize axes by factors or to lengths."""
     method = _method(node)
-    fill = node.attributes.get_float("extrapolation_value", 0.0)
-    chosen = node.attributes.get_ints("axes", None)
-    policy = text(node, "keep_aspect_ratio_policy", "stretch")
+    options = Resize.of(node)
+    fill, policy = options.extrapolation_value, options.keep_aspect_ratio_policy
+    chosen = options.axes or None
     fixed = {slot: _numbers(fixed_array(node, slot)) for slot in (1, 2, 3)}
     is_given = {slot: input_value(node, slot) is not None for slot in fixed}
     # Compilers do not know float32 numbers of numpy. To say so imports them, which takes seconds:
@@ -213,13 +213,14 @@ def _method(node: ir.Node) -> _Method:
     Raises:
         Unsupported: One has a value that ONNX does not have.
     """
+    options = Resize.of(node)
     method = _Method(
-        text(node, "mode", "nearest"),
-        text(node, "coordinate_transformation_mode", "half_pixel"),
-        text(node, "nearest_mode", "round_prefer_floor"),
-        node.attributes.get_float("cubic_coeff_a", -0.75),
-        bool(node.attributes.get_int("exclude_outside", 0)),
-        bool(node.attributes.get_int("antialias", 0)),
+        options.mode,
+        options.coordinate_transformation_mode,
+        options.nearest_mode,
+        options.cubic_coeff_a,
+        bool(options.exclude_outside),
+        bool(options.antialias),
     )
     known = (
         (method.mode, {"nearest", "linear", "cubic"}),
@@ -272,8 +273,6 @@ _SAMPLING = {"linear": "bilinear", "cubic": "bicubic"}
 @operator("GridSample")
 def grid_sample(node: ir.Node) -> Apply:
     """Take pixels at places of a grid."""
-    mode = text(node, "mode", "bilinear")
-    padding = text(node, "padding_mode", "zeros")
-    aligned = bool(node.attributes.get_int("align_corners", 0))
-    name = _SAMPLING.get(mode, mode)
-    return lambda x, grid: F.grid_sample(x, grid, name, padding, aligned)
+    options = GridSample.of(node)
+    name, aligned = _SAMPLING.get(options.mode, options.mode), bool(options.align_corners)
+    return lambda x, grid: F.grid_sample(x, grid, name, options.padding_mode, aligned)

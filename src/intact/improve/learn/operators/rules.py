@@ -77,11 +77,6 @@ def outputs(node: ir.Node, results: tuple[Tensor, ...]) -> tuple[Tensor, ...] | 
     return results[0] if len(node.outputs) == 1 else results[: len(node.outputs)]
 
 
-def text(node: ir.Node, name: str, default: str) -> str:
-    """Return an attribute that is a word; the default also where it is empty."""
-    return node.attributes.get_string(name, default) or default
-
-
 def fixed_array(node: ir.Node, slot: int) -> np.ndarray | None:
     """Return a constant input; None where it is computed or absent."""
     return constant_array(input_value(node, slot))

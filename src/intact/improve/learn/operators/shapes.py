@@ -10,12 +10,14 @@ from torch import Tensor
 
 from intact.improve.learn.operators.elementwise import dtype_of
 from intact.improve.learn.operators.rules import Apply, computes, integers, operator
+from intact.ops.operators import EyeLike, Shape
 
 
 @operator("Shape")
 def shape_of(node: ir.Node) -> Apply:
     """List the lengths of axes, as int64."""
-    start, end = node.attributes.get_int("start", 0), node.attributes.get_int("end", None)
+    options = Shape.of(node)
+    start, end = options.start, options.end
     return lambda x: torch.tensor(x.shape[start:end], dtype=torch.int64, device=x.device)
 
 
@@ -52,7 +54,8 @@ def counted(start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
 @operator("EyeLike")
 def unit_matrix(node: ir.Node) -> Apply:
     """Make a matrix with ones on a diagonal."""
-    diagonal, kind = node.attributes.get_int("k", 0), node.attributes.get_int("dtype", None)
+    options = EyeLike.of(node)
+    diagonal, kind = options.k, options.dtype
     dtype = None if kind is None else dtype_of(ir.DataType(kind))
 
     def apply(x: Tensor) -> Tensor:

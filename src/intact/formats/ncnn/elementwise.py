@@ -14,8 +14,11 @@ from intact.ops.functions import Unary
 from intact.program import Step, Tensor
 from intact.program.float_operations import (
     BatchNormalization,
+    CumulativeSum,
+    GroupNormalization,
     Identity,
     LayerNormalization,
+    LocalResponse,
 )
 from intact.program.operations import (
     Binary,
@@ -27,6 +30,9 @@ from intact.program.operations import (
 )
 
 LARGEST = float(np.finfo(np.float32).max)
+
+_LINEAR_FROM = 64.0
+"""From here on Softplus is its input in float32."""
 
 _BINARY = {
     Binary.ADD: 0,
@@ -49,6 +55,12 @@ _UNARY: Mapping[Unary, int] = {
     functions.sin: 9,
     functions.cos: 10,
     functions.reciprocal: 15,
+    functions.round_half_even: 18,
+    functions.sign: 20,
+    **{
+        functions.FUNCTIONS[name]: number
+        for name, number in (("Tan", 11), ("Asin", 12), ("Acos", 13), ("Atan", 14))
+    },
 }
 """Numbers of functions in ``UnaryOp``."""
 _LAYERS: Mapping[Unary, tuple[str, dict[int, Parameter]]] = {
@@ -64,6 +76,7 @@ _WITH_OPTIONS = {
     functions.elu: "ELU",
     functions.hard_sigmoid: "HardSigmoid",
     functions.leaky_relu: "ReLU",
+    functions.selu: "SELU",
 }
 """Those whose parameters are the options, in their order."""
 
@@ -82,11 +95,27 @@ def _function(operation: Function, step: Step, builder: NcnnBuilder) -> None:
             k: operation.number(name) for k, name in enumerate(kind.defaults)
         }
         builder.unary(_WITH_OPTIONS[kind], step, numbers)
+    elif kind is functions.softplus:
+        _softplus(step, builder)
     elif kind in _LAYERS:
         name, parameters = _LAYERS[kind]
         builder.unary(name, step, parameters)
     else:
         raise Unsupported(f"intact writes no ncnn layer for {kind}")
+
+
+def _softplus(step: Step, builder: NcnnBuilder) -> None:
+    """Write Softplus of what is at most `_LINEAR_FROM`; above, it is its input.
+
+    ncnn's own layer is infinite from 89 on (measured with 1.0.20261020).
+    """
+    bottom, result = builder.read(step), step.outputs[0]
+    limited, smooth = builder.inner(result), builder.inner(result)
+    name = name_of(step)
+    builder.emit("Clip", f"{name}_limit", [bottom], [limited], {0: -LARGEST, 1: _LINEAR_FROM})
+    builder.emit("Softplus", name, [limited], [smooth])
+    maximum: dict[int, Parameter] = {0: _BINARY[Binary.MAXIMUM]}
+    builder.emit("BinaryOp", f"{name}_max", [smooth, bottom], [builder.blob(result)], maximum)
 
 
 def _clamp(bounds: Bounds, step: Step, builder: NcnnBuilder) -> None:
@@ -127,7 +156,7 @@ def _prelu(_operation: PRelu, step: Step, builder: NcnnBuilder) -> None:
 def _binary(operation: Elementwise, step: Step, builder: NcnnBuilder) -> None:
     """Write an operation on two operands that broadcast; a constant may be one."""
     if operation.kind not in _BINARY:
-        raise Unsupported(f"ncnn has no layer for the operation {operation.kind}")
+        raise Unsupported(f"intact writes no ncnn layer for the operation {operation.kind}")
     top = builder.blob(step.outputs[0])
     for slot, number in ((1, _BINARY), (0, _REVERSED)):
         array, other = input_of(step, slot).data, input_of(step, 1 - slot)
@@ -167,7 +196,7 @@ def _without_batch(shape: tuple[int, ...], axes: int) -> Sample:
 @WRITERS.register(Softmax)
 def _softmax(operation: Softmax, step: Step, builder: NcnnBuilder) -> None:
     if operation.log:
-        raise Unsupported("ncnn has no layer for LogSoftmax")
+        raise Unsupported("intact writes no ncnn layer for LogSoftmax")
     if operation.axis == 0:
         raise Unsupported("it does not run along one axis of a sample")
     builder.unary("Softmax", step, {0: operation.axis - 1, 1: 1})
@@ -193,3 +222,33 @@ def _layer_normalization(operation: LayerNormalization, step: Step, builder: Ncn
         raise Unsupported("it runs over several axes, or its factors are computed")
     data = b"".join(floats(np.broadcast_to(each.reshape(-1), size)) for each in (gamma, beta))
     builder.unary("LayerNorm", step, {0: size[0], 1: operation.epsilon, 2: 1}, data)
+
+
+@WRITERS.register(GroupNormalization)
+def _group_normalization(operation: GroupNormalization, step: Step, builder: NcnnBuilder) -> None:
+    """Write ``GroupNorm``, also where each channel is a group."""
+    gamma, beta = (input_of(step, slot).data for slot in (1, 2))
+    if gamma is None or beta is None:
+        raise Unsupported("its factors are computed")
+    data = floats(gamma) + floats(beta)
+    parameters: dict[int, Parameter] = {0: operation.groups, 1: gamma.size}
+    builder.unary("GroupNorm", step, {**parameters, 2: operation.epsilon, 3: 1}, data)
+
+
+@WRITERS.register(LocalResponse)
+def _local_response(operation: LocalResponse, step: Step, builder: NcnnBuilder) -> None:
+    """Write ``LRN`` across channels."""
+    if rank_of(input_of(step)) != 4 or operation.size % 2 == 0:
+        raise Unsupported("its data is no image, or its window is even")
+    numbers = operation.alpha, operation.beta, operation.bias
+    parameters: dict[int, Parameter] = {0: 0, 1: operation.size}
+    builder.unary("LRN", step, parameters | dict(enumerate(numbers, start=2)))
+
+
+@WRITERS.register(CumulativeSum)
+def _cumulative_sum(operation: CumulativeSum, step: Step, builder: NcnnBuilder) -> None:
+    if operation.axis == 0:
+        raise Unsupported("it sums along the batch")
+    if rank_of(input_of(step)) > 4:
+        raise Unsupported("its data has four axes beside the batch")
+    builder.unary("CumulativeSum", step, {0: operation.axis - 1})

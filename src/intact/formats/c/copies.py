@@ -1,4 +1,4 @@
-"""Operations that only move elements."""
+"""Operations that only move elements, written as copies from grid to grid of `moves`."""
 
 from __future__ import annotations
 

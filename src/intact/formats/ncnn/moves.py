@@ -12,12 +12,15 @@ from intact.program.float_operations import Flatten, PixelShuffle
 from intact.program.operations import (
     Concat,
     DepthToSpace,
+    Expand,
     Gather,
     Pad,
     PadMode,
     Reshape,
     Slice,
+    SpaceToDepth,
     Split,
+    Tile,
     Transpose,
 )
 
@@ -127,6 +130,33 @@ def _pad(operation: Pad, step: Step, builder: NcnnBuilder) -> None:
 @WRITERS.register(DepthToSpace)
 def _depth_to_space(operation: DepthToSpace, step: Step, builder: NcnnBuilder) -> None:
     builder.unary("PixelShuffle", step, {0: operation.block, 1: 1})
+
+
+@WRITERS.register(SpaceToDepth)
+def _space_to_depth(operation: SpaceToDepth, step: Step, builder: NcnnBuilder) -> None:
+    builder.unary("Reorg", step, {0: operation.block, 1: 1})
+
+
+@WRITERS.register(Tile)
+def _tile(operation: Tile, step: Step, builder: NcnnBuilder) -> None:
+    _repeat(operation.repeats, step, builder)
+
+
+@WRITERS.register(Expand)
+def _expand(operation: Expand, step: Step, builder: NcnnBuilder) -> None:
+    """Write an Expand that adds no axes as ``Tile``."""
+    rank = rank_of(input_of(step))
+    if len(operation.shape) != rank:
+        raise Unsupported("it adds axes")
+    shape = (1, *sample(input_of(step)))
+    pairs = zip(shape, operation.shape, strict=True)
+    _repeat(tuple(n if n > 0 and own == 1 else 1 for own, n in pairs), step, builder)
+
+
+def _repeat(repeats: tuple[int, ...], step: Step, builder: NcnnBuilder) -> None:
+    if len(repeats) != rank_of(input_of(step)) or repeats[0] != 1:
+        raise Unsupported("it repeats samples")
+    builder.unary("Tile", step, {2: repeats[1:]})
 
 
 @WRITERS.register(PixelShuffle)

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from intact.errors import Unsupported
 from intact.formats.c.layer import WRITERS, Layer, encoding_of, image_of, plane_of
-from intact.formats.c.layers.products import output_scale
 from intact.formats.c.moves import Grid, contiguous, grid
+from intact.formats.c.products import output_scale
 from intact.formats.c.requantization import (
     DIVISIONS,
     Requantization,

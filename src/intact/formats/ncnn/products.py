@@ -1,4 +1,4 @@
-"""Convolutions, dense layers and products of activations.
+"""Convolutions, dense layers, products of activations, pools, reductions and resizing.
 
 In the ``.bin`` a layer with weights has a tag of these, the weights as int8 codes or floats, the
 bias, and where the weights are codes the reciprocals of their scales (one an output channel) and of
@@ -7,7 +7,10 @@ the input's scale.
 
 from __future__ import annotations
 
+import math
 import struct
+from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,12 +24,14 @@ from intact.formats.ncnn.builder import (
     input_of,
     name_of,
 )
-from intact.formats.ncnn.layers.elementwise import finite
+from intact.formats.ncnn.elementwise import finite
 from intact.formats.ncnn.model import (
     LARGEST_CODE,
     WINOGRAD_LIMIT,
     Parameter,
     WrittenProduct,
+    known_lengths,
+    lengths,
     rank_of,
     sample,
 )
@@ -38,6 +43,13 @@ from intact.program.operations import (
     Convolution,
     FullyConnected,
     Lookup,
+    Pads,
+    Pool,
+    PoolKind,
+    Reduce,
+    Reduction,
+    Resize,
+    ResizeMode,
     TransposedConvolution,
 )
 from intact.program.passes.whole_inputs import is_whole
@@ -51,9 +63,7 @@ _RELU, _CLIP = 1, 3
 @WRITERS.register(Convolution)
 def _convolution(operation: Convolution, step: Step, builder: NcnnBuilder) -> None:
     """Write ``Convolution``, or ``ConvolutionDepthWise`` where it has groups."""
-    weight = np.moveaxis(_weight(step), -1, 1)
-    if weight.ndim != 4:
-        raise Unsupported("only convolutions of images are written")
+    operation, weight = _of_images(operation, np.moveaxis(_weight(step), -1, 1))
     outputs, groups, is_int8 = len(weight), operation.groups, _is_int8(step)
     if is_int8 and 1 < groups != outputs:
         raise Unsupported(
@@ -68,7 +78,7 @@ def _convolution(operation: Convolution, step: Step, builder: NcnnBuilder) -> No
     parameters |= _activation(operation.bounds)
     data = _data(step, weight, outputs)
     kind = "Convolution" if groups == 1 else "ConvolutionDepthWise"
-    layer = builder.unary(kind, step, dict(sorted(parameters.items())), data)
+    layer = _emit(builder, step, kind, dict(sorted(parameters.items())), data)
     _record(builder, step, layer, operation.bounds)
     if is_int8 and groups == 1 and _is_for_winograd(operation, weight):
         sums = np.abs(weight.astype(np.int64)).reshape(outputs, -1).sum(axis=1)
@@ -84,9 +94,11 @@ def _is_for_winograd(operation: Convolution, weight: Array) -> bool:
 @WRITERS.register(TransposedConvolution)
 def _transposed(operation: TransposedConvolution, step: Step, builder: NcnnBuilder) -> None:
     """Write ``Deconvolution``, or ``DeconvolutionDepthWise``; in float only."""
-    weight = np.moveaxis(_weight(step), -1, 1)
-    if weight.ndim != 4 or _is_int8(step):
-        raise Unsupported("ncnn has no int8 layer for it, and only images are written")
+    operation, weight = _of_images(operation, np.moveaxis(_weight(step), -1, 1))
+    if len(operation.output_padding) == 1:
+        operation = replace(operation, output_padding=(0, *operation.output_padding))
+    if _is_int8(step):
+        raise Unsupported("ncnn has no int8 layer for it")
     outputs, groups = len(weight), operation.groups
     more = operation.output_padding
     parameters: dict[int, Parameter] = {0: outputs, **_window(operation, weight)}
@@ -96,8 +108,47 @@ def _transposed(operation: TransposedConvolution, step: Step, builder: NcnnBuild
     parameters |= _activation(operation.bounds)
     data = _data(step, weight, outputs)
     kind = "Deconvolution" if groups == 1 else "DeconvolutionDepthWise"
-    layer = builder.unary(kind, step, dict(sorted(parameters.items())), data)
+    layer = _emit(builder, step, kind, dict(sorted(parameters.items())), data)
     _record(builder, step, layer, operation.bounds)
+
+
+_Spatial = TypeVar("_Spatial", Convolution, TransposedConvolution)
+
+
+def _of_images(operation: _Spatial, weight: Array) -> tuple[_Spatial, Array]:
+    """Return a convolution along one axis as that of images with one row.
+
+    Raises:
+        Unsupported: It runs along more than two axes.
+    """
+    if weight.ndim == 4:
+        return operation, weight
+    if weight.ndim != 3:
+        raise Unsupported("only convolutions of images and of rows are written")
+    one, none = (1,), ((0, 0),)
+    found = replace(
+        operation,
+        strides=one + operation.strides,
+        pads=none + operation.pads,
+        dilations=one + operation.dilations,
+    )
+    return found, weight[:, :, None]
+
+
+def _emit(
+    builder: NcnnBuilder, step: Step, kind: str, parameters: dict[int, Parameter], data: bytes
+) -> Layer:
+    """Add a layer of images; rows ``[C, L]`` are ``[C, 1, L]`` for it."""
+    source, result, name = input_of(step), step.outputs[0], name_of(step)
+    if rank_of(source) == 4:
+        return builder.unary(kind, step, parameters, data)
+    shapes = [known_lengths(each) for each in (source, result)]
+    (inner, outer), (before, after) = (builder.inner(source), builder.inner(result)), shapes
+    image, rows = (before[0] or -1, 1, before[1] or -1), (after[0] or -1, after[1] or -1)
+    builder.reshape(f"{name}_image", builder.read(step), inner, image)
+    layer = builder.emit(kind, name, [inner], [outer], parameters, data)
+    builder.reshape(f"{name}_rows", outer, builder.blob(result), rows)
+    return layer
 
 
 @WRITERS.register(FullyConnected)
@@ -105,15 +156,19 @@ def _dense(operation: FullyConnected, step: Step, builder: NcnnBuilder) -> None:
     """Write ``InnerProduct``."""
     weight, source, result = _weight(step), input_of(step), step.outputs[0]
     rank, outputs = rank_of(source), len(weight)
-    if rank not in (2, 3):
-        raise Unsupported("only vectors, or rows of them, by a matrix are written")
     parameters: dict[int, Parameter] = {0: outputs, 1: _has_bias(step), 2: weight.size}
     if _is_int8(step):
         parameters[_INT8_SCALE_TERM] = 2
     parameters |= _activation(operation.bounds)
     data = _data(step, weight, outputs)
     bottom, top = builder.read(step), builder.blob(result)
-    if rank == 3 and sample(source)[0] == 1:  # one row would come out as a vector
+    if rank > 3:
+        shape = sample(source)
+        rows, inner = builder.inner(source), builder.inner(result)
+        builder.reshape(f"{name_of(step)}_rows", bottom, rows, (math.prod(shape[:-1]), shape[-1]))
+        layer = builder.emit("InnerProduct", name_of(step), [rows], [inner], parameters, data)
+        builder.reshape(f"{name_of(step)}_axes", inner, top, (*shape[:-1], outputs))
+    elif rank == 3 and sample(source)[0] == 1:  # one row would come out as a vector
         inner = builder.inner(result)
         layer = builder.emit("InnerProduct", name_of(step), [bottom], [inner], parameters, data)
         builder.reshape(f"{name_of(step)}_rows", inner, top, (1, outputs))
@@ -234,3 +289,111 @@ def _window(operation: Convolution | TransposedConvolution, weight: Array) -> di
         15: right,
         16: bottom,
     }
+
+
+_POOLS = {PoolKind.MAX: 0, PoolKind.AVERAGE: 1}
+_IMAGE_POOLS = {Reduction.MAX: _POOLS[PoolKind.MAX], Reduction.MEAN: _POOLS[PoolKind.AVERAGE]}
+"""Reductions of images that are pools over all of them."""
+_ROUND_UP, _ROUND_DOWN = 0, 1
+_REDUCTIONS: dict[Reduction, int] = {
+    Reduction.SUM: 0,
+    Reduction.MEAN: 3,
+    Reduction.MAX: 4,
+    Reduction.MIN: 5,
+    Reduction.PRODUCT: 6,
+    Reduction.L1: 7,
+    Reduction.L2: 8,
+}
+_NEAREST, _LINEAR = 1, 2
+
+
+@WRITERS.register(Pool)
+def _pool(operation: Pool, step: Step, builder: NcnnBuilder) -> None:
+    """Write a pool of images."""
+    if rank_of(input_of(step)) != 4:
+        raise Unsupported("only pools of images are written")
+    pads, up = operation.pads, operation.added_by_ceil is not None
+    if operation.added_by_ceil is not None:
+        added = zip(pads, operation.added_by_ceil, strict=True)
+        pads = tuple((before, after - more) for (before, after), more in added)
+        _refuse_other_rounding(operation, step, pads)
+        if operation.kind is PoolKind.AVERAGE and operation.count_pads:
+            raise Unsupported("it rounds its size up and counts pads")
+    (top, bottom), (left, right) = pads
+    (height, width), (down, along) = operation.kernel, operation.strides
+    parameters: dict[int, Parameter] = {0: _POOLS[operation.kind]}
+    parameters |= {1: width, 11: height, 2: along, 12: down}
+    parameters |= {3: left, 13: top, 14: right, 15: bottom}
+    parameters |= {5: _ROUND_UP if up else _ROUND_DOWN, 6: int(operation.count_pads)}
+    builder.unary("Pooling", step, parameters)
+
+
+def _refuse_other_rounding(operation: Pool, step: Step, pads: Pads) -> None:
+    """Refuse windows that ONNX leaves out because they begin in the pads behind the data.
+
+    What shape inference says is not asked: not all of its releases leave them out.
+    """
+    image = sample(input_of(step))[1:]
+    sizes = zip(image, operation.kernel, operation.strides, pads, strict=True)
+    for size, width, stride, (first, last) in sizes:
+        windows = -(-(size + first + last - width) // stride) + 1
+        if (windows - 1) * stride >= size + first:
+            raise Unsupported("its last window begins in the pads")
+
+
+@WRITERS.register(Reduce)
+def _reduce(operation: Reduce, step: Step, builder: NcnnBuilder) -> None:
+    rank = rank_of(input_of(step))
+    if rank == 4 and operation.axes == (2, 3) and operation.kind in _IMAGE_POOLS:
+        _pool_over_image(operation, step, builder)
+    else:
+        _reduction(operation, step, builder)
+
+
+def _reduction(operation: Reduce, step: Step, builder: NcnnBuilder) -> None:
+    """Write a reduction along axes of a sample."""
+    axes, keeps = operation.axes, operation.keep_dims
+    if 0 in axes:
+        raise Unsupported("it reduces the batch")
+    if len(axes) == rank_of(input_of(step)) - 1 and not keeps:
+        raise Unsupported("nothing but the batch is left of its axes")
+    parameters: dict[int, Parameter] = {0: _REDUCTIONS[operation.kind], 1: 0}
+    parameters |= {3: tuple(axis - 1 for axis in axes), 4: int(keeps), 5: 1}
+    builder.unary("Reduction", step, parameters)
+
+
+def _pool_over_image(operation: Reduce, step: Step, builder: NcnnBuilder) -> None:
+    """Write a pool over a whole image, which ncnn makes a vector; it may get its axes back."""
+    data, result = input_of(step), step.outputs[0]
+    channels = known_lengths(data)[0]
+    if channels is None:
+        raise Unsupported(f"a length of {data.value!r} is not known")
+    bottom, top = builder.read(step), builder.blob(result)
+    vector = builder.inner(result) if operation.keep_dims else top
+    parameters: dict[int, Parameter] = {0: _IMAGE_POOLS[operation.kind], 4: 1}
+    builder.emit("Pooling", name_of(step), [bottom], [vector], parameters)
+    if operation.keep_dims:
+        shape = lengths((channels, 1, 1))
+        builder.emit("Reshape", f"{name_of(step)}_axes", [vector], [top], shape)
+
+
+@WRITERS.register(Resize)
+def _resize(operation: Resize, step: Step, builder: NcnnBuilder) -> None:
+    """Write a Resize of images: nearest by whole factors, or linear."""
+    before, after = (sample(tensor)[1:] for tensor in (input_of(step), step.outputs[0]))
+    if len(after) != 2:
+        raise Unsupported("it resizes other axes than those of an image")
+    sizes: dict[int, Parameter] = {3: after[0], 4: after[1]}
+    if operation.mode is ResizeMode.NEAREST:
+        if operation.align_corners:
+            raise Unsupported("it takes nearest samples by align_corners")
+        if any(new % old for old, new in zip(before, after, strict=True)):
+            raise Unsupported("it takes nearest samples by no whole factor")
+        builder.unary("Interp", step, {0: _NEAREST, **sizes})
+    elif operation.half_pixel or operation.align_corners:
+        if 1 in after and operation.align_corners:
+            raise Unsupported("it shrinks an axis to one sample")
+        linear: dict[int, Parameter] = {0: _LINEAR, **sizes, 6: int(operation.align_corners)}
+        builder.unary("Interp", step, linear)
+    else:
+        raise Unsupported("it resizes linearly and asymmetrically")

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from intact.errors import Unsupported
 from intact.formats.c.layer import WRITERS, Layer, encoding_of
-from intact.formats.c.layers.products import output_scale
 from intact.formats.c.moves import broadcast_strides, contiguous, grid
+from intact.formats.c.products import output_scale
 from intact.formats.c.requantization import fixed_point, right_shift, zero_point
 from intact.numerics.fixed_point import (
     INT32_MAX,
