@@ -158,7 +158,10 @@ def _recurrent(kind: str, direction: str = "forward", *, output: str = "all") ->
     size = 6
 
     def build(b: ModelBuilder, x: str) -> str:
-        turned = b.node("Transpose", x, perm=[1, 0, 2])
+        if kind == "RNN":  # data of channels first
+            turned = b.node("Transpose", _reshape(0, 8, 5)(b, x), perm=[2, 0, 1])
+        else:
+            turned = b.node("Transpose", x, perm=[1, 0, 2])
         weight, recurrent = (b.weight(count, gates * size, n) for n in (8, size))
         bias = b.weight(count, 2 * gates * size)
         names = [f"{turned}_{k}" for k in range(3 if kind == "LSTM" else 2)]

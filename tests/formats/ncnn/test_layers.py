@@ -105,6 +105,17 @@ UNSUPPORTED |= {
         lambda b, x: b.node("Add", x, b.node("Flatten", b.node("GlobalMaxPool", x))),
         "different numbers of axes",
     ),
+    "steps in front of samples": (
+        lambda b, x: b.node(
+            "RNN", b.node("Reshape", x, b.ints(7, -1, 49)), b.weight(1, 3, 49), b.weight(1, 3, 3),
+            hidden_size=3,
+        ),
+        "its samples lie on the second axis",
+    ),
+    "backwards": (
+        lambda b, x: b.node("CumSum", x, b.constant(np.int64(1)), reverse=1), "sums backwards"
+    ),
+    "an even window": (node("LRN", size=2), "its window is even"),
     "an operator of others": (
         lambda b, x: b.node("Gelu", x, domain="com.microsoft"), "of domain 'com.microsoft'"
     ),

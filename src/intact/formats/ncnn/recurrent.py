@@ -43,8 +43,10 @@ def with_samples(program: Program) -> Program:
     gone: set[str] = set()
     for step in program.steps:
         if isinstance(step.operation, Recurrent):
-            whole = _as_sample(step, step.operation, makers, readers, kept)
+            turned: dict[str, Step] = {}
+            whole = _as_sample(step, step.operation, makers, readers, kept, turned)
             if whole is not None:
+                new |= turned
                 new[step.name], moves = whole
                 gone |= moves
     steps = tuple(new.get(step.name, step) for step in program.steps if step.name not in gone)
@@ -67,12 +69,22 @@ def _as_sample(
     makers: dict[str, Step],
     readers: dict[str, list[Step]],
     kept: set[str],
+    new: dict[str, Step],
 ) -> tuple[Step, set[str]] | None:
     """Return the step on samples and the names of the moves behind it; None where it has others."""
     data = input_of(step)
     turned = makers.get(data.name)
-    if turned is None or turned.operation != Transpose((1, 0, 2)) or turned.inputs[0] is None:
+    if turned is None or not isinstance(turned.operation, Transpose):
         return None
+    order, source = turned.operation.permutation, turned.inputs[0]
+    turns = order == (2, 0, 1)
+    if source is None or not (turns or order == (1, 0, 2)):
+        return None
+    if turns:  # what turns a sample as well stays, and leaves the samples in front
+        if len(readers[data.name]) != 1 or data.name in kept:
+            return None
+        source = replace(data, shape=(data.shape[1], data.shape[0], data.shape[2]))
+        new[turned.name] = replace(turned, operation=Transpose((0, 2, 1)), outputs=(source,))
     outputs, gone, read = [], set[str](), []
     for slot, tensor in enumerate(step.outputs):
         is_read = bool(readers[tensor.name]) or tensor.name in kept
@@ -83,7 +95,7 @@ def _as_sample(
         outputs.append(found[0])
         gone |= found[1]
     whole = replace(operation, is_sample=True, read=tuple(read))
-    inputs = (turned.inputs[0], *step.inputs[1:])
+    inputs = (source, *step.inputs[1:])
     return replace(step, operation=whole, inputs=inputs, outputs=tuple(outputs)), gone
 
 

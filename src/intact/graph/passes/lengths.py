@@ -31,7 +31,7 @@ _DEEPEST = 100
 
 
 def learn_shapes(model: ir.Model) -> bool:
-    """Set the shapes, or the ranks at least, of what Reshape gives.
+    """Set the shapes, or the ranks at least, of what Reshape and GroupNormalization give.
 
     Returns:
         Whether one became known; inference then goes on from there.
@@ -39,12 +39,30 @@ def learn_shapes(model: ir.Model) -> bool:
     known = _Lengths()
     found = False
     for node in model.graph:
+        if node.domain == "" and node.op_type == "GroupNormalization":
+            found |= _keeps_shape(node)
         if node.domain == "" and node.op_type == "Reshape" and node.outputs[0].shape is None:
             shape = _reshaped(node, known)
             if shape is not None:
                 node.outputs[0].shape = ir.Shape(shape)
                 found = True
     return found
+
+
+def _keeps_shape(node: ir.Node) -> bool:
+    """Give a node's result the shape of its data: inference knows no more than the rank.
+
+    Only where a number becomes known, since names of open lengths may be others each time.
+    """
+    data, result = input_value(node, 0), node.outputs[0]
+    if data is None or data.shape is None:
+        return False
+    before = [None] * len(data.shape) if result.shape is None else list(result.shape)
+    pairs = zip(before, data.shape, strict=False)
+    is_new = any(isinstance(new, int) and not isinstance(old, int) for old, new in pairs)
+    if is_new:
+        result.shape = ir.Shape(list(data.shape))
+    return is_new
 
 
 def fold_lengths(model: ir.Model) -> int:
