@@ -177,6 +177,12 @@ def test_an_output_without_axes_is_compared_as_it_is(pair: Pair) -> None:
     assert not refusals
 
 
+@pytest.mark.parametrize("target", ["tflite", "tflite-micro", "tflite-xnnpack"])
+def test_a_constant_on_the_left_makes_no_dense_layer(target: str) -> None:
+    net = Grown(7, ((3, 4, 5),), dynamic=False, steps=(Step("MatMul/left", 1072799959),))
+    assert not check(net, (target, "tflite"))
+
+
 def test_a_rare_step_is_known_and_two_steps_are_not() -> None:
     net, pair = random_net(0), ("tensorrt", "onnx_qdq")
     assert is_known(net, Finding(pair, "bits", "", largest=1, share=0.009))
