@@ -23,7 +23,7 @@ from intact.analyze.verification import shards as sharded_verification
 from intact.analyze.verification.compare import compare
 from intact.analyze.verification.subject import Subject
 from intact.calibrate.shards import SampleMap
-from intact.calibrate.shards.messages import Seen
+from intact.calibrate.shards.messages import FolderProbe
 from intact.data.metric import Metric
 from intact.data.sources import open_samples
 from intact.engines.cpu import Cpu
@@ -99,7 +99,7 @@ def test_images_are_decoded_by_the_workers(
         path.rename(path.with_suffix(".off"))
     try:
         if not is_seen:
-            monkeypatch.setattr(Seen, "of", lambda *_: Seen("x", 7))
+            monkeypatch.setattr(FolderProbe, "of", lambda *_: FolderProbe("x", 7))
         found = evaluated(digits, good, batch=8)
     finally:
         for path in folder.rglob("bad.off"):

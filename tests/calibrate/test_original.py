@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from intact import api, demo
 from intact.calibrate import original
-from intact.calibrate.original import Compared, Original, difference
+from intact.calibrate.original import Original, OriginalComparison, difference
 from intact.errors import ModelError
 from intact.graph import Graph, normalize
 from tests.models import ModelBuilder
@@ -164,7 +164,7 @@ def test_what_the_runtime_does_not_run_is_noted() -> None:
 
 def test_no_sample_is_needed() -> None:
     source = chain()
-    assert Original(source).compare(normalize(source), None) == Compared()
+    assert Original(source).compare(normalize(source), None) == OriginalComparison()
 
     def become_absolute(node: ir.Node) -> None:
         node.op_type = "Abs"
@@ -208,7 +208,7 @@ def test_every_command_compares(
     pytest.importorskip("openvino")
     asked: list[bool] = []
 
-    def refuse(_original: Original, _graph: Graph, sample: object) -> Compared:
+    def refuse(_original: Original, _graph: Graph, sample: object) -> OriginalComparison:
         asked.append(sample is not None)
         raise ModelError("it differs")
 

@@ -23,7 +23,7 @@ from intact.formats.tflite.run import Kernels
 from intact.formats.tflite.verify import verify_tflite
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
-from intact.plan.untie import Untied, breakable, requantized
+from intact.plan.untie import RequantizeReason, breakable, requantized
 from intact.program.lower import lower
 from intact.program.passes.integer_io import integer_io
 from intact.program.passes.layout import IoLayout
@@ -113,7 +113,7 @@ def test_of_two_joins_that_tie_a_tensor_one_requantizes() -> None:
 def test_quantize_breaks_ties_where_outputs_gain() -> None:
     model = recurrent(14.0)
     result = intact.quantize(model, feeds(), target="tflite", preset="fast")
-    assert requantized(config(result.plan, "join.input[1]")) is Untied.UNLIKE
+    assert requantized(config(result.plan, "join.input[1]")) is RequantizeReason.UNLIKE
     tied = calibrate(planned(model, "tflite"), feeds())
     assert decibels(model, result.plan) > decibels(model, tied) + 3
     alike = intact.quantize(recurrent(1.0), feeds(), target="tflite", preset="fast")
@@ -181,10 +181,10 @@ def test_a_search_breaks_the_ties_that_quantize_breaks(tmp_path: Path) -> None:
         threads=1,
     )
     end = TensorEnd.parse("join.input[1]")
-    assert requantized(found.result.plan.configs[end]) is Untied.UNLIKE
+    assert requantized(found.result.plan.configs[end]) is RequantizeReason.UNLIKE
     assert found.strategy.topology.apart == [str(end)]
     again = intact.replay_strategy(tmp_path / "model.onnx", log=log, trial=found.best.number)
-    assert requantized(again.plan.configs[end]) is Untied.UNLIKE
+    assert requantized(again.plan.configs[end]) is RequantizeReason.UNLIKE
     assert again.plan.configs[end].scale == found.result.plan.configs[end].scale
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.plan import NoteKind, Overrides, QuantizedGraph
-from intact.plan.untie import Untied, requantized
+from intact.plan.untie import RequantizeReason, requantized
 from tests.models import ModelBuilder
 from tests.plans import calibrate, config, conv, image, own_target, planned
 
@@ -154,7 +154,7 @@ def test_a_join_requantizes_a_prescribed_scale(tmp_path: Path) -> None:
     ends = ("conv.output[0]", "join.input[0]", "join.input[1]", "join.output[0]")
     assert len(roots(plan, *ends)) == 1
     assert config(plan, "s.output[0]") not in roots(plan, *ends)
-    assert requantized(config(plan, "join.input[1]")) is Untied.PRESCRIBED
+    assert requantized(config(plan, "join.input[1]")) is RequantizeReason.PRESCRIBED
     calibrated = calibrate(plan, _feeds())
     assert config(calibrated, "s.output[0]").scale == np.float32(1 / 256)
     low, high = config(calibrated, "join.output[0]").value_range()

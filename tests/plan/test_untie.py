@@ -19,7 +19,7 @@ from intact.formats.tflite.verify import verify_tflite
 from intact.numerics.metrics import sqnr_db
 from intact.plan import load_plan, save_plan
 from intact.plan.inspection import inspect_plan
-from intact.plan.untie import Untied, requantized
+from intact.plan.untie import RequantizeReason, requantized
 from intact.targets import Target, load_target
 from intact.targets.rules import JOINING, ScaleRule
 from tests.deployment.networks import lowered, written, wrong
@@ -135,7 +135,7 @@ def test_a_constant_outside_of_a_prescribed_scale_breaks_the_tie() -> None:
     x = b.node("Sigmoid", b.input("image", ["batch", 3, 8, 8]), name="s", out="s_out")
     b.output(b.node("Max", x, b.scalar(1.5), name="bound", out="y"))
     plan = calibrate(planned(b.build(), "tflite"), images())
-    assert requantized(config(plan, "bound.input[0]")) is Untied.PRESCRIBED
+    assert requantized(config(plan, "bound.input[0]")) is RequantizeReason.PRESCRIBED
     assert config(plan, "bound.output[0]").value_range()[1] == pytest.approx(1.5)
 
 
@@ -145,8 +145,8 @@ def test_unlike_prescribed_scales_give_a_join_a_scale_of_its_own() -> None:
     left, right = b.node("Sigmoid", x, name="s"), b.node("Tanh", x, name="t")
     b.output(b.node("Concat", left, right, name="join", out="y", axis=1))
     plan = calibrate(planned(b.build(), "tflite"), images())
-    assert requantized(config(plan, "join.input[0]")) is Untied.PRESCRIBED
-    assert requantized(config(plan, "join.input[1]")) is Untied.PRESCRIBED
+    assert requantized(config(plan, "join.input[0]")) is RequantizeReason.PRESCRIBED
+    assert requantized(config(plan, "join.input[1]")) is RequantizeReason.PRESCRIBED
     low, high = config(plan, "join.output[0]").value_range()
     assert -1.01 < low < -0.9
     assert 0.9 < high < 1.01
@@ -156,7 +156,7 @@ def test_a_plan_file_keeps_broken_ties(tmp_path: Path) -> None:
     plan = calibrate(planned(joined("Concat", "Tanh", "direct"), "tflite"), images())
     save_plan(plan, tmp_path / "plan.json")
     again = load_plan(tmp_path / "plan.json", plan.graph)
-    assert requantized(config(again, "join.input[1]")) is Untied.PRESCRIBED
+    assert requantized(config(again, "join.input[1]")) is RequantizeReason.PRESCRIBED
     assert config(again, "join.input[1]").state is QuantState.PASSIVE
     assert {str(end): each.key for end, each in again.configs.items()} == {
         str(end): each.key for end, each in plan.configs.items()

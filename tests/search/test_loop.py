@@ -305,7 +305,7 @@ def test_a_trial_that_was_stopped_or_failed_spends_a_whole_one() -> None:
     assert progress.spent == 2.25
 
 
-def test_winners_that_only_the_simulation_accepts_are_told_apart() -> None:
+def test_winners_that_only_the_simulation_accepts_are_relevant_ranges() -> None:
     made, pool, _ = search(goal=Goal(min_score=75.0))
     pool.integers = {8: 74.0}
     made.run()

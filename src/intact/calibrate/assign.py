@@ -10,7 +10,7 @@ import msgspec
 from intact._memo import Forgetful, Memo
 from intact.calibrate.method import Method
 from intact.calibrate.scales.bias import assign_biases
-from intact.calibrate.scales.given import Settled, settle
+from intact.calibrate.scales.given import PrescribedScales, prescribe
 from intact.calibrate.scales.masked import MaskConstants
 from intact.calibrate.scales.ranges import (
     TiedRanges,
@@ -19,13 +19,13 @@ from intact.calibrate.scales.ranges import (
     store_scales,
     weight_params,
 )
+from intact.calibrate.scales.relevant_ranges import relevant_ranges
 from intact.calibrate.scales.roles import (
     is_fixed,
     is_parameter,
     needs_range,
     point_role,
 )
-from intact.calibrate.scales.told_apart import told_apart
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantState
 from intact.errors import CalibrationError
@@ -68,7 +68,7 @@ def required_tensors(plan: QuantizedGraph, given: ScaleTable | None = None) -> t
     """
     points = list(quantization_points(plan))
     own = [str(point.value.name) for point in _shared(plan)]
-    observed = _observed(points, settle(points, given, own))
+    observed = _observed(points, prescribe(points, given, own))
     if not own:
         return observed
     needed = {*observed, *(name for name in own if given is None or name not in given)}
@@ -148,16 +148,16 @@ def assign_own(
         memo: Of former calls with the same graph, target, statistics and method.
     """
     shared = _shared(plan)
-    settled = settle(points.all, given, (str(point.value.name) for point in shared))
-    observed = _observed(points.all, settled)
+    prescribed = prescribe(points.all, given, (str(point.value.name) for point in shared))
+    observed = _observed(points.all, prescribed)
     if statistics is None and observed:
         raise _unknown_ranges(observed, given)
     known = Statistics(plan.graph.hash) if statistics is None else statistics
-    settled.apply()
-    activations = [point for point in points.activations if point.config not in settled]
+    prescribed.apply()
+    activations = [point for point in points.activations if point.config not in prescribed]
     masks = MaskConstants(memo("factors", lambda: MaskConstants.of(plan.graph).factors))
     notes = [
-        *settled.notes,
+        *prescribed.notes,
         *_assign_activations(activations, known, method, masks, memo, plan),
         *store_scales(points.all, plan.target.arithmetic.scale_precision),
     ]
@@ -167,7 +167,7 @@ def assign_own(
         keep_own_scales(plan, shared, given, known, method, masks.factors, memo)
     truncates = plan.target.weight.truncated_zero_point
     for point in points.weights:
-        if point.config not in settled and not is_fixed(point.config):
+        if point.config not in prescribed and not is_fixed(point.config):
             _assign_weight(point, method, memo, truncates=truncates)
     notes += assign_biases(plan, memo.bounded("biases", _BIASES))
     activate(plan)
@@ -190,11 +190,11 @@ def _shared(plan: QuantizedGraph) -> tuple[QuantPoint, ...]:
     return tuple(shared_points(plan))
 
 
-def _observed(points: Iterable[QuantPoint], settled: Settled) -> tuple[str, ...]:
+def _observed(points: Iterable[QuantPoint], prescribed: PrescribedScales) -> tuple[str, ...]:
     names = (
         str(point.value.name)
         for point in points
-        if not point.is_constant and point.config not in settled and needs_range(point.config)
+        if not point.is_constant and point.config not in prescribed and needs_range(point.config)
     )
     return tuple(dict.fromkeys(names))
 
@@ -225,7 +225,7 @@ def _assign_activations(
     plan: QuantizedGraph,
 ) -> list[Note]:
     truncates = plan.target.activation.truncated_zero_point
-    intervals = memo("told apart", lambda: told_apart(plan.graph))
+    intervals = memo("told apart", lambda: relevant_ranges(plan.graph))
     groups: dict[int, TiedRanges] = {}
     fallen: dict[str, list[str]] = {}
     for point in points:

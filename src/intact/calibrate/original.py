@@ -67,7 +67,7 @@ _ROUNDINGS = {
 """By the narrowest type that the given model computes in: the graph computes in float32."""
 
 
-class Compared(NamedTuple):
+class OriginalComparison(NamedTuple):
     """What a comparison gives besides.
 
     Attributes:
@@ -90,7 +90,7 @@ class Original(msgspec.Struct, frozen=True):
     source: str | Path | onnx.ModelProto | ir.Model
     threads: int = 0
 
-    def compare(self, graph: Graph, sample: Batch | None) -> Compared:
+    def compare(self, graph: Graph, sample: Batch | None) -> OriginalComparison:
         """Run both on one sample, and compare.
 
         Args:
@@ -104,15 +104,15 @@ class Original(msgspec.Struct, frozen=True):
             try:
                 sample = any_sample(graph)
             except ModelError as error:
-                return Compared(None, (_note(str(error)),))
-            return Compared(None, self.compare(graph, sample).notes)
+                return OriginalComparison(None, (_note(str(error)),))
+            return OriginalComparison(None, self.compare(graph, sample).notes)
         sample = {**graph.fixed_inputs, **sample}
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(_run, graph.model, sample, self.threads)
             try:
                 expected = self._run(graph, sample)
             except ModelError as error:
-                return Compared(None, (_note(f"{error.with_flags}"),))
+                return OriginalComparison(None, (_note(f"{error.with_flags}"),))
             try:
                 found = running.result()
             except ModelError as error:
@@ -121,14 +121,14 @@ class Original(msgspec.Struct, frozen=True):
                     remedy=_REMEDY,
                 ) from error
         if set(expected) != set(found):
-            return Compared(found, (_note("it has other outputs"),))
+            return OriginalComparison(found, (_note("it has other outputs"),))
         rounding, chance = _rounding(graph), random_values(graph.model)
         sure = [name for name in expected if name not in chance]
         notes = _by_chance({name: chance[name] for name in expected if name in chance})
         differing = [n for n in sure if difference(expected[n], found[n]) > rounding.difference]
         if differing:
             notes += _explained(read_model(self.source), graph, sample, differing)
-        return Compared(found, notes)
+        return OriginalComparison(found, notes)
 
     def _run(self, graph: Graph, sample: Batch) -> Arrays:
         """Run the given model.

@@ -27,7 +27,7 @@ from intact.config import TensorQuantConfig
 from intact.graph import is_constant
 from intact.graph.graph import IMPLICIT_SLOT
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points
-from intact.plan.untie import Untied, breakable, codes_of, requantized
+from intact.plan.untie import RequantizeReason, breakable, codes_of, requantized
 
 _TRIED = 8
 """Joins, or parts of them, whose ties are tried alone."""
@@ -111,7 +111,7 @@ def unlike(plan: QuantizedGraph, statistics: Statistics, method: Method) -> tupl
     """
     plan = plan.copy()
     configs = plan.configs.items()
-    ends = frozenset(end for end, each in configs if requantized(each) is Untied.UNLIKE)
+    ends = frozenset(end for end, each in configs if requantized(each) is RequantizeReason.UNLIKE)
     groups = _Groups.of(plan, ends)
     if not groups.ties:
         return ()

@@ -17,7 +17,7 @@ from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose, elements_of
 from intact.calibrate.collect import collect
 from intact.calibrate.method import counted_bins
-from intact.calibrate.original import Compared, Original
+from intact.calibrate.original import Original, OriginalComparison
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, sample_count
 from intact.data.chosen_samples import ChosenSamples
@@ -26,7 +26,7 @@ from intact.data.preprocess import Preprocess
 from intact.data.sources import has_image_steps
 from intact.data.stream import Samples
 from intact.errors import UsageError
-from intact.flow.look import Seen, look_at_samples
+from intact.flow.look import CalibrationSamples, look_at_samples
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import Note, NoteKind
@@ -110,9 +110,11 @@ class Calibration:
                 "normalize that orders channels: arrays come as the model takes them",
             )
 
-    def compared(self, graph: Graph, sample: Batch | None) -> Compared:
+    def compared(self, graph: Graph, sample: Batch | None) -> OriginalComparison:
         """Compare a graph with the given model."""
-        return Compared() if self.original is None else self.original.compare(graph, sample)
+        return (
+            OriginalComparison() if self.original is None else self.original.compare(graph, sample)
+        )
 
     def recalibrated(self, job: Job, graph: Graph) -> Scaled:
         """Plan a job on a graph that a rewrite made, and give that plan its scales."""
@@ -185,7 +187,9 @@ class Calibration:
         is_free = opened.has_free_batch
         different = len(chosen.marks) if chosen.limit is None else None
         known = Calibrated(inputs, different, self.options.mask is not None)
-        seen = Seen(runs, known, self.preprocess, self.drawn > 0, self.options.threads)
+        seen = CalibrationSamples(
+            runs, known, self.preprocess, self.drawn > 0, self.options.threads
+        )
         signs = look_at_samples(seen, statistics)
         return Observed(statistics, inputs, notes, first, fed, shapes, seen, signs, is_free)
 
@@ -231,7 +235,7 @@ class Observed(NamedTuple):
     feeding: Feeding
     shapes: Mapping[str, tuple[int, ...]]
     """What most samples have where the model leaves it open."""
-    seen: Seen
+    seen: CalibrationSamples
     """Some samples, to try plans on, and what is known of all."""
     signs: tuple[Finding, ...] = ()
     """What is odd about the samples."""
@@ -264,7 +268,7 @@ class Observed(NamedTuple):
         return feeds
 
 
-class Comparing:
+class OriginalCheck:
     """The comparison of a graph with the given model, once for all targets of the graph.
 
     Args:
@@ -279,16 +283,16 @@ class Comparing:
     ) -> None:
         self._calibration, self._graph, self._pool = calibration, graph, pool
         self.sample = sample
-        self._found: Future[Compared] | None = None
+        self._found: Future[OriginalComparison] | None = None
         if sample is not None and weight_bytes(graph.model) <= _SMALL:
             self._begin()  # the choice of scales has copies of the weights of its own
 
-    def _begin(self) -> Future[Compared]:
+    def _begin(self) -> Future[OriginalComparison]:
         of = self._calibration.compared
         self._found = self._found or self._pool.submit(of, self._graph, self.sample)
         return self._found
 
-    def found(self, scaled: Scaled) -> Compared:
+    def result(self, scaled: Scaled) -> OriginalComparison:
         """Return what was found.
 
         Args:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from intact.results.result import Result
 
 
-class Seen(NamedTuple):
+class CalibrationSamples(NamedTuple):
     """What a calibration keeps of its samples.
 
     Attributes:
@@ -43,7 +43,7 @@ class Seen(NamedTuple):
     threads: int
 
 
-class Looked(NamedTuple):
+class PlanFindings(NamedTuple):
     """What was found before files are written.
 
     Attributes:
@@ -57,7 +57,7 @@ class Looked(NamedTuple):
     inquiry: Inquiry | None = None
 
 
-def look_at_samples(seen: Seen, statistics: Statistics) -> tuple[Finding, ...]:
+def look_at_samples(seen: CalibrationSamples, statistics: Statistics) -> tuple[Finding, ...]:
     """Judge the samples of a calibration, before there is a plan."""
     evidence = Evidence(
         seen.runs, statistics=statistics, calibrated=seen.known, is_drawn=seen.is_drawn
@@ -68,10 +68,10 @@ def look_at_samples(seen: Seen, statistics: Statistics) -> tuple[Finding, ...]:
 def look_at_plan(
     job: Job,
     scaled: Scaled,
-    seen: Seen | None,
+    seen: CalibrationSamples | None,
     signs: Sequence[Finding],
     run: Callable[[Result], object],
-) -> Looked:
+) -> PlanFindings:
     """Look what a plan loses, and at what.
 
     Args:
@@ -83,7 +83,7 @@ def look_at_plan(
     """
     choice, statistics, given = scaled.choice, scaled.statistics, scaled.given
     if choice is None or statistics is None or seen is None:
-        return Looked()
+        return PlanFindings()
     graph = None if choice.plan.graph is job.plan.graph else choice.plan.graph
 
     def replan(name: str | None, other: Statistics | None) -> QuantizedGraph:
@@ -123,10 +123,12 @@ def look_at_plan(
         loss, findings = explained(loss, findings, evidence, keeping, accepts)
         inquiry = Inquiry(evidence, seconds=QUICK, asked=inquiry.asked, found=findings)
     inquiry.evidence = evidence.written()  # without simulators, which have copies of weights
-    return Looked(loss, findings, inquiry)
+    return PlanFindings(loss, findings, inquiry)
 
 
-def look_at_runtime(looked: Looked, result: Result, spent: float | None) -> tuple[Finding, ...]:
+def look_at_runtime(
+    looked: PlanFindings, result: Result, spent: float | None
+) -> tuple[Finding, ...]:
     """Look what the runtime makes of what was written; return all that was found.
 
     Args:

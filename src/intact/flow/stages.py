@@ -19,13 +19,13 @@ import msgspec
 
 from intact.analyze.diagnose.sample_signs import blaming
 from intact.calibrate.assign import required_tensors
-from intact.calibrate.original import Compared
+from intact.calibrate.original import OriginalComparison
 from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.data.stream import AGAIN
 from intact.errors import UsageError
-from intact.flow.calibration import Calibration, Comparing, Observed
-from intact.flow.look import Looked, look_at_plan, look_at_runtime
+from intact.flow.calibration import Calibration, Observed, OriginalCheck
+from intact.flow.look import PlanFindings, look_at_plan, look_at_runtime
 from intact.flow.shapes import Shaped, expanded, prepared, shaped
 from intact.improve.presets import chosen
 from intact.placement.alternatives import Alternatives
@@ -167,7 +167,7 @@ SHARED = (Open(), Shape(), Plan())
 
 
 @dataclass(frozen=True)
-class Making:
+class TargetRun:
     """One target between its plan and its result.
 
     Attributes:
@@ -187,11 +187,11 @@ class Making:
     job: Job
     observed: Observed | None
     others: Alternatives | None
-    comparing: Comparing
+    comparing: OriginalCheck
     scaled: Scaled
-    compared: Compared = field(default_factory=Compared)
+    compared: OriginalComparison = field(default_factory=OriginalComparison)
     fastest: Fastest | None = None
-    looked: Looked = field(default_factory=Looked)
+    looked: PlanFindings = field(default_factory=PlanFindings)
     written: Result | None = None
 
     @property
@@ -227,7 +227,7 @@ class Stage(ABC):
     """Whether an error is one of the model, and not of one target."""
 
     @abstractmethod
-    def run(self, making: Making) -> Making:
+    def run(self, state: TargetRun) -> TargetRun:
         """Take it further."""
 
 
@@ -243,7 +243,7 @@ class Observe:
     calibration: Calibration
     pool: ThreadPoolExecutor
 
-    def run(self, jobs: Sequence[Job]) -> list[Making]:
+    def run(self, jobs: Sequence[Job]) -> list[TargetRun]:
         """Observe the tensors that the plans of the jobs need, and those of their alternatives."""
         calibration = self.calibration
         begin(calibration.options.progress, "calibrating")
@@ -256,9 +256,11 @@ class Observe:
         needs += [name for each in others if each is not None for name in each.tensors]
         observed = calibration.observe(graph, needs, jobs)
         sample = None if observed is None else observed.first
-        comparing = Comparing(calibration, graph, sample, self.pool)
+        comparing = OriginalCheck(calibration, graph, sample, self.pool)
         return [
-            Making(calibration, job, observed, each, comparing, Scaled(job.plan, None, None, given))
+            TargetRun(
+                calibration, job, observed, each, comparing, Scaled(job.plan, None, None, given)
+            )
             for job, each in zip(jobs, others, strict=True)
         ]
 
@@ -266,29 +268,29 @@ class Observe:
 class Scale(Stage):
     """The method and the scales of the plan are chosen."""
 
-    def run(self, making: Making) -> Making:
+    def run(self, state: TargetRun) -> TargetRun:
         """Choose them."""
-        making.begin(f"choosing scales for {making.name}")
-        return replace(making, scaled=making.rescaled(making.job))
+        state.begin(f"choosing scales for {state.name}")
+        return replace(state, scaled=state.rescaled(state.job))
 
 
-class Place(Stage):
-    """What loses less in float, or requantized, is placed so."""
+class PlacePrecision(Stage):
+    """What loses less in float, or requantized, is find_fastest so."""
 
-    def run(self, making: Making) -> Making:
+    def run(self, state: TargetRun) -> TargetRun:
         """Try it on the samples that the scales were chosen on."""
-        if making.observed is None or making.others is None:
-            return making
-        options = making.calibration.options
-        job, scaled = making.others.settled(
-            making.job,
-            making.scaled,
-            making.observed.statistics,
-            making.rescaled,
+        if state.observed is None or state.others is None:
+            return state
+        options = state.calibration.options
+        job, scaled = state.others.choose(
+            state.job,
+            state.scaled,
+            state.observed.statistics,
+            state.rescaled,
             threads=options.threads,
             progress=options.progress,
         )
-        return replace(making, job=job, scaled=scaled)
+        return replace(state, job=job, scaled=scaled)
 
 
 class Compare(Stage):
@@ -296,39 +298,39 @@ class Compare(Stage):
 
     stops_all = True
 
-    def run(self, making: Making) -> Making:
+    def run(self, state: TargetRun) -> TargetRun:
         """Wait for the comparison; raises where they differ."""
-        return replace(making, compared=making.comparing.found(making.scaled))
+        return replace(state, compared=state.comparing.result(state.scaled))
 
 
-class Hasten(Stage):
+class KeepFastFloat(Stage):
     """What is faster in float is kept there, where that is asked for."""
 
-    def run(self, making: Making) -> Making:
+    def run(self, state: TargetRun) -> TargetRun:
         """Measure it, which takes as long as all before."""
-        calibration, observed = making.calibration, making.observed
+        calibration, observed = state.calibration, state.observed
         speed = calibration.speed
         if speed is None:
-            return making
-        from intact.placement.placing import placed
+            return state
+        from intact.placement.placing import find_fastest
 
-        making.begin("looking for the fastest")
+        state.begin("looking for the fastest")
         sample = None if observed is None else observed.sample(speed.fastest_batch)
         threads, given = calibration.options.threads, calibration.given
         seconds = time.perf_counter() - calibration.start
-        job, found = placed(making.job, making.scaled, sample, given, speed, threads, seconds)
-        scaled = making.rescaled(job) if found.kept_float else making.scaled
-        return replace(making, job=job, scaled=scaled, fastest=found)
+        job, found = find_fastest(state.job, state.scaled, sample, given, speed, threads, seconds)
+        scaled = state.rescaled(job) if found.kept_float else state.scaled
+        return replace(state, job=job, scaled=scaled, fastest=found)
 
 
 class Improve(Stage):
     """Improvement passes run, and stay where the outputs gain."""
 
-    def run(self, making: Making) -> Making:
+    def run(self, state: TargetRun) -> TargetRun:
         """Run them; a graph that one rewrote is compared with the given model too."""
-        calibration, observed, job = making.calibration, making.observed, making.job
+        calibration, observed, job = state.calibration, state.observed, state.job
         if not job.requests:
-            return making
+            return state
         if observed is None or isinstance(calibration.data, Iterator):
             raise UsageError(
                 f"--improve {job.requests[0].name} runs samples a second time", remedy=AGAIN
@@ -340,71 +342,71 @@ class Improve(Stage):
         improver = Improver(
             job.requests, calibration.samples, recalibrate, options.progress, options.threads
         )
-        graph = making.scaled.plan.graph
-        scaled = improver.improved(making.scaled, observed.runs)
-        making = replace(making, scaled=scaled)
+        graph = state.scaled.plan.graph
+        scaled = improver.improved(state.scaled, observed.runs)
+        state = replace(state, scaled=scaled)
         if scaled.plan.graph is graph:
-            return making
-        compared = calibration.compared(scaled.plan.graph, making.comparing.sample)
-        return replace(making, compared=compared)
+            return state
+        compared = calibration.compared(scaled.plan.graph, state.comparing.sample)
+        return replace(state, compared=compared)
 
 
-class Judge(Stage):
+class MeasureLoss(Stage):
     """What the plan loses is found, while its sessions are there."""
 
-    def run(self, making: Making) -> Making:
+    def run(self, state: TargetRun) -> TargetRun:
         """Ask the quick checks."""
-        making.begin("measuring the loss")
-        observed = making.observed
+        state.begin("measuring the loss")
+        observed = state.observed
         seen, signs = (None, ()) if observed is None else (observed.seen, observed.signs)
-        looked = look_at_plan(making.job, making.scaled, seen, signs, making.run_once)
+        looked = look_at_plan(state.job, state.scaled, seen, signs, state.run_once)
         # Its sessions have copies of weights.
-        return replace(making, looked=looked, scaled=making.scaled._replace(choice=None))
+        return replace(state, looked=looked, scaled=state.scaled._replace(choice=None))
 
 
 class Write(Stage):
     """The plan is lowered and written in the formats of the job."""
 
-    def run(self, making: Making) -> Making:
+    def run(self, state: TargetRun) -> TargetRun:
         """Write it, in memory."""
-        making.begin("quantizing")
-        scaled, preprocess = making.scaled, making.calibration.preprocess
-        result = making.job.deployment.result(
-            scaled.plan, scaled.statistics, preprocess, making.compared.notes
+        state.begin("quantizing")
+        scaled, preprocess = state.scaled, state.calibration.preprocess
+        result = state.job.deployment.result(
+            scaled.plan, scaled.statistics, preprocess, state.compared.notes
         )
-        result.improvements, result.loss = scaled.tried, making.looked.loss
-        result.fastest = making.fastest
-        return replace(making, written=result)
+        result.improvements, result.loss = scaled.tried, state.looked.loss
+        result.fastest = state.fastest
+        return replace(state, written=result)
 
 
 class FirstRun(Stage):
     """What was written runs once, in its own runtime."""
 
-    def run(self, making: Making) -> Making:
+    def run(self, state: TargetRun) -> TargetRun:
         """Run it; raises where its runtime refuses it or computes something else."""
-        making.begin("running what was made")
-        making.run_once(making.result)
-        return making
+        state.begin("running what was made")
+        state.run_once(state.result)
+        return state
 
 
 class Look(Stage):
     """What the runtime makes of it is looked at."""
 
-    def run(self, making: Making) -> Making:
+    def run(self, state: TargetRun) -> TargetRun:
         """Ask the checks that need the runtime."""
-        start = making.calibration.start
-        spent = None if making.fastest is not None else time.perf_counter() - start
-        making.result.findings = look_at_runtime(making.looked, making.result, spent)
-        return making
+        start = state.calibration.start
+        spent = None if state.fastest is not None else time.perf_counter() - start
+        state.result.findings = look_at_runtime(state.looked, state.result, spent)
+        return state
 
 
 OWN: tuple[Stage, ...] = (
     Scale(),
-    Place(),
+    PlacePrecision(),
     Compare(),
-    Hasten(),
+    KeepFastFloat(),
     Improve(),
-    Judge(),
+    MeasureLoss(),
     Write(),
     FirstRun(),
     Look(),
@@ -441,24 +443,24 @@ def make_results(
     for members in groups.values():  # some targets calibrate a graph of their own
         with ThreadPoolExecutor(1) as pool:
             begun = Observe(calibration, pool).run([jobs[index] for index in members])
-            for index, making in zip(members, begun, strict=True):
-                done = _through(making, refusals)
+            for index, state in zip(members, begun, strict=True):
+                done = _through_stages(state, refusals)
                 if done is not None:
                     results[index] = done.result
     return [results[index] for index in sorted(results)]
 
 
-def _through(making: Making, refusals: Refusals) -> Making | None:
+def _through_stages(state: TargetRun, refusals: Refusals) -> TargetRun | None:
     """Take a target through its stages; None where it is refused."""
-    signs = () if making.observed is None else making.observed.signs
+    signs = () if state.observed is None else state.observed.signs
     for stage in OWN:
         if stage.stops_all:
-            making = stage.run(making)
+            state = stage.run(state)
             continue
-        further: Making | None = None
-        with refusals.of(making.name), blaming(signs):
-            further = stage.run(making)
+        further: TargetRun | None = None
+        with refusals.of(state.name), blaming(signs):
+            further = stage.run(state)
         if further is None:
             return None
-        making = further
-    return making
+        state = further
+    return state

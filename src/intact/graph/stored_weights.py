@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.graph.ops import input_value, is_constant
-from intact.ops import STORABLE
+from intact.ops import RECURRENT, STORABLE
 from intact.ops.operators import Gather
 
 _RECURRENT_SLOTS = (1, 2)
@@ -25,7 +25,7 @@ def stored_weight_axes(node: ir.Node) -> dict[int, int]:
     """
     if node.domain != "" or node.op_type not in STORABLE:
         return {}
-    if node.op_type != "Gather":
+    if node.op_type in RECURRENT:
         shapes = {slot: _float_shape(node, slot) for slot in _RECURRENT_SLOTS}
         return {slot: _GATE_ROWS for slot, shape in shapes.items() if len(shape) == 3}
     shape = _float_shape(node, 0)

@@ -69,7 +69,7 @@ class Alternatives(msgspec.Struct, frozen=True):
         found += () if self.spectra is None else self.spectra.front.tensors
         return found
 
-    def settled(
+    def choose(
         self,
         job: Job,
         scaled: Scaled,

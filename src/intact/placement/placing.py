@@ -28,7 +28,7 @@ _GROUPS = 64
 """Groups of quantizers whose noise is measured."""
 
 
-def placed(
+def find_fastest(
     job: Job,
     scaled: Scaled,
     sample: Batch | None,

@@ -31,7 +31,7 @@ from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
 from intact.plan.signs import Signs, signs_of
 from intact.plan.stored_weights import is_stored, stored_config
 from intact.plan.topology import adds_to_products, decide, has_weights_only, outputs_float
-from intact.plan.untie import Untied, requantize_at
+from intact.plan.untie import RequantizeReason, requantize_at
 from intact.targets import OpRule, Target, TensorScheme
 
 
@@ -143,7 +143,7 @@ def _input_config(
         bits = overrides.bits_at(end, is_weight=False, has_weight=weight is not None)
         config = config_from_scheme(schemes.of_input(rule, node, slot), None, bits)
         if end in overrides.apart and quantizes(config):
-            requantize_at(config, Untied.UNLIKE)
+            requantize_at(config, RequantizeReason.UNLIKE)
         return config
     return unquantized(QuantState.FP32)
 

@@ -16,7 +16,7 @@ from intact.plan.batch_norms import BatchNormScale, batch_norm_scales
 from intact.plan.quantized_graph import Note, QuantizedGraph, quantizes
 from intact.plan.stored_weights import is_stored
 from intact.plan.topology import has_weights_only
-from intact.plan.untie import Untied, requantized
+from intact.plan.untie import RequantizeReason, requantized
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,10 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
     )
 
 
-_WHY = {Untied.PRESCRIBED: "its scale is prescribed", Untied.UNLIKE: "its range is unlike others"}
+_WHY = {
+    RequantizeReason.PRESCRIBED: "its scale is prescribed",
+    RequantizeReason.UNLIKE: "its range is unlike others",
+}
 
 
 def _requantized(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:

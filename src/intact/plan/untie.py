@@ -26,7 +26,7 @@ _REQUANTIZED = "requantized"
 """Key in the ``detail`` of an end's config, with the reason."""
 
 
-class Untied(StrEnum):
+class RequantizeReason(StrEnum):
     """Why an input of a join is requantized; stored in plan files."""
 
     PRESCRIBED = "prescribed"
@@ -35,10 +35,10 @@ class Untied(StrEnum):
     """The ranges are unlike, and others read it too."""
 
 
-def requantized(config: TensorQuantConfig) -> Untied | None:
+def requantized(config: TensorQuantConfig) -> RequantizeReason | None:
     """Return why a join requantizes what it reads at an end; None where it does not."""
     reason = config.detail.get(_REQUANTIZED)
-    return Untied(reason) if reason in tuple(Untied) else None
+    return RequantizeReason(reason) if reason in tuple(RequantizeReason) else None
 
 
 def is_requantized(config: TensorQuantConfig) -> bool:
@@ -46,7 +46,7 @@ def is_requantized(config: TensorQuantConfig) -> bool:
     return _REQUANTIZED in config.detail
 
 
-def requantize_at(config: TensorQuantConfig, reason: Untied) -> None:
+def requantize_at(config: TensorQuantConfig, reason: RequantizeReason) -> None:
     """Let the end of a config have a scale apart from its producer's, in place."""
     config.detail[_REQUANTIZED] = reason.value
 
@@ -153,7 +153,7 @@ def _joined(
         return first
     for config, scale in zip(found, fixed, strict=True):
         if scale is not None and config.state is QuantState.INITIAL:
-            requantize_at(config, Untied.PRESCRIBED)
+            requantize_at(config, RequantizeReason.PRESCRIBED)
     return None
 
 

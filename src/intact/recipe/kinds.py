@@ -309,7 +309,7 @@ class Several(Kind[Any]):
         return None if None in found else found
 
 
-class Compared(Several):
+class NamedValues(Several):
     """Several values of a kind, of which Python may give each a name."""
 
     def check(self, value: Any) -> Any:

@@ -26,11 +26,11 @@ from intact.recipe.groups import (
     WidthOptions,
 )
 from intact.recipe.kinds import (
-    Compared,
     File,
     Flag,
     Given,
     Name,
+    NamedValues,
     Names,
     NamesOrAll,
     Text,
@@ -207,7 +207,7 @@ class CompareOptions(LabelOptions, ComparisonOptions):
     """The options of `compare`."""
 
     results: Any = required(
-        Compared(RESULT),
+        NamedValues(RESULT),
         "Folders that intact wrote, two or more; one with a result for each target stands for all "
         "of these.",
         in_python="Results will do too, and a dict gives them names.",

@@ -26,7 +26,7 @@ from intact.numerics.affine_params import QuantParams
 from intact.plan import Direction, Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.given_scales import GIVEN
 from intact.plan.topology import decide, kept_float_entry
-from intact.plan.untie import Untied, requantized
+from intact.plan.untie import RequantizeReason, requantized
 from intact.search.roundings import Roundings
 from intact.targets import Target
 
@@ -177,7 +177,11 @@ class Outline:
             {name: decision.quantized for name, decision in plan.decisions.items()},
             {str(end): str(end) in names for end in plan.configs},
             _kept_float(plan),
-            [str(e) for e, each in plan.configs.items() if requantized(each) is Untied.UNLIKE],
+            [
+                str(e)
+                for e, each in plan.configs.items()
+                if requantized(each) is RequantizeReason.UNLIKE
+            ],
         )
         owners = tuple((str(end), end) for end, _ in scale_owners(plan))
         return Outline(topology, integers, owners)

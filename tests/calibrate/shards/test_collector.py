@@ -18,7 +18,7 @@ from PIL import Image
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.collect import collect
 from intact.calibrate.shards import SampleMap, collect_on
-from intact.calibrate.shards.messages import Seen
+from intact.calibrate.shards.messages import FolderProbe
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
 from intact.data.chosen_samples import ChosenSamples
@@ -89,7 +89,7 @@ def test_images_are_decoded_by_the_workers(
     images(tmp_path / "images", 150, bad=[0, 1, 70, 149])
     monkeypatch.chdir(tmp_path)
     if not is_seen:
-        monkeypatch.setattr(Seen, "of", lambda *_: Seen("0/003.png", 7))
+        monkeypatch.setattr(FolderProbe, "of", lambda *_: FolderProbe("0/003.png", 7))
     graph = normalize(residual_net())
     folder = Path("images")  # relative to the working directory, which workers do not share
     left = same(
@@ -104,7 +104,7 @@ def test_images_are_decoded_by_the_workers(
 def test_a_bad_image_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = normalize(residual_net())
     folder = images(tmp_path / "images", 12, bad=[5])
-    monkeypatch.setattr(Seen, "of", lambda *_: None)
+    monkeypatch.setattr(FolderProbe, "of", lambda *_: None)
     with (
         SampleMap("local", 2) as cluster,
         pytest.raises(DataError, match=r"images/2/005\.png: .*skip_bad"),

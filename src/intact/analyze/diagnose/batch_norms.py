@@ -8,6 +8,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.graph import facts
 from intact.plan import QuantizedGraph
 from intact.plan.batch_norms import BatchNormScale, Place, batch_norm_scales, normalized_data
 
@@ -64,7 +65,7 @@ def _parts(node: ir.Node, place: Place) -> list[str]:
     data = node.inputs[0]
     product = None if data is None else data.producer()
     names = [str(node.name)]
-    if place is Place.APART and node.op_type == "Add" and product is not None:
+    if place is Place.APART and facts(node).adds and product is not None:
         names.insert(0, str(product.name))
     return names
 

@@ -48,7 +48,7 @@ def look(evidence: Evidence) -> list[Finding]:
     return calibration_findings(evidence.plan, evidence.statistics, evidence.samples)
 
 
-class Seen(msgspec.Struct, frozen=True):
+class RangeShift(msgspec.Struct, frozen=True):
     """How one tensor's new samples lie to the range that calibration saw.
 
     Attributes:
@@ -107,7 +107,7 @@ def calibration_findings(
     return _unlike(seen) or _too_few(seen)
 
 
-def observed(plan: QuantizedGraph, statistics: Statistics, samples: Samples) -> list[Seen]:
+def observed(plan: QuantizedGraph, statistics: Statistics, samples: Samples) -> list[RangeShift]:
     """Compare all tensors that the plan needs the ranges of, and that vary."""
     names = [name for name in required_tensors(plan) if name in statistics.tensors]
     if not names:
@@ -135,7 +135,7 @@ def _compared(
     rows: SampleStatistics,
     counts: npt.NDArray[np.int64],
     elements: int,
-) -> Seen | None:
+) -> RangeShift | None:
     low, high = calibrated.minimum, calibrated.maximum
     width = high - low
     live = rows.minimum <= rows.maximum
@@ -151,7 +151,7 @@ def _compared(
     means = rows.total[live] / max(elements, 1)
     spread = float(means.std()) * math.sqrt(1 / calibrated.samples + 1 / len(means))
     mean = calibrated.distribution().mean
-    return Seen(
+    return RangeShift(
         name,
         calibrated.samples,
         float(((rows.minimum < low) | (rows.maximum > high))[live].mean()),
@@ -169,7 +169,7 @@ def _cut(values: Bins, low: float, high: float) -> float:
     return float((values.count * beyond**2).sum() / max(values.total, 1))
 
 
-def _unlike(seen: Sequence[Seen]) -> list[Finding]:
+def _unlike(seen: Sequence[RangeShift]) -> list[Finding]:
     """Find samples whose means differ in half of the tensors, and whose ranges differ too."""
     shift = float(np.median([each.shift for each in seen]))
     beyond, expected, loose = (_mean(seen, each) for each in ("beyond", "expected", "loose"))
@@ -192,7 +192,7 @@ def _unlike(seen: Sequence[Seen]) -> list[Finding]:
     return [_finding(evidence, max(cut, loose), worst, [_LIKE_THESE])]
 
 
-def _too_few(seen: Sequence[Seen]) -> list[Finding]:
+def _too_few(seen: Sequence[RangeShift]) -> list[Finding]:
     """Find ranges that cut off much of what alike samples have."""
     cut, calibrated = _mean(seen, "cut"), _calibrated(seen)
     if cut < _FELT:
@@ -208,7 +208,7 @@ def _too_few(seen: Sequence[Seen]) -> list[Finding]:
     return [_finding(evidence, cut, worst, [more, text])]
 
 
-def _calibrated(seen: Sequence[Seen]) -> int:
+def _calibrated(seen: Sequence[RangeShift]) -> int:
     return max(each.calibrated for each in seen)
 
 
@@ -217,11 +217,13 @@ _LIKE_THESE = Remedy(
 )
 
 
-def _finding(evidence: str, severity: float, worst: Seen, remedies: Sequence[Remedy]) -> Finding:
+def _finding(
+    evidence: str, severity: float, worst: RangeShift, remedies: Sequence[Remedy]
+) -> Finding:
     return Finding(
         "calibration_samples", evidence, severity, tensor=worst.tensor, remedies=tuple(remedies)
     )
 
 
-def _mean(seen: Sequence[Seen], name: str) -> float:
+def _mean(seen: Sequence[RangeShift], name: str) -> float:
     return float(np.mean([getattr(each, name) for each in seen]))

@@ -74,7 +74,7 @@ class Counterfactuals:
         """
         if self._config.grid.exponential or not self._now > 0:
             return 0.0
-        tensor = Seen(self._config, [found for _, _, found, _ in self._batches])
+        tensor = QuantizedValues(self._config, [found for _, _, found, _ in self._batches])
         return 1.0 - self._noise(without(tensor)) / self._now
 
     def _noise(self, quantizer: Quantizer) -> float:
@@ -88,7 +88,7 @@ class Counterfactuals:
         return total
 
 
-class Seen(msgspec.Struct, frozen=True):
+class QuantizedValues(msgspec.Struct, frozen=True):
     """What a tensor holds on the samples, and how it is quantized.
 
     Attributes:
@@ -122,36 +122,36 @@ class Seen(msgspec.Struct, frozen=True):
         return self.on_range(*estimate_range(distribution, levels, method, **options))
 
 
-Without = Callable[[Seen], Quantizer]
+Without = Callable[[QuantizedValues], Quantizer]
 """How a tensor would be quantized without a cause, on as many codes."""
 
 
-def whole_range(tensor: Seen) -> Quantizer:
+def whole_range(tensor: QuantizedValues) -> Quantizer:
     """Cut nothing off."""
     return tensor.by_method("minmax")
 
 
-def without_tail(tensor: Seen) -> Quantizer:
+def without_tail(tensor: QuantizedValues) -> Quantizer:
     """Cut a few of the largest values off."""
     return tensor.by_method("percentile", percentile=_TAIL)
 
 
-def any_scale(tensor: Seen) -> Quantizer:
+def any_scale(tensor: QuantizedValues) -> Quantizer:
     """Take the best scale that there is."""
     return tensor.by_method("mse")
 
 
-def by_channel(tensor: Seen) -> Quantizer:
+def by_channel(tensor: QuantizedValues) -> Quantizer:
     """Give each channel a scale of its own, within the range that the plan has for all."""
     return _by_channel(tensor, *tensor.config.value_range())
 
 
-def by_whole_channel(tensor: Seen) -> Quantizer:
+def by_whole_channel(tensor: QuantizedValues) -> Quantizer:
     """Give each channel a scale of its own that cuts nothing off: no scale for all does both."""
     return _by_channel(tensor, -np.inf, np.inf)
 
 
-def _by_channel(tensor: Seen, least: float, most: float) -> Quantizer:
+def _by_channel(tensor: QuantizedValues, least: float, most: float) -> Quantizer:
     if any(array.ndim <= _CHANNELS for array in tensor.batches):
         return partial(tensor.config.fake_quantize, inplace=False)
     axes = [tuple(axis for axis in range(a.ndim) if axis != _CHANNELS) for a in tensor.batches]
@@ -161,7 +161,7 @@ def _by_channel(tensor: Seen, least: float, most: float) -> Quantizer:
     return tensor.on_range(np.maximum(low, least), np.minimum(high, most), _CHANNELS)
 
 
-def without_mask(tensor: Seen) -> Quantizer:
+def without_mask(tensor: QuantizedValues) -> Quantizer:
     """Hold what is not far below 0, and the room that a masked value needs."""
     values = tensor.values
     kept = values[values > values.min() / 2]

@@ -21,7 +21,7 @@ from intact.errors import IntactError
 from intact.graph import Graph
 from intact.plan import QuantizedGraph
 from intact.plan.given_scales import ScaleTable
-from intact.plan.untie import Untied, requantized
+from intact.plan.untie import RequantizeReason, requantized
 from intact.recipe.options import QuantizeOptions
 from intact.results.first_run import run_once
 from intact.results.job import Job
@@ -159,7 +159,11 @@ class Rehearsal:
             for name, each in plan.decisions.items()
             if not each.quantized and name in asked and asked[name].quantized
         ]
-        apart = [end for end, each in plan.configs.items() if requantized(each) is Untied.UNLIKE]
+        apart = [
+            end
+            for end, each in plan.configs.items()
+            if requantized(each) is RequantizeReason.UNLIKE
+        ]
         if not kept and not apart:
             return job
         return msgspec.structs.replace(job, plan=job.keeping(kept, None, apart))

@@ -16,7 +16,7 @@ from intact.plan import Note, NoteKind, QuantPoint
 from intact.plan.given_scales import GIVEN, ScaleTable
 
 
-class Settled(msgspec.Struct, frozen=True):
+class PrescribedScales(msgspec.Struct, frozen=True):
     """The groups of configs whose scale is given.
 
     Attributes:
@@ -40,9 +40,9 @@ class Settled(msgspec.Struct, frozen=True):
             self.roots[key].observer = GIVEN
 
 
-def settle(
+def prescribe(
     points: Iterable[QuantPoint], table: ScaleTable | None, kept: Iterable[str] = ()
-) -> Settled:
+) -> PrescribedScales:
     """Hold a table against the quantization points of a plan; nothing is written yet.
 
     Ends that share a scale take that of the tensor that owns it. Where the owner has none, or
@@ -64,7 +64,7 @@ def settle(
             named.
     """
     if table is None:
-        return Settled()
+        return PrescribedScales()
     params: dict[int, QuantParams] = {}
     roots: dict[int, TensorQuantConfig] = {}
     gave_way: list[str] = []
@@ -82,7 +82,7 @@ def settle(
         gave_way += [str(point.value.name) for point, each in given if not _equal(each, chosen)]
         params[id(root)], roots[id(root)] = chosen, root
     gave_way = [name for name in dict.fromkeys(gave_way) if name not in known]
-    return Settled(params, roots, tuple(_notes(table, used, gave_way)))
+    return PrescribedScales(params, roots, tuple(_notes(table, used, gave_way)))
 
 
 def _groups(points: Iterable[QuantPoint], table: ScaleTable) -> Iterable[list[QuantPoint]]:

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from intact.calibrate.method import Method
 from intact.calibrate.scales.masked import MaskConstants
+from intact.calibrate.scales.relevant_ranges import Interval, within
 from intact.calibrate.scales.roles import is_parameter, refuse_not_finite
-from intact.calibrate.scales.told_apart import Interval, within
 from intact.calibrate.statistics import Statistics
 from intact.config import Grid, TensorQuantConfig
 from intact.errors import CalibrationError
@@ -62,7 +62,7 @@ def range_of(
         statistics: Of its tensor, unless that is constant.
         method: Chooses the range.
         factors: How tensors come out at a Softmax (see `MaskConstants`).
-        intervals: From `told_apart`.
+        intervals: From `relevant_ranges`.
 
     Raises:
         CalibrationError: It was not observed, or is NaN; or a method is not defined for it.

@@ -9,10 +9,10 @@ from typing import Protocol
 from intact.calibrate.shards.messages import (
     Array,
     Batches,
+    FolderProbe,
     Images,
     Numbered,
     Rows,
-    Seen,
     Shard,
     Source,
 )
@@ -144,7 +144,7 @@ class FilesThere:
         self.files = [str(name) for name in reader.files]
         self._size, self._each = size, each
         ends = {0: None, len(self.files) // 2: None, len(self.files) - 1: None}
-        seen = (Seen.of(self.folder, self.files[place]) for place in ends)
+        seen = (FolderProbe.of(self.folder, self.files[place]) for place in ends)
         self.source = Source(
             samples.source,
             samples.mask,

@@ -32,7 +32,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
         return np.frombuffer(self.content, np.dtype(self.dtype)).reshape(self.shape)
 
 
-class Seen(msgspec.Struct, frozen=True):
+class FolderProbe(msgspec.Struct, frozen=True):
     """A file that tells whether a worker sees the folder of this program.
 
     Attributes:
@@ -44,10 +44,10 @@ class Seen(msgspec.Struct, frozen=True):
     checksum: int
 
     @staticmethod
-    def of(folder: Path, name: str) -> Seen | None:
+    def of(folder: Path, name: str) -> FolderProbe | None:
         """Read a file; None if it cannot be read."""
         try:
-            return Seen(name, zlib.crc32((folder / name).read_bytes()))
+            return FolderProbe(name, zlib.crc32((folder / name).read_bytes()))
         except OSError:
             return None
 
@@ -69,7 +69,7 @@ class Source(msgspec.Struct, frozen=True):
     mask: str | None = None
     no_batch: tuple[str, ...] = ()
     folder: str = ""
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[FolderProbe, ...] = ()
     preprocess: bytes = b""
     skip_bad: bool = False
 

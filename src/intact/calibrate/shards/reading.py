@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from intact.calibrate.shards.messages import Batches, Place, Rows, Seen, Shard, Source
+from intact.calibrate.shards.messages import Batches, FolderProbe, Place, Rows, Shard, Source
 from intact.data.batching import Batch
 from intact.data.feeding import Feeding
 from intact.data.images.decode import require_pillow
@@ -46,7 +46,7 @@ class ShardReader:
     def place(self) -> Place:
         """Say what is known of this worker."""
         folder, seen = Path(self._source.folder), self._source.seen
-        sees_files = all(Seen.of(folder, each.name) == each for each in seen)
+        sees_files = all(FolderProbe.of(folder, each.name) == each for each in seen)
         return Place(detect_cpu().name, bool(seen) and sees_files)
 
     def samples(self, shard: Shard) -> Samples:

@@ -55,7 +55,7 @@ def with_open_batch(build: Callable[[bool], Built]) -> Built:
         return build(False)
 
 
-def mixes_batch(builder: HasBatch, is_mixed: bool) -> None:
+def refuse_mixed_batch(builder: HasBatch, is_mixed: bool) -> None:
     """Note whether an operator mixes the samples of a batch.
 
     Raises:
@@ -87,7 +87,7 @@ def axis_in(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def needs_elements(shape: Shape) -> None:
+def require_elements(shape: Shape) -> None:
     """Refuse a tensor without elements, or with too many."""
     if any(length < 1 for length in shape) or math.prod(shape) > MOST_ELEMENTS:
         raise Unsupported(f"its output has the shape {list(shape)}")

@@ -10,7 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.base.foreign import Shape, axis_in, mixes_batch, slot
+from intact.formats.base.foreign import Shape, axis_in, refuse_mixed_batch, slot
 from intact.formats.tengine.tmfile.file import Element, FileNode
 from intact.formats.tengine.tmfile.file_builder import WRITERS, TmFileBuilder
 from intact.formats.tengine.tmfile.onnx_builder import READERS, OnnxBuilder, image
@@ -49,7 +49,7 @@ def _read_concat(builder: OnnxBuilder, node: FileNode) -> None:
     rests = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
     if len(rests) != 1 or {len(shape) for shape in shapes} != {rank}:
         raise Unsupported(f"shapes {[list(shape) for shape in shapes[:4]]} do not fit together")
-    mixes_batch(builder, axis == 0)
+    refuse_mixed_batch(builder, axis == 0)
     total = sum(shape[axis] for shape in shapes)
     result = (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
     builder.compute(node, "Concat", values, result, {"axis": axis}, output=node.outputs[0])
@@ -158,7 +158,7 @@ def _read_transpose(builder: OnnxBuilder, node: FileNode) -> None:
         order = tuple(node.options[f"order_{k}"] for k in range(len(shape[:4])))
     if sorted(order) != list(range(len(shape))):
         raise Unsupported(f"it orders {len(shape)} axes as {list(order[:8])}")
-    mixes_batch(builder, order[:1] != (0,))
+    refuse_mixed_batch(builder, order[:1] != (0,))
     result = tuple(shape[axis] for axis in order)
     builder.compute(node, "Transpose", [value], result, {"perm": order}, output=node.outputs[0])
 
@@ -201,7 +201,7 @@ def _read_slice(builder: OnnxBuilder, node: FileNode) -> None:
         if not 0 <= begin < end <= shape[axis]:
             raise Unsupported(f"it keeps {begin} to {end} of {shape[axis]}")
         result[axis] = -(-(end - begin) // step)
-    mixes_batch(builder, 0 in pieces)
+    refuse_mixed_batch(builder, 0 in pieces)
     rows = list(zip(*pieces.values(), strict=True)) or [(), (), ()]
     lists = [builder.integers(*each) for each in (rows[0], rows[1], tuple(pieces), rows[2])]
     kind, inputs = ("Slice", [value, *lists]) if pieces else ("Identity", [value])
@@ -269,7 +269,7 @@ def _parts(
     shape = builder.shapes[value]
     if len(sizes) != len(node.outputs) or sum(sizes) != shape[axis] or min(sizes) < 1:
         raise Unsupported(f"parts {sizes[:8]} of {shape[axis]} for {len(node.outputs)} outputs")
-    mixes_batch(builder, axis == 0)
+    refuse_mixed_batch(builder, axis == 0)
     shapes = [(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes]
     builder.split(node, value, axis, sizes, shapes)
 
@@ -298,7 +298,7 @@ def _read_pad(builder: OnnxBuilder, node: FileNode) -> None:
     reaches = max(*starts, *ends) >= min(shape[2:])
     if options["mode"] != 0 and (reaches or any((*starts[:2], *ends[:2]))):
         raise Unsupported(f"it mirrors {starts} and {ends} of {list(shape)}")
-    mixes_batch(builder, bool(starts[0] or ends[0]))
+    refuse_mixed_batch(builder, bool(starts[0] or ends[0]))
     inputs = [value, builder.integers(*starts, *ends), builder.number(options["value"])]
     result = tuple(sum(each) for each in zip(shape, starts, ends, strict=True))
     attributes = {"mode": _PAD_MODES[options["mode"]]}

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.base.foreign import BATCH, Shape, mixes_batch, needs_elements, slot
+from intact.formats.base.foreign import BATCH, Shape, refuse_mixed_batch, require_elements, slot
 from intact.formats.tengine.tmfile.file import Element, FileNode, FileTensor, TmFile, mark_inside
 from intact.graph.builder import Attribute, GraphBuilder, typed_value
 from intact.graph.names import Names
@@ -134,7 +134,7 @@ class OnnxBuilder(GraphBuilder):
         Raises:
             FixesBatch: Its first length is not 1.
         """
-        mixes_batch(self, shape[0] != 1)
+        refuse_mixed_batch(self, shape[0] != 1)
         value = typed_value(self.name(index), shape=[BATCH, *shape[1:]] if self.batch else shape)
         self.inputs.append(value)
         self._activations[index] = value
@@ -196,7 +196,7 @@ class OnnxBuilder(GraphBuilder):
         before = self.shapes[value]
         if math.prod(before) != math.prod(shape):
             raise Unsupported(f"{list(before)} cannot become {list(shape)}")
-        mixes_batch(self, shape[:1] != before[:1])
+        refuse_mixed_batch(self, shape[:1] != before[:1])
         wanted = (-1, *shape[1:]) if self.batch else shape
         target = self.integers(*wanted)
         return self.compute(node, "Reshape", [value, target], shape, part=part, output=output)
@@ -214,7 +214,7 @@ class OnnxBuilder(GraphBuilder):
         name = self._node_names.fresh(wanted)
         outputs = []
         for value, shape in results:
-            needs_elements(shape)
+            require_elements(shape)
             self.shapes[value] = shape
             outputs.append(value)
         return self.add(op_type, inputs, outputs, attributes, name=name)

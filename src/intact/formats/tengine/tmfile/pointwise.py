@@ -10,7 +10,7 @@ from typing import NamedTuple
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.base.foreign import Shape, mixes_batch, slot
+from intact.formats.base.foreign import Shape, refuse_mixed_batch, slot
 from intact.formats.tengine.tmfile.file import Element, FileNode
 from intact.formats.tengine.tmfile.file_builder import WRITERS, Operand, TmFileBuilder
 from intact.formats.tengine.tmfile.onnx_builder import READERS, OnnxBuilder
@@ -228,7 +228,7 @@ def _read_softmax(builder: OnnxBuilder, node: FileNode) -> None:
     if not -len(shape) <= axis < len(shape):
         raise Unsupported(f"it has no axis {axis} of {len(shape)}")
     axis %= len(shape)
-    mixes_batch(builder, axis == 0)
+    refuse_mixed_batch(builder, axis == 0)
     builder.compute(node, "Softmax", [value], shape, {"axis": axis}, output=node.outputs[0])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from intact.errors import Unsupported
-from intact.formats.base.foreign import Shape, axis_in, mixes_batch, slot
+from intact.formats.base.foreign import Shape, axis_in, refuse_mixed_batch, slot
 from intact.formats.tengine.tmfile.file import Element, FileNode
 from intact.formats.tengine.tmfile.file_builder import WRITERS, TmFileBuilder
 from intact.formats.tengine.tmfile.onnx_builder import READERS, OnnxBuilder, image
@@ -233,7 +233,7 @@ def _read_reduction(builder: OnnxBuilder, node: FileNode) -> None:
     given = [node.options[f"dim_{k}"] for k in range(4)]
     axes = sorted({axis_in(each, len(shape)) for each in given if each != ABSENT_AXIS})
     axes = axes or list(range(len(shape)))
-    mixes_batch(builder, 0 in axes)
+    refuse_mixed_batch(builder, 0 in axes)
     keeps = int(bool(node.options["keepdim"]))
     result = tuple(
         1 if axis in axes else length

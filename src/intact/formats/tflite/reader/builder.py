@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.base.foreign import BATCH, mixes_batch
+from intact.formats.base.foreign import BATCH, refuse_mixed_batch
 from intact.formats.tflite.reader.file import TfliteFile
 from intact.formats.tflite.reader.schema import Element
 from intact.formats.tflite.reader.tensors import (
@@ -158,7 +158,7 @@ class ModelBuilder(TensorBuilder):
 
     def _new(self, index: int) -> Activation:
         tensor = self.tensor(index)
-        mixes_batch(self, tensor.shape[:1] != (1,))
+        refuse_mixed_batch(self, tensor.shape[:1] != (1,))
         activation = Activation(tensor, self.parameters(index))
         self.activations[index] = activation
         return activation
@@ -183,7 +183,7 @@ class ModelBuilder(TensorBuilder):
         parameters = self.parameters(index)
         shape: list[int | str] = list(tensor.shape)
         if self.batch:
-            mixes_batch(self, tensor.shape[:1] != (1,))
+            refuse_mixed_batch(self, tensor.shape[:1] != (1,))
             shape[0] = BATCH
         dtype = DATA_TYPES.get(tensor.element, ir.DataType.FLOAT)
         value = typed_value(self.claim(index), dtype, shape)

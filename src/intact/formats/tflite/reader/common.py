@@ -34,7 +34,7 @@ def optional(op: Operator, number: int) -> int:
     return op.inputs[number] if number < len(op.inputs) else -1
 
 
-def needs_rank(tensor: FileTensor, *ranks: int) -> None:
+def require_rank(tensor: FileTensor, *ranks: int) -> None:
     """Check the rank of a tensor."""
     if tensor.rank not in ranks:
         raise Unsupported(f"tensor {tensor.name!r} has {tensor.rank} dimensions")
@@ -133,7 +133,7 @@ def broadcast(builder: ModelBuilder, op: Operator, *shapes: Sequence[int]) -> No
         raise Unsupported(f"operands {operands} do not give {list(wanted)}")
 
 
-def needs_shape(builder: ModelBuilder, index: int, shape: Sequence[int]) -> None:
+def require_shape(builder: ModelBuilder, index: int, shape: Sequence[int]) -> None:
     """Check that an output has the shape that the operator computes."""
     tensor = builder.tensor(index)
     if tensor.shape != tuple(shape):
@@ -142,7 +142,7 @@ def needs_shape(builder: ModelBuilder, index: int, shape: Sequence[int]) -> None
         )
 
 
-def keeps_scale(builder: ModelBuilder, source: int, *outputs: int) -> None:
+def require_same_scale(builder: ModelBuilder, source: int, *outputs: int) -> None:
     """Check that an operator that moves codes keeps their scale.
 
     LiteRT's kernels copy the codes whatever the scales are; no plan can express that. Where the

@@ -7,9 +7,9 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.base.foreign import axis_in, mixes_batch, slot
+from intact.formats.base.foreign import axis_in, refuse_mixed_batch, slot
 from intact.formats.tflite.reader.builder import ModelBuilder
-from intact.formats.tflite.reader.common import READERS, keeps_scale, needs_shape, optional
+from intact.formats.tflite.reader.common import READERS, optional, require_same_scale, require_shape
 from intact.formats.tflite.reader.file import Operator, parameters_of
 from intact.formats.tflite.reader.tensors import ChannelLayout, Input, arranged, channels_first
 
@@ -27,10 +27,10 @@ def reshape(builder: ModelBuilder, op: Operator) -> None:
     data = builder.tensor(index)
     if data.size != output.size:
         raise Unsupported(f"{list(data.shape)} does not become {list(output.shape)}")
-    keeps_scale(builder, index, op.outputs[0])
+    require_same_scale(builder, index, op.outputs[0])
     activation = builder.activation(index)
     if activation is None:
-        mixes_batch(builder, True)
+        refuse_mixed_batch(builder, True)
         value = builder.reshaped(builder.operand(index), output.shape).value
         builder.write(op.outputs[0], value)
         return
@@ -63,10 +63,10 @@ def transpose(builder: ModelBuilder, op: Operator) -> None:
     shape, permutation = builder.tensor(index).shape, builder.list_of(slot(op.inputs, 1))
     if sorted(permutation) != list(range(len(shape))):
         raise Unsupported(f"its permutation is {list(permutation)}")
-    needs_shape(builder, output, [shape[axis] for axis in permutation])
-    keeps_scale(builder, index, output)
+    require_shape(builder, output, [shape[axis] for axis in permutation])
+    require_same_scale(builder, index, output)
     permutation = _batch_in_front(permutation, shape) if builder.batch else permutation
-    mixes_batch(builder, permutation[:1] != (0,))
+    refuse_mixed_batch(builder, permutation[:1] != (0,))
     rank = len(shape)
     given, kept = builder.parameters(index), builder.parameters(output)
     activation = builder.activation(index)
@@ -117,15 +117,15 @@ def gather(builder: ModelBuilder, op: Operator) -> None:
     if op.options["batch_dims"]:
         raise Unsupported("it gathers by sample")
     axis = axis_in(int(op.options["axis"]), len(shape))
-    mixes_batch(builder, axis == 0 and not builder.is_constant(index))
-    mixes_batch(builder, builder.is_constant(index) and builder.is_constant(chosen))
-    needs_shape(builder, op.outputs[0], (*shape[:axis], *indices.shape, *shape[axis + 1 :]))
-    keeps_scale(builder, index, op.outputs[0])
+    refuse_mixed_batch(builder, axis == 0 and not builder.is_constant(index))
+    refuse_mixed_batch(builder, builder.is_constant(index) and builder.is_constant(chosen))
+    require_shape(builder, op.outputs[0], (*shape[:axis], *indices.shape, *shape[axis + 1 :]))
+    require_same_scale(builder, index, op.outputs[0])
     if builder.is_constant(chosen):
         numbers = builder.list_of(chosen)
         if not all(0 <= number < shape[axis] for number in numbers):
             raise Unsupported("an index lies outside its axis")
-    mixes_batch(builder, axis != 0 and not builder.is_constant(chosen))
+    refuse_mixed_batch(builder, axis != 0 and not builder.is_constant(chosen))
     value = builder.node(
         "Gather", [builder.operand(index), builder.operand(chosen)], {"axis": axis}
     )
@@ -139,9 +139,9 @@ def tile(builder: ModelBuilder, op: Operator) -> None:
     shape = builder.tensor(index).shape
     if len(repeats) != len(shape) or min(repeats, default=1) < 1:
         raise Unsupported(f"its repeats are {list(repeats)}")
-    needs_shape(builder, op.outputs[0], [n * k for n, k in zip(shape, repeats, strict=True)])
-    keeps_scale(builder, index, op.outputs[0])
-    mixes_batch(builder, repeats[:1] != (1,))
+    require_shape(builder, op.outputs[0], [n * k for n, k in zip(shape, repeats, strict=True)])
+    require_same_scale(builder, index, op.outputs[0])
+    refuse_mixed_batch(builder, repeats[:1] != (1,))
     layout = builder.layout_of(index)
     counts = builder.integers(*arranged(repeats, layout))
     builder.write(
@@ -160,8 +160,8 @@ def broadcast_to(builder: ModelBuilder, op: Operator) -> None:
         for length, wanted in zip((*ahead, *shape), output.shape, strict=True)
     ):
         raise Unsupported(f"{list(shape)} does not broadcast to {list(output.shape)}")
-    keeps_scale(builder, index, op.outputs[0])
-    mixes_batch(builder, bool(ahead) or builder.is_constant(index))
+    require_same_scale(builder, index, op.outputs[0])
+    refuse_mixed_batch(builder, bool(ahead) or builder.is_constant(index))
     layout = ChannelLayout.FILE if ahead else builder.layout_of(index)
     lengths = builder.integers(*arranged(output.shape, layout))
     inputs: list[Input] = [builder.operand(index, layout), lengths]
@@ -172,7 +172,7 @@ def broadcast_to(builder: ModelBuilder, op: Operator) -> None:
 def pad(builder: ModelBuilder, op: Operator) -> None:
     """PAD and PADV2: with zeros, or with a stored number."""
     index, pads = slot(op.inputs, 0), _pads(builder, op)
-    keeps_scale(builder, index, op.outputs[0])
+    require_same_scale(builder, index, op.outputs[0])
     layout = builder.layout_of(index)
     sides = [arranged([each[side] for each in pads], layout) for side in (0, 1)]
     inputs: list[Input] = [
@@ -200,7 +200,7 @@ def _filler(builder: ModelBuilder, index: int) -> float:
 def mirror_pad(builder: ModelBuilder, op: Operator) -> None:
     """MIRROR_PAD, as a Gather along each axis that grows: ONNX mirrors in one way only."""
     index, pads = slot(op.inputs, 0), _pads(builder, op)
-    keeps_scale(builder, index, op.outputs[0])
+    require_same_scale(builder, index, op.outputs[0])
     with_edge = int(op.options["mode"]) == 1
     operand = builder.operand(index)
     grown = list(operand.shape)
@@ -231,8 +231,8 @@ def _pads(builder: ModelBuilder, op: Operator) -> list[tuple[int, int]]:
     if len(flat) != 2 * len(shape) or min(flat, default=0) < 0:
         raise Unsupported(f"its pads are {list(flat)}")
     pads = list(zip(flat[::2], flat[1::2], strict=True))
-    needs_shape(builder, op.outputs[0], [n + sum(p) for n, p in zip(shape, pads, strict=True)])
-    mixes_batch(builder, any(pads[0]))
+    require_shape(builder, op.outputs[0], [n + sum(p) for n, p in zip(shape, pads, strict=True)])
+    refuse_mixed_batch(builder, any(pads[0]))
     return pads
 
 
@@ -240,7 +240,7 @@ def _pads(builder: ModelBuilder, op: Operator) -> list[tuple[int, int]]:
 def densify(builder: ModelBuilder, op: Operator) -> None:
     """DENSIFY: a sparse constant with its zeros."""
     index, output = slot(op.inputs, 0), op.outputs[0]
-    needs_shape(builder, output, builder.tensor(index).shape)
+    require_shape(builder, output, builder.tensor(index).shape)
     given, kept = parameters_of(builder.tensor(index)), parameters_of(builder.tensor(output))
     if given is not kept and (given is None or not given.equals(kept)):
         raise Unsupported("its output has another scale than its input, which it only moves")
@@ -254,7 +254,7 @@ def requantize(builder: ModelBuilder, op: Operator) -> None:
     A float input of the graph needs no node: it is quantized where it is read.
     """
     index, output = slot(op.inputs, 0), op.outputs[0]
-    needs_shape(builder, output, builder.tensor(index).shape)
+    require_shape(builder, output, builder.tensor(index).shape)
     index = builder.alias.get(index, index)
     if builder.alias.get(output) == index:
         return

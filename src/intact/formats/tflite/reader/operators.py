@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from intact.errors import ModelError, Unsupported
-from intact.formats.base.foreign import clipped, listed, mixes_batch, with_open_batch
+from intact.formats.base.foreign import clipped, listed, refuse_mixed_batch, with_open_batch
 from intact.formats.tflite.reader import moves, pointwise, products, slices, spatial
 from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.common import READERS, one_kind
@@ -57,7 +57,7 @@ def _build(file: TfliteFile, *, batch: bool, wide: bool) -> ModelBuilder:
         try:
             for index in file.outputs:
                 builder.operand(index)
-                mixes_batch(builder, builder.is_constant(index))
+                refuse_mixed_batch(builder, builder.is_constant(index))
         except Unsupported as reason:
             raise ModelError(f"{file.source}: an output: {clipped(str(reason))}") from reason
         return builder

@@ -7,15 +7,15 @@ import math
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.base.foreign import axis_in, mixes_batch, slot
+from intact.formats.base.foreign import axis_in, refuse_mixed_batch, slot
 from intact.formats.tflite.reader.builder import DATA_TYPES, ModelBuilder
 from intact.formats.tflite.reader.common import (
     READERS,
     broadcast,
     clamped,
     finish,
-    keeps_scale,
-    needs_shape,
+    require_same_scale,
+    require_shape,
 )
 from intact.formats.tflite.reader.file import Operator
 from intact.formats.tflite.reader.schema import Element, Fused
@@ -50,7 +50,7 @@ def _operands(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, list[
     if not computed:
         raise Unsupported("all its inputs are constants")
     same = all(builder.tensor(index).rank == rank for index in computed)
-    mixes_batch(builder, not same)
+    refuse_mixed_batch(builder, not same)
     layout = builder.layout_of(*computed) if same else ChannelLayout.FILE
     return layout, [
         builder.operand(index, layout)
@@ -65,7 +65,7 @@ def binary(builder: ModelBuilder, op: Operator) -> None:
     """Operators on two operands; the kernels of MAXIMUM and MINIMUM compare codes."""
     if op.name in {"MAXIMUM", "MINIMUM"}:
         for index in op.inputs:
-            keeps_scale(builder, index, op.outputs[0])
+            require_same_scale(builder, index, op.outputs[0])
     if op.options.get("pot_scale_int16"):
         _needs_other_scales(builder, op)
     layout, operands = _operands(builder, op)
@@ -124,7 +124,7 @@ def squared_difference(builder: ModelBuilder, op: Operator) -> None:
 def _source(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, Operand]:
     """Return the one operand in the layout that it has, whose shape is the output's."""
     index = slot(op.inputs, 0)
-    needs_shape(builder, op.outputs[0], builder.tensor(index).shape)
+    require_shape(builder, op.outputs[0], builder.tensor(index).shape)
     layout = builder.layout_of(index)
     return layout, builder.operand(index, layout)
 
@@ -207,7 +207,7 @@ def along_channels(builder: ModelBuilder, op: Operator) -> None:
         raise Unsupported(f"its beta is {op.options['beta']:g}")
     rank = builder.tensor(slot(op.inputs, 0)).rank
     axis_in(-1, rank)
-    mixes_batch(builder, rank == 1)
+    refuse_mixed_batch(builder, rank == 1)
     layout, source = _source(builder, op)
     attributes = {"axis": 1 if layout is ChannelLayout.FIRST else rank - 1}
     if op.name == "L2_NORMALIZATION":
@@ -224,12 +224,12 @@ def reduction(builder: ModelBuilder, op: Operator) -> None:
     axes = sorted({axis_in(axis, rank) for axis in builder.list_of(slot(op.inputs, 1))})
     if not axes:
         raise Unsupported("it reduces no axis")
-    mixes_batch(builder, 0 in axes)
+    refuse_mixed_batch(builder, 0 in axes)
     if op.name in {"REDUCE_MAX", "REDUCE_MIN"}:
-        keeps_scale(builder, index, op.outputs[0])
+        require_same_scale(builder, index, op.outputs[0])
     kept = [axis for axis in range(rank) if axis not in axes]
     result = [1 if axis in axes else n for axis, n in enumerate(shape)]
-    needs_shape(builder, op.outputs[0], result if keep else [shape[axis] for axis in kept])
+    require_shape(builder, op.outputs[0], result if keep else [shape[axis] for axis in kept])
     layout = builder.layout_of(index)
     order = channels_first(rank)
     output = layout
@@ -254,8 +254,8 @@ def position(builder: ModelBuilder, op: Operator) -> None:
     if len(axes) != 1:
         raise Unsupported(f"its axes are {list(axes)}")
     axis = axis_in(axes[0], len(shape))
-    mixes_batch(builder, axis == 0)
-    needs_shape(builder, op.outputs[0], shape[:axis] + shape[axis + 1 :])
+    refuse_mixed_batch(builder, axis == 0)
+    require_shape(builder, op.outputs[0], shape[:axis] + shape[axis + 1 :])
     kind = DATA_TYPES[output.element]
     attributes = {"axis": axis, "keepdims": 0}
     value = builder.node(_POSITIONS[op.name].onnx, [builder.operand(index)], attributes)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.base.foreign import mixes_batch, slot
+from intact.formats.base.foreign import refuse_mixed_batch, slot
 from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.common import (
     READERS,
     clamped,
     finish,
-    needs_rank,
-    needs_shape,
     optional,
     positive,
+    require_rank,
+    require_shape,
     unfused,
     window_pads,
 )
@@ -33,8 +33,8 @@ _WIDE = 48
 def convolution(builder: ModelBuilder, op: Operator) -> None:
     """CONV_2D, grouped where the weight has fewer channels than the data."""
     data, weight = builder.tensor(slot(op.inputs, 0)), builder.tensor(slot(op.inputs, 1))
-    needs_rank(data, 4)
-    needs_rank(weight, 4)
+    require_rank(data, 4)
+    require_rank(weight, 4)
     channels, group = data.shape[3], weight.shape[3]
     groups = channels // group
     if channels % group or weight.shape[0] % groups:
@@ -46,8 +46,8 @@ def convolution(builder: ModelBuilder, op: Operator) -> None:
 def depthwise(builder: ModelBuilder, op: Operator) -> None:
     """DEPTHWISE_CONV_2D: a convolution with a group for each channel."""
     data, weight = builder.tensor(slot(op.inputs, 0)), builder.tensor(slot(op.inputs, 1))
-    needs_rank(data, 4)
-    needs_rank(weight, 4)
+    require_rank(data, 4)
+    require_rank(weight, 4)
     channels = data.shape[3]
     if weight.shape[0] != 1 or weight.shape[3] % channels:
         raise Unsupported(f"its weight {list(weight.shape)} does not fit {channels} channels")
@@ -58,10 +58,10 @@ def _window(builder: ModelBuilder, op: Operator, weight: Operand, groups: int) -
     data, output = builder.tensor(slot(op.inputs, 0)), builder.tensor(op.outputs[0])
     strides, dilations = positive(op, *_WINDOW), positive(op, *_DILATION)
     kernel, channels = weight.shape[2:], weight.shape[0]
-    needs_rank(output, 4)
+    require_rank(output, 4)
     sizes = output.shape[1:3]
     pads = window_pads(op, data.shape[1:3], kernel, strides, dilations, sizes)
-    needs_shape(builder, op.outputs[0], (data.shape[0], *sizes, channels))
+    require_shape(builder, op.outputs[0], (data.shape[0], *sizes, channels))
     source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
     bias = _bias(builder, op, optional(op, 2), source, weight, channels)
     attributes: dict[str, Attribute] = {
@@ -81,9 +81,9 @@ def transposed_convolution(builder: ModelBuilder, op: Operator) -> None:
     """TRANSPOSE_CONV: output shape, weight ``[out, h, w, in]``, data, bias."""
     weight_index, data_index = slot(op.inputs, 1), slot(op.inputs, 2)
     data, output = builder.tensor(data_index), builder.tensor(op.outputs[0])
-    needs_rank(data, 4)
-    needs_rank(output, 4)
-    needs_rank(builder.tensor(weight_index), 4)
+    require_rank(data, 4)
+    require_rank(output, 4)
+    require_rank(builder.tensor(weight_index), 4)
     weight = _weight(builder, weight_index, (3, 0, 1, 2), 1)
     strides, kernel = positive(op, *_WINDOW), weight.shape[2:]
     if weight.shape[0] != data.shape[3]:
@@ -97,7 +97,7 @@ def transposed_convolution(builder: ModelBuilder, op: Operator) -> None:
         more.append(max(-rest, 0))
         if not 0 <= more[-1] < stride:
             raise Unsupported(f"its output of {wanted} elements does not come of {size}")
-    needs_shape(builder, op.outputs[0], (data.shape[0], *output.shape[1:3], weight.shape[1]))
+    require_shape(builder, op.outputs[0], (data.shape[0], *output.shape[1:3], weight.shape[1]))
     source = builder.operand(data_index, ChannelLayout.FIRST)
     bias = _bias(builder, op, optional(op, 3), source, weight, weight.shape[1])
     attributes = {
@@ -126,7 +126,7 @@ def _cut(op: Operator, size: int, wanted: int, stride: int, width: int) -> tuple
 def fully_connected(builder: ModelBuilder, op: Operator) -> None:
     """FULLY_CONNECTED: the data is a matrix of rows as wide as the weight's."""
     data, weight_tensor = builder.tensor(slot(op.inputs, 0)), builder.tensor(slot(op.inputs, 1))
-    needs_rank(weight_tensor, 2)
+    require_rank(weight_tensor, 2)
     if op.options["weights_format"]:
         raise Unsupported("its weight is shuffled")
     weight = _weight(builder, slot(op.inputs, 1), (0, 1), 0)
@@ -136,7 +136,7 @@ def fully_connected(builder: ModelBuilder, op: Operator) -> None:
         raise Unsupported(f"its weight {[outputs, width]} does not fit data {list(data.shape)}")
     output = builder.tensor(op.outputs[0])
     if output.size != rows * outputs:
-        needs_shape(builder, op.outputs[0], (rows, outputs))
+        require_shape(builder, op.outputs[0], (rows, outputs))
     source = builder.in_file_order(slot(op.inputs, 0))
     if source.shape != (rows, width):
         source = builder.reshaped(source, (rows, width))
@@ -160,7 +160,7 @@ def batch_matmul(builder: ModelBuilder, op: Operator) -> None:
     """BATCH_MATMUL, with either factor transposed."""
     left, right = (_factor(builder, op, number) for number in (0, 1))
     ranks = {builder.tensor(slot(op.inputs, number)).rank for number in (0, 1)}
-    mixes_batch(builder, len(ranks) > 1 or min(ranks) < 3)
+    refuse_mixed_batch(builder, len(ranks) > 1 or min(ranks) < 3)
     if left.shape[-1] != right.shape[-2]:
         raise Unsupported(f"factors {list(left.shape)} and {list(right.shape)} do not fit")
     builder.write(op.outputs[0], builder.node("MatMul", [left, right]))

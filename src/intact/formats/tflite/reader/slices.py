@@ -9,9 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.base.foreign import axis_in, mixes_batch, slot
+from intact.formats.base.foreign import axis_in, refuse_mixed_batch, slot
 from intact.formats.tflite.reader.builder import ModelBuilder
-from intact.formats.tflite.reader.common import READERS, clamped, finish, keeps_scale, needs_shape
+from intact.formats.tflite.reader.common import (
+    READERS,
+    clamped,
+    finish,
+    require_same_scale,
+    require_shape,
+)
 from intact.formats.tflite.reader.file import Operator
 from intact.formats.tflite.reader.schema import Element
 from intact.formats.tflite.reader.tensors import Array, ChannelLayout, Input, arranged
@@ -24,17 +30,17 @@ def concatenation(builder: ModelBuilder, op: Operator) -> None:
     """CONCATENATION; only the uint8 kernel brings its inputs to one scale."""
     output = builder.tensor(op.outputs[0])
     axis = axis_in(int(op.options["axis"]), output.rank)
-    mixes_batch(builder, axis == 0 or any(map(builder.is_constant, op.inputs)))
+    refuse_mixed_batch(builder, axis == 0 or any(map(builder.is_constant, op.inputs)))
     shapes = [builder.tensor(index).shape for index in op.inputs]
     rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes if len(shape) == output.rank}
     if not shapes or len(rest) != 1 or any(len(shape) != output.rank for shape in shapes):
         raise Unsupported(f"shapes {[list(shape) for shape in shapes[:4]]} do not fit together")
     total = sum(shape[axis] for shape in shapes)
-    needs_shape(builder, op.outputs[0], (*shapes[0][:axis], total, *shapes[0][axis + 1 :]))
+    require_shape(builder, op.outputs[0], (*shapes[0][:axis], total, *shapes[0][axis + 1 :]))
     moves_codes = output.element is not Element.UINT8
     if moves_codes:
         for index in op.inputs:
-            keeps_scale(builder, index, op.outputs[0])
+            require_same_scale(builder, index, op.outputs[0])
     layout = builder.layout_of(*op.inputs)
     operands = [builder.operand(index, layout) for index in op.inputs]
     attributes = {"axis": _place(axis, output.rank, layout)}
@@ -75,7 +81,7 @@ def _split(
     if len(axes) != 1 or not count:
         raise Unsupported(f"its axes are {list(axes)}, its outputs {count}")
     axis = axis_in(axes[0], len(shape))
-    mixes_batch(builder, axis == 0)
+    refuse_mixed_batch(builder, axis == 0)
     if sizes is None:
         sizes = (shape[axis] // count,) * count
     if sizes.count(-1) == 1:
@@ -84,8 +90,8 @@ def _split(
     if len(sizes) != count or sum(sizes) != shape[axis] or min(sizes) < 1:
         raise Unsupported(f"parts {list(sizes[:8])} of {shape[axis]} elements")
     for output, size in zip(op.outputs, sizes, strict=True):
-        needs_shape(builder, output, (*shape[:axis], size, *shape[axis + 1 :]))
-    keeps_scale(builder, index, *op.outputs)
+        require_shape(builder, output, (*shape[:axis], size, *shape[axis + 1 :]))
+    require_same_scale(builder, index, *op.outputs)
     layout = builder.layout_of(index)
     inputs: list[Input] = [builder.operand(index, layout), builder.integers(*sizes)]
     attributes = {"axis": _place(axis, len(shape), layout)}
@@ -100,15 +106,15 @@ def pack(builder: ModelBuilder, op: Operator) -> None:
     """PACK: each input gets an axis of one element, along which they are put together."""
     output = builder.tensor(op.outputs[0])
     axis = axis_in(int(op.options["axis"]), output.rank)
-    mixes_batch(builder, axis == 0)
+    refuse_mixed_batch(builder, axis == 0)
     single = (*output.shape[:axis], 1, *output.shape[axis + 1 :])
     if len(op.inputs) != output.shape[axis]:
         raise Unsupported(f"{len(op.inputs)} inputs for {list(output.shape)}")
     operands = []
     for index in op.inputs:
-        needs_shape(builder, index, (*single[:axis], *single[axis + 1 :]))
-        keeps_scale(builder, index, op.outputs[0])
-        mixes_batch(builder, builder.is_constant(index))
+        require_shape(builder, index, (*single[:axis], *single[axis + 1 :]))
+        require_same_scale(builder, index, op.outputs[0])
+        refuse_mixed_batch(builder, builder.is_constant(index))
         operands.append(builder.reshaped(builder.operand(index), single))
     builder.write(op.outputs[0], builder.node("Concat", operands, {"axis": axis}))
 
@@ -119,17 +125,17 @@ def unpack(builder: ModelBuilder, op: Operator) -> None:
     index = slot(op.inputs, 0)
     shape, count = builder.tensor(index).shape, len(op.outputs)
     axis = axis_in(int(op.options["axis"]), len(shape))
-    mixes_batch(builder, axis == 0)
+    refuse_mixed_batch(builder, axis == 0)
     if count != shape[axis]:
         raise Unsupported(f"{count} outputs of {list(shape)}")
-    keeps_scale(builder, index, *op.outputs)
+    require_same_scale(builder, index, *op.outputs)
     source = builder.operand(index)
     single = (*shape[:axis], 1, *shape[axis + 1 :])
     values = builder.split(
         "Split", [source, builder.integers(*(1,) * count)], {"axis": axis}, count
     )
     for output, value in zip(op.outputs, values, strict=True):
-        needs_shape(builder, output, (*shape[:axis], *shape[axis + 1 :]))
+        require_shape(builder, output, (*shape[:axis], *shape[axis + 1 :]))
         part = builder.on_grid_of(source, value, single)
         builder.write(output, builder.reshaped(part, builder.tensor(output).shape).value)
 
@@ -163,7 +169,7 @@ def slice_(builder: ModelBuilder, op: Operator) -> None:
     for cut, length in zip(cuts, shape, strict=True):
         if cut.start < 0 or cut.length < 1 or cut.start + cut.length > length:
             raise Unsupported(f"it begins at {list(begin)} and keeps {list(size)}")
-    needs_shape(builder, op.outputs[0], [cut.length for cut in cuts])
+    require_shape(builder, op.outputs[0], [cut.length for cut in cuts])
     _cut(builder, op, cuts)
 
 
@@ -171,7 +177,7 @@ def slice_(builder: ModelBuilder, op: Operator) -> None:
 def strided_slice(builder: ModelBuilder, op: Operator) -> None:
     """STRIDED_SLICE, with all masks."""
     cuts, shape = strided_cuts(builder, op)
-    needs_shape(builder, op.outputs[0], shape)
+    require_shape(builder, op.outputs[0], shape)
     _cut(builder, op, cuts)
 
 
@@ -220,9 +226,9 @@ def _cut(builder: ModelBuilder, op: Operator, cuts: list[Cut]) -> None:
     index, output = slot(op.inputs, 0), op.outputs[0]
     shape, wanted = builder.tensor(index).shape, builder.tensor(output).shape
     kept = tuple(cut.length for cut in cuts)
-    keeps_scale(builder, index, output)
+    require_same_scale(builder, index, output)
     whole = [cut == Cut(0, 1, length) for cut, length in zip(cuts, shape, strict=True)]
-    mixes_batch(builder, not all(whole[:1]))
+    refuse_mixed_batch(builder, not all(whole[:1]))
     same_rank = kept == wanted
     layout = builder.layout_of(index) if same_rank else ChannelLayout.FILE
     axes = [axis for axis, is_whole in enumerate(whole) if not is_whole]

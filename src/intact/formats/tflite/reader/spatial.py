@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from intact.errors import Unsupported
-from intact.formats.base.foreign import mixes_batch, slot
+from intact.formats.base.foreign import refuse_mixed_batch, slot
 from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.common import (
     READERS,
     finish,
-    keeps_scale,
-    needs_rank,
-    needs_shape,
     positive,
+    require_rank,
+    require_same_scale,
+    require_shape,
     window_pads,
 )
 from intact.formats.tflite.reader.file import FileTensor, Operator
@@ -27,14 +27,14 @@ def pool(builder: ModelBuilder, op: Operator) -> None:
     """AVERAGE_POOL_2D and MAX_POOL_2D: pads count in neither."""
     op_type = _POOLS[op.name].onnx
     data, output = builder.tensor(slot(op.inputs, 0)), builder.tensor(op.outputs[0])
-    needs_rank(data, 4)
-    needs_rank(output, 4)
+    require_rank(data, 4)
+    require_rank(output, 4)
     kernel = positive(op, "filter_h", "filter_w")
     strides = positive(op, "stride_h", "stride_w")
     sizes = output.shape[1:3]
     pads = window_pads(op, data.shape[1:3], kernel, strides, (1, 1), sizes)
-    needs_shape(builder, op.outputs[0], (data.shape[0], *sizes, data.shape[3]))
-    keeps_scale(builder, slot(op.inputs, 0), op.outputs[0])
+    require_shape(builder, op.outputs[0], (data.shape[0], *sizes, data.shape[3]))
+    require_same_scale(builder, slot(op.inputs, 0), op.outputs[0])
     source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
     attributes: dict[str, Attribute] = {
         "kernel_shape": kernel,
@@ -55,10 +55,10 @@ def resize(builder: ModelBuilder, op: Operator) -> None:
     """RESIZE_BILINEAR and RESIZE_NEAREST_NEIGHBOR."""
     mode = _RESIZES[op.name].ours.value
     data, output = builder.tensor(slot(op.inputs, 0)), builder.tensor(op.outputs[0])
-    needs_rank(data, 4)
+    require_rank(data, 4)
     sizes = builder.list_of(slot(op.inputs, 1))
-    needs_shape(builder, op.outputs[0], (data.shape[0], *sizes, data.shape[3]))
-    keeps_scale(builder, slot(op.inputs, 0), op.outputs[0])
+    require_shape(builder, op.outputs[0], (data.shape[0], *sizes, data.shape[3]))
+    require_same_scale(builder, slot(op.inputs, 0), op.outputs[0])
     align, half = op.options["align_corners"], op.options["half_pixel_centers"]
     if align and half:
         raise Unsupported("its corners are aligned and its pixels have centres")
@@ -80,13 +80,13 @@ def resize(builder: ModelBuilder, op: Operator) -> None:
 def depth_to_space(builder: ModelBuilder, op: Operator) -> None:
     """DEPTH_TO_SPACE: depth is split as block row, block column, channel."""
     data, (block,) = builder.tensor(slot(op.inputs, 0)), positive(op, "block_size")
-    needs_rank(data, 4)
+    require_rank(data, 4)
     batch, height, width, depth = data.shape
     if depth % (block * block):
         raise Unsupported(f"{depth} channels do not make blocks of {block}")
     shape = (batch, height * block, width * block, depth // block // block)
-    needs_shape(builder, op.outputs[0], shape)
-    keeps_scale(builder, slot(op.inputs, 0), op.outputs[0])
+    require_shape(builder, op.outputs[0], shape)
+    require_same_scale(builder, slot(op.inputs, 0), op.outputs[0])
     source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
     value = builder.node("DepthToSpace", [source], {"blocksize": block, "mode": "DCR"})
     builder.write(op.outputs[0], value, ChannelLayout.FIRST)
@@ -96,13 +96,13 @@ def depth_to_space(builder: ModelBuilder, op: Operator) -> None:
 def space_to_depth(builder: ModelBuilder, op: Operator) -> None:
     """SPACE_TO_DEPTH, the inverse."""
     data, (block,) = builder.tensor(slot(op.inputs, 0)), positive(op, "block_size")
-    needs_rank(data, 4)
+    require_rank(data, 4)
     batch, height, width, depth = data.shape
     if height % block or width % block:
         raise Unsupported(f"{height}x{width} elements do not make blocks of {block}")
     shape = (batch, height // block, width // block, depth * block * block)
-    needs_shape(builder, op.outputs[0], shape)
-    keeps_scale(builder, slot(op.inputs, 0), op.outputs[0])
+    require_shape(builder, op.outputs[0], shape)
+    require_same_scale(builder, slot(op.inputs, 0), op.outputs[0])
     source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
     value = builder.node("SpaceToDepth", [source], {"blocksize": block})
     builder.write(op.outputs[0], value, ChannelLayout.FIRST)
@@ -111,7 +111,7 @@ def space_to_depth(builder: ModelBuilder, op: Operator) -> None:
 @READERS.register("SPACE_TO_BATCH_ND")
 def space_to_batch(builder: ModelBuilder, op: Operator) -> None:
     """SPACE_TO_BATCH_ND of images: pads with zeros, then puts the pixels of blocks in samples."""
-    mixes_batch(builder, True)
+    refuse_mixed_batch(builder, True)
     data, blocks, pads = _blocks(builder, op)
     padded = tuple(
         size + before + after for size, (before, after) in zip(data.shape[1:3], pads, strict=True)
@@ -128,14 +128,14 @@ def space_to_batch(builder: ModelBuilder, op: Operator) -> None:
     shape = (rows, columns, batch, high, wide, depth)
     operand = builder.moved("Transpose", [operand], {"perm": (2, 4, 0, 1, 3, 5)}, shape)
     result = (rows * columns * batch, high, wide, depth)
-    needs_shape(builder, op.outputs[0], result)
+    require_shape(builder, op.outputs[0], result)
     builder.write(op.outputs[0], builder.reshaped(operand, result).value)
 
 
 @READERS.register("BATCH_TO_SPACE_ND")
 def batch_to_space(builder: ModelBuilder, op: Operator) -> None:
     """BATCH_TO_SPACE_ND of images, the inverse: what was padded is cropped."""
-    mixes_batch(builder, True)
+    refuse_mixed_batch(builder, True)
     data, (rows, columns), crops = _blocks(builder, op)
     samples, high, wide, depth = data.shape
     batch = samples // (rows * columns)
@@ -158,7 +158,7 @@ def batch_to_space(builder: ModelBuilder, op: Operator) -> None:
             builder.integers(1, 2),
         ]
         operand = builder.moved("Slice", inputs, None, (batch, *kept, depth))
-    needs_shape(builder, op.outputs[0], operand.shape)
+    require_shape(builder, op.outputs[0], operand.shape)
     value = operand.value if operand.value.name is None else builder.node("Identity", [operand])
     builder.write(op.outputs[0], value)
 
@@ -168,8 +168,8 @@ def _blocks(
 ) -> tuple[FileTensor, tuple[int, ...], tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return the data, the block's lengths, and what is added or cut before and after."""
     data = builder.tensor(slot(op.inputs, 0))
-    needs_rank(data, 4)
-    keeps_scale(builder, slot(op.inputs, 0), op.outputs[0])
+    require_rank(data, 4)
+    require_same_scale(builder, slot(op.inputs, 0), op.outputs[0])
     blocks, borders = builder.list_of(slot(op.inputs, 1)), builder.list_of(slot(op.inputs, 2))
     if len(blocks) != 2 or len(borders) != 4 or min(blocks) < 1 or min(borders) < 0:
         raise Unsupported(f"its blocks are {list(blocks)}, its borders {list(borders)}")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from intact.calibrate.scales.told_apart import told_apart, within
+from intact.calibrate.scales.relevant_ranges import relevant_ranges, within
 from intact.graph import normalize
 from intact.numerics.distribution import Distribution
 from tests.models import ModelBuilder, random_inputs, run_model
@@ -60,7 +60,7 @@ def net(make: Callable[[ModelBuilder, str], str], *, shown: bool = False) -> Mod
 def test_nothing_beyond_changes_an_output(reader: str) -> None:
     make, interval = READERS[reader]
     model = net(make).build()
-    assert told_apart(normalize(model))["x"] == interval
+    assert relevant_ranges(normalize(model))["x"] == interval
     clipped = net(
         lambda b, x: make(b, b.node("Clip", x, *(b.scalar(max(min(e, 9), -9)) for e in interval)))
     ).build()
@@ -70,11 +70,11 @@ def test_nothing_beyond_changes_an_output(reader: str) -> None:
 
 @pytest.mark.parametrize("reader", ALL)
 def test_all_counts_for_other_readers(reader: str) -> None:
-    assert "x" not in told_apart(normalize(net(ALL[reader]).build()))
+    assert "x" not in relevant_ranges(normalize(net(ALL[reader]).build()))
 
 
 def test_all_of_an_output_counts() -> None:
-    assert "x" not in told_apart(normalize(net(READERS["Max"][0], shown=True).build()))
+    assert "x" not in relevant_ranges(normalize(net(READERS["Max"][0], shown=True).build()))
 
 
 def test_values_beyond_are_moved_to_the_ends() -> None:

@@ -26,7 +26,7 @@ _NONE: Interval = (math.inf, -math.inf)
 _EXTREMES = frozenset({"Max", "Min"})
 
 
-def told_apart(graph: Graph) -> dict[str, Interval]:
+def relevant_ranges(graph: Graph) -> dict[str, Interval]:
     """Return the intervals within which the readers of tensors tell values apart.
 
     Only limits that a Max, Min or Clip with constants sets are followed, through LeakyRelu and what
