@@ -14,7 +14,7 @@ from intact.analyze.diagnose.counterfactuals import (
     whole_range,
     without_tail,
 )
-from intact.analyze.diagnose.diagnosis import quantizers
+from intact.analyze.diagnose.diagnosis import check_quantizers
 from intact.analyze.diagnose.evidence import Evidence
 from intact.calibrate.choice import FloatRuns
 from intact.engines.simulate import Simulator
@@ -73,7 +73,7 @@ def test_the_cause_is_what_explains_most(name: str) -> None:
         for config in (each for each in roots if each.bits == 8 and each.grid.axis is None):
             if config.params is not None:
                 config.set_params(config.params.scale / 3, config.params.zero_point)
-    (found,) = quantizers(Evidence(runs, planned=plan))
+    (found,) = check_quantizers(Evidence(runs, planned=plan))
     assert found.cause == cause
     point = next(p for p in Simulator(plan).points.values() if str(p.value.name) == found.tensor)
     trials = Counterfactuals(plan, runs, "y", point)
@@ -113,7 +113,7 @@ def test_one_tensor_that_costs_half_of_the_noise_is_named_at_any_level(
     simulator = Simulator(plan, threads=1, switched=True)
     (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
     assert least < errors.decibels["y"] < most
-    (found,) = quantizers(Evidence(runs, planned=plan))
+    (found,) = check_quantizers(Evidence(runs, planned=plan))
     assert (found.node, found.tensor) == ("scores", "y")
     assert found.remedies[0].options == {"keep_float": ["scores"]}
     (point,) = (end for end, each in simulator.points.items() if each.value.name == "y")

@@ -53,7 +53,7 @@ def found_in(result: Result, in_float: Mapping[str, str]) -> list[Finding]:
     samples, plan = open_samples(DATA, result.plan.graph), result.plan
     made = runtime_of(result, dict(in_float))
     evidence = Evidence(FloatRuns(plan.graph, []), samples=samples, planned=plan, runtime=made)
-    return [*runtime.layers_in_float(evidence), *runtime.slowness(evidence)]
+    return [*runtime.check_layers_in_float(evidence), *runtime.check_slowness(evidence)]
 
 
 def timed(monkeypatch: pytest.MonkeyPatch, *blocks: tuple[float, float]) -> list[int]:

@@ -91,7 +91,7 @@ class SumFindings(msgspec.Struct, frozen=True):
         return max((each.severity for each in self.findings), default=0.0)
 
 
-def look(evidence: Evidence) -> tuple[Finding, ...]:
+def check_sums(evidence: Evidence) -> tuple[Finding, ...]:
     """Find out whether outputs are lost by sums of products."""
     return evidence.sums.findings
 

@@ -41,7 +41,7 @@ _ERRORS = 3.0
 """Standard errors by which the means of alike samples differ in one case of 400."""
 
 
-def look(evidence: Evidence) -> list[Finding]:
+def check_other_samples(evidence: Evidence) -> list[Finding]:
     """Compare other samples with what calibration saw."""
     if evidence.statistics is None or evidence.samples is None:
         return []

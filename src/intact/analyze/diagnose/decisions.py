@@ -26,7 +26,7 @@ _SEVERITY = 0.5
 """Of what no cause explains: it comes behind those that were measured."""
 
 
-def look(evidence: Evidence) -> list[Finding]:
+def check_decisions(evidence: Evidence) -> list[Finding]:
     """Compare the answers of both models with the labels, if there are any."""
     counted = _right(evidence)
     if counted is None:

@@ -118,7 +118,7 @@ def diagnosis_of(evidence: Evidence, *, layers: bool = True) -> Diagnosis:
     )
 
 
-def quantizers(evidence: Evidence) -> list[Finding]:
+def check_quantizers(evidence: Evidence) -> list[Finding]:
     """Name BatchNormalizations that spread channels, or else what the quantizers suffer from.
 
     What many quantizers do alike is said of the layer that costs the outputs most.

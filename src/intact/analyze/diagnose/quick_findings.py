@@ -53,7 +53,7 @@ _POOR = 0.2
 """Severity of samples that do not show the ranges of others."""
 
 
-def numbers(evidence: Evidence) -> list[Finding]:
+def check_numbers(evidence: Evidence) -> list[Finding]:
     """Say that the float model itself gives no numbers."""
     runs = evidence.runs
     text = "look at the samples and the float model: `intact run --float`"
@@ -78,7 +78,7 @@ def is_oddly_prepared(evidence: Evidence) -> bool:
     return is_odd or _is_one_class(few) or _mismatch(graph, few) > _OFF
 
 
-def preprocessing(evidence: Evidence) -> list[Finding]:
+def check_preprocessing(evidence: Evidence) -> list[Finding]:
     """Prepare the samples in other ways, and see which the float model wants.
 
     Those of a calibration are taken as they are kept; others are read anew.
@@ -98,7 +98,7 @@ def preprocessing(evidence: Evidence) -> list[Finding]:
     )
 
 
-def halves(evidence: Evidence) -> list[Finding]:
+def check_halves(evidence: Evidence) -> list[Finding]:
     """Tell whether ranges from one half of the samples serve the other."""
     statistics, replan, known = evidence.statistics, evidence.replan, evidence.calibrated
     if statistics is None or replan is None or known is None or known.is_masked:

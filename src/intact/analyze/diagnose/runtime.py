@@ -85,13 +85,13 @@ class Runtime(msgspec.Struct, frozen=True):
         return tuple(self.in_float.keys() - sums_wrapped_in_floats(plan))
 
 
-def layers_in_float(evidence: Evidence) -> list[Finding]:
+def check_layers_in_float(evidence: Evidence) -> list[Finding]:
     """Look for layers that the runtime computes in float."""
     runtime = evidence.runtime
     return [] if runtime is None else float_findings(evidence.plan, runtime.in_float)
 
 
-def saturation(evidence: Evidence) -> list[Finding]:
+def check_saturation(evidence: Evidence) -> list[Finding]:
     """Look for sums that this processor saturates."""
     runtime = evidence.runtime
     if runtime is None:
@@ -99,7 +99,7 @@ def saturation(evidence: Evidence) -> list[Finding]:
     return saturation_findings(evidence.plan, runtime, evidence.runs, evidence.errors)
 
 
-def slowness(evidence: Evidence) -> list[Finding]:
+def check_slowness(evidence: Evidence) -> list[Finding]:
     """Time the result beside the float model."""
     runtime, samples = evidence.runtime, evidence.samples
     if runtime is None or samples is None or runtime.load is None:
@@ -110,7 +110,7 @@ def slowness(evidence: Evidence) -> list[Finding]:
     return []
 
 
-def little_slowness(evidence: Evidence) -> list[Finding]:
+def check_little_slowness(evidence: Evidence) -> list[Finding]:
     """Time the result beside the float model for a small part of what making it took."""
     runtime, runs = evidence.runtime, evidence.runs
     is_other = runtime is None or evidence.plan.graph is not runs.graph

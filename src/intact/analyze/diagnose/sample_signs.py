@@ -45,7 +45,7 @@ MORE_SAMPLES = "calibrate on some hundred samples (--data, --samples)"
 _LIKE_USED = "calibrate on some hundred samples like those that the model is used for"
 
 
-def look(evidence: Evidence) -> tuple[Finding, ...]:
+def check_samples(evidence: Evidence) -> tuple[Finding, ...]:
     """Judge the samples of a calibration by what its pass counted and kept."""
     known, statistics = evidence.calibrated, evidence.statistics
     if known is None or statistics is None:

@@ -35,7 +35,7 @@ Replan = Callable[[str | None], QuantizedGraph]
 makes the plan that is looked at."""
 
 
-def look(evidence: Evidence) -> list[Finding]:
+def check_plan(evidence: Evidence) -> list[Finding]:
     """Find what plan and statistics tell of a plan."""
 
     def by(name: str | None) -> QuantizedGraph:
