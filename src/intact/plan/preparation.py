@@ -7,14 +7,14 @@ from collections.abc import Collection, Iterable
 from intact.graph import Graph
 from intact.targets import Target
 
-_WRITTEN_WITH = {
+_MARKERS = {
     "Softmax": {"Exp"},
     "HardSwish": {"Clip", "HardSigmoid"},
     "LayerNormalization": {"Sqrt"},
     "Gelu": {"Erf"},
 }
-"""Operators that are joined where a target names them, and what every spelling has one of; by the
-opset that they need.
+"""Composite operator to operators of which each way of writing it out has at least one: a test that
+costs little, before patterns are matched. In the order of the opsets that they need.
 """
 
 
@@ -36,7 +36,7 @@ def graphs_for(graph: Graph, targets: Iterable[Target], apart: Collection[str] =
     made: dict[tuple[tuple[str, ...], tuple[str, ...]], Graph] = {}
     found = []
     for target in targets:
-        joined = tuple(name for name in _WRITTEN_WITH if target.names(name) and name not in apart)
+        joined = tuple(name for name in _MARKERS if target.names(name) and name not in apart)
         key = (joined, tuple(sorted(target.expand)))
         if key not in made:
             made[key] = _prepared(graph, *key)
@@ -47,7 +47,7 @@ def graphs_for(graph: Graph, targets: Iterable[Target], apart: Collection[str] =
 def _prepared(graph: Graph, joined: tuple[str, ...], expanded: tuple[str, ...]) -> Graph:
     present = {node.op_type for node in graph.nodes}
     for name in joined:
-        if present & _WRITTEN_WITH[name]:
+        if present & _MARKERS[name]:
             from intact.graph.passes.joins import JOINS, join
 
             graph = join(graph, JOINS[name])

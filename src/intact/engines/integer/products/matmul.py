@@ -32,8 +32,8 @@ class _Operand:
 
     Attributes:
         tensor: The tensor.
-        zero: Zero point, ``[]``, or ``[N]`` of a right side.
-        scale: Of the same shape.
+        zero: Zero point, ``[]``.
+        scale: Scale, ``[]``.
     """
 
     tensor: Tensor
@@ -45,10 +45,6 @@ class _Operand:
         tensor = step.inputs[slot]
         if tensor is None:
             raise PlanError(f"step {step.name!r} lacks input {slot}", remedy="build it anew")
-        encoding = tensor.encoding
-        last = len(tensor.shape) - 1
-        if slot == 1 and encoding is not None and encoding.axis in (last, -1):
-            return cls(tensor, encoding.zero_point.reshape(()), encoding.scale.reshape(()))
         encoding = effective(step.arithmetic, per_tensor(step, tensor))
         return cls(tensor, encoding.zero_point.reshape(()), encoding.scale.reshape(()))
 
@@ -98,7 +94,10 @@ def _saturated(
     products: Floats,
     overflows: Overflows,
 ) -> Floats:
-    """Return products whose pairs saturate, matrix by matrix."""
+    """Return products whose pairs saturate, matrix by matrix.
+
+    x86's pmaddubsw adds two products of bytes in 16 bits, and saturates.
+    """
     bits, data = step.arithmetic.pair_bits, operands[0].tensor.encoding
     if bits is None or data is None:
         return products
