@@ -12,39 +12,21 @@ import pytest
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "intact"
 BELOW = "*"  # every room below the API
 
-# Room -> the rooms it may import, and through them theirs. The table of ARCHITECTURE.md.
-ROOMS: dict[str, tuple[str, ...]] = {
-    "_lazy": (),
-    "_memo": (),
-    "_text": (),
-    "_files": ("errors",),
-    "errors": ("_lazy",),
-    "numerics": ("errors", "_text", "_files"),
-    "cluster": ("errors", "_files"),
-    "config": ("numerics",),
-    "ops": ("_lazy",),
-    "graph": ("errors", "_files", "ops"),
-    "targets": ("config", "graph"),
-    "plan": ("targets", "_memo"),
-    "program": ("plan",),
-    "engines": ("program",),
-    "data": ("graph",),
-    "calibrate": ("engines", "data", "cluster"),
-    "improve": ("calibrate",),
-    "formats": ("calibrate",),
-    "recipe": ("data", "plan"),  # types, and names of what there is
-    "results": ("formats", "improve", "recipe"),
-    "search": ("results",),
-    "analyze": ("search",),
-    "placement": ("analyze",),
-    "flow": ("placement",),
-    "demo": (),
-    "api": (BELOW,),
-    "hago": ("api", BELOW),  # names of a document for what is there
-    "__init__": ("api", "hago"),  # by name, when asked for
-    "cli": (BELOW, "__init__"),
-    "__main__": ("cli",),
-}
+
+def rooms(text: str) -> dict[str, tuple[str, ...]]:
+    """Return the rooms that each may import, and through them theirs, from the table of a text."""
+    cells = [[cell.strip() for cell in line.split("|")] for line in text.splitlines()]
+    rows = {row[1].strip("`"): row[3].split(", ") for row in cells if len(row) == 5}
+    wide = {"all below": BELOW, "": ""}
+    return {
+        room: tuple(name for each in may if (name := wide.get(each, each.strip("`"))))
+        for room, may in rows.items()
+        if room not in {"room", "---"}
+    }
+
+
+ARCHITECTURE = PACKAGE.parents[1] / "ARCHITECTURE.md"
+ROOMS = rooms(ARCHITECTURE.read_text("utf-8").partition("## The rooms")[2])
 
 # A format whose model file is another's, with rules of its own.
 DIALECTS = {"tensorrt": "onnx_qdq"}

@@ -1,1 +1,5 @@
-"""Executors: the float model and the simulated quantized one, in ONNX Runtime."""
+"""Executors: the float model and the simulated quantized one, in ONNX Runtime.
+
+Float and simulated (`simulate.py`) execution in ONNX Runtime, simulation in pieces that plans share
+(`piecewise/`), the integer engine (`integer/`); what a simulation cannot follow (`limits.py`).
+"""

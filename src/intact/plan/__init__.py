@@ -1,4 +1,8 @@
-"""The plan: what is quantized, how, and why, before anything is applied."""
+"""The plan: what is quantized, how, and why, before anything is applied.
+
+`QuantizedGraph` and the passes that build or complete it; plan files; given scales; inspection
+without data; `inference/`: what each edge carries.
+"""
 
 from intact.plan.annotate import annotate
 from intact.plan.build import build_plan

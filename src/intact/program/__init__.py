@@ -1,4 +1,8 @@
-"""Programs: plans lowered to steps between integers, which engines run and formats write."""
+"""Programs: plans lowered to steps between integers, which engines run and formats write.
+
+Plans as integer steps: operations, `lower/`, `passes/`; `arithmetic/`: how a target computes with
+codes; `realize/`: the same as plain integer operators.
+"""
 
 from __future__ import annotations
 
