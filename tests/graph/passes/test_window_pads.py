@@ -173,3 +173,25 @@ def test_openvino_computes_transposed_convolutions_that_pad_by_themselves() -> N
     settings = {"INFERENCE_PRECISION_HINT": "f32"}
     compiled = core.compile_model(core.read_model(written), "CPU", settings)
     np.testing.assert_allclose(compiled({"x": x})[0], expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("auto_pad", ["NOTSET", "SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("wanted", [(9, 12), (8, 11), (7, 9), (12, 12)])
+@pytest.mark.parametrize("extra", [(), (1, 0)])
+def test_lengths_of_transposed_convolutions_become_pads(
+    auto_pad: str, wanted: Lengths, extra: Lengths
+) -> None:
+    b = ModelBuilder(17)
+    options: dict[str, Any] = {"output_padding": extra} if extra else {}
+    weight = b.weight(2, 3, 3, 2)
+    sizes: dict[str, Any] = {"output_shape": wanted, "strides": (2, 3), "auto_pad": auto_pad}
+    b.node("ConvTranspose", b.input("x", ["batch", 2, 5, 4]), weight, out="y", **sizes, **options)
+    b.output("y", ["batch", 3, *wanted])
+    model = b.build()
+    feeds = {"x": np.random.default_rng(0).normal(size=(2, 2, 5, 4)).astype(np.float32)}
+    graph = normalize(model)
+    (found,) = run_model(ir.to_proto(graph.model), feeds).values()
+    (expected,) = run_model(model, feeds).values()
+    np.testing.assert_array_equal(found, expected)
+    is_reached = wanted[0] <= 11 + sum(extra[:1]) and wanted[1] <= 11
+    assert ("output_shape" in graph.nodes[0].attributes) is not is_reached

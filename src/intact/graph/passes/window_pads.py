@@ -1,7 +1,8 @@
 """Windows of which the runtime is to find the pads, with explicit pads.
 
 These are pools that round their output length up (``ceil_mode``), and pools and transposed
-convolutions that pad by themselves (``auto_pad``), which not every runtime computes alike.
+convolutions that pad by themselves (``auto_pad``, ``output_shape``), which not every runtime
+computes alike.
 
 Below opset 22 ONNX's shape inference counts windows that begin in the pads behind, which runtimes
 leave out: this comes before shapes are inferred.
@@ -26,7 +27,7 @@ _POOLS = {each.name for each in (AveragePool, LpPool, MaxPool)}
 
 
 def write_pads(model: ir.Model) -> int:
-    """Replace ``ceil_mode`` and ``auto_pad`` by pads where the input's spatial lengths are known.
+    """Replace ``ceil_mode``, ``auto_pad`` and ``output_shape`` by pads where the input's spatial lengths are known.
 
     An AveragePool that counts its pads counts those of the model only, not what rounding up adds
     (so ONNX Runtime computes it): they become a Pad in front, and the pool counts none.
@@ -56,7 +57,7 @@ def _is_meant(node: ir.Node) -> bool:
     options = AveragePool.of(node)
     is_automatic = options.auto_pad != "NOTSET"
     if node.op_type == ConvTranspose.name:
-        return is_automatic and "output_shape" not in node.attributes
+        return is_automatic or "output_shape" in node.attributes
     return node.op_type in _POOLS and (options.ceil_mode != 0 or is_automatic)
 
 
@@ -82,6 +83,8 @@ def _replace(graph: ir.Graph, node: ir.Node) -> bool:
     if window is None:
         return False
     options = AveragePool.of(node)
+    if "output_shape" in node.attributes:
+        return _pad_to_shape(node, window)
     if options.pads_to_same:
         return _pad_to_same(node, window)
     before, behind, kernel = window.before, window.behind, window.kernel
@@ -158,6 +161,26 @@ def _pad_to_same(node: ir.Node, window: _Window) -> bool:
     fewer, more = [each // 2 for each in needed], [each - each // 2 for each in needed]
     is_upper = options.auto_pad == "SAME_UPPER"
     _set_pads(node, [*fewer, *more] if is_upper else [*more, *fewer])
+    return True
+
+
+def _pad_to_shape(node: ir.Node, window: _Window) -> bool:
+    """Write the pads that give a transposed convolution the lengths that it names.
+
+    Of an odd number one more is in front, but for SAME_UPPER. Where lengths are wanted that no
+    pads give, the node is left alone.
+    """
+    options = ConvTranspose.of(node)
+    wanted = options.output_shape[-len(window.sizes) :]
+    extra = options.output_padding or (0,) * len(window.sizes)
+    axes = zip(window.sizes, window.spans, window.strides, extra, wanted, strict=True)
+    cut = [(size - 1) * stride + more + span - given for size, span, stride, more, given in axes]
+    if min(cut) < 0:
+        return False
+    fewer, more_pads = [each // 2 for each in cut], [each - each // 2 for each in cut]
+    is_upper = options.auto_pad == "SAME_UPPER"
+    del node.attributes["output_shape"]
+    _set_pads(node, [*fewer, *more_pads] if is_upper else [*more_pads, *fewer])
     return True
 
 
