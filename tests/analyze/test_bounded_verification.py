@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from intact import api, demo
-from intact.analyze.verification import compare as verification
+from intact.analyze.verification import subject as verification
 from intact.analyze.verification.subject import batch_size_of, batches_of, values_of
 from intact.data.sources import open_samples
 from intact.engines.integer.engine import IntegerEngine
