@@ -139,6 +139,7 @@ CHECKS: tuple[Check, ...] = (
         "decisions:check_decisions",
         seconds=lambda _: 8.0,
         unless_sure=True,
+        is_behind=True,
     ),
     Check(
         "pairs",

@@ -34,9 +34,13 @@ _LACKING: dict[str, dict[str, str]] = {
     "micro": dict.fromkeys(
         ("GELU", "POW", "REDUCE_PROD", "SCATTER_ND", "SIGN", "TOPK_V2"),
         "TensorFlow Lite Micro has no operator for it",
+    )
+    | dict.fromkeys(
+        ("ARG_MAX int64", "ARG_MIN int64"), "TensorFlow Lite Micro gives places as int32 only"
     ),
 }
-"""Operators of the schema that kernels lack, of those that are written, and how that is said.
+"""Operators of the schema that kernels lack, of those that are written, and how that is said; some
+only of one result.
 
 TensorFlow Lite Micro: tflite-micro 0.dev20261023 was asked.
 """

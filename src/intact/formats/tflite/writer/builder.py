@@ -86,6 +86,11 @@ class FileBuilder:
             self.tensors[tensor.name] = in_file(tensor)
         return tensor.name
 
+    def require(self, code: str) -> None:
+        """Refuse an operator, or a form of it, that kernels lack; raises `Unsupported`."""
+        if code in self._lacking:
+            raise Unsupported(self._lacking[code])
+
     def operator(
         self,
         code: str,
@@ -108,8 +113,7 @@ class FileBuilder:
         Raises:
             Unsupported: What runs the file does not have the operator.
         """
-        if code in self._lacking:
-            raise Unsupported(self._lacking[code])
+        self.require(code)
         if any(_is_wide(tensor) for tensor in (*inputs, *outputs)):
             version = max(version, int16_version(code))
             if code in _POWERS_OF_TWO and options is not None:

@@ -231,6 +231,7 @@ def _position(node: _Node) -> None:
     found = node.part(shape, _type(result)) if keeps else result
     at = node.builder.integers(f"{node.node.name}/axis", axis)
     kind = _TYPES[_type(result)]
+    node.builder.require(f"{spelling.code} {_type(result)}")
     node.add(spelling.code, (data, at), found, options=spelling.table, outputType=kind)
     if keeps:
         add_reshape(node.builder, found, result)
