@@ -27,7 +27,7 @@ _POOLS = {each.name for each in (AveragePool, LpPool, MaxPool)}
 
 
 def write_pads(model: ir.Model) -> int:
-    """Replace ``ceil_mode``, ``auto_pad``, ``output_shape`` by pads where spatial lengths are known.
+    """Replace ``ceil_mode``, ``auto_pad``, ``output_shape`` by pads where lengths are known.
 
     An AveragePool that counts its pads counts those of the model only, not what rounding up adds
     (so ONNX Runtime computes it): they become a Pad in front, and the pool counts none.
