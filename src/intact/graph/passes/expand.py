@@ -18,10 +18,10 @@ from intact.graph.passes.expand_attention import (
     expand_attention,
     expand_grouped_attention,
     expand_heads,
-    expand_rotation,
 )
 from intact.graph.passes.expand_batch_norm import expand_batch_norm
 from intact.graph.passes.expand_einsum import expand_einsum
+from intact.graph.passes.expand_rotation import expand_rotation
 from intact.graph.passes.fold_linear import fold_scales
 from intact.graph.passes.library import remove_unused
 from intact.ops.operators import LayerNormalization

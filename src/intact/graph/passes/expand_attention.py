@@ -1,8 +1,7 @@
-"""Attention and rotary embedding as products, sums, Softmax and moves.
+"""Attention as products, sums, Softmax and moves.
 
-Sources: the ONNX operator specification, Attention (opsets 23 to 25) and RotaryEmbedding (opset
-23); ONNX Runtime's contributed operators MultiHeadAttention, GroupQueryAttention and
-RotaryEmbedding.
+Sources: the ONNX operator specification, Attention (opsets 23 to 25); ONNX Runtime's contributed
+operators MultiHeadAttention and GroupQueryAttention.
 
 Masked scores get `MASKED` added, so that no infinity is left: where a row has nothing but masked
 scores, its weights are equal instead of zero or undefined.
@@ -20,11 +19,11 @@ from intact.errors import Unsupported
 from intact.graph.edit import Editor
 from intact.graph.ops import constant_array
 from intact.graph.passes.composite import Composite, Length, axes_of
+from intact.graph.passes.expand_rotation import UNKNOWN, counting, rotated_at
 
 MASKED = -1e30
 """Two of them, and the lowest float, add up to no infinity."""
 
-_UNKNOWN = "a rank, a length or an operand of it is not known"
 _INT64 = ir.DataType.INT64
 _BOOL = ir.DataType.BOOL
 _RAW, _SOFTMAX = 0, 3
@@ -41,7 +40,7 @@ def expand_attention(editor: Editor, node: ir.Node) -> None:
     given = [written.input(slot) for slot in range(3)]
     query, key, value = given
     if query is None or key is None or value is None:
-        raise Unsupported(_UNKNOWN)
+        raise Unsupported(UNKNOWN)
     ranks = {len(each.shape) if each.shape is not None else 0 for each in (query, key, value)}
     mode, cap = written.integer("qk_matmul_output_mode"), written.number("softcap")
     if len(ranks) != 1 or not ranks <= {3, 4} or _is_double(written):
@@ -52,7 +51,7 @@ def expand_attention(editor: Editor, node: ir.Node) -> None:
     heads, kinds = written.integer("q_num_heads"), written.integer("kv_num_heads")
     if is_flat:
         if not heads or not kinds:
-            raise Unsupported(_UNKNOWN)
+            raise Unsupported(UNKNOWN)
         query, key, value = (
             _by_heads(written, each, count)
             for each, count in ((query, heads), (key, kinds), (value, kinds))
@@ -61,7 +60,7 @@ def expand_attention(editor: Editor, node: ir.Node) -> None:
     past: Length = 0
     if past_key is not None and past_value is not None:
         if past_key.shape is None:
-            raise Unsupported(_UNKNOWN)
+            raise Unsupported(UNKNOWN)
         past = written.length(past_key, 2)
         key = written.concat([past_key, key], 2)
         value = written.concat([past_value, value], 2)
@@ -105,7 +104,7 @@ def expand_heads(editor: Editor, node: ir.Node) -> None:
     past: Length = 0
     if past_key is not None and past_value is not None:
         if past_key.shape is None:
-            raise Unsupported(_UNKNOWN)
+            raise Unsupported(UNKNOWN)
         past = written.length(past_key, 2)
         key = written.concat([past_key, key], 2)
         value = written.concat([past_value, value], 2)
@@ -142,7 +141,7 @@ def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
     if key is None or value is None:
         width = (axes_of(query) or [])[2]
         if not isinstance(width, int) or width % (heads + 2 * kinds):
-            raise Unsupported(_UNKNOWN)
+            raise Unsupported(UNKNOWN)
         size = width // (heads + 2 * kinds)
         ends = np.cumsum([0, heads * size, kinds * size, kinds * size]).tolist()
         query, key, value = (
@@ -157,7 +156,7 @@ def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
     )
     past: Length = 0 if past_key is None else written.length(past_key, 2)
     if written.integer("do_rotary"):
-        query, key = _rotated_at(written, query, key, past)
+        query, key = rotated_at(written, query, key, past)
     if past_key is not None and past_value is not None:
         key = written.concat([past_key, key], 2)
         value = written.concat([past_value, value], 2)
@@ -175,125 +174,6 @@ def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
     written.put(_flat(written, result.value), key, value)
 
 
-def expand_rotation(editor: Editor, node: ir.Node) -> None:
-    """Expand RotaryEmbedding of opset 23 and of ONNX Runtime.
-
-    A node stays whose ranks are not known or whose batches are packed.
-    """
-    written = Composite(editor, node)
-    is_runtime = node.domain != ""
-    data = written.input(0)
-    cos, sin, places = (written.input(k) for k in ((2, 3, 1) if is_runtime else (1, 2, 3)))
-    if data is None or cos is None or sin is None or written.integer("is_packed_batching"):
-        raise Unsupported("its batches are packed")
-    if len(axes_of(data) or ()) not in (3, 4) or cos.shape is None:
-        raise Unsupported(_UNKNOWN)
-    if is_runtime and written.number("scale", 1.0) != 1.0:
-        raise Unsupported("it scales")
-    rank, heads = len(axes_of(data) or ()), written.integer("num_heads")
-    size, rows = written.integer("rotary_embedding_dim"), written.integer
-    width = (axes_of(cos) or [None])[-1]
-    if not size:
-        size = 2 * width if isinstance(width, int) else 0
-    given = (axes_of(data) or [None])[-1]
-    if rank == 3 and not heads and isinstance(given, int) and size:
-        heads = given // size
-    if not size or (rank == 3 and not heads):
-        raise Unsupported(_UNKNOWN)
-    if places is not None:
-        if places.shape is None:
-            raise Unsupported(_UNKNOWN)
-        if is_runtime and len(places.shape) == 1:
-            places = _counted_from(written, places, written.length(data, 2 if rank == 4 else 1))
-        cos, sin = (
-            written("Gather", each, places, shape=_rows(each, places)) for each in (cos, sin)
-        )
-    where = 1 if rank == 4 else 2  # of the heads, along which all rotate alike
-    whole = data
-    if rank == 3:
-        lengths = [written.length(data, 0), written.length(data, 1), heads, -1]
-        if isinstance(given, int):
-            lengths[-1] = given // heads
-        whole = written.reshape(data, lengths)
-    cos, sin = (_unsqueezed(written, each, where) for each in (cos, sin))
-    result = _rotate(written, whole, cos, sin, size, rows("interleaved") == 1)
-    if rank == 3:
-        result = written.reshape(result, [written.length(data, axis) for axis in range(rank)])
-    written.put(result)
-
-
-def _rows(table: ir.Value, places: ir.Value) -> list[int | ir.SymbolicDim | None]:
-    return [*(axes_of(places) or []), *(axes_of(table) or [])[1:]]
-
-
-def _counted_from(written: Composite, first: ir.Value, count: Length) -> ir.Value:
-    """Return ``[1, count]`` places from a first one."""
-    return written("Add", _range(written, count, [1, -1]), first)
-
-
-def _range(written: Composite, count: Length, lengths: list[int]) -> ir.Value:
-    """Return 0, 1, 2 and so on, in a shape."""
-    if isinstance(count, int):
-        return written.constant(np.arange(count).reshape(lengths))
-    zero, one = (written.constant(np.array(n, np.int64)) for n in (0, 1))
-    end = written("Squeeze", count, shape=[])
-    return written.reshape(written("Range", zero, end, one, shape=[None]), lengths)
-
-
-def _unsqueezed(written: Composite, value: ir.Value, axis: int) -> ir.Value:
-    """Give a value an axis of length 1; one of two axes gets another in front by broadcasting."""
-    rank = len(axes_of(value) or [])
-    at = axis - (3 - rank)
-    lengths: list[Length] = [written.length(value, k) for k in range(rank)]
-    return written.reshape(value, [*lengths[:at], 1, *lengths[at:]])
-
-
-def _rotate(
-    written: Composite, data: ir.Value, cos: ir.Value, sin: ir.Value, size: int, interleaved: bool
-) -> ir.Value:
-    """Rotate pairs of the first ``size`` of the last axis, which is the fourth."""
-    if interleaved:
-        first, second = (written.part(data, 3, k, size, 2) for k in (0, 1))
-    else:
-        first, second = (written.part(data, 3, k, k + size // 2) for k in (0, size // 2))
-    real = written("Sub", written("Mul", first, cos), written("Mul", second, sin))
-    imaginary = written("Add", written("Mul", first, sin), written("Mul", second, cos))
-    if interleaved:
-        lengths: list[Length] = [written.length(real, axis) for axis in range(4)]
-        pairs = [written.reshape(each, [*lengths, 1]) for each in (real, imaginary)]
-        pair = written.concat(pairs, 4)
-        rotated = written.reshape(pair, [*(written.length(pair, k) for k in range(3)), size])
-    else:
-        rotated = written.concat([real, imaginary], 3)
-    if (axes_of(data) or [None])[-1] == size:
-        return rotated
-    return written.concat([rotated, written.part(data, 3, size, None)], 3)
-
-
-def _rotated_at(
-    written: Composite, query: ir.Value, key: ir.Value, past: Length
-) -> tuple[ir.Value, ir.Value]:
-    """Rotate queries and keys of a GroupQueryAttention."""
-    cos, sin, places = (written.input(slot) for slot in (7, 8, 9))
-    if cos is None or sin is None:
-        raise Unsupported(_UNKNOWN)
-    width = (axes_of(cos) or [None])[-1]
-    if not isinstance(width, int):
-        raise Unsupported(_UNKNOWN)
-    if places is None:
-        first = written.constant(np.array(past)) if isinstance(past, int) else past
-        places = _counted_from(written, first, written.length(query, 2))
-    tables = [
-        _unsqueezed(written, written("Gather", each, places, shape=_rows(each, places)), 1)
-        for each in (cos, sin)
-    ]
-    interleaved = written.integer("rotary_interleaved") == 1
-    cos, sin = tables
-    turned = (_rotate(written, each, cos, sin, 2 * width, interleaved) for each in (query, key))
-    first_of, second_of = turned
-    return first_of, second_of
-
-
 def _is_buffer(written: Composite, past: ir.Value) -> bool:
     """Tell whether a cache has room for what is appended: the whole is as long as the past."""
     total, length = constant_array(written.input(6)), (axes_of(past) or [None] * 3)[2]
@@ -308,7 +188,7 @@ def _scale(query: ir.Value) -> float:
     """Return ``1 / sqrt(length of a head)``."""
     size = (axes_of(query) or [None])[-1]
     if not isinstance(size, int) or not size:
-        raise Unsupported(_UNKNOWN)
+        raise Unsupported(UNKNOWN)
     return float(1 / np.sqrt(size))
 
 
@@ -337,7 +217,7 @@ def _biased(
         shape = axes_of(value) or []
         width = shape[-1] if len(shape) == 3 else None
         if not isinstance(width, int):
-            raise Unsupported(_UNKNOWN)
+            raise Unsupported(UNKNOWN)
         array = constant_array(bias)
         if array is not None:
             own = written.constant(array[first : first + width])
@@ -429,7 +309,7 @@ class _Masks:
     def end(self, lengths: ir.Value) -> None:
         """Allow the first keys of each sequence alone, by their number."""
         written = self._written
-        columns = _range(written, self._keys, [1, 1, 1, -1])
+        columns = counting(written, self._keys, [1, 1, 1, -1])
         last = written.reshape(lengths, [-1, 1, 1, 1])
         self._allowed.append(written("Less", columns, last, dtype=_BOOL))
 
@@ -448,7 +328,7 @@ class _Masks:
             return
         written = self._written
         rows, columns = (
-            _range(written, count, lengths)
+            counting(written, count, lengths)
             for count, lengths in ((queries, [-1, 1]), (keys, [1, -1]))
         )
         first = written.integers(offset) if isinstance(offset, int) else offset

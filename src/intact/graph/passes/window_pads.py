@@ -21,7 +21,7 @@ from intact.graph.ops import input_value
 from intact.graph.passes import library
 from intact.graph.passes.replace import add_constant
 from intact.ops.declaration import Window, lacking_for_same, steps_rounded_up
-from intact.ops.operators import AveragePool, ConvTranspose, LpPool, MaxPool
+from intact.ops.operators import AveragePool, ConvTranspose, LpPool, MaxPool, Pad
 
 _POOLS = {each.name for each in (AveragePool, LpPool, MaxPool)}
 
@@ -208,7 +208,7 @@ def _pad_in_front(graph: ir.Graph, node: ir.Node, data: ir.Value, pads: list[int
     values, rank = value_names(graph), len(pads) // 2
     all_pads = np.array([0, 0, *pads[:rank], 0, 0, *pads[rank:]], np.int64)
     listed = add_constant(graph, all_pads, values.fresh(f"{node.name}_pads"))
-    pad = ir.node("Pad", [data, listed], num_outputs=1)
+    pad = ir.node(Pad.name, [data, listed], num_outputs=1)
     pad.name = node_names(graph).fresh(f"{node.name}_pad")
     pad.outputs[0].name = values.fresh(f"{node.name}_padded")
     pad.outputs[0].type = data.type
