@@ -484,11 +484,11 @@ def test_learning_rates_rise_and_fall() -> None:
 
 @pytest.mark.parametrize("name", ["flip", "shift"])
 def test_changes_of_images_leave_other_inputs_alone(name: str) -> None:
-    from intact.improve.learn.augment import augmented
+    from intact.improve.learn.augment import augment_images
 
     images, table = torch.rand(16, 1, 8, 8), torch.rand(16, 5)
     given = {"image": images, "table": table}
-    one, two = (augmented(given, [name], torch.Generator().manual_seed(k)) for k in (1, 2))
+    one, two = (augment_images(given, [name], torch.Generator().manual_seed(k)) for k in (1, 2))
     assert one["table"] is table
     assert one["image"].shape == images.shape
     assert not torch.equal(one["image"], two["image"])

@@ -187,6 +187,7 @@ class Verification:
 
     def with_all_steps(self) -> Verification:
         """Return it with all steps in ``overflows``, as it is made: to be sent."""
+        # The receiver joins steps one by one, so that none may be missing.
         self.overflows = self.counted
         return self
 

@@ -91,7 +91,6 @@ def _has_slots_of(twin: ir.Node | None, node: ir.Node) -> bool:
 
 
 _COMPUTED_AT_ONCE = 1 << 24
-
 """Bytes of a float constant beyond which it is computed when it is written, one at a time."""
 
 
@@ -161,11 +160,9 @@ def _is_fused(plan: QuantizedGraph, node: ir.Node) -> bool:
 
 
 QDQ_FILE = "model.int8.onnx"
-
 """What the model is called in a result's folder."""
 
 _ROUNDINGS = (Rounding.HALF_EVEN, Rounding.NEAREST)
-
 """What QuantizeLinear does, under both its names."""
 
 

@@ -183,7 +183,7 @@ def table_scales(written: WrittenModel) -> Iterator[str]:
 def _tables(written: WrittenModel) -> Iterator[tuple[str, ScaleTable | str]]:
     """Yield both tables by file name; in the place of one that cannot be read, the reason.
 
-    Of a model without quantized activations there are none: an empty table is no table.
+    A model without quantized activations has none: an empty table is no table.
     """
     if not written.scales_by_tensor():
         return
@@ -212,7 +212,6 @@ _NOT_READ = frozenset(
         "Unique",
     }
 )
-
 """Operators that onnx-tensorrt's table has as unsupported, in every release."""
 
 
@@ -389,7 +388,6 @@ RULES: Mapping[str, Callable[[WrittenModel], Iterator[str]]] = {
     "the tables name tensors of the float model": table_names,
     "the tables have the scales of the model": table_scales,
 }
-
 """In the order of the report."""
 
 
