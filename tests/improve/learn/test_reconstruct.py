@@ -22,16 +22,10 @@ from intact.formats.base.format import Deployed, Io
 from intact.formats.registry import FORMATS
 from intact.improve.learn import block_learning
 from intact.improve.learn import reconstruct as reconstruction
-from intact.improve.learn.reconstruct import (
-    OBSERVER,
-    Reconstruction,
-    Work,
-    adaround,
-    divide_work,
-    reconstruct,
-)
+from intact.improve.learn.reconstruct import OBSERVER, adaround, reconstruct
 from intact.improve.learn.slices import Slices
 from intact.improve.learn.streams import Source
+from intact.improve.learn.work import Reconstruction, Work, divide_work
 from intact.improve.refine.rounding import refine_rounding
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain

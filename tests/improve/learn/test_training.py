@@ -80,7 +80,7 @@ def test_the_loss_falls_and_the_best_epoch_is_kept() -> None:
     assert done.best > 0
     assert losses[done.best] == min(losses) < 0.7 * losses[0]
     _, again = trainer_of(plan_of(), module=module)
-    assert again._measured()[0] == pytest.approx(min(losses), rel=1e-6)
+    assert again._measure()[0] == pytest.approx(min(losses), rel=1e-6)
 
 
 def test_a_seed_decides_everything() -> None:

@@ -104,8 +104,10 @@ def _run(
     imports = [helper.make_opsetid("", opset)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
     options = ort.SessionOptions()
+    # As written: an optimizer would fold the constants itself, by other code.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    # One node runs once: starting threads would take longer.
     options.intra_op_num_threads = 1
     try:
         session = ort.InferenceSession(

@@ -109,6 +109,7 @@ def _layer_norm(editor: Editor, node: ir.Node) -> None:
     variance = mean(add("Mul", centred, centred))
     small = editor.initializer(f"{node.name}_epsilon", epsilon)
     deviation = add("Sqrt", add("Add", variance, small, shape=reduced), shape=reduced)
+    # One division a row instead of one an element.
     factor = add("Reciprocal", deviation, shape=reduced)
     result = add("Mul", add("Mul", centred, factor), scale)
     bias = input_value(node, 2)
@@ -201,6 +202,7 @@ def _instances(editor: Editor, node: ir.Node) -> None:
     if data is None or scale is None or bias is None or data.shape is None:
         return
     rank, groups = len(data.shape), written.integer("num_groups")
+    # Without positions there is nothing to take a mean of.
     if rank < 3 and not groups:
         return
     grouped = data
@@ -290,6 +292,7 @@ def _reduction(editor: Editor, node: ir.Node) -> None:
     axes = sorted(int(axis) % rank for axis in given)
     if not axes and written.integer("noop_with_empty_axes"):
         return
+    # No axes mean all of them, unless the node says that they mean none.
     axes = axes or list(range(rank))
     keep = written.integer("keepdims", 1) == 1
     written.put(_REDUCTIONS[node.op_type](written, data, axes, keep))
@@ -328,6 +331,7 @@ def _unit_length(editor: Editor, node: ir.Node) -> None:
         return
     axis = written.integer("axis", -1) % len(data.shape)
     norm = _REDUCTIONS[f"ReduceL{power}"](written, data, [axis], True)
+    # A norm of 0 has a data of 0 only, and 0 divided by anything is 0.
     least = written.constant(np.array(np.finfo(np.float32).tiny), data)
     written.put(written("Div", data, written("Max", norm, least)))
 

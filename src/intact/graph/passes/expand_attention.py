@@ -143,6 +143,7 @@ def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
         if not isinstance(width, int) or width % (heads + 2 * kinds):
             raise Unsupported(UNKNOWN)
         size = width // (heads + 2 * kinds)
+        # Queries, keys and values lie behind one another in one operand.
         ends = np.cumsum([0, heads * size, kinds * size, kinds * size]).tolist()
         query, key, value = (
             written.part(query, 2, first, last) for first, last in itertools.pairwise(ends)
@@ -161,10 +162,12 @@ def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
         key = written.concat([past_key, key], 2)
         value = written.concat([past_value, value], 2)
     masks = _Masks(written, written.length(query, 2), written.length(key, 2))
+    # The runtime's window counts the place itself, this one what is before it.
     reach = written.integer("local_window_size", -1)
     masks.window(past, reach - 1 if reach > 0 else -1, 0)
     one = written.constant(np.array(1, np.int64))
     count = written("Cast", lengths, dtype=_INT64, to=int(_INT64))
+    # The runtime gives the index of each sequence's last key, not their number.
     masks.end(written("Add", count, one))
     addend = written.input(10)
     if addend is not None:
@@ -253,6 +256,7 @@ def _attend(
     heads, kinds = ((axes_of(each) or [])[1] for each in (query, key))
     is_shared = heads != kinds and isinstance(heads, int) and isinstance(kinds, int)
     if scale != 1.0:
+        # Before the product, where there are fewer numbers than scores.
         query = written("Mul", query, written.constant(np.array(scale), query))
     turned = written.transpose(key, (0, 1, 3, 2))
 
@@ -323,6 +327,7 @@ class _Masks:
             allowed = np.ones(distance.shape, bool)
             allowed &= (distance <= before) | (before < 0)
             allowed &= (-distance <= after) | (after < 0)
+            # A mask that forbids nothing is left out.
             if not allowed.all():
                 self._constant = allowed
             return
@@ -353,6 +358,7 @@ class _Masks:
         if mask.dtype is _BOOL and array is not None:
             array = np.where(array, 0, MASKED).astype(np.float32)
         if array is not None:
+            # Not below it: exporters write -inf, and a row of nothing else makes Softmax NaN.
             mask = written.constant(np.maximum(array, np.float32(MASKED)))
         elif mask.dtype is _BOOL:
             if not is_short:

@@ -119,6 +119,7 @@ def _length(mean: _Mean) -> int:
 def _skip_views(value: ir.Value | None) -> ir.Value | None:
     """Return what a value only gives another shape."""
     node = producer(value, *_VIEWS)
+    # An Expand may repeat values; only one that keeps their number is a view.
     while node is not None and _size(node.inputs[0]) == _size(node.outputs[0]):
         value = node.inputs[0]
         node = producer(value, *_VIEWS)

@@ -174,6 +174,7 @@ def _row(node: ir.Node, before: ir.Node, length: int) -> np.ndarray | None:
     array = constant_array(other_operand(node, before.outputs[0]))
     if array is None or array.dtype != np.float32 or array.size not in {1, length}:
         return None
+    # A column of that many numbers lies along another axis.
     if array.size == length and (array.ndim == 0 or array.shape[-1] != length):
         return None
     return np.broadcast_to(array.reshape(-1), (length,)).copy()
@@ -206,6 +207,7 @@ def _reduced_data(value: ir.Value | None, op_type: str) -> ir.Value | None:
     data = None if node is None else node.inputs[0]
     if node is None or data is None or not reduces_last(node, keepdims=reshape is None):
         return None
+    # A Reshape may do more than give back the axis that was reduced.
     kept = (*(data.shape or ()),)[:-1]
     if reshape is not None and (value is None or tuple(value.shape or ()) != (*kept, 1)):
         return None

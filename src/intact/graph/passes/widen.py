@@ -235,6 +235,7 @@ def _cast_port(graph: ir.Graph, port: ir.Value) -> None:
             cast = _cast(graph, port, ir.DataType.FLOAT)
             for node, slot in readers:
                 node.replace_input_with(slot, cast.outputs[0])
+            # In front of all nodes, since any of them may read the input.
             graph.insert_before(graph[0], cast)
         port.type = half
         return

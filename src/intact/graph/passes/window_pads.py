@@ -40,12 +40,14 @@ def write_pads(model: ir.Model) -> int:
         return 0
     changed, waiting = 0, windows
     while waiting:  # the first of them depends on no other
+        # A length behind a window is only right once its pads are written.
         uncertain = _behind(waiting)
         _forget(uncertain)
         library.infer_shapes(model)
         ready = [node for node in waiting if input_value(node, 0) not in uncertain]
         waiting = [node for node in waiting if input_value(node, 0) in uncertain]
         changed += sum(_replace(model.graph, node) for node in ready)
+    # What was inferred with rounding up was of the runtime's count, not of the pads.
     _forget(_behind(windows))
     library.infer_shapes(model)
     return changed

@@ -186,6 +186,7 @@ class _Builder:
         name = str(node.name)
         weight, bias = weight_slot(node), bias_slot(node)
         late = (
+            # Weights are quantized as deployed, with the normalization in them: after folding.
             {slot for slot in (weight, bias) if slot is not None} if name in self._normed else set()
         )
         for slot, value in enumerate(node.inputs):

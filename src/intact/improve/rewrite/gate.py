@@ -259,6 +259,7 @@ class _Part:
         sizes = {str(value.name): value.shape for value in sources}
         for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs)):
             shape = sizes.get(str(value.name))
+            # Nothing infers shapes here, and a plan goes by them.
             value.shape = None if shape is None else shape.copy()
         return Graph(model)
 

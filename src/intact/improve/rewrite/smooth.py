@@ -246,6 +246,7 @@ def _observe(
     limit = most if samples.limit is None else min(most, samples.limit)
     limited = replace(samples, limit=limit, progress=None)
     count = limit if samples.count is None else min(limit, samples.count)
+    # Two batches at least: one decides, the other checks.
     size = limited.batch_size(max(min(_BATCH, count // 2), 1))
     found = []
     for feeds, _ in limited.batches(size):
@@ -269,6 +270,7 @@ def _smooth_one(
     factors += [_factors(largest, np.max(reaches, axis=0), alpha) for alpha in ALPHAS]
     noise = partial(_noise, pair, widths=widths, axis=axis)
     errors = [noise(seen[::2], each) for each in factors]
+    # Without factors comes first: of equal errors it wins.
     best = int(np.argmin(errors))
     if not best:
         return

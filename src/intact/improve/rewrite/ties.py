@@ -72,10 +72,10 @@ class Ties:
     @staticmethod
     def of(graph: Graph) -> Ties:
         """Find the factors of a graph."""
-        tracing = _Tracer(graph)
+        tracer = _Tracer(graph)
         for node in graph.nodes:
-            tracing.add(node)
-        return tracing.finish()
+            tracer.add(node)
+        return tracer.finish()
 
     def nodes_of(self, graph: Graph, block: int) -> list[ir.Node]:
         """Return the nodes of a block in order: its layers, and all between them."""
@@ -109,6 +109,7 @@ class _Tracer:
 
     def add(self, node: ir.Node) -> None:
         layer = Layer.of(self.graph, node)
+        # What a body does with a value is not followed.
         for value in values_read_inside(node):
             self._hold(value)
         if layer is not None:

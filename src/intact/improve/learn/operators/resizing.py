@@ -125,6 +125,7 @@ class _Method:
             weights = _cubic(x[:, None] - places, self.cubic)
         if self.excludes:
             weights = np.where((places < 0) | (places > last), 0, weights)
+        # Places beyond the edge are the edge's; weights that are left out must not darken it.
         return np.clip(places, 0, last), weights / weights.sum(1, keepdims=True)
 
     def _spread(
@@ -240,6 +241,7 @@ def _axes(
     if wanted is None:
         scales = scales or [1.0] * len(sizes)
         return [
+            # In float32 like the runtime: in float64 a length could be one less.
             _Axis(size, int(_f32(scale) * _f32(size)), scale)
             for size, scale in zip(sizes, scales, strict=True)
         ]
