@@ -242,6 +242,7 @@ def model_reader(model: object) -> tuple[str, Reader] | None:
     readers = [(name, each.reader) for name, each in described() if each.reader is not None]
     by_content = (row for row in readers if row[1].recognizes(path, head))
     by_suffix = (row for row in readers if path.suffix.lower() in row[1].suffixes)
+    # Content first: a suffix is only a guess, which several formats may share.
     return next(by_content, None) or next(by_suffix, None)
 
 

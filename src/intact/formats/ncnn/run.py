@@ -358,5 +358,6 @@ def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
 
 def _compare(found: LayerComparison, deployed: Array, expected: Array, bounds: Bounds) -> None:
     if bounds != Bounds():
+        # The engine clamps in a step of its own, behind the tensor that is compared.
         expected = np.clip(expected, np.float32(bounds.low), np.float32(bounds.high))
     found.add(deployed, expected)

@@ -223,7 +223,7 @@ def main(folder: Path) -> None:
 
 
 def _tell(line: str) -> None:
-    sys.stdout.write(line + "\x00n")
+    sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 

@@ -130,6 +130,7 @@ def keep_results(editor: Editor, plan: QuantizedGraph) -> list[str]:
         found += [value for value in others if value not in found]
     found = [value for value in found if value.dtype is None or value.dtype.is_floating_point()]
     for value in found:
+        # Collected before the maximum is added, which reads the value too.
         uses = [use for use in value.uses() if use.node.graph is editor.model.graph]
         kept = editor.kept(value)
         for use in uses:

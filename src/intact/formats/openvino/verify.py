@@ -94,6 +94,8 @@ class View:
         residuals = _residuals(program)
         alone = [[names[name]] for name in tensors if name in residuals]
         freely = [names[name] for name in tensors if name not in residuals]
+        # The first model shows nothing: it is the one that users run, and the others are held
+        # against it.
         return View(tensors, names, [[], freely, *alone], frozenset(found), scales)
 
     def without(self, names: set[str]) -> View:
@@ -198,6 +200,7 @@ def compiled_models(
     with tempfile.TemporaryDirectory() as folder:
         exported.save(Path(folder))
         path = Path(folder) / (XML_FILE if exported.ir_files else ONNX_FILE)
+        # Each tensor that is left out may let a kernel fuse again, which hides others in turn.
         while True:
             models = _opened(path, view.groups, limit, threads)
             try:

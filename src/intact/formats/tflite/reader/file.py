@@ -78,6 +78,7 @@ def positions(sparsity: Sparsity, shape: tuple[int, ...]) -> npt.NDArray[np.int6
         stride * math.prod(inner[rank + k] for k, own in enumerate(sparsity.blocks) if own == axis)
         for axis, stride in enumerate(strides)
     ]
+    # An axis in blocks steps from block to block, its inner axis within one.
     steps += [strides[axis] for axis in sparsity.blocks]
     places = np.zeros(1, np.int64)
     flat = np.zeros(1, np.int64)

@@ -82,6 +82,7 @@ def transpose(builder: ModelBuilder, op: Operator) -> None:
         if activation is None
         else [each for each in ChannelLayout if each in activation.values]
     )
+    # In whichever layouts it adds nothing, a Transpose is only another name.
     for source in layouts or [ChannelLayout.FILE]:
         for target in ChannelLayout:
             order = _composed(permutation, source, target)
@@ -226,6 +227,7 @@ def mirror_pad(builder: ModelBuilder, op: Operator) -> None:
         grown[axis] = len(indices)
         inputs: list[Input] = [operand, builder.integers(*indices)]
         operand = builder.moved("Gather", inputs, {"axis": axis}, tuple(grown))
+    # Nothing was mirrored: the output still needs a value of its own.
     if operand.value.name is not None:
         operand = builder.moved("Identity", [operand], None, operand.shape)
     builder.write(op.outputs[0], operand.value)

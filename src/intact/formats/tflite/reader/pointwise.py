@@ -49,6 +49,7 @@ def _operands(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, list[
     computed = [index for index in indices if not builder.is_constant(index)]
     if not computed:
         raise Unsupported("all its inputs are constants")
+    # An operand of fewer axes would meet the open batch with an axis that is none.
     same = all(builder.tensor(index).rank == rank for index in computed)
     refuse_mixed_batch(builder, not same)
     layout = builder.layout_of(*computed) if same else ChannelLayout.FILE
@@ -76,6 +77,7 @@ def _needs_other_scales(builder: ModelBuilder, op: Operator) -> None:
     """Check that int16 operands do not all have powers of two as scales, which kernels shift."""
     found = [builder.parameters(index) for index in (*op.inputs, *op.outputs)]
     wide = [float(each.scale) for each in found if each and each.bits > 8 and each.axis is None]
+    # A mantissa of exactly 1/2 is a power of two.
     if wide and all(math.frexp(scale)[0] == 0.5 for scale in wide):
         raise Unsupported("it shifts int16 codes, as all scales are powers of two")
 

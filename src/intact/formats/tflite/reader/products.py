@@ -95,6 +95,7 @@ def transposed_convolution(builder: ModelBuilder, op: Operator) -> None:
         before.append(cut)
         after.append(max(rest, 0))
         more.append(max(-rest, 0))
+        # ONNX takes no output_padding of a whole stride.
         if not 0 <= more[-1] < stride:
             raise Unsupported(f"its output of {wanted} elements does not come of {size}")
     require_shape(builder, op.outputs[0], (data.shape[0], *output.shape[1:3], weight.shape[1]))
@@ -137,6 +138,7 @@ def fully_connected(builder: ModelBuilder, op: Operator) -> None:
     output = builder.tensor(op.outputs[0])
     if output.size != rows * outputs:
         require_shape(builder, op.outputs[0], (rows, outputs))
+    # Rows are elements in the order of the file, however many axes it has.
     source = builder.in_file_order(slot(op.inputs, 0))
     if source.shape != (rows, width):
         source = builder.reshaped(source, (rows, width))

@@ -30,6 +30,7 @@ def concatenation(builder: ModelBuilder, op: Operator) -> None:
     """CONCATENATION; only the uint8 kernel brings its inputs to one scale."""
     output = builder.tensor(op.outputs[0])
     axis = axis_in(int(op.options["axis"]), output.rank)
+    # A constant has the batch of the file, which does not grow with an open one.
     refuse_mixed_batch(builder, axis == 0 or any(map(builder.is_constant, op.inputs)))
     shapes = [builder.tensor(index).shape for index in op.inputs]
     rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes if len(shape) == output.rank}
@@ -188,9 +189,11 @@ def strided_cuts(builder: ModelBuilder, op: Operator) -> tuple[list[Cut], tuple[
     if not len(begins) == len(ends) == len(steps) or op.options["offset"]:
         raise Unsupported("its begins, ends and steps are of different lengths, or offsets")
     kinds = [_kind(op, k) for k in range(len(begins))]
+    # The ellipsis stands for all axes that no other position names.
     skipped = len(shape) - sum(kind in ("keep", "drop") for kind in kinds)
     if skipped < 0 or kinds.count("ellipsis") > 1 or 0 in steps:
         raise Unsupported(f"it cuts {len(begins)} axes of {list(shape)} in steps {list(steps)}")
+    # Axes that are not named at the end are kept whole, as by an ellipsis there.
     if "ellipsis" not in kinds:
         kinds.append("ellipsis")
     cuts: list[Cut] = []
@@ -289,6 +292,7 @@ def compute(builder: ModelBuilder, op: Operator) -> None:
     else:
         arrays = [builder.array(index) for index in op.inputs if index >= 0]
         try:
+            # Before it is computed: the result may not fit into memory.
             _check_growth(op, arrays, output.size)
             with np.errstate(all="ignore"):
                 result = np.asarray(_KNOWN[op.name](arrays, op))

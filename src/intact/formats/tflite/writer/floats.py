@@ -337,9 +337,10 @@ def _scatter_nd(node: _Node) -> None:
     lengths = np.array(data.shape, np.int64)
     indices = node.constant(1)
     places = np.mod(indices, lengths[: indices.shape[-1]])
-    rows_by_ours = np.zeros(tuple(lengths), np.int64)
-    np.add.at(rows_by_ours, tuple(np.moveaxis(places, -1, 0)), 1)
-    if reduction == "none" and rows_by_ours.max(initial=0) > 1:
+    written = np.zeros(tuple(lengths), np.int64)
+    np.add.at(written, tuple(np.moveaxis(places, -1, 0)), 1)
+    # SCATTER_ND adds up what is written to one place; without a reduction the last one stays.
+    if reduction == "none" and written.max(initial=0) > 1:
         raise Unsupported("it writes some places twice")
     inputs = (node.number(places, np.int32), updates, node.number(lengths, np.int32))
     scattered = node.part(data.shape, _type(data))
@@ -347,7 +348,7 @@ def _scatter_nd(node: _Node) -> None:
     if reduction == "add":
         node.add("ADD", (data, scattered), result, options="AddOptions")
         return
-    mask = node.number(rows_by_ours > 0, np.bool_)
+    mask = node.number(written > 0, np.bool_)
     node.add("SELECT_V2", (mask, scattered, data), result, options="SelectV2Options")
 
 

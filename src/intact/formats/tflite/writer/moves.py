@@ -61,6 +61,7 @@ def _write_reshape(operation: Reshape, step: Step, builder: FileBuilder) -> None
     if len(open_axes) > 1:
         raise Unsupported(f"{output.name!r} has more than one open axis")
     for axis in open_axes:
+        # A shape may have one -1, which has to be the batch.
         lengths = [_known(n, k, output.shape) for k, n in enumerate(lengths)]
         lengths[axis] = -1
     _add_reshape(builder, data_of(step), output, lengths)

@@ -146,6 +146,7 @@ def _add_table(builder: FileBuilder, table: Array, data: Tensor, output: Tensor)
     place = builder.intermediate(f"{output.name}_place", data.shape, None, data, plain=np.int32)
     kinds = {"inDataType": _INT8, "outDataType": _INT32}
     builder.operator("CAST", (data,), (whole,), Options("CastOptions", kinds))
+    # Codes begin at -128, places in the table at 0.
     lowest = builder.integers(f"{output.name}_lowest", np.iinfo(np.int8).max + 1)
     builder.operator("ADD", (whole, lowest), (place,), Options("AddOptions"))
     held = builder.constant(f"{output.name}_table", table.astype(np.int8), output.encoding)
@@ -207,6 +208,7 @@ def _add_round(builder: FileBuilder, data: Tensor, output: Tensor) -> None:
     below = between("FLOOR", (data,))
     rest = between("SUB", (data, below), "SubOptions")
     odd = between("FLOOR_MOD", (below, two), "FloorModOptions")
+    # Over an odd floor a half rounds up as well: the next float below it counts as more.
     limit = between("SUB", (half, between("MUL", (odd, step), "MulOptions")), "SubOptions")
     is_above = between("GREATER", (rest, limit), "GreaterOptions", kind=np.bool_)
     kinds = {"inDataType": _BOOL, "outDataType": _FLOAT32}

@@ -313,6 +313,7 @@ def _write_pool(operation: Pool, step: Step, builder: FileBuilder) -> None:
             operation.kernel,
             operation.strides,
             fill=fill,
+            # SAME leaves pads out of an average, and these count.
             may_be_same=maximum,
         )
     else:
