@@ -72,8 +72,9 @@ def _read_flatten(builder: OnnxBuilder, node: FileNode) -> None:
     rows = (shape[0], math.prod(shape[first : last + 1]))
     output = node.outputs[0]
     declared = builder.tensor(output).shape
+    # Some files note four dimensions for their rows, and their later nodes read these.
     if declared == (*rows, 1, 1):
-        builder.reshaped(node, value, declared, output=output)
+        builder.reshape(node, value, declared, output=output)
     elif math.prod(rows) != math.prod(shape):
         raise Unsupported(f"it flattens axes {first} to {last} of {list(shape)}")
     else:
@@ -96,10 +97,10 @@ def _read_reshape(builder: OnnxBuilder, node: FileNode) -> None:
             raise Unsupported(f"it reshapes to {list(wanted[:8])}")
         kept = before[axis] if axis < len(before) else 0
         lengths.append(kept if length == 0 else length)
-    builder.reshaped(node, value, _completed(before, lengths), output=node.outputs[0])
+    builder.reshape(node, value, _fill_in_length(before, lengths), output=node.outputs[0])
 
 
-def _completed(before: Shape, lengths: list[int]) -> Shape:
+def _fill_in_length(before: Shape, lengths: list[int]) -> Shape:
     """Return lengths with the one that is -1 worked out."""
     if lengths.count(-1) > 1 or 0 in lengths:
         raise Unsupported(f"{list(before)} cannot become {lengths[:8]}")
@@ -132,7 +133,7 @@ def _read_squeeze(builder: OnnxBuilder, node: FileNode) -> None:
         raise Unsupported(f"its axes are {named}")
     axes = {_AXES_OF_TENSORFLOW[axis] for axis in named} if named else set(range(len(shape)))
     result = tuple(length for axis, length in enumerate(shape) if axis not in axes or length != 1)
-    builder.reshaped(node, value, result or (1,), output=node.outputs[0])
+    builder.reshape(node, value, result or (1,), output=node.outputs[0])
 
 
 @READERS.register("Unsqueeze", "ExpandDims")
@@ -141,11 +142,12 @@ def _read_unsqueeze(builder: OnnxBuilder, node: FileNode) -> None:
     value = builder.activation(slot(node.inputs, 0))
     axes = node.options["axes"] or () if node.operator == "Unsqueeze" else (node.options["axis"],)
     result = list(builder.shapes[value])
+    # Ascending, since they are axes of the result.
     for axis in sorted(axes):
         if not 0 <= axis <= len(result) or len(result) > 7:
             raise Unsupported(f"it makes axes {list(axes[:8])}")
         result.insert(axis, 1)
-    builder.reshaped(node, value, tuple(result), output=node.outputs[0])
+    builder.reshape(node, value, tuple(result), output=node.outputs[0])
 
 
 @READERS.register("Permute", "Transpose")
@@ -179,8 +181,9 @@ def _read_slice(builder: OnnxBuilder, node: FileNode) -> None:
         edges = (0, *(options["slice_points"] or ()), shape[axis])
         sizes = [after - before for before, after in pairwise(edges)]
         if not options["slice_points"]:
+            # Lengths that leave a rest are refused in `_add_parts`.
             sizes = [shape[axis] // len(node.outputs)] * len(node.outputs)
-        _parts(builder, node, value, axis, sizes)
+        _add_parts(builder, node, value, axis, sizes)
         return
     if options["is_mxnet"] or options["is_onnx"]:
         axis = axis_in(options["axis"], len(shape))
@@ -261,10 +264,10 @@ def _read_split(builder: OnnxBuilder, node: FileNode) -> None:
     axis = axis_in(options["axis"], len(shape))
     count = len(node.outputs)
     sizes = list(options["sizes"] or ()) or [shape[axis] // count] * count
-    _parts(builder, node, value, axis, sizes)
+    _add_parts(builder, node, value, axis, sizes)
 
 
-def _parts(
+def _add_parts(
     builder: OnnxBuilder, node: FileNode, value: ir.Value, axis: int, sizes: list[int]
 ) -> None:
     shape = builder.shapes[value]

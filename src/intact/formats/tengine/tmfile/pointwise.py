@@ -105,7 +105,7 @@ READ: Mapping[str, Spelling] = {each.name: each for each in SPELLINGS if each.na
 """By Tengine's name; ReLu is a Relu where its slope is 0."""
 
 
-def activated(builder: OnnxBuilder, node: FileNode, value: ir.Value, activation: int) -> None:
+def add_activation(builder: OnnxBuilder, node: FileNode, value: ir.Value, activation: int) -> None:
     """Add what a node applies to its result."""
     if activation not in ACTIVATIONS:
         raise Unsupported(f"its activation is {activation}")
@@ -129,16 +129,16 @@ def _read_relu(builder: OnnxBuilder, node: FileNode) -> None:
 @READERS.register("ReLu6")
 def _read_relu6(builder: OnnxBuilder, node: FileNode) -> None:
     """ReLu6."""
-    _clipped(builder, node, 0, 6)
+    _add_clip(builder, node, 0, 6)
 
 
 @READERS.register("Clip")
 def _read_clip(builder: OnnxBuilder, node: FileNode) -> None:
     """Clip."""
-    _clipped(builder, node, node.options["min"], node.options["max"])
+    _add_clip(builder, node, node.options["min"], node.options["max"])
 
 
-def _clipped(builder: OnnxBuilder, node: FileNode, low: float, high: float) -> None:
+def _add_clip(builder: OnnxBuilder, node: FileNode, low: float, high: float) -> None:
     if not low <= high:
         raise Unsupported(f"it clips to {low} .. {high}")
     value = builder.activation(slot(node.inputs, 0))
@@ -154,7 +154,7 @@ def _read_prelu(builder: OnnxBuilder, node: FileNode) -> None:
     count = builder.numbers(slot(node.inputs, 1)).size
     if len(shape) < 2 or count not in (1, shape[1]):
         raise Unsupported(f"{count} slopes for {list(shape)}")
-    slopes = builder.stored(slot(node.inputs, 1), (count, *(1,) * (len(shape) - 2)))
+    slopes = builder.store(slot(node.inputs, 1), (count, *(1,) * (len(shape) - 2)))
     builder.compute(node, "PRelu", [value, slopes], shape, output=node.outputs[0])
 
 
@@ -172,7 +172,7 @@ def _write_prelu(_: PRelu, step: Step, builder: TmFileBuilder) -> None:
         raise Unsupported(f"its slopes have the shape {list(slope.data.shape)}")
     if slope.data.size == 1 and is_int8 and shape[1] > 1:
         raise Unsupported("Tengine's int8 has a slope for each channel, not one")
-    slopes = builder.stored(slope, slope.data.reshape(-1))
+    slopes = builder.store(slope, slope.data.reshape(-1))
     builder.add(step, "PReLU", [builder.value(step), slopes])
 
 
@@ -255,7 +255,7 @@ def _read_eltwise(builder: OnnxBuilder, node: FileNode) -> None:
     # Tengine spreads the second operand over the first.
     if builder.is_constant(first) and pair.commutes:
         first, second = second, first
-    _pair(builder, node, pair.onnx, first, second, swaps=pair.commutes)
+    _add_pair(builder, node, pair.onnx, first, second, swaps=pair.commutes)
 
 
 @WRITERS.register(Elementwise)
@@ -286,7 +286,7 @@ def _write_elementwise(operation: Elementwise, step: Step, builder: TmFileBuilde
     }
     if tensors[second].is_constant:
         constant = builder.constant(step, second)
-        inputs: list[Operand] = [value, builder.stored(constant, constant.in_model)]
+        inputs: list[Operand] = [value, builder.store(constant, constant.in_model)]
         builder.add(step, "Eltwise", inputs, options)
     else:
         builder.add(step, "Eltwise", [value, builder.value(step, second)], options)
@@ -315,28 +315,28 @@ def _read_extreme(builder: OnnxBuilder, node: FileNode) -> None:
     shapes = {builder.shape(index) for index in node.inputs}
     if len(node.inputs) != 2 or len(shapes) != 1:
         raise Unsupported(f"it takes {len(node.inputs)} inputs of shapes {sorted(shapes)[:4]}")
-    _pair(builder, node, kind, *node.inputs, swaps=True)
+    _add_pair(builder, node, kind, *node.inputs, swaps=True)
 
 
-def _pair(
+def _add_pair(
     builder: OnnxBuilder, node: FileNode, op_type: str, first: int, second: int, *, swaps: bool
 ) -> None:
     """Add an operator of two inputs, the smaller of which is spread as Tengine's kernels do."""
     left = builder.activation(first)
     shape = builder.shapes[left]
     if builder.is_constant(second):
-        right = builder.stored(second, _spread(builder.tensor(second).shape, shape))
+        right = builder.store(second, _spread_shape(builder.tensor(second).shape, shape))
     else:
         right = builder.activation(second)
         other = builder.shapes[right]
         if swaps and math.prod(other) > math.prod(shape):
             left, right, shape, other = right, left, other, shape
-        if _spread(other, shape) != other:
+        if _spread_shape(other, shape) != other:
             raise Unsupported(f"it joins {list(shape)} and {list(other)}")
     builder.compute(node, op_type, [left, right], shape, output=node.outputs[0])
 
 
-def _spread(shape: Shape, over: Shape) -> Shape:
+def _spread_shape(shape: Shape, over: Shape) -> Shape:
     """Return a shape with which numbers are spread over a larger tensor.
 
     One number goes everywhere, as many as there are channels go to those, as many as an image has
@@ -373,6 +373,7 @@ def _clamp(step: Step, builder: TmFileBuilder) -> None:
     after = builder.scales.of_activation(step.outputs[0].value)
     is_int8 = builder.scales.element is Element.INT8
     if operator == "Clip" and is_int8 and before is not None and after is not None:
+        # The kernel casts what lies beyond 127 to int8; incoming codes reach no further.
         reach = 127 * float(before.scale[0])
         largest = max(min(reach, abs(options["min"])), min(reach, abs(options["max"])))
         if largest / float(after.scale[0]) >= _FULL_CODE:

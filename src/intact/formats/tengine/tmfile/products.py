@@ -17,7 +17,7 @@ from intact.formats.tengine.tmfile.onnx_builder import READERS, OnnxBuilder, ima
 from intact.formats.tengine.tmfile.operators import (
     Activation,
 )
-from intact.formats.tengine.tmfile.pointwise import ACTIVATIONS, activated
+from intact.formats.tengine.tmfile.pointwise import ACTIVATIONS, add_activation
 from intact.graph.builder import Attribute
 from intact.program import Step
 from intact.program.float_operations import BatchNormalization
@@ -65,7 +65,7 @@ def _read_convolution(builder: OnnxBuilder, node: FileNode) -> None:
         "group": group,
     }
     result = (shape[0], weight[0], *lengths)
-    _weighted(builder, node, "Conv", value, result, attributes, weight[0])
+    _add_weighted(builder, node, "Conv", value, result, attributes, weight[0])
 
 
 @WRITERS.register(Convolution)
@@ -87,7 +87,7 @@ def _write_convolution(operation: Convolution, step: Step, builder: TmFileBuilde
     }
     inputs: list[Operand] = [
         builder.value(step),
-        builder.stored(weight, array, by_channel=True),
+        builder.store(weight, array, by_channel=True),
         *_bias(step, builder),
     ]
     builder.add(step, "Convolution", inputs, options, clamps=activation is None)
@@ -128,7 +128,7 @@ def _read_deconvolution(builder: OnnxBuilder, node: FileNode) -> None:
     if options["activation"] not in (Activation.NONE, Activation.RELU):
         raise Unsupported(f"its activation is {options['activation']}")
     result = (shape[0], channels, *lengths)
-    _weighted(builder, node, "ConvTranspose", value, result, attributes, channels)
+    _add_weighted(builder, node, "ConvTranspose", value, result, attributes, channels)
 
 
 @WRITERS.register(TransposedConvolution)
@@ -154,7 +154,8 @@ def _write_transposed_convolution(
     array = _inputs_first(weight.data, operation.groups)
     inputs: list[Operand] = [
         builder.value(step),
-        builder.stored(weight, array),
+        # In float alone, hence without scales by channel.
+        builder.store(weight, array),
         *_bias(step, builder),
     ]
     builder.add(step, "Deconvolution", inputs, options)
@@ -193,7 +194,7 @@ def flat(pads: Pads) -> Shape:
 def _bias(step: Step, builder: TmFileBuilder) -> Iterator[FileTensor]:
     if step.inputs[2] is not None:
         bias = builder.constant(step, 2)
-        yield builder.stored(bias, bias.data, by_channel=True)
+        yield builder.store(bias, bias.data, by_channel=True)
 
 
 @READERS.register("FullyConnected")
@@ -209,8 +210,8 @@ def _read_fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
         raise Unsupported(f"{weight[1]} weights a row do not fit {list(shape)}")
     if len(shape) > 2:
         value = builder.compute(node, "Flatten", [value], rows, {"axis": 1}, part="flatten")
-    bias = [builder.stored(slot(node.inputs, 2), (weight[0],))] if len(node.inputs) > 2 else []
-    inputs = [value, builder.stored(slot(node.inputs, 1)), *bias]
+    bias = [builder.store(slot(node.inputs, 2), (weight[0],))] if len(node.inputs) > 2 else []
+    inputs = [value, builder.store(slot(node.inputs, 1)), *bias]
     rows = (shape[0], weight[0])
     output = node.outputs[0]
     if len(shape) == 2:
@@ -218,7 +219,7 @@ def _read_fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
         return
     value = builder.compute(node, "Gemm", inputs, rows, {"transB": 1})
     result = (*rows, *(1,) * (len(shape) - 2))
-    builder.reshaped(node, value, result, part="reshape", output=output)
+    builder.reshape(node, value, result, part="reshape", output=output)
 
 
 @WRITERS.register(FullyConnected)
@@ -234,7 +235,7 @@ def _write_fully_connected(_: FullyConnected, step: Step, builder: TmFileBuilder
         raise Unsupported("it has one output, with which Tengine's int8 kernel crashes")
     inputs: list[Operand] = [
         builder.value(step),
-        builder.stored(weight, weight.data, by_channel=True),
+        builder.store(weight, weight.data, by_channel=True),
         *_bias(step, builder),
     ]
     builder.add(step, "FullyConnected", inputs, {"output_channel": channels})
@@ -253,9 +254,9 @@ def _read_gemm(builder: OnnxBuilder, node: FileNode) -> None:
     if weight[across] != shape[1]:
         raise Unsupported(f"it multiplies {list(shape)} by {list(weight)}")
     channels = weight[1 - across]
-    bias = [builder.stored(slot(node.inputs, 2), (channels,))] if len(node.inputs) > 2 else []
+    bias = [builder.store(slot(node.inputs, 2), (channels,))] if len(node.inputs) > 2 else []
     attributes = {"alpha": options["alpha"], "beta": options["beta"], "transB": across}
-    inputs = [value, builder.stored(slot(node.inputs, 1)), *bias]
+    inputs = [value, builder.store(slot(node.inputs, 1)), *bias]
     result = (shape[0], channels)
     builder.compute(node, "Gemm", inputs, result, attributes, output=node.outputs[0])
 
@@ -268,6 +269,7 @@ def _read_batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
     if len(shape) not in (2, 3, 4):
         raise Unsupported(f"its input has the shape {list(shape)}")
     given = node.options["rescale_factor"]
+    # Statistics are multiplied by its reciprocal, which has to be a float32.
     if given and not _SMALLEST <= abs(given) < np.inf:
         raise Unsupported(f"its factor is {given}")
     # As in Caffe, where a factor of 0 says that no statistics were gathered.
@@ -300,7 +302,7 @@ def _write_batch_normalization(
         raise Unsupported(f"its input has {rank} dimensions; Tengine's has 3 or 4")
     constants = [builder.constant(step, slot) for slot in (1, 2, 3, 4)]
     inputs: list[Operand] = [builder.value(step)]
-    inputs += [builder.stored(constant, constant.data) for constant in constants]
+    inputs += [builder.store(constant, constant.data) for constant in constants]
     options = {"rescale_factor": 1.0, "epsilon": operation.epsilon, "caffe_flavor": 0}
     builder.add(step, "BatchNormalization", inputs, options)
 
@@ -313,16 +315,16 @@ def _read_scale(builder: OnnxBuilder, node: FileNode) -> None:
     for index in node.inputs[1:3]:
         if builder.tensor(index).size != shape[1]:
             raise Unsupported(f"{builder.tensor(index).size} factors for {shape[1]} channels")
-    factors = builder.stored(slot(node.inputs, 1), along)
+    factors = builder.store(slot(node.inputs, 1), along)
     if len(node.inputs) == 2:
         builder.compute(node, "Mul", [value, factors], shape, output=node.outputs[0])
         return
     value = builder.compute(node, "Mul", [value, factors], shape, part="mul")
-    summands = builder.stored(slot(node.inputs, 2), along)
+    summands = builder.store(slot(node.inputs, 2), along)
     builder.compute(node, "Add", [value, summands], shape, output=node.outputs[0])
 
 
-def _weighted(
+def _add_weighted(
     builder: OnnxBuilder,
     node: FileNode,
     op_type: str,
@@ -332,13 +334,15 @@ def _weighted(
     channels: int,
 ) -> None:
     """Add a convolution and what is applied to its sums."""
-    bias = [builder.stored(slot(node.inputs, 2), (channels,))] if len(node.inputs) > 2 else []
-    inputs = [value, builder.stored(slot(node.inputs, 1)), *bias]
+    bias = [builder.store(slot(node.inputs, 2), (channels,))] if len(node.inputs) > 2 else []
+    inputs = [value, builder.store(slot(node.inputs, 1)), *bias]
     activation = node.options["activation"]
     if activation < 0:
         builder.compute(node, op_type, inputs, shape, attributes, output=node.outputs[0])
         return
-    activated(builder, node, builder.compute(node, op_type, inputs, shape, attributes), activation)
+    add_activation(
+        builder, node, builder.compute(node, op_type, inputs, shape, attributes), activation
+    )
 
 
 def _padding(options: Mapping[str, int], axis: str, length: int) -> tuple[int, int]:
