@@ -153,6 +153,7 @@ def run_ncnn(
     for name, blob in model.outputs.items():
         array = found[blob]
         lengths = [each if isinstance(each, int) else -1 for each in (shapes[name] or ())][1:]
+        # NumPy works out one open length, not two.
         outputs[name] = array.reshape(len(array), *lengths) if lengths.count(-1) < 2 else array
     return outputs
 

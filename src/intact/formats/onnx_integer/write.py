@@ -342,6 +342,7 @@ _WRITERS.register(Op.EXPAND)(_with_numbers("Expand", "lengths"))
 _WRITERS.register(Op.TILE)(_with_numbers("Tile", "repeats"))
 
 
+# All reductions take their axes as inputs from opset 18 on.
 OPSET, IR_VERSION = 18, 10
 PRODUCER = "intact"
 

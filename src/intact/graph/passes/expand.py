@@ -53,6 +53,7 @@ def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
     while while_new:  # what a composite was written with may be expanded in turn
         new = [n for n in editor.model.graph if _is_among(n, wanted) and str(n.name) not in tried]
         for node in new:
+            # A node that stays as it is would be found again.
             tried.add(str(node.name))
             try:
                 EXPANSIONS[node.op_type](editor, node)
@@ -239,6 +240,7 @@ def _mean_variance(editor: Editor, node: ir.Node) -> None:
     given = node.attributes.get_ints("axes", (0, 2, 3)) or ()
     axes = sorted(axis % rank for axis in given)
     centred = written("Sub", data, written.reduce("ReduceMean", data, axes))
+    # Of centred data, since the difference of two means of squares loses digits.
     variance = written.reduce("ReduceMean", written("Mul", centred, centred), axes)
     deviation = written("Add", written("Sqrt", variance), written.constant(np.array(1e-9), data))
     written.put(written("Div", centred, deviation))

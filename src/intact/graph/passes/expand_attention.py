@@ -117,6 +117,7 @@ def expand_heads(editor: Editor, node: ir.Node) -> None:
         masks.pad(padding, filler)
     if addend is not None:
         masks.add(addend)
+    # ONNX Runtime takes 0 for a scale that is not given.
     scale = written.number("scale") or _scale(query)
     result = _attend(written, query, key, value, scale, masks)
     written.put(_flat(written, result.value), key, value)

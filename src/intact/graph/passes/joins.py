@@ -51,6 +51,7 @@ def _last_of_gelu(graph: Graph, erf: ir.Node, data: ir.Value) -> ir.Node | None:
         return None
     other = other_operand(first, added.outputs[0])
     if other is not data:
+        # 1. The half is taken of x.
         halved = divide_out(other, 0.5)
         if halved is data:
             return first
@@ -59,6 +60,7 @@ def _last_of_gelu(graph: Graph, erf: ir.Node, data: ir.Value) -> ir.Node | None:
     second = sole_reader(graph, first, "Mul")
     if second is None:
         return None
+    # 2. It is taken of the product with x, or 3. of the sum, which x comes behind.
     rest = other_operand(second, first.outputs[0])
     fits = is_number(rest, 0.5) if other is data else rest is data
     return second if fits else None
@@ -76,17 +78,20 @@ def _hard_swish(graph: Graph) -> Iterator[Match]:
 
 def _hard_swish_data(node: ir.Node) -> ir.Value | None:
     """Return ``x`` if a node is the last of the formula."""
+    # 1. (x * clip) / 6
     whole = producer(divide_out(node.outputs[0], _SIXTH), "Mul")
-    if whole is not None:  # (x * clip) / 6
+    if whole is not None:
         return next((x for x, gate in sides(whole) if _is_clipped(gate, x)), None)
     if node.op_type != "Mul":
         return None
     for left, right in sides(node):
+        # 2. x * (clip / 6), also with that as a HardSigmoid
         if _is_sigmoid(right, left) or _is_clipped(divide_out(right, _SIXTH), left):
-            return left  # x * (clip / 6)
+            return left
+        # 3. (x / 6) * clip
         data = divide_out(left, _SIXTH)
         if _is_clipped(right, data):
-            return data  # (x / 6) * clip
+            return data
     return None
 
 

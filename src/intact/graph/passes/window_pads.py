@@ -85,14 +85,18 @@ def _replace(graph: ir.Graph, node: ir.Node) -> bool:
     if window is None:
         return False
     options = AveragePool.of(node)
+    # 1. Lengths that a transposed convolution names: ONNX has them win over pads.
     if "output_shape" in node.attributes:
         return _pad_to_shape(node, window)
+    # 2. SAME, of which the side with the odd pad is named.
     if options.pads_to_same:
         return _pad_to_same(node, window)
     before, behind, kernel = window.before, window.behind, window.kernel
+    # 3. VALID, which is no pads at all.
     if node.op_type == ConvTranspose.name or not options.ceil_mode:
         _set_pads(node, [*before, *behind])
         return True
+    # 4. Lengths that are rounded up.
     spans = window.spans
     axes = zip(window.sizes, spans, window.strides, before, behind, strict=True)
     added = [_pad_behind(*axis) for axis in axes]

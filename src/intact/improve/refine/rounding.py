@@ -275,6 +275,7 @@ class _Trial:
         workers = 1 if self.weight.size * len(ZOOMS) > _MANY else len(DAMPINGS)
         with ThreadPoolExecutor(workers) as pool:
             jobs = [pool.submit(self._try_damping, damping) for damping in DAMPINGS]
+        # In their order: of equal errors the weakest damping wins.
         for job in jobs:
             # inputs that hardly vary leave rounding errors alone
             with contextlib.suppress(np.linalg.LinAlgError):

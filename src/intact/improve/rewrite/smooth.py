@@ -177,6 +177,7 @@ def _pairs(graph: Graph) -> Iterator[_Pair]:
 
 def _constants(graph: Graph, node: ir.Node, channels: int) -> tuple[tuple[ir.Node, int], ...]:
     """Find scale and bias of a normalization over the last axis; empty where there are none."""
+    # 1. A LayerNormalization has both.
     if node.op_type == LayerNormalization.name and not node.domain:
         slots = [(node, slot) for slot in (1, 2) if slot < len(node.inputs) and node.inputs[slot]]
         is_last = LayerNormalization.of(node).axis == -1
@@ -184,8 +185,10 @@ def _constants(graph: Graph, node: ir.Node, channels: int) -> tuple[tuple[ir.Nod
         return tuple(slots) if fits else ()
     bias = _operand(graph, node, "Add", channels)
     if bias is None:
+        # 2. A Mul alone.
         scale = _operand(graph, node, "Mul", channels)
         return () if scale is None else ((node, scale),)
+    # 3. An Add behind a Mul: both have to be divided.
     before = node.inputs[1 - bias]
     front = None if before is None else before.producer()
     if before is None or front is None or not _is_own_result(graph, before):
@@ -215,6 +218,7 @@ def _is_own(graph: Graph, node: ir.Node, slot: int, channels: int) -> bool:
         and array.dtype == np.float32
         and array.shape[-1:] == (channels,)
         and array.size == channels
+        # Others that read it would get it divided too.
         and len(value.uses()) == 1
         and not value.is_graph_output()
     )

@@ -374,6 +374,7 @@ def parameters_of(tensor: FileTensor) -> Parameters | None:
             f" {list(tensor.shape)}"
         )
     shape = () if axis is None else scale.shape
+    # Files may leave zero points out where all are 0.
     zeros = np.zeros(1, np.int64) if zero_point.size == 0 else zero_point
     spread = np.broadcast_to(zeros.reshape(() if zeros.size == 1 else shape), shape)
     signed = tensor.element is not Element.UINT8

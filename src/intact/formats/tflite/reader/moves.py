@@ -76,6 +76,7 @@ def transpose(builder: ModelBuilder, op: Operator) -> None:
     given, kept = builder.parameters(index), builder.parameters(output)
     activation = builder.activation(index)
     may_share = given is None or given.equals(kept)
+    # An output of the graph needs a value of its own.
     may_share &= activation is not None and rank > 2 and not builder.is_output(output)
     layouts = (
         [ChannelLayout.FILE]

@@ -71,6 +71,7 @@ def resize(builder: ModelBuilder, op: Operator) -> None:
     if mode == "nearest":  # halves go up where coordinates are rounded
         attributes["nearest_mode"] = "floor" if how == "asymmetric" else "round_prefer_ceil"
     source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
+    # By lengths and not by factors, since TFLite's coordinates follow from lengths.
     lengths = builder.integers(*output.shape[1:3])
     value = builder.node("Resize", [source, None, None, lengths], attributes)
     builder.write(op.outputs[0], value, ChannelLayout.FIRST)
@@ -111,6 +112,7 @@ def space_to_depth(builder: ModelBuilder, op: Operator) -> None:
 @READERS.register("SPACE_TO_BATCH_ND")
 def space_to_batch(builder: ModelBuilder, op: Operator) -> None:
     """SPACE_TO_BATCH_ND of images: pads with zeros, then puts the pixels of blocks in samples."""
+    # Pixels become samples, so that the number of these cannot stay open.
     refuse_mixed_batch(builder, True)
     data, blocks, pads = _blocks(builder, op)
     padded = tuple(

@@ -211,12 +211,14 @@ def _write_convolution(operation: Convolution, step: Step, builder: FileBuilder)
         options = Options("DepthwiseConv2DOptions", {**fields, "depthMultiplier": multiplier})
         dilated = any(each != 1 for each in operation.dilations)
         code, version = "DEPTHWISE_CONV_2D", 3 if integer else 2 if dilated else 1
+        # The depthwise kernel has its output channels last, hence also its scales.
         kernel = builder.constant(
             f"{weight.name}_depthwise", weights.transpose(3, 1, 2, 0), last_axis(weight.encoding)
         )
     else:
         grouped = operation.groups > 1
         options = Options("Conv2DOptions", fields)
+        # CONV_2D has groups from its version 6 on.
         code, version, kernel = "CONV_2D", 6 if grouped else 3 if integer else 1, weight
     bias = bias_or_zeros(builder, step, data, weight, bias)
     add_bounded(
