@@ -180,7 +180,7 @@ def runtime_of(name: str) -> Runtime:
 
 
 def expressible(formats: Iterable[str]) -> Expressible:
-    """What plans may ask of all of some formats."""
+    """Return what plans may ask of all of some formats."""
     found = Expressible()
     for name in formats:
         found &= FORMATS[name].writer.expressible
@@ -252,7 +252,7 @@ def _is_quantized(model: ir.Model) -> bool:
 
 
 def _head(path: Path) -> bytes:
-    """The first 8 bytes of a file; none where there is no such file."""
+    """Return the first 8 bytes of a file; none where there is no such file."""
     try:
         with open_file(path) as file:
             return file.read(8)

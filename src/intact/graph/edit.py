@@ -37,7 +37,7 @@ class Editor(GraphBuilder):
         self._values |= {str(v.name): v for node in self.model.graph for v in node.outputs}
 
     def value(self, name: str) -> ir.Value:
-        """The copy's value of that name, or what was bound in its place.
+        """Return the copy's value of that name, or what was bound in its place.
 
         Raises:
             KeyError: There is no such value.

@@ -99,7 +99,7 @@ class View:
         return View(tensors, names, [[], freely, *alone], frozenset(found), scales)
 
     def without(self, names: set[str]) -> View:
-        """The same view without the tensors of these names in OpenVINO."""
+        """Return the same view without the tensors of these names in OpenVINO."""
         tensors = {n: t for n, t in self.tensors.items() if self.names[n] not in names}
         groups = [[name for name in group if name not in names] for group in self.groups]
         return replace(self, tensors=tensors, groups=groups)
@@ -185,7 +185,7 @@ class _InProcess:
         return [model.run(feeds) for model in self._models]
 
     def close(self) -> None:
-        """Nothing has to be ended here."""
+        """Do nothing: nothing has to be ended here."""
 
 
 @contextmanager
@@ -292,7 +292,7 @@ def verify_openvino(
 
 
 def _without_saturation(program: Program, in_float: Mapping[str, str]) -> Program:
-    """The program as it is computed where products run in floats, whose sums hold every pair.
+    """Return the program as computed where products run in floats, whose sums hold every pair.
 
     What is fused behind a product may run alone, and in floats, without changing its sums.
     """
@@ -321,7 +321,7 @@ def _runtime(limit: str) -> str:
 
 
 def _limit(target: Target) -> str:
-    """The instructions under which sums saturate in pairs, where those of the target do."""
+    """Return the instructions under which sums saturate in pairs, where those of the target do."""
     return _SATURATING if target.saturates_pairs and not detect_cpu().saturates_pairs else ""
 
 

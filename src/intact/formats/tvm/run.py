@@ -131,7 +131,7 @@ def verify_tvm(
 
 
 def _batch_axis(tensor: Tensor) -> int:
-    """The axis along which samples lie; the first where no length is open."""
+    """Return the axis along which samples lie; the first where no length is open."""
     return tensor.shape.index(None) if None in tensor.shape else 0
 
 

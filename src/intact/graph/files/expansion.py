@@ -185,7 +185,7 @@ def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def _turns(node: onnx.NodeProto, constants: Mapping[str, int]) -> int:
-    """How often the bodies of a node run for certain; 1 where that is not known.
+    """Return how often the bodies of a node run for certain; 1 where that is not known.
 
     A loop without a number of turns goes on until its condition ends it.
     """
@@ -224,7 +224,7 @@ def _may_end(body: onnx.GraphProto) -> bool:
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, int]:
-    """The initializers that are one integer or truth value, by name."""
+    """Return the initializers that are one integer or truth value, by name."""
     found = {each.name: _integer(each) for each in graph.initializer if _is_single(each)}
     return {name: value for name, value in found.items() if value is not None}
 

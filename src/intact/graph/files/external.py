@@ -166,7 +166,7 @@ def read_tensor(tensor: onnx.TensorProto, folder: Path | None, where: str) -> np
     """Return the values of a tensor, which may be in an external file.
 
     Raises:
-        ModelError: As of `map_external`.
+        ModelError: See `map_external`.
         ValueError, TypeError: Data do not fit type and shape.
     """
     if tensor.data_location != onnx.TensorProto.EXTERNAL:

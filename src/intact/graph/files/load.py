@@ -35,10 +35,10 @@ def load_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     """Read a model as `read_model` does; one of opset 7 to 10 is converted to opset 13.
 
     Args:
-        source: As of `read_model`.
+        source: What `read_model` takes.
 
     Raises:
-        ModelError: As of `read_model`; or the opset is older than 7 or cannot be converted.
+        ModelError: `read_model` raises it; or the opset is older than 7 or cannot be converted.
     """
     return modernize(read_model(source), _where(source))
 

@@ -42,7 +42,7 @@ def read_file(path: Path) -> bytes:
     """Read a whole file.
 
     Raises:
-        OSError: As of `open_file`.
+        OSError: See `open_file`.
     """
     with open_file(path) as file:
         return file.read()

@@ -197,7 +197,7 @@ def _scale(query: ir.Value) -> float:
 
 
 def _by_heads(written: Composite, value: ir.Value, heads: int) -> ir.Value:
-    """``[batch, places, heads * size]`` as ``[batch, heads, places, size]``."""
+    """Return ``[batch, places, heads * size]`` as ``[batch, heads, places, size]``."""
     width = (axes_of(value) or [None])[-1]
     size = width // heads if isinstance(width, int) else -1
     lengths = [written.length(value, 0), written.length(value, 1), heads, size]
@@ -205,7 +205,7 @@ def _by_heads(written: Composite, value: ir.Value, heads: int) -> ir.Value:
 
 
 def _flat(written: Composite, value: ir.Value) -> ir.Value:
-    """``[batch, heads, places, size]`` as ``[batch, places, heads * size]``."""
+    """Return ``[batch, heads, places, size]`` as ``[batch, places, heads * size]``."""
     moved = written.transpose(value, (0, 2, 1, 3))
     last = [written.length(moved, axis) for axis in (2, 3)]
     width = last[0] * last[1] if isinstance(last[0], int) and isinstance(last[1], int) else -1
@@ -250,9 +250,10 @@ def _attend(
     masks: _Masks,
     cap: float = 0.0,
 ) -> _Attended:
-    """``softmax(cap(query @ key' * scale) + masks) @ value``; heads may share keys and values.
+    """Write ``softmax(cap(query @ key' * scale) + masks) @ value``.
 
-    Those of one key and value are rows of one product, so that nothing is repeated.
+    Heads may share keys and values. Those of one key and value are rows of one product, so that
+    nothing is repeated.
     """
     heads, kinds = ((axes_of(each) or [])[1] for each in (query, key))
     is_shared = heads != kinds and isinstance(heads, int) and isinstance(kinds, int)
@@ -279,7 +280,7 @@ def _attend(
 
 
 def _regroup(written: Composite, value: ir.Value, count: object) -> ir.Value:
-    """``[batch, heads, places, n]`` with another number of heads, and more or fewer places."""
+    """Return ``[batch, heads, places, n]`` with another number of heads, and of places."""
     shape, ends = axes_of(value) or [], [written.length(value, axis) for axis in (0, 3)]
     if not isinstance(count, int):
         return value

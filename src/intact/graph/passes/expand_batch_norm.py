@@ -22,7 +22,7 @@ _Folded = tuple[np.ndarray, np.ndarray]
 
 
 def expand_batch_norm(editor: Editor, node: ir.Node) -> None:
-    """``x * ratio + offset``, with ``ratio = gamma / sqrt(variance + epsilon)`` of each channel.
+    """Write ``x * ratio + offset`` by channel, ``ratio = gamma / sqrt(variance + epsilon)``.
 
     A node stays as it is if it trains, if a parameter is computed or gives no finite number, or if
     its input is not float32 of known rank.

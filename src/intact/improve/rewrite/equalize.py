@@ -77,9 +77,9 @@ class Equalization:
     """The factors that equalize a graph, chosen once and written as often as is needed.
 
     Args:
-        graph: As for `equalize`.
-        seen: As for `equalize`.
-        per_channel: As for `equalize`.
+        graph: What `equalize` takes.
+        seen: What `equalize` takes.
+        per_channel: What `equalize` takes.
 
     Attributes:
         ties: Which factors there are, by the nodes and tensors of the graph.

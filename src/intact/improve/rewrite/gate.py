@@ -192,8 +192,8 @@ def equalize_measured(
 
     Args:
         gate: Measures them.
-        seen: As for `equalize`.
-        per_channel: As for `equalize`.
+        seen: What `equalize` takes.
+        per_channel: What `equalize` takes.
         report: Takes the gain of each block.
     """
     graph = gate.graph
@@ -283,7 +283,7 @@ def absorb_measured(
 
     Args:
         gate: Measures them.
-        seen: As for `absorb`.
+        seen: What `absorb` takes.
         report: Takes the gain of each layer.
     """
     chosen = set()

@@ -41,7 +41,7 @@ _LAST_AXIS = 3
 
 @READERS.register("Concat")
 def _read_concat(builder: OnnxBuilder, node: FileNode) -> None:
-    """Concat."""
+    """Read Concat."""
     values = [builder.activation(index) for index in node.inputs]
     shapes = [builder.shapes[value] for value in values]
     rank = len(shapes[0]) if shapes else 0
@@ -83,7 +83,7 @@ def _read_flatten(builder: OnnxBuilder, node: FileNode) -> None:
 
 @READERS.register("Reshape")
 def _read_reshape(builder: OnnxBuilder, node: FileNode) -> None:
-    """Reshape; 0 keeps a length where the option says so, and that of the batch."""
+    """Read Reshape; 0 keeps a length where the option says so, and that of the batch."""
     options = node.options
     value = builder.activation(slot(node.inputs, 0))
     before = builder.shapes[value]
@@ -124,7 +124,7 @@ def _write_reshape(_: Reshape | Flatten, step: Step, builder: TmFileBuilder) -> 
 
 @READERS.register("Squeeze")
 def _read_squeeze(builder: OnnxBuilder, node: FileNode) -> None:
-    """Squeeze: of the axes that are named, those of length 1; else all of length 1."""
+    """Read Squeeze: of the axes that are named, those of length 1; else all of length 1."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     given = [node.options[f"dim_{k}"] for k in range(4)]
@@ -138,7 +138,7 @@ def _read_squeeze(builder: OnnxBuilder, node: FileNode) -> None:
 
 @READERS.register("Unsqueeze", "ExpandDims")
 def _read_unsqueeze(builder: OnnxBuilder, node: FileNode) -> None:
-    """Unsqueeze and ExpandDims: axes of length 1 more."""
+    """Read Unsqueeze and ExpandDims: axes of length 1 more."""
     value = builder.activation(slot(node.inputs, 0))
     axes = node.options["axes"] or () if node.operator == "Unsqueeze" else (node.options["axis"],)
     result = list(builder.shapes[value])
@@ -152,7 +152,7 @@ def _read_unsqueeze(builder: OnnxBuilder, node: FileNode) -> None:
 
 @READERS.register("Permute", "Transpose")
 def _read_transpose(builder: OnnxBuilder, node: FileNode) -> None:
-    """Permute and Transpose."""
+    """Read Permute and Transpose."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     order: Shape = node.options.get("order") or ()
@@ -172,7 +172,7 @@ def _write_transpose(operation: Transpose, step: Step, builder: TmFileBuilder) -
 
 @READERS.register("Slice")
 def _read_slice(builder: OnnxBuilder, node: FileNode) -> None:
-    """Slice: parts as Caffe cuts them, a piece of one axis, or a piece of each."""
+    """Read Slice: parts as Caffe cuts them, a piece of one axis, or a piece of each."""
     options = node.options
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
@@ -214,7 +214,7 @@ def _read_slice(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(Slice)
 def _write_slice(operation: Slice, step: Step, builder: TmFileBuilder) -> None:
-    """Forwards: of one axis, or of several without steps."""
+    """Write one that goes forwards: of one axis, or of several without steps."""
     value = builder.value(step)
     shape = builder.shape(value)
     builder.refuse_rescaling(step)
@@ -252,7 +252,7 @@ def _write_slice(operation: Slice, step: Step, builder: TmFileBuilder) -> None:
 
 @READERS.register("Split")
 def _read_split(builder: OnnxBuilder, node: FileNode) -> None:
-    """Split: in Caffe copies, else parts along an axis."""
+    """Read Split: in Caffe copies, else parts along an axis."""
     options = node.options
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
@@ -293,7 +293,7 @@ def _write_split(operation: Split, step: Step, builder: TmFileBuilder) -> None:
 
 @READERS.register("Pad")
 def _read_pad(builder: OnnxBuilder, node: FileNode) -> None:
-    """Pad."""
+    """Read Pad."""
     value, shape = image(builder, node)
     options = node.options
     starts, ends = ([options[f"{axis}_{end}"] for axis in "nchw"] for end in (0, 1))
@@ -311,7 +311,7 @@ def _read_pad(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(Pad)
 def _write_pad(operation: Pad, step: Step, builder: TmFileBuilder) -> None:
-    """A number around images, in float."""
+    """Write a number around images, in float."""
     if operation.mode is not PadMode.CONSTANT:
         raise Unsupported("it mirrors, or repeats what is outermost")
     pads = operation.pads
@@ -326,7 +326,7 @@ def _write_pad(operation: Pad, step: Step, builder: TmFileBuilder) -> None:
 
 @READERS.register("Interp", "Resize", "Upsample")
 def _read_interp(builder: OnnxBuilder, node: FileNode) -> None:
-    """Interp, Resize and Upsample: to the nearest pixel or between pixels, from the corner."""
+    """Read Interp, Resize and Upsample: to the nearest pixel or between pixels, from the corner."""
     options = node.options
     value, shape = image(builder, node)
     kind, named = NEAREST, ("scale_h", "scale_w")
@@ -363,7 +363,7 @@ def _read_interp(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(Resize)
 def _write_resize(operation: Resize, step: Step, builder: TmFileBuilder) -> None:
-    """Images to the nearest pixel or between pixels, from the corner."""
+    """Write images to the nearest pixel or between pixels, from the corner."""
     shape, result = builder.image_shape(step), builder.result_shape(step)
     rows = list(zip(shape[2:], result[2:], strict=True))
     is_linear = operation.mode is ResizeMode.LINEAR

@@ -118,7 +118,7 @@ def add_activation(builder: OnnxBuilder, node: FileNode, value: ir.Value, activa
 
 @READERS.register("ReLu")
 def _read_relu(builder: OnnxBuilder, node: FileNode) -> None:
-    """ReLu, perhaps with a slope for negative numbers."""
+    """Read ReLu, perhaps with a slope for negative numbers."""
     slope = node.options["negative_slope"]
     value = builder.activation(slot(node.inputs, 0))
     attributes = {"alpha": slope} if slope else None
@@ -128,13 +128,13 @@ def _read_relu(builder: OnnxBuilder, node: FileNode) -> None:
 
 @READERS.register("ReLu6")
 def _read_relu6(builder: OnnxBuilder, node: FileNode) -> None:
-    """ReLu6."""
+    """Read ReLu6."""
     _add_clip(builder, node, 0, 6)
 
 
 @READERS.register("Clip")
 def _read_clip(builder: OnnxBuilder, node: FileNode) -> None:
-    """Clip."""
+    """Read Clip."""
     _add_clip(builder, node, node.options["min"], node.options["max"])
 
 
@@ -148,7 +148,7 @@ def _add_clip(builder: OnnxBuilder, node: FileNode, low: float, high: float) -> 
 
 @READERS.register("PReLU")
 def _read_prelu(builder: OnnxBuilder, node: FileNode) -> None:
-    """PReLU: a slope for each channel, or one."""
+    """Read PReLU: a slope for each channel, or one."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     count = builder.numbers(slot(node.inputs, 1)).size
@@ -160,7 +160,7 @@ def _read_prelu(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(PRelu)
 def _write_prelu(_: PRelu, step: Step, builder: TmFileBuilder) -> None:
-    """A slope for each channel; Tengine's uint8 reads slopes in float16."""
+    """Write a slope for each channel; Tengine's uint8 reads slopes in float16."""
     shape = builder.shape(builder.value(step))
     is_int8 = builder.scales.element is Element.INT8
     builder.refuse_elements(Element.UINT8)
@@ -178,7 +178,7 @@ def _write_prelu(_: PRelu, step: Step, builder: TmFileBuilder) -> None:
 
 @READERS.register("Dropout", "Noop")
 def _read_identity(builder: OnnxBuilder, node: FileNode) -> None:
-    """Operators that do nothing."""
+    """Read operators that do nothing."""
     value = builder.activation(slot(node.inputs, 0))
     builder.compute(node, "Identity", [value], builder.shapes[value], output=node.outputs[0])
 
@@ -191,7 +191,7 @@ def _write_identity(_: Identity, step: Step, builder: TmFileBuilder) -> None:
 
 @READERS.register(*READ)
 def _read_function(builder: OnnxBuilder, node: FileNode) -> None:
-    """A function of one tensor."""
+    """Read a function of one tensor."""
     spelling = READ[node.operator]
     value = builder.activation(slot(node.inputs, 0))
     attributes = {ours: node.options[theirs] for theirs, ours in spelling.options.items()}
@@ -221,7 +221,7 @@ def _write_function(operation: Function, step: Step, builder: TmFileBuilder) -> 
 
 @READERS.register("Softmax")
 def _read_softmax(builder: OnnxBuilder, node: FileNode) -> None:
-    """Softmax."""
+    """Read Softmax."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     axis = node.options["axis"]
@@ -241,7 +241,7 @@ def _write_softmax(operation: Softmax, step: Step, builder: TmFileBuilder) -> No
 
 @READERS.register("Eltwise")
 def _read_eltwise(builder: OnnxBuilder, node: FileNode) -> None:
-    """Eltwise of one or two inputs."""
+    """Read Eltwise of one or two inputs."""
     kind = node.options["type"]
     if kind in _SINGLE and len(node.inputs) == 1:
         value = builder.activation(slot(node.inputs, 0))
@@ -260,7 +260,7 @@ def _read_eltwise(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(Elementwise)
 def _write_elementwise(operation: Elementwise, step: Step, builder: TmFileBuilder) -> None:
-    """Two tensors, the second of which may be a constant or spread over the first."""
+    """Write two tensors, the second of which may be a constant or spread over the first."""
     pair = next((each for each in PAIRS if each.kind is operation.kind), None)
     if pair is None:
         raise Unsupported(f"Tengine has no {builder.operator(step)}")
@@ -310,7 +310,7 @@ def _refuse_spread(kind: Binary, builder: TmFileBuilder, shape: Shape, over: Sha
 
 @READERS.register("Maximum", "Minimum")
 def _read_extreme(builder: OnnxBuilder, node: FileNode) -> None:
-    """Maximum and Minimum of two inputs of one shape."""
+    """Read Maximum and Minimum of two inputs of one shape."""
     kind = "Max" if node.operator == "Maximum" else "Min"
     shapes = {builder.shape(index) for index in node.inputs}
     if len(node.inputs) != 2 or len(shapes) != 1:
@@ -367,7 +367,7 @@ def _write_float_nodes(operation: FloatNodes, step: Step, builder: TmFileBuilder
 
 
 def _clamp(step: Step, builder: TmFileBuilder) -> None:
-    """Relu or Clip; Tengine's int8 Clip must not make codes that wrap around."""
+    """Write Relu or Clip; Tengine's int8 Clip must not make codes that wrap around."""
     operator, options = builder.clamp(step)
     before = builder.scales.of_activation(builder.value(step))
     after = builder.scales.of_activation(step.outputs[0].value)

@@ -103,7 +103,7 @@ def _cut(number: int, by: int) -> int:
 
 @READERS.register("Pooling")
 def _read_pooling(builder: OnnxBuilder, node: FileNode) -> None:
-    """Pooling: the largest or the mean of windows, or of the whole image."""
+    """Read Pooling: the largest or the mean of windows, or of the whole image."""
     options = node.options
     value, shape = image(builder, node)
     if options["method"] not in {*PoolMethod}:
@@ -150,7 +150,7 @@ def _counts_padding(axes: list[Windows]) -> int:
 
 @WRITERS.register(Pool)
 def _write_pool(operation: Pool, step: Step, builder: TmFileBuilder) -> None:
-    """Windows, if one of the ways in which Tengine lays them gives those of the step."""
+    """Write windows, if one of the ways in which Tengine lays them gives those of the step."""
     shape, result = builder.image_shape(step)[2:], builder.result_shape(step)[2:]
     pads = flat(operation.pads)
     if operation.kernel == shape and (any(pads) or result != (1, 1)):
@@ -227,7 +227,7 @@ def _add_pool(
 
 @READERS.register("Reduction")
 def _read_reduction(builder: OnnxBuilder, node: FileNode) -> None:
-    """Reduction over up to four axes, over all where none is given."""
+    """Read Reduction over up to four axes, over all where none is given."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     if node.options["type"] not in _REDUCTIONS:
@@ -249,7 +249,7 @@ def _read_reduction(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(Reduce)
 def _write_reduce(operation: Reduce, step: Step, builder: TmFileBuilder) -> None:
-    """Pools of whole images, and means over one to four axes."""
+    """Write pools of whole images, and means over one to four axes."""
     operator = builder.operator(step)
     method = next((theirs for theirs, (*_, name) in _POOLS.items() if name == operator), None)
     if method is not None:

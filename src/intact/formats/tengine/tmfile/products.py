@@ -39,7 +39,7 @@ PADS = ("pad_top", "pad_left", "pad_bottom", "pad_right")
 
 @READERS.register("Convolution")
 def _read_convolution(builder: OnnxBuilder, node: FileNode) -> None:
-    """Convolution, with what it applies to its sums."""
+    """Read Convolution, with what it applies to its sums."""
     options = node.options
     value, shape = image(builder, node)
     weight = builder.tensor(slot(node.inputs, 1)).shape
@@ -70,7 +70,7 @@ def _read_convolution(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(Convolution)
 def _write_convolution(operation: Convolution, step: Step, builder: TmFileBuilder) -> None:
-    """Images; bounds go into the Convolution if its activation can be that."""
+    """Write one of images; bounds go into the Convolution if its activation can be that."""
     builder.image_shape(step)
     if step.inputs[RESIDUAL_SLOT:]:
         raise Unsupported("a tensor is added to its sums")
@@ -95,7 +95,7 @@ def _write_convolution(operation: Convolution, step: Step, builder: TmFileBuilde
 
 @READERS.register("Deconvolution")
 def _read_deconvolution(builder: OnnxBuilder, node: FileNode) -> None:
-    """Deconvolution; weights lie as ONNX has them, input channels first."""
+    """Read Deconvolution; weights lie as ONNX has them, input channels first."""
     options = node.options
     value, shape = image(builder, node)
     weight = builder.tensor(slot(node.inputs, 1)).shape
@@ -135,7 +135,7 @@ def _read_deconvolution(builder: OnnxBuilder, node: FileNode) -> None:
 def _write_transposed_convolution(
     operation: TransposedConvolution, step: Step, builder: TmFileBuilder
 ) -> None:
-    """Images, in float."""
+    """Write one of images, in float."""
     builder.refuse_elements(Element.INT8, Element.UINT8)
     builder.image_shape(step)
     if 1 in operation.strides:
@@ -162,7 +162,7 @@ def _write_transposed_convolution(
 
 
 def _inputs_first(weight: np.ndarray, groups: int) -> np.ndarray:
-    """``[O, *K, C / groups]`` as ``[C, O / groups, *K]``."""
+    """Return ``[O, *K, C / groups]`` as ``[C, O / groups, *K]``."""
     outputs, *kernel, inputs = weight.shape
     apart = weight.reshape(groups, outputs // groups, *kernel, inputs)
     last = apart.ndim - 1
@@ -199,7 +199,7 @@ def _bias(step: Step, builder: TmFileBuilder) -> Iterator[FileTensor]:
 
 @READERS.register("FullyConnected")
 def _read_fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
-    """FullyConnected: images are taken as rows, and results have the rank of the input."""
+    """Read FullyConnected: images are taken as rows, and results have the rank of the input."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     weight = builder.tensor(slot(node.inputs, 1)).shape
@@ -224,7 +224,7 @@ def _read_fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(FullyConnected)
 def _write_fully_connected(_: FullyConnected, step: Step, builder: TmFileBuilder) -> None:
-    """Rows."""
+    """Write a layer of rows."""
     rank = len(builder.shape(builder.value(step)))
     weight = builder.constant(step, 1)
     if rank != 2:
@@ -243,7 +243,7 @@ def _write_fully_connected(_: FullyConnected, step: Step, builder: TmFileBuilder
 
 @READERS.register("Gemm")
 def _read_gemm(builder: OnnxBuilder, node: FileNode) -> None:
-    """Gemm, with constant weights."""
+    """Read Gemm, with constant weights."""
     options = node.options
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
@@ -263,7 +263,7 @@ def _read_gemm(builder: OnnxBuilder, node: FileNode) -> None:
 
 @READERS.register("BatchNormalization")
 def _read_batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
-    """BatchNormalization; Caffe's has no gamma and beta, and a factor on its statistics."""
+    """Read BatchNormalization; Caffe's has no gamma and beta, and a factor on its statistics."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     if len(shape) not in (2, 3, 4):
@@ -295,7 +295,7 @@ def _read_batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
 def _write_batch_normalization(
     operation: BatchNormalization, step: Step, builder: TmFileBuilder
 ) -> None:
-    """One that no convolution holds, in float."""
+    """Write one that no convolution holds, in float."""
     builder.refuse_elements(Element.INT8, Element.UINT8)
     rank = len(builder.shape(builder.value(step)))
     if rank not in (3, 4):
@@ -309,7 +309,7 @@ def _write_batch_normalization(
 
 @READERS.register("Scale")
 def _read_scale(builder: OnnxBuilder, node: FileNode) -> None:
-    """Scale: a factor for each channel, and perhaps a summand."""
+    """Read Scale: a factor for each channel, and perhaps a summand."""
     value, shape = image(builder, node)
     along = (1, shape[1], 1, 1)
     for index in node.inputs[1:3]:

@@ -27,7 +27,7 @@ _LOWEST = -(2**31)
 
 @READERS.register("CONCATENATION")
 def concatenation(builder: ModelBuilder, op: Operator) -> None:
-    """CONCATENATION; only the uint8 kernel brings its inputs to one scale."""
+    """Read CONCATENATION; only the uint8 kernel brings its inputs to one scale."""
     output = builder.tensor(op.outputs[0])
     axis = axis_in(int(op.options["axis"]), output.rank)
     # A constant has the batch of the file, which does not grow with an open one.
@@ -55,13 +55,13 @@ def concatenation(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("SPLIT")
 def split(builder: ModelBuilder, op: Operator) -> None:
-    """SPLIT: the axis, the data; equal parts."""
+    """Read SPLIT: the axis, the data; equal parts."""
     _split(builder, op, slot(op.inputs, 1), builder.list_of(slot(op.inputs, 0)), None)
 
 
 @READERS.register("SPLIT_V")
 def split_v(builder: ModelBuilder, op: Operator) -> None:
-    """SPLIT_V: the data, the sizes (one may be -1), the axis."""
+    """Read SPLIT_V: the data, the sizes (one may be -1), the axis."""
     _split(
         builder,
         op,
@@ -104,7 +104,7 @@ def _split(
 
 @READERS.register("PACK")
 def pack(builder: ModelBuilder, op: Operator) -> None:
-    """PACK: each input gets an axis of one element, along which they are put together."""
+    """Read PACK: each input gets an axis of one element, along which they are put together."""
     output = builder.tensor(op.outputs[0])
     axis = axis_in(int(op.options["axis"]), output.rank)
     refuse_mixed_batch(builder, axis == 0)
@@ -122,7 +122,7 @@ def pack(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("UNPACK")
 def unpack(builder: ModelBuilder, op: Operator) -> None:
-    """UNPACK, the inverse."""
+    """Read UNPACK, the inverse."""
     index = slot(op.inputs, 0)
     shape, count = builder.tensor(index).shape, len(op.outputs)
     axis = axis_in(int(op.options["axis"]), len(shape))
@@ -158,7 +158,7 @@ class Cut:
 
 @READERS.register("SLICE")
 def slice_(builder: ModelBuilder, op: Operator) -> None:
-    """SLICE: where it begins and how much of each axis is kept, -1 for the rest."""
+    """Read SLICE: where it begins and how much of each axis is kept, -1 for the rest."""
     shape = builder.tensor(slot(op.inputs, 0)).shape
     begin, size = builder.list_of(slot(op.inputs, 1)), builder.list_of(slot(op.inputs, 2))
     if not len(begin) == len(size) == len(shape):
@@ -176,7 +176,7 @@ def slice_(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("STRIDED_SLICE")
 def strided_slice(builder: ModelBuilder, op: Operator) -> None:
-    """STRIDED_SLICE, with all masks."""
+    """Read STRIDED_SLICE, with all masks."""
     cuts, shape = strided_cuts(builder, op)
     require_shape(builder, op.outputs[0], shape)
     _cut(builder, op, cuts)

@@ -190,7 +190,7 @@ _POOLS, _RESIZES = rows_by_ours(POOLS), rows_by_ours(RESIZES)
 @WRITERS.register(Convolution)
 @_in_plane
 def _write_convolution(operation: Convolution, step: Step, builder: FileBuilder) -> None:
-    """CONV_2D or DEPTHWISE_CONV_2D, after a PAD where neither SAME nor VALID says the pads."""
+    """Write CONV_2D or DEPTHWISE_CONV_2D, behind a PAD where SAME and VALID are other pads."""
     data, weight, bias = weighted_inputs(step)
     weights = constant_data(weight)
     channels = data.shape[-1]
@@ -239,7 +239,7 @@ _LARGEST_WINDOW = 1 << 16
 @WRITERS.register(TransposedConvolution)
 @_in_plane
 def _write_transposed(operation: TransposedConvolution, step: Step, builder: FileBuilder) -> None:
-    """TRANSPOSE_CONV; pads that SAME does not mean are cut off its full result.
+    """Write TRANSPOSE_CONV; pads that SAME does not mean are cut off its full result.
 
     It has neither groups nor dilations: what they leave out of the kernel becomes zeros, which
     change no sum.
@@ -301,7 +301,7 @@ def _add_cut(builder: FileBuilder, step: Step, full: Tensor, pads: Pads) -> None
 @WRITERS.register(Pool)
 @_in_plane
 def _write_pool(operation: Pool, step: Step, builder: FileBuilder) -> None:
-    """AVERAGE_POOL_2D or MAX_POOL_2D."""
+    """Write AVERAGE_POOL_2D or MAX_POOL_2D."""
     data, output = data_of(step), step.outputs[0]
     maximum = operation.kind is PoolKind.MAX
     if maximum or operation.count_pads:
@@ -436,7 +436,7 @@ def _add_averages_in_parts(
 @WRITERS.register(Resize)
 @_in_plane
 def _write_resize(operation: Resize, step: Step, builder: FileBuilder) -> None:
-    """RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR."""
+    """Write RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR."""
     data, kind = data_of(step), _RESIZES[operation.mode]
     fields = {"alignCorners": operation.align_corners, "halfPixelCenters": operation.half_pixel}
     version = 3 if operation.half_pixel or operation.align_corners else 2

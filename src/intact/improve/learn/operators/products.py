@@ -58,7 +58,7 @@ def conv(node: ir.Node) -> Apply:
 
 @operator("ConvTranspose")
 def transposed_conv(node: ir.Node) -> Apply:
-    """The gradient of a convolution: data ``[N, C, *S]``, weights ``[C, M / group, *kernel]``."""
+    """Compute a convolution's gradient: data ``[N, C, *S]``, weights ``[C, M / group, *K]``."""
     _refuse_rank(node)
     windows = ConvTranspose.of(node)
     extra, wanted, group = windows.output_padding, windows.output_shape, windows.group
@@ -123,7 +123,7 @@ def _transposed_pads(
 
 @operator("Gemm")
 def gemm(node: ir.Node) -> Apply:
-    """``alpha * A * B + beta * C``, with A ``[M, K]`` and B ``[K, N]``, either transposed."""
+    """Compute ``alpha * A * B + beta * C``: A ``[M, K]``, B ``[K, N]``, either transposed."""
     options = Gemm.of(node)
     alpha, beta, left, right = options.alpha, options.beta, options.transA, options.transB
 

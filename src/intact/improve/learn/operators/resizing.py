@@ -151,7 +151,7 @@ def _triangle(distance: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
 
 
 def _cubic(distance: npt.NDArray[np.floating], a: float) -> npt.NDArray[np.float64]:
-    """Keys' cubic convolution."""
+    """Compute Keys' cubic convolution."""
     d = np.abs(distance.astype(np.float64))
     inner = ((a + 2) * d - (a + 3)) * d * d + 1
     outer = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
