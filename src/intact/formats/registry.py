@@ -180,7 +180,7 @@ def runtime_of(name: str) -> Runtime:
 
 
 def expressible(formats: Iterable[str]) -> Expressible:
-    """What plans may ask of all of some formats."""
+    """Return what plans may ask of all of some formats."""
     found = Expressible()
     for name in formats:
         found &= FORMATS[name].writer.expressible
@@ -242,6 +242,7 @@ def model_reader(model: object) -> tuple[str, Reader] | None:
     readers = [(name, each.reader) for name, each in described() if each.reader is not None]
     by_content = (row for row in readers if row[1].recognizes(path, head))
     by_suffix = (row for row in readers if path.suffix.lower() in row[1].suffixes)
+    # Content first: a suffix is only a guess, which several formats may share.
     return next(by_content, None) or next(by_suffix, None)
 
 
@@ -251,7 +252,7 @@ def _is_quantized(model: ir.Model) -> bool:
 
 
 def _head(path: Path) -> bytes:
-    """The first 8 bytes of a file; none where there is no such file."""
+    """Return the first 8 bytes of a file; none where there is no such file."""
     try:
         with open_file(path) as file:
             return file.read(8)

@@ -83,6 +83,7 @@ def observe_channels(
     for feeds, count in limited.batches(limited.batch_size(min(_BATCH, limit))):
         arrays = run_session(session, dict(feeds), names)
         for tensor, array in zip(tensors, arrays, strict=True):
+            # The last batch may be filled up; a fixed one cannot be cut, as axis 0 may be no batch.
             real = array if limited.fixed_batch is not None else array[:count]
             own = _channels(tensor, real)
             seen = found.get(tensor.name)

@@ -299,6 +299,7 @@ def rewrite(graph: Graph, texts: Iterable[str]) -> Graph:
 
 
 def _import(function: str) -> Callable[..., Any]:
+    # Named as text, so that the table costs no import: some passes need torch.
     module, _, name = function.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found

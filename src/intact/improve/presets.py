@@ -68,9 +68,9 @@ PRESETS: Mapping[Preset, Mapping[Weakness, tuple[str, ...]]] = MappingProxyType(
 def passes_of(preset: Preset, weaknesses: Iterable[Weakness]) -> tuple[str, ...]:
     """Return the passes of a preset, in the order in which they run."""
     table = PRESETS[preset]
-    choose_passes = {name for each in weaknesses for name in table.get(each, ())}
-    choose_passes.update(table.get(Weakness.NONE, ()))
-    return tuple(name for name in PASSES if name in choose_passes)
+    wanted = {name for each in weaknesses for name in table.get(each, ())}
+    wanted.update(table.get(Weakness.NONE, ()))
+    return tuple(name for name in PASSES if name in wanted)
 
 
 def weaknesses_of(plan: QuantizedGraph) -> tuple[Weakness, ...]:
@@ -107,6 +107,7 @@ def _are_unlike(weight: npt.NDArray[Any], axis: int | None) -> bool:
     others = tuple(each for each in range(weight.ndim) if each != axis)
     # without a copy of the weight
     reach = np.maximum(weight.max(axis=others), -weight.min(axis=others))
+    # Channels without weights lose nothing and would pull the median down.
     middle = float(np.median(reach[reach > 0])) if reach.any() else 0.0
     return middle > 0 and bool(np.log2(reach.max() / middle) >= _LOST_BITS)
 

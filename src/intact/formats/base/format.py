@@ -150,7 +150,7 @@ class Deployed(msgspec.Struct, frozen=True):
     threads: int = 0
 
     def held(self, kind: type[_Kind]) -> _Kind:
-        """The exported model, which must be of this class.
+        """Return the exported model, which must be of this class.
 
         Raises:
             PlanError: It is of another.

@@ -153,6 +153,7 @@ def run_ncnn(
     for name, blob in model.outputs.items():
         array = found[blob]
         lengths = [each if isinstance(each, int) else -1 for each in (shapes[name] or ())][1:]
+        # NumPy works out one open length, not two.
         outputs[name] = array.reshape(len(array), *lengths) if lengths.count(-1) < 2 else array
     return outputs
 
@@ -358,5 +359,6 @@ def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
 
 def _compare(found: LayerComparison, deployed: Array, expected: Array, bounds: Bounds) -> None:
     if bounds != Bounds():
+        # The engine clamps in a step of its own, behind the tensor that is compared.
         expected = np.clip(expected, np.float32(bounds.low), np.float32(bounds.high))
     found.add(deployed, expected)

@@ -37,7 +37,7 @@ class OnnxBuilder(GraphBuilder):
         return self._values[value.name]
 
     def value(self, value: Value) -> ir.Value:
-        """The ONNX value of one of the graph; a fixed one is an initializer."""
+        """Return the ONNX value of one of the graph; a fixed one is an initializer."""
         if value.data is None:
             return self._values[value.name]
         if value.name not in self.initializers:
@@ -202,7 +202,7 @@ def _take(builder: OnnxBuilder, node: Node) -> None:
 
 
 def _with_zeros(builder: OnnxBuilder, node: Node) -> list[ir.Value | None]:
-    """Operands and their zero points, which are left out where both are 0."""
+    """Return operands and their zero points, which are left out where both are 0."""
     zeros = (node.options["zero"], node.options["weight_zero"])
     values = _inputs(builder, node)
     if zeros == (0, 0):
@@ -342,6 +342,7 @@ _WRITERS.register(Op.EXPAND)(_with_numbers("Expand", "lengths"))
 _WRITERS.register(Op.TILE)(_with_numbers("Tile", "repeats"))
 
 
+# All reductions take their axes as inputs from opset 18 on.
 OPSET, IR_VERSION = 18, 10
 PRODUCER = "intact"
 

@@ -111,6 +111,7 @@ def write_levels(plan: QuantizedGraph) -> LevelsModel:
         if point.is_constant:
             writer.constant(point)
         elif not point.is_passed_on:
+            # Ends that are passed on have the levels of what is quantized before them.
             writer.activation(point)
     writer.result.notes += overflow_notes(plan)
     writer.result.model = bare(writer.editor.finish())
@@ -137,6 +138,7 @@ class _Writer:
         self.editor.redirect(value, result, readers)
         if point.at_output:
             self.editor.replace_output(value, result)
+            # Quantizers that some readers have for themselves come behind the producer's.
             self.editor.rebind(str(point.value.name), result)
         self.result.levels[point.end] = str(result.name)
 

@@ -113,6 +113,7 @@ def _two_a_byte(codes: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     [241, 3]
     """
     halves = np.resize(codes.reshape(-1).astype(np.uint8) & 0xF, codes.size + codes.size % 2)
+    # `resize` repeats the codes, and the half byte left over has to be the same each time.
     halves[codes.size :] = 0
     return np.asarray(halves[0::2] | halves[1::2] << 4, np.uint8)
 
@@ -145,4 +146,5 @@ def _bodies(operation: Any) -> list[Any]:
 
 
 def _is_unnamed(operation: Any) -> bool:
+    # Without a name of its own an operation is called by its number in the process.
     return bool(operation.get_friendly_name() == operation.get_name())

@@ -86,6 +86,7 @@ class OpenVinoRuntime:
             settings["INFERENCE_NUM_THREADS"] = threads
         try:
             model = core.read_model(path)
+            # Before compiling, which renames and joins nodes.
             known = {operation.get_friendly_name() for operation in model.get_ops()}
             self.outputs = tuple(output.get_any_name() for output in model.outputs)
             self._observed = tuple(observe)
@@ -106,6 +107,7 @@ class OpenVinoRuntime:
             results = self._model(dict(feeds))
         except (RuntimeError, KeyError) as error:
             raise ExportError(f"OpenVINO fails on this input: {_reason(error)}") from error
+        # Copied: the next run writes into the same memory.
         arrays = [np.array(results[place]) for place in self._places]
         count = len(self.outputs)
         outputs = dict(zip(self.outputs, arrays[:count], strict=True))
@@ -190,6 +192,7 @@ def _executed(model: Any, known: set[str]) -> tuple[ExecutedNode, ...]:
 
 def _plain(name: str, known: set[str]) -> str:
     """Return the name that a node had in the file."""
+    # As it is first: a name of the file may hold what OpenVINO appends.
     for cut in (name, name.removesuffix(_SUFFIX), name.rsplit(_ATTACHED, 1)[0]):
         if cut in known:
             return cut

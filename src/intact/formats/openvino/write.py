@@ -377,6 +377,7 @@ class _Writer:
         """Return the model, sorted, without what nothing reads and what no runtime does."""
         drop_clamps(self.editor.model.graph, lambda node: node.op_type == OP_TYPE)
         model = self.editor.finish()
+        # OpenVINO's reader knows no functions of a model's own.
         inline_functions(model)
         bare(model)
         if any(node.domain == DOMAIN for node in model.graph):
@@ -397,6 +398,7 @@ class _Writer:
 
     def _stored_ends(self, point: QuantPoint) -> tuple[ir.Value, ir.Value]:
         """Return the ends of a point's dominator, stored once."""
+        # Apart for constants, whose stored range may be wider than that of activations.
         key = (id(point.config.dominator), point.is_constant)
         if key not in self._ends:
             numbers = quantizer(point)

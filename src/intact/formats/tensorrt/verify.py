@@ -178,6 +178,7 @@ def table_scales(written: WrittenModel) -> Iterator[str]:
         for name, given in table.scales.items():
             if in_model.get(name, set()) != {given.scale.tobytes()}:
                 yield f"{file}: {name!r}"
+        # Of several scales for one tensor no table has any.
         single = (name for name, scales in in_model.items() if len(scales) == 1)
         yield from (f"{file}: lacks {name!r}" for name in single if name not in table)
 

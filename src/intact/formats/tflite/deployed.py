@@ -85,6 +85,7 @@ class DeployedFile:
     def _typed(self, name: str, array: Array) -> Array:
         """Return whole numbers as int32 where the file has them so."""
         port = self._runtime.inputs.get(str(self._inputs[name].key))
+        # A program made for Micro holds int64 as int32: Micro has no kernels of int64.
         if port is None or array.dtype != np.int64 or port.dtype != np.int32:
             return array
         return array.astype(np.int32)
@@ -177,6 +178,7 @@ def _shown_of_written(
         for other in theirs:
             alike = (other.value, other.end) == (tensor.value, tensor.end)
             if alike and _same_levels(tensor, other):
+                # Each is taken once: several forms of a value may have equal levels.
                 theirs.remove(other)
                 yield tensor.name, FileTensorRef.of(other.name, tensor, other.permutation)
                 break

@@ -105,7 +105,7 @@ def _kernels(deployed: Deployed) -> Kernels:
 
 
 def _interpreter(deployed: Deployed) -> Interpreter:
-    """The kernels that are asked for, or that compute as the target does."""
+    """Return the kernels that are asked for, or that compute as the target does."""
     name = deployed.kernels or deployed.plan.target.kernels or Interpreter.REF.value
     if name not in set(Interpreter):
         raise UsageError(f"--kernels {name!r}", remedy=f"choose {', '.join(Interpreter)}")

@@ -88,6 +88,7 @@ def stderr_into(file: BinaryIO) -> Iterator[None]:
     except OSError:  # there is no stderr
         yield
         return
+    # The descriptor, not `sys.stderr`: compiled code knows nothing of Python's object.
     os.dup2(file.fileno(), _STDERR)
     try:
         yield
@@ -261,6 +262,7 @@ class TfliteRuntime:
             return outputs, {}
         places: dict[str | int, int] = {}
         for each in interpreter.get_tensor_details():
+            # By number as well, since names of a file need not be unique.
             places |= {each["index"]: each["index"], each["name"]: each["index"]}
         unknown = [key for key in observe if key not in places]
         if unknown:

@@ -112,6 +112,7 @@ def verify_tvm(
     shown = graph.shown()
     written, watched = TvmRuntime(module), TvmRuntime(relax_module(graph, tuple(shown)))
     outputs = {
+        # A constant is the same for every sample, and has no axis of them to join along.
         name: None if tensor.is_constant else _batch_axis(tensor)
         for name, tensor in program.outputs.items()
     }
@@ -130,7 +131,7 @@ def verify_tvm(
 
 
 def _batch_axis(tensor: Tensor) -> int:
-    """The axis along which samples lie; the first where no length is open."""
+    """Return the axis along which samples lie; the first where no length is open."""
     return tensor.shape.index(None) if None in tensor.shape else 0
 
 

@@ -35,10 +35,10 @@ def load_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     """Read a model as `read_model` does; one of opset 7 to 10 is converted to opset 13.
 
     Args:
-        source: As of `read_model`.
+        source: What `read_model` takes.
 
     Raises:
-        ModelError: As of `read_model`; or the opset is older than 7 or cannot be converted.
+        ModelError: `read_model` raises it; or the opset is older than 7 or cannot be converted.
     """
     return modernize(read_model(source), _where(source))
 
@@ -68,6 +68,7 @@ def read_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
         folder = path.parent
         proto, weights = _read(path, where)
         model = _deserialize(proto, folder, where)
+        # Only now: neither protobuf nor onnx-ir has held the weights of a large file.
         _put_back(model, weights)
     _check_graph(model, where)
     sort_nodes(model)  # onnx-ir cannot clone it otherwise
@@ -108,6 +109,7 @@ def _read(path: Path, where: str) -> tuple[onnx.ModelProto, _Weights]:
         raise ModelError(f"{where} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # protobuf's DecodeError has no importable base of its own
         raise _not_onnx(where) from error
+    # Zero bytes are a valid message of protobuf, with nothing in it.
     if not data:
         raise ModelError(f"{where} is empty (0 bytes)", remedy="export or copy it again")
     proto = onnx.ModelProto()
@@ -161,6 +163,7 @@ def _deserialize(proto: onnx.ModelProto, folder: Path | None, where: str) -> ir.
     except ModelError:
         raise
     except Exception as error:  # onnx-ir raises many kinds for a malformed model
+        # onnx-ir wraps the cause in errors that print the whole message it was in.
         reason = _first_line(error.__cause__ or error)
         raise ModelError(f"{where} is a malformed ONNX model: {reason}") from error
 

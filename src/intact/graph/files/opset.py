@@ -90,6 +90,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     before = model.opset_imports[""]
     _refuse_lost_meanings(model)
     model = _in_lasting_forms(model)
+    # The converter drops functions, and copies weights in protobuf, which ends at 2 GiB.
     functions = _functions_at(model, opset)
     proto, absent = weights_as_inputs(model, larger_than=_READ_BY_CONVERTER)
     axes = _along_last_axis(proto) if before < SINGLE_AXIS else {}
@@ -108,6 +109,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
             f"cannot be converted to opset {opset}: {_culprit(proto, opset)}"
         ) from error
     result.functions.update(functions)
+    # The new model shares tensors with the converted message until here.
     own_tensors(result)
     _attach(result, absent, ports)
     make_names_unique(result)
@@ -119,6 +121,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     needed = max(
         (ir_version for since, ir_version in _IR_VERSIONS.items() if since <= opset), default=0
     )
+    # Never lower: in an older version every initializer had to be an input.
     result.ir_version = max(model.ir_version, needed)
     return result
 
@@ -163,6 +166,7 @@ def _restore_names(source: onnx.ModelProto, converted: onnx.ModelProto) -> None:
         if node.op_type not in (old.op_type, _REPLACED.get(old.op_type)):
             continue
         for lost, new in zip(old.input, node.input, strict=False):
+            # `_rename` does not look into bodies, so what they read keeps its name.
             if lost not in present and new not in known | inner | {""}:
                 _rename(converted.graph, new, lost)
                 present.add(lost)
@@ -276,6 +280,7 @@ def _culprit(proto: onnx.ModelProto, opset: int) -> str:
         return _reason(error)
     known = {each.name: each for each in (*inferred.value_info, *inferred.input)}
     constants = {tensor.name: tensor for tensor in inferred.initializer}
+    # The converter's messages name no node.
     for node in inferred.node:
         alone = onnx.ModelProto()
         alone.CopyFrom(proto)

@@ -25,6 +25,7 @@ def open_file(path: Path) -> BinaryIO:
     wait_for_nothing = getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer
     handle = os.open(path, os.O_RDONLY | wait_for_nothing | getattr(os, "O_BINARY", 0))
     try:
+        # Of the open file: what the path names may be another one by now.
         mode = os.fstat(handle).st_mode
         if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
@@ -41,7 +42,7 @@ def read_file(path: Path) -> bytes:
     """Read a whole file.
 
     Raises:
-        OSError: As of `open_file`.
+        OSError: See `open_file`.
     """
     with open_file(path) as file:
         return file.read()

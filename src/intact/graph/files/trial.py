@@ -29,6 +29,7 @@ def survives(work: Callable[[], object]) -> bool:
         with contextlib.suppress(BaseException):
             _be_silent()
             work()
+        # Not `sys.exit`: the copy must not run the parent's exit handlers or flush its buffers.
         os._exit(0)
     try:
         _, status = os.waitpid(child, 0)

@@ -51,6 +51,7 @@ def _last_of_gelu(graph: Graph, erf: ir.Node, data: ir.Value) -> ir.Node | None:
         return None
     other = other_operand(first, added.outputs[0])
     if other is not data:
+        # 1. The half is taken of x.
         halved = divide_out(other, 0.5)
         if halved is data:
             return first
@@ -59,6 +60,7 @@ def _last_of_gelu(graph: Graph, erf: ir.Node, data: ir.Value) -> ir.Node | None:
     second = sole_reader(graph, first, "Mul")
     if second is None:
         return None
+    # 2. It is taken of the product with x, or 3. of the sum, which x comes behind.
     rest = other_operand(second, first.outputs[0])
     fits = is_number(rest, 0.5) if other is data else rest is data
     return second if fits else None
@@ -76,17 +78,20 @@ def _hard_swish(graph: Graph) -> Iterator[Match]:
 
 def _hard_swish_data(node: ir.Node) -> ir.Value | None:
     """Return ``x`` if a node is the last of the formula."""
+    # 1. (x * clip) / 6
     whole = producer(divide_out(node.outputs[0], _SIXTH), "Mul")
-    if whole is not None:  # (x * clip) / 6
+    if whole is not None:
         return next((x for x, gate in sides(whole) if _is_clipped(gate, x)), None)
     if node.op_type != "Mul":
         return None
     for left, right in sides(node):
+        # 2. x * (clip / 6), also with that as a HardSigmoid
         if _is_sigmoid(right, left) or _is_clipped(divide_out(right, _SIXTH), left):
-            return left  # x * (clip / 6)
+            return left
+        # 3. (x / 6) * clip
         data = divide_out(left, _SIXTH)
         if _is_clipped(right, data):
-            return data  # (x / 6) * clip
+            return data
     return None
 
 
@@ -174,6 +179,7 @@ def _row(node: ir.Node, before: ir.Node, length: int) -> np.ndarray | None:
     array = constant_array(other_operand(node, before.outputs[0]))
     if array is None or array.dtype != np.float32 or array.size not in {1, length}:
         return None
+    # A column of that many numbers lies along another axis.
     if array.size == length and (array.ndim == 0 or array.shape[-1] != length):
         return None
     return np.broadcast_to(array.reshape(-1), (length,)).copy()
@@ -206,6 +212,7 @@ def _reduced_data(value: ir.Value | None, op_type: str) -> ir.Value | None:
     data = None if node is None else node.inputs[0]
     if node is None or data is None or not reduces_last(node, keepdims=reshape is None):
         return None
+    # A Reshape may do more than give back the axis that was reduced.
     kept = (*(data.shape or ()),)[:-1]
     if reshape is not None and (value is None or tuple(value.shape or ()) != (*kept, 1)):
         return None

@@ -68,6 +68,7 @@ def lift_constants(model: ir.Model) -> bool:
         raise ModelError(f"a Constant node has no value: {error}") from error
     if modified:
         own_tensors(model)
+    # A default that a caller may override would keep every weight from being folded.
     modified |= common.RemoveInitializersFromInputsPass()(model).modified
     if modified and model.ir_version < 4:
         model.ir_version = 4  # before 4 every initializer had to be an input
@@ -108,6 +109,7 @@ def infer_shapes(model: ir.Model) -> bool:
     Raises:
         ModelError: It would end the process: a Slice reads a tensor of a negative size.
     """
+    # Tried in a child process only where it can crash, since that costs the work once more.
     if _has_slice(model) and (_TRIED not in model.meta or _may_learn_sizes(model)):
         _try_first(lambda: infer(model))
         model.meta[_TRIED] = True
@@ -249,6 +251,7 @@ def fold_constants(model: ir.Model, only: Collection[ir.Node] | None = None) -> 
         result = fold(
             model,
             onnx_shape_inference=True,
+            # No limit on what is read: a Transpose of a large weight is to be folded.
             input_size_limit=1 << 40,
             output_size_limit=_LARGEST_GROWTH,
             should_fold=by_library,
@@ -261,6 +264,7 @@ def fold_constants(model: ir.Model, only: Collection[ir.Node] | None = None) -> 
         modified = work()
         while fold_in_runtime(model, is_meant, _LARGEST_GROWTH):
             modified = True
+            # What was computed may be what the library's own folding waited for.
             work()
         return modified
 

@@ -72,6 +72,7 @@ class Pool:
         self.labels = samples.labels()
         held = self._held_count(total, samples.fixed_batch or 1)
         order = np.random.default_rng(seed).permutation(total)
+        # Drawn once, so that no epoch trains on what judges it.
         self._held = frozenset(order[:held].tolist())
         self._seed, self._total = seed, total
         self.count = total - held
@@ -84,6 +85,7 @@ class Pool:
                 remedy=f"give at least {_FEWEST * unit}, some hundred as a rule",
             )
         wanted = min(max(round(_SHARE * total), 1), _MOST)
+        # At least one whole batch is left to train on.
         return min(-(-wanted // unit), total // unit - 1) * unit
 
     @property
@@ -138,6 +140,7 @@ class Pool:
                 continue
             window.append((index, item))
             used += sum(array.nbytes for array in item.values())
+            # At full batches only, or each window would leave some samples over.
             if self._kept is None and used >= self._memory and len(window) % self.size == 0:
                 yield window
                 window, used = [], 0

@@ -32,6 +32,7 @@ class Stream:
         """Run a block on all units."""
         with torch.no_grad():
             found = [
+                # Kept on the CPU: all samples of both models do not fit on a GPU.
                 {k: t.cpu() for k, t in slices.run(block, to_device(slices, unit), mode).items()}
                 for unit in self.units
             ]
@@ -130,6 +131,7 @@ class Draws:
         size = min(self._size, total)
         while True:
             order = torch.randperm(total, generator=self._random)
+            # Full batches only: what is left over comes in the next order.
             for start in range(0, total - size + 1, size):
                 rows = order[start : start + size]
                 yield [{k: t[rows] for k, t in values.items()} for values in self._rows]

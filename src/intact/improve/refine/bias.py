@@ -91,6 +91,7 @@ def correct_expected_bias(
         threads: Not used.
         report: Not called: nothing is measured here.
     """
+    # The table of passes calls every refinement alike.
     del samples, threads, report
     plan = plan.copy()
     points, known = Points.of(plan), expected_moments(plan.graph)
@@ -108,6 +109,7 @@ def correct_expected_bias(
         error = layer.view(layer.weight.astype(np.float64) - rounded).sum(axis=3)
         shift = np.einsum("goi,gi->go", error, moments[0].reshape(layer.groups, -1)).reshape(-1)
         if np.isfinite(shift).all():
+            # The errors are of the weight alone; a Gemm multiplies the product.
             found.move(plan, points, shift * Gemm.of(node).alpha)
     return plan
 
@@ -170,6 +172,7 @@ class _Differences:
         axis = -1 if layer.is_dense else 1
         found = _Differences(0, *(np.zeros(layer.outputs) for _ in range(3)))
         pairs = list(zip(stop.results, stop.quantized, strict=True))
+        # Alternating batches: samples that are sorted by class fall into both halves.
         for results, arrays in pairs[start::2]:
             wanted, actual = results[0], stop.run(arrays)[0]
             rows = np.moveaxis(wanted, axis, 0).reshape(layer.outputs, -1).astype(np.float64)
@@ -210,4 +213,5 @@ class _Differences:
 
     def _errors(self, shift: Doubles) -> Doubles:
         errors = self.squares - 2 * shift * self.total + self.count * shift**2
+        # Rounding may leave a difference of large sums below 0.
         return np.asarray(np.maximum(errors, 0.0))

@@ -80,6 +80,7 @@ class Walk:
         self._quantizes_constants = constants
         self.points = Points.of(plan)
         limit = most if samples.limit is None else min(most, samples.limit)
+        # Reading is a small part of the walk, which reports its own progress.
         limited = replace(samples, limit=limit, progress=None)
         self._progress = samples.progress
         size = limited.batch_size(min(_BATCH, limit))
@@ -230,6 +231,7 @@ def bake(
     codes = point.config.quantize(values.astype(np.float64))
     point.config.transition(state)
     plan.baked[point.end] = codes
+    # Points are made once; without this, later readers would round the weight again.
     baked = msgspec.structs.replace(point, baked=codes)
     for node, slot in point.readers:
         points.at_input[str(node.name), slot] = baked

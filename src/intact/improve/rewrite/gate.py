@@ -192,8 +192,8 @@ def equalize_measured(
 
     Args:
         gate: Measures them.
-        seen: As for `equalize`.
-        per_channel: As for `equalize`.
+        seen: What `equalize` takes.
+        per_channel: What `equalize` takes.
         report: Takes the gain of each block.
     """
     graph = gate.graph
@@ -259,6 +259,7 @@ class _Part:
         sizes = {str(value.name): value.shape for value in sources}
         for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs)):
             shape = sizes.get(str(value.name))
+            # Nothing infers shapes here, and a plan goes by them.
             value.shape = None if shape is None else shape.copy()
         return Graph(model)
 
@@ -282,7 +283,7 @@ def absorb_measured(
 
     Args:
         gate: Measures them.
-        seen: As for `absorb`.
+        seen: What `absorb` takes.
         report: Takes the gain of each layer.
     """
     chosen = set()

@@ -177,6 +177,7 @@ def _pairs(graph: Graph) -> Iterator[_Pair]:
 
 def _constants(graph: Graph, node: ir.Node, channels: int) -> tuple[tuple[ir.Node, int], ...]:
     """Find scale and bias of a normalization over the last axis; empty where there are none."""
+    # 1. A LayerNormalization has both.
     if node.op_type == LayerNormalization.name and not node.domain:
         slots = [(node, slot) for slot in (1, 2) if slot < len(node.inputs) and node.inputs[slot]]
         is_last = LayerNormalization.of(node).axis == -1
@@ -184,8 +185,10 @@ def _constants(graph: Graph, node: ir.Node, channels: int) -> tuple[tuple[ir.Nod
         return tuple(slots) if fits else ()
     bias = _operand(graph, node, "Add", channels)
     if bias is None:
+        # 2. A Mul alone.
         scale = _operand(graph, node, "Mul", channels)
         return () if scale is None else ((node, scale),)
+    # 3. An Add behind a Mul: both have to be divided.
     before = node.inputs[1 - bias]
     front = None if before is None else before.producer()
     if before is None or front is None or not _is_own_result(graph, before):
@@ -215,6 +218,7 @@ def _is_own(graph: Graph, node: ir.Node, slot: int, channels: int) -> bool:
         and array.dtype == np.float32
         and array.shape[-1:] == (channels,)
         and array.size == channels
+        # Others that read it would get it divided too.
         and len(value.uses()) == 1
         and not value.is_graph_output()
     )
@@ -246,6 +250,7 @@ def _observe(
     limit = most if samples.limit is None else min(most, samples.limit)
     limited = replace(samples, limit=limit, progress=None)
     count = limit if samples.count is None else min(limit, samples.count)
+    # Two batches at least: one decides, the other checks.
     size = limited.batch_size(max(min(_BATCH, count // 2), 1))
     found = []
     for feeds, _ in limited.batches(size):
@@ -269,6 +274,7 @@ def _smooth_one(
     factors += [_factors(largest, np.max(reaches, axis=0), alpha) for alpha in ALPHAS]
     noise = partial(_noise, pair, widths=widths, axis=axis)
     errors = [noise(seen[::2], each) for each in factors]
+    # Without factors comes first: of equal errors it wins.
     best = int(np.argmin(errors))
     if not best:
         return

@@ -117,6 +117,7 @@ class FileBuilder:
         if any(_is_wide(tensor) for tensor in (*inputs, *outputs)):
             version = max(version, int16_version(code))
             if code in _POWERS_OF_TWO and options is not None:
+                # Said outright, because the field is true where a file leaves it out.
                 options = options.extended(potScaleInt16=False)
         names = tuple(self.mention(tensor) for tensor in inputs)
         results = tuple(self.mention(tensor) for tensor in outputs)

@@ -177,6 +177,7 @@ def _options(schema: Any, options: Options) -> Any:
 def _operator_code(schema: Any, code: str, version: int) -> Any:
     result = schema.OperatorCodeT()
     result.builtinCode = getattr(schema.BuiltinOperator, code)
+    # Readers from before version 3a know this field only, and take 127 for "see the other".
     result.deprecatedBuiltinCode = min(result.builtinCode, _LAST_OLD_CODE)
     result.version = version
     return result

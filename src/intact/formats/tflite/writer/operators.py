@@ -59,7 +59,7 @@ _FUNCTIONS, _PAIRS, _REDUCTIONS = (
 
 @WRITERS.register(Elementwise)
 def _write_elementwise(operation: Elementwise, step: Step, builder: FileBuilder) -> None:
-    """ADD and its like."""
+    """Write ADD and its like."""
     kind = _PAIRS[operation.kind]
     add_bounded(
         builder,
@@ -75,7 +75,7 @@ def _write_elementwise(operation: Elementwise, step: Step, builder: FileBuilder)
 
 @WRITERS.register(Function)
 def _write_function(operation: Function, step: Step, builder: FileBuilder) -> None:
-    """Functions of one operand."""
+    """Write functions of one operand."""
     data, output = data_of(step), step.outputs[0]
     if operation.kind is functions.clamp:
         add_clamp(builder, data, output, operation.bounds)
@@ -146,6 +146,7 @@ def _add_table(builder: FileBuilder, table: Array, data: Tensor, output: Tensor)
     place = builder.intermediate(f"{output.name}_place", data.shape, None, data, plain=np.int32)
     kinds = {"inDataType": _INT8, "outDataType": _INT32}
     builder.operator("CAST", (data,), (whole,), Options("CastOptions", kinds))
+    # Codes begin at -128, places in the table at 0.
     lowest = builder.integers(f"{output.name}_lowest", np.iinfo(np.int8).max + 1)
     builder.operator("ADD", (whole, lowest), (place,), Options("AddOptions"))
     held = builder.constant(f"{output.name}_table", table.astype(np.int8), output.encoding)
@@ -207,6 +208,7 @@ def _add_round(builder: FileBuilder, data: Tensor, output: Tensor) -> None:
     below = between("FLOOR", (data,))
     rest = between("SUB", (data, below), "SubOptions")
     odd = between("FLOOR_MOD", (below, two), "FloorModOptions")
+    # Over an odd floor a half rounds up as well: the next float below it counts as more.
     limit = between("SUB", (half, between("MUL", (odd, step), "MulOptions")), "SubOptions")
     is_above = between("GREATER", (rest, limit), "GreaterOptions", kind=np.bool_)
     kinds = {"inDataType": _BOOL, "outDataType": _FLOAT32}
@@ -220,13 +222,13 @@ _ROUNDED = {functions.ceil: _add_ceil, functions.round_half_even: _add_round}
 
 @WRITERS.register(PRelu)
 def _write_prelu(_: PRelu, step: Step, builder: FileBuilder) -> None:
-    """PRELU."""
+    """Write PRELU."""
     builder.operator("PRELU", step.inputs, step.outputs)
 
 
 @WRITERS.register(Softmax)
 def _write_softmax(operation: Softmax, step: Step, builder: FileBuilder) -> None:
-    """SOFTMAX or LOG_SOFTMAX over the last axis, to which another is brought first."""
+    """Write SOFTMAX or LOG_SOFTMAX over the last axis, to which another is brought first."""
     data, output = data_of(step), step.outputs[0]
     rank = len(data.shape)
     axis = operation.axis % rank
@@ -249,7 +251,7 @@ def _write_softmax(operation: Softmax, step: Step, builder: FileBuilder) -> None
 
 @WRITERS.register(Reduce)
 def _write_reduce(operation: Reduce, step: Step, builder: FileBuilder) -> None:
-    """MEAN and its like."""
+    """Write MEAN and its like."""
     kind = _REDUCTIONS[operation.kind]
     axes = builder.integers(f"{step.name}/axes", operation.axes)
     options = Options(kind.table, {"keepDims": operation.keep_dims})
@@ -259,7 +261,7 @@ def _write_reduce(operation: Reduce, step: Step, builder: FileBuilder) -> None:
 
 @WRITERS.register(FullyConnected)
 def _write_fully_connected(operation: FullyConnected, step: Step, builder: FileBuilder) -> None:
-    """FULLY_CONNECTED; the version of per-channel weights is the 12th."""
+    """Write FULLY_CONNECTED; the version of per-channel weights is the 12th."""
     data, weight, bias = weighted_inputs(step)
     bias = bias_or_zeros(builder, step, data, weight, bias)
     if data.encoding is None:
@@ -281,7 +283,7 @@ def _write_fully_connected(operation: FullyConnected, step: Step, builder: FileB
 
 @WRITERS.register(BatchMatMul)
 def _write_batch_matmul(operation: BatchMatMul, step: Step, builder: FileBuilder) -> None:
-    """BATCH_MATMUL."""
+    """Write BATCH_MATMUL."""
     add_bounded(
         builder,
         "BATCH_MATMUL",
@@ -296,20 +298,20 @@ def _write_batch_matmul(operation: BatchMatMul, step: Step, builder: FileBuilder
 
 @WRITERS.register(Quantize)
 def _write_quantize(_: Quantize, step: Step, builder: FileBuilder) -> None:
-    """QUANTIZE of floats."""
+    """Write QUANTIZE of floats."""
     builder.operator("QUANTIZE", (data_of(step),), step.outputs, Options("QuantizeOptions"))
 
 
 @WRITERS.register(Requantize)
 def _write_requantize(_: Requantize, step: Step, builder: FileBuilder) -> None:
-    """QUANTIZE of codes."""
+    """Write QUANTIZE of codes."""
     options = Options("QuantizeOptions")
     builder.operator("QUANTIZE", (data_of(step),), step.outputs, options, version=2)
 
 
 @WRITERS.register(Dequantize)
 def _write_dequantize(_: Dequantize, step: Step, builder: FileBuilder) -> None:
-    """DEQUANTIZE."""
+    """Write DEQUANTIZE."""
     options = Options("DequantizeOptions")
     builder.operator("DEQUANTIZE", (data_of(step),), step.outputs, options, version=2)
 
