@@ -19,7 +19,7 @@ from intact.calibrate.observe.observer import Observer, find_layout, model_of_ou
 from intact.calibrate.shards import SampleMap, mapped
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
-from intact.data.chosen_samples import MOST, ChosenSamples, Mark
+from intact.data.chosen_samples import ChosenSamples, Mark
 from intact.data.images.labels import FolderLabels
 from intact.data.images.reader import ImageFolder
 from intact.data.progress import Progress
@@ -28,6 +28,7 @@ from intact.data.stream import Samples
 from intact.engines.session import make_session, run_session
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
+from intact.limits import CHOSEN, OBSERVED_AT_ONCE
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 _MODEL, _JOB = "model.onnx", "job.msgpack"
 """The files of a saved job."""
-_UNIT = 32
-"""Images come in multiples of the largest batch."""
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -193,7 +192,7 @@ def collect_on(
         size = _batch_size(graph, samples, tensors)
         cut = BatchesHere(samples, size, partial(Feed, samples, size, None, first, chosen))
     else:
-        cut = FilesThere(samples, reader, fixed * -(-_UNIT // fixed))
+        cut = FilesThere(samples, reader, fixed * -(-OBSERVED_AT_ONCE // fixed))
         kept = _KeptImages(samples, reader, cut, first, chosen)
     job = CountingJob(graph, tensors, max_memory)
     statistics, done = Statistics(graph.hash), 0
@@ -291,4 +290,4 @@ def _least(marks: Sequence[tuple[Mark, Sequence[str]]], limit: int | None) -> li
     for mark, files in sorted(marks, key=lambda each: each[0].checksum):
         if limit is None or mark.checksum < limit:
             found.setdefault(mark.checksum, files[mark.number])
-    return list(found.values())[:MOST]
+    return list(found.values())[:CHOSEN]

@@ -19,7 +19,7 @@ from intact.calibrate.collect import collect
 from intact.calibrate.method import counted_bins
 from intact.calibrate.original import Original, OriginalComparison
 from intact.calibrate.statistics import Statistics
-from intact.data.batching import Batch, sample_count
+from intact.data.batching import Batch, sample_count, within
 from intact.data.chosen_samples import ChosenSamples
 from intact.data.feeding import Feeding
 from intact.data.preprocess import Preprocess
@@ -29,6 +29,7 @@ from intact.errors import UsageError
 from intact.flow.look import CalibrationSamples, look_at_samples
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
+from intact.limits import TRIED_AT_ONCE
 from intact.plan import Note, NoteKind
 from intact.plan.given_scales import ScaleTable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
@@ -43,9 +44,7 @@ if TYPE_CHECKING:
 
 _SMALL = 1 << 26
 """Bytes of weights of which several copies in memory do not matter."""
-_BATCH = 4
-"""Samples that plans are tried on at once: the floats of a runtime may change with it."""
-_TRIED_AT_ONCE = 1 << 26
+_TRIED_ELEMENTS = 1 << 26
 """Elements of activations that they have at most, but for a single sample."""
 _BYTES = 8
 """Memory for each element of them that a simulation takes, as measured with a DNSMOS."""
@@ -175,7 +174,7 @@ class Calibration:
             bins=counted_bins(method for job in jobs for method in job.methods),
         )
         size = max(elements_of(statistics), 1)
-        batch = opened.batch_size(max(1, min(_BATCH, _TRIED_AT_ONCE // size)))
+        batch = opened.batch_size(within(TRIED_AT_ONCE, _TRIED_ELEMENTS, size))
         threads = self.options.threads or os.cpu_count() or 1
         if self.options.max_memory is not None:
             threads = min(threads, self.options.max_memory // (_BYTES * batch * size))

@@ -29,6 +29,7 @@ from intact.formats.registry import expressible
 from intact.graph import Graph
 from intact.graph.passes.expand import expand as expand_operators
 from intact.improve.passes import rewritten
+from intact.limits import TIMED_AT_ONCE, TRIED_AT_ONCE
 from intact.plan import Note, Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.options import SearchOptions
@@ -46,10 +47,6 @@ from intact.search.space import Candidate, Space, deployable
 from intact.search.weight_rounding import Rounding, is_rounded, rounding_of
 from intact.targets import Target
 
-_BATCH = 32
-_TRIED_AT_ONCE = 4
-"""Samples that plans are tried on at once, as `quantize` does."""
-
 
 def latency_of(planner: Planner, samples: Samples, *, threads: int) -> Callable[[Candidate], float]:
     """Return what measures the milliseconds of a candidate in ONNX Runtime, for 32 samples.
@@ -57,7 +54,7 @@ def latency_of(planner: Planner, samples: Samples, *, threads: int) -> Callable[
     Each is timed in turn with the float model and its share of that is taken, so that a machine
     that grows slower or faster meanwhile favours none.
     """
-    feeds = next(iter(samples.batches(samples.batch_size(_BATCH))))[0]
+    feeds = next(iter(samples.batches(samples.batch_size(TIMED_AT_ONCE))))[0]
     float_model = FloatModel(planner.space.plan.graph, threads=threads)
 
     exact = not planner.space.plan.target.saturates_pairs
@@ -159,7 +156,7 @@ class Setup:
             chosen=chosen,
             bins=counted_bins([method]),
         )
-        batches = list(chosen.batches(samples.batch_size(_TRIED_AT_ONCE)))
+        batches = list(chosen.batches(samples.batch_size(TRIED_AT_ONCE)))
         broken = ties.broken(statistics, method, batches, threads)
         space = spaced(broken) if broken else space
         compared = original_of(options.model, threads=threads).compare(space.plan.graph, first)

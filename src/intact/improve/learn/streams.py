@@ -72,8 +72,7 @@ class Source:
             most: Maximum number of samples.
             batch: Samples of a unit, where the model leaves it open.
         """
-        limit = most if samples.limit is None else min(most, samples.limit)
-        limited = replace(samples, limit=limit, progress=None)
+        limited = samples.first(most)
         size = limited.batch_size(2 * batch)
         is_free = limited.fixed_batch is None and size > 1
         parts: tuple[list[Values], list[Values]] = ([], [])

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact.data.batching import within
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.graph import Graph
@@ -32,6 +33,7 @@ from intact.graph.passes.replace import replace_constant
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.moments import multiplied
 from intact.improve.rewrite.widths import Widths
+from intact.limits import HELD_AT_ONCE
 from intact.numerics.affine import fake_quantize
 from intact.numerics.affine_params import params_from_range
 from intact.numerics.metrics import decibels
@@ -43,7 +45,6 @@ Floats = npt.NDArray[np.float32]
 
 ALPHAS = (0.25, 0.4, 0.5, 0.6, 0.75)
 MOST_SAMPLES = 64
-_BATCH = 8
 _ROWS = 1024
 """Products of a batch that errors are measured on."""
 _LARGEST = 2.0**10
@@ -209,10 +210,9 @@ def _observed(
     by_name = {str(v.name): v for node in shown.graph for v in node.outputs}
     shown.graph.outputs.extend(by_name[name] for name in names)
     model = FloatModel(Graph(shown), threads=threads)
-    limit = most if samples.limit is None else min(most, samples.limit)
-    limited = replace(samples, limit=limit, progress=None)
-    count = limit if samples.count is None else min(limit, samples.count)
-    size = limited.batch_size(max(min(_BATCH, count // 2), 1))
+    limited = samples.first(most)
+    # There are two batches at least.
+    size = limited.batch_size(within(HELD_AT_ONCE, limited.count or most, 2))
     found = []
     for feeds, _ in limited.batches(size):
         results = model.run(feeds)
