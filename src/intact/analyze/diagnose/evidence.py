@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 
 from intact.analyze.diagnose.runtime import Runtime
-from intact.calibrate.choice import MOST_DB, Errors, FloatRuns, Powers
+from intact.calibrate.choice import Errors, FloatRuns, Powers
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.simulate import Simulator
 from intact.errors import PlanError
-from intact.limits import WELL_DB
+from intact.limits import MOST_DB, WELL_DB
 from intact.plan import QuantizedGraph
 
 if TYPE_CHECKING:
