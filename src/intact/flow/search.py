@@ -18,6 +18,7 @@ from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.data.stream import AGAIN
 from intact.errors import SearchError, UsageError
+from intact.flow.calibration import Calibration
 from intact.flow.shapes import (
     Shapes,
     logged_shapes,
@@ -159,7 +160,9 @@ def search(options: SearchOptions) -> FoundStrategy:
         look=partial(values_of, graph=graph, options=options, data=options.data),
     )
     begin(options.progress, "calibrating")
-    setup = Setup.of(spaced, method, options, deployment, preprocess)
+    calibration = Calibration(options, preprocess, data=options.data)
+    observe = partial(calibration.observe, methods=[method])
+    setup = Setup.of(spaced, method, options, deployment, preprocess, observe)
     course = _Course(options, budget, path, models.shapes)
     course.affordable(setup)
     setup = setup.rounded(options, path)
