@@ -16,8 +16,9 @@ import msgspec
 from intact.analyze.errors import layer_results
 from intact.analyze.side_by_side import Array, ComparedPoint, FloatTensors, workers
 from intact.analyze.teacher import OwnResult, Replaced, TeacherForced
-from intact.calibrate.choice import MOST_DB, Errors, FloatRuns
+from intact.calibrate.choice import Errors, FloatRuns
 from intact.data.batching import Batch, real_samples, sample_count
+from intact.limits import MOST_DB
 from intact.numerics.error_sums import ChannelErrorSums
 from intact.plan import QuantizedGraph, quantization_points
 from intact.program.lower.chains import Points, chains

@@ -16,12 +16,12 @@ from intact.data.stream import Samples
 from intact.engines.session import Feeds, make_session, run_session
 from intact.engines.simulate import Simulator
 from intact.graph import Graph
+from intact.limits import HELD_AT_ONCE
 from intact.numerics.affine import dequantize
 from intact.plan import QuantizedGraph, TensorEnd
 from intact.program import Tensor
 from intact.workers.threads import map_ahead
 
-_BATCH = 8
 _MOST_WORKERS = 4
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -137,9 +137,8 @@ class SideBySide:
         Raises:
             DataError: A sample does not fit the model.
         """
-        limit = most if samples.limit is None else min(most, samples.limit)
-        limited = replace(samples, limit=limit)
-        size = limited.batch_size(min(_BATCH, limit))
+        limited = replace(samples.first(most), progress=samples.progress)
+        size = limited.batch_size(HELD_AT_ONCE)
 
         def batches() -> Iterator[tuple[Feeds, int]]:
             for feeds, count in limited.batches(size):

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from intact.limits import LATENCY_SECONDS
+
 _BLOCKS, _WARM_UP, _TIMED = 5, 2, 5
 _ROUNDS = 16
-_SECONDS = 4.0
-"""For each of the two; one run of each is timed however long it takes."""
 
 
 class Latency(NamedTuple):
@@ -28,7 +28,7 @@ class Latency(NamedTuple):
 
 
 def latencies(
-    first: Callable[[], object], second: Callable[[], object], *, seconds: float = _SECONDS
+    first: Callable[[], object], second: Callable[[], object], *, seconds: float = LATENCY_SECONDS
 ) -> Latency:
     """Time blocks of runs in turn, as many as there is time for.
 

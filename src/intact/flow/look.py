@@ -10,11 +10,12 @@ import msgspec
 
 from intact.analyze.diagnose.evidence import Calibrated, Evidence
 from intact.analyze.diagnose.loss import Loss, explained, find_loss
-from intact.analyze.diagnose.registry import QUICK, Inquiry
+from intact.analyze.diagnose.registry import Inquiry
 from intact.calibrate.assign import assign
 from intact.calibrate.choice import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.errors import IntactError
+from intact.limits import QUICK
 from intact.plan import QuantizedGraph
 from intact.results.job import Job
 

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from intact.limits import EVALUATED_AT_ONCE, RUN_AT_ONCE
 from intact.recipe.declare import Options, option, required
 from intact.recipe.groups import (
     ARRAYS,
@@ -237,7 +238,9 @@ class CompareOptions(LabelOptions, ComparisonOptions):
     samples: int | None = option(
         Count(), None, "Use at most so many samples for the accuracy; left out, all."
     )
-    batch: int = option(Whole(least=1), 100, "Samples in one run for accuracy and latency.")
+    batch: int = option(
+        Whole(least=1), EVALUATED_AT_ONCE, "Samples in one run for accuracy and latency."
+    )
 
 
 class CompareCommand(TerminalOptions, CompareOptions):
@@ -331,7 +334,7 @@ class RunOptions(ComparisonOptions):
         target(), None, "The hardware of a quantized model that is no result.", short="-t"
     )
     samples: int | None = option(Count(), None, "Use at most so many samples; left out, all.")
-    batch: int = option(Whole(least=1), 16, "Samples in one run.")
+    batch: int = option(Whole(least=1), RUN_AT_ONCE, "Samples in one run.")
 
 
 class ExecuteOptions(RunOptions):

@@ -31,6 +31,7 @@ from intact.workers.job import (
     decode_order,
     decode_reply,
     encode,
+    name_of,
 )
 from intact.workers.pool import Deliver
 
@@ -214,7 +215,7 @@ class RayLauncher:
             num_cpus=claimed, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
         threads = self._threads or max(1, processors // workers)
-        self._order = encode(Order(Order.name_of(job), threads, versions=versions()))
+        self._order = encode(Order(name_of(job), threads, versions=versions()))
         with temporary_folder(self.owner) as folder:
             job.save(folder)
             self._files = ray.put(packed(folder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -20,18 +19,18 @@ from intact.analyze.diagnose.quantizers import Tensors, cut_in_calibration, quan
 from intact.analyze.diagnose.registry import Inquiry
 from intact.analyze.diagnose.weights import BEST, OF_WEIGHTS
 from intact.analyze.layers import ModelErrors, model_errors
-from intact.calibrate.choice import MOST_DB, Errors, FloatRuns
+from intact.calibrate.choice import Errors, FloatRuns
 from intact.calibrate.observe.observer import model_of_outputs
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.stream import Samples
 from intact.engines.session import make_session, run_session
 from intact.engines.simulate import Simulator
+from intact.limits import HELD_AT_ONCE, MOST_DB
 from intact.plan import QuantizedGraph
 
 _CUT = 0.01
 """Part of the values that calibration saw beyond the codes from which on clipping is no chance."""
-_BATCH = 8
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -177,12 +176,6 @@ def first_runs(
     return FloatRuns(plan.graph, _batches(samples, max(most, DIAGNOSED)), threads=threads)
 
 
-def few_samples(samples: Samples, most: int) -> Samples:
-    """Return the first samples."""
-    limit = most if samples.limit is None else min(most, samples.limit)
-    return replace(samples, limit=limit, progress=None)
-
-
 def decibels_on(plan: QuantizedGraph, runs: FloatRuns) -> dict[str, float]:
     """Return each output's signal to quantization noise on some samples, dB."""
     computed = computed_errors(plan, runs)
@@ -195,10 +188,10 @@ def decibels_on(plan: QuantizedGraph, runs: FloatRuns) -> dict[str, float]:
 
 def _batches(samples: Samples, most: int) -> list[tuple[Batch, int]]:
     """Keep the first samples, for runs of the float model and of the simulation."""
-    few = few_samples(samples, most)
+    few = samples.first(most)
     return [
         ({name: array.copy() for name, array in feeds.items()}, count)
-        for feeds, count in few.batches(few.batch_size(min(_BATCH, few.limit or _BATCH)))
+        for feeds, count in few.batches(few.batch_size(HELD_AT_ONCE))
     ]
 
 

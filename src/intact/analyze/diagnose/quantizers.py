@@ -42,12 +42,11 @@ from intact.calibrate.scales.masked import MASKED_BEYOND
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantPolicy
 from intact.engines.simulate import Simulator
+from intact.limits import USUAL_DB
 from intact.plan import QuantizedGraph, QuantPoint
 
 Doubles = npt.NDArray[np.float64]
 
-_FEW_DB = 20.0
-"""Signal to noise that 8 bits leave of a healthy net at least."""
 _TRIED = 8
 """Tensors that are left in float, one at a time."""
 _OFFERED = 3
@@ -110,7 +109,7 @@ def quantizer_findings(
         loss = _Loss(plan, runs, output, min(1.0, activations / total), heard)
         named += _of_activations(noises, tensors, loss)
     usual: list[Finding] = []
-    if decibels[output] >= _FEW_DB:
+    if decibels[output] >= USUAL_DB:
         usual = [each for each in named if each.cause in _USUAL]
         named = [each for each in named if each not in usual]
     if not named:
@@ -142,7 +141,7 @@ def _costliest(
     if not gains or not total > 0:
         return []
     left, first = gains[0]
-    if decibels >= _FEW_DB and left > total / 2:
+    if decibels >= USUAL_DB and left > total / 2:
         return []
     regained = decibels + 10 * math.log10(total / left)
     name = str(points[first].value.name)

@@ -17,6 +17,7 @@ from intact.data.stream import Samples
 from intact.engines.session import make_session, run_session
 from intact.errors import DataError
 from intact.graph import Graph
+from intact.limits import RUN_AT_ONCE
 from intact.numerics.answers import information
 
 Doubles = npt.NDArray[np.float64]
@@ -24,7 +25,6 @@ Floats = npt.NDArray[np.float32]
 
 _MOST_BYTES = 1 << 26
 """Of the samples that are kept, as of those that calibration chooses."""
-_BATCH = 16
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -127,7 +127,7 @@ class Trials:
     @staticmethod
     def of(graph: Graph, samples: Samples, kept: Kept, threads: int) -> Trials:
         """Make the trials with a batch size that the model takes."""
-        return Trials(graph, kept, samples.batch_size(_BATCH), threads)
+        return Trials(graph, kept, samples.batch_size(RUN_AT_ONCE), threads)
 
     def run(self, count: int, changed: Mapping[str, Floats] | None = None) -> Outcome:
         """Run the model on the first samples.

@@ -21,6 +21,7 @@ from intact.engines.latency import latencies
 from intact.errors import DataError, UsageError
 from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph
+from intact.limits import LITTLE_DB
 from intact.numerics.metrics import (
     AccuracyDifference,
     accuracy_difference,
@@ -33,8 +34,6 @@ from intact.targets.advice import quantize_for_saturating_pairs
 if TYPE_CHECKING:
     from intact.calibrate.shards import SampleMap
 
-LITTLE_IN_COMMON = 3.0
-"""Signal to quantization noise, dB, under which half of an output's power is noise."""
 _NO_FLOAT = (
     "no float figures: without its codes the model that was read computes something else (an "
     "activation that its ranges stand for?), or the data is not preprocessed as it wants"
@@ -95,13 +94,11 @@ def evaluate_result(
         begin(samples.progress, "evaluating")
         seen, first = run_both(models, samples, size, keeps_outputs=metric is not None)
     else:
-        from intact.analyze.evaluation.shards import run_both_on
+        from intact.analyze.evaluation.shards import EvaluationJob, run_both_on
 
         begin(samples.progress, "evaluating on the cluster")
-        keeps = metric is not None
-        seen, first, runtime = run_both_on(
-            cluster, result, reference, samples, size, keeps_outputs=keeps, threads=threads
-        )
+        job = EvaluationJob(result, reference, size, metric is not None)
+        seen, first, runtime = run_both_on(cluster, job, samples, threads=threads)
         doubts = cluster.doubts
     scores = seen.scores()
     labels = _class_labels(samples, seen, scores, is_optional=metric is not None)
@@ -140,7 +137,7 @@ def evaluate_result(
         found = latencies(lambda: both.in_float.run(first), lambda: both.quantized(first))
         evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio
         evaluation.latency_runs = found.runs
-    is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
+    is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_DB
     return _without_float(evaluation) if is_other else evaluation
 
 
@@ -163,7 +160,7 @@ def _warnings(
     error: OutputComparison,
 ) -> tuple[str, ...]:
     doubts = () if scores is None else doubts_of(scores[0], labels)
-    if doubts or not error.sqnr_db < LITTLE_IN_COMMON:
+    if doubts or not error.sqnr_db < LITTLE_DB:
         return doubts
     return (f"the outputs have little in common: {PREPROCESSED}",)
 

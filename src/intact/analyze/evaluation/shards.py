@@ -7,33 +7,26 @@ sums, and the outputs that figures are made of here: the scores, or all for a me
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy.typing as npt
 
 from intact.analyze.evaluation.run import Models, Pass, run_both
-from intact.calibrate.shards import SampleMap, ShardJob
+from intact.calibrate.shards import SampleMap
 from intact.data.batching import Batch
-from intact.data.shards import Array, Source, encode
+from intact.data.shards import Array, encode
 from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.graph import Graph
-from intact.graph.files.limits import raised_limits
 from intact.numerics.error_sums import ErrorSums, SavedSums
 from intact.results.result import Result
 
 _RESULT, _FLOAT, _JOB = "result", "float.onnx", "job.msgpack"
 """What a saved job consists of."""
-
-
-class _Asked(msgspec.Struct, frozen=True):
-    source: Source
-    size: int
-    keeps_outputs: bool
 
 
 class _Outputs(msgspec.Struct, frozen=True, array_like=True):
@@ -54,23 +47,20 @@ class _Seen(msgspec.Struct, frozen=True):
     outputs: tuple[tuple[_Outputs, ...], ...]
 
 
-_decode_asked = msgspec.msgpack.Decoder(_Asked).decode
+_decode_asked = msgspec.msgpack.Decoder(tuple[int, bool]).decode
 _decode_seen = msgspec.msgpack.Decoder(_Seen).decode
 
 
-@dataclass(frozen=True)
-class EvaluationJob(ShardJob):
-    """Runs both models over shards.
+class EvaluationJob(NamedTuple):
+    """Runs both models; see `intact.calibrate.shards.SampleJob`.
 
     Attributes:
-        source: Of the samples.
         result: What quantization gave.
         reference: The float model to compare with; None for the result's own.
         size: Samples in a batch.
         keeps_outputs: All outputs are sent back, for a metric.
     """
 
-    source: Source
     result: Result
     reference: Graph | None
     size: int
@@ -86,20 +76,19 @@ class EvaluationJob(ShardJob):
         replace(self.result).save(folder / _RESULT)  # a copy: it stays where it is
         if self.reference is not None:
             self.reference.save(folder / _FLOAT)
-        asked = _Asked(self.source, self.size, self.keeps_outputs)
-        (folder / _JOB).write_bytes(encode(asked))
+        (folder / _JOB).write_bytes(encode((self.size, self.keeps_outputs)))
 
     @classmethod
     def load(cls, folder: Path) -> EvaluationJob:
         """Read it."""
-        asked = _decode_asked((folder / _JOB).read_bytes())
-        with raised_limits(asked.source.raise_limits):
-            result = Result.load(folder / _RESULT)
-            has_reference = (folder / _FLOAT).is_file()
-            reference = Graph.load(folder / _FLOAT) if has_reference else None
-        return cls(asked.source, result, reference, asked.size, asked.keeps_outputs)
+        has_reference = (folder / _FLOAT).is_file()
+        return cls(
+            Result.load(folder / _RESULT),
+            Graph.load(folder / _FLOAT) if has_reference else None,
+            *_decode_asked((folder / _JOB).read_bytes()),
+        )
 
-    def opened(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Seen]:
+    def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Seen]:
         """Load both models."""
         del takes_feeds
         reference = self.graph if self.reference is None else self.reference
@@ -113,24 +102,14 @@ class EvaluationJob(ShardJob):
 
 
 def run_both_on(
-    cluster: SampleMap,
-    result: Result,
-    reference: Graph | None,
-    samples: Samples,
-    size: int,
-    *,
-    keeps_outputs: bool,
-    threads: int = 0,
+    cluster: SampleMap, job: EvaluationJob, samples: Samples, *, threads: int = 0
 ) -> tuple[Pass, Batch, str]:
     """Run both models over samples on a cluster, as `run_both` does here.
 
     Args:
         cluster: Whose workers do it.
-        result: As of `EvaluationJob`.
-        reference: As of `EvaluationJob`.
+        job: What they do.
         samples: The samples; their labels are known afterwards.
-        size: As of `EvaluationJob`.
-        keeps_outputs: As of `EvaluationJob`.
         threads: Of each worker; 0 divides the processors of the cluster.
 
     Returns:
@@ -142,15 +121,14 @@ def run_both_on(
         IntactError: As of `run_both`.
     """
     first: Batch = {}
-
-    def job(source: Source) -> EvaluationJob:
-        return EvaluationJob(source, result, reference, size, keeps_outputs)
-
-    replies = cluster.replies_in_order(samples, size, job, threads=threads, first=first)
+    replies = cluster.replies_in_order(samples, job.size, job, threads=threads, first=first)
     seen = [_decode_seen(reply) for reply in replies]
     runtimes = sorted({each.runtime for each in seen})
-    passes = (_pass_of(each, size) for each in seen)
-    return reduce(_joined, passes), first, " and ".join(runtimes)
+    return (
+        reduce(_joined, (_pass_of(each, job.size) for each in seen)),
+        first,
+        " and ".join(runtimes),
+    )
 
 
 def _joined(one: Pass, more: Pass) -> Pass:

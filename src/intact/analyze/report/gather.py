@@ -24,6 +24,7 @@ from intact.data.progress import begin
 from intact.data.stream import AGAIN, Samples
 from intact.errors import DataError, IntactError, UsageError, nearest
 from intact.formats.base.report import Verification
+from intact.limits import DRAWN, EVALUATED_AT_ONCE
 from intact.plan.inspection import inspect_plan
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import COMMAND, RECIPE
@@ -37,12 +38,8 @@ from intact.results.result import REPORT, Result
 from intact.results.samples import open_for_result
 from intact.results.sources import load_result
 
-_DRAWN = 32
-"""Samples that are drawn where there are no data."""
 _PROFILED, _PROFILED_MS = 10, 1000.0
 """Runs whose kernels are timed, and how long they may take; two in any case."""
-_BATCH = 100
-"""Samples whose latency is measured, as by `evaluate`."""
 _AGAIN = "again"
 """Folder that the command on the page writes to."""
 
@@ -175,7 +172,7 @@ class _Parts:
         options, result = self._options, self._result
         begin(options.progress, "measuring the errors of layers")
         if options.data is None:
-            samples = result.draw_samples(_DRAWN)
+            samples = result.draw_samples(DRAWN)
         else:
             samples = open_for_result(options, options.data, result, limit=options.samples)
         return model_errors(result.plan, samples, threads=options.threads)
@@ -260,7 +257,7 @@ def _kernel_times(result: Result, samples: Samples, runs: int, *, threads: int) 
     """
     from intact.formats.onnx_qdq.executed import profile_kernels
 
-    feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
+    feeds, _ = next(iter(samples.batches(samples.batch_size(EVALUATED_AT_ONCE))))
     exact = not result.plan.target.saturates_pairs
     kernels = profile_kernels(result.exported.model, feeds, runs=runs, threads=threads, exact=exact)
     times: dict[str, float] = {}

@@ -20,6 +20,7 @@ from intact.engines.session import make_session, run_bound, run_session
 from intact.errors import CalibrationError
 from intact.graph import Graph
 from intact.graph.edit import Editor
+from intact.limits import OBSERVED_AT_ONCE
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -45,8 +46,6 @@ Shape = tuple[int, ...]
 Run = Callable[[dict[str, npt.NDArray[Any]], Sequence[str]], Sequence[npt.NDArray[Any]]]
 
 """Runs the model on a batch and returns the tensors of these names."""
-
-_LARGEST_BATCH = 32
 
 _BATCH_ELEMENTS = 1 << 20
 
@@ -128,7 +127,7 @@ def find_layout(
         return BatchLayout(size, axes)
     found = _inferred(graph, computed) or _measured(specs, computed, run)
     elements = sum(math.prod(shape) for shape, _ in found.values())
-    size = _LARGEST_BATCH
+    size = OBSERVED_AT_ONCE
     while size > 1 and size * elements > _BATCH_ELEMENTS:
         size //= 2
     axes |= {name: axis for name, (_, axis) in found.items()}

@@ -12,9 +12,8 @@ import numpy.typing as npt
 from intact.data.batching import Batch
 from intact.data.stream import Samples
 from intact.errors import DataError
+from intact.limits import TRAINING_BYTES
 
-_MEMORY = 2 << 30
-"""Bytes of samples that are kept; of more, a part at a time is read, shuffled and used."""
 _SHARE, _MOST = 0.1, 2048
 """How many of the samples are held out: a tenth, and no more than so many."""
 _FEWEST = 2
@@ -54,7 +53,9 @@ class Pool:
         DataError: There are too few samples, or a sample does not fit the model.
     """
 
-    def __init__(self, samples: Samples, size: int, seed: int, memory: int = _MEMORY) -> None:
+    def __init__(
+        self, samples: Samples, size: int, seed: int, memory: int = TRAINING_BYTES
+    ) -> None:
         self._samples, self._memory, self.source = samples, memory, samples.source
         self.size = samples.batch_size(size)
         self._takes_feeds = samples.takes_feeds

@@ -73,8 +73,7 @@ class Source:
             most: Maximum number of samples.
             batch: Samples of a unit, where the model leaves it open.
         """
-        limit = most if samples.limit is None else min(most, samples.limit)
-        limited = replace(samples, limit=limit, progress=None)
+        limited = samples.first(most)
         # Twice a unit, because every second sample goes to the other half.
         size = limited.batch_size(2 * batch)
         is_free = limited.fixed_batch is None and size > 1

@@ -24,13 +24,13 @@ from intact.graph import bias_slot
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.expected import expected_moments
 from intact.improve.refine.walk import Stop, Walk, bake
+from intact.limits import MOST_DB
 from intact.ops.operators import Gemm
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.lower.chains import Points
 
 MOST_SAMPLES = 512
-_MOST_DB = 100.0
 
 
 def refine_bias(
@@ -208,8 +208,8 @@ class _Differences:
         """Return signal to noise with a shift, dB, at most 100."""
         signal, lost = float(self.signal.sum()), float(self._errors(shift).sum())
         if signal <= 0 or lost <= 0:
-            return _MOST_DB if lost <= 0 else -_MOST_DB
-        return float(np.clip(10 * np.log10(signal / lost), -_MOST_DB, _MOST_DB))
+            return MOST_DB if lost <= 0 else -MOST_DB
+        return float(np.clip(10 * np.log10(signal / lost), -MOST_DB, MOST_DB))
 
     def _errors(self, shift: Doubles) -> Doubles:
         errors = self.squares - 2 * shift * self.total + self.count * shift**2

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact.data.batching import within
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.graph import Graph, weight_slot
@@ -31,6 +32,7 @@ from intact.graph.batch_norm import recall, remember
 from intact.graph.passes.replace import replace_constant
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.moments import unfold_inputs
+from intact.limits import HELD_AT_ONCE
 from intact.numerics.affine import fake_quantize
 from intact.numerics.affine_params import params_from_range
 from intact.numerics.metrics import decibels
@@ -76,7 +78,6 @@ Floats = npt.NDArray[np.float32]
 
 ALPHAS = (0.25, 0.4, 0.5, 0.6, 0.75)
 MOST_SAMPLES = 64
-_BATCH = 8
 _ROWS = 1024
 """Products of a batch that errors are measured on."""
 _LARGEST = 2.0**10
@@ -247,11 +248,9 @@ def _observe(
     by_name = {str(v.name): v for node in shown.graph for v in node.outputs}
     shown.graph.outputs.extend(by_name[name] for name in names)
     model = FloatModel(Graph(shown), threads=threads)
-    limit = most if samples.limit is None else min(most, samples.limit)
-    limited = replace(samples, limit=limit, progress=None)
-    count = limit if samples.count is None else min(limit, samples.count)
+    limited = samples.first(most)
     # Two batches at least: one decides, the other checks.
-    size = limited.batch_size(max(min(_BATCH, count // 2), 1))
+    size = limited.batch_size(within(HELD_AT_ONCE, limited.count or most, 2))
     found = []
     for feeds, _ in limited.batches(size):
         results = model.run(feeds)
