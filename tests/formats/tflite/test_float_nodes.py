@@ -187,6 +187,24 @@ def test_what_micro_lacks_is_refused() -> None:
         FORMATS["tflite"].writer.write(plan, Io.INT8)
 
 
+@pytest.mark.parametrize("target", ["tflite", "tflite-16x8", "tflite-xnnpack"])
+def test_quotients_by_zero_get_the_codes_of_the_ends(target: str) -> None:
+    b = ModelBuilder(17)
+    ratio = b.node("Div", b.input("x", ["batch", 8]), b.input("y", ["batch", 8]), name="ratio")
+    ratio = b.node("Unsqueeze", ratio, b.constant(np.array([1])))
+    b.output(b.node("MatMul", ratio, b.constant(np.eye(8, dtype=np.float32))))
+    random = np.random.default_rng(0)
+    data = {name: random.uniform(0.5, 2, (16, 8)).astype(np.float32) for name in "xy"}
+    keep = ("Div",) if target == "tflite-16x8" else ("Reciprocal", "Mul")
+    made = intact.quantize(b.build(), data, target=target, keep_float=keep, io="float")
+    odd = {
+        "x": np.array([[3, -3, 1e30, -1e30, 3, 0, 1, 1]], np.float32),
+        "y": np.array([[0, 0, 1e-5, 1e-5, 1e-20, 0, 1, 2]], np.float32),
+    }
+    verified = intact.verify(made, odd)
+    assert not any(each.mismatches for each in (*verified.layers, *verified.outputs))
+
+
 def _refused() -> onnx.ModelProto:
     """A model with a node that intact does not write, behind one that it does."""
     b = ModelBuilder(17)

@@ -58,6 +58,12 @@ class FileBuilder:
         reserved: Names that the program's own tensors have.
         open_lengths: How long open axes are in the file, by tensor, where that is not 1.
         lacking: Why what runs the file cannot take an operator, by its name in the schema.
+
+    Attributes:
+        tensors: By name.
+        operators: In order.
+        makers: Which operator computes a tensor's values, by the tensor's name, not what moves
+            them; `QUOTIENT` where that is a product with a reciprocal.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class FileBuilder:
     ) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
+        self.makers: dict[str, str] = {}
         self._taken = set(reserved)
         self._floats: dict[str, Tensor] = {}
         self._open_lengths = dict(open_lengths or {})
@@ -121,6 +128,12 @@ class FileBuilder:
         names = tuple(self.mention(tensor) for tensor in inputs)
         results = tuple(self.mention(tensor) for tensor in outputs)
         self.operators.append(Operator(code, version, names, results, options))
+        made_by = [self.makers.get(name, "") for name in names]
+        if code in _MOVES:
+            code = made_by[0]
+        elif code == "MUL" and "DIV" in made_by:
+            code = QUOTIENT
+        self.makers.update(dict.fromkeys(results, code))
 
     def constant(self, name: str, data: Array, encoding: Encoding | None = None) -> Tensor:
         """Return a new constant; int32 and float32 data need no encoding."""
@@ -194,6 +207,9 @@ def in_file(tensor: Tensor) -> Tensor:
     return replace(tensor, data=data, plain=np.dtype(np.float32))
 
 
+QUOTIENT = "a quotient"
+"""What multiplies by the result of a DIV."""
+_MOVES = frozenset({"RESHAPE", "TRANSPOSE"})
 _POWERS_OF_TWO = frozenset({"ADD", "SUB"})
 """Operators that compute otherwise where all scales are powers of two, unless told not to."""
 
