@@ -30,15 +30,19 @@ if TYPE_CHECKING:
 _USUAL_BITS = 8
 _SECONDS = 1.0
 """For each of the two models that are timed, in all."""
-_SLOWER = {3: 1.15, 5: 1.05}
+_LONGEST = 20.0
+"""For both, where runs are long and each round shows the sign; `quantize` takes `_MORE`."""
+_SLOWER = {2: 1.5, 3: 1.15, 5: 1.05}
 """Times as long as the float model takes, in each of so many rounds, from which on it is no chance:
-a little in three rounds may be."""
+a little in few rounds may be."""
 _ROUNDS = min(_SLOWER)
 """How many times a model must be slower, at least; where there is time for five, each of them."""
 _LEAST_SECONDS = 2e-4
 """Models that take less are not timed: the call takes as long as the kernels."""
 _LITTLE = 0.025
 """Part of the time of a quantization that the sign of slowness may take for each model."""
+_MORE = 0.15
+"""The same for both, where runs are long and each round shows the sign; others end at the first."""
 SPEED = 0.5
 """Severity of what costs nothing but time: what makes outputs wrong comes first."""
 _FEW = 8
@@ -310,14 +314,17 @@ def slow_sign(
         return []
     start = time.perf_counter()
     in_float(feeds)
-    if time.perf_counter() - start > _LITTLE * seconds / _ROUNDS:
+    if 2 * _ROUNDS * (time.perf_counter() - start) > _MORE * seconds:
         return []  # the blocks would take longer
     run = runtime.load()
-    left = 2 * _LITTLE * seconds - (time.perf_counter() - start)
-    if left <= 0:
-        return []
     run(feeds)
-    blocks = _blocks_of_both(lambda: in_float(feeds), lambda: run(feeds), min(left / 2, _SECONDS))
+    spent = time.perf_counter() - start
+    little, most = (part * seconds - spent for part in (2 * _LITTLE, _MORE))
+    if most <= 0:
+        return []
+    blocks = _blocks_of_both(
+        lambda: in_float(feeds), lambda: run(feeds), min(max(little, 0.0) / 2, _SECONDS), most
+    )
     slower = _always_slower(blocks)
     if slower is None:
         return []
@@ -334,7 +341,7 @@ def time_if_slower(graph: Graph, runtime: Runtime, feeds: Batch) -> Slower | Non
     Returns:
         None where it is not slower in each round, or where the models are too small to be timed.
     """
-    return _always_slower(_timed(graph, runtime, feeds))
+    return _always_slower(_timed(graph, runtime, feeds, _LONGEST))
 
 
 def speedup(graph: Graph, runtime: Runtime, feeds: Batch) -> float:
@@ -348,17 +355,22 @@ def speedup(graph: Graph, runtime: Runtime, feeds: Batch) -> float:
     return first / second
 
 
-def _timed(graph: Graph, runtime: Runtime, feeds: Batch) -> Iterator[tuple[list[float], ...]]:
+def _timed(
+    graph: Graph, runtime: Runtime, feeds: Batch, longest: float = 0.0
+) -> Iterator[tuple[list[float], ...]]:
     """Yield blocks of times of both models, in float first; the first run of each is not timed."""
     if runtime.load is None:
         raise ExportError("no runtime here runs both models", remedy="measure on the hardware")
     model, run = FloatModel(graph, threads=1), runtime.load()
     model.run(feeds), run(feeds)
-    yield from _blocks_of_both(lambda: model.run(feeds), lambda: run(feeds))
+    yield from _blocks_of_both(lambda: model.run(feeds), lambda: run(feeds), longest=longest)
 
 
 def _blocks_of_both(
-    in_float: Callable[[], object], quantized: Callable[[], object], seconds: float = _SECONDS
+    in_float: Callable[[], object],
+    quantized: Callable[[], object],
+    seconds: float = _SECONDS,
+    longest: float = 0.0,
 ) -> Iterator[tuple[list[float], ...]]:
     """Time both models in turn, each on one thread, whose own time is counted.
 
@@ -368,8 +380,11 @@ def _blocks_of_both(
         in_float: Runs the float model once.
         quantized: Runs the quantized one.
         seconds: For each of them, in all.
+        longest: For both, where runs are long.
     """
-    return blocks_in_turn((in_float, quantized), seconds=2 * seconds, clock=time.thread_time)
+    return blocks_in_turn(
+        (in_float, quantized), seconds=2 * seconds, clock=time.thread_time, longest=longest
+    )
 
 
 def _always_slower(blocks: Iterable[tuple[list[float], ...]]) -> Slower | None:
