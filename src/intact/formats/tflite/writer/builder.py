@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -174,7 +175,7 @@ class FileBuilder:
         encoding: Encoding | None,
         like: Tensor,
         *,
-        plain: type[np.generic] = np.float32,
+        plain: type[np.generic] | np.dtype[Any] = np.float32,
     ) -> Tensor:
         """Return a new tensor between two operators; its open axis is as long as that of another.
 
@@ -362,7 +363,8 @@ def add_clamp(builder: FileBuilder, source: Tensor, output: Tensor, bounds: Boun
     """
     encoding = output.encoding
     version = 1 if encoding is None else 2
-    if _alike(bounds, Bounds(0), encoding):
+    is_whole = encoding is None and source.dtype.kind in "iu"  # of which there is no RELU
+    if not is_whole and _alike(bounds, Bounds(0), encoding):
         builder.operator("RELU", (source,), (output,), version=version)
         return
     if encoding is not None and not encoding.same_as(source.encoding):
@@ -372,14 +374,17 @@ def add_clamp(builder: FileBuilder, source: Tensor, output: Tensor, bounds: Boun
             source = result
         else:
             source = add_rescaled(builder, source, encoding, output.name)
-    if _alike(bounds, Bounds(0, 6), encoding):
+    if not is_whole and _alike(bounds, Bounds(0, 6), encoding):
         builder.operator("RELU6", (source,), (output,), version=version)
         return
-    limits = _limits(bounds, encoding)
+    limits = _limits(bounds, encoding, source.dtype)
     for count, (code, limit) in enumerate(limits, start=1):
         name = f"{output.name}_{code.lower()}"
-        last = count == len(limits)
-        result = output if last else builder.intermediate(name, output.shape, encoding, output)
+        result = (
+            output
+            if count == len(limits)
+            else builder.intermediate(name, output.shape, encoding, output, plain=source.dtype)
+        )
         constant = builder.constant(f"{name}_limit", limit, encoding)
         options = Options("MaximumMinimumOptions")
         builder.operator(code, (source, constant), (result,), options, version=version)
@@ -393,10 +398,16 @@ def add_rescaled(builder: FileBuilder, source: Tensor, encoding: Encoding, name:
     return result
 
 
-def _limits(bounds: Bounds, encoding: Encoding | None) -> list[tuple[str, Array]]:
+def _limits(
+    bounds: Bounds, encoding: Encoding | None, plain: np.dtype[Any]
+) -> list[tuple[str, Array]]:
     """Return the operators that apply both bounds; at least one, so that there is a result."""
-    kind = np.dtype(np.float32) if encoding is None else encoding.dtype
+    kind = encoding.dtype if encoding else plain if plain.kind in "iu" else np.dtype(np.float32)
     low, high = (bounds.low, bounds.high) if encoding is None else code_range(bounds, encoding)
+    if encoding is None and kind.kind in "iu":
+        ends = np.iinfo(kind)
+        low = max(ends.min, math.ceil(low)) if np.isfinite(low) else ends.min
+        high = min(ends.max, math.floor(high)) if np.isfinite(high) else ends.max
     limits = []
     if np.isfinite(bounds.low) or not np.isfinite(bounds.high):
         limits.append(("MAXIMUM", np.asarray(low, kind)))

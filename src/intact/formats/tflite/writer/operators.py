@@ -58,6 +58,8 @@ _FUNCTIONS, _PAIRS, _REDUCTIONS = written(FUNCTIONS), written(PAIRS), written(RE
 def _write_elementwise(operation: Elementwise, step: Step, builder: FileBuilder) -> None:
     """ADD and its like."""
     kind = _PAIRS[operation.kind]
+    if kind.code == "DIV" and step.outputs[0].dtype == np.int64:
+        raise Unsupported("LiteRT divides floats and int32 only")
     add_bounded(
         builder,
         kind.code,
@@ -76,6 +78,9 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
     data, output = data_of(step), step.outputs[0]
     if operation.kind is functions.clamp:
         add_clamp(builder, data, output, operation.bounds)
+        return
+    if data.encoding is None and data.dtype.kind in "iu":
+        _add_of_whole_numbers(builder, operation.kind, data, output)
         return
     if operation.kind is functions.reciprocal and output.encoding is None:
         one = builder.constant(f"{step.name}/one", np.ones((), np.float32))
@@ -107,6 +112,19 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
         version=_version(spelling.code, spelling.integer, step),
         fusable=False,
     )
+
+
+def _add_of_whole_numbers(builder: FileBuilder, kind: Unary, data: Tensor, output: Tensor) -> None:
+    """Add a function of int32 or int64, which is no code; LiteRT has the negative alone."""
+    if kind not in (functions.negative, functions.absolute):
+        raise Unsupported(f"TFLite computes {kind} of floats and codes only")
+    is_last, name = kind is functions.negative, f"{output.name}_negative"
+    negative = (
+        output if is_last else builder.intermediate(name, data.shape, None, data, plain=data.dtype)
+    )
+    builder.operator("NEG", (data,), (negative,), Options("NegOptions"))
+    if not is_last:
+        builder.operator("MAXIMUM", (data, negative), (output,), Options("MaximumMinimumOptions"))
 
 
 def _options(spelling: Spelling[Unary], operation: Function) -> Options | None:
