@@ -69,9 +69,9 @@ CUT = 0.05
 
 # ---- Speed ---------------------------------------------------------------------------------------
 
-SLOWER = {3: 1.15, 5: 1.05}
+SLOWER = {2: 1.5, 3: 1.15, 5: 1.05}
 """Times as long as the float model takes, in each of so many rounds, from which on it is no chance:
-a little in three rounds may be."""
+a little in few rounds may be."""
 SAME_SPEED = 1.02
 """Times that differ by less are the same: the placement with more integers is taken."""
 WORTH_OF_TIME = 0.1
@@ -83,6 +83,11 @@ QUICK = 0.12
 """Of a processor, for a check at the end of `quantize`."""
 SLOWNESS_SHARE = 0.025
 """Share of the time of a quantization that each model runs to see whether it became slower."""
+LONG_RUNS_SHARE = 0.15
+"""The same for both models together, where runs are long and each round shows the sign: other
+models end at the first."""
+LONG_RUNS_SECONDS = 20.0
+"""For both models of a diagnosis, where runs are long."""
 SLOWNESS_SECONDS = 1.0
 """For each of the two models that a diagnosis times, in all."""
 REMEDIES_SECONDS = 300

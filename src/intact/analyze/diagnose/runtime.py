@@ -22,6 +22,8 @@ from intact.graph import OPS, Graph, OpKind, data_slots, weight_slot
 from intact.limits import (
     HALF_DB,
     HELD_AT_ONCE,
+    LONG_RUNS_SECONDS,
+    LONG_RUNS_SHARE,
     SLOWER,
     SLOWNESS_SECONDS,
     SLOWNESS_SHARE,
@@ -309,15 +311,20 @@ def slow_sign(
         return []
     start = time.perf_counter()
     in_float(feeds)
-    if time.perf_counter() - start > SLOWNESS_SHARE * seconds / _ROUNDS:
+    if 2 * _ROUNDS * (time.perf_counter() - start) > LONG_RUNS_SHARE * seconds:
         return []  # the blocks would take longer
     run = runtime.load()
-    left = 2 * SLOWNESS_SHARE * seconds - (time.perf_counter() - start)
-    if left <= 0:
-        return []
     run(feeds)
-    seconds = min(left / 2, SLOWNESS_SECONDS)
-    blocks = _blocks_of_both(lambda: in_float(feeds), lambda: run(feeds), seconds)
+    spent = time.perf_counter() - start
+    little, most = (part * seconds - spent for part in (2 * SLOWNESS_SHARE, LONG_RUNS_SHARE))
+    if most <= 0:
+        return []
+    blocks = _blocks_of_both(
+        lambda: in_float(feeds),
+        lambda: run(feeds),
+        min(max(little, 0.0) / 2, SLOWNESS_SECONDS),
+        most,
+    )
     slower = _always_slower(blocks)
     if slower is None:
         return []
@@ -334,7 +341,7 @@ def time_if_slower(graph: Graph, runtime: Runtime, feeds: Batch) -> Slower | Non
     Returns:
         None where it is not slower in each round, or where the models are too small to be timed.
     """
-    return _always_slower(_timed(graph, runtime, feeds))
+    return _always_slower(_timed(graph, runtime, feeds, LONG_RUNS_SECONDS))
 
 
 def speedup(graph: Graph, runtime: Runtime, feeds: Batch) -> float:
@@ -348,19 +355,22 @@ def speedup(graph: Graph, runtime: Runtime, feeds: Batch) -> float:
     return first / second
 
 
-def _timed(graph: Graph, runtime: Runtime, feeds: Batch) -> Iterator[tuple[list[float], ...]]:
+def _timed(
+    graph: Graph, runtime: Runtime, feeds: Batch, longest: float = 0.0
+) -> Iterator[tuple[list[float], ...]]:
     """Yield blocks of times of both models, in float first; the first run of each is not timed."""
     if runtime.load is None:
         raise ExportError("no runtime here runs both models", remedy="measure on the hardware")
     model, run = FloatModel(graph, threads=1), runtime.load()
     model.run(feeds), run(feeds)
-    yield from _blocks_of_both(lambda: model.run(feeds), lambda: run(feeds))
+    yield from _blocks_of_both(lambda: model.run(feeds), lambda: run(feeds), longest=longest)
 
 
 def _blocks_of_both(
     in_float: Callable[[], object],
     quantized: Callable[[], object],
     seconds: float = SLOWNESS_SECONDS,
+    longest: float = 0.0,
 ) -> Iterator[tuple[list[float], ...]]:
     """Time both models in turn, each on one thread, whose own time is counted.
 
@@ -370,8 +380,11 @@ def _blocks_of_both(
         in_float: Runs the float model once.
         quantized: Runs the quantized one.
         seconds: For each of them, in all.
+        longest: For both, where runs are long.
     """
-    return blocks_in_turn((in_float, quantized), seconds=2 * seconds, clock=time.thread_time)
+    return blocks_in_turn(
+        (in_float, quantized), seconds=2 * seconds, clock=time.thread_time, longest=longest
+    )
 
 
 def _always_slower(blocks: Iterable[tuple[list[float], ...]]) -> Slower | None:

@@ -305,7 +305,7 @@ def _channel_axis(product: ir.Node, slot: int, rank: int) -> int | None:
 
 
 def _all_inputs(written: WrittenModel) -> Iterator[str]:
-    """Look at the products; one in float may read what an integer one beside it reads as codes."""
+    """Look at integer products; one in float may read codes that another layer reads too."""
     for node in written.model.graph:
         if node.op_type in _PRODUCTS and str(node.name) not in written.floats:
             quantized = [_is_quantized(value) for value in node.inputs[:2]]

@@ -18,6 +18,7 @@ from intact.formats.tflite.spellings import (
     rows_by_ours,
 )
 from intact.formats.tflite.writer.builder import (
+    QUOTIENT,
     WRITERS,
     FileBuilder,
     Options,
@@ -30,7 +31,7 @@ from intact.formats.tflite.writer.builder import (
 from intact.formats.tflite.writer.moves import add_transpose, version_of
 from intact.ops import functions
 from intact.ops.functions import Unary
-from intact.program import Array, Step, Tensor
+from intact.program import Array, Encoding, Step, Tensor
 from intact.program.arithmetic.functions import function_of_codes
 from intact.program.operations import (
     BatchMatMul,
@@ -61,6 +62,8 @@ _FUNCTIONS, _PAIRS, _REDUCTIONS = (
 def _write_elementwise(operation: Elementwise, step: Step, builder: FileBuilder) -> None:
     """Write ADD and its like."""
     kind = _PAIRS[operation.kind]
+    if kind.code == "DIV" and step.outputs[0].dtype == np.int64:
+        raise Unsupported("LiteRT divides floats and int32 only")
     add_bounded(
         builder,
         kind.code,
@@ -79,6 +82,9 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
     data, output = data_of(step), step.outputs[0]
     if operation.kind is functions.clamp:
         add_clamp(builder, data, output, operation.bounds)
+        return
+    if data.encoding is None and data.dtype.kind in "iu":
+        _add_of_whole_numbers(builder, operation.kind, data, output)
         return
     if operation.kind is functions.reciprocal and output.encoding is None:
         one = builder.constant(f"{step.name}/one", np.ones((), np.float32))
@@ -110,6 +116,19 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
         version=_version(spelling.code, spelling.integer, step),
         fusable=False,
     )
+
+
+def _add_of_whole_numbers(builder: FileBuilder, kind: Unary, data: Tensor, output: Tensor) -> None:
+    """Add a function of int32 or int64, which is no code; LiteRT has the negative alone."""
+    if kind not in (functions.negative, functions.absolute):
+        raise Unsupported(f"TFLite computes {kind} of floats and codes only")
+    is_last, name = kind is functions.negative, f"{output.name}_negative"
+    negative = (
+        output if is_last else builder.intermediate(name, data.shape, None, data, plain=data.dtype)
+    )
+    builder.operator("NEG", (data,), (negative,), Options("NegOptions"))
+    if not is_last:
+        builder.operator("MAXIMUM", (data, negative), (output,), Options("MaximumMinimumOptions"))
 
 
 def _options(spelling: Spelling[Unary], operation: Function) -> Options | None:
@@ -296,10 +315,40 @@ def _write_batch_matmul(operation: BatchMatMul, step: Step, builder: FileBuilder
     )
 
 
+_UNBOUNDED = {
+    "DIV": ("MINIMUM", "MAXIMUM"),
+    "EXP": ("MINIMUM",),
+    "POW": ("MINIMUM", "MAXIMUM"),
+    QUOTIENT: ("MINIMUM", "MAXIMUM"),
+}
+"""Makers of floats that may be larger than int32 counts of any steps, and what clamps these."""
+
+
 @WRITERS.register(Quantize)
 def _write_quantize(_: Quantize, step: Step, builder: FileBuilder) -> None:
     """Write QUANTIZE of floats."""
-    builder.operator("QUANTIZE", (data_of(step),), step.outputs, Options("QuantizeOptions"))
+    data, encoding = data_of(step), step.outputs[0].encoding
+    if encoding is not None and encoding.axis is None:
+        data = _within_codes(data, encoding, builder)
+    builder.operator("QUANTIZE", (data,), step.outputs, Options("QuantizeOptions"))
+
+
+def _within_codes(data: Tensor, encoding: Encoding, builder: FileBuilder) -> Tensor:
+    """Clamp floats that may be any number to what codes reach; return others as they are.
+
+    LiteRT's own kernels and TFLite Micro convert to int32 and add the zero point before they clamp:
+    what is larger, as a quotient by a code of 0 is, gets the code of the other end. What is no
+    number passes the MINIMUM, and the MAXIMUM makes it the lowest.
+    """
+    ends = {"MINIMUM": encoding.quant_max, "MAXIMUM": encoding.quant_min}
+    for code in _UNBOUNDED.get(builder.makers.get(data.name, ""), ()):
+        name = f"{data.name}_{code.lower()}"
+        limit = np.float32(((ends[code] - encoding.zero_point) * encoding.scale).item())
+        constant = builder.constant(f"{name}_limit", limit)
+        operands = (constant, data) if code == "MINIMUM" else (data, constant)
+        data = builder.intermediate(name, data.shape, None, data)
+        builder.operator(code, operands, (data,), Options("MaximumMinimumOptions"))
+    return data
 
 
 @WRITERS.register(Requantize)
