@@ -13,6 +13,7 @@ import msgspec
 from intact import __version__
 from intact._files import write_whole
 from intact.analyze.diagnose.findings import CAUSES
+from intact.analyze.layer_costs import LayerCosts
 from intact.analyze.layers import ModelErrors, model_errors
 from intact.analyze.report import figures
 from intact.analyze.report.files import check_tables, write_tables
@@ -74,8 +75,9 @@ def report_with_page(options: ReportOptions) -> tuple[figures.Report, bytes]:
     result = load_result(options.result)
     path = _path(options, result)
     parts = _Parts(options, result)
+    findings = parts.of("diagnosis", parts.findings)
     errors = parts.of("errors", parts.errors)
-    found = gather(options, result, parts, errors)
+    found = gather(options, result, parts, findings, errors)
     begin(options.progress, "writing")
     page = page_of(found)
     if path is not None:
@@ -85,7 +87,11 @@ def report_with_page(options: ReportOptions) -> tuple[figures.Report, bytes]:
 
 
 def gather(
-    options: ReportOptions, result: Result, parts: _Parts, errors: ModelErrors | None
+    options: ReportOptions,
+    result: Result,
+    parts: _Parts,
+    findings: tuple[figures.Finding, ...] | None,
+    errors: ModelErrors | None,
 ) -> figures.Report:
     """Gather what a report says.
 
@@ -93,12 +99,12 @@ def gather(
         options: As a call gave them.
         result: The result.
         parts: Measures what is wanted, and notes what cannot be measured.
+        findings: Of a diagnosis; None where that is left out.
         errors: Of its layers.
 
     Raises:
         IntactError: The data is wrong.
     """
-    findings = parts.of("diagnosis", parts.findings)
     accuracy = parts.of("accuracy", parts.accuracy)
     verified = parts.of("verification", parts.verified)
     begin(options.progress, "drawing")
@@ -155,6 +161,7 @@ class _Parts:
         self._options, self._result = options, result
         self.left_out: dict[str, str] = {}
         self.times: dict[str, float] = {}
+        self._costs: LayerCosts | None = None
 
     def of(self, name: str, measure: Callable[[], T | None]) -> T | None:
         """Measure a part, unless it is left out; what cannot be measured is told on the page."""
@@ -178,7 +185,7 @@ class _Parts:
             samples = result.draw_samples(_DRAWN)
         else:
             samples = open_for_result(options, options.data, result, limit=options.samples)
-        return model_errors(result.plan, samples, threads=options.threads)
+        return model_errors(result.plan, samples, costs=self._costs, threads=options.threads)
 
     def findings(self) -> tuple[figures.Finding, ...]:
         """Diagnose."""
@@ -187,7 +194,8 @@ class _Parts:
         most = options_of(DiagnoseOptions)["samples"].default
         samples = min(self._options.samples or most, most)
         own = self._taken(DiagnoseOptions, samples=samples, layers=False)
-        found = diagnose(own).findings
+        found = diagnose(own)
+        self._costs = found.costs
         return tuple(
             figures.Finding(
                 each.cause,
@@ -198,7 +206,7 @@ class _Parts:
                 each.gain,
                 each.unit,
             )
-            for each in found
+            for each in found.findings
         )
 
     def accuracy(self) -> figures.Accuracy | None:
