@@ -11,6 +11,7 @@ import msgspec
 import numpy as np
 
 from intact.analyze.diagnose.runtime import Runtime
+from intact.analyze.verdict import WELL_DB
 from intact.calibrate.choice import MOST_DB, Errors, FloatRuns, Powers
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
     from intact.analyze.diagnose.arithmetic import SumFindings
     from intact.analyze.layer_costs import LayerCosts
 
-WELL_DB = 30.0
-"""Signal to noise of every output from which on a result is well: causes are not looked for."""
-LEAST_DB = 15.0
-"""Signal to noise below which an output is said to be lost: 8 bits usually give 20 to 40 dB."""
 DIAGNOSED = 8
 """Samples at least on which causes are looked for."""
 

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from intact.analyze.diagnose.evidence import LEAST_DB
+from intact.analyze.verdict import LEAST_DB
 from intact.calibrate.choice import MOST_DB, Choice, FloatRuns, Powers, rows_of
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError

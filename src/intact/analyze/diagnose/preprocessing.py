@@ -293,11 +293,21 @@ def _by_answers(case: _Case, present: Outcome, way: _Way) -> str:
         return ""
     if labels is not None:
         return _accuracies(present.right(labels), way.outcome.right(labels), way)
+    return _differing(present, way)
+
+
+def _differing(present: Outcome, way: _Way) -> str:
+    """Say how alike the answers are, and that they differ with other samples."""
+    assert present.scores is not None  # noqa: S101
+    count, classes = present.scores.shape
     had, has = (float(each.information.mean()) for each in (present, way.outcome))
-    return (
-        f"the float model's answers tell {had:.2f} bits of a sample among {len(present.scores)}, "
-        f"{has:.2f} with {way.preparation.name}"
-    )
+    bits = f"{had:.2f} bits of a sample, {has:.2f} so"
+    if had < _TELLING * most_information(count, classes):
+        told = f"gives nearly the same answer for all {count} samples; with"
+        told += f" {way.preparation.name} they differ ({bits})"
+    else:
+        told = f"gives answers that differ more with {way.preparation.name} ({bits})"
+    return f"the float model {told}: the numbers are probably not what it was trained on"
 
 
 def _tells_more(present: Outcome, other: Outcome) -> bool:

@@ -17,9 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intact.analyze.diagnose.evidence import WELL_DB, Evidence
+from intact.analyze.diagnose.evidence import Evidence
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.sample_signs import MORE_SAMPLES
+from intact.analyze.verdict import WELL_DB
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.choice import Errors, FloatRuns, Run
 from intact.calibrate.collect import collect

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from intact.analyze.doubts import PREPROCESSED, doubts_of
 from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputComparison
 from intact.analyze.evaluation.run import Models, Pass, Scores, run_both
+from intact.analyze.verdict import Measured, verdict
 from intact.data.metric import Metric, OutputRecord
 from intact.data.progress import begin
 from intact.data.stream import Samples
@@ -138,8 +139,30 @@ def evaluate_result(
         found = latencies(lambda: both.in_float.run(first), lambda: both.quantized(first))
         evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio
         evaluation.latency_runs = found.runs
+    evaluation.verdict = verdict(measured_by(evaluation, doubts=len(doubts)))
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
     return _without_float(evaluation) if is_other else evaluation
+
+
+def measured_by(found: Evaluation, *, doubts: int = 0) -> Measured:
+    """Return what a verdict follows from.
+
+    Args:
+        found: The evaluation.
+        doubts: Of its last warnings, those that are not of the float model.
+    """
+    change = None if found.accuracy is None else found.accuracy.difference
+    levels = [each.sqnr_db for each in found.outputs.values()] or [found.sqnr_db]
+    numbers = [level for level in levels if not math.isnan(level)]
+    of_float = found.warnings[: len(found.warnings) - doubts]
+    return Measured(
+        samples=found.samples,
+        change=None if change is None else (change.difference, change.low, change.high),
+        agreement=found.agreement,
+        decibels=min(numbers, default=None),
+        metrics=found.metrics,
+        wrong=next(iter(of_float), ""),
+    )
 
 
 def _refuse_other_ends(reference: Graph, graph: Graph) -> None:
@@ -186,6 +209,7 @@ def _without_float(found: Evaluation) -> Evaluation:
         metrics={name: (nan, after) for name, (_, after) in found.metrics.items()},
         warnings=(),
         why_no_float=_NO_FLOAT,
+        verdict=None,
     )
 
 

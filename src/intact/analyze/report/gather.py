@@ -12,7 +12,7 @@ import msgspec
 
 from intact import __version__
 from intact._files import write_whole
-from intact.analyze.diagnose.findings import CAUSES
+from intact.analyze.diagnose.findings import CAUSES, Finding
 from intact.analyze.layer_costs import LayerCosts
 from intact.analyze.layers import ModelErrors, model_errors
 from intact.analyze.report import figures
@@ -21,6 +21,7 @@ from intact.analyze.report.layout import require_layout
 from intact.analyze.report.logs import search_of, training_of
 from intact.analyze.report.network import decibels, floats_of, network_of, note_text
 from intact.analyze.report.page import page_of
+from intact.analyze.verdict import Measured, Verdict, verdict
 from intact.data.progress import begin
 from intact.data.stream import AGAIN, Samples
 from intact.errors import DataError, IntactError, UsageError, nearest
@@ -118,6 +119,7 @@ def gather(
         floats=floats_of(network),
         notes=tuple(note_text(note) for note in plan.notes if not note.node),
         samples=0 if errors is None else errors.samples,
+        verdict=_verdict(options, parts, accuracy, errors),
         drawn=options.data is None,
         outputs=() if errors is None else tuple(_outputs(errors)),
         accuracy=accuracy,
@@ -134,6 +136,27 @@ def gather(
         recipe=result.recipe,
         left_out=parts.left_out,
     )
+
+
+def _verdict(
+    options: ReportOptions,
+    parts: _Parts,
+    accuracy: figures.Accuracy | None,
+    errors: ModelErrors | None,
+) -> Verdict | None:
+    """Judge the result by what was measured; None where nothing was."""
+    if accuracy is None and errors is None:
+        return None
+    levels = [] if errors is None else [each.error.sqnr_db for each in errors.outputs]
+    of_errors = 0 if errors is None else errors.samples
+    measured = Measured(
+        samples=of_errors if accuracy is None else accuracy.samples,
+        change=None if accuracy is None else accuracy.change,
+        agreement=None if accuracy is None else accuracy.agreement,
+        decibels=min(levels, default=None),
+        is_drawn=options.data is None,
+    )
+    return verdict(measured.explained_by(parts.diagnosed))
 
 
 def _path(options: ReportOptions, result: Result) -> Path | None:
@@ -155,6 +178,7 @@ class _Parts:
     Attributes:
         left_out: The parts that the report lacks, with the reason.
         times: What kernels take, ms, by node; empty where it was not measured.
+        diagnosed: The findings of the diagnosis.
     """
 
     def __init__(self, options: ReportOptions, result: Result) -> None:
@@ -162,6 +186,7 @@ class _Parts:
         self.left_out: dict[str, str] = {}
         self.times: dict[str, float] = {}
         self._costs: LayerCosts | None = None
+        self.diagnosed: tuple[Finding, ...] = ()
 
     def of(self, name: str, measure: Callable[[], T | None]) -> T | None:
         """Measure a part, unless it is left out; what cannot be measured is told on the page."""
@@ -195,7 +220,7 @@ class _Parts:
         samples = min(self._options.samples or most, most)
         own = self._taken(DiagnoseOptions, samples=samples, layers=False)
         found = diagnose(own)
-        self._costs = found.costs
+        self._costs, self.diagnosed = found.costs, found.findings
         return tuple(
             figures.Finding(
                 each.cause,
