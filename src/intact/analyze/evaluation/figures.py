@@ -142,6 +142,8 @@ class Evaluation:
         if EXACT in self.runtime:
             remedy = f": {self.remedy}" if self.remedy else ""
             lines.append(f"{SATURATES}; {EXACT} avoids that, and is slower{remedy}")
+        if self.latency_ms is not None and "ONNX Runtime" not in self.runtime:
+            lines.append("latency: float in ONNX Runtime, quantized in what it is deployed to")
         if self.codes:
             lines.append(f"{', '.join(self.codes)}: taken as codes, both models got their numbers")
         rows = list(self._rows())
