@@ -25,7 +25,13 @@ from intact.data.progress import begin
 from intact.data.stream import AGAIN
 from intact.errors import UsageError
 from intact.flow.calibration import Calibration, Observed, OriginalCheck
-from intact.flow.look import PlanFindings, look_at_plan, look_at_runtime, look_at_samples
+from intact.flow.look import (
+    PlanFindings,
+    look_at_plan,
+    look_at_runtime,
+    look_at_samples,
+    verdict_of,
+)
 from intact.flow.shapes import Shaped, expanded, prepared, shaped
 from intact.improve.presets import choose_passes
 from intact.placement.alternatives import Alternatives
@@ -411,6 +417,7 @@ class Look(Stage):
         start = state.calibration.start
         spent = None if state.fastest is not None else time.perf_counter() - start
         state.result.findings = look_at_runtime(state.looked, state.result, spent)
+        state.result.verdict = verdict_of(state.looked, state.result.findings)
         return state
 
 

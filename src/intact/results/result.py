@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.analyze.diagnose.loss import Loss
     from intact.analyze.report.notebook import ReportPage
+    from intact.analyze.verdict import Verdict
     from intact.improve.trained import Trained
     from intact.placement.choice import Fastest
     from intact.recipe.groups import DataSource
@@ -92,6 +93,7 @@ class Result:
         recipe: The options that made it, as TOML; empty where they are not known.
         loss: What calibration found to be lost, where that is much. It is not stored: decibels
             differ a little between machines, and the files do not.
+        verdict: What to do, in one sentence, by what calibration measured; not stored either.
         findings: What the checks found that every calibration makes, worst first; likewise not
             stored.
         improvements: What improvement passes did, with seconds, where this result was just made;
@@ -108,6 +110,7 @@ class Result:
     folder: Path | None = None
     recipe: str = ""
     loss: Loss | None = None
+    verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
     improvements: tuple[Tried, ...] = ()
     fastest: Fastest | None = None
@@ -143,7 +146,7 @@ class Result:
         notes = [str(note) for note in plan.notes[:_SHOWN_NOTES]]
         if len(plan.notes) > _SHOWN_NOTES:
             notes.append(f"{len(plan.notes) - _SHOWN_NOTES} more notes")
-        loss = [] if self.loss is None else [str(self.loss)]
+        loss = [str(each) for each in (self.verdict, self.loss) if each is not None]
         return Figures("quantized model", ("", ""), rows, [*loss, *notes]).to_html()
 
     def report(self, data: DataSource | None = None, **options: Any) -> ReportPage:

@@ -18,6 +18,7 @@ from intact.analyze.diagnose.findings import Finding
 from intact.analyze.diagnose.quantizers import Tensors, cut_in_calibration, quantizer_findings
 from intact.analyze.diagnose.registry import Inquiry
 from intact.analyze.diagnose.weights import BEST, OF_WEIGHTS
+from intact.analyze.layer_costs import LayerCosts
 from intact.analyze.layers import ModelErrors, model_errors
 from intact.calibrate.choice import Errors, FloatRuns
 from intact.calibrate.observe.observer import model_of_outputs
@@ -43,6 +44,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
         is_drawn: Whether inputs were drawn from what calibration saw, as no data were given.
         notes: What is no fault of the result, but good to know.
         errors: Of the outputs and of each layer; None where they were not asked for.
+        costs: What layers alone cost the outputs; None where that was not measured.
     """
 
     findings: tuple[Finding, ...]
@@ -51,6 +53,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     is_drawn: bool = False
     notes: tuple[str, ...] = ()
     errors: ModelErrors | None = None
+    costs: LayerCosts | None = None
 
     def __repr__(self) -> str:
         """Name the causes."""
@@ -114,6 +117,7 @@ def diagnosis_of(evidence: Evidence, *, layers: bool = True) -> Diagnosis:
         evidence.is_drawn,
         notes=(sums.note,) if sums.note else (),
         errors=errors,
+        costs=evidence.measured_costs,
     )
 
 

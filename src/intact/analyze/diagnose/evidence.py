@@ -148,6 +148,11 @@ class Evidence:
         runs = self.few if self.calibrated is None else self.few.first(1)
         return layer_costs(self.plan, runs, threads=self.threads)
 
+    @property
+    def measured_costs(self) -> LayerCosts | None:
+        """The same, if a check has asked for it."""
+        return self.__dict__.get("costs")
+
     @cached_property
     def sums(self) -> SumFindings:
         """What sums of products lose on the target; of other samples on this processor too."""

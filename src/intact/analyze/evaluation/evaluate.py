@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from intact.analyze.doubts import PREPROCESSED, doubts_of
 from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputComparison
-from intact.analyze.evaluation.run import Models, Pass, Scores, run_both
+from intact.analyze.evaluation.run import Models, Pass, Scores, own_runtime, run_both
+from intact.analyze.verdict import Measured, verdict
+from intact.data.batching import Batch, real_samples
 from intact.data.metric import Metric, OutputRecord
 from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.engines.exact_sums import EXACT
 from intact.engines.latency import latencies
-from intact.errors import DataError, UsageError
+from intact.errors import DataError, ExportError, UsageError
+from intact.formats.base.format import Deployed
 from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph
 from intact.limits import LITTLE_DB
@@ -128,17 +132,75 @@ def evaluate_result(
         float_is_trained=reference is None and bool(result.plan.provenance.trained),
         remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
     )
-    name = next(iter(result.exports))
-    if timed and name != ONNX_QDQ:
-        evaluation.why_no_latency = f"it is deployed as {name}, and was run by the {runtime}"
-    elif timed:  # run by what it is deployed to
+    if timed:
         begin(samples.progress, "timing both models")
-        both = models or Models(graph, result, threads)
-        found = latencies(lambda: both.in_float.run(first), lambda: both.quantized(first))
-        evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio
-        evaluation.latency_runs = found.runs
+        _time(evaluation, models or Models(graph, result, threads), result, first, threads)
+    evaluation.verdict = verdict(measured_by(evaluation, doubts=len(doubts)))
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_DB
     return _without_float(evaluation) if is_other else evaluation
+
+
+def _time(
+    evaluation: Evaluation, models: Models, result: Result, first: Batch, threads: int
+) -> None:
+    """Time both models, the quantized one in what it is deployed to; other runtimes by one sample.
+
+    Args:
+        evaluation: Gets the times, or why there are none.
+        models: Both models.
+        result: What quantization gave.
+        first: The first batch.
+        threads: Of the runtimes.
+    """
+    name = next(iter(result.exports))
+    if name == ONNX_QDQ:
+        found = latencies(lambda: models.in_float.run(first), lambda: models.quantized(first))
+    else:
+        runtime = own_runtime(result)
+        if runtime is None:
+            ran = evaluation.runtime
+            evaluation.why_no_latency = f"it is deployed as {name}, and was run by the {ran}"
+            return
+        size = evaluation.latency_batch
+        is_open = all(_is_open(value) for value in result.plan.graph.inputs)
+        one = real_samples(first, size, 1) if is_open else first
+        evaluation.latency_batch = 1 if is_open else size
+        try:
+            run = runtime.runner(Deployed(result.plan, result.exports[name], None, threads))
+        except ExportError as error:
+            evaluation.why_no_latency = str(error)
+            return
+        found = latencies(lambda: models.in_float.run(one), lambda: run(one))
+    evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio
+    evaluation.latency_runs = found.runs
+
+
+def _is_open(value: ir.Value) -> bool:
+    """Tell whether the number of samples of an input is free."""
+    return (
+        value.shape is not None and bool(len(value.shape)) and not isinstance(value.shape[0], int)
+    )
+
+
+def measured_by(found: Evaluation, *, doubts: int = 0) -> Measured:
+    """Return what a verdict follows from.
+
+    Args:
+        found: The evaluation.
+        doubts: Of its last warnings, those that are not of the float model.
+    """
+    change = None if found.accuracy is None else found.accuracy.difference
+    levels = [each.sqnr_db for each in found.outputs.values()] or [found.sqnr_db]
+    numbers = [level for level in levels if not math.isnan(level)]
+    of_float = found.warnings[: len(found.warnings) - doubts]
+    return Measured(
+        samples=found.samples,
+        change=None if change is None else (change.difference, change.low, change.high),
+        agreement=found.agreement,
+        decibels=min(numbers, default=None),
+        metrics=found.metrics,
+        wrong=next(iter(of_float), ""),
+    )
 
 
 def _refuse_other_ends(reference: Graph, graph: Graph) -> None:
@@ -185,6 +247,7 @@ def _without_float(found: Evaluation) -> Evaluation:
         metrics={name: (nan, after) for name, (_, after) in found.metrics.items()},
         warnings=(),
         why_no_float=_NO_FLOAT,
+        verdict=None,
     )
 
 

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from intact._text import Figures, decibels, kilobytes, times
+from intact.analyze.verdict import Verdict
 from intact.engines.exact_sums import EXACT, SATURATES
 from intact.numerics.metrics import AccuracyDifference
 
@@ -80,6 +81,7 @@ class Evaluation:
         codes: Inputs whose data was taken as codes: both models got the numbers of these.
         float_is_trained: Whether the float model is not the one that was quantized, but has the
             weights that were trained since.
+        verdict: What to do, in one sentence; None where there is nothing to judge by.
     """
 
     samples: int
@@ -104,6 +106,7 @@ class Evaluation:
     codes: tuple[str, ...] = ()
     float_is_trained: bool = False
     why_no_latency: str = ""
+    verdict: Verdict | None = None
 
     def __repr__(self) -> str:
         """Name the figures that matter most."""
@@ -116,13 +119,15 @@ class Evaluation:
         return f"Evaluation({', '.join([f'{self.samples} samples', *figures])})"
 
     def __str__(self) -> str:
-        """Write the table that the command prints."""
-        return str(self.figures())
+        """Write the verdict and the table that the command prints."""
+        opening = "" if self.verdict is None else f"{self.verdict}\n"
+        return opening + str(self.figures())
 
     def _repr_html_(self) -> str:
         """Write the table for a notebook."""
         figures = self.figures()
-        return replace(figures, lines=[*figures.lines, *self.warnings]).to_html()
+        opening = () if self.verdict is None else (str(self.verdict),)
+        return replace(figures, lines=[*opening, *figures.lines, *self.warnings]).to_html()
 
     def figures(self) -> Figures:
         """Write all figures as texts."""
@@ -137,6 +142,8 @@ class Evaluation:
         if EXACT in self.runtime:
             remedy = f": {self.remedy}" if self.remedy else ""
             lines.append(f"{SATURATES}; {EXACT} avoids that, and is slower{remedy}")
+        if self.latency_ms is not None and "ONNX Runtime" not in self.runtime:
+            lines.append("latency: float in ONNX Runtime, quantized in what it is deployed to")
         if self.codes:
             lines.append(f"{', '.join(self.codes)}: taken as codes, both models got their numbers")
         rows = list(self._rows())

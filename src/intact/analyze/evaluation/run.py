@@ -13,15 +13,18 @@ from intact.data.batching import Batch
 from intact.data.feeding import Carried
 from intact.data.metric import OutputRecord
 from intact.data.stream import Samples
+from intact.engines.exact_sums import saturates_pairs
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
+from intact.formats.base.format import Deployed, Runtime
 from intact.formats.onnx_qdq.run import QdqRuntime
-from intact.formats.registry import ONNX_QDQ
+from intact.formats.registry import FORMATS, ONNX_QDQ
 from intact.graph import Graph
 from intact.numerics.error_sums import ErrorSums
 from intact.plan.points import has_logarithmic_levels
 from intact.program.lower import lower
 from intact.results.result import Result
+from intact.targets.advice import quantize_for_saturating_pairs
 
 Scores = npt.NDArray[np.float32]
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -30,11 +33,35 @@ Run: TypeAlias = Callable[[Batch], Arrays]
 
 def _quantized(result: Result, threads: int) -> tuple[str, Run]:
     """Choose what runs the quantized model: the file itself, else what computes the same."""
-    if next(iter(result.exports)) == ONNX_QDQ:
+    name = next(iter(result.exports))
+    if name == ONNX_QDQ:
         return _deployed(result, threads)
     if has_logarithmic_levels(result.plan):
         return _simulated(result, threads)
-    return _integers(result, threads)
+    return _in_runtime(result, name, threads) or _integers(result, threads)
+
+
+def own_runtime(result: Result) -> Runtime | None:
+    """Return what runs what is deployed, if it is here and computes as the target describes.
+
+    On a processor that saturates pairs of products, for which the target has a variant, it does
+    not.
+    """
+    name = next(iter(result.exports))
+    runtime, target = FORMATS[name].runtime, result.plan.target
+    if runtime is None or not runtime.is_timed or not runtime.can_run(result.exports[name]):
+        return None
+    is_other = saturates_pairs() and bool(quantize_for_saturating_pairs(target))
+    return None if is_other else runtime
+
+
+def _in_runtime(result: Result, name: str, threads: int) -> tuple[str, Run] | None:
+    """What was written in its own runtime, as applications run it."""
+    runtime = own_runtime(result)
+    if runtime is None:
+        return None
+    run = runtime.opened(Deployed(result.plan, result.exports[name], None, threads))
+    return None if run is None else (runtime.name(), run)
 
 
 def _simulated(result: Result, threads: int) -> tuple[str, Run]:

@@ -414,6 +414,13 @@ class Runtime(Protocol):
         """
         raise ExportError("there is nothing here that runs it")
 
+    def opened(self, deployed: Deployed) -> Callable[[Feeds], Feeds] | None:
+        """Load what was written once, and return what runs batches of it, as applications do.
+
+        The outputs are numbers, as of `run`. None where each run would load it anew.
+        """
+        return None
+
     def load(self, deployed: Deployed) -> object:
         """Let the runtime load what was written, where no inputs are known to run it on."""
         raise ExportError("there is nothing here that loads it")

@@ -145,9 +145,14 @@ def run_ncnn(
     Raises:
         ExportError: ncnn refuses the model, or fails on it.
     """
-    runtime = NcnnRuntime(model.param, model.weights, threads=threads)
-    given = model.fed(feeds)
-    found = run_samples(runtime, given, model.outputs.values())
+    return run_opened(plan, model, NcnnRuntime(model.param, model.weights, threads=threads), feeds)
+
+
+def run_opened(
+    plan: QuantizedGraph, model: NcnnModel, runtime: NcnnRuntime, feeds: Feeds
+) -> dict[str, _Array]:
+    """Run a written model that is loaded; as `run_ncnn`."""
+    found = run_samples(runtime, model.fed(feeds), model.outputs.values())
     shapes = {str(value.name): value.shape for value in plan.graph.outputs}
     outputs = {}
     for name, blob in model.outputs.items():

@@ -102,6 +102,9 @@ class _Runtime(Runtime):
             model.executed = Executed(in_float, in_integers, tuple(in_integers))
         return runtime
 
+    def opened(self, deployed: Deployed) -> Callable[[Feeds], Feeds]:
+        return self.runner(deployed)
+
     def runner(self, deployed: Deployed) -> Callable[[Feeds], Feeds]:
         runtime = self.load(deployed)
         return lambda feeds: runtime.run(feeds)[0]

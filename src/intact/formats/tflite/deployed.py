@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -113,10 +113,18 @@ def run_tflite(
         DataError: The file does not take what the plan does.
         MissingExtraError: ai-edge-litert is not installed.
     """
-    runtime = TfliteRuntime(content, kernels=kernels, threads=threads)
+    return open_tflite(plan, TfliteRuntime(content, kernels=kernels, threads=threads))(feeds)
+
+
+def open_tflite(plan: QuantizedGraph, runtime: TfliteRuntime) -> Callable[[Feeds], Arrays]:
+    """Return what runs batches of a written file; as `run_tflite`."""
     lowered, program, file = written_file(plan, runtime)
-    outputs, _ = file.run(stored_feeds(program, feeds, lowered.inputs))
-    return numbers_of(outputs, program.outputs)
+
+    def run(feeds: Feeds) -> Arrays:
+        outputs, _ = file.run(stored_feeds(program, feeds, lowered.inputs))
+        return numbers_of(outputs, program.outputs)
+
+    return run
 
 
 def written_file(

@@ -40,7 +40,7 @@ from intact.targets import Target
 if TYPE_CHECKING:
     from intact.formats.base.report import Verification
     from intact.formats.tflite.read import TfliteModel
-    from intact.formats.tflite.run import Kernels
+    from intact.formats.tflite.run import Kernels, TfliteRuntime
 
 TFLITE_FILE = "model.int8.tflite"
 
@@ -102,6 +102,16 @@ def _kernels(deployed: Deployed) -> Kernels:
     kind = _interpreter(deployed)
     # The reference kernels are the nearest to those of TensorFlow Lite Micro.
     return Kernels.REF if kind is Interpreter.MICRO else Kernels(kind.value)
+
+
+def _as_applications(deployed: Deployed) -> TfliteRuntime:
+    """Load a file with the kernels that applications get; those of reference are for comparing."""
+    from intact.formats.tflite.run import Kernels, TfliteRuntime
+
+    (content,) = deployed.files.values()
+    kernels = _kernels(deployed)
+    fast = Kernels.XNNPACK if kernels is Kernels.REF else kernels
+    return TfliteRuntime(content, kernels=fast, threads=max(deployed.threads, 1))
 
 
 def _interpreter(deployed: Deployed) -> Interpreter:
@@ -237,18 +247,22 @@ class _Runtime(Runtime):
         threads = max(deployed.threads, 1)
         return TfliteRuntime(content, kernels=_kernels(deployed), threads=threads)
 
+    def opened(self, deployed: Deployed) -> Callable[[Feeds], Feeds] | None:
+        from intact.formats.tflite.deployed import open_tflite
+
+        is_written = not isinstance(deployed.exported, ReadTflite)
+        if not is_written or _interpreter(deployed) is Interpreter.MICRO:
+            return None
+        return open_tflite(deployed.plan, _as_applications(deployed))
+
     def runner(self, deployed: Deployed) -> Callable[[Feeds], object]:
         """Load it with the kernels that applications get; those of reference are for comparing."""
         from intact.formats.base.comparison import stored_feeds
         from intact.formats.tflite.deployed import written_file
-        from intact.formats.tflite.run import Kernels, TfliteRuntime
 
-        (content,) = deployed.files.values()
-        kind = _interpreter(deployed)
-        if kind is Interpreter.MICRO:
+        if _interpreter(deployed) is Interpreter.MICRO:
             raise ExportError("TensorFlow Lite Micro here tells nothing of a device's time")
-        kernels = Kernels.XNNPACK if kind is Interpreter.REF else Kernels(kind.value)
-        runtime = TfliteRuntime(content, kernels=kernels, threads=max(deployed.threads, 1))
+        runtime = _as_applications(deployed)
         lowered, program, file = written_file(deployed.plan, runtime)
         return lambda feeds: file.run(stored_feeds(program, feeds, lowered.inputs))
 
