@@ -49,12 +49,14 @@ class IntactError(Exception):
     Attributes:
         with_flags: The whole message as the command line prints it.
         remedy: How to mend it, in the words of Python.
+        problem: What is wrong, without the remedy, with flags.
     """
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
         self.with_flags = _one_line(f"{message}; {remedy}" if remedy else message)
         super().__init__(python_words(self.with_flags))
         self.remedy = python_words(remedy)
+        self.problem = _one_line(message)
 
 
 class UsageError(IntactError):

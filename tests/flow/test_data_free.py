@@ -27,7 +27,7 @@ Images = npt.NDArray[np.float32]
 
 @pytest.fixture
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intact.flow.data_free.find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
 
 def photos(count: int = 64, seed: int = 9) -> Images:

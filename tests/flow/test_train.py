@@ -209,7 +209,7 @@ def test_what_is_missing_is_named(
     )
     line = refused(capfd, *command, code=1)
     assert "torch" in line
-    assert "pip install 'intact[train]'" in line
+    assert 'pip install "intact-quantizer[train]"' in line
     assert not [path for path in Path().iterdir() if path.name.startswith("trained")]
 
 

@@ -94,7 +94,7 @@ def test_targets_that_stand_for_another_tool_only_calibrate() -> None:
 
 def test_a_preset_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRESETS[Preset.BEST], Weakness.NONE, ("rounding", "reconstruct"))
-    monkeypatch.setattr("intact.improve.passes.find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     plan = api.quantize(demo.model_path(), demo.calibration_path(), samples=2).plan
     found = chosen(plan, (), "best", readable=True)
     assert [each.name for each in found.requests] == ["rounding"]
@@ -160,7 +160,7 @@ def test_poor_channels_and_few_samples_do_no_harm(
 def test_a_pass_without_its_package_says_how_it_is_installed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intact.improve.passes.find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     message = f"improve {name} needs {PASSES[name].needs}, .*'intact\\[train\\]'"
     with pytest.raises(MissingExtraError, match=message):
         requests_of([name])

@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 
 from intact import __version__
+from intact._extras import explained
 from intact.cli.application import WRONG_USE, app
 from intact.cli.phases import Phases, process_began
 from intact.errors import ExportError, IntactError, UsageError
@@ -45,7 +46,8 @@ def run(arguments: Sequence[str] | None = None, *, began: float | None = None) -
     try:
         return _run(given, Phases(time.perf_counter() if began is None else began))
     except Exception as error:  # that nobody foresaw: the user gets a line, we the traceback
-        return _internal(error, given)
+        missing = explained(error) if isinstance(error, ImportError) else None
+        return _internal(error, given) if missing is None else _complain(missing.with_flags, _WRONG)
 
 
 def _run(given: Sequence[str], phases: Phases) -> int:
@@ -141,7 +143,7 @@ def _elsewhere(message: str, ran: str) -> str:
     owners: dict[str, list[str]] = {}
     for flag in dict.fromkeys(_FLAG.findall(message)):
         owner = owner_of(flag, ran)
-        if owner:
+        if owner and f"intact {owner}" not in message:
             owners.setdefault(owner, []).append(flag)
     said = [f"{' and '.join(flags)}: of `intact {owner}`" for owner, flags in owners.items()]
     return f" ({'; '.join(said)})" if said else ""

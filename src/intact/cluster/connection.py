@@ -10,10 +10,10 @@ import socket
 import threading
 from collections.abc import Iterator
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
-from intact.errors import ClusterError, MissingExtraError
+from intact._extras import require
+from intact.errors import ClusterError
 
 _PATIENCE = 10
 """Seconds to wait for a connection."""
@@ -40,11 +40,7 @@ class Connection:
     """
 
     def __init__(self, address: str | None = None, what: str = "--cluster") -> None:
-        if find_spec("ray") is None:
-            raise MissingExtraError(
-                f"{what} needs ray, which is not installed",
-                remedy="pip install 'intact[distributed]'",
-            )
+        require(what, ["ray"], "distributed")
         self._address = address
 
     def open(self) -> None:

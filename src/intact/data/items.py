@@ -27,7 +27,8 @@ from intact.data.images.fit import ImageInput, image_input
 from intact.data.images.reader import blank, draw, is_image
 from intact.data.labels import is_reference
 from intact.data.preprocess import Preprocess
-from intact.data.signature import LABELS, InputSpec, fits, other_sample
+from intact.data.shapes import fits
+from intact.data.signature import LABELS, InputSpec, other_sample
 from intact.errors import DataError, IntactError
 from intact.graph import Graph
 from intact.graph.aliases import by_own_name

@@ -13,7 +13,7 @@ from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.errors import CalibrationError, ExportError, IntactError, PlanError, UsageError
-from intact.formats.registry import FORMATS
+from intact.formats.registry import FORMATS, of_its_targets
 from intact.graph import Graph
 from intact.numerics.histogram import accumulate, new_workspace
 from intact.plan import QuantizedGraph
@@ -71,7 +71,7 @@ def refuse_structure(plan: QuantizedGraph, formats: Iterable[str]) -> None:
     Raises:
         ExportError: A format cannot express it; all that it cannot is listed.
     """
-    writers = [writer for name in formats if (writer := FORMATS[name].writer).foresees]
+    writers = {name: FORMATS[name].writer for name in formats if FORMATS[name].writer.foresees}
     if not writers or _has_open_sizes(plan.graph):
         return
     try:
@@ -79,9 +79,10 @@ def refuse_structure(plan: QuantizedGraph, formats: Iterable[str]) -> None:
         scaled = assign(plan, _as_if_observed(plan), method)
     except (CalibrationError, PlanError):  # levels of another kind, told by who assigns scales
         return
-    for writer in writers:
+    for name, writer in writers.items():
         try:
-            writer.refuse(scaled)
+            with of_its_targets(name, plan.target):
+                writer.refuse(scaled)
         except PlanError:  # levels without integer arithmetic
             continue
 

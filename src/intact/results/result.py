@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -37,6 +38,7 @@ from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.formats.registry import FORMATS, ONNX_QDQ, described, exported_in
 from intact.graph import Graph, save_model
+from intact.graph.files.regular import remedy_for_absent
 from intact.graph.files.save import given_bytes
 from intact.plan import QuantizedGraph, load_plan, save_plan
 from intact.plan.gains import Improvement
@@ -336,14 +338,35 @@ def _refuse_unfinished(folder: Path) -> None:
             )
 
 
+def _no_result(folder: Path, missing: str) -> PlanError:
+    """Return the error of what should be the folder of a result, and lacks a file.
+
+    Args:
+        folder: As it was given: it may be a file, or not be there.
+        missing: The first file that it lacks.
+    """
+    make = "make one: intact quantize {} --data DATA --output {}"
+    named = shlex.quote(str(folder))
+    if os.path.isfile(folder):  # noqa: PTH113 - pathlib raises for a name that is too long
+        is_inside = (folder.parent / PLAN).is_file()
+        return PlanError(
+            f"{folder} is a file, and not the folder of a result",
+            remedy=f"give {folder.parent}" if is_inside else make.format(named, "out"),
+        )
+    if not os.path.isdir(folder):  # noqa: PTH112 - likewise
+        remedy = remedy_for_absent(folder, make.format("MODEL", named))
+        return PlanError(f"{folder} does not exist", remedy=remedy)
+    return PlanError(
+        f"{folder}: no {missing} in it",
+        remedy="give a folder that intact wrote, with all its files",
+    )
+
+
 def _require(path: Path) -> None:
     if path.name == PLAN:
         refuse_several(path.parent)
     if not os.path.isfile(path):  # noqa: PTH113 - pathlib raises for a name that is too long
-        raise PlanError(
-            f"{path.parent}: no {path.name} in it",
-            remedy="give a folder that intact wrote, with all its files",
-        )
+        raise _no_result(path.parent, path.name)
 
 
 def _statistics(path: Path, plan: QuantizedGraph) -> Statistics | None:

@@ -11,7 +11,6 @@ from unittest.mock import create_autospec
 import numpy as np
 import pytest
 
-from intact.cluster import connection
 from intact.cluster.actors import packed, unpacked
 from intact.cluster.problem import WorkerError
 from intact.errors import MissingExtraError, ModelError, UsageError
@@ -193,8 +192,8 @@ def test_one_worker_is_this_process() -> None:
 
 
 def test_ray_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'intact\[distributed\]'"):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(MissingExtraError, match=r'pip install "intact-quantizer\[distributed\]"'):
         make_pool(some_trial_data(), distributed=True)
     with pytest.raises(MissingExtraError, match="needs ray"):
         make_pool(some_trial_data(), address="127.0.0.1:1")

@@ -102,10 +102,11 @@ def _refuse_output(path: Path, data: object) -> None:
 
 def _is_tflite_file(path: Path) -> bool:
     """Tell a ``.tflite`` from the folder of a result; a file of another kind is refused."""
+    from intact.graph.files.regular import remedy_for_absent
     from intact.results.sources import names_deployed
 
     if not path.exists():
-        raise ModelError(f"{path} does not exist", remedy="check the path")
+        raise ModelError(f"{path} does not exist", remedy=remedy_for_absent(path, "check the path"))
     if path.is_dir():
         return False
     if path.suffix == ".tflite":

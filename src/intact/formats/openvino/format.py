@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intact._extras import install_hint, is_installed
 from intact.formats.base.format import (
     ANY_SIZE,
     Deployed,
@@ -23,7 +24,6 @@ from intact.formats.openvino.intermediate import (
     BIN_FILE,
     XML_FILE,
     intermediate_files,
-    is_installed,
 )
 from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel, write_openvino
 from intact.plan import Note, NoteKind, QuantizedGraph
@@ -46,7 +46,7 @@ class _Writer(Writer):
     def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
         """Write the ONNX model, which OpenVINO runs, and its own files where it is installed."""
         written = write_openvino(plan)
-        if is_installed():
+        if is_installed("openvino"):
             written.ir_files = intermediate_files(written.model)
         else:
             written.notes.append(
@@ -55,7 +55,7 @@ class _Writer(Writer):
                     "",
                     f"{XML_FILE} and {BIN_FILE} are not written, because openvino is not "
                     f"installed; OpenVINO runs {ONNX_FILE} as well",
-                    "pip install 'intact[openvino]'",
+                    install_hint("openvino"),
                 )
             )
         return written

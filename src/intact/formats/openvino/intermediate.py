@@ -9,7 +9,6 @@ with integers.
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact._extras import install_hint
 from intact.errors import ExportError, MissingExtraError
 from intact.graph import save_model
 
@@ -28,11 +28,6 @@ _LONGEST_REASON = 300
 
 _WORTH_PACKING = 1024
 """Codes from which on half their bytes are more than what a Convert adds to ``model.xml``."""
-
-
-def is_installed() -> bool:
-    """Check whether OpenVINO is here, which alone can write its files."""
-    return importlib.util.find_spec("openvino") is not None
 
 
 def intermediate_files(model: ir.Model) -> dict[str, bytes]:
@@ -49,7 +44,7 @@ def intermediate_files(model: ir.Model) -> dict[str, bytes]:
         import openvino  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
         raise MissingExtraError(
-            f"openvino cannot be imported ({error})", remedy="pip install 'intact[openvino]'"
+            f"openvino cannot be imported ({error})", remedy=install_hint("openvino")
         ) from error
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intact._extras import is_installed
 from intact.errors import ExportError, ModelError, PlanError, UsageError
 from intact.formats.base.format import (
     ANY_SIZE,
@@ -25,7 +26,6 @@ from intact.formats.base.format import (
     Runtime,
     Writer,
     WrittenFiles,
-    is_installed,
     read_files,
 )
 from intact.formats.tflite.reader.decode import open_tflite

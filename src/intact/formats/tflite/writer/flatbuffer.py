@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from intact.errors import ExportError, MissingExtraError
+from intact._extras import missing
+from intact.errors import ExportError
 from intact.formats.tflite.writer.builder import FileBuilder, Operator, Options
 from intact.program import Array, Encoding, Tensor
 
@@ -98,10 +99,7 @@ def load_schema() -> Any:
         import flatbuffers  # noqa: F401
         from ai_edge_litert import schema_py_generated
     except ImportError as error:
-        raise MissingExtraError(
-            "TFLite files need ai-edge-litert and flatbuffers, which are not installed",
-            remedy='pip install "intact[tflite]"',
-        ) from error
+        raise missing("a TFLite file", ["ai-edge-litert", "flatbuffers"], "tflite") from error
     return schema_py_generated
 
 
