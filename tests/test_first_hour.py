@@ -131,10 +131,10 @@ def test_remedies_work_when_they_are_pasted(capfd: pytest.CaptureFixture[str]) -
     assert remedy == ["--no-batch", "x"]
     assert run([*command, *remedy]) == 0
     capfd.readouterr()
-    labels = line_of(capfd, *["evaluate", "made", "--data", "photos", "--labels", "labels.csv"])
-    assert "columns are separated by ';'; write file,label, by commas" in labels
     assert run(f"{QUANTIZE} cat.jpg --output cat".split()) == 0
     assert "1 sample(s)" in capfd.readouterr().out
+    labels = line_of(capfd, *["evaluate", "cat", "--data", "photos", "--labels", "labels.csv"])
+    assert "columns are separated by ';'; write file,label, by commas" in labels
 
 
 SHAPES: list[tuple[tuple[int, ...], tuple[int | None, ...]]] = [

@@ -94,7 +94,7 @@ def test_a_model_without_data_is_as_good_as_with(tmp_path: Path) -> None:
     assert plan.provenance.drawn == 32
     (note,) = [each for each in plan.notes if "calibrated on 32 images" in each.message]
     assert "2 BatchNormalizations" in note.message
-    assert "intact[train]" in note.remedy
+    assert "intact-quantizer[train]" in note.remedy
     assert "data_free = true" in result.recipe
     assert [each.name for each in plan.provenance.improvements] == ["expected-bias"]
     test = {"image": photos(seed=3)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import re
 import sys
 import sysconfig
 import traceback
@@ -13,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from intact.errors import DataError, nearest
+
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)')
+"""A line of a traceback."""
 
 
 def import_function(text: str, option: str) -> Callable[..., Any]:
@@ -93,6 +97,12 @@ def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
         inside = "" if frame.name.startswith("<") else f", in {frame.name}"
         place = f"{path}:{frame.lineno}{inside}"
     return place
+
+
+def place_in(text: str) -> str:
+    """Name the place in a traceback that another process wrote as text; "" for none."""
+    found = _FRAME.findall(text)
+    return place_of(traceback.FrameSummary(file, int(line), name) for file, line, name in found)
 
 
 @functools.cache

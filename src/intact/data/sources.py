@@ -246,7 +246,7 @@ def _images(
             "--labels needs a folder of images",
             remedy="arrays have their labels under the key 'labels'",
         )
-    if is_image(source) and os.path.isfile(source):  # noqa: PTH113
+    if isinstance(source, str | Path) and is_image(source) and os.path.isfile(source):  # noqa: PTH113
         source = [source]  # one image is a list of one
     listed = None if layout.transform else listed_images(source)
     if listed is None and skip_bad:
