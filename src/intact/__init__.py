@@ -29,6 +29,7 @@ _HOMES = {
     "load_result": _API["load_result"],
     "ImageSteps": "intact.data.images.steps",
     "IntactError": "intact.errors",
+    "IntactWarning": "intact.errors",
     "Overrides": "intact.plan",
     "Preprocess": "intact.data.preprocess",
     "load_plan": "intact.plan",
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
     from intact.data.preprocess import Preprocess as Preprocess
     from intact.data.preprocess import read_preprocess as read_preprocess
     from intact.errors import IntactError as IntactError
+    from intact.errors import IntactWarning as IntactWarning
     from intact.plan import Overrides as Overrides
     from intact.plan import load_plan as load_plan
 else:

@@ -17,7 +17,8 @@
     └── MissingExtraError   an optional package that is not installed
 
 Each message is one line that says what is wrong, where, and how to mend it. The command line
-prints it without a traceback; a library caller catches ``IntactError``.
+prints it without a traceback; a library caller catches ``IntactError``. What is no error, and
+weighs, is an ``IntactWarning``, with Python's own `warnings`.
 
 A message names an option by its flag, ``--max-memory``. An error says it in the words of Python,
 ``max_memory``; the command line, which catches it, prints the message with the flags.
@@ -28,6 +29,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+
+
+class IntactWarning(UserWarning):
+    """What a caller should know of a result: accuracy that is lost, samples that are too few ..."""
+
 
 FLAGS: dict[str, str] = {}
 """Flags and the Python names of their options, as `intact.recipe` declares them; for other flags

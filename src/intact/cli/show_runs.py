@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from intact.cli.markup import escape
-from intact.cli.printing import print_json, say
+from intact.cli.printing import is_quiet, print_json, say
 from intact.results.execution import Run
 
 
@@ -29,6 +29,8 @@ def run(found: Run, path: Path, *, as_json: bool) -> None:
                 },
             }
         )
+        return
+    if is_quiet():
         return
     say(f"[bold]{escape(str(path))}[/]")
     for name, array in found.outputs.items():

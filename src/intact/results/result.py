@@ -33,7 +33,7 @@ from intact._text import Figures, kilobytes
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
 from intact.data.stream import Samples
-from intact.errors import IntactError, OutputError, PlanError
+from intact.errors import IntactError, OutputError, PlanError, python_words
 from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.formats.registry import FORMATS, ONNX_QDQ, described, exported_in
@@ -123,10 +123,16 @@ class Result:
         """Name the target, the formats and the folder."""
         quantized = sum(decision.quantized for decision in self.plan.decisions.values())
         where = "in memory" if self.folder is None else f"in {str(self.folder)!r}"
+        worries = "".join(f"\nwarning: {each}" for each in self.worries())
         return (
             f"Result({self.plan.target.name}: {quantized} of {len(self.plan.decisions)} nodes "
-            f"quantized, as {', '.join(self.exports)}, {where})"
+            f"quantized, as {', '.join(self.exports)}, {where}){worries}"
         )
+
+    def worries(self) -> list[str]:
+        """Tell what was lost or odd when it was made, worst first, each with what mends it."""
+        loss = [] if self.loss is None else [str(self.loss)]
+        return [*loss, *map(_worry, self.findings)]
 
     def _repr_html_(self) -> str:
         """Summarize it as a table, for a notebook."""
@@ -145,8 +151,8 @@ class Result:
         notes = [str(note) for note in plan.notes[:_SHOWN_NOTES]]
         if len(plan.notes) > _SHOWN_NOTES:
             notes.append(f"{len(plan.notes) - _SHOWN_NOTES} more notes")
-        loss = [] if self.loss is None else [str(self.loss)]
-        return Figures("quantized model", ("", ""), rows, [*loss, *notes]).to_html()
+        worries = [f"warning: {each}" for each in self.worries()]
+        return Figures("quantized model", ("", ""), rows, [*worries, *notes]).to_html()
 
     def report(self, data: DataSource | None = None, **options: Any) -> ReportPage:
         """Report on it as one page; a notebook shows it.
@@ -260,6 +266,18 @@ class Result:
         return float_bytes, _file_bytes(self.folder / self.deployed_file)
 
 
+def _worry(finding: Finding) -> str:
+    """Write a finding with its first remedy, in the words of Python."""
+    remedy = python_words(finding.remedy)
+    first = next(iter(finding.remedies), None)
+    if not remedy and first is not None:
+        options = ", ".join(f"{name}={value!r}" for name, value in first.options.items())
+        remedy = f"quantize with {options}" if options else python_words(first.text)
+    place = f" at {finding.node}" if finding.node else ""
+    said = f"{finding.cause}{place}: {finding.evidence}"
+    return f"{said}; {remedy}" if remedy else said
+
+
 class Results(dict[str, Result]):
     """Results by the names of their targets.
 
@@ -270,6 +288,12 @@ class Results(dict[str, Result]):
     def __init__(self, made: Mapping[str, Result], refused: Mapping[str, IntactError]) -> None:
         super().__init__(made)
         self.refused = dict(refused)
+
+    def worries(self) -> list[str]:
+        """Tell what was lost or odd, and which targets refused, by the names of the targets."""
+        refused = [f"{name}: refused: {error}" for name, error in self.refused.items()]
+        found = [f"{name}: {each}" for name, made in self.items() for each in made.worries()]
+        return [*refused, *found]
 
 
 def save_several(results: Mapping[str, Result], folder: Path, recipe: str = "") -> None:
