@@ -35,7 +35,7 @@ WITH_BLOCKS = [
     if {block.language for block in blocks_of(page)} & RUN - ELSEWHERE.get(name, NOWHERE_ELSE)[0]
 ]
 MOST_NOT_RUN = 6
-OTHER_TOOLS = re.compile(r"--(quiet|int8)\b")
+OTHER_TOOLS = re.compile(r"--(int8)\b")
 """Inline code about flags of other programs."""
 
 
@@ -72,8 +72,9 @@ def run_command(words: list[str], place: str, capfd: pytest.CaptureFixture[str])
         rules = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
         assert {word for word in words[1:] if "=" not in word} <= set(rules), place
     elif words[:2] == ["pip", "install"]:
+        assert words[2] != "intact", f"{place}: that is another project"
         known = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-        (extras,) = re.findall(r"^(?:intact|\.)(?:\[(.*)\])?$", words[2])
+        (extras,) = re.findall(r"^(?:intact-quantizer|\.|dist/\*\.whl)(?:\[(.*)\])?$", words[2])
         assert {each for each in extras.split(",") if each} <= set(known["optional-dependencies"])
     elif words[0] == "python":
         assert (REPOSITORY / words[1]).is_file(), place
