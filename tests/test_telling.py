@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import time
@@ -17,6 +18,7 @@ from intact import demo
 from intact.cli import printing, run
 from intact.cli.phases import Phases
 from intact.cli.printing import Lines
+from intact.errors import ClusterError, ExportError, IntactError, SearchError
 
 ONE = np.load(demo.calibration_path())["image"][:1]
 
@@ -97,5 +99,58 @@ def test_quiet_commands_print_what_was_asked_for_alone(
     assert capfd.readouterr() == ("", "")
     assert run([*quantize, "--samples", "8", "--quiet", "--json"]) == 0
     assert capfd.readouterr().out.startswith("{")
-    assert run(["inspect", "nothing.onnx", "--quiet"]) == 1
+    assert run(["inspect", "nothing.onnx", "--quiet"]) == 2
     assert "does not exist" in capfd.readouterr().err
+
+
+def _all_below(error: type[IntactError]) -> list[type[IntactError]]:
+    return [error, *(each for below in error.__subclasses__() for each in _all_below(below))]
+
+
+@pytest.mark.parametrize("error", _all_below(IntactError))
+def test_like_mistakes_end_with_like_codes(
+    error: type[IntactError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error("x")
+
+    monkeypatch.setattr("intact.api.inspect", fail)
+    of_results = issubclass(error, ClusterError | ExportError | SearchError)
+    assert run(["inspect", "model.onnx"]) == (1 if of_results else 2)
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("intact qua", ["quantize"]),
+        ("intact quantize --shorter", ["--shorter-side"]),
+        ("intact quantize m.onnx --target tflite-m", ["tflite-micro"]),
+        ("intact search m.onnx --method perc", ["percentile"]),
+        ("intact quantize m.onnx --preset be", ["best"]),
+        ("intact quantize m.onnx --improve ada", ["adaround"]),
+        ("intact quantize m.onnx --normalize imagenet-", ["imagenet-caffe"]),
+        ("intact targets show openvino-a", ["openvino-avx2"]),
+    ],
+)
+def test_shells_complete_commands_flags_and_names(words: str, offered: list[str]) -> None:
+    environment = {
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+        "_INTACT_COMPLETE": "bash_complete",
+    }
+    command = [sys.executable, "-m", "intact"]
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, check=True
+    )
+    found = [line.partition(",") for line in done.stdout.splitlines()]
+    assert [value for kind, _, value in found if kind == "plain"] == offered
+    assert not done.stderr
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_a_shell_asks_by_the_variable(
+    shell: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["completion", shell]) == 0
+    assert f"_INTACT_COMPLETE={shell}_complete" in capfd.readouterr().out
+    assert run(["completion", "tcsh"]) == 2

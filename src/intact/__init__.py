@@ -14,9 +14,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 from intact._lazy import defer
+from intact._version import __version__ as __version__
 from intact.api import HOMES as _API
-
-__version__ = "0.1.0"
 
 # onnx-ir needs sympy for arithmetic on symbolic dimensions alone, and sympy takes 0.3 s to load.
 defer("onnx_ir", ("sympy", "onnx_ir._symbolic_shapes"))

@@ -210,6 +210,7 @@ def _parameter(each: Option) -> click.Parameter:
             type=click.UNPROCESSED,
             required=False,
             nargs=-1 if each.kind.repeated else 1,
+            shell_complete=_completing(each),
         )
     flags = [f"{each.flag}/{each.off}" if each.off else each.flag, each.name]
     if each.short:
@@ -217,8 +218,23 @@ def _parameter(each: Option) -> click.Parameter:
     if isinstance(each.kind, Flag):
         return click.Option(flags, is_flag=True, default=each.default)
     return click.Option(
-        flags, metavar=each.kind.metavar, type=click.UNPROCESSED, multiple=each.kind.repeated
+        flags,
+        metavar=each.kind.metavar,
+        type=click.UNPROCESSED,
+        multiple=each.kind.repeated,
+        shell_complete=_completing(each),
     )
+
+
+def _completing(each: Option) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """Return what lists the values of an option for a shell."""
+
+    def listed(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
+        from intact.cli.completion import values
+
+        return values(each, begun)
+
+    return listed
 
 
 def _parsed(each: Option, value: Any) -> Any:

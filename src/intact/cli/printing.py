@@ -89,7 +89,8 @@ class Lines:
     def __enter__(self) -> Lines:
         """Wait for the time from which on lines are written."""
         if not self._quiet:
-            self._timer = threading.Timer(max(0.0, SILENT - self._phases.elapsed), self._begin)
+            wait = min(max(0.0, SILENT - self._phases.elapsed), threading.TIMEOUT_MAX)
+            self._timer = threading.Timer(wait, self._begin)
             self._timer.daemon = True
             self._timer.start()
         return self

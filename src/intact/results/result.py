@@ -414,9 +414,9 @@ def _recipe(path: Path) -> str:
 
 
 def _naming(plan: QuantizedGraph, steps: bytes) -> QuantizedGraph:
-    """Return the plan with the hash of the preprocessing file that lies beside it."""
+    """Return the plan with the preprocessing, and the hash of its file that lies beside it."""
     named = plan.provenance.preprocessed(hashlib.sha256(steps).hexdigest())
-    return replace(plan, provenance=named)
+    return replace(plan, provenance=named, preprocessing=steps.decode())
 
 
 def _preprocess(path: Path, plan: QuantizedGraph) -> Preprocess:

@@ -19,6 +19,7 @@ import onnx_ir as ir
 
 from intact._extras import install_hint
 from intact.errors import ExportError, MissingExtraError
+from intact.formats.base.maker import PRODUCER
 from intact.graph import save_model
 
 XML_FILE, BIN_FILE = "model.xml", "model.bin"
@@ -55,6 +56,9 @@ def intermediate_files(model: ir.Model) -> dict[str, bytes]:
             _compress_weights(read)
             _pack_weights(read)
             _name_in_order(read, set())
+            for key in sorted(model.metadata_props):
+                if key.startswith(f"{PRODUCER}."):
+                    read.set_rt_info(model.metadata_props[key], key.split("."))
             openvino.save_model(read, folder / XML_FILE, compress_to_fp16=False)
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:_LONGEST_REASON]

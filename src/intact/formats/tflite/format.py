@@ -28,6 +28,7 @@ from intact.formats.base.format import (
     WrittenFiles,
     read_files,
 )
+from intact.formats.base.maker import made_by
 from intact.formats.tflite.reader.decode import open_tflite
 from intact.formats.tflite.write import refuse_structure, write_tflite
 from intact.plan import Note, NoteKind, QuantizedGraph
@@ -132,7 +133,7 @@ class _Writer(Writer):
 
     def write(self, plan: QuantizedGraph, io: Io) -> WrittenFiles:
         program = _program(plan)
-        files = {TFLITE_FILE: write_tflite(program, io=io, target=plan.target)}
+        files = {TFLITE_FILE: write_tflite(program, io=io, target=plan.target, made=made_by(plan))}
         notes = [*_narrow_ends(program), *(() if io is Io.FLOAT else _float_ends(program))]
         return WrittenFiles(files, notes=notes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from intact.errors import ExportError, Unsupported
@@ -48,7 +49,13 @@ TensorFlow Lite Micro: tflite-micro 0.dev20261023 was asked.
 _DESCRIPTION = "Written by intact"
 
 
-def write_tflite(program: Program, *, io: Io = Io.INT8, target: Target | None = None) -> bytes:
+def write_tflite(
+    program: Program,
+    *,
+    io: Io = Io.INT8,
+    target: Target | None = None,
+    made: Mapping[str, str] = {},
+) -> bytes:
     """Write a lowered plan as the bytes of a ``.tflite`` file; equal programs give equal bytes.
 
     The file has one subgraph and a signature ``serving_default`` with the model's own input and
@@ -60,12 +67,14 @@ def write_tflite(program: Program, *, io: Io = Io.INT8, target: Target | None = 
         io: Whether those steps are kept.
         target: What it was quantized for, on which operators there are and the remedy depend.
 
+        made: What the file says of who made it, as metadata.
+
     Raises:
         ExportError: Steps that TFLite does not have; all are listed.
         MissingExtraError: ai-edge-litert or flatbuffers is not installed.
     """
     if io is Io.FLOAT:
-        return program_to_tflite(program, target)
+        return program_to_tflite(program, target, made)
     try:
         integers = integer_io(program)
     except ExportError as error:  # report unsupported steps in the same error
@@ -74,7 +83,7 @@ def write_tflite(program: Program, *, io: Io = Io.INT8, target: Target | None = 
             raise
         unsupported.add("inputs and outputs", error.with_flags)
         raise unsupported.error() from error
-    return program_to_tflite(integers, target)
+    return program_to_tflite(integers, target, made)
 
 
 def refuse_structure(program: Program, target: Target | None = None) -> None:
@@ -86,11 +95,13 @@ def refuse_structure(program: Program, target: Target | None = None) -> None:
     _build(program, target, with_scales=False)[1].raise_any()
 
 
-def program_to_tflite(program: Program, target: Target | None = None) -> bytes:
+def program_to_tflite(
+    program: Program, target: Target | None = None, made: Mapping[str, str] = {}
+) -> bytes:
     """Write a program as it stands; see `write_tflite`."""
     builder, unsupported = _build(program, target)
     unsupported.raise_any()
-    return serialize(builder, program.inputs, program.outputs, _DESCRIPTION)
+    return serialize(builder, program.inputs, program.outputs, _DESCRIPTION, made)
 
 
 def _build(

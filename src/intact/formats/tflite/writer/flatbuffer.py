@@ -41,6 +41,7 @@ def serialize(
     inputs: Mapping[str, Tensor],
     outputs: Mapping[str, Tensor],
     description: str,
+    metadata: Mapping[str, str] = {},
 ) -> bytes:
     """Return the file; the same builder gives the same bytes.
 
@@ -49,6 +50,7 @@ def serialize(
         inputs: By the name that the signature gives them.
         outputs: Likewise.
         description: Free text in the file's head.
+        metadata: Texts by name.
 
     Raises:
         MissingExtraError: The schema's module or flatbuffers is not installed.
@@ -84,6 +86,7 @@ def serialize(
     model.description = description
     model.operatorCodes = [_operator_code(schema, *each) for each in codes]
     model.subgraphs = [graph]
+    model.metadata = [_metadata(schema, *each, buffers) for each in metadata.items()] or None
     model.buffers = buffers.found
     model.signatureDefs = [_signature(schema, inputs, outputs, places)]
     return _packed(model)
@@ -121,6 +124,13 @@ class _Buffers:
             buffer.data = np.frombuffer(content, np.uint8)
             self.found.append(buffer)
         return place
+
+
+def _metadata(schema: Any, name: str, text: str, buffers: _Buffers) -> Any:
+    found = schema.MetadataT()
+    found.name = name
+    found.buffer = buffers.place(np.frombuffer(text.encode(), np.uint8))
+    return found
 
 
 def _tensor(schema: Any, tensor: Tensor, lengths: list[int], buffers: _Buffers) -> Any:
