@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -62,7 +64,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Image.fromarray(rng.integers(0, 255, (9, 9, 3), dtype="uint8")).save("cat.jpg")
     for folder in ("photos", "out"):
         Path(folder).mkdir()
-    Image.open("cat.jpg").save("photos/cat.jpg")
+    shutil.copy("cat.jpg", "photos/cat.jpg")
     Path("own_data.py").write_text(FUNCTIONS)
     Path("labels.csv").write_text("cat.jpg;3\n")
     Path("data.zip").write_bytes(b"PK\3\4 and so on")
@@ -135,6 +137,31 @@ def test_remedies_work_when_they_are_pasted(capfd: pytest.CaptureFixture[str]) -
     assert "1 sample(s)" in capfd.readouterr().out
     labels = line_of(capfd, *["evaluate", "cat", "--data", "photos", "--labels", "labels.csv"])
     assert "columns are separated by ';'; write file,label, by commas" in labels
+
+
+@pytest.mark.usefixtures("here")
+def test_one_image_gives_the_likeliest_classes_of_both_models(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    product = helper.make_node("GlobalAveragePool", ["x"], ["y"])
+    saved("pool.onnx", [product], ["N", 3, 8, 8], ["N", 3, 1, 1])
+    quantize = "quantize pool.onnx --normalize 0..1 --data photos --target tflite --output made"
+    assert run(quantize.split()) == 0
+    capfd.readouterr()
+    found: Any = {}
+    for data in ("cat.jpg", "photos"):
+        assert run(["run", "made", "--data", data, "--json"]) == 0
+        found[data] = json.loads(capfd.readouterr().out)["classes"]
+    assert found["cat.jpg"] == found["photos"]  # with the steps of the result
+    pixels = np.asarray(Image.open("cat.jpg").resize((8, 8), Image.Resampling.BILINEAR)) / 255
+    (ranked,), (integer,) = found["cat.jpg"]["float"], found["cat.jpg"]["integer"]
+    order = np.argsort(-pixels.mean((0, 1)))
+    assert [each["class"] for each in ranked] == order.tolist()
+    np.testing.assert_allclose([each["score"] for each in ranked], pixels.mean((0, 1))[order], 0.05)
+    assert len(integer) == 3
+    assert run(["run", "made", "--data", "cat.jpg"]) == 0
+    assert "sample 0" in capfd.readouterr().out
+    assert not list(Path().glob("*.npz"))
 
 
 SHAPES: list[tuple[tuple[int, ...], tuple[int | None, ...]]] = [

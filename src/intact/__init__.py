@@ -65,5 +65,5 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        """List the public names, imported or not."""
-        return sorted({*globals(), *__all__, *_MODULES})
+        """List the public names, imported or not, and nothing else."""
+        return sorted({"__doc__", "__file__", "__name__", "__version__", *__all__, *_MODULES})

@@ -195,6 +195,8 @@ def open_samples(
     refuse_other_rank(mask, specs)
     mask = None if mask is None else graph.aliases.get(mask, mask)
     name = str(source) if isinstance(source, str | Path) else "data"
+    if is_image_file(source):
+        source = [source]  # a list of one
     layout = Layout(name, graph, specs, preprocess or Preprocess(), feeding, mask, transform)
     reader = _images(source, layout, limit, labels, skip_bad=skip_bad)
     if isinstance(reader, ImageFolder):  # its threads apply mean and scale already
@@ -246,8 +248,6 @@ def _images(
             "--labels needs a folder of images",
             remedy="arrays have their labels under the key 'labels'",
         )
-    if isinstance(source, str | Path) and is_image(source) and os.path.isfile(source):  # noqa: PTH113
-        source = [source]  # one image is a list of one
     listed = None if layout.transform else listed_images(source)
     if listed is None and skip_bad:
         raise DataError("--skip-bad needs a folder of images", remedy="leave it out")
@@ -272,12 +272,19 @@ def is_folder(source: object) -> TypeGuard[str | Path]:
     return isinstance(source, str | Path) and os.path.isdir(source)  # noqa: PTH112
 
 
+def is_image_file(source: object) -> TypeGuard[str | Path]:
+    """Tell whether a source is the path of one image."""
+    is_path = isinstance(source, str | Path) and is_image(source)
+    return is_path and os.path.isfile(source)  # type: ignore[arg-type]  # noqa: PTH113
+
+
 def has_image_steps(source: object, transform: Callable[[Any], Any] | None = None) -> bool:
-    """Tell whether the steps of images are applied: to a folder, or to objects with images.
+    """Tell whether the steps of images are applied: to a folder, a file, or objects with images.
 
     A transform takes their place.
     """
-    return transform is None and (is_folder(source) or holds_images(source))
+    is_path = is_folder(source) or is_image_file(source)
+    return transform is None and (is_path or holds_images(source))
 
 
 def _opened(source: object, specs: Mapping[str, InputSpec], limit: int | None) -> Opened:
