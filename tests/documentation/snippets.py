@@ -27,7 +27,7 @@ _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _FLAG = re.compile(r"--[a-z][a-z-]*")
 _OTHER_COMMANDS = frozenset({"targets", "demo", "report", "compare"})
 """Commands without a recipe."""
-_EVERYWHERE = frozenset({"--help", "--help-all", "--version", "--json", "--recipe"})
+_EVERYWHERE = frozenset({"--help", "--help-all", "--version", "--json", "--quiet", "--recipe"})
 
 
 class Block(NamedTuple):

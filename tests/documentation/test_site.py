@@ -40,7 +40,7 @@ class Loads(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pages as `make docs` builds them."""
     if importlib.util.find_spec("furo") is None:
-        pytest.skip("needs the extra docs: pip install 'intact[docs]'")
+        pytest.skip('needs the extra docs: pip install "intact-quantizer[docs]"')
     folder = tmp_path_factory.mktemp("site")
     options = ["--quiet", "--fail-on-warning", "--keep-going", "-d", str(folder / "trees")]
     done = subprocess.run(

@@ -15,15 +15,20 @@ from pathlib import Path
 import click
 
 from intact import __version__
+from intact._extras import explained
 from intact.cli.application import WRONG_USE, app
 from intact.cli.phases import Phases, process_began
-from intact.errors import ExportError, IntactError, UsageError
+from intact.errors import ClusterError, ExportError, IntactError, SearchError
 
-_WRONG, _INTERNAL, _STOPPED = 1, 70, 130
+_NOT_GOOD, _INTERNAL, _STOPPED = 1, 70, 130
+_OF_RESULTS = (ClusterError, ExportError, SearchError, MemoryError)
+"""What right calls may end in."""
 _LONGEST_REASON = 200
 _FLAG = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
 
 
+VARIABLE = "_INTACT_COMPLETE"
+"""Of the environment: by it shells ask what may follow."""
 _IMPORTED = time.perf_counter()
 """When this module was loaded: about when the process began, where the system does not say."""
 
@@ -36,8 +41,11 @@ def run(arguments: Sequence[str] | None = None, *, began: float | None = None) -
         began: Since when its time counts, by ``time.perf_counter``; None for now.
 
     Returns:
-        The exit code: 0 done; 1 a file, the data or a model is wrong; 2 the command line is; 70
-        intact itself is wrong, and a file named in the line says where; 130 stopped by Ctrl-C.
+        The exit code: 0 done; 1 the call was right, and what came of it is not good: a target, a
+        format or a runtime cannot take the model, nothing holds the limits, something is lost
+        while it is written; 2 the call is wrong: an option, a path, a file, a package that is not
+        installed; 70 intact itself is wrong, and a file named in the line says where; 130 stopped
+        by Ctrl-C.
     """
     if not sys.warnoptions:  # what matters is an error or a note; Python's -W shows the rest
         warnings.simplefilter("ignore")
@@ -45,7 +53,10 @@ def run(arguments: Sequence[str] | None = None, *, began: float | None = None) -
     try:
         return _run(given, Phases(time.perf_counter() if began is None else began))
     except Exception as error:  # that nobody foresaw: the user gets a line, we the traceback
-        return _internal(error, given)
+        missing = explained(error) if isinstance(error, ImportError) else None
+        return (
+            _internal(error, given) if missing is None else _complain(missing.with_flags, WRONG_USE)
+        )
 
 
 def _run(given: Sequence[str], phases: Phases) -> int:
@@ -116,15 +127,15 @@ def _not_written(error: OSError) -> int:
     """Say what cannot be written; nothing where whoever read the output has seen enough."""
     _give_up_stdout()
     if isinstance(error, BrokenPipeError):
-        return _WRONG
+        return _NOT_GOOD
     place = f"{error.filename}: " if error.filename else ""
-    return _complain(f"{place}{error.strerror or error}", _WRONG)
+    return _complain(f"{place}{error.strerror or error}", _NOT_GOOD)
 
 
 def _code_of(error: Exception) -> int:
     if isinstance(error.__cause__, KeyboardInterrupt):
         return _STOPPED  # and something was written
-    return WRONG_USE if isinstance(error, UsageError) else _WRONG
+    return _NOT_GOOD if isinstance(error, _OF_RESULTS) else WRONG_USE
 
 
 def _said(error: IntactError | MemoryError, ran: str) -> str:
@@ -141,7 +152,7 @@ def _elsewhere(message: str, ran: str) -> str:
     owners: dict[str, list[str]] = {}
     for flag in dict.fromkeys(_FLAG.findall(message)):
         owner = owner_of(flag, ran)
-        if owner:
+        if owner and f"intact {owner}" not in message:
             owners.setdefault(owner, []).append(flag)
     said = [f"{' and '.join(flags)}: of `intact {owner}`" for owner, flags in owners.items()]
     return f" ({'; '.join(said)})" if said else ""
@@ -183,6 +194,12 @@ def main() -> None:
     """
     gc.set_threshold(100_000, 20, 100)
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # in the processes of a search too
+    if VARIABLE in os.environ:
+        from intact.cli.completion import answer
+
+        answered = answer(app)
+        if answered is not None:
+            sys.exit(answered)
     began = process_began()
     code = run(began=_IMPORTED if began is None else began)
     for stream in (sys.stdout, sys.stderr):

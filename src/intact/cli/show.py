@@ -14,7 +14,7 @@ from intact._text import first_names, kilobytes
 from intact.cli import show_improvements
 from intact.cli.markup import escape
 from intact.cli.phases import with_phases
-from intact.cli.printing import new_table, print_json, say, show_table
+from intact.cli.printing import is_quiet, new_table, print_json, say, show_table
 from intact.cli.show_notes import notes
 from intact.errors import ExportError
 from intact.targets import target_to_json
@@ -38,6 +38,8 @@ def results(
     found: Result | Results, *, seconds: float, as_json: bool, explain: bool = False
 ) -> None:
     """Print what ``quantize`` made: one result, or one for each target."""
+    if is_quiet() and not as_json:
+        return
     if not isinstance(found, Mapping):
         result(found, seconds=seconds, as_json=as_json, explain=explain)
     elif as_json:
@@ -78,6 +80,8 @@ def result(found: Result, *, seconds: float, as_json: bool, explain: bool = Fals
     """Print what ``quantize`` made, how long it took and what may come next."""
     if as_json:
         print_json(with_phases({**json_of(found), "seconds": seconds}))
+        return
+    if is_quiet():
         return
     verdict(found.verdict)
     say_made(found)

@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.data.batching import Batch
-from intact.data.signature import InputSpec, fits, shown_sizes
+from intact.data.shapes import fits
+from intact.data.signature import InputSpec, shown_sizes
 from intact.errors import DataError, UsageError, nearest
 from intact.graph import Graph
 

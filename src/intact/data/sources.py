@@ -18,6 +18,7 @@ from intact.data.images.fit import image_input
 from intact.data.images.reader import (
     DecodedFolder,
     ImageFolder,
+    is_image,
     labelled_files,
     open_folder,
     open_images,
@@ -30,9 +31,21 @@ from intact.data.signature import InputSpec, input_specs
 from intact.data.stream import Samples
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
-from intact.graph.files.regular import open_file
+from intact.graph.files.regular import is_url, open_file, remedy_for_absent
 
 _NPZ, _NPY, _PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # the first bytes of the files
+
+_TABLE = (
+    "if it lists labels, give the folder of the images; if it holds numbers, write them as an "
+    "array with numpy.save"
+)
+_PACKED = "unpack it, and give the folder of its images"
+_OTHERS = {
+    **dict.fromkeys([".csv", ".tsv", ".txt"], _TABLE),
+    **dict.fromkeys([".gz", ".tar", ".tgz", ".zip"], _PACKED),
+    **dict.fromkeys([".pt", ".pth"], "write its tensors as arrays with numpy.savez"),
+}
+"""What to do with files of other kinds that hold data, by suffix."""
 
 
 def load_arrays(path: Path, flag: str = "--data") -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
@@ -53,14 +66,15 @@ def load_arrays(path: Path, flag: str = "--data") -> npt.NDArray[Any] | dict[str
         with open_file(path) as file:
             start = file.read(len(_NPY))
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file", remedy=f"check {flag}") from error
+        remedy = remedy_for_absent(path, f"check {flag}")
+        raise DataError(f"{path}: no such file", remedy=remedy) from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: cannot be read ({reason})") from error
     if start.startswith(_PICKLE):
         raise _pickled(path)
     if not start.startswith((_NPZ, _NPY)):
-        raise DataError(f"{path}: not an .npz or .npy file", remedy="write it with numpy.savez")
+        raise DataError(f"{path}: not an .npz or .npy file", remedy=_remedy_for_other(path))
     try:
         return map_npy(path) if start.startswith(_NPY) else read_npz(path)
     except DataError:
@@ -68,10 +82,19 @@ def load_arrays(path: Path, flag: str = "--data") -> npt.NDArray[Any] | dict[str
     except PickledError as error:
         raise _pickled(path) from error
     except Exception as error:  # numpy, zipfile and zlib raise a dozen unrelated classes
+        if path.suffix.lower() in _OTHERS:
+            remedy = _remedy_for_other(path)
+            raise DataError(f"{path}: not an .npz or .npy file", remedy=remedy) from error
         reason = str(error) or type(error).__name__
         raise DataError(
             f"{path}: damaged or truncated ({reason})", remedy="write or copy it again"
         ) from error
+
+
+def _remedy_for_other(path: Path) -> str:
+    """Say how to give what a file of another kind holds."""
+    write = "write its samples with numpy.savez, or give a function that yields them"
+    return _OTHERS.get(path.suffix.lower(), write)
 
 
 def _pickled(path: Path) -> DataError:
@@ -172,6 +195,8 @@ def open_samples(
     refuse_other_rank(mask, specs)
     mask = None if mask is None else graph.aliases.get(mask, mask)
     name = str(source) if isinstance(source, str | Path) else "data"
+    if is_image_file(source):
+        source = [source]  # a list of one
     layout = Layout(name, graph, specs, preprocess or Preprocess(), feeding, mask, transform)
     reader = _images(source, layout, limit, labels, skip_bad=skip_bad)
     if isinstance(reader, ImageFolder):  # its threads apply mean and scale already
@@ -247,12 +272,19 @@ def is_folder(source: object) -> TypeGuard[str | Path]:
     return isinstance(source, str | Path) and os.path.isdir(source)  # noqa: PTH112
 
 
+def is_image_file(source: object) -> TypeGuard[str | Path]:
+    """Tell whether a source is the path of one image."""
+    is_path = isinstance(source, str | Path) and is_image(source)
+    return is_path and os.path.isfile(source)  # type: ignore[arg-type]  # noqa: PTH113
+
+
 def has_image_steps(source: object, transform: Callable[[Any], Any] | None = None) -> bool:
-    """Tell whether the steps of images are applied: to a folder, or to objects with images.
+    """Tell whether the steps of images are applied: to a folder, a file, or objects with images.
 
     A transform takes their place.
     """
-    return transform is None and (is_folder(source) or holds_images(source))
+    is_path = is_folder(source) or is_image_file(source)
+    return transform is None and (is_path or holds_images(source))
 
 
 def _opened(source: object, specs: Mapping[str, InputSpec], limit: int | None) -> Opened:
@@ -267,8 +299,7 @@ def _opened(source: object, specs: Mapping[str, InputSpec], limit: int | None) -
         if isinstance(loaded, np.ndarray):
             loaded = only_input(text, loaded, specs)
         return Opened([loaded], "the file", is_kept=True, holds=Holds.BATCHES)
-    if ":" in text:
+    if ":" in text and not is_url(path):
         return Opened(FunctionSource(text), "the function")
-    raise DataError(
-        f"{text}: no such file", remedy="give a folder, an .npz, an .npy or module:function"
-    )
+    kinds = "give a folder, an .npz, an .npy or module:function"
+    raise DataError(f"{text}: no such file", remedy=remedy_for_absent(path, kinds))

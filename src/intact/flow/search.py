@@ -98,6 +98,10 @@ class FoundStrategy:
     was_stopped: bool = False
     remarks: tuple[str, ...] = ()
 
+    def worries(self) -> list[str]:
+        """Tell what may surprise, and what the strategy loses."""
+        return [*self.remarks, *self.result.worries()]
+
     def __repr__(self) -> str:
         """Name the best trial, its score and its cost."""
         score, cost = self.objective.format(self.best.score), f"{self.best.cost:.6g}"

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from intact._extras import install_hint
 from intact.graph import output_channel_axis, weight_slot
 from intact.improve.passes import EXPECTED_BIAS, PASSES, Request, requests_of
 from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
@@ -167,7 +168,7 @@ def choose_passes(
                 "",
                 f"preset {level} ran without {', '.join(missing)}: "
                 f"{PASSES[missing[0]].needs} is not installed",
-                remedy='pip install "intact[train]"',
+                remedy=install_hint("train"),
             )
         )
     return Choice(requests_of(names), tuple(notes))

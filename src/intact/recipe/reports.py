@@ -370,8 +370,12 @@ class RunCommand(TerminalOptions, RunOptions):
     )
 
     _: KW_ONLY
-    output: str | Path = required(
-        File("FILE.npz"), "Where the outputs go.", flag="--output", short="-o"
+    output: str | Path | None = option(
+        File("FILE.npz"),
+        None,
+        "Where the outputs go; left out, the likeliest classes of both models are printed for the "
+        "first samples, and nothing is written.",
+        short="-o",
     )
     integer: bool = option(Flag(), False, "The integers of the target, bit for bit (the default).")
     simulate: bool = option(Flag(), False, "Quantized values in float32.")

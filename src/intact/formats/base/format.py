@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import importlib.util
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 import msgspec
 import numpy.typing as npt
 
-from intact.errors import ExportError, MissingExtraError, ModelError, PlanError
+from intact._extras import is_installed
+from intact.errors import ExportError, ModelError, PlanError
 from intact.plan import Note, Overrides, QuantizedGraph
 from intact.targets import Target
 
@@ -462,26 +462,6 @@ class Format(msgspec.Struct, frozen=True):
     writer: Writer
     reader: Reader | None = None
     runtime: Runtime | None = None
-
-
-def is_installed(package: str) -> bool:
-    """Whether a package of others can be imported."""
-    # Looked for, not imported: a command that only asks must not pay for loading a runtime.
-    return importlib.util.find_spec(package) is not None
-
-
-def require_packages(what: str, packages: Iterable[str], extra: str) -> None:
-    """Refuse what cannot be done for want of a package.
-
-    Raises:
-        MissingExtraError: One is not installed; with the line that installs it.
-    """
-    for package in packages:
-        if not is_installed(package):
-            raise MissingExtraError(
-                f"{what} needs {package}, which is not installed",
-                remedy=f"pip install 'intact[{extra}]'",
-            )
 
 
 def require_files(folder: Path, names: Iterable[str]) -> None:

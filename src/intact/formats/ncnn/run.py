@@ -22,12 +22,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from intact._extras import require
 from intact.data.batching import sample_count
 from intact.engines.cpu import detect_cpu, instruction_sets
 from intact.engines.integer.engine import IntegerEngine
 from intact.errors import ExportError
 from intact.formats.base.comparison import LayerComparison, OutputComparer, comparisons
-from intact.formats.base.format import Feeds, require_packages
+from intact.formats.base.format import Feeds
 from intact.formats.base.processor import AsDescribed, plan_on_processor
 from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
 from intact.formats.ncnn.model import MAGIC, NcnnModel, WrittenProduct
@@ -55,7 +56,7 @@ def ncnn_version() -> str:
     Raises:
         MissingExtraError: It is not installed.
     """
-    require_packages("running ncnn", ("ncnn",), "ncnn")
+    require("running ncnn", ("ncnn",), "ncnn")
     return f"ncnn {version('ncnn')}"
 
 

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import ExportError
+from intact.formats.base.maker import PRODUCER
 from intact.graph.builder import Attribute, GraphBuilder, typed_value
 from intact.graph.files.save import LARGEST_FILE
 from intact.program import Program, Tensor
@@ -344,28 +345,34 @@ _WRITERS.register(Op.TILE)(_with_numbers("Tile", "repeats"))
 
 # All reductions take their axes as inputs from opset 18 on.
 OPSET, IR_VERSION = 18, 10
-PRODUCER = "intact"
 
 
-def write_onnx_integer(program: Program) -> bytes:
+def write_onnx_integer(program: Program, made: Mapping[str, str] = {}) -> bytes:
     """Return a program as an ONNX model.
 
     Args:
         program: Floats stand at its ends alone, or nowhere.
+        made: What the file says of who made it.
 
     Raises:
         ExportError: Some steps cannot be written with integers; all of them are listed.
     """
-    return integer_model(realize(program), program)
+    return integer_model(realize(program), program, made=made)
 
 
-def integer_model(graph: IntegerGraph, program: Program, shown: tuple[str, ...] = ()) -> bytes:
+def integer_model(
+    graph: IntegerGraph,
+    program: Program,
+    shown: tuple[str, ...] = (),
+    made: Mapping[str, str] = {},
+) -> bytes:
     """Return a graph as an ONNX model.
 
     Args:
         graph: What `realize` made of the program.
         program: Named in the metadata: what codes at the ends stand for.
         shown: Names of values that are given too, behind the outputs.
+        made: What the file says of who made it.
     """
     builder = OnnxBuilder()
     for value in graph.inputs:
@@ -376,6 +383,7 @@ def integer_model(graph: IntegerGraph, program: Program, shown: tuple[str, ...] 
     outputs = [made[name] for name in (*(value.name for value in graph.outputs), *shown)]
     whole = builder.graph(outputs, opset=OPSET, name="integer")
     model = ir.Model(whole, ir_version=IR_VERSION, producer_name=PRODUCER)
+    model.metadata_props.update(made)
     ends = {**program.inputs, **program.outputs}
     model.metadata_props.update({f"quantization.{n}": _text(t) for n, t in ends.items()})
     proto = ir.to_proto(model)

@@ -19,6 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.config import Rounding, TensorQuantConfig
+from intact.formats.base.maker import sign
 from intact.graph import save_model
 from intact.graph.edit import Editor
 from intact.graph.files.save import file_bytes
@@ -115,6 +116,7 @@ def write_levels(plan: QuantizedGraph) -> LevelsModel:
             writer.activation(point)
     writer.result.notes += overflow_notes(plan)
     writer.result.model = bare(writer.editor.finish())
+    sign(writer.result.model, plan)
     return writer.result
 
 

@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact._extras import install_hint
 from intact.errors import ExportError, MissingExtraError
+from intact.formats.base.maker import PRODUCER
 from intact.graph import save_model
 
 XML_FILE, BIN_FILE = "model.xml", "model.bin"
@@ -43,7 +45,7 @@ def intermediate_files(model: ir.Model) -> dict[str, bytes]:
         import openvino  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
         raise MissingExtraError(
-            f"openvino cannot be imported ({error})", remedy="pip install 'intact[openvino]'"
+            f"openvino cannot be imported ({error})", remedy=install_hint("openvino")
         ) from error
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -55,6 +57,9 @@ def intermediate_files(model: ir.Model) -> dict[str, bytes]:
             # Behind the compression, which makes the integers that are packed.
             _pack_weights(read)
             _name_in_order(read, set())
+            for key in sorted(model.metadata_props):
+                if key.startswith(f"{PRODUCER}."):
+                    read.set_rt_info(model.metadata_props[key], key.split("."))
             # By default all floats would be rounded to float16.
             openvino.save_model(read, folder / XML_FILE, compress_to_fp16=False)
         except RuntimeError as error:

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from intact._extras import require
 from intact.errors import DataError, ExportError
-from intact.formats.base.format import require_packages
 from intact.formats.openvino.intermediate import XML_FILE
 from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel
 
@@ -76,7 +76,7 @@ class OpenVinoRuntime:
     """
 
     def __init__(self, path: Path, observe: Sequence[str] = (), *, threads: int = 0) -> None:
-        require_packages("running OpenVINO", ("openvino",), "openvino")
+        require("running OpenVINO", ("openvino",), "openvino")
         import openvino  # type: ignore[import-untyped,unused-ignore]
 
         core = openvino.Core()
@@ -158,7 +158,7 @@ def openvino_version() -> str:
     Raises:
         MissingExtraError: There is none.
     """
-    require_packages("running OpenVINO", ("openvino",), "openvino")
+    require("running OpenVINO", ("openvino",), "openvino")
     from importlib import metadata
 
     return metadata.version("openvino")

@@ -19,6 +19,7 @@ from intact.config import Rounding
 from intact.errors import ExportError
 from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
+from intact.formats.base.maker import sign
 from intact.formats.base.storage import StoredWeights, is_looked_up, stored_readers
 from intact.formats.openvino.dialect import (
     DOMAIN,
@@ -290,6 +291,7 @@ def write_openvino(plan: QuantizedGraph) -> OpenVinoModel:
     add_biases(writer.editor)
     writer.result.notes += export_notes(points)
     writer.result.model = writer.finish()
+    sign(writer.result.model, plan)
     return writer.result
 
 

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intact._extras import is_installed
 from intact.errors import ExportError, ModelError, PlanError, UsageError
 from intact.formats.base.format import (
     ANY_SIZE,
@@ -25,9 +26,9 @@ from intact.formats.base.format import (
     Runtime,
     Writer,
     WrittenFiles,
-    is_installed,
     read_files,
 )
+from intact.formats.base.maker import made_by
 from intact.formats.tflite.reader.decode import open_tflite
 from intact.formats.tflite.write import refuse_structure, write_tflite
 from intact.plan import Note, NoteKind, QuantizedGraph
@@ -143,7 +144,7 @@ class _Writer(Writer):
 
     def write(self, plan: QuantizedGraph, io: Io) -> WrittenFiles:
         program = _program(plan)
-        files = {TFLITE_FILE: write_tflite(program, io=io, target=plan.target)}
+        files = {TFLITE_FILE: write_tflite(program, io=io, target=plan.target, made=made_by(plan))}
         notes = [*_narrow_ends(program), *(() if io is Io.FLOAT else _float_ends(program))]
         return WrittenFiles(files, notes=notes)
 

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from intact._extras import missing
 from intact.errors import DataError, ExportError, MissingExtraError
 from intact.program import Array
 
@@ -298,7 +299,4 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _missing() -> MissingExtraError:
-    return MissingExtraError(
-        "running TFLite files needs ai-edge-litert, which is not installed",
-        remedy='pip install "intact[tflite]"',
-    )
+    return missing("running TFLite files", ["ai-edge-litert"], "tflite")

@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from intact._extras import require
 from intact.errors import ExportError
 from intact.formats.base.comparison import stored_feeds
-from intact.formats.base.format import Feeds, require_packages
+from intact.formats.base.format import Feeds
 from intact.formats.base.report import Verification
 from intact.formats.base.verification import Arrays, EngineBeside, compare
 from intact.formats.tvm.write import TvmModule, of_one_sample, relax_module
@@ -39,7 +40,7 @@ class TvmRuntime:
     """
 
     def __init__(self, module: TvmModule) -> None:
-        require_packages("running a TVM module", PACKAGES, "tvm")
+        require("running a TVM module", PACKAGES, "tvm")
         self.name = f"TVM {metadata.version('apache-tvm')}, llvm"
         self._module = module
         try:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import stat
 from pathlib import Path
 from typing import BinaryIO
+
+from intact.errors import nearest
 
 _KINDS = {
     stat.S_IFIFO: "a pipe",
@@ -14,6 +17,33 @@ _KINDS = {
     stat.S_IFBLK: "a device",
     stat.S_IFSOCK: "a socket",
 }
+
+_URL = re.compile(r"[a-z][a-z0-9+.-]+:/")
+"""What a path begins with that is a URL; `Path` leaves one slash of two. Drives have one letter."""
+_MOST_NAMES = 1000
+
+
+def is_url(path: Path) -> bool:
+    """Tell a URL, which is not opened, from a path."""
+    return _URL.match(str(path)) is not None
+
+
+def remedy_for_absent(path: Path, otherwise: str) -> str:
+    """Say what to do about a path that is not there.
+
+    Args:
+        path: As it was given.
+        otherwise: What to do where it is no URL, and nothing there has a similar name.
+    """
+    if is_url(path):
+        return "it is a URL: download it first, and give the file"
+    try:
+        with os.scandir(path.parent) as entries:
+            names = [entry.name for entry, _ in zip(entries, range(_MOST_NAMES), strict=False)]
+    except (OSError, ValueError):  # ValueError: a null byte in the path
+        return otherwise
+    hint = nearest(path.name, names)
+    return hint if hint.startswith("did you mean") else otherwise
 
 
 def open_file(path: Path) -> BinaryIO:
