@@ -76,11 +76,17 @@ RUNNABLE = Given(
     text="the folder of a result, or the path of a model",
 )
 DATA = Given(
-    "a folder of images, an .npz or .npy file, MODULE:FUNCTION, or arrays, tensors, a loader or a "
-    "dataset",
+    "a folder of images or sounds, a text, an .npz or .npy file, MODULE:FUNCTION, or arrays, "
+    "tensors, a loader or a dataset",
     (),
     "FOLDER|FILE|MODULE:FUNCTION",
-    text="a folder of images, an .npz or .npy file, or MODULE:FUNCTION",
+    text="a folder of images or sounds, a text, an .npz or .npy file, or MODULE:FUNCTION",
+)
+TOKENIZER = Given(
+    "the path of a tokenizer.json, a tokenizers.Tokenizer or a function",
+    (),
+    "FILE|FOLDER",
+    text="the path of a tokenizer.json",
 )
 LOADED = "A loaded model, or a torch.nn.Module, will do too; it is not changed."
 ARRAYS = (
@@ -88,8 +94,8 @@ ARRAYS = (
     "a DataLoader or dataset, a list or an iterator of batches or of samples (see docs/data.md)."
 )
 SAMPLES = (
-    "Samples: a folder of images, an .npz keyed by input name (and `labels`), an .npy, or "
-    "MODULE:FUNCTION that yields dicts of arrays."
+    "Samples: a folder of images or of .wav files, a .txt (with --tokenizer), an .npz keyed by "
+    "input name (and `labels`), an .npy, or MODULE:FUNCTION that yields dicts of arrays."
 )
 TRANSFORM: Instance[Any] = Instance("a function of a sample that returns what the model takes")
 PROGRESS: Instance[Any] = Instance("a function of the samples done and the samples in all")
@@ -286,7 +292,33 @@ class SampleOptions(Options, kw_only=True):
     )
 
 
-class FeedOptions(Options, kw_only=True):
+class ReadOptions(Options, kw_only=True):
+    """How text and sounds are read."""
+
+    section: ClassVar[str] = "Text and sounds (see docs/language-models.md)"
+
+    tokenizer: Any = option(
+        TOKENIZER,
+        None,
+        "The tokenizer.json that comes with the model, or its folder: the data is text, whose "
+        "windows a decoder gets, and whose lines other models.",
+        in_python="A tokenizers.Tokenizer or a function from a text to its token ids will do too; "
+        "rows of token ids need none.",
+    )
+    context: int | None = option(
+        Whole(least=2),
+        None,
+        "Tokens of a window of text, or the most of a line, which is then padded to it; left out, "
+        "what the model fixes, else 256 and 128.",
+    )
+    sample_rate: int | None = option(
+        Whole(least=1),
+        None,
+        "Samples a second that the model takes: .wav files with another rate are refused.",
+    )
+
+
+class FeedOptions(ReadOptions, kw_only=True):
     """How samples become what the model takes."""
 
     section: ClassVar[str] = "States and inputs without a batch"
@@ -530,7 +562,7 @@ class ComparisonOptions(
 
     headings: ClassVar[Mapping[str, str]] = {
         group.section: f"{group.section} (left out, as for the calibration)"
-        for group in (ArrayStepOptions, FeedOptions)
+        for group in (ArrayStepOptions, FeedOptions, ReadOptions)
     }
 
 

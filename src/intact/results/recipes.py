@@ -14,7 +14,7 @@ import onnx_ir as ir
 from intact.calibrate.states import state_step
 from intact.data.feeding import Feeding
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
-from intact.data.sources import open_samples
+from intact.data.sources import Reading, open_samples
 from intact.data.stream import Samples
 from intact.errors import UsageError
 from intact.formats.scales import scales_of_model, tensor_names
@@ -193,7 +193,8 @@ def open_fed(
     kept = kept or Provenance()
     feeding = Feeding(tuple(options.no_batch) or kept.no_batch, options.state or kept.states)
     step = state_step(graph, feeding)
-    how = {"transform": options.transform, **how}
+    reading = Reading(options.tokenizer, options.context, options.sample_rate)
+    how = {"transform": options.transform, "reading": reading, **how}
     return open_samples(data, graph, feeding=feeding, step=step, **how)
 
 
