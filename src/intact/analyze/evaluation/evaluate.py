@@ -13,6 +13,7 @@ import numpy.typing as npt
 from intact.analyze.doubts import PREPROCESSED, doubts_of
 from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputComparison
 from intact.analyze.evaluation.run import Models, Pass, Scores, run_both
+from intact.analyze.evaluation.text import TextFigures, TextMetric, TextScores
 from intact.data.metric import Metric, OutputRecord
 from intact.data.progress import begin
 from intact.data.stream import Samples
@@ -48,7 +49,7 @@ def evaluate_result(
     reference: Graph | None = None,
     batch: int = 100,
     threads: int = 0,
-    metric: Metric | None = None,
+    metric: Metric | TextMetric | None = None,
     top_k: int = 5,
     timed: bool = True,
     scored: Callable[[Scores, npt.NDArray[np.int64]], None] | None = None,
@@ -64,7 +65,8 @@ def evaluate_result(
         threads: Threads inside one operator; 0 lets the runtime choose.
         metric: Scores all outputs of each model after the pass. Only then are they all kept in
             memory, with what comes along with the samples; else that is the first output alone,
-            and only if it has classes.
+            and only if it has classes. Of a language model it may name the figure; left out, the
+            one that fits is measured.
         top_k: Also report how often the right class is among so many best ones.
         timed: Measure the latency, where the model runs in the runtime that it is deployed to.
         scored: Called with the quantized model's scores, [samples, classes], and the labels, if
@@ -82,10 +84,13 @@ def evaluate_result(
     for what, number in (("batch", batch), ("top_k", top_k)):
         if number < 1:
             raise UsageError(f"{what} is {number}", remedy="give 1 or more")
+    asked = metric if isinstance(metric, TextMetric) else None
+    metric = None if isinstance(metric, TextMetric) else metric
     samples = replace(samples, keep_references=metric is not None)
     size = samples.batch_size(batch)
     graph = result.plan.graph if reference is None else reference
     _refuse_other_ends(graph, result.plan.graph)
+    text = TextScores.of(graph, asked)
     models: Models | None = None
     doubts: tuple[str, ...] = ()
     if cluster is None:
@@ -93,12 +98,13 @@ def evaluate_result(
         models = Models(graph, result, threads)
         runtime = models.runtime
         begin(samples.progress, "evaluating")
-        seen, first = run_both(models, samples, size, keeps_outputs=metric is not None)
+        keeps = metric is not None
+        seen, first = run_both(models, samples, size, keeps_outputs=keeps, text=text)
     else:
         from intact.analyze.evaluation.shards import EvaluationJob, run_both_on
 
         begin(samples.progress, "evaluating on the cluster")
-        job = EvaluationJob(result, reference, size, metric is not None)
+        job = EvaluationJob(result, reference, size, metric is not None, text)
         seen, first, runtime = run_both_on(cluster, job, samples, threads=threads)
         doubts = cluster.doubts
     scores = seen.scores()
@@ -130,6 +136,7 @@ def evaluate_result(
         remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
     )
     name = next(iter(result.exports))
+    evaluation.text = _text_figures(seen, models if timed else None, asked, name == ONNX_QDQ)
     if timed and name != ONNX_QDQ:
         evaluation.why_no_latency = f"it is deployed as {name}, and was run by the {runtime}"
     elif timed:  # run by what it is deployed to
@@ -140,6 +147,29 @@ def evaluate_result(
         evaluation.latency_runs = found.runs
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
     return _without_float(evaluation) if is_other else evaluation
+
+
+def _text_figures(
+    seen: Pass, models: Models | None, asked: TextMetric | None, is_deployed: bool
+) -> TextFigures | None:
+    """Return the figures of a language model; None of others, and of what predicts nothing.
+
+    Raises:
+        UsageError: Perplexity is asked for of a model that sees the tokens that it would predict.
+    """
+    text = seen.text
+    if text is None or seen.sees_what_follows:
+        if asked is TextMetric.PERPLEXITY:
+            raise UsageError(
+                f"--metric perplexity: {seen.output} of a token depends on the tokens behind it, "
+                "which the model would have to predict",
+                remedy="give --metric cosine, or leave it out",
+            )
+        return None
+    generated = None
+    if models is not None and is_deployed:
+        generated = text.generated(models.in_float.run, models.quantized)
+    return text.figures(generated)
 
 
 def _refuse_other_ends(reference: Graph, graph: Graph) -> None:

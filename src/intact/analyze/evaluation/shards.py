@@ -16,6 +16,7 @@ import msgspec
 import numpy.typing as npt
 
 from intact.analyze.evaluation.run import Models, Pass, run_both
+from intact.analyze.evaluation.text import TextMetric, TextScores
 from intact.calibrate.shards import SampleMap
 from intact.calibrate.shards.messages import Array, Source, decode_shard, encode
 from intact.calibrate.shards.reading import ShardReader
@@ -36,6 +37,7 @@ class _Job(msgspec.Struct, frozen=True):
     source: Source
     size: int
     keeps_outputs: bool
+    text: str
     raise_limits: int
 
 
@@ -55,6 +57,8 @@ class _Seen(msgspec.Struct, frozen=True):
     errors: dict[str, SavedSums]
     scores: tuple[Array, Array] | None
     outputs: tuple[tuple[_Outputs, ...], ...]
+    text: dict[str, Array] | None
+    sees_what_follows: bool
 
 
 _decode_job = msgspec.msgpack.Decoder(_Job).decode
@@ -69,16 +73,19 @@ class EvaluationJob(NamedTuple):
         reference: The float model to compare with; None for the result's own.
         size: Samples in a batch.
         keeps_outputs: All outputs are sent back, for a metric.
+        text: Scores a language model; None for others.
     """
 
     result: Result
     reference: Graph | None
     size: int
     keeps_outputs: bool
+    text: TextScores | None = None
 
     def saved(self, source: Source) -> _Saved:
         """Return the files of it, for samples of a source."""
-        return _Saved(self, _Job(source, self.size, self.keeps_outputs, limit_of(1)))
+        text = "" if self.text is None else self.text.metric.value
+        return _Saved(self, _Job(source, self.size, self.keeps_outputs, text, limit_of(1)))
 
 
 class _Saved(NamedTuple):
@@ -119,7 +126,7 @@ def run_both_on(
     seen = [_decode_seen(reply) for reply in replies]
     runtimes = sorted({each.runtime for each in seen})
     return (
-        reduce(_joined, (_pass_of(each, job.size) for each in seen)),
+        reduce(_joined, (_pass_of(each, job) for each in seen)),
         first,
         " and ".join(runtimes),
     )
@@ -130,8 +137,12 @@ def _joined(one: Pass, more: Pass) -> Pass:
     return one
 
 
-def _pass_of(seen: _Seen, size: int) -> Pass:
+def _pass_of(seen: _Seen, job: EvaluationJob) -> Pass:
     found = Pass.of(tuple(seen.errors), keeps_outputs=bool(seen.outputs))
+    if seen.text is not None and job.text is not None:
+        found.text = TextScores(job.text.inputs, job.text.metric, job.text.output)
+        found.text.take({name: each.array() for name, each in seen.text.items()})
+        found.sees_what_follows = seen.sees_what_follows
     found.samples, found.shape = seen.samples, seen.shape
     found.errors = {name: ErrorSums.of(sums) for name, sums in seen.errors.items()}
     if seen.scores is not None:
@@ -139,7 +150,7 @@ def _pass_of(seen: _Seen, size: int) -> Pass:
     for record, batches in zip(found.records, seen.outputs, strict=True):
         for each in batches:
             arrays = {name: array.array() for name, array in each.arrays.items()}
-            record.add(arrays, size, each.count)
+            record.add(arrays, job.size, each.count)
     return found
 
 
@@ -158,7 +169,9 @@ def open_evaluator(folder: Path, threads: int) -> Callable[[bytes], bytes]:
             return encode(reader.place())
         with raised_limits(job.raise_limits):
             samples = reader.samples(decode_shard(message))
-            found, _ = run_both(models, samples, job.size, keeps_outputs=job.keeps_outputs)
+            text = TextScores.of(graph, TextMetric.named(job.text)) if job.text else None
+            keeps = job.keeps_outputs
+            found, _ = run_both(models, samples, job.size, keeps_outputs=keeps, text=text)
             return encode(_seen(models.runtime, found))
 
     return answer
@@ -176,6 +189,8 @@ def _seen(runtime: str, found: Pass) -> _Seen:
             tuple(_Outputs(_sendable(arrays), count) for arrays, count in record.batches())
             for record in found.records
         ),
+        None if found.text is None else _sendable(found.text.rows()),
+        found.sees_what_follows,
     )
 
 
