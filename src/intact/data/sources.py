@@ -193,10 +193,15 @@ def open_samples(
 
         text = open_text(_texts(source, reading), graph, reading.tokenizer, reading.context, limit)
         opened, mask = text.opened, mask or text.mask
-        no_batch = (*feeding.no_batch, *text.no_batch)
-        feeding = Feeding(tuple(dict.fromkeys(no_batch)), feeding.states)
+        feeding = feeding.with_unbatched(text.no_batch)
     specs = input_specs(graph)
     feeding = feeding.of_graph(graph)
+    if opened is None and holds_sounds(source):
+        from intact.data.sounds import open_sounds  # few need it
+
+        states = frozenset(feeding.states.values())
+        sounds = open_sounds(source, specs, states, reading.sample_rate, limit)
+        opened, feeding = sounds.opened, feeding.with_unbatched(sounds.no_batch)
     if takes_feeds(specs, feeding) and mask is not None:
         raise UsageError(
             f"--mask {mask} is for inputs that all have samples along axis 0", remedy="leave it out"
@@ -311,7 +316,19 @@ def _exact(source: object, layout: Layout) -> Mapping[str, InputSpec]:
 def is_folder(source: object) -> TypeGuard[str | Path]:
     """Tell whether a source is a folder of images."""
     # os.path, because pathlib raises for a name that is too long.
-    return isinstance(source, str | Path) and os.path.isdir(source)  # noqa: PTH112
+    is_any = isinstance(source, str | Path) and os.path.isdir(source)  # noqa: PTH112
+    return is_any and not holds_sounds(source)
+
+
+def holds_sounds(source: object) -> TypeGuard[str | Path]:
+    """Tell whether a source is a ``.wav`` file, or a folder with some and no images."""
+    if not isinstance(source, str | Path):
+        return False
+    if not os.path.isdir(source):  # noqa: PTH112 - as above
+        return Path(source).suffix.lower() == ".wav"
+    from intact.data.sounds import is_sound_folder
+
+    return is_sound_folder(Path(source))
 
 
 def has_image_steps(source: object, transform: Callable[[Any], Any] | None = None) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -79,7 +78,7 @@ class Interval(NamedTuple):
     high: float
 
 
-def weighted_mean_interval(values: Sequence[float], weights: Sequence[float]) -> Interval:
+def weighted_mean_interval(values: npt.ArrayLike, weights: npt.ArrayLike) -> Interval:
     """Return the mean of values of unequal weights, with Student's interval.
 
     The values are of independent pieces (windows of a text, say), the weights their sizes. The
@@ -125,8 +124,8 @@ def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
 
 def row_cosines(first: FloatArray, second: FloatArray) -> npt.NDArray[np.float64]:
     """Return the cosine of each pair of rows, ``[n]``; a row of zeros has 0 with others."""
-    a, b = unit_rows(first), unit_rows(second)
-    return np.einsum("nd,nd->n", a, b)
+    cosines: npt.NDArray[np.float64] = (unit_rows(first) * unit_rows(second)).sum(axis=1)
+    return cosines
 
 
 def unit_rows(vectors: FloatArray) -> npt.NDArray[np.float64]:

@@ -22,6 +22,7 @@ from intact.recipe.kinds import (
 )
 from intact.recipe.numbers import Constant, Count, Memory, Number, Numbers, Whole
 from intact.recipe.pairs import Pairs, Shapes
+from intact.recipe.reading import ReadOptions
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -81,12 +82,6 @@ DATA = Given(
     (),
     "FOLDER|FILE|MODULE:FUNCTION",
     text="a folder of images or sounds, a text, an .npz or .npy file, or MODULE:FUNCTION",
-)
-TOKENIZER = Given(
-    "the path of a tokenizer.json, a tokenizers.Tokenizer or a function",
-    (),
-    "FILE|FOLDER",
-    text="the path of a tokenizer.json",
 )
 LOADED = "A loaded model, or a torch.nn.Module, will do too; it is not changed."
 ARRAYS = (
@@ -289,32 +284,6 @@ class SampleOptions(Options, kw_only=True):
         None,
         "Memory for observed activations and for trials of scales, in bytes or e.g. 2G: fewer at "
         "once, more passes over the samples, same result. Left out, no limit.",
-    )
-
-
-class ReadOptions(Options, kw_only=True):
-    """How text and sounds are read."""
-
-    section: ClassVar[str] = "Text and sounds (see docs/language-models.md)"
-
-    tokenizer: Any = option(
-        TOKENIZER,
-        None,
-        "The tokenizer.json that comes with the model, or its folder: the data is text, whose "
-        "windows a decoder gets, and whose lines other models.",
-        in_python="A tokenizers.Tokenizer or a function from a text to its token ids will do too; "
-        "rows of token ids need none.",
-    )
-    context: int | None = option(
-        Whole(least=2),
-        None,
-        "Tokens of a window of text, or the most of a line, which is then padded to it; left out, "
-        "what the model fixes, else 256 and 128.",
-    )
-    sample_rate: int | None = option(
-        Whole(least=1),
-        None,
-        "Samples a second that the model takes: .wav files with another rate are refused.",
     )
 
 
