@@ -204,8 +204,6 @@ def _made(
 
 def _told_apart(name: str, source: Any) -> tuple[list[str], list[Ids]]:
     """Return what a source has, texts or rows of tokens."""
-    if isinstance(source, str):
-        source = [source]
     if is_array(source) or (isinstance(source, list | tuple) and source and _is_id(source[0])):
         found = plain(source)
         source = [found] if found.ndim == 1 else list(found)
@@ -219,8 +217,8 @@ def _told_apart(name: str, source: Any) -> tuple[list[str], list[Ids]]:
         try:
             row = plain(value)
         except Exception:  # reported below, whatever it is
-            row = np.zeros(0)
-        if row.ndim != 1 or row.dtype.kind not in "iu":
+            row = np.zeros((0, 0))
+        if row.ndim != 1 or (row.size and row.dtype.kind not in "iu"):
             raise DataError(
                 f"{name}: item {number} is of type {type(value).__name__}",
                 remedy="give texts, or rows of token ids",
