@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
+from intact.calibrate.caches import fill_empty_caches
 from intact.calibrate.observe.budget import (
     known_sizes,
     part_observers,
@@ -211,7 +212,9 @@ def collect(
         if bins:
             _refuse_single_pass(samples, twice, _METHOD)
         passes = _Passes(progress, twice)
-        return _observe(graph, samples, observer, workers, passes, first, chosen, bins)
+        statistics = _observe(graph, samples, observer, workers, passes, first, chosen, bins)
+        fill_empty_caches(graph, statistics)
+        return statistics
     layout = observer.layout
     sizes = known_sizes(graph, layout, tensors)
     if sizes is None:
@@ -227,6 +230,7 @@ def collect(
         statistics.tensors |= found.tensors
         chosen = None  # they are the same in each pass
         del part  # before the next one's session is made
+    fill_empty_caches(graph, statistics)
     return statistics
 
 

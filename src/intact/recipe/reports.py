@@ -81,9 +81,15 @@ class EvaluateOptions(LabelOptions, ClusterOptions, ComparisonOptions):
         in_python="A result will do too.",
     )
     metric: str | MetricFunction | Metric | None = option(
-        Given("MODULE:FUNCTION, or a function", (), "MODULE:FUNCTION"),
+        Given(
+            "MODULE:FUNCTION, perplexity, cosine, or a function",
+            (),
+            "MODULE:FUNCTION|perplexity|cosine",
+            text="MODULE:FUNCTION, perplexity or cosine",
+        ),
         None,
-        "Scores a model: function(outputs, references) -> number, or numbers by name.",
+        "Scores a model: function(outputs, references) -> number, or numbers by name. Of language "
+        "models perplexity or cosine are measured, whichever fits; a name demands it.",
     )
     samples: int | None = option(Count(), None, "Use at most so many samples; left out, all.")
     top_k: int = option(

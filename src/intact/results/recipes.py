@@ -15,7 +15,7 @@ from intact.calibrate.observe.observer import model_of_outputs
 from intact.data.batching import Batch
 from intact.data.feeding import Arrays, Feeding, Step
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
-from intact.data.sources import open_samples
+from intact.data.sources import Reading, open_samples
 from intact.data.stream import Samples
 from intact.engines.session import make_session, run_session
 from intact.errors import UsageError
@@ -197,7 +197,8 @@ def open_fed(
     kept = kept or Provenance()
     feeding = Feeding(tuple(options.no_batch) or kept.no_batch, options.state or kept.states)
     step = _state_step(graph, feeding)
-    how = {"transform": options.transform, **how}
+    reading = Reading(options.tokenizer, options.context, options.sample_rate)
+    how = {"transform": options.transform, "reading": reading, **how}
     return open_samples(data, graph, feeding=feeding, step=step, **how)
 
 

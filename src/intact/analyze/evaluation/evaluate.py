@@ -14,6 +14,7 @@ import onnx_ir as ir
 from intact.analyze.doubts import PREPROCESSED, doubts_of
 from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputComparison
 from intact.analyze.evaluation.run import Models, Pass, Scores, own_runtime, run_both
+from intact.analyze.evaluation.text import TextFigures, TextMetric, TextScores
 from intact.analyze.verdict import Measured, verdict
 from intact.data.batching import Batch, real_samples
 from intact.data.metric import Metric, OutputRecord
@@ -51,7 +52,7 @@ def evaluate_result(
     reference: Graph | None = None,
     batch: int = 100,
     threads: int = 0,
-    metric: Metric | None = None,
+    metric: Metric | TextMetric | None = None,
     top_k: int = 5,
     timed: bool = True,
     scored: Callable[[Scores, npt.NDArray[np.int64]], None] | None = None,
@@ -67,7 +68,8 @@ def evaluate_result(
         threads: Threads inside one operator; 0 lets the runtime choose.
         metric: Scores all outputs of each model after the pass. Only then are they all kept in
             memory, with what comes along with the samples; else that is the first output alone,
-            and only if it has classes.
+            and only if it has classes. Of a language model it may name the figure; left out, the
+            one that fits is measured.
         top_k: Also report how often the right class is among so many best ones.
         timed: Measure the latency, where the model runs in the runtime that it is deployed to.
         scored: Called with the quantized model's scores, [samples, classes], and the labels, if
@@ -85,10 +87,13 @@ def evaluate_result(
     for what, number in (("batch", batch), ("top_k", top_k)):
         if number < 1:
             raise UsageError(f"{what} is {number}", remedy="give 1 or more")
+    asked = metric if isinstance(metric, TextMetric) else None
+    metric = None if isinstance(metric, TextMetric) else metric
     samples = replace(samples, keep_references=metric is not None)
     size = samples.batch_size(batch)
     graph = result.plan.graph if reference is None else reference
     _refuse_other_ends(graph, result.plan.graph)
+    text = TextScores.of(graph, asked)
     models: Models | None = None
     doubts: tuple[str, ...] = ()
     if cluster is None:
@@ -96,12 +101,13 @@ def evaluate_result(
         models = Models(graph, result, threads)
         runtime = models.runtime
         begin(samples.progress, "evaluating")
-        seen, first = run_both(models, samples, size, keeps_outputs=metric is not None)
+        keeps = metric is not None
+        seen, first = run_both(models, samples, size, keeps_outputs=keeps, text=text)
     else:
         from intact.analyze.evaluation.shards import EvaluationJob, run_both_on
 
         begin(samples.progress, "evaluating on the cluster")
-        job = EvaluationJob(result, reference, size, metric is not None)
+        job = EvaluationJob(result, reference, size, metric is not None, text)
         seen, first, runtime = run_both_on(cluster, job, samples, threads=threads)
         doubts = cluster.doubts
     scores = seen.scores()
@@ -132,6 +138,8 @@ def evaluate_result(
         float_is_trained=reference is None and bool(result.plan.provenance.trained),
         remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
     )
+    is_deployed = next(iter(result.exports)) == ONNX_QDQ
+    evaluation.text = _text_figures(seen, models if timed else None, asked, is_deployed)
     if timed:
         begin(samples.progress, "timing both models")
         _time(evaluation, models or Models(graph, result, threads), result, first, threads)
@@ -201,6 +209,29 @@ def measured_by(found: Evaluation, *, doubts: int = 0) -> Measured:
         metrics=found.metrics,
         wrong=next(iter(of_float), ""),
     )
+
+
+def _text_figures(
+    seen: Pass, models: Models | None, asked: TextMetric | None, is_deployed: bool
+) -> TextFigures | None:
+    """Return the figures of a language model; None of others, and of what predicts nothing.
+
+    Raises:
+        UsageError: Perplexity is asked for of a model that sees the tokens that it would predict.
+    """
+    text = seen.text
+    if text is None or seen.sees_what_follows:
+        if asked is TextMetric.PERPLEXITY:
+            raise UsageError(
+                f"--metric perplexity: {seen.output} of a token depends on the tokens behind it, "
+                "which the model would have to predict",
+                remedy="give --metric cosine, or leave it out",
+            )
+        return None
+    generated = None
+    if models is not None and is_deployed:
+        generated = text.generated(models.in_float.run, models.quantized)
+    return text.figures(generated)
 
 
 def _refuse_other_ends(reference: Graph, graph: Graph) -> None:

@@ -16,6 +16,7 @@ import msgspec
 import numpy.typing as npt
 
 from intact.analyze.evaluation.run import Models, Pass, run_both
+from intact.analyze.evaluation.text import TextMetric, TextScores
 from intact.calibrate.shards import SampleMap
 from intact.data.batching import Batch
 from intact.data.shards import Array, encode
@@ -45,9 +46,11 @@ class _Seen(msgspec.Struct, frozen=True):
     errors: dict[str, SavedSums]
     scores: tuple[Array, Array] | None
     outputs: tuple[tuple[_Outputs, ...], ...]
+    text: dict[str, Array] | None
+    sees_what_follows: bool
 
 
-_decode_asked = msgspec.msgpack.Decoder(tuple[int, bool]).decode
+_decode_asked = msgspec.msgpack.Decoder(tuple[int, bool, str]).decode
 _decode_seen = msgspec.msgpack.Decoder(_Seen).decode
 
 
@@ -59,12 +62,14 @@ class EvaluationJob(NamedTuple):
         reference: The float model to compare with; None for the result's own.
         size: Samples in a batch.
         keeps_outputs: All outputs are sent back, for a metric.
+        text: Scores a language model; None for others.
     """
 
     result: Result
     reference: Graph | None
     size: int
     keeps_outputs: bool
+    text: TextScores | None = None
 
     @property
     def graph(self) -> Graph:
@@ -73,20 +78,22 @@ class EvaluationJob(NamedTuple):
 
     def save(self, folder: Path) -> None:
         """Write it to a folder."""
+        text = "" if self.text is None else self.text.metric.value
         replace(self.result).save(folder / _RESULT)  # a copy: it stays where it is
         if self.reference is not None:
             self.reference.save(folder / _FLOAT)
-        (folder / _JOB).write_bytes(encode((self.size, self.keeps_outputs)))
+        (folder / _JOB).write_bytes(encode((self.size, self.keeps_outputs, text)))
 
     @classmethod
     def load(cls, folder: Path) -> EvaluationJob:
         """Read it."""
         has_reference = (folder / _FLOAT).is_file()
-        return cls(
-            Result.load(folder / _RESULT),
-            Graph.load(folder / _FLOAT) if has_reference else None,
-            *_decode_asked((folder / _JOB).read_bytes()),
-        )
+        result = Result.load(folder / _RESULT)
+        reference = Graph.load(folder / _FLOAT) if has_reference else None
+        size, keeps_outputs, metric = _decode_asked((folder / _JOB).read_bytes())
+        graph = result.plan.graph if reference is None else reference
+        text = TextScores.of(graph, TextMetric.named(metric)) if metric else None
+        return cls(result, reference, size, keeps_outputs, text)
 
     def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Seen]:
         """Load both models."""
@@ -95,7 +102,10 @@ class EvaluationJob(NamedTuple):
         models = Models(reference, self.result, threads)
 
         def seen(samples: Samples) -> _Seen:
-            found, _ = run_both(models, samples, self.size, keeps_outputs=self.keeps_outputs)
+            # Each part counts for itself; the parts are joined where they come together.
+            text = None if self.text is None else TextScores.of(reference, self.text.metric)
+            keeps = self.keeps_outputs
+            found, _ = run_both(models, samples, self.size, keeps_outputs=keeps, text=text)
             return _seen(models.runtime, found)
 
         return seen
@@ -125,7 +135,7 @@ def run_both_on(
     seen = [_decode_seen(reply) for reply in replies]
     runtimes = sorted({each.runtime for each in seen})
     return (
-        reduce(_joined, (_pass_of(each, job.size) for each in seen)),
+        reduce(_joined, (_pass_of(each, job) for each in seen)),
         first,
         " and ".join(runtimes),
     )
@@ -136,8 +146,12 @@ def _joined(one: Pass, more: Pass) -> Pass:
     return one
 
 
-def _pass_of(seen: _Seen, size: int) -> Pass:
+def _pass_of(seen: _Seen, job: EvaluationJob) -> Pass:
     found = Pass.of(tuple(seen.errors), keeps_outputs=bool(seen.outputs))
+    if seen.text is not None and job.text is not None:
+        found.text = TextScores(job.text.inputs, job.text.metric, job.text.output)
+        found.text.take({name: each.array() for name, each in seen.text.items()})
+        found.sees_what_follows = seen.sees_what_follows
     found.samples, found.shape = seen.samples, seen.shape
     found.errors = {name: ErrorSums.of(sums) for name, sums in seen.errors.items()}
     if seen.scores is not None:
@@ -145,7 +159,7 @@ def _pass_of(seen: _Seen, size: int) -> Pass:
     for record, batches in zip(found.records, seen.outputs, strict=True):
         for each in batches:
             arrays = {name: array.array() for name, array in each.arrays.items()}
-            record.add(arrays, size, each.count)
+            record.add(arrays, job.size, each.count)
     return found
 
 
@@ -161,6 +175,8 @@ def _seen(runtime: str, found: Pass) -> _Seen:
             tuple(_Outputs(_sendable(arrays), count) for arrays, count in record.batches())
             for record in found.records
         ),
+        None if found.text is None else _sendable(found.text.rows()),
+        found.sees_what_follows,
     )
 
 
