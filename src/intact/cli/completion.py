@@ -9,10 +9,11 @@ from collections.abc import Iterable
 import click
 from click.shell_completion import CompletionItem, get_completion_class, shell_complete
 
-from intact.cli.entry import VARIABLE
 from intact.recipe.declare import Option
 from intact.recipe.kinds import File, Given, Name, Several
 
+VARIABLE = "_INTACT_COMPLETE"
+"""Of the environment: by it shells ask what may follow, as click names it."""
 _LISTS = {
     "target": "intact.targets:target_names",
     "name": "intact.targets:target_names",

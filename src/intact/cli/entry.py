@@ -27,8 +27,6 @@ _LONGEST_REASON = 200
 _FLAG = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
 
 
-VARIABLE = "_INTACT_COMPLETE"
-"""Of the environment: by it shells ask what may follow."""
 _IMPORTED = time.perf_counter()
 """When this module was loaded: about when the process began, where the system does not say."""
 
@@ -194,7 +192,7 @@ def main() -> None:
     """
     gc.set_threshold(100_000, 20, 100)
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # in the processes of a search too
-    if VARIABLE in os.environ:
+    if any(name.endswith("_COMPLETE") for name in os.environ):  # a shell may ask what may follow
         from intact.cli.completion import answer
 
         answered = answer(app)

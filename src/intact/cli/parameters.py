@@ -10,7 +10,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from intact.cli.phases import current
+from intact.cli.phases import QUIET, current
 from intact.errors import UsageError
 from intact.recipe.declare import Option, Options, options_of, shown_default
 from intact.recipe.kinds import Flag
@@ -23,8 +23,6 @@ _COLUMN, _SHORT_COLUMN = 34, 26
 """How wide the flags' column may be."""
 ALL = "intact.help_all"
 """Says in a context that all options are shown."""
-QUIET = "intact.quiet"
-"""Says in a context that only errors, and what was asked for, are printed."""
 _SENTENCE_END = re.compile(r"(?<=\.)\s(?=[A-Z`])")
 
 

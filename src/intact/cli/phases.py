@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 START, LOADING, OTHER = "start", "loading packages", "other"
+QUIET = "intact.quiet"
+"""Says in a context that only errors, and what was asked for, are printed."""
 _MOST_START = 30.0
 """Seconds that starting may take; a process that is older was another program before (exec)."""
 _SHOWN = 0.05

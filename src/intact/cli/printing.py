@@ -17,8 +17,7 @@ import click
 import msgspec
 
 from intact.cli.markup import without_tags
-from intact.cli.parameters import QUIET
-from intact.cli.phases import OTHER, Phases, current
+from intact.cli.phases import OTHER, QUIET, Phases, current
 
 if TYPE_CHECKING:
     from rich.console import Console
