@@ -6,6 +6,8 @@ nothing: for lines and progress that do not go to a terminal.
 
 from __future__ import annotations
 
+import codecs
+import json
 import os
 import sys
 import threading
@@ -225,4 +227,7 @@ def console() -> Console:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    print(msgspec.json.format(msgspec.json.encode(value)).decode())  # noqa: T201
+    text = msgspec.json.format(msgspec.json.encode(value)).decode()
+    if not text.isascii() and codecs.lookup(sys.stdout.encoding or "ascii").name != "utf-8":
+        text = json.dumps(json.loads(text), indent=2)  # which escapes what is not ASCII
+    print(text)  # noqa: T201

@@ -345,24 +345,24 @@ _WRITERS.register(Op.TILE)(_with_numbers("Tile", "repeats"))
 OPSET, IR_VERSION = 18, 10
 
 
-def write_onnx_integer(program: Program, made: Mapping[str, str] = {}) -> bytes:
+def write_onnx_integer(program: Program, maker: Mapping[str, str] = {}) -> bytes:
     """Return a program as an ONNX model.
 
     Args:
         program: Floats stand at its ends alone, or nowhere.
-        made: What the file says of who made it.
+        maker: What the file says of who made it.
 
     Raises:
         ExportError: Some steps cannot be written with integers; all of them are listed.
     """
-    return integer_model(realize(program), program, made=made)
+    return integer_model(realize(program), program, maker=maker)
 
 
 def integer_model(
     graph: IntegerGraph,
     program: Program,
     shown: tuple[str, ...] = (),
-    made: Mapping[str, str] = {},
+    maker: Mapping[str, str] = {},
 ) -> bytes:
     """Return a graph as an ONNX model.
 
@@ -370,7 +370,7 @@ def integer_model(
         graph: What `realize` made of the program.
         program: Named in the metadata: what codes at the ends stand for.
         shown: Names of values that are given too, behind the outputs.
-        made: What the file says of who made it.
+        maker: What the file says of who made it.
     """
     builder = OnnxBuilder()
     for value in graph.inputs:
@@ -381,7 +381,7 @@ def integer_model(
     outputs = [made[name] for name in (*(value.name for value in graph.outputs), *shown)]
     whole = builder.graph(outputs, opset=OPSET, name="integer")
     model = ir.Model(whole, ir_version=IR_VERSION, producer_name=PRODUCER)
-    model.metadata_props.update(made)
+    model.metadata_props.update(maker)
     ends = {**program.inputs, **program.outputs}
     model.metadata_props.update({f"quantization.{n}": _text(t) for n, t in ends.items()})
     proto = ir.to_proto(model)
