@@ -10,7 +10,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from intact.cli.phases import current
+from intact.cli.phases import QUIET, current
 from intact.errors import UsageError
 from intact.recipe.declare import Option, Options, options_of, shown_default
 from intact.recipe.kinds import Flag
@@ -25,8 +25,6 @@ ALL = "intact.help_all"
 """Says in a context that all options are shown."""
 COMPLETE = "_INTACT_COMPLETE"
 """Of the environment: by it shells ask what may follow."""
-QUIET = "intact.quiet"
-"""Says in a context that only errors, and what was asked for, are printed."""
 _SENTENCE_END = re.compile(r"(?<=\.)\s(?=[A-Z`])")
 
 

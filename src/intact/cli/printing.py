@@ -15,12 +15,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-import click
 import msgspec
 
 from intact.cli.markup import without_tags
-from intact.cli.parameters import QUIET
-from intact.cli.phases import OTHER, Phases, current
+from intact.cli.phases import OTHER, Phases, current, is_quiet
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -205,12 +203,6 @@ def say_aside(text: str) -> None:
     from rich.console import Console
 
     Console(stderr=True).print(text, style="dim", soft_wrap=True, highlight=False, markup=False)
-
-
-def is_quiet() -> bool:
-    """Tell whether ``--quiet`` was given."""
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(QUIET))
 
 
 def is_styled(stream: TextIO) -> bool:
