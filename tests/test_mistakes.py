@@ -417,7 +417,7 @@ def test_memory_that_runs_out_is_said_in_one_line(
         raise MemoryError("Unable to allocate 9 TiB")
 
     monkeypatch.setattr(api, "evaluate", run_out)
-    says = fails("evaluate", str(result), "-d", "calib.npz")
+    says = fails("evaluate", str(result), "-d", "calib.npz", code=1)
     assert "out of memory (Unable to allocate 9 TiB); give a smaller --batch" in says
 
 

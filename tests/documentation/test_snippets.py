@@ -28,7 +28,7 @@ from tests.documentation.snippets import (
 
 PAGES = {name_of(page): page for page in pages()}
 RUN = {"sh", "python", "toml"}
-SHOWN = {"", "text", "yaml", "json", "c", "cpp", "js", "{toctree}"}
+SHOWN = {"", "text", "yaml", "json", "c", "cpp", "js", "{toctree}", "{eval-rst}"}
 """Blocks of other languages: what is printed, what a file has, what the site is made of."""
 NOWHERE_ELSE: tuple[frozenset[str], str] = (frozenset(), "")
 WITH_BLOCKS = [

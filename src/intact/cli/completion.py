@@ -12,8 +12,6 @@ from click.shell_completion import CompletionItem, get_completion_class, shell_c
 from intact.recipe.declare import Option
 from intact.recipe.kinds import File, Given, Name, Several
 
-VARIABLE = "_INTACT_COMPLETE"
-"""Of the environment: by it shells ask what may follow, as click names it."""
 _LISTS = {
     "target": "intact.targets:target_names",
     "name": "intact.targets:target_names",
@@ -27,18 +25,18 @@ _LISTS = {
 """Tables of names, by the option that takes them; imported when they are asked for."""
 
 
-def answer(app: click.Command) -> int | None:
-    """Answer a shell that asks what may follow; None where none does."""
-    asked = os.environ.get(VARIABLE)
-    return None if not asked else shell_complete(app, {}, "intact", VARIABLE, asked)
+def answer(app: click.Command, variable: str) -> int | None:
+    """Answer a shell that asks what may follow, by a variable; None where none does."""
+    asked = os.environ.get(variable)
+    return None if not asked else shell_complete(app, {}, "intact", variable, asked)
 
 
-def script(app: click.Command, shell: str) -> str:
-    """Return what a shell runs to ask from then on."""
+def script(app: click.Command, variable: str, shell: str) -> str:
+    """Return what a shell runs to ask from then on, by a variable."""
     made = get_completion_class(shell)
     if made is None:
         raise click.UsageError(f"no completion for {shell!r}")
-    return made(app, {}, "intact", VARIABLE).source()
+    return made(app, {}, "intact", variable).source()
 
 
 def values(option: Option, begun: str) -> list[CompletionItem]:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import errno
 import gc
+import io
 import os
 import re
 import sys
@@ -17,12 +20,15 @@ import click
 from intact import __version__
 from intact._extras import explained
 from intact.cli.application import WRONG_USE, app
+from intact.cli.parameters import COMPLETE
 from intact.cli.phases import Phases, process_began
 from intact.errors import ClusterError, ExportError, IntactError, SearchError
 
 _NOT_GOOD, _INTERNAL, _STOPPED = 1, 70, 130
 _OF_RESULTS = (ClusterError, ExportError, SearchError, MemoryError)
 """What right calls may end in."""
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", None))
+_WRONG_PATHS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ENAMETOOLONG)
 _LONGEST_REASON = 200
 _FLAG = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
 
@@ -127,13 +133,15 @@ def _not_written(error: OSError) -> int:
     if isinstance(error, BrokenPipeError):
         return _NOT_GOOD
     place = f"{error.filename}: " if error.filename else ""
-    return _complain(f"{place}{error.strerror or error}", _NOT_GOOD)
+    is_wrong = error.errno in _WRONG_PATHS
+    return _complain(f"{place}{error.strerror or error}", WRONG_USE if is_wrong else _NOT_GOOD)
 
 
 def _code_of(error: Exception) -> int:
     if isinstance(error.__cause__, KeyboardInterrupt):
         return _STOPPED  # and something was written
-    return _NOT_GOOD if isinstance(error, _OF_RESULTS) else WRONG_USE
+    is_full = getattr(error.__cause__, "errno", None) in _NO_ROOM
+    return _NOT_GOOD if is_full or isinstance(error, _OF_RESULTS) else WRONG_USE
 
 
 def _said(error: IntactError | MemoryError, ran: str) -> str:
@@ -183,6 +191,28 @@ def _give_up_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+_PLAIN = str.maketrans({"\u2500": "-", "\u2501": "-", "\u2026": "."})
+"""What lines of tables are where they cannot be printed."""
+
+
+def _print_anywhere() -> None:
+    """Let every character be printed, where a console or a pipe has an encoding of a few.
+
+    That is so on Windows: output that goes to a file is in the encoding of the system.
+    """
+
+    def plain(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        text = error.object[error.start : error.end].translate(_PLAIN)
+        return text.encode("ascii", "replace").decode(), error.end
+
+    codecs.register_error("intact.plain", plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="intact.plain")
+
+
 def main() -> None:
     """Run the process's command line and exit.
 
@@ -190,12 +220,13 @@ def main() -> None:
     collecting cyclic garbage while packages load, and taking all of them down again at the end.
     So the collector runs seldom, and the process ends as soon as its output is out.
     """
+    _print_anywhere()
     gc.set_threshold(100_000, 20, 100)
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # in the processes of a search too
-    if any(name.endswith("_COMPLETE") for name in os.environ):  # a shell may ask what may follow
+    if COMPLETE in os.environ:
         from intact.cli.completion import answer
 
-        answered = answer(app)
+        answered = answer(app, COMPLETE)
         if answered is not None:
             sys.exit(answered)
     began = process_began()

@@ -23,6 +23,8 @@ _COLUMN, _SHORT_COLUMN = 34, 26
 """How wide the flags' column may be."""
 ALL = "intact.help_all"
 """Says in a context that all options are shown."""
+COMPLETE = "_INTACT_COMPLETE"
+"""Of the environment: by it shells ask what may follow."""
 _SENTENCE_END = re.compile(r"(?<=\.)\s(?=[A-Z`])")
 
 

@@ -73,6 +73,12 @@ def current() -> Phases:
     return Phases(time.perf_counter()) if found is None else found
 
 
+def is_quiet() -> bool:
+    """Tell whether ``--quiet`` was given."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(QUIET))
+
+
 def with_phases(value: Mapping[str, Any]) -> dict[str, Any]:
     """Add the phases so far to what a command prints as JSON."""
     return {**value, "phases": current().to_json()}

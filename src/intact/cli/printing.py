@@ -6,6 +6,8 @@ nothing: for lines and progress that do not go to a terminal.
 
 from __future__ import annotations
 
+import codecs
+import json
 import os
 import sys
 import threading
@@ -13,11 +15,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
-import click
 import msgspec
 
 from intact.cli.markup import without_tags
-from intact.cli.phases import OTHER, QUIET, Phases, current
+from intact.cli.phases import OTHER, Phases, current, is_quiet
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -204,12 +205,6 @@ def say_aside(text: str) -> None:
     Console(stderr=True).print(text, style="dim", soft_wrap=True, highlight=False, markup=False)
 
 
-def is_quiet() -> bool:
-    """Tell whether ``--quiet`` was given."""
-    context = click.get_current_context(silent=True)
-    return context is not None and bool(context.meta.get(QUIET))
-
-
 def is_styled(stream: TextIO) -> bool:
     """Tell whether colours may be shown: on terminals, and where the environment asks for them."""
     return stream.isatty() or not _ASKING.isdisjoint(os.environ)
@@ -224,4 +219,7 @@ def console() -> Console:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    print(msgspec.json.format(msgspec.json.encode(value)).decode())  # noqa: T201
+    text = msgspec.json.format(msgspec.json.encode(value)).decode()
+    if not text.isascii() and codecs.lookup(sys.stdout.encoding or "ascii").name != "utf-8":
+        text = json.dumps(json.loads(text), indent=2)  # which escapes what is not ASCII
+    print(text)  # noqa: T201

@@ -13,8 +13,8 @@ import msgspec
 from intact._text import first_names, kilobytes
 from intact.cli import show_improvements
 from intact.cli.markup import escape
-from intact.cli.phases import with_phases
-from intact.cli.printing import is_quiet, new_table, print_json, say, show_table
+from intact.cli.phases import is_quiet, with_phases
+from intact.cli.printing import new_table, print_json, say, show_table
 from intact.cli.show_notes import notes
 from intact.errors import ExportError
 from intact.targets import target_to_json

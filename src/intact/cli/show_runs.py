@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from intact.cli.markup import escape
-from intact.cli.printing import is_quiet, new_table, print_json, say, show_table
+from intact.cli.phases import is_quiet
+from intact.cli.printing import new_table, print_json, say, show_table
 from intact.results.execution import Run
 
 

@@ -15,17 +15,8 @@ from rich.text import Text
 
 from intact.cli import show
 from intact.cli.markup import escape
-from intact.cli.phases import LOADING, OTHER, Phases, current, with_phases
-from intact.cli.printing import (
-    Lines,
-    begun,
-    is_quiet,
-    new_table,
-    observing,
-    print_json,
-    say,
-    show_table,
-)
+from intact.cli.phases import LOADING, OTHER, Phases, current, is_quiet, with_phases
+from intact.cli.printing import Lines, begun, new_table, observing, print_json, say, show_table
 
 if TYPE_CHECKING:
     from intact.cli.tables import Table

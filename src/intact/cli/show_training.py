@@ -11,8 +11,8 @@ import msgspec
 
 from intact.cli import printing, show
 from intact.cli.markup import escape
-from intact.cli.phases import current
-from intact.cli.printing import is_quiet, is_styled, new_table, print_json, say, show_table
+from intact.cli.phases import current, is_quiet
+from intact.cli.printing import is_styled, new_table, print_json, say, show_table
 
 if TYPE_CHECKING:
     from intact.improve.trained import Epoch, Trained

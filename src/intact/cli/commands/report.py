@@ -63,7 +63,7 @@ def write(made: Result | Mapping[str, Result], options: OutputOptions, *, quiet:
         return
     from intact import api
     from intact.cli import show_report
-    from intact.cli.printing import is_quiet
+    from intact.cli.phases import is_quiet
     from intact.cli.printing import progress as shown
 
     given = {name: getattr(options, name, None) for name in ("data", "skip_bad", "threads")}

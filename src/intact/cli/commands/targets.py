@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from intact.cli.parameters import Command, Given
+from intact.cli.parameters import COMPLETE, Command, Given
 from intact.recipe.declare import options_of
 from intact.recipe.reports import DemoCommand, ShowTargetCommand
 
@@ -55,7 +55,7 @@ def _complete(context: click.Context, shell: str) -> None:
     """
     from intact.cli.completion import script
 
-    click.echo(script(context.find_root().command, shell))
+    click.echo(script(context.find_root().command, COMPLETE, shell))
 
 
 COMPLETION = click.command("completion")(_complete)

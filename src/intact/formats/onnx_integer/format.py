@@ -61,9 +61,8 @@ class _Writer(Writer):
     def write(self, plan: QuantizedGraph, io: Io) -> Exported:
         program = integer_program(plan, float_ends=io is Io.FLOAT)
         notes = [Note(NoteKind.EXPORT, "", _PAIRS)] if _may_saturate(program) else []
-        return WrittenFiles(
-            {ONNX_INTEGER_FILE: write_onnx_integer(program, made_by(plan))}, notes=notes
-        )
+        content = write_onnx_integer(program, lasting(made_by(plan)))
+        return WrittenFiles({ONNX_INTEGER_FILE: content}, notes=notes)
 
     def read(self, folder: Path, _plan: QuantizedGraph) -> Exported:
         return WrittenFiles(read_files(folder, (ONNX_INTEGER_FILE,)))

@@ -38,7 +38,7 @@ class OnnxBuilder(GraphBuilder):
         return self._values[value.name]
 
     def value(self, value: Value) -> ir.Value:
-        """Return the ONNX value of one of the graph; a fixed one is an initializer."""
+        """The ONNX value of one of the graph; a fixed one is an initializer."""
         if value.data is None:
             return self._values[value.name]
         if value.name not in self.initializers:
@@ -203,7 +203,7 @@ def _take(builder: OnnxBuilder, node: Node) -> None:
 
 
 def _with_zeros(builder: OnnxBuilder, node: Node) -> list[ir.Value | None]:
-    """Return operands and their zero points, which are left out where both are 0."""
+    """Operands and their zero points, which are left out where both are 0."""
     zeros = (node.options["zero"], node.options["weight_zero"])
     values = _inputs(builder, node)
     if zeros == (0, 0):
@@ -277,7 +277,6 @@ def _slice(builder: OnnxBuilder, node: Node) -> None:
     starts, stops, steps = [], [], []
     for axis in axes:
         start, stop, step = parts[axis]
-        # ONNX has no other word for the end: -1 is the last element, also backwards.
         far = _INT64_MAX if step > 0 else -_INT64_MAX
         starts.append((0 if step > 0 else _INT64_MAX) if start is None else start)
         stops.append(far if stop is None else stop)
@@ -343,28 +342,27 @@ _WRITERS.register(Op.EXPAND)(_with_numbers("Expand", "lengths"))
 _WRITERS.register(Op.TILE)(_with_numbers("Tile", "repeats"))
 
 
-# All reductions take their axes as inputs from opset 18 on.
 OPSET, IR_VERSION = 18, 10
 
 
-def write_onnx_integer(program: Program, made: Mapping[str, str] = {}) -> bytes:
+def write_onnx_integer(program: Program, maker: Mapping[str, str] = {}) -> bytes:
     """Return a program as an ONNX model.
 
     Args:
         program: Floats stand at its ends alone, or nowhere.
-        made: What the file says of who made it.
+        maker: What the file says of who made it.
 
     Raises:
         ExportError: Some steps cannot be written with integers; all of them are listed.
     """
-    return integer_model(realize(program), program, made=made)
+    return integer_model(realize(program), program, maker=maker)
 
 
 def integer_model(
     graph: IntegerGraph,
     program: Program,
     shown: tuple[str, ...] = (),
-    made: Mapping[str, str] = {},
+    maker: Mapping[str, str] = {},
 ) -> bytes:
     """Return a graph as an ONNX model.
 
@@ -372,7 +370,7 @@ def integer_model(
         graph: What `realize` made of the program.
         program: Named in the metadata: what codes at the ends stand for.
         shown: Names of values that are given too, behind the outputs.
-        made: What the file says of who made it.
+        maker: What the file says of who made it.
     """
     builder = OnnxBuilder()
     for value in graph.inputs:
@@ -383,13 +381,12 @@ def integer_model(
     outputs = [made[name] for name in (*(value.name for value in graph.outputs), *shown)]
     whole = builder.graph(outputs, opset=OPSET, name="integer")
     model = ir.Model(whole, ir_version=IR_VERSION, producer_name=PRODUCER)
-    model.metadata_props.update(made)
+    model.metadata_props.update(maker)
     ends = {**program.inputs, **program.outputs}
     model.metadata_props.update({f"quantization.{n}": _text(t) for n, t in ends.items()})
     proto = ir.to_proto(model)
     if proto.ByteSize() > LARGEST_FILE:
         raise ExportError("the model takes more than 2 GiB", remedy="cut it in parts")
-    # Maps of a message have no order of their own otherwise.
     return bytes(proto.SerializeToString(deterministic=True))
 
 

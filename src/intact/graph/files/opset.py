@@ -18,7 +18,7 @@ from intact.errors import ModelError
 from intact.graph.files.claims import forget_claims
 from intact.graph.files.save import weights_as_inputs
 from intact.graph.files.tensors import own_tensors
-from intact.graph.files.trial import survives
+from intact.graph.files.trial import Elsewhere, survives
 from intact.graph.given_nodes import GivenNodes
 from intact.graph.ops import input_value
 from intact.graph.passes import library
@@ -95,7 +95,8 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     proto, absent = weights_as_inputs(model, larger_than=_READ_BY_CONVERTER)
     axes = _along_last_axis(proto) if before < SINGLE_AXIS else {}
     ports = {value.name for value in model.graph.inputs}
-    if not survives(lambda: _attempt(proto, opset)):
+    other = Elsewhere(f"{__name__}:attempt_bytes", proto.SerializeToString, (opset,))
+    if not survives(lambda: _attempt(proto, opset), other):
         raise ModelError(
             f"cannot be converted to opset {opset}: ONNX's converter crashes on it, which it does "
             "on impossible sizes"
@@ -132,6 +133,11 @@ def _attempt(proto: onnx.ModelProto, opset: int) -> None:
         onnx.shape_inference.infer_shapes(version_converter.convert_version(proto, opset))
     except Exception:  # as there
         _culprit(proto, opset)
+
+
+def attempt_bytes(content: bytes, opset: int) -> None:
+    """Do the same with a model as bytes, in another process."""
+    _attempt(onnx.ModelProto.FromString(content), opset)
 
 
 def _attach(result: ir.Model, weights: list[ir.Value], ports: set[str | None]) -> None:

@@ -53,7 +53,12 @@ def open_file(path: Path) -> BinaryIO:
         OSError: It cannot be opened, or is a folder, a pipe, a device or a socket.
     """
     wait_for_nothing = getattr(os, "O_NONBLOCK", 0)  # a pipe without a writer
-    handle = os.open(path, os.O_RDONLY | wait_for_nothing | getattr(os, "O_BINARY", 0))
+    try:
+        handle = os.open(path, os.O_RDONLY | wait_for_nothing | getattr(os, "O_BINARY", 0))
+    except PermissionError as error:  # Windows opens no folders
+        if os.path.isdir(path):  # noqa: PTH112 - pathlib raises for a name that is too long
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path)) from error
+        raise
     try:
         # Of the open file: what the path names may be another one by now.
         mode = os.fstat(handle).st_mode

@@ -9,13 +9,15 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator
 
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from intact.errors import ModelError
 from intact.graph.files.quiet import quiet
+from intact.graph.files.save import weights_as_inputs
 from intact.graph.files.tensors import own_tensors
-from intact.graph.files.trial import survives
+from intact.graph.files.trial import Elsewhere, survives
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.constant_nodes import fold_in_runtime, is_computed_by_runtime
 from intact.graph.passes.lengths import learn_shapes
@@ -111,7 +113,7 @@ def infer_shapes(model: ir.Model) -> bool:
     """
     # Tried in a child process only where it can crash, since that costs the work once more.
     if _has_slice(model) and (_TRIED not in model.meta or _may_learn_sizes(model)):
-        _try_first(lambda: infer(model))
+        _try_first(model)
         model.meta[_TRIED] = True
     with quiet():
         modified = infer(model)
@@ -139,8 +141,23 @@ def _has_slice(model: ir.Model) -> bool:
     return any(node.op_type == "Slice" for node in all_nodes(model))
 
 
-def _try_first(work: Callable[[], object]) -> None:
-    if not survives(work):
+def infer_bytes(content: bytes) -> None:
+    """Infer the shapes of a model as bytes, in another process."""
+    infer(ir.from_proto(onnx.ModelProto.FromString(content)))
+
+
+_READ_BY_INFERENCE = 1 << 10
+"""Bytes of a constant whose values inference may read; of others it takes the shape."""
+
+
+def _without_weights(model: ir.Model) -> bytes:
+    proto, _ = weights_as_inputs(model, larger_than=_READ_BY_INFERENCE)
+    return proto.SerializeToString()
+
+
+def _try_first(model: ir.Model) -> None:
+    other = Elsewhere(f"{__name__}:infer_bytes", lambda: _without_weights(model))
+    if not survives(lambda: infer(model), other):
         raise ModelError(
             "the model makes a tensor of a negative size, which a Slice reads: a window or a "
             "negative pad is larger than what it is applied to, or a size below 0 is declared",
