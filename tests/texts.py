@@ -18,7 +18,7 @@ from benchmarks.text_nets import (
 )
 
 DECODER = DecoderSizes(
-    vocabulary=50, hidden=16, layers=2, heads=4, key_heads=2, inner=24, longest=64
+    vocabulary=50, hidden=32, layers=2, heads=2, key_heads=1, inner=24, longest=64
 )
 ENCODER = EncoderSizes(vocabulary=50, hidden=16, layers=2, heads=2, inner=24, longest=32)
 BEGIN, END, PADDING, UNKNOWN = 0, 1, 2, 3

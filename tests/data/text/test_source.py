@@ -197,10 +197,10 @@ WRONG: list[tuple[str, Callable[[], Graph], Any, dict[str, Any], str]] = [
     ),
     (
         "cache",
-        lambda: fixed(tiny_decoder("builder"), "past_key_values.0.key", "batch", 2, 8, 4),
+        lambda: fixed(tiny_decoder("builder"), "past_key_values.0.key", "batch", 1, 5, 16),
         CORPUS,
         {"context": 8},
-        "[?, 2, 8, 4], and an empty cache [batch, heads, 0, size] does not fit; leave one axis",
+        "[?, 1, 5, 16], and an empty cache [batch, heads, 0, size] does not fit; leave one axis",
     ),
     ("nothing", lambda: normalize(tiny_encoder()), [[]], {"context": 8}, "give one sample a line"),
 ]

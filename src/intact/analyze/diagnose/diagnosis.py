@@ -32,6 +32,8 @@ from intact.plan import QuantizedGraph
 
 _CUT = 0.01
 """Part of the values that calibration saw beyond the codes from which on clipping is no chance."""
+_ELEMENTS = 1 << 26
+"""Elements of activations that are looked at, but for those of the first batch."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -208,15 +210,19 @@ def _tensors(
     computed = [name for name in names if name not in inputs]
     session = make_session(model_of_outputs(plan.graph, computed)) if computed else None
     parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in names}
+    elements = 0
     for feeds, count in batches:
+        if elements > _ELEMENTS:  # what is here says enough, and decoders have gigabytes of it
+            break
         arrays = {name: feeds[name] for name in names if name in feeds}
         if session is not None:
             arrays |= dict(zip(computed, run_session(session, feeds, computed), strict=True))
         for name, array in real_samples(arrays, sample_count(feeds), count).items():
             parts[name].append(array)
+            elements += array.size
     # Without a batch axis the first batch stands for all, as samples may differ in their shapes.
     return {
-        name: np.concatenate(each) if _can_join(each) else each[0]
+        name: np.concatenate(each) if len(each) > 1 and _can_join(each) else each[0]
         for name, each in parts.items()
         if each
     }

@@ -233,9 +233,12 @@ def _drowned(choice: Choice) -> set[str]:
             rows_of(outputs[name], count)
             for (_, count), outputs in zip(runs.batches, runs.outputs(), strict=True)
         ]
+        sizes = {part.shape[1] for part in parts}
+        if len(sizes) > 1 or max(sizes) > _SCORES:
+            continue  # no scores: sequences, or the logits of each of their tokens
         rows = np.concatenate(parts).astype(np.float64)
         spread = float(np.square(rows - rows.mean(axis=0)).sum())
-        if rows.shape[1] <= _SCORES and 0 < spread < float(powers.noise.sum()):
+        if 0 < spread < float(powers.noise.sum()):
             found.add(name)
     return found
 

@@ -38,7 +38,7 @@ class OnnxBuilder(GraphBuilder):
         return self._values[value.name]
 
     def value(self, value: Value) -> ir.Value:
-        """The ONNX value of one of the graph; a fixed one is an initializer."""
+        """Return the ONNX value of one of the graph; a fixed one is an initializer."""
         if value.data is None:
             return self._values[value.name]
         if value.name not in self.initializers:
@@ -203,7 +203,7 @@ def _take(builder: OnnxBuilder, node: Node) -> None:
 
 
 def _with_zeros(builder: OnnxBuilder, node: Node) -> list[ir.Value | None]:
-    """Operands and their zero points, which are left out where both are 0."""
+    """Return operands and their zero points, which are left out where both are 0."""
     zeros = (node.options["zero"], node.options["weight_zero"])
     values = _inputs(builder, node)
     if zeros == (0, 0):
@@ -277,6 +277,7 @@ def _slice(builder: OnnxBuilder, node: Node) -> None:
     starts, stops, steps = [], [], []
     for axis in axes:
         start, stop, step = parts[axis]
+        # ONNX has no other word for the end: -1 is the last element, also backwards.
         far = _INT64_MAX if step > 0 else -_INT64_MAX
         starts.append((0 if step > 0 else _INT64_MAX) if start is None else start)
         stops.append(far if stop is None else stop)
@@ -342,6 +343,7 @@ _WRITERS.register(Op.EXPAND)(_with_numbers("Expand", "lengths"))
 _WRITERS.register(Op.TILE)(_with_numbers("Tile", "repeats"))
 
 
+# All reductions take their axes as inputs from opset 18 on.
 OPSET, IR_VERSION = 18, 10
 
 
@@ -387,6 +389,7 @@ def integer_model(
     proto = ir.to_proto(model)
     if proto.ByteSize() > LARGEST_FILE:
         raise ExportError("the model takes more than 2 GiB", remedy="cut it in parts")
+    # Maps of a message have no order of their own otherwise.
     return bytes(proto.SerializeToString(deterministic=True))
 
 
