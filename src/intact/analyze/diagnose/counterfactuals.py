@@ -18,11 +18,10 @@ import numpy.typing as npt
 from intact.analyze.diagnose.noise import Part
 from intact.analyze.teacher import Exchanged, Replaced
 from intact.calibrate.choice import FloatRuns, Run
-from intact.calibrate.observe.observer import model_of_outputs
+from intact.calibrate.observe.observer import FloatTensors
 from intact.calibrate.scales.masked import NEGLIGIBLE
 from intact.config import TensorQuantConfig
 from intact.data.batching import Batch, real_samples, sample_count
-from intact.engines.session import make_session, run_session
 from intact.numerics.affine import fake_quantize, params_from_range
 from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels
@@ -55,16 +54,11 @@ class Counterfactuals:
         self._output, self._config = output, point.config
         self._name = str(point.value.name)
         self._replaced = Replaced(plan, [self._name])
-        is_input = any(value is point.value for value in plan.graph.inputs)
-        model = None if is_input else model_of_outputs(plan.graph, [self._name])
-        session = None if model is None else make_session(model, threads=1)
-        self._batches: list[tuple[Batch, int, Array, Array]] = []
-        for (feeds, real), outputs in zip(runs.batches, runs.outputs(), strict=True):
-            found = feeds[self._name] if session is None else None
-            if session is not None:
-                (found,) = run_session(session, feeds, [self._name])
-            if found is not None:
-                self._batches.append((feeds, real, found, outputs[output]))
+        model = FloatTensors(plan.graph, [self._name])
+        self._batches: list[tuple[Batch, int, Array, Array]] = [
+            (feeds, real, model.run(feeds)[self._name], outputs[output])
+            for (feeds, real), outputs in zip(runs.batches, runs.outputs(), strict=True)
+        ]
         self._now = self._noise(partial(point.config.fake_quantize, inplace=False))
 
     def explained(self, without: Without) -> float:
