@@ -14,9 +14,10 @@ from functools import cached_property, partial
 import msgspec
 
 from intact.analyze.errors import layer_results
-from intact.analyze.side_by_side import Array, ComparedPoint, FloatTensors, workers
+from intact.analyze.side_by_side import Array, ComparedPoint, workers
 from intact.analyze.teacher import OwnResult, TeacherForced
 from intact.calibrate.choice import Errors, FloatRuns
+from intact.calibrate.observe.observer import FloatTensors
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.engines.piecewise import FloatPieces
 from intact.limits import MOST_DB

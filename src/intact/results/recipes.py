@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import onnx_ir as ir
 
-from intact.calibrate.observe.observer import model_of_outputs
+from intact.calibrate.observe.observer import FloatTensors
 from intact.data.batching import Batch
 from intact.data.feeding import Arrays, Feeding, Step
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
 from intact.data.sources import Reading, open_samples
 from intact.data.stream import Samples
-from intact.engines.session import make_session, run_session
 from intact.errors import UsageError
 from intact.formats.scales import scales_of_model, tensor_names
 from intact.graph import Graph
@@ -31,8 +30,6 @@ from intact.recipe.options import COMMANDS
 from intact.targets import Target, load_target
 
 if TYPE_CHECKING:
-    from onnxruntime import InferenceSession
-
     from intact.calibrate.shards import SampleMap
     from intact.recipe.groups import (
         ClusterOptions,
@@ -216,14 +213,13 @@ def _state_step(graph: Graph, feeding: Feeding) -> Step | None:
         return None
 
     @cache
-    def session() -> InferenceSession:
-        return make_session(model_of_outputs(graph, outputs), threads=1)
+    def model() -> FloatTensors:
+        return FloatTensors(graph, outputs)
 
     takes = {str(value.name) for value in graph.inputs}
 
     def step(feed: Batch) -> Arrays:
-        fed = {name: array for name, array in feed.items() if name in takes}
-        return dict(zip(outputs, run_session(session(), fed, outputs), strict=True))
+        return model().run({name: array for name, array in feed.items() if name in takes})
 
     return step
 

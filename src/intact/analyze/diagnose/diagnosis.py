@@ -21,11 +21,10 @@ from intact.analyze.diagnose.weights import BEST, OF_WEIGHTS
 from intact.analyze.layer_costs import LayerCosts
 from intact.analyze.layers import ModelErrors, model_errors
 from intact.calibrate.choice import Errors, FloatRuns
-from intact.calibrate.observe.observer import model_of_outputs
+from intact.calibrate.observe.observer import FloatTensors
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.stream import Samples
-from intact.engines.session import make_session, run_session
 from intact.engines.simulate import Simulator
 from intact.limits import HELD_AT_ONCE, MOST_DB
 from intact.plan import QuantizedGraph
@@ -206,18 +205,13 @@ def _tensors(
 ) -> Tensors:
     """Run the float model for the quantized activations."""
     names = list(dict.fromkeys(str(point.value.name) for point in simulator.points.values()))
-    inputs = {str(value.name) for value in plan.graph.inputs}
-    computed = [name for name in names if name not in inputs]
-    session = make_session(model_of_outputs(plan.graph, computed)) if computed else None
+    model = FloatTensors(plan.graph, names, threads=0)
     parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in names}
     elements = 0
     for feeds, count in batches:
         if elements > _ELEMENTS:  # what is here says enough, and decoders have gigabytes of it
             break
-        arrays = {name: feeds[name] for name in names if name in feeds}
-        if session is not None:
-            arrays |= dict(zip(computed, run_session(session, feeds, computed), strict=True))
-        for name, array in real_samples(arrays, sample_count(feeds), count).items():
+        for name, array in real_samples(model.run(feeds), sample_count(feeds), count).items():
             parts[name].append(array)
             elements += array.size
     # Without a batch axis the first batch stands for all, as samples may differ in their shapes.

@@ -23,11 +23,10 @@ from intact.analyze.diagnose.sample_signs import MORE_SAMPLES
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.choice import Errors, FloatRuns, Run
 from intact.calibrate.collect import collect
-from intact.calibrate.observe.observer import model_of_outputs
+from intact.calibrate.observe.observer import FloatTensors
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.preprocess import Preprocess
-from intact.engines.session import make_session, run_session
 from intact.engines.simulate import Simulator
 from intact.graph import Graph
 from intact.limits import STRANGE_DB, WELL_DB
@@ -207,13 +206,10 @@ def _mismatch(graph: Graph, runs: FloatRuns) -> float:
     from intact.calibrate.remembered import FIRST, SampleMoments, memories_of
 
     memories = dict(list(memories_of(graph).items())[:FIRST])
-    inputs = {str(value.name) for value in graph.inputs}
-    computed = [name for name in memories if name not in inputs]
-    session = make_session(model_of_outputs(graph, computed), threads=1) if computed else None
+    model = FloatTensors(graph, [*memories])
     moments: dict[str, list[SampleMoments]] = {name: [] for name in memories}
     for feeds, real in runs.batches:
-        ran = [] if session is None else run_session(session, feeds, computed)
-        tensors = {**feeds, **dict(zip(computed, ran, strict=True))}
+        tensors = model.run(feeds)
         for name, parts in moments.items():
             parts.append(SampleMoments.of(tensors[name], real))
     found = [SampleMoments.joined(moments[name]).mismatch(each) for name, each in memories.items()]

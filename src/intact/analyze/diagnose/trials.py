@@ -10,11 +10,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.observe.observer import model_of_outputs
+from intact.calibrate.observe.observer import FloatTensors
 from intact.calibrate.remembered import FIRST, Remembered, SampleMoments, memories_of
 from intact.data.batching import Batch, padded
 from intact.data.stream import Samples
-from intact.engines.session import make_session, run_session
 from intact.errors import DataError
 from intact.graph import Graph
 from intact.limits import RUN_AT_ONCE
@@ -120,9 +119,8 @@ class Trials:
         known = [name for name in memories if name != output][:FIRST]
         self.memories = tuple(memories[name] for name in known)
         self.names = tuple(known)
-        inputs = {str(value.name) for value in graph.inputs}
-        self._outputs = [output, *(name for name in known if name not in inputs)]
-        self._session = make_session(model_of_outputs(graph, self._outputs), threads=threads)
+        self._output = output
+        self._model = FloatTensors(graph, [output, *known], threads=threads)
 
     @staticmethod
     def of(graph: Graph, samples: Samples, kept: Kept, threads: int) -> Trials:
@@ -140,9 +138,8 @@ class Trials:
         scores: list[Floats] = []
         moments: list[list[SampleMoments]] = [[] for _ in self.names]
         for feed, real in self._batches(inputs, min(count, self._kept.count)):
-            ran = run_session(self._session, feed, self._outputs)
-            found = {**feed, **dict(zip(self._outputs, ran, strict=True))}
-            first, tensors = ran[0], [found[name] for name in self.names]
+            found = self._model.run(feed)
+            first, tensors = found[self._output], [found[name] for name in self.names]
             if first.ndim == 2 and first.shape[0] == self._size and first.shape[1] > 1:
                 scores.append(first[:real])
             for place, tensor in zip(moments, tensors, strict=True):
