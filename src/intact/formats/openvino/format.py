@@ -46,7 +46,7 @@ class _Writer(Writer):
     def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
         """Write the ONNX model, which OpenVINO runs, and its own files where it is installed."""
         written = write_openvino(plan)
-        if is_installed("openvino"):
+        if is_installed("openvino"):  # which alone can write them
             written.ir_files = intermediate_files(written.model)
         else:
             written.notes.append(

@@ -54,11 +54,13 @@ def intermediate_files(model: ir.Model) -> dict[str, bytes]:
         try:
             read = openvino.Core().read_model(source)
             _compress_weights(read)
+            # Behind the compression, which makes the integers that are packed.
             _pack_weights(read)
             _name_in_order(read, set())
             for key in sorted(model.metadata_props):
                 if key.startswith(f"{PRODUCER}."):
                     read.set_rt_info(model.metadata_props[key], key.split("."))
+            # By default all floats would be rounded to float16.
             openvino.save_model(read, folder / XML_FILE, compress_to_fp16=False)
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:_LONGEST_REASON]
