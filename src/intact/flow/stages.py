@@ -144,7 +144,7 @@ class Plan:
             graph = job.plan.graph
             look = partial(values_of, graph=graph, options=options, data=call.data)
             refuse_nothing_to_do(job.plan, look)
-        refuse_structure(job.plan, job.deployment.formats)
+        refuse_structure(job.plan, job.deployment.formats, job.deployment.io)
         readable = call.data is not None and not isinstance(call.data, Iterator)
         passes = choose_passes(
             job.plan,

@@ -61,8 +61,8 @@ def _verify(given: Given[VerifyCommand]) -> None:
     """Compare what was deployed with the integers of its plan, layer by layer.
 
     Every format of every target in the folder is compared, in its own runtime, and gets a row.
-    Differences end with 0. What cannot be run (a runtime is missing or refuses the model), a rule of
-    the hardware that is broken, and nothing that could be compared end with 1.
+    Differences end with 0. What cannot be run (a runtime is missing or refuses the model), a broken
+    rule of the hardware, and nothing that could be compared end with 1.
 
     Example: intact verify out/ --data test.npz
     """

@@ -309,8 +309,12 @@ class Writer(Protocol):
     def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
         """Read back what was written; a `PlanError` says what is missing or another plan's."""
 
-    def refuse(self, _plan: QuantizedGraph) -> None:
+    def refuse(self, _plan: QuantizedGraph, _io: Io) -> None:
         """Refuse a plan that cannot be written whatever its scales are, by nodes and shapes alone.
+
+        Args:
+            _plan: With scales that mean nothing.
+            _io: What its ends are to hold.
 
         Raises:
             ExportError: All that the format cannot express.

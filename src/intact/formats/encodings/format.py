@@ -23,23 +23,28 @@ from intact.formats.base.format import (
 )
 from intact.plan import QuantizedGraph
 
-FILES = ("model.encodings", "model.1.0.0.encodings", "model.2.0.0.encodings")
-"""One a version, oldest first."""
+FILES = {
+    "model.encodings": "0.6.1",
+    "model.1.0.0.encodings": "1.0.0",
+    "model.2.0.0.encodings": "2.0.0",
+}
+"""The versions by file."""
 
 
 class _Writer(Writer):
     """Writes scales by tensor."""
 
-    files = FILES
+    files = tuple(FILES)
     expressible = Expressible(several_scales=False)
 
     def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
         from intact.formats.encodings.write import write_encodings
 
-        return WrittenFiles(write_encodings(plan))
+        tables = write_encodings(plan)
+        return WrittenFiles({file: tables[version] for file, version in FILES.items()})
 
     def read(self, folder: Path, _plan: QuantizedGraph) -> Exported:
-        return WrittenFiles(read_files(folder, FILES))
+        return WrittenFiles(read_files(folder, self.files))
 
 
 class _Reader(Reader):

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 import numpy as np
 
-from intact.formats.encodings.format import FILES
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points, refuse_unready
 from intact.plan.untie import is_requantized
 from intact.program.unsupported import UnsupportedNodes
@@ -187,11 +186,10 @@ _VERSIONS: tuple[Callable[[Iterable[TensorScales]], Json], ...] = (
     _version_1,
     _version_2,
 )
-"""In the order of the files."""
 
 
 def write_encodings(plan: QuantizedGraph) -> dict[str, bytes]:
-    """Return the scales of a plan as the JSON files of all versions; equal plans give equal bytes.
+    """Return the scales of a plan as JSON by version; equal plans give equal bytes.
 
     Raises:
         PlanError: An end has no scale yet.
@@ -199,7 +197,8 @@ def write_encodings(plan: QuantizedGraph) -> dict[str, bytes]:
             listed.
     """
     tensors = scales_of(plan)
+    tables = [spelled(tensors) for spelled in _VERSIONS]
     return {
-        name: msgspec.json.format(msgspec.json.encode(spelled(tensors)), indent=2) + b"\n"
-        for name, spelled in zip(FILES, _VERSIONS, strict=True)
+        table["version"]: msgspec.json.format(msgspec.json.encode(table), indent=2) + b"\n"
+        for table in tables
     }

@@ -102,6 +102,7 @@ class _Writer:
         for name, tensor in self.program.outputs.items():
             if tensor.is_constant:
                 self.unsupported[repr(name)] = "an output that is a constant"
+        self._refuse_unwritten()
 
     def model(self) -> NcnnModel:
         """Make the model of all layers."""
@@ -122,6 +123,16 @@ class _Writer:
             notes=tuple(notes_of(inputs | outputs, builder.wide)),
             whole=frozenset(inputs[name] for name, t in program.inputs.items() if is_whole(t)),
         )
+
+    def _refuse_unwritten(self) -> None:
+        """Refuse whole numbers that are computed from data, where a layer reads them."""
+        written = {blob for layer in self.builder.layers for blob in layer.tops}
+        read = {blob for layer in self.builder.layers for blob in layer.bottoms} - written
+        for step in self.program.steps:
+            blobs = {self.builder.blobs.get(tensor.value) for tensor in step.outputs}
+            if blobs & read:
+                for node in step.nodes[:1]:
+                    self.unsupported.setdefault(repr(node), "whole numbers that a layer reads")
 
     def _is_no_layer(self, step: Step) -> bool:
         """Tell whether a step is a conversion, or computes a shape or index."""

@@ -113,11 +113,13 @@ class WrittenModel:
         model: The ONNX model with Quantize and Dequantize nodes.
         tables: The calibration cache and the ranges, by file name.
         graph: The float model, which the tables are about.
+        floats: Names of the nodes that the plan keeps in float.
     """
 
     model: ir.Model
     tables: Mapping[str, bytes]
     graph: Graph
+    floats: frozenset[str] = frozenset()
 
     def quantizers(self) -> Iterator[ir.Node]:
         """Yield the Quantize and Dequantize nodes."""
@@ -303,8 +305,9 @@ def _channel_axis(product: ir.Node, slot: int, rank: int) -> int | None:
 
 
 def _all_inputs(written: WrittenModel) -> Iterator[str]:
+    """Look at the products; one in float may read what an integer one beside it reads as codes."""
     for node in written.model.graph:
-        if node.op_type in _PRODUCTS:
+        if node.op_type in _PRODUCTS and str(node.name) not in written.floats:
             quantized = [_is_quantized(value) for value in node.inputs[:2]]
             if any(quantized) and not all(quantized):
                 yield _place(node)
@@ -381,7 +384,7 @@ RULES: Mapping[str, Callable[[WrittenModel], Iterator[str]]] = {
     "scales of weights run along the output channels; of a ConvTranspose there is one": (
         _weights_per_channel
     ),
-    "products read all their factors quantized, or none": _all_inputs,
+    "integer products read all their factors quantized": _all_inputs,
     "biases are floats": _float_biases,
     "a sum behind an int8 convolution reads the other operand quantized": _residuals,
     "operators are those that TensorRT's ONNX parser reads": _operators,
@@ -414,7 +417,8 @@ def verify_tensorrt(
         ExportError: ONNX Runtime refuses the model, or fails on it.
         DataError: The model gives other shapes than the plan.
     """
-    rules = check_tensorrt(WrittenModel(exported.model, exported.tables, plan.graph))
+    floats = frozenset(name for name, each in plan.decisions.items() if not each.quantized)
+    rules = check_tensorrt(WrittenModel(exported.model, exported.tables, plan.graph, floats))
     runtime = QdqRuntime(exported.model, threads=threads, fuse=False)
     reference = OutputsOfSimulation(plan, threads=threads)
     found = compare(plan, _NO_RUNTIME, runtime.run, reference, batches)

@@ -1,16 +1,14 @@
-"""A job that does what a shard says; the opener that workers in tests use."""
+"""A job that does what a message says, for workers of this process and of others."""
 
 from __future__ import annotations
 
 import os
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from intact.errors import DataError
-
-OPENER = f"{__name__}:open_fake"
+from intact.workers.job import Opened
 
 ONCE, ALWAYS, REFUSE, WHO = b"once", b"always", b"refuse", b"who"
 
@@ -32,36 +30,36 @@ class FakeJob:
         (folder / "deep" / "notes").write_text(str(self._notes), encoding="utf-8")
         (folder / "opening").write_text(self._opening, encoding="utf-8")
 
+    @classmethod
+    def load(cls, folder: Path) -> FakeJob:
+        """Read it."""
+        notes = (folder / "deep" / "notes").read_text(encoding="utf-8")
+        return cls(Path(notes), (folder / "opening").read_text(encoding="utf-8"))
 
-def open_fake(folder: Path, threads: int) -> Callable[[bytes], bytes]:
-    """Load it."""
-    opening = (folder / "opening").read_text(encoding="utf-8")
-    if opening == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if opening == "wait":
-        time.sleep(600)
-    notes = Path((folder / "deep" / "notes").read_text(encoding="utf-8"))
-    if opening == "one late":
-        try:
-            (notes / "first").touch(exist_ok=False)
-        except FileExistsError:
-            time.sleep(1)
+    def open(self, threads: int) -> Opened:
+        """Do what the opening says."""
+        if self._opening == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self._opening == "wait":
+            time.sleep(600)
+        if self._opening == "one late":
+            try:
+                (self._notes / "first").touch(exist_ok=False)
+            except FileExistsError:
+                time.sleep(1)
+        return Opened(self._answer, f"{threads} threads".encode())
 
-    def answer(message: bytes) -> bytes:
-        if not message:
-            return f"{threads} threads".encode()
-        died = notes / "died"
+    def _answer(self, message: bytes) -> bytes:
+        died = self._notes / "died"
         if message == ALWAYS or (message == ONCE and not died.exists()):
             died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
         if message == WHO:  # both are asked at the same time, or one waits in vain
-            (notes / f"{os.getpid()}.asked").touch()
+            (self._notes / f"{os.getpid()}.asked").touch()
             end = time.monotonic() + 60
-            while time.monotonic() < end and len(list(notes.glob("*.asked"))) < 2:
+            while time.monotonic() < end and len(list(self._notes.glob("*.asked"))) < 2:
                 time.sleep(0.05)
             return str(os.getpid()).encode()
         if message == REFUSE:
             raise DataError("x: wrong", remedy="give another --data")
         return message.upper()
-
-    return answer

@@ -1,6 +1,6 @@
 """Shards, counted apart and merged, give what one machine gives: statistics and samples, in bytes.
 
-Here the workers are functions of this process; `tests/cluster/` has those of Ray.
+Here the workers are functions of this process; `tests/workers/` has those of Ray.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ from PIL import Image
 
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.collect import collect
-from intact.calibrate.shards import SampleMap, collect_on
-from intact.calibrate.shards.messages import FolderProbe
+from intact.calibrate.collect_on import collect_on
+from intact.calibrate.shards import SampleMap
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
 from intact.data.chosen_samples import ChosenSamples
 from intact.data.feeding import Feeding
 from intact.data.images.steps import ImageSteps
 from intact.data.preprocess import Preprocess
+from intact.data.shards import FolderProbe
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.errors import CalibrationError, DataError, UsageError

@@ -8,28 +8,26 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from unittest.mock import create_autospec
 
-import numpy as np
 import pytest
 
-from intact.cluster import connection
-from intact.cluster.actors import packed, unpacked
-from intact.cluster.problem import WorkerError
 from intact.errors import MissingExtraError, ModelError, UsageError
-from intact.search import workers as pools
+from intact.search import pool as pools
 from intact.search.measuring.trial_data import TrialData
+from intact.search.pool import TrialPool, make_pool
 from intact.search.trial import Ask, Measured, State
-from intact.search.workers import MOST_WORKERS, cores, make_pool, ray_
-from intact.search.workers.pool import InlinePool, Pool, WorkerPool
-from intact.search.workers.processes import ProcessLauncher
-from tests.search.workers.fakes import (
+from intact.workers import ray_
+from intact.workers.job import WorkerError
+from intact.workers.pool import MOST_WORKERS, Here, cores
+from intact.workers.processes import ProcessLauncher
+from intact.workers.ray_ import Connection, RayLauncher, packed, unpacked
+from tests.search.evaluators import (
     BUG,
     MEMORY,
-    OPENER,
+    NUMBERS,
     REFUSE,
     SLOW,
     FakeEvaluator,
     FakeTrialData,
-    open_fake,
 )
 
 ASKS = [
@@ -43,29 +41,25 @@ ASKS = [
     Ask((0,)),
 ]
 
-Make = Callable[[FakeTrialData], Pool]
+Make = Callable[[FakeTrialData], TrialPool]
 
 
-def inline(trial_data: FakeTrialData) -> Pool:
-    def make() -> FakeEvaluator:
-        if trial_data.opening == "refuse":
-            raise ModelError("the trial_data's model is damaged", remedy="save it anew")
-        return FakeEvaluator(trial_data, np.arange(1000, dtype=np.float64) / 7, 1)
-
-    return InlinePool(make)
+def inline(trial_data: FakeTrialData) -> TrialPool:
+    return TrialPool(Here(1), trial_data)
 
 
-def processes(trial_data: FakeTrialData, workers: int = 2) -> WorkerPool:
-    return WorkerPool(ProcessLauncher(trial_data, 1, OPENER), workers)
+def processes(trial_data: FakeTrialData) -> TrialPool:
+    return TrialPool(ProcessLauncher(1), trial_data, 2)
 
 
-def actors(trial_data: FakeTrialData, workers: int = 2) -> WorkerPool:
+def actors(trial_data: FakeTrialData) -> TrialPool:
     pytest.importorskip("ray")
-    return WorkerPool(ray_.RayLauncher(trial_data, workers, None, OPENER), workers)
+    connection = Connection()
+    return TrialPool(RayLauncher(connection), trial_data, 2, connection)
 
 
 @pytest.fixture(scope="module", params=[inline, processes, actors], ids=lambda each: each.__name__)
-def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+def pool(request: pytest.FixtureRequest) -> Iterator[TrialPool]:
     with request.param(FakeTrialData(factor=-1 / 3)) as made:
         yield made
 
@@ -77,29 +71,25 @@ def key(measured: Measured) -> tuple[object, ...]:
 
 
 def expected(trial_data: FakeTrialData) -> list[tuple[object, ...]]:
-    evaluator = FakeEvaluator(trial_data, np.arange(1000, dtype=np.float64) / 7, 1)
+    evaluator = FakeEvaluator(trial_data, NUMBERS, 1)
     return [key(evaluator.measure(ask)) for ask in ASKS]
 
 
-def test_results_are_equal_and_in_the_order_asked(pool: Pool) -> None:
+def test_results_are_equal_and_in_the_order_asked(pool: TrialPool) -> None:
     wanted = expected(FakeTrialData(factor=-1 / 3))
     assert len({each[1] for each in wanted}) >= 6  # scores differ: the order can be wrong
     assert [key(each) for each in pool.evaluate(ASKS)] == wanted
     assert [key(each) for each in pool.evaluate(ASKS[::-1])] == wanted[::-1]
 
 
-def test_floats_come_through_with_every_bit(pool: Pool) -> None:
-    assert pool.float_score.hex() == (-1 / 3 / 3).hex()
-
-
-def test_winners_are_confirmed(pool: Pool) -> None:
+def test_winners_are_confirmed(pool: TrialPool) -> None:
     plain = [each.score for each in pool.evaluate([Ask((4,)), Ask((5,))])]
     confirmed = list(pool.confirm([(4,), (5,)]))
     assert [each.score for each in confirmed] == [-score for score in plain]
     assert {each.reason for each in confirmed} == {"confirmed"}
 
 
-def test_nothing_is_asked(pool: Pool) -> None:
+def test_nothing_is_asked(pool: TrialPool) -> None:
     assert list(pool.evaluate([])) == []
     assert list(pool.confirm([])) == []
 
@@ -109,7 +99,7 @@ def test_nothing_is_asked(pool: Pool) -> None:
     [(REFUSE, "no scale for 'conv1'; use more samples"), (MEMORY, "out of memory")],
 )
 def test_what_is_wrong_with_a_candidate_fails_its_trial(
-    pool: Pool, choice: int, reason: str
+    pool: TrialPool, choice: int, reason: str
 ) -> None:
     results = list(pool.evaluate([Ask((1,)), Ask((choice,)), Ask((2,))]))
     assert [each.state for each in results] == [State.COMPLETE, State.FAILED, State.COMPLETE]
@@ -121,7 +111,7 @@ def test_what_is_wrong_with_a_candidate_fails_its_trial(
     assert next(pool.confirm([(choice,)])).reason == reason
 
 
-def test_an_error_in_a_program_is_raised(pool: Pool) -> None:
+def test_an_error_in_a_program_is_raised(pool: TrialPool) -> None:
     with pytest.raises((ZeroDivisionError, WorkerError), match="a bug of ours") as caught:
         list(pool.evaluate([Ask((BUG,))]))
     if isinstance(caught.value, WorkerError):
@@ -130,7 +120,7 @@ def test_an_error_in_a_program_is_raised(pool: Pool) -> None:
     assert next(pool.evaluate([Ask((1,))])).state is State.COMPLETE
 
 
-def test_an_iterator_may_be_left(pool: Pool) -> None:
+def test_an_iterator_may_be_left(pool: TrialPool) -> None:
     results = pool.evaluate(ASKS)
     next(results)
     results.close()  # type: ignore[attr-defined]
@@ -142,37 +132,6 @@ def test_a_bench_that_cannot_be_loaded_ends_the_search(kind: Make) -> None:
     pool = kind(FakeTrialData(opening="refuse"))
     with pool, pytest.raises(ModelError, match="model is damaged; save it anew"):
         list(pool.evaluate([Ask((1,))]))
-
-
-def test_results_are_yielded_before_more_begins() -> None:
-    begun = []
-
-    class Watched(FakeEvaluator):
-        def measure(self, ask: Ask) -> Measured:
-            begun.append(ask.candidate)
-            return super().measure(ask)
-
-    with InlinePool(lambda: Watched(FakeTrialData(), np.arange(9.0), 1)) as pool:
-        results = pool.evaluate([Ask((1,)), Ask((2,))])
-        assert begun == []
-        next(results)
-        assert begun == [(1,)]
-
-
-def test_closing_inline_lets_go_of_the_evaluator() -> None:
-    made = []
-
-    def make() -> FakeEvaluator:
-        made.append(1)
-        return FakeEvaluator(FakeTrialData(), np.arange(9.0), 1)
-
-    pool = InlinePool(make)
-    pool.close()
-    assert made == []
-    assert pool.float_score == pool.float_score == 1 / 3
-    assert made == [1]
-    pool.close()
-    pool.close()
 
 
 def some_trial_data() -> TrialData:
@@ -187,13 +146,8 @@ def test_a_number_of_workers_out_of_range_is_refused(workers: int) -> None:
         make_pool(some_trial_data(), workers)
 
 
-def test_one_worker_is_this_process() -> None:
-    assert isinstance(make_pool(some_trial_data()), InlinePool)
-    assert isinstance(make_pool(some_trial_data(), 2), WorkerPool)
-
-
 def test_ray_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection, "find_spec", lambda _: None)
+    monkeypatch.setattr(ray_, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'intact\[distributed\]'"):
         make_pool(some_trial_data(), distributed=True)
     with pytest.raises(MissingExtraError, match="needs ray"):
@@ -202,12 +156,17 @@ def test_ray_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 <= cores() <= (os.cpu_count() or 1)
-    given = []
+    given: list[int] = []
+
+    def launcher(threads: int) -> Here:
+        given.append(threads)
+        return Here(threads)
+
     monkeypatch.setattr(pools, "cores", lambda: 7)
-    monkeypatch.setattr(pools, "ProcessLauncher", lambda _, threads: given.append(threads))
-    for workers in (2, 3, 7, 8):
+    monkeypatch.setattr(pools, "ProcessLauncher", launcher)
+    for workers in (1, 2, 3, 7, 8):
         make_pool(some_trial_data(), workers)
-    assert given == [3, 2, 1, 1]
+    assert given == [3, 2, 1, 1]  # one worker is this process
 
 
 def test_saved_files_travel_with_their_folders(tmp_path: Path) -> None:
@@ -215,6 +174,6 @@ def test_saved_files_travel_with_their_folders(tmp_path: Path) -> None:
     source.mkdir()
     FakeTrialData(factor=2.5).save(source)
     with unpacked(packed(source), "0123abcd") as copy:
-        assert open_fake(copy, 1).float_score == 2.5 / 3
+        assert FakeTrialData.load(copy) == FakeTrialData(factor=2.5)
         assert packed(copy) == packed(source)
     assert not copy.exists()

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from intact.cluster.folders import new_owner, remove_left, temporary_folder
+from intact.workers.folders import new_owner, remove_left, temporary_folder
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="folders cannot be locked there")
 
 HOLD = """
 import sys, time
-from intact.cluster.folders import temporary_folder
+from intact.workers.folders import temporary_folder
 with temporary_folder(sys.argv[1]) as folder:
     (folder / "deep").mkdir()
     print(folder, flush=True)
@@ -41,7 +41,7 @@ def held(owner: str) -> subprocess.Popen[str]:
 
 
 def test_what_a_killed_process_leaves_is_removed_by_the_next(scratch: Path) -> None:
-    other = scratch / "intact-cluster-abc"  # of an older version, which does not lock
+    other = scratch / "intact-workers-abc"  # of an older version, which does not lock
     other.mkdir()
     process = held(new_owner())
     with temporary_folder(new_owner()) as folder:
@@ -57,11 +57,11 @@ def test_what_a_killed_process_leaves_is_removed_by_the_next(scratch: Path) -> N
 def test_folders_of_other_users_and_links_are_left(
     scratch: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    others, victim = scratch / "intact-cluster-12345678-x", scratch / "victim"
+    others, victim = scratch / "intact-workers-12345678-x", scratch / "victim"
     for folder in (others, victim):
         folder.mkdir()
         (folder / "file").touch()
-    (scratch / "intact-cluster-87654321-x").symlink_to(victim)
+    (scratch / "intact-workers-87654321-x").symlink_to(victim)
     user = os.geteuid()
     with monkeypatch.context() as context:
         context.setattr(os, "geteuid", lambda: user + 1)

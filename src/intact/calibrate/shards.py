@@ -1,29 +1,115 @@
-"""Shards of samples mapped over the workers of a cluster."""
+"""Shards of samples on the workers of a cluster: the map, and what its jobs have in common."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import TracebackType
 
+import msgspec
 import numpy as np
+import onnx_ir as ir
 
-from intact.calibrate.shards.cutting import (
+from intact.data.batching import Batch
+from intact.data.mask import RealPositions
+from intact.data.shards import (
     SHARDS,
     BatchesHere,
     Cut,
     FilesThere,
+    Images,
+    Numbered,
+    ShardReader,
+    Source,
+    decode_shard,
+    encode,
     files_of,
     refuse_order,
 )
-from intact.calibrate.shards.messages import Images, Numbered, Source, decode_place, encode
-from intact.cluster import Connection, ShardMap
-from intact.cluster.actors import Savable
-from intact.data.batching import Batch
-from intact.data.mask import RealPositions
 from intact.data.signature import LABELS
 from intact.data.stream import Samples
 from intact.engines.cpu import detect_cpu
+from intact.errors import ClusterError
+from intact.graph import Graph
+from intact.graph.files.limits import raised_limits
+from intact.workers.job import LostError, Opened
+from intact.workers.pool import MOST_WORKERS, Pool
+from intact.workers.ray_ import Connection, RayLauncher
+
+_TRIES = 3
+"""Workers that one shard may cost."""
+_AHEAD = 2
+"""Shards at one worker."""
+
+
+class _Place(msgspec.Struct, frozen=True):
+    """What a worker says of itself.
+
+    Attributes:
+        processor: Its name.
+        sees_files: Whether it has the same images at the same path.
+    """
+
+    processor: str
+    sees_files: bool
+
+
+_decode_place = msgspec.msgpack.Decoder(_Place).decode
+
+
+class ShardJob(ABC):
+    """What workers do with each shard of samples.
+
+    Attributes:
+        source: Of the samples.
+    """
+
+    source: Source
+
+    @abstractmethod
+    def save(self, folder: Path) -> None:
+        """Write it to an empty folder."""
+
+    @classmethod
+    @abstractmethod
+    def load(cls, folder: Path) -> ShardJob:
+        """Read it."""
+
+    @property
+    @abstractmethod
+    def graph(self) -> Graph:
+        """The float model, whose inputs the samples are."""
+
+    @abstractmethod
+    def opened(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], msgspec.Struct]:
+        """Prepare to work; return what is done with the samples of a shard.
+
+        Args:
+            threads: For the work.
+            takes_feeds: Whether each sample is a batch of its own.
+        """
+
+    def open(self, threads: int) -> Opened:
+        """Prepare to work: what answers a shard, and where that is."""
+        raised = self.source.raise_limits
+        reader = ShardReader(self.graph, self.source, threads)
+        with raised_limits(raised):
+            work = self.opened(threads, takes_feeds=reader.takes_feeds)
+
+        def answer(message: bytes) -> bytes:
+            with raised_limits(raised):
+                return encode(work(reader.samples(decode_shard(message))))
+
+        return Opened(answer, encode(_Place(detect_cpu().name, reader.sees_files)))
+
+
+def mapped(model: ir.Model) -> None:
+    """Map the weights of a model that was just loaded: its files are removed."""
+    for value in model.graph.initializers.values():
+        if value.const_value is not None:
+            value.const_value.numpy()
 
 
 class SampleMap:
@@ -77,15 +163,13 @@ class SampleMap:
         self._connection.open()
 
     def replies(
-        self, cut: Cut, job: Savable, opener: str, *, threads: int = 0
+        self, cut: Cut, job: ShardJob, *, threads: int = 0
     ) -> Iterator[tuple[Numbered, bytes]]:
         """Yield each shard with the reply of its worker, as they come.
 
         Args:
             cut: The samples.
             job: What workers load.
-            opener: Loads it, as of `intact.cluster.ShardMap`; to an empty message it answers with
-                a `Place`.
             threads: Of each worker; 0 divides the processors of the cluster.
 
         Raises:
@@ -94,23 +178,31 @@ class SampleMap:
         """
         own = detect_cpu().name
 
-        def message(each: Numbered, said: bytes) -> bytes:
-            place = decode_place(said)
+        def message(each: Numbered, hello: bytes) -> bytes:
+            place = _decode_place(hello)
             if place.processor != own:
                 self._processors.add(place.processor)
             return encode(cut.sent(each.shard, sees_files=place.sees_files))
 
-        with ShardMap(
-            self._connection, job, opener, workers=self._workers, threads=threads
-        ) as shards:
-            yield from shards.results(cut.shards(shards.workers), message)
+        launcher = RayLauncher(self._connection, threads)
+        workers = self._workers
+        if workers is None:
+            workers = min(max(1, self._connection.processors), MOST_WORKERS)
+        with Pool(launcher, job, workers, tries=_TRIES, ahead=_AHEAD) as pool:
+            pool.start()
+            for each, reply in pool.results(cut.shards(workers), message):
+                if isinstance(reply, LostError):
+                    raise ClusterError(
+                        f"{_TRIES} workers were lost at the same samples; the last: {reply}",
+                        remedy=launcher.remedy,
+                    )
+                yield each, reply
 
     def replies_in_order(
         self,
         samples: Samples,
         size: int,
-        job: Callable[[Source], Savable],
-        opener: str,
+        job: Callable[[Source], ShardJob],
         *,
         threads: int = 0,
         shards: int = SHARDS,
@@ -125,7 +217,6 @@ class SampleMap:
                 progress is told after every shard.
             size: Of a batch.
             job: Makes what workers load, for what they must know of the samples.
-            opener: As of `replies`.
             threads: As of `replies`.
             shards: For each worker, at least, where there are enough batches.
             first: Filled with the first batch.
@@ -156,7 +247,7 @@ class SampleMap:
                 first.update(next(quiet.batches(size))[0])
         found: dict[int, bytes] = {}
         done = 0
-        for each, reply in self.replies(cut, job(cut.source), opener, threads=threads):
+        for each, reply in self.replies(cut, job(cut.source), threads=threads):
             found[each.number] = reply
             shard = each.shard
             done += (

@@ -1,4 +1,4 @@
-"""An evaluator that does what a candidate says; the opener that workers in tests use."""
+"""An evaluator that does what a candidate says, and the job that workers in tests open."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from pathlib import Path
 import numpy as np
 
 from intact.errors import CalibrationError, ModelError
+from intact.search.pool import answers
 from intact.search.space import Candidate
 from intact.search.trial import Ask, Measured, State
-
-OPENER = f"{__name__}:open_fake"
+from intact.workers.job import Opened
 
 KILL, REFUSE, BUG, MEMORY, SLOW, EXIT, ABORT, WHO, HANG = range(100, 109)
 """First choices of candidates that do something else than compute."""
 
+NUMBERS = np.arange(1000, dtype=np.float64) / 7
+
 
 @dataclass(frozen=True)
 class FakeTrialData:
-    """What a fake evaluator needs.
+    """What a fake evaluator needs, as a job.
 
     Attributes:
         factor: Of every score.
@@ -39,7 +41,27 @@ class FakeTrialData:
         """Write it, with an array in a folder below."""
         (folder / "fake.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
         (folder / "deep").mkdir()
-        np.save(folder / "deep" / "numbers.npy", np.arange(1000, dtype=np.float64) / 7)
+        np.save(folder / "deep" / "numbers.npy", NUMBERS)
+
+    @classmethod
+    def load(cls, folder: Path) -> FakeTrialData:
+        """Read it, and what lies below."""
+        found = cls(**json.loads((folder / "fake.json").read_text("utf-8")))
+        numbers = np.load(folder / "deep" / "numbers.npy", mmap_mode="r")
+        assert np.array_equal(numbers, NUMBERS)
+        return found
+
+    def open(self, threads: int) -> Opened:
+        """Do what it asks for."""
+        if self.notes:
+            (Path(self.notes) / str(os.getpid())).touch()
+        if self.opening == "die":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.opening == "refuse":
+            raise ModelError("the trial_data's model is damaged", remedy="save it anew")
+        if self.opening == "bug":
+            raise KeyError("a bug of ours")
+        return Opened(answers(FakeEvaluator(self, NUMBERS, threads)))
 
 
 class FakeEvaluator:
@@ -47,10 +69,6 @@ class FakeEvaluator:
 
     def __init__(self, trial_data: FakeTrialData, numbers: np.ndarray, threads: int) -> None:
         self._data, self._numbers, self.threads = trial_data, numbers, threads
-
-    @property
-    def float_score(self) -> float:
-        return self._data.factor / 3
 
     def measure(self, ask: Ask) -> Measured:
         first = ask.candidate[0]
@@ -83,18 +101,3 @@ class FakeEvaluator:
     def confirm(self, candidate: Candidate) -> Measured:
         measured = self.measure(Ask(candidate))
         return Measured(measured.state, -measured.score, 0.0, 1000, reason="confirmed")
-
-
-def open_fake(folder: Path, threads: int) -> FakeEvaluator:
-    """Return what a saved trial_data asks for."""
-    trial_data = FakeTrialData(**json.loads((folder / "fake.json").read_text("utf-8")))
-    if trial_data.notes:
-        (Path(trial_data.notes) / str(os.getpid())).touch()
-    if trial_data.opening == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if trial_data.opening == "refuse":
-        raise ModelError("the trial_data's model is damaged", remedy="save it anew")
-    if trial_data.opening == "bug":
-        raise KeyError("a bug of ours")
-    numbers = np.load(folder / "deep" / "numbers.npy", mmap_mode="r")
-    return FakeEvaluator(trial_data, numbers, threads)

@@ -17,10 +17,9 @@ from intact.errors import UsageError
 from intact.graph import normalize
 from intact.search.measuring.trial_data import TrialData
 from intact.search.plans import required
+from intact.search.pool import TrialPool, make_pool
 from intact.search.space import Space
 from intact.search.trial import Ask, Measured, State
-from intact.search.workers import make_pool
-from intact.search.workers.pool import Pool
 from intact.targets import load_target
 
 
@@ -45,38 +44,36 @@ def asks(space: Space) -> list[Ask]:
     return found
 
 
-def measured(pool: Pool, trial_data: TrialData) -> tuple[float, list[Measured]]:
+def measured(pool: TrialPool, trial_data: TrialData) -> list[Measured]:
     with pool:
         found = list(pool.evaluate(asks(trial_data.space)))
         found += pool.confirm([trial_data.space.default, trial_data.space.uniform(4)])
-        return pool.float_score, [replace(each, seconds=0.0) for each in found]
+        return [replace(each, seconds=0.0) for each in found]
 
 
 @pytest.fixture(scope="module")
-def alone(trial_data: TrialData) -> tuple[float, list[Measured]]:
+def alone(trial_data: TrialData) -> list[Measured]:
     return measured(make_pool(trial_data), trial_data)
 
 
-def test_the_trials_tell_something(alone: tuple[float, list[Measured]]) -> None:
-    states = {each.state for each in alone[1]}
+def test_the_trials_tell_something(alone: list[Measured]) -> None:
+    states = {each.state for each in alone}
     assert states == {State.COMPLETE, State.STOPPED}
-    assert len({each.noise for each in alone[1]}) >= 6
+    assert len({each.noise for each in alone}) >= 6
 
 
 @pytest.mark.parametrize("workers", [2, pytest.param(5, marks=pytest.mark.slow)])
-def test_processes(
-    trial_data: TrialData, alone: tuple[float, list[Measured]], workers: int
-) -> None:
+def test_processes(trial_data: TrialData, alone: list[Measured], workers: int) -> None:
     assert measured(make_pool(trial_data, workers), trial_data) == alone
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_threads(trial_data: TrialData, alone: tuple[float, list[Measured]], threads: int) -> None:
+def test_threads(trial_data: TrialData, alone: list[Measured], threads: int) -> None:
     assert measured(make_pool(trial_data, threads=threads), trial_data) == alone
 
 
 @pytest.mark.slow
-def test_ray(trial_data: TrialData, alone: tuple[float, list[Measured]]) -> None:
+def test_ray(trial_data: TrialData, alone: list[Measured]) -> None:
     pytest.importorskip("ray")
     assert measured(make_pool(trial_data, 2, distributed=True), trial_data) == alone
 

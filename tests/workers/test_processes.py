@@ -14,39 +14,32 @@ from pathlib import Path
 
 import pytest
 
+from intact.search.pool import TrialPool
 from intact.search.trial import Ask, Measured, State
-from intact.search.workers.pool import WorkerPool
-from intact.search.workers.processes import ProcessLauncher
-from tests.search.workers.fakes import (
-    ABORT,
-    EXIT,
-    KILL,
-    OPENER,
-    WHO,
-    FakeTrialData,
-)
+from intact.workers.processes import ProcessLauncher
+from tests.search.evaluators import ABORT, EXIT, KILL, WHO, FakeTrialData
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
 
-REPOSITORY = Path(__file__).resolve().parents[3]
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 SCRIPT = """
 import sys
 sys.path[:0] = {path!r}
 from intact.search.trial import Ask
-from intact.search.workers.pool import WorkerPool
-from intact.search.workers.processes import ProcessLauncher
-from tests.search.workers.fakes import HANG, OPENER, FakeTrialData
+from intact.search.pool import TrialPool
+from intact.workers.processes import ProcessLauncher
+from tests.search.evaluators import HANG, FakeTrialData
 
-with WorkerPool(ProcessLauncher(FakeTrialData(notes={notes!r}), 1, OPENER), 2) as pool:
+with TrialPool(ProcessLauncher(1), FakeTrialData(notes={notes!r}), 2) as pool:
     print(next(pool.evaluate([Ask((2,)), Ask((3,))])).score, flush=True)
     list(pool.evaluate([Ask((HANG,)), Ask((HANG,))]))
 """
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[WorkerPool]:
-    with WorkerPool(ProcessLauncher(FakeTrialData(), 1, OPENER), 2) as made:
+def pool() -> Iterator[TrialPool]:
+    with TrialPool(ProcessLauncher(1), FakeTrialData(), 2) as made:
         yield made
 
 
@@ -90,7 +83,7 @@ def pids(results: Iterator[Measured]) -> set[int]:
     return {int(each.score) for each in results}
 
 
-def test_a_worker_that_dies_loses_its_trial_only(pool: WorkerPool) -> None:
+def test_a_worker_that_dies_loses_its_trial_only(pool: TrialPool) -> None:
     choices = [1, KILL, 2, ABORT, EXIT, 3]
     results = list(pool.evaluate([Ask((choice,)) for choice in choices]))
     lost = [each for each in results if each.state is State.FAILED]
@@ -112,33 +105,33 @@ def test_a_worker_that_dies_loses_its_trial_only(pool: WorkerPool) -> None:
     ]
 
 
-def test_a_worker_that_died_between_trials_loses_none(pool: WorkerPool) -> None:
+def test_a_worker_that_died_between_trials_loses_none(pool: TrialPool) -> None:
     before = pids(pool.evaluate([Ask((WHO,))] * 4))
-    workers = list(pool._workers)
-    for worker in workers:
-        worker.kill()
-    assert wait_until(lambda: not any(worker.is_alive for worker in workers))
+    members = list(pool._pool._members)
+    for member in members:
+        member.worker.kill()
+    assert wait_until(lambda: not any(member.worker.is_alive for member in members))
     (after,) = pool.evaluate([Ask((WHO,))])
     assert after.state is State.COMPLETE
     assert int(after.score) not in before
-    assert not pool._workers & set(workers[-1:])  # what was found dead is let go
+    assert not {*pool._pool._members} & {*members}  # what was found dead is let go
 
 
 def test_nothing_starts_before_it_is_needed(scratch: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
-    with WorkerPool(ProcessLauncher(FakeTrialData(notes=str(notes)), 3, OPENER), 5) as pool:
+    with TrialPool(ProcessLauncher(3), FakeTrialData(notes=str(notes)), 5) as pool:
         results = pool.evaluate([Ask((WHO,))])
         assert list(pool.evaluate([])) == []
-        assert list(scratch.iterdir()) == []
+        assert list(scratch.glob("intact-*")) == []
         assert numbers(notes) == []
         first = next(results)
         assert numbers(notes) == [first.score]  # one, not five
         assert first.noise == 3  # threads
         assert list(pids(pool.evaluate([Ask((WHO,))]))) == numbers(notes)
-        assert [path.name[:14] for path in scratch.iterdir()] == ["intact-search-"]
+        assert [path.name[:15] for path in scratch.glob("intact-*")] == ["intact-workers-"]
     assert wait_until(lambda: all(map(is_gone, numbers(notes))))
-    assert list(scratch.iterdir()) == []
+    assert list(scratch.glob("intact-*")) == []
 
 
 @pytest.mark.parametrize(
@@ -171,6 +164,6 @@ def test_nothing_is_left_of_a_script_that_is_stopped(
     assert wait_until(lambda: all(map(is_gone, numbers(notes))))
     assert [path for folder in scratch.iterdir() for path in folder.rglob("data")] == []
     if number == signal.SIGINT:
-        assert list(scratch.iterdir()) == []
+        assert list(scratch.glob("intact-*")) == []
         assert said.count("Traceback") == 1  # the script's own, which catches nothing
         assert said.rstrip().endswith("KeyboardInterrupt")

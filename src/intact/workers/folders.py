@@ -18,7 +18,7 @@ from pathlib import Path
 
 from intact._files import is_ours
 
-_PREFIX = "intact-cluster-"
+_PREFIX = "intact-workers-"
 _OWNED = f"{_PREFIX}????????-*"
 """The names of all: with the owner's eight characters."""
 _PATIENCE = 5.0

@@ -7,8 +7,7 @@ from unittest import mock
 
 import pytest
 
-from intact.cluster import Connection
-from intact.cluster.connection import close_all
+from intact.workers.ray_ import Connection, close_all
 
 ray = pytest.importorskip("ray")
 

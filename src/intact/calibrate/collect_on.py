@@ -7,44 +7,167 @@ other samples are read here, because only this program has them, and sent as bat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from intact.calibrate.collect import Feed
-from intact.calibrate.observe.observer import find_layout, model_of_outputs
-from intact.calibrate.shards.cutting import BatchesHere, FilesThere, files_of
-from intact.calibrate.shards.messages import (
-    Counted,
-    Images,
-    Job,
-    Numbered,
-    decode_counted,
-    encode,
-)
-from intact.calibrate.shards.sample_map import SampleMap
-from intact.calibrate.shards.worker import JOB, MODEL, OPENER
+from intact.calibrate.collect import Feed, collect
+from intact.calibrate.observe.observer import Observer, find_layout, model_of_outputs
+from intact.calibrate.shards import SampleMap, ShardJob, mapped
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
 from intact.data.chosen_samples import MOST, ChosenSamples, Mark
 from intact.data.images.labels import FolderLabels
 from intact.data.images.reader import ImageFolder
 from intact.data.progress import Progress
+from intact.data.shards import BatchesHere, FilesThere, Images, Numbered, Source, encode, files_of
 from intact.data.stream import Samples
 from intact.engines.session import make_session, run_session
-from intact.errors import UsageError
+from intact.errors import DataError, UsageError
 from intact.graph import Graph
-from intact.graph.files.limits import limit_of
+from intact.graph.files.limits import raised_limits
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from onnxruntime import InferenceSession
 
+_MODEL, _JOB = "model.onnx", "job.msgpack"
+"""The files of a saved job."""
 _UNIT = 32
 """Images come in multiples of the largest batch."""
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """What a worker found in a shard.
+
+    Attributes:
+        statistics: Saved, not compressed; empty where no sample could be read.
+        samples: How many there were.
+        shapes: How many samples of images had which shapes.
+        bad: Positions of the images that were skipped.
+        skipped: A line for each.
+        marks: The images that may be kept as `ChosenSamples`, numbered among those not skipped.
+        limit: The least checksum that was left out for want of room.
+    """
+
+    statistics: bytes = b""
+    samples: int = 0
+    shapes: tuple[tuple[tuple[tuple[int, ...], ...], int], ...] = ()
+    bad: tuple[int, ...] = ()
+    skipped: tuple[str, ...] = ()
+    marks: tuple[Mark, ...] = ()
+    limit: int | None = None
+
+
+class _Asked(msgspec.Struct, frozen=True):
+    """What a worker counts, beside the model.
+
+    Attributes:
+        source: Of the samples.
+        tensors: Names of the values to observe.
+        max_memory: Of one worker, as in `intact.calibrate.collect`.
+    """
+
+    source: Source
+    tensors: tuple[str, ...]
+    max_memory: int | None = None
+
+
+_decode_asked = msgspec.msgpack.Decoder(_Asked).decode
+_decode_counted = msgspec.msgpack.Decoder(Counted).decode
+
+
+class CountingJob(ShardJob):
+    """Counts shards, with one session.
+
+    Args:
+        graph: The float model.
+        asked: What is counted.
+    """
+
+    def __init__(self, graph: Graph, asked: _Asked) -> None:
+        self._graph, self._asked, self.source = graph, asked, asked.source
+
+    @property
+    def graph(self) -> Graph:
+        """The float model."""
+        return self._graph
+
+    def save(self, folder: Path) -> None:
+        """Write it to a folder."""
+        self._graph.save(folder / _MODEL)
+        (folder / _JOB).write_bytes(encode(self._asked))
+
+    @classmethod
+    def load(cls, folder: Path) -> CountingJob:
+        """Read it."""
+        asked = _decode_asked((folder / _JOB).read_bytes())
+        with raised_limits(asked.source.raise_limits):
+            graph = Graph.load(folder / _MODEL)
+        mapped(graph.model)
+        return cls(graph, asked)
+
+    def opened(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], Counted]:
+        """Make the session."""
+        asked = self._asked
+        observer = (  # within a limit of memory, parts of the model are observed
+            Observer(self._graph, asked.tensors, takes_feeds=takes_feeds)
+            if asked.max_memory is None
+            else None
+        )
+
+        def counted(samples: Samples, chosen: ChosenSamples | None = None) -> Counted:
+            done = 0
+
+            def progress(count: int, _: int | None) -> None:
+                nonlocal done
+                done = count
+
+            statistics = collect(
+                self._graph,
+                samples,
+                asked.tensors,
+                threads=threads,
+                max_memory=asked.max_memory,
+                progress=progress,
+                chosen=chosen,
+                observer=observer,
+            )
+            return Counted(statistics.to_bytes(compressed=False), done)
+
+        def of_shard(samples: Samples) -> Counted:
+            reader = samples.reader
+            return (
+                _of_images(samples, reader, counted)
+                if isinstance(reader, ImageFolder)
+                else counted(samples)
+            )
+
+        return of_shard
+
+
+def _of_images(
+    samples: Samples, reader: ImageFolder, counted: Callable[[Samples, ChosenSamples], Counted]
+) -> Counted:
+    """Decode and count images, and say which could not be."""
+    chosen = ChosenSamples()
+    try:
+        found = counted(samples, chosen)
+    except DataError:
+        if len(reader.bad) < len(reader):
+            raise
+        found = Counted()  # other shards may have better ones
+    return msgspec.structs.replace(
+        found,
+        shapes=tuple(samples.shapes.items()),
+        bad=tuple(reader.bad),
+        skipped=tuple(reader.skipped),
+        marks=tuple(chosen.marks),
+        limit=chosen.limit,
+    )
 
 
 def collect_on(
@@ -90,10 +213,10 @@ def collect_on(
     else:
         cut = FilesThere(samples, reader, fixed * -(-_UNIT // fixed))
         kept = _KeptImages(samples, reader, cut, first, chosen)
-    job = _SavedJob(graph, Job(cut.source, tuple(tensors), limit_of(1), max_memory))
+    job = CountingJob(graph, _Asked(cut.source, tuple(tensors), max_memory))
     statistics, done = Statistics(graph.hash), 0
-    for shard, reply in cluster.replies(cut, job, OPENER, threads=threads):
-        counted = decode_counted(reply)
+    for shard, reply in cluster.replies(cut, job, threads=threads):
+        counted = _decode_counted(reply)
         if counted.statistics:
             statistics.merge_bytes(counted.statistics)
         if kept is not None:
@@ -117,18 +240,6 @@ def _batch_size(graph: Graph, samples: Samples, tensors: Sequence[str]) -> int:
         return run_session(session(*names), inputs, names)
 
     return find_layout(graph, tensors, run, takes_feeds=samples.takes_feeds).batch_size
-
-
-class _SavedJob:
-    """The files that workers load."""
-
-    def __init__(self, graph: Graph, job: Job) -> None:
-        self._graph, self._job = graph, job
-
-    def save(self, folder: Path) -> None:
-        """Write them to a folder."""
-        self._graph.save(folder / MODEL)
-        (folder / JOB).write_bytes(encode(self._job))
 
 
 class _KeptImages:
