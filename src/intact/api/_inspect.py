@@ -18,6 +18,7 @@ from intact.results.recipes import overrides_of
 from intact.results.refusals import refuse_structure
 from intact.results.sources import FloatSource, is_result, load_result, open_source, target_of
 from intact.targets import full_range
+from intact.targets.activations import Activations, with_activations
 
 
 @public(InspectOptions)
@@ -38,6 +39,7 @@ def inspect(options: InspectOptions) -> Inspection:
     else:
         source = open_source(options.model)
         described = target_of(source.target if options.target is None else options.target)
+        described = with_activations(described, Activations(options.activations))
         if isinstance(source, FloatSource):
             begin(options.progress, "simplifying the model")
             given = with_shapes(source.model, options.input_shape, in_place=True)

@@ -399,6 +399,20 @@ class WidthOptions(Options, kw_only=True):
     )
 
 
+class ActivationOptions(Options, kw_only=True):
+    """Where the scales of activations come from."""
+
+    section: ClassVar[str] = "What is quantized"
+
+    activations: str = option(
+        Name("static or dynamic", ("static", "dynamic")),
+        "static",
+        "static: scales of activations come from calibration. dynamic: the runtime computes them "
+        "from the values while it runs; dense layers compute with integers then, all else with "
+        "floats, and no data is needed.",
+    )
+
+
 class GraphOptions(Options, kw_only=True):
     """What is done to the float model first."""
 

@@ -22,6 +22,7 @@ from intact.recipe.groups import (
     PROGRESS,
     RESULT,
     SAMPLES,
+    ActivationOptions,
     ArrayStepOptions,
     CalibrationOptions,
     ClusterOptions,
@@ -61,6 +62,7 @@ class QuantizationOptions(
     CalibrationOptions,
     GraphOptions,
     WidthOptions,
+    ActivationOptions,
     SpeedOptions,
     FormatOptions,
 ):
@@ -76,7 +78,7 @@ class QuantizationOptions(
     data: DataSource | None = option(
         DATA,
         None,
-        f"{SAMPLES} Not needed where every scale is given.",
+        f"{SAMPLES} Not needed where every scale is given, or with --activations dynamic.",
         short="-d",
         in_python=ARRAYS,
     )

@@ -14,6 +14,7 @@ from intact.recipe.groups import (
     RESULT,
     RUNNABLE,
     SAMPLES,
+    ActivationOptions,
     ClusterOptions,
     ComparisonOptions,
     GraphOptions,
@@ -45,7 +46,9 @@ if TYPE_CHECKING:
     from intact.recipe.groups import DataSource, TargetSource
 
 
-class InspectOptions(GraphOptions, WidthOptions, LimitOptions, ProgressOptions):
+class InspectOptions(
+    GraphOptions, WidthOptions, ActivationOptions, LimitOptions, ProgressOptions
+):
     """The options of `inspect`."""
 
     model: Any = required(

@@ -53,6 +53,8 @@ class Granularity(enum.StrEnum):
 
     PER_TENSOR = "per_tensor"
     PER_CHANNEL = "per_channel"
+    PER_ROW = "per_row"
+    """One for each vector along the last axis: of activations that are quantized while running."""
 
 
 class Spacing(enum.StrEnum):
@@ -96,6 +98,9 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     16 (NNIE's) unless given. Codes up to ``quant_max`` span ``(quant_max - 1) / steps_per_octave``
     octaves.
 
+    With ``dynamic`` an activation's scale is computed from its values while the model runs (see
+    ``Arithmetic.dynamic_factor``); otherwise calibration gives it.
+
     With ``truncated_zero_point`` the zero point of an asymmetric scheme is ``-min / scale``
     truncated to an integer, in float32 (Tengine); otherwise it is rounded.
     """
@@ -111,6 +116,7 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     power_of_two: bool = False
     rounding: Rounding = Rounding.HALF_EVEN
     truncated_zero_point: bool = False
+    dynamic: bool = False
 
     @property
     def is_float(self) -> bool:
