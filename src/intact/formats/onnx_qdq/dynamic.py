@@ -7,7 +7,7 @@ have several readers: ``float(sum) * (x scale * weight scale) + bias``, bit for 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +21,8 @@ from intact.graph.edit import Editor
 from intact.ops.operators import Gemm
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.plan.dynamic import DynamicPoint, dynamic_points, is_dynamic
+from intact.program import Program, Tensor
+from intact.program.operations import DynamicFullyConnected, DynamicQuantize
 from intact.program.unsupported import UnsupportedNodes
 
 OPSET = 11
@@ -44,6 +46,53 @@ class DynamicCodes:
     scale: str
     zero_point: str
     result: str
+
+
+@dataclass(frozen=True)
+class RunningTensors:
+    """The tensors of a program around layers of dynamic activations, as a written model shows them.
+
+    Attributes:
+        computed: Codes, scales, zero points and results: the runtime computes them bit for bit.
+        given: Floats that are quantized, which others make.
+        shown: Names of the model's values by names of these tensors.
+    """
+
+    computed: tuple[Tensor, ...]
+    given: tuple[Tensor, ...]
+    shown: dict[str, str]
+
+
+def running_tensors(
+    program: Program, outputs: Collection[str], written: Mapping[TensorEnd, DynamicCodes]
+) -> RunningTensors:
+    """Find the tensors that a written model shows.
+
+    Args:
+        program: What the model computes.
+        outputs: Names of the model's inputs and outputs, which are seen anyway.
+        written: What shows each layer's integers.
+    """
+    by_node = {end.node: names for end, names in written.items()}
+    computed: dict[str, tuple[Tensor, str]] = {}
+    given: dict[str, tuple[Tensor, str]] = {}
+    for step in program.steps:
+        names = written.get(step.outputs[0].end) if step.outputs[0].end is not None else None
+        if isinstance(step.operation, DynamicQuantize) and names is not None:
+            shown = names.codes, names.scale, names.zero_point
+            computed |= {t.name: (t, n) for t, n in zip(step.outputs, shown, strict=True)}
+            given |= {t.name: (t, names.source) for t in step.activations}
+        elif isinstance(step.operation, DynamicFullyConnected) and step.nodes[0] in by_node:
+            computed[step.outputs[0].name] = step.outputs[0], by_node[step.nodes[0]].result
+    computed = {key: each for key, each in computed.items() if each[1] not in outputs}
+    given = {
+        key: each for key, each in given.items() if key not in computed and each[1] not in outputs
+    }
+    return RunningTensors(
+        tuple(tensor for tensor, _ in computed.values()),
+        tuple(tensor for tensor, _ in given.values()),
+        {key: name for key, (_, name) in (computed | given).items()},
+    )
 
 
 def refuse_other_grids(plan: QuantizedGraph) -> None:

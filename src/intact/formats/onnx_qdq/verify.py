@@ -26,8 +26,9 @@ from intact.formats.base.verification import (
     OutputsOfSimulation,
     compare,
 )
+from intact.formats.onnx_qdq.dynamic import running_tensors
 from intact.formats.onnx_qdq.executed import executed_of, loaded
-from intact.formats.onnx_qdq.run import QdqRuntime
+from intact.formats.onnx_qdq.run import QdqRuntime, ShownKey
 from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel
 from intact.plan import Codes, QuantizedGraph, TensorEnd, quantization_points
 from intact.program import Program, Tensor
@@ -80,7 +81,7 @@ class StoredComparison:
         """What was found, in the order of the plan."""
         return list(self._found.values())
 
-    def add(self, feeds: Feeds, shown: Mapping[TensorEnd, npt.NDArray[Any]]) -> None:
+    def add(self, feeds: Feeds, shown: Mapping[ShownKey, npt.NDArray[Any]]) -> None:
         """Compare the rows that one batch looked up."""
         for end, table in self._tables.items():
             at = self._exported.gathered[end]
@@ -105,7 +106,7 @@ def _indices_end(table: TensorEnd) -> TensorEnd:
     return TensorEnd.input(table.node, 1)
 
 
-_Codes = dict[TensorEnd, npt.NDArray[Any]]
+_Codes = dict[ShownKey, npt.NDArray[Any]]
 
 _MOVED = "it only moves integers, which are compared where they are made"
 _IN_FLOAT = "it is computed in float"
@@ -180,17 +181,26 @@ class _Reference:
             if tensor.encoding is not None and tensor.end in exported.codes:
                 self.tensors.setdefault(tensor.end, tensor)
         self.no_engine = ""
+        self._running = running_tensors(program, _ends(exported), exported.dynamic)
         self._outputs: EngineBeside | OutputsOfSimulation
         try:
-            self._outputs = EngineBeside(program, self.tensors.values(), threads=threads)
+            self._outputs = EngineBeside(
+                program,
+                (*self.tensors.values(), *self._running.computed),
+                self._running.given,
+                threads=threads,
+            )
         except (ConfigError, PlanError) as error:
             self.no_engine = str(error)
             self._outputs = OutputsOfSimulation(plan, threads=threads)
         self.simulation = _SimulatedLayers(plan, threads)
         compared = {*self.tensors, *self.simulation.ends}
-        self.codes = {end: name for end, name in exported.codes.items() if end in compared}
+        self.codes: dict[ShownKey, str] = {
+            end: name for end, name in exported.codes.items() if end in compared
+        }
+        self.codes |= self._running.shown
         self.stored = StoredComparison(plan, exported)
-        self.codes |= self.stored.watched
+        self.codes |= self.stored.watched  # type: ignore[arg-type]
 
     @property
     def layers(self) -> list[LayerComparison]:
@@ -210,6 +220,8 @@ class _Reference:
     def add(self, feeds: Feeds, shown: _Codes) -> Arrays:
         """Compare one batch with both; return the outputs that the engine expects."""
         stored = {t.name: t.as_stored(shown[end]) for end, t in self.tensors.items()}
+        running = (*self._running.computed, *self._running.given)
+        stored |= {t.name: t.as_stored(shown[t.name]) for t in running}
         expected = self._outputs.add(feeds, stored)
         self.stored.add(feeds, shown)
         self.simulation.add(feeds, shown)
@@ -234,7 +246,7 @@ class _SimulatedLayers:
         """Each activation, in graph order."""
         return list(self._found.values())
 
-    def add(self, feeds: Feeds, integers: Mapping[TensorEnd, npt.NDArray[Any]]) -> None:
+    def add(self, feeds: Feeds, integers: Mapping[ShownKey, npt.NDArray[Any]]) -> None:
         """Compare one batch of the runtime's integers."""
         values = {
             name: self._plan.configs[end].dequantize(integers[end])
@@ -246,6 +258,11 @@ class _SimulatedLayers:
             self._found[end].add(integers[end], codes)
 
 
+def _ends(exported: QdqModel) -> set[str]:
+    graph = exported.model.graph
+    return {str(value.name) for value in (*graph.inputs, *graph.outputs)}
+
+
 def _plain(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Codes of a type that NumPy lacks (int4, uint4), in one that it has."""
-    return codes if codes.dtype.kind in "iu" else codes.astype(np.int64)
+    return codes if codes.dtype.kind in "iuf" else codes.astype(np.int64)
