@@ -23,6 +23,7 @@ from intact.recipe.groups import (
     RESULT,
     SAMPLES,
     ArrayStepOptions,
+    BlockOptions,
     CalibrationOptions,
     ClusterOptions,
     FormatOptions,
@@ -60,7 +61,7 @@ class QuantizationOptions(
     ClusterOptions,
     CalibrationOptions,
     GraphOptions,
-    WidthOptions,
+    BlockOptions,
     SpeedOptions,
     FormatOptions,
 ):

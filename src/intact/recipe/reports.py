@@ -14,6 +14,7 @@ from intact.recipe.groups import (
     RESULT,
     RUNNABLE,
     SAMPLES,
+    BlockOptions,
     ClusterOptions,
     ComparisonOptions,
     GraphOptions,
@@ -23,7 +24,6 @@ from intact.recipe.groups import (
     RecipeOptions,
     TerminalOptions,
     ThreadOptions,
-    WidthOptions,
 )
 from intact.recipe.kinds import (
     File,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from intact.recipe.groups import DataSource, TargetSource
 
 
-class InspectOptions(GraphOptions, WidthOptions, LimitOptions, ProgressOptions):
+class InspectOptions(GraphOptions, BlockOptions, LimitOptions, ProgressOptions):
     """The options of `inspect`."""
 
     model: Any = required(

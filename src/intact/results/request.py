@@ -24,6 +24,7 @@ from intact.results.job import Deployment, Job, Planner
 from intact.results.recipes import (
     overrides_of,
     preprocess_of,
+    with_blocks,
 )
 from intact.results.refusals import Refusals
 from intact.results.sources import (
@@ -64,7 +65,8 @@ def refuse_unlike(options: QuantizationOptions, target: TargetSource) -> None:
     refuse_wrong(options)
     preprocess_of(options)
     overrides_of(options)
-    ready_targets(options, [target_of(target)], Refusals(collects=False))
+    described = with_blocks(target_of(target), options)
+    ready_targets(options, [described], Refusals(collects=False))
 
 
 def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) -> Job:
@@ -80,7 +82,7 @@ def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) 
     """
     refuse_unlike(options, target)
     ((described, methods, deployment),) = ready_targets(
-        options, in_place([target_of(target)], options), Refusals(collects=False)
+        options, as_asked([target_of(target)], options), Refusals(collects=False)
     )
     wide = graph if expressible(deployment.formats).half_ends else graph.with_wide_ports()
     (own,) = graphs_for(wide, [described], options.expand)
@@ -90,9 +92,14 @@ def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) 
     return Job(plan, methods, deployment, planner, passes.requests)
 
 
-def in_place(targets: Sequence[Target], options: QuantizationOptions) -> list[Target]:
-    """Describe the targets as a call wants them: with operators in place, or without."""
-    return list(targets) if options.in_place else _not_in_place(targets)
+def as_asked(targets: Sequence[Target], options: QuantizationOptions) -> list[Target]:
+    """Describe the targets as a call wants them: without operators in place, or with blocks.
+
+    Raises:
+        UsageError: One has not what is asked for.
+    """
+    described = list(targets) if options.in_place else _not_in_place(targets)
+    return [with_blocks(each, options) for each in described]
 
 
 def refuse_wrong(options: QuantizationOptions) -> None:
@@ -102,6 +109,11 @@ def refuse_wrong(options: QuantizationOptions) -> None:
         UsageError: See above.
     """
     requests_of(options.improve)
+    if options.block is not None and options.activation_bits is not None:
+        raise UsageError(
+            f"--activation-bits {options.activation_bits}: with --block activations are float",
+            remedy="leave one out",
+        )
     if options.improve and options.preset is not None:
         raise UsageError(f"--improve and --preset {options.preset}", remedy="leave one out")
     if options.data_free:

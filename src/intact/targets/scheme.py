@@ -53,6 +53,8 @@ class Granularity(enum.StrEnum):
 
     PER_TENSOR = "per_tensor"
     PER_CHANNEL = "per_channel"
+    PER_BLOCK = "per_block"
+    """One for each block of neighbours that are summed; of a table, of neighbours in a row."""
 
 
 class Spacing(enum.StrEnum):
@@ -80,6 +82,7 @@ class SchemeOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     quant_max: int | None = None
     symmetric: bool | None = None
     granularity: Granularity | None = None
+    block: int | None = None
     spacing: Spacing | None = None
     steps_per_octave: int | None = None
     power_of_two: bool | None = None
@@ -96,6 +99,8 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     16 (NNIE's) unless given. Codes up to ``quant_max`` span ``(quant_max - 1) / steps_per_octave``
     octaves.
 
+    ``block`` is the size of blocks, for ``per_block``.
+
     With ``truncated_zero_point`` the zero point of an asymmetric scheme is ``-min / scale``
     truncated to an integer, in float32 (Tengine); otherwise it is rounded.
     """
@@ -106,6 +111,7 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     quant_max: int
     symmetric: bool
     granularity: Granularity = Granularity.PER_TENSOR
+    block: int | None = None
     spacing: Spacing = Spacing.LINEAR
     steps_per_octave: int | None = None
     power_of_two: bool = False
