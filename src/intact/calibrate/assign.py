@@ -33,6 +33,7 @@ from intact.graph import Role
 from intact.plan import Note, NoteKind, QuantizedGraph, QuantPoint, quantization_points
 from intact.plan.bounds import follow_data
 from intact.plan.given_scales import GIVEN, ScaleTable
+from intact.targets import Blocks
 
 _BIASES = 4096
 """Scales of biases that are remembered: there is one for each pair of input and weight scales."""
@@ -168,7 +169,7 @@ def assign_own(
     truncates = plan.target.weight.truncated_zero_point
     for point in points.weights:
         if point.config not in prescribed and not is_fixed(point.config):
-            _assign_weight(point, method, memo, truncates=truncates)
+            _assign_weight(point, method, memo, plan.target.blocks, truncates=truncates)
     notes += assign_biases(plan, memo.bounded("biases", _BIASES))
     activate(plan)
     plan.provenance = plan.provenance.calibrated(
@@ -260,11 +261,13 @@ def _assign_activations(
     return [Note(NoteKind.CALIBRATION, "", message) for message in messages]
 
 
-def _assign_weight(point: QuantPoint, method: Method, memo: Memo, *, truncates: bool) -> None:
+def _assign_weight(
+    point: QuantPoint, method: Method, memo: Memo, blocks: Blocks | None, *, truncates: bool
+) -> None:
     config = point.config
     if point.value.const_value is None or config.dominator is not config:
         return
-    params = partial(weight_params, point, method, truncates=truncates)
+    params = partial(weight_params, point, method, truncates=truncates, blocks=blocks)
     config.set_checked(memo(("weight", point.value.name, config.grid), params))
     config.observer = method.weights
 

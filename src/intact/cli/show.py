@@ -194,6 +194,7 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
     table = new_table(f"on {found.target}", ("node", "op", "computes", "why"))
     for row in found.nodes:
         weight = f", {row.weight_bits}-bit weight" if row.weight_bits else ""
+        weight += f" in blocks of {row.block}" if row.block else ""
         computes = f"int{row.activation_bits}{weight}" if row.quantized else f"float{weight}"
         reason = f"fused into {row.fused_into}" if row.fused_into else row.reason
         style = "" if row.quantized else "yellow"

@@ -18,7 +18,6 @@ from intact.graph import (
     weight_scale_axis,
     weight_slot,
 )
-from intact.graph.stored_weights import stored_weight_axes
 from intact.plan.overrides import Overrides, Resolved
 from intact.plan.quantized_graph import (
     Decision,
@@ -29,10 +28,11 @@ from intact.plan.quantized_graph import (
 )
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
 from intact.plan.signs import Signs, signs_of
-from intact.plan.stored_weights import is_stored, stored_config
+from intact.plan.stored_weights import is_stored, stored_axes, stored_config
 from intact.plan.topology import adds_to_products, decide, has_weights_only, outputs_float
 from intact.plan.untie import RequantizeReason, requantize_at
 from intact.targets import OpRule, Target, TensorScheme
+from intact.targets.blocks import check_width
 
 
 def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -> QuantizedGraph:
@@ -120,11 +120,13 @@ def _stored_configs(
     rule = target.rule_for(node) if has_weights_only(decision) else None
     if rule is None:
         return {}
-    configs = {}
-    for slot, axis in stored_weight_axes(node).items():
+    configs, scheme = {}, target.weight_scheme(rule)
+    for slot, axis in stored_axes(node, scheme).items():
         end = TensorEnd.input(str(node.name), slot)
         bits = overrides.bits_at(end, is_weight=True, has_weight=True)
-        configs[end] = stored_config(target.weight_scheme(rule), axis, bits)
+        if bits is not None and scheme.block is not None:
+            check_width(f"--bits {node.name}", bits, target)
+        configs[end] = stored_config(scheme, axis, bits)
     return configs
 
 

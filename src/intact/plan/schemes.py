@@ -7,7 +7,9 @@ from functools import cache
 from intact.config import (
     Granularity,
     Grid,
+    PerBlock,
     PerChannel,
+    PerRow,
     PerTensor,
     QuantPolicy,
     QuantState,
@@ -26,7 +28,7 @@ def config_from_scheme(
     Args:
         scheme: The target's scheme for this kind of tensor.
         channel_axis: The output-channel axis of a weight; None makes a per-channel scheme
-            per-tensor.
+            per-tensor. With blocks the axis along which they lie.
         bits: A width that replaces the scheme's. It may be wider than the scheme's type; the format
             then decides the type.
     """
@@ -35,6 +37,10 @@ def config_from_scheme(
     granularity: Granularity = PerTensor()
     if scheme.granularity == "per_channel" and channel_axis is not None:
         granularity = PerChannel(channel_axis)
+    if scheme.block is not None and channel_axis is not None:
+        granularity = PerBlock(channel_axis, scheme.block)
+    if scheme.granularity == "per_row":
+        granularity = PerRow()
     policy = make_policy(
         granularity,
         symmetric=scheme.symmetric,

@@ -6,7 +6,11 @@ from the constant alone.
 
 from __future__ import annotations
 
+import onnx_ir as ir
+
 from intact.config import TensorQuantConfig
+from intact.graph.ops import input_value
+from intact.graph.stored_weights import block_axes, stored_weight_axes
 from intact.plan.schemes import config_from_scheme
 from intact.targets import TensorScheme
 
@@ -18,13 +22,39 @@ def stored_config(scheme: TensorScheme, axis: int, bits: int | None) -> TensorQu
 
     Args:
         scheme: The target's scheme for it.
-        axis: Along which scales differ, if they do.
+        axis: Along which scales differ, if they do; or along which blocks lie.
         bits: A width that replaces the scheme's.
     """
     config = config_from_scheme(scheme, axis, bits)
     if not scheme.is_float:
         config.detail[_MARK] = True
     return config
+
+
+def stored_axes(node: ir.Node, scheme: TensorScheme) -> dict[int, int]:
+    """Return the input slots of constants that a scheme can store, with the axes of its scales."""
+    if scheme.block is None:
+        return stored_weight_axes(node)
+    axes = block_axes(node)
+    return {slot: axis for slot, axis in axes.items() if _length(node, slot, axis) >= scheme.block}
+
+
+def why_not_stored(node: ir.Node, scheme: TensorScheme) -> str:
+    """Say why a float node has no constant that a scheme can store; "" where the rule says it."""
+    if scheme.block is None:
+        return ""
+    for slot, axis in block_axes(node).items():
+        length = _length(node, slot, axis)
+        if length < scheme.block:
+            what = "numbers in a row" if node.op_type == "Gather" else "factors in a sum"
+            return f"it has {length} {what}, which is less than a block of {scheme.block}"
+    return "it has no constant matrix of float32 as its table or as its right factor"
+
+
+def _length(node: ir.Node, slot: int, axis: int) -> int:
+    value = input_value(node, slot)
+    tensor = None if value is None else value.const_value
+    return 0 if tensor is None else int(tensor.shape.numpy()[axis])
 
 
 def is_stored(config: TensorQuantConfig) -> bool:

@@ -28,10 +28,10 @@ from intact.graph import (
     weight_slot,
 )
 from intact.graph.metadata import PART_KEY, WHOLE_KEY
-from intact.graph.stored_weights import stored_weight_axes
 from intact.ops.operators import Gemm
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
+from intact.plan.stored_weights import stored_axes, why_not_stored
 from intact.targets import DType, OpRule, Target
 
 _ASKED = "kept float as asked (--keep-float "
@@ -143,8 +143,11 @@ def _decide_node(
     if rule is None:
         return Decision(False, f"target {target.name} describes no integer {node.op_type}")
     if not rule.quantize:
-        is_stored = rule.weights_only and bool(stored_weight_axes(node))
-        return Decision(False, f"{_WEIGHTS_ONLY}{rule.reason}" if is_stored else rule.reason)
+        scheme = target.weight_scheme(rule)
+        if rule.weights_only and stored_axes(node, scheme):
+            return Decision(False, f"{_WEIGHTS_ONLY}{rule.reason}")
+        missing = why_not_stored(node, scheme) if rule.weights_only else ""
+        return Decision(False, missing or rule.reason)
     if _adds_computed_bias(node) and _adds_integers(target, rule):
         return Decision(
             False, f"the model computes its bias, and target {target.name} adds integers only"

@@ -399,7 +399,24 @@ class WidthOptions(Options, kw_only=True):
     )
 
 
-class ActivationOptions(Options, kw_only=True):
+class BlockOptions(WidthOptions, kw_only=True):
+    """Weights in blocks."""
+
+    section: ClassVar[str] = "What is quantized"
+
+    block: int | None = option(
+        Whole(),
+        None,
+        "Store the weights of products of matrices, and tables, in blocks of so many neighbours "
+        "with a scale each, and compute with floats: needs no data (see docs/language-models.md). "
+        "--weight-bits says how wide.",
+    )
+    zero_points: bool = option(
+        Flag(), False, "With --block: give each block a zero point beside its scale."
+    )
+
+
+class ActivationOptions(BlockOptions, kw_only=True):
     """Where the scales of activations come from."""
 
     section: ClassVar[str] = "What is quantized"

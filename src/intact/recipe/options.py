@@ -61,7 +61,6 @@ class QuantizationOptions(
     ClusterOptions,
     CalibrationOptions,
     GraphOptions,
-    WidthOptions,
     ActivationOptions,
     SpeedOptions,
     FormatOptions,

@@ -24,7 +24,6 @@ from intact.recipe.groups import (
     RecipeOptions,
     TerminalOptions,
     ThreadOptions,
-    WidthOptions,
 )
 from intact.recipe.kinds import (
     File,
@@ -46,9 +45,7 @@ if TYPE_CHECKING:
     from intact.recipe.groups import DataSource, TargetSource
 
 
-class InspectOptions(
-    GraphOptions, WidthOptions, ActivationOptions, LimitOptions, ProgressOptions
-):
+class InspectOptions(GraphOptions, ActivationOptions, LimitOptions, ProgressOptions):
     """The options of `inspect`."""
 
     model: Any = required(

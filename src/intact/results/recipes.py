@@ -24,9 +24,16 @@ from intact.plan.given_scales import ScaleTable
 from intact.plan.provenance import Provenance
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import write_recipe
-from intact.recipe.groups import ArrayStepOptions, ImageStepOptions, WidthOptions
+from intact.recipe.groups import (
+    ActivationOptions,
+    ArrayStepOptions,
+    BlockOptions,
+    ImageStepOptions,
+    WidthOptions,
+)
 from intact.recipe.options import COMMANDS
-from intact.targets import Target, load_target
+from intact.targets import Target, in_blocks, load_target
+from intact.targets.activations import Activations, with_activations
 
 if TYPE_CHECKING:
     from intact.calibrate.shards import SampleMap
@@ -51,6 +58,35 @@ def overrides_of(options: WidthOptions) -> Overrides | None:
         activation_bits=_first(options.activation_bits, given.activation_bits),
     )
     return None if joined == Overrides() else joined
+
+
+def with_blocks(target: Target, options: BlockOptions) -> Target:
+    """Describe a target as one that stores weights in blocks, where that is asked for.
+
+    Raises:
+        UsageError: It has none, or not these; or zero points are asked for without blocks.
+    """
+    if options.block is not None:
+        overrides = overrides_of(options)
+        bits = None if overrides is None else overrides.weight_bits
+        return in_blocks(target, options.block, bits, zero_points=options.zero_points)
+    if options.zero_points:
+        raise UsageError(
+            "--zero-points is for weights in blocks", remedy="give --block too, or leave it out"
+        )
+    return target
+
+
+def target_as_asked(target: Target, options: ActivationOptions) -> Target:
+    """Describe a target with weights in blocks and activations of a kind, as they are asked for.
+
+    Raises:
+        IntactError: It has not what is asked for.
+    """
+    kind = Activations(options.activations)
+    if kind is Activations.DYNAMIC and options.block is not None:
+        raise UsageError("--block and --activations dynamic", remedy="leave one out")
+    return with_activations(with_blocks(target, options), kind)
 
 
 def preprocess_of(options: ArrayStepOptions, kept: Preprocess | None = None) -> Preprocess | None:

@@ -24,6 +24,7 @@ from intact.results.job import Deployment, Job, Planner
 from intact.results.recipes import (
     overrides_of,
     preprocess_of,
+    target_as_asked,
 )
 from intact.results.refusals import Refusals
 from intact.results.sources import (
@@ -31,7 +32,6 @@ from intact.results.sources import (
     target_of,
 )
 from intact.targets import Target
-from intact.targets.activations import Activations, with_activations
 from intact.targets.schema import without_in_place
 
 if TYPE_CHECKING:
@@ -92,14 +92,13 @@ def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) 
 
 
 def as_asked(targets: Sequence[Target], options: QuantizationOptions) -> list[Target]:
-    """Describe the targets as a call wants them: kind of activations, operators in place or not.
+    """Describe the targets as a call wants them: without operators in place, and so on.
 
     Raises:
         UsageError: One has not what is asked for.
     """
-    kind = Activations(options.activations)
-    described = [with_activations(target, kind) for target in targets]
-    return described if options.in_place else _not_in_place(described)
+    targets = targets if options.in_place else _not_in_place(targets)
+    return [target_as_asked(each, options) for each in targets]
 
 
 def refuse_wrong(options: QuantizationOptions) -> None:
@@ -109,6 +108,11 @@ def refuse_wrong(options: QuantizationOptions) -> None:
         UsageError: See above.
     """
     requests_of(options.improve)
+    if options.block is not None and options.activation_bits is not None:
+        raise UsageError(
+            f"--activation-bits {options.activation_bits}: with --block activations are float",
+            remedy="leave one out",
+        )
     if options.improve and options.preset is not None:
         raise UsageError(f"--improve and --preset {options.preset}", remedy="leave one out")
     if options.data_free:

@@ -57,6 +57,7 @@ def check(target: Target, file: str) -> Target:
     _check_expand(target, file)
     if target.dynamic is not None:
         _check_dynamic(target, target.dynamic, file)
+    _check_blocks(target, file)
     return target
 
 
@@ -68,6 +69,27 @@ def _check_dynamic(target: Target, dynamic: Dynamic, file: str) -> None:
             remedy=f"add {lacking}, or leave the section out",
         )
     check(dynamic_target(target, dynamic), f"{file}, [dynamic]")
+
+
+def _check_blocks(target: Target, file: str) -> None:
+    blocks = target.blocks
+    if blocks is None:
+        return
+    limits = (("bits", blocks.bits, 2, 8), ("sizes", blocks.sizes, 2, 1 << 20))
+    for key, numbers, least, most in limits:
+        odd = [n for n in numbers if not least <= n <= most or numbers.count(n) > 1]
+        if odd or not numbers:
+            raise TargetError(
+                f"{file}: [blocks] {key} is {list(numbers)}",
+                remedy=f"list different numbers from {least} to {most}",
+            )
+    if not blocks.reason.strip():
+        raise TargetError(f"{file}: [blocks] reason is empty", remedy="users are shown it")
+    if not (blocks.symmetric or blocks.zero_points):
+        raise TargetError(
+            f"{file}: [blocks] symmetric is false, and zero_points too",
+            remedy="set one of them to true",
+        )
 
 
 def _check_expand(target: Target, file: str) -> None:

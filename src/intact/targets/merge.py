@@ -90,6 +90,7 @@ _OF_INTEGERS = (
     "quant_max",
     "symmetric",
     "granularity",
+    "block",
     "spacing",
     "steps_per_octave",
     "power_of_two",

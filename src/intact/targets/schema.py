@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from intact.targets.arithmetic import Arithmetic, InstructionSet, Overflow
+from intact.targets.blocks import Blocks
 from intact.targets.rules import Fusion, OpRule, ScaleRule
 from intact.targets.scheme import BiasScheme, DType, SchemeOverride, TensorScheme
 
@@ -142,6 +143,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             has no such kernels. See `intact.targets.activations`.
         topology: Options of the choice of quantized nodes.
         calibration: Default methods.
+        blocks: Weights in blocks that it can hold; None if it has none.
         cost: Relative cost by ``"Op.dtype"``, for instance ``"Conv.float32" = 3.3``.
     """
 
@@ -166,6 +168,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dynamic: Dynamic | None = None
     topology: Topology = Topology()
     calibration: Calibration = Calibration()
+    blocks: Blocks | None = None
     cost: dict[str, float] = {}
 
     @property

@@ -55,6 +55,8 @@ class Granularity(enum.StrEnum):
     PER_CHANNEL = "per_channel"
     PER_ROW = "per_row"
     """One for each vector along the last axis: of activations that are quantized while running."""
+    PER_BLOCK = "per_block"
+    """One for each block of neighbours that are summed; of a table, of neighbours in a row."""
 
 
 class Spacing(enum.StrEnum):
@@ -82,6 +84,7 @@ class SchemeOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     quant_max: int | None = None
     symmetric: bool | None = None
     granularity: Granularity | None = None
+    block: int | None = None
     spacing: Spacing | None = None
     steps_per_octave: int | None = None
     power_of_two: bool | None = None
@@ -101,6 +104,8 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     With ``dynamic`` an activation's scale is computed from its values while the model runs (see
     ``Arithmetic.dynamic_factor``); otherwise calibration gives it.
 
+    ``block`` is the size of blocks, for ``per_block``.
+
     With ``truncated_zero_point`` the zero point of an asymmetric scheme is ``-min / scale``
     truncated to an integer, in float32 (Tengine); otherwise it is rounded.
     """
@@ -111,6 +116,7 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     quant_max: int
     symmetric: bool
     granularity: Granularity = Granularity.PER_TENSOR
+    block: int | None = None
     spacing: Spacing = Spacing.LINEAR
     steps_per_octave: int | None = None
     power_of_two: bool = False

@@ -1,7 +1,7 @@
 """Dense layers of activations that are quantized while running, as ONNX has them.
 
-``DynamicQuantizeLinear -> MatMulInteger -> Cast -> Mul (-> Add)``, with one DynamicQuantizeLinear for
-all readers of a value. ONNX Runtime makes one kernel of them, or one for each layer where the codes
+``DynamicQuantizeLinear -> MatMulInteger -> Cast -> Mul (-> Add)``, with one DynamicQuantizeLinear
+for all readers of a value. ONNX Runtime makes one kernel of them, or one for each layer where the codes
 have several readers: ``float(sum) * (x scale * weight scale) + bias``, bit for bit.
 """
 
@@ -93,6 +93,15 @@ def running_tensors(
         tuple(tensor for tensor, _ in given.values()),
         {key: name for key, (_, name) in (computed | given).items()},
     )
+
+
+def showing(model: ir.Model, names: Collection[str]) -> ir.Model:
+    """Return a model with more of its values as outputs; the same object for none."""
+    if not names:
+        return model
+    editor = Editor(model)
+    editor.model.graph.outputs.extend(editor.value(name) for name in dict.fromkeys(names))
+    return editor.finish()
 
 
 def refuse_other_grids(plan: QuantizedGraph) -> None:

@@ -6,7 +6,7 @@ The weights of float nodes, and the rows looked up, are compared with the plan.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,9 @@ from intact.formats.base.verification import (
     OutputsOfSimulation,
     compare,
 )
-from intact.formats.onnx_qdq.dynamic import running_tensors
+from intact.formats.onnx_qdq.dynamic import running_tensors, showing
 from intact.formats.onnx_qdq.executed import executed_of, loaded
-from intact.formats.onnx_qdq.run import QdqRuntime, ShownKey
+from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel
 from intact.plan import Codes, QuantizedGraph, TensorEnd, quantization_points
 from intact.program import Program, Tensor
@@ -81,7 +81,7 @@ class StoredComparison:
         """What was found, in the order of the plan."""
         return list(self._found.values())
 
-    def add(self, feeds: Feeds, shown: Mapping[ShownKey, npt.NDArray[Any]]) -> None:
+    def add(self, feeds: Feeds, shown: Mapping[TensorEnd, npt.NDArray[Any]]) -> None:
         """Compare the rows that one batch looked up."""
         for end, table in self._tables.items():
             at = self._exported.gathered[end]
@@ -106,7 +106,20 @@ def _indices_end(table: TensorEnd) -> TensorEnd:
     return TensorEnd.input(table.node, 1)
 
 
-_Codes = dict[ShownKey, npt.NDArray[Any]]
+_Codes = dict[TensorEnd, npt.NDArray[Any]]
+
+
+class _Shown(NamedTuple):
+    """What the runtime shows of one batch.
+
+    Attributes:
+        codes: Integers by tensor end.
+        values: What lies around layers of dynamic activations, by name of the model's value.
+    """
+
+    codes: _Codes
+    values: Arrays
+
 
 _MOVED = "it only moves integers, which are compared where they are made"
 _IN_FLOAT = "it is computed in float"
@@ -131,15 +144,17 @@ def verify_qdq(
     reference = _Reference(plan, program, exported, threads)
     exact = not plan.target.saturates_pairs
     as_used = loaded(exported, plan, threads=threads, exact=exact)
-    watched = QdqRuntime(exported.model, reference.codes, threads=threads, exact=exact)
+    watched_model = showing(exported.model, reference.running.shown.values())
+    watched = QdqRuntime(watched_model, reference.codes, threads=threads, exact=exact)
     by_default = None
     if exact and saturates_pairs():
         default = QdqRuntime(exported.model, threads=threads, exact=False)
         by_default = ByDefault(lambda feeds: default.run(feeds)[0], exported.model)
 
-    def run(feeds: Feeds) -> tuple[Arrays, _Codes]:
-        codes = watched.run(feeds)[1]
-        return as_used.run(feeds)[0], {end: _plain(array) for end, array in codes.items()}
+    def run(feeds: Feeds) -> tuple[Arrays, _Shown]:
+        values, codes = watched.run(feeds)
+        shown = _Shown({end: _plain(array) for end, array in codes.items()}, values)
+        return as_used.run(feeds)[0], shown
 
     found = compare(plan, as_used.name, run, reference, batches, by_default=by_default)
     found.layers = [*found.layers, *reference.stored.layers]
@@ -169,6 +184,7 @@ class _Reference:
         tensors: The tensor of each quantization point that the engine and the model hold, in the
             steps' order.
         codes: Names of the integers in the model, by their ends.
+        running: What lies around layers of dynamic activations.
         simulation: The simulation.
         no_engine: Why there is no engine, "" if there is one.
     """
@@ -181,13 +197,13 @@ class _Reference:
             if tensor.encoding is not None and tensor.end in exported.codes:
                 self.tensors.setdefault(tensor.end, tensor)
         self.no_engine = ""
-        self._running = running_tensors(program, _ends(exported), exported.dynamic)
+        self.running = running_tensors(program, _ends(exported), exported.dynamic)
         self._outputs: EngineBeside | OutputsOfSimulation
         try:
             self._outputs = EngineBeside(
                 program,
-                (*self.tensors.values(), *self._running.computed),
-                self._running.given,
+                (*self.tensors.values(), *self.running.computed),
+                self.running.given,
                 threads=threads,
             )
         except (ConfigError, PlanError) as error:
@@ -195,12 +211,9 @@ class _Reference:
             self._outputs = OutputsOfSimulation(plan, threads=threads)
         self.simulation = _SimulatedLayers(plan, threads)
         compared = {*self.tensors, *self.simulation.ends}
-        self.codes: dict[ShownKey, str] = {
-            end: name for end, name in exported.codes.items() if end in compared
-        }
-        self.codes |= self._running.shown
+        self.codes = {end: name for end, name in exported.codes.items() if end in compared}
         self.stored = StoredComparison(plan, exported)
-        self.codes |= self.stored.watched  # type: ignore[arg-type]
+        self.codes |= self.stored.watched
 
     @property
     def layers(self) -> list[LayerComparison]:
@@ -217,14 +230,15 @@ class _Reference:
         """The engine, if there is one."""
         return self._outputs.engine
 
-    def add(self, feeds: Feeds, shown: _Codes) -> Arrays:
+    def add(self, feeds: Feeds, shown: _Shown) -> Arrays:
         """Compare one batch with both; return the outputs that the engine expects."""
-        stored = {t.name: t.as_stored(shown[end]) for end, t in self.tensors.items()}
-        running = (*self._running.computed, *self._running.given)
-        stored |= {t.name: t.as_stored(shown[t.name]) for t in running}
+        codes, names = shown.codes, self.running.shown
+        stored = {t.name: t.as_stored(codes[end]) for end, t in self.tensors.items()}
+        running = (*self.running.computed, *self.running.given)
+        stored |= {t.name: t.as_stored(shown.values[names[t.name]]) for t in running}
         expected = self._outputs.add(feeds, stored)
-        self.stored.add(feeds, shown)
-        self.simulation.add(feeds, shown)
+        self.stored.add(feeds, codes)
+        self.simulation.add(feeds, codes)
         return expected
 
 
@@ -246,7 +260,7 @@ class _SimulatedLayers:
         """Each activation, in graph order."""
         return list(self._found.values())
 
-    def add(self, feeds: Feeds, integers: Mapping[ShownKey, npt.NDArray[Any]]) -> None:
+    def add(self, feeds: Feeds, integers: Mapping[TensorEnd, npt.NDArray[Any]]) -> None:
         """Compare one batch of the runtime's integers."""
         values = {
             name: self._plan.configs[end].dequantize(integers[end])
@@ -265,4 +279,4 @@ def _ends(exported: QdqModel) -> set[str]:
 
 def _plain(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Codes of a type that NumPy lacks (int4, uint4), in one that it has."""
-    return codes if codes.dtype.kind in "iuf" else codes.astype(np.int64)
+    return codes if codes.dtype.kind in "iu" else codes.astype(np.int64)

@@ -140,9 +140,7 @@ def _is_dynamic(builder: ProgramBuilder, node: ir.Node) -> bool:
     return not builder.floating and is_dynamic(builder.plan, node, 0)
 
 
-def _dynamic(
-    builder: ProgramBuilder, chain: tuple[ir.Node, ...], *, is_transposed: bool
-) -> None:
+def _dynamic(builder: ProgramBuilder, chain: tuple[ir.Node, ...], *, is_transposed: bool) -> None:
     """Add a dense layer whose data is quantized while it runs.
 
     Raises:

@@ -64,7 +64,11 @@ class _Layer:
         encoding = effective_weight(arithmetic, weight.encoding)
         raw = weight.data.astype(np.int64)
         weights = raw - encoding.zero_point.reshape(-1, 1)
-        self._step, self._fused, self._bits = step, arithmetic.fused_bias, arithmetic.accumulator_bits
+        self._step, self._fused, self._bits = (
+            step,
+            arithmetic.fused_bias,
+            arithmetic.accumulator_bits,
+        )
         self._offset = offset_of(codes.dtype)
         self._scale = encoding.scale.reshape(-1)
         self._bias = None if bias is None or bias.data is None else bias.data.astype(np.float32)
@@ -77,7 +81,9 @@ class _Layer:
         pair_bits = arithmetic.pair_bits
         if arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE and pair_bits is not None:
             dtypes = codes.dtype, weight.data.dtype
-            pairs = PairSaturation(np.ascontiguousarray(raw.T)[None], raw.shape[1], *dtypes, pair_bits)
+            pairs = PairSaturation(
+                np.ascontiguousarray(raw.T)[None], raw.shape[1], *dtypes, pair_bits
+            )
             if pairs.can_happen:
                 self._pairs, self._counted = pairs, overflows.of(step)
 

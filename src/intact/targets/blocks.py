@@ -1,0 +1,149 @@
+"""Weights in blocks: what a target can hold, and the target that holds them so.
+
+Products of matrices and tables that are looked up then compute in float, from weights that are
+stored as integers, each block of neighbours with a scale of its own; all else is float. Such a
+target is made of another by `in_blocks`: no pass, engine or format asks how it came to be.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from intact.errors import UsageError
+from intact.ops import IN_BLOCKS
+
+if TYPE_CHECKING:
+    from intact.targets.schema import Target
+
+
+class ScaleType(enum.StrEnum):
+    """The type of the scales of blocks in a file."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+
+
+class BlockForm(enum.StrEnum):
+    """How a file has a layer with weights in blocks."""
+
+    FUSED = "fused"
+    """As one operator that reads codes."""
+    DEQUANTIZED = "dequantized"
+    """As a float operator behind one that makes floats of codes."""
+
+
+class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Weights in blocks, as a target holds them.
+
+    Attributes:
+        bits: Widths that codes are stored in, the usual one first. Narrower codes are stored in
+            the next of them.
+        sizes: How many neighbours a block may have, the usual number first.
+        symmetric: Whether blocks have no zero point unless asked for.
+        zero_points: Whether blocks may have zero points.
+        signed_scales: Whether scales may be negative. A symmetric block then uses its lowest code
+            for the value of largest magnitude.
+        scale_type: The type of scales.
+        form: How a layer is written.
+        reason: Completes "weights only: "; what users see of such a layer.
+    """
+
+    bits: tuple[int, ...]
+    sizes: tuple[int, ...]
+    symmetric: bool = True
+    zero_points: bool = True
+    signed_scales: bool = False
+    scale_type: ScaleType = ScaleType.FLOAT32
+    form: BlockForm = BlockForm.FUSED
+    reason: str
+
+    def stored_bits(self, bits: int) -> int:
+        """Return the width in which codes are stored.
+
+        Raises:
+            ValueError: They are wider than all.
+        """
+        return min(width for width in self.bits if width >= bits)
+
+
+def in_blocks(
+    target: Target, size: int, bits: int | None = None, *, zero_points: bool = False
+) -> Target:
+    """Describe a target as one that stores weights in blocks, and computes with floats.
+
+    Args:
+        target: Whose ``[blocks]`` say what it can hold.
+        size: How many neighbours have a scale together.
+        bits: Width of the codes; None for the target's usual one.
+        zero_points: Give blocks zero points.
+
+    Raises:
+        UsageError: The target has no weights in blocks, or none of these.
+    """
+    from intact.targets.rules import Condition, OpRule
+    from intact.targets.scheme import DType, Granularity, SchemeOverride
+
+    blocks = target.blocks
+    if blocks is None:
+        raise UsageError(
+            f"--block {size}: target {target.name} has no weights in blocks",
+            remedy="leave it out, or choose a target that has them: `intact targets`",
+        )
+    width = blocks.bits[0] if bits is None else bits
+    if size not in blocks.sizes:
+        raise UsageError(
+            f"--block {size}: target {target.name} has blocks of {_listed(blocks.sizes)}",
+            remedy="give one of them",
+        )
+    check_width("--weight-bits", width, target)
+    if zero_points and not blocks.zero_points:
+        raise UsageError(
+            f"--zero-points: blocks of target {target.name} have none", remedy="leave it out"
+        )
+    symmetric = blocks.symmetric and not zero_points
+    scheme = SchemeOverride(
+        dtype=DType.INT8 if symmetric else DType.UINT8,
+        bits=width,
+        quant_min=-(1 << width - 1) if symmetric else 0,
+        quant_max=(1 << width - 1) - 1 if symmetric else (1 << width) - 1,
+        symmetric=symmetric,
+        granularity=Granularity.PER_BLOCK,
+        block=size,
+    )
+    named = {name: None for rule in target.rules for name in rule.ops}
+    rules = [
+        OpRule(ops=tuple(named), quantize=False, reason="it computes in float beside such weights"),
+        OpRule(
+            ops=IN_BLOCKS, quantize=False, weights_only=True, reason=blocks.reason, weight=scheme
+        ),
+        OpRule(
+            ops=("MatMul",),
+            when=Condition(weight_slot=0),
+            quantize=False,
+            reason="blocks are for a constant factor on the right",
+        ),
+    ]
+    return msgspec.structs.replace(target, rules=tuple(rules), fusions=())
+
+
+def check_width(place: str, bits: int, target: Target) -> None:
+    """Refuse a width of codes that a target has no blocks of.
+
+    Raises:
+        UsageError: It has none.
+    """
+    blocks = target.blocks
+    if blocks is not None and not 2 <= bits <= max(blocks.bits):
+        raise UsageError(
+            f"{place}: target {target.name} stores codes of {_listed(sorted(blocks.bits))} bits in "
+            f"blocks, {bits} were asked for",
+            remedy=f"give 2 to {max(blocks.bits)}",
+        )
+
+
+def _listed(numbers: tuple[int, ...] | list[int]) -> str:
+    *first, last = map(str, numbers)
+    return f"{', '.join(first)} or {last}" if first else last
