@@ -111,7 +111,7 @@ def add_quantizer(
         (("zero_point",), ir.DataType.UINT8) if in_bytes else (("low", "high"), ir.DataType.FLOAT)
     )
     bounds = [editor.input(f"{name}/{part}", dtype, shape) for part in parts]
-    chain = _Chain(editor, name)
+    chain = Chain(editor, name)
     if in_bytes:
         codes = chain("QuantizeLinear", value, scale, *bounds)
         result = chain("DequantizeLinear", codes, scale, *bounds, dtype=ir.DataType.FLOAT)
@@ -146,7 +146,7 @@ def _axes_behind(value: ir.Value, config: TensorQuantConfig, name: str) -> int |
     return len(value.shape) - 1 - axis
 
 
-class _Chain:
+class Chain:
     """Adds nodes with a common name prefix."""
 
     def __init__(self, editor: Editor, name: str) -> None:
@@ -162,53 +162,56 @@ class _Chain:
         return self._editor.node(op_type, inputs, f"{self._name}/{op_type}", attributes, result)
 
     def to(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Cast a value."""
         return self("Cast", value, dtype=dtype)
 
     def constant(
         self, number: float, dtype: type[np.float32] | type[np.float64] = np.float32
     ) -> ir.Value:
+        """Return a constant."""
         return self._editor.initializer(f"{self._name}/constant", dtype(number))
 
     def equals(self, value: ir.Value, number: float) -> ir.Value:
+        """Return 1 where a value is a number, and 0 elsewhere."""
         equal = self("Equal", value, self.constant(number), dtype=ir.DataType.BOOL)
         return self.to(equal, ir.DataType.FLOAT)
 
 
-def _half_even(chain: _Chain, steps: ir.Value) -> ir.Value:
+def _half_even(chain: Chain, steps: ir.Value) -> ir.Value:
     return chain("Round", steps)
 
 
-def _half_up(chain: _Chain, steps: ir.Value) -> ir.Value:
+def _half_up(chain: Chain, steps: ir.Value) -> ir.Value:
     rounded, rest = _nearest(chain, steps)
     return chain("Add", rounded, chain.equals(rest, 0.5))
 
 
-def _half_down(chain: _Chain, steps: ir.Value) -> ir.Value:
+def _half_down(chain: Chain, steps: ir.Value) -> ir.Value:
     rounded, rest = _nearest(chain, steps)
     return chain("Sub", rounded, chain.equals(rest, -0.5))
 
 
-def _half_away(chain: _Chain, steps: ir.Value) -> ir.Value:
+def _half_away(chain: Chain, steps: ir.Value) -> ir.Value:
     sign = chain("Sign", steps)
     return chain("Mul", sign, _half_up(chain, chain("Abs", steps)))
 
 
-def _half_toward_zero(chain: _Chain, steps: ir.Value) -> ir.Value:
+def _half_toward_zero(chain: Chain, steps: ir.Value) -> ir.Value:
     sign = chain("Sign", steps)
     return chain("Mul", sign, _half_down(chain, chain("Abs", steps)))
 
 
-def _up(chain: _Chain, steps: ir.Value) -> ir.Value:
+def _up(chain: Chain, steps: ir.Value) -> ir.Value:
     return chain("Ceil", steps)
 
 
-def _nearest(chain: _Chain, steps: ir.Value) -> tuple[ir.Value, ir.Value]:
+def _nearest(chain: Chain, steps: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Return round-half-even and the remainder, which is exact in float32."""
     rounded = chain("Round", steps)
     return rounded, chain("Sub", steps, rounded)
 
 
-ROUNDERS: dict[Rounding, Callable[[_Chain, ir.Value], ir.Value]] = {
+ROUNDERS: dict[Rounding, Callable[[Chain, ir.Value], ir.Value]] = {
     Rounding.HALF_EVEN: _half_even,
     Rounding.NEAREST: _half_even,
     Rounding.HALF_UP: _half_up,
@@ -220,7 +223,7 @@ ROUNDERS: dict[Rounding, Callable[[_Chain, ir.Value], ir.Value]] = {
 
 
 def _logarithmic(
-    chain: _Chain, value: ir.Value, scale: ir.Value, bounds: Sequence[ir.Value], octave: int
+    chain: Chain, value: ir.Value, scale: ir.Value, bounds: Sequence[ir.Value], octave: int
 ) -> ir.Value:
     """Fake-quantize to levels ``scale * 2**(k / octave)`` with k = 1..high, and 0.
 

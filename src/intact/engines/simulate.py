@@ -17,6 +17,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.config import TensorQuantConfig
+from intact.engines.dynamic_nodes import add_dynamic_quantizer
 from intact.engines.quantizer_nodes import QuantizerInputs, add_quantizer, fills_bytes
 from intact.engines.session import Feeds, make_session, run_session
 from intact.errors import PlanError
@@ -29,6 +30,7 @@ from intact.plan import (
     quantizes,
     refuse_unready,
 )
+from intact.plan.dynamic import DynamicPoint, dynamic_points, dynamic_quantizer
 from intact.plan.overflows import wrap_sums
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -82,6 +84,8 @@ class Simulator:
                 name = str(point.value.name)
                 if name in shown:
                     shown[name] = editor.value(self._results[point.end])
+        for dynamic in dynamic_points(plan):
+            _quantize_running(editor, plan, dynamic)
         results = editor.model.graph.outputs
         results.extend(value for value in shown.values() if not any(value is r for r in results))
         self._tensors = {name: str(value.name) for name, value in shown.items()}
@@ -168,6 +172,15 @@ def _recalibrated(
             remedy="make a new Simulator",
         )
     return config
+
+
+def _quantize_running(editor: Editor, plan: QuantizedGraph, point: DynamicPoint) -> None:
+    """Add a quantizer whose scale the session computes."""
+    arithmetic = plan.arithmetic_of(point.readers[0][0])
+    quantizer = dynamic_quantizer(point.grid, arithmetic)
+    value = editor.value(str(point.value.name))
+    result = add_dynamic_quantizer(editor, value, quantizer, f"simq/{point.ends[0]}")
+    editor.redirect(value, result, [(str(node.name), slot) for node, slot in point.readers])
 
 
 def bake(editor: Editor, point: QuantPoint) -> None:

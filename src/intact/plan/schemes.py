@@ -22,7 +22,7 @@ from intact.targets import BiasScheme, DType, TensorScheme
 def config_from_scheme(
     scheme: TensorScheme, channel_axis: int | None, bits: int | None = None
 ) -> TensorQuantConfig:
-    """Make the INITIAL config of a scheme; FP32 for a float scheme.
+    """Make the INITIAL config of a scheme; FP32 for a float one, DYNAMIC for a dynamic one.
 
     Args:
         scheme: The target's scheme for this kind of tensor.
@@ -52,7 +52,8 @@ def config_from_scheme(
         scheme.range_for(bits),
         scheme.steps_per_octave,
     )
-    return TensorQuantConfig.on_grid(grid)
+    state = QuantState.DYNAMIC if scheme.dynamic else QuantState.INITIAL
+    return TensorQuantConfig.on_grid(grid, state=state)
 
 
 def passive_bias(scheme: BiasScheme, channel_axis: int | None) -> TensorQuantConfig:

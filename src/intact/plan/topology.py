@@ -17,13 +17,18 @@ from intact.graph import (
     Graph,
     OpKind,
     Role,
+    bias_slot,
+    constant_array,
     data_slots,
     input_role,
+    input_value,
     moves_values,
     op_spec,
+    output_channels,
     weight_slot,
 )
 from intact.graph.metadata import PART_KEY, WHOLE_KEY
+from intact.ops.operators import Gemm
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
 from intact.plan.stored_weights import stored_axes, why_not_stored
@@ -147,9 +152,34 @@ def _decide_node(
         return Decision(
             False, f"the model computes its bias, and target {target.name} adds integers only"
         )
+    if target.activation_scheme(rule).dynamic:
+        return _decide_dynamic(node, target)
     if rule.float and not _has_quantized_source(node, decisions):
         return Decision(False, "none of its inputs comes from a quantized node")
     return Decision(True, f"target {target.name} computes {node.op_type} with integers")
+
+
+def _decide_dynamic(node: ir.Node, target: Target) -> Decision:
+    """Decide about a dense layer whose data is quantized while it runs: its kernels are plain."""
+    gemm = Gemm.of(node) if node.op_type == Gemm.name else Gemm()
+    slot = bias_slot(node)
+    bias = None if slot is None else input_value(node, slot)
+    if gemm.transA or gemm.alpha != 1.0 or (bias is not None and gemm.beta != 1.0):
+        return Decision(False, "its left operand is transposed, or it has factors alpha and beta")
+    if bias is not None and not _is_row(bias, output_channels(node)):
+        return Decision(False, "its bias is not one constant number an output channel")
+    return Decision(
+        True,
+        f"target {target.name} computes {node.op_type} with integers, and quantizes its input "
+        "while it runs",
+    )
+
+
+def _is_row(bias: ir.Value, channels: int | None) -> bool:
+    array = constant_array(bias)
+    if array is None or array.size not in (1, channels):
+        return False
+    return array.size == 1 or array.shape[-1] == channels
 
 
 def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str:

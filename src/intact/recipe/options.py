@@ -77,7 +77,7 @@ class QuantizationOptions(
     data: DataSource | None = option(
         DATA,
         None,
-        f"{SAMPLES} Not needed where every scale is given.",
+        f"{SAMPLES} Not needed where every scale is given, or with --activations dynamic.",
         short="-d",
         in_python=ARRAYS,
     )

@@ -88,11 +88,31 @@ def check_activation(scheme: TensorScheme, file: str, where: str) -> None:
     Raises:
         TargetError: It is impossible; the message has file, key and remedy.
     """
-    if scheme.granularity is not Granularity.PER_TENSOR:
+    if scheme.granularity is Granularity.PER_CHANNEL:
         raise TargetError(
-            f"{file}: {where} granularity is {scheme.granularity}, but an activation's scale must be "
+            f"{file}: {where} granularity is per_channel, but an activation's scale must be "
             "common to the sum over input channels",
             remedy="use per_tensor",
+        )
+    if scheme.granularity is not Granularity.PER_TENSOR and not scheme.dynamic:
+        kind = scheme.granularity.value
+        raise TargetError(
+            f"{file}: {where} granularity is {kind}, but rows have no scales beforehand",
+            remedy="use per_tensor, or dynamic = true",
+        )
+
+
+def check_weight(scheme: TensorScheme, file: str, where: str) -> None:
+    """Check the scheme of weights for properties that only activations can have.
+
+    Raises:
+        TargetError: It is impossible; the message has file, key and remedy.
+    """
+    if scheme.dynamic or scheme.granularity is Granularity.PER_ROW:
+        key = "dynamic" if scheme.dynamic else "per_row"
+        raise TargetError(
+            f"{file}: {where} is {key}, but the values of a weight are known beforehand",
+            remedy="use per_tensor or per_channel, without dynamic",
         )
 
 

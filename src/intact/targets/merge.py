@@ -80,6 +80,7 @@ def _key(value: object) -> bytes:
 _SUBJECT: Mapping[tuple[str, ...], Callable[[Table], bytes]] = {
     ("op",): _op_subject,
     ("fusion",): _fusion_subject,
+    ("dynamic", "op"): _op_subject,
     ("arithmetic", "overrides"): _op_subject,
 }
 
@@ -95,6 +96,7 @@ _OF_INTEGERS = (
     "power_of_two",
     "rounding",
     "truncated_zero_point",
+    "dynamic",
 )
 
 

@@ -55,6 +55,8 @@ class Granularity(enum.StrEnum):
     PER_CHANNEL = "per_channel"
     PER_BLOCK = "per_block"
     """One for each block of neighbours that are summed; of a table, of neighbours in a row."""
+    PER_ROW = "per_row"
+    """One for each vector along the last axis: of activations that are quantized while running."""
 
 
 class Spacing(enum.StrEnum):
@@ -101,6 +103,9 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     ``block`` is the size of blocks, for ``per_block``.
 
+    With ``dynamic`` an activation's scale is computed from its values while the model runs (see
+    ``Arithmetic.dynamic_factor``); otherwise calibration gives it.
+
     With ``truncated_zero_point`` the zero point of an asymmetric scheme is ``-min / scale``
     truncated to an integer, in float32 (Tengine); otherwise it is rounded.
     """
@@ -117,6 +122,7 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     power_of_two: bool = False
     rounding: Rounding = Rounding.HALF_EVEN
     truncated_zero_point: bool = False
+    dynamic: bool = False
 
     @property
     def is_float(self) -> bool:

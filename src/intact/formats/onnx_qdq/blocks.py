@@ -397,7 +397,11 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
         """Return the scales in the type of the file: half precision where that is exact."""
         half = self.scales.astype(np.float16)
         is_half = blocks.scale_type is ScaleType.FLOAT16 and is_packed
-        return half if is_half and np.array_equal(half.astype(np.float32), self.scales) else self.scales
+        return (
+            half
+            if is_half and np.array_equal(half.astype(np.float32), self.scales)
+            else self.scales
+        )
 
     def stored_zero_points(self, *, is_packed: bool) -> npt.NDArray[Any]:
         """Return zero points as the file has them."""

@@ -27,8 +27,9 @@ from intact.formats.base.verification import (
     compare,
 )
 from intact.formats.onnx_qdq.block_layers import BlockLayers, constant_of
+from intact.formats.onnx_qdq.dynamic import running_tensors
 from intact.formats.onnx_qdq.executed import executed_of, loaded
-from intact.formats.onnx_qdq.run import QdqRuntime
+from intact.formats.onnx_qdq.run import QdqRuntime, ShownKey
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.plan import Codes, QuantizedGraph, TensorEnd, quantization_points
 from intact.program import Program, Tensor
@@ -83,7 +84,7 @@ class StoredComparison:
         """What was found, in the order of the plan."""
         return list(self._found.values())
 
-    def add(self, feeds: Feeds, shown: Mapping[TensorEnd, npt.NDArray[Any]]) -> None:
+    def add(self, feeds: Feeds, shown: Mapping[ShownKey, npt.NDArray[Any]]) -> None:
         """Compare the rows that one batch looked up."""
         for end, table in self._tables.items():
             at = self._exported.gathered[end]
@@ -108,7 +109,7 @@ def _indices_end(table: TensorEnd) -> TensorEnd:
     return TensorEnd.input(table.node, 1)
 
 
-_Codes = dict[TensorEnd, npt.NDArray[Any]]
+_Codes = dict[ShownKey, npt.NDArray[Any]]
 
 _MOVED = "it only moves integers, which are compared where they are made"
 _IN_FLOAT = "it is computed in float"
@@ -187,19 +188,28 @@ class _Reference:
             if tensor.encoding is not None and tensor.end in exported.codes:
                 self.tensors.setdefault(tensor.end, tensor)
         self.no_engine = ""
+        self._running = running_tensors(program, _ends(exported), exported.dynamic)
         self._outputs: EngineBeside | OutputsOfSimulation
         try:
-            self._outputs = EngineBeside(program, self.tensors.values(), threads=threads)
+            self._outputs = EngineBeside(
+                program,
+                (*self.tensors.values(), *self._running.computed),
+                self._running.given,
+                threads=threads,
+            )
         except (ConfigError, PlanError) as error:
             self.no_engine = str(error)
             self._outputs = OutputsOfSimulation(plan, threads=threads)
         self.simulation = _SimulatedLayers(plan, threads)
         compared = {*self.tensors, *self.simulation.ends}
-        self.codes = {end: name for end, name in exported.codes.items() if end in compared}
+        self.codes: dict[ShownKey, str] = {
+            end: name for end, name in exported.codes.items() if end in compared
+        }
+        self.codes |= self._running.shown
         self.stored = StoredComparison(plan, exported)
-        self.codes |= self.stored.watched
+        self.codes |= self.stored.watched  # type: ignore[arg-type]
         self.blocks = BlockLayers(plan, exported)
-        self.codes |= self.blocks.watched
+        self.codes |= self.blocks.watched  # type: ignore[arg-type]
 
     @property
     def layers(self) -> list[LayerComparison]:
@@ -219,6 +229,8 @@ class _Reference:
     def add(self, feeds: Feeds, shown: _Codes) -> Arrays:
         """Compare one batch with both; return the outputs that the engine expects."""
         stored = {t.name: t.as_stored(shown[end]) for end, t in self.tensors.items()}
+        running = (*self._running.computed, *self._running.given)
+        stored |= {t.name: t.as_stored(shown[t.name]) for t in running}
         expected = self._outputs.add(feeds, stored)
         self.stored.add(feeds, shown)
         self.blocks.add(shown)
@@ -244,7 +256,7 @@ class _SimulatedLayers:
         """Each activation, in graph order."""
         return list(self._found.values())
 
-    def add(self, feeds: Feeds, integers: Mapping[TensorEnd, npt.NDArray[Any]]) -> None:
+    def add(self, feeds: Feeds, integers: Mapping[ShownKey, npt.NDArray[Any]]) -> None:
         """Compare one batch of the runtime's integers."""
         values = {
             name: self._plan.configs[end].dequantize(integers[end])
@@ -254,6 +266,11 @@ class _SimulatedLayers:
         for end, array in simulated.items():
             codes = self._plan.configs[end].quantize(array)
             self._found[end].add(integers[end], codes)
+
+
+def _ends(exported: QdqModel) -> set[str]:
+    graph = exported.model.graph
+    return {str(value.name) for value in (*graph.inputs, *graph.outputs)}
 
 
 def _plain(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -29,7 +29,14 @@ from intact.formats.base.storage import (
     is_looked_up,
     stored_readers,
 )
+from intact.formats.onnx_qdq import dynamic
 from intact.formats.onnx_qdq.blocks import BLOCKS_OPSET, BlockWriter, StoredBlocks
+from intact.formats.onnx_qdq.dynamic import (
+    DynamicCodes,
+    DynamicLayers,
+    apart,
+    refuse_other_grids,
+)
 from intact.formats.onnx_qdq.reader.parameters import Container, container_for, is_quantize
 from intact.formats.onnx_qdq.shared_codes import share_codes
 from intact.formats.onnx_qdq.shield import keep_as_planned
@@ -181,6 +188,7 @@ class QdqModel:
         stored: For each weight that a float node has as integers, the constant that holds them.
         gathered: For each such table, where its codes are looked up.
         blocks: For each weight in blocks, how it is stored.
+        dynamic: For each input that is quantized while running, what shows the layer's integers.
         notes: What a user should know about this export.
         executed: What the runtime makes of it, once that was asked.
     """
@@ -190,6 +198,7 @@ class QdqModel:
     stored: dict[TensorEnd, str] = field(default_factory=dict)
     gathered: dict[TensorEnd, GatheredCodes] = field(default_factory=dict)
     blocks: dict[TensorEnd, StoredBlocks] = field(default_factory=dict)
+    dynamic: dict[TensorEnd, DynamicCodes] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     executed: Executed | None = None
 
@@ -225,7 +234,8 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     refuse_unready(plan)
     points = list(quantization_points(plan))
     _refuse_inexpressible(points)
-    needed = max((_needed_opset(point, plan) for point in points), default=0)
+    refuse_other_grids(plan)
+    needed = max((_needed_opset(plan, point) for point in points), default=0)
     editor = Editor(raise_opset(plan.graph.model, needed))
     wrap_sums(editor, plan)
     writer = _Writer(editor, plan, float_weights=float_weights)
@@ -234,6 +244,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
             writer.constant(point)
         else:
             writer.activation(point)
+    writer.add_dynamic()
     if any(node.op_type in {"AveragePool", "HardSwish"} for node in plan.graph.nodes):
         from intact.formats.onnx_qdq.compose import compose  # with much else
 
@@ -315,6 +326,7 @@ class _Writer:
         self.editor = editor
         self._plan = plan
         self._float_weights = float_weights
+        self._dynamic = DynamicLayers(editor, plan)
         self.result = QdqModel(editor.model)
         self._constants: dict[tuple[str, int], ir.Value] = {}
         self._clipped: dict[tuple[int, int, str], list[str]] = {}
@@ -359,8 +371,15 @@ class _Writer:
         stored, others = stored_readers(self._plan, point)
         if stored:
             self._store(point, stored)
+        layers, others = apart(self._plan, others)
+        self._dynamic.weight(point, layers)
         if others:
             self._dequantize(point, [(str(node.name), slot) for node, slot in others])
+
+    def add_dynamic(self) -> None:
+        """Write the layers of activations that are quantized while running."""
+        self._dynamic.add()
+        self.result.dynamic = self._dynamic.written
 
     def _store(self, point: QuantPoint, readers: list[tuple[ir.Node, int]]) -> None:
         """Store a weight of float nodes."""
@@ -492,11 +511,14 @@ def _container(point: QuantPoint) -> Container:
     return container
 
 
-def _needed_opset(point: QuantPoint, plan: QuantizedGraph) -> int:
-    """Return the opset whose pairs express a point; a stored weight has none."""
+def _needed_opset(plan: QuantizedGraph, point: QuantPoint) -> int:
+    """Return the opset whose operators express a point; a stored weight needs none."""
     blocks = plan.target.blocks
     if point.config.grid.block is not None and blocks is not None:
         return BLOCKS_OPSET if blocks.form is BlockForm.DEQUANTIZED else 0
+    layers, _ = apart(plan, point.readers)
+    if layers:
+        return dynamic.OPSET
     return 0 if is_stored(point.config) else _container(point).opset_for(point.config)
 
 

@@ -1,0 +1,162 @@
+"""Quantization whose scale follows from the values at hand, while a model runs.
+
+Everything is computed in float32, as runtimes do: a scale is rounded before it divides, so codes
+differ from those of a scale in float64 where a value lies near a tie.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import ConfigError, DataError
+from intact.numerics.affine_params import QuantParams, check_code_range
+from intact.numerics.levels import Rounding
+from intact.numerics.rounding import round_to_integer
+
+Floats32 = npt.NDArray[np.float32]
+
+
+class Factor(enum.StrEnum):
+    """How a value becomes a number of steps."""
+
+    SCALE = "scale"
+    """It is divided by the scale (ONNX's DynamicQuantizeLinear)."""
+    RECIPROCAL = "reciprocal"
+    """It is multiplied by the reciprocal of the scale (MatMulNBits)."""
+    CODES_OVER_RANGE = "codes_over_range"
+    """It is multiplied by the number of codes over the range: the reciprocal of a scale that was
+    never rounded (TFLite)."""
+
+
+@dataclass(frozen=True)
+class DynamicQuantizer:
+    """Quantizes floats by a scale that their range gives.
+
+    The range is widened to hold 0. Of symmetric codes the scale is ``max|a| / quant_max``, of
+    others ``(max - min) / (quant_max - quant_min)``, with the zero point
+    ``round_half_even(clip(quant_min - min / scale))``. Values that are all 0 have scale 1.
+
+    Args:
+        quant_min: Smallest code.
+        quant_max: Largest code.
+        symmetric: The zero point is 0.
+        rows: One scale for each vector along the last axis; else one for the tensor.
+        block: One scale for each so many neighbours along the last axis; None for whole rows. The
+            last block may be shorter.
+        rounding: How a number of steps is rounded.
+        factor: How a value becomes a number of steps.
+
+    Raises:
+        ConfigError: The codes do not fit, or blocks are of no rows.
+    """
+
+    quant_min: int
+    quant_max: int
+    symmetric: bool = False
+    rows: bool = False
+    block: int | None = None
+    rounding: Rounding = Rounding.HALF_EVEN
+    factor: Factor = Factor.SCALE
+
+    def __post_init__(self) -> None:
+        """Refuse codes that do not fit."""
+        check_code_range(self.quant_min, self.quant_max)
+        if self.symmetric and not self.quant_min < 0 < self.quant_max:
+            raise ConfigError(
+                f"codes {self.quant_min}..{self.quant_max} for symmetric values of both signs",
+                remedy="use codes of both signs",
+            )
+        if self.block is not None and (not self.rows or self.block < 1):
+            raise ConfigError(f"blocks of {self.block}", remedy="give a size of 1 or more, of rows")
+
+    def params(self, values: npt.NDArray[np.floating[Any]]) -> QuantParams:
+        """Return scale and zero point of values.
+
+        Args:
+            values: Of any shape; taken as float32. An infinite value makes the scale infinite.
+
+        Returns:
+            Of shape ``[]`` for a tensor, ``[..., 1]`` for rows, ``[..., blocks]`` for blocks. A
+            tensor or row without elements has scale 1.
+
+        Raises:
+            DataError: A value is NaN.
+        """
+        floats = np.asarray(values, np.float32)
+        if np.isnan(floats).any():
+            raise DataError(
+                "a value that is quantized while running is NaN",
+                remedy="find out where the float model makes it: `intact run` shows the outputs",
+            )
+        low, high = self._ends(floats)
+        with np.errstate(all="ignore"):
+            if self.symmetric:
+                scale = np.maximum(-low, high) / np.float32(self.quant_max)
+            else:
+                scale = (high - low) / np.float32(self.quant_max - self.quant_min)
+            scale = np.where(low == high, np.float32(1), scale).astype(np.float32)
+            if self.symmetric:
+                return QuantParams(scale, np.zeros(scale.shape, np.int64))
+            # 0 / 0 and inf / inf are no numbers: runtimes take the largest code then.
+            zero = np.float32(self.quant_min) - low / scale
+            zero = np.where(np.isnan(zero), self.quant_max, zero)
+        return QuantParams(
+            scale, np.rint(np.clip(zero, self.quant_min, self.quant_max)).astype(np.int64)
+        )
+
+    def codes(
+        self, values: npt.NDArray[np.floating[Any]], params: QuantParams
+    ) -> npt.NDArray[np.int32]:
+        """Return the codes of values, by what :meth:`params` gave for them.
+
+        A quotient that is no number, as that of infinite values, has the smallest code, and 0 of
+        symmetric codes.
+        """
+        floats = np.asarray(values, np.float32)
+        scale = self.spread(params.scale, floats.shape)
+        zero = self.spread(params.zero_point, floats.shape)
+        lower, upper = self.quant_min - zero, self.quant_max - zero
+        with np.errstate(all="ignore"):
+            if self.factor is Factor.SCALE:
+                steps = floats / scale
+            elif self.factor is Factor.RECIPROCAL:
+                steps = floats * (np.float32(1) / scale)
+            else:
+                steps = floats * self.spread(self._codes_over_range(floats), floats.shape)
+            odd = np.isnan(steps)
+        if odd.any():
+            steps = np.where(odd, np.float32(0) if self.symmetric else lower, steps)
+        steps = np.clip(np.asarray(steps, np.float32), lower, upper)
+        return (round_to_integer(steps, self.rounding).astype(np.int64) + zero).astype(np.int32)
+
+    def spread(self, numbers: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+        """Return scales or zero points so that they broadcast against values of a shape."""
+        if self.block is None:
+            return numbers
+        return np.repeat(numbers, self.block, axis=-1)[..., : shape[-1]]
+
+    def _codes_over_range(self, floats: Floats32) -> npt.NDArray[np.float32]:
+        low, high = self._ends(floats)
+        codes = self.quant_max if self.symmetric else self.quant_max - self.quant_min
+        span = np.maximum(-low, high) if self.symmetric else high - low
+        return np.where(low == high, np.float32(1), np.float32(codes) / span).astype(np.float32)
+
+    def _ends(self, floats: Floats32) -> tuple[Floats32, Floats32]:
+        """Return the ends of each range, which hold 0."""
+        if not self.rows:
+            return np.min(floats, initial=0), np.max(floats, initial=0)
+        if self.block is not None:
+            length = floats.shape[-1]
+            blocks = -(-length // self.block)
+            pads = [(0, 0)] * (floats.ndim - 1) + [(0, blocks * self.block - length)]
+            floats = np.pad(floats, pads).reshape(*floats.shape[:-1], blocks, self.block)
+        ends = (
+            f(floats, axis=-1, initial=0, keepdims=self.block is None) for f in (np.min, np.max)
+        )
+        low, high = ends
+        return low, high
