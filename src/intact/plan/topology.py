@@ -143,20 +143,25 @@ def _decide_node(
     if rule is None:
         return Decision(False, f"target {target.name} describes no integer {node.op_type}")
     if not rule.quantize:
-        scheme = target.weight_scheme(rule)
-        if rule.weights_only and stored_axes(node, scheme):
-            return Decision(False, f"{_WEIGHTS_ONLY}{rule.reason}")
-        missing = why_not_stored(node, scheme) if rule.weights_only else ""
-        return Decision(False, missing or rule.reason)
+        return _decide_float(node, target, rule)
+    if target.activation_scheme(rule).dynamic:
+        return _decide_dynamic(node, target)
     if _adds_computed_bias(node) and _adds_integers(target, rule):
         return Decision(
             False, f"the model computes its bias, and target {target.name} adds integers only"
         )
-    if target.activation_scheme(rule).dynamic:
-        return _decide_dynamic(node, target)
     if rule.float and not _has_quantized_source(node, decisions):
         return Decision(False, "none of its inputs comes from a quantized node")
     return Decision(True, f"target {target.name} computes {node.op_type} with integers")
+
+
+def _decide_float(node: ir.Node, target: Target, rule: OpRule) -> Decision:
+    """Decide about a node that computes in float: its weights may be stored as integers."""
+    scheme = target.weight_scheme(rule)
+    if rule.weights_only and stored_axes(node, scheme):
+        return Decision(False, f"{_WEIGHTS_ONLY}{rule.reason}")
+    missing = why_not_stored(node, scheme) if rule.weights_only else ""
+    return Decision(False, missing or rule.reason)
 
 
 def _decide_dynamic(node: ir.Node, target: Target) -> Decision:

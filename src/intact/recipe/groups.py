@@ -399,7 +399,22 @@ class WidthOptions(Options, kw_only=True):
     )
 
 
-class BlockOptions(WidthOptions, kw_only=True):
+class ActivationOptions(Options, kw_only=True):
+    """Where the scales of activations come from."""
+
+    section: ClassVar[str] = "What is quantized"
+
+    activations: str | None = option(
+        Name("static, dynamic or float", ("static", "dynamic", "float")),
+        None,
+        "static: scales of activations come from calibration. dynamic: the runtime computes them "
+        "from the values while it runs; dense layers compute with integers then, all else with "
+        "floats, and no data is needed. float: they are not quantized, which is for --block. Left "
+        "out, float with --block, else static.",
+    )
+
+
+class BlockOptions(ActivationOptions, WidthOptions, kw_only=True):
     """Weights in blocks."""
 
     section: ClassVar[str] = "What is quantized"
@@ -413,20 +428,6 @@ class BlockOptions(WidthOptions, kw_only=True):
     )
     zero_points: bool = option(
         Flag(), False, "With --block: give each block a zero point beside its scale."
-    )
-
-
-class ActivationOptions(BlockOptions, kw_only=True):
-    """Where the scales of activations come from."""
-
-    section: ClassVar[str] = "What is quantized"
-
-    activations: str = option(
-        Name("static or dynamic", ("static", "dynamic")),
-        "static",
-        "static: scales of activations come from calibration. dynamic: the runtime computes them "
-        "from the values while it runs; dense layers compute with integers then, all else with "
-        "floats, and no data is needed.",
     )
 
 

@@ -22,8 +22,8 @@ from intact.recipe.groups import (
     PROGRESS,
     RESULT,
     SAMPLES,
-    ActivationOptions,
     ArrayStepOptions,
+    BlockOptions,
     CalibrationOptions,
     ClusterOptions,
     FormatOptions,
@@ -61,7 +61,7 @@ class QuantizationOptions(
     ClusterOptions,
     CalibrationOptions,
     GraphOptions,
-    ActivationOptions,
+    BlockOptions,
     SpeedOptions,
     FormatOptions,
 ):

@@ -14,7 +14,7 @@ from intact.recipe.groups import (
     RESULT,
     RUNNABLE,
     SAMPLES,
-    ActivationOptions,
+    BlockOptions,
     ClusterOptions,
     ComparisonOptions,
     GraphOptions,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from intact.recipe.groups import DataSource, TargetSource
 
 
-class InspectOptions(GraphOptions, ActivationOptions, LimitOptions, ProgressOptions):
+class InspectOptions(GraphOptions, BlockOptions, LimitOptions, ProgressOptions):
     """The options of `inspect`."""
 
     model: Any = required(

@@ -25,7 +25,6 @@ from intact.plan.provenance import Provenance
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import write_recipe
 from intact.recipe.groups import (
-    ActivationOptions,
     ArrayStepOptions,
     BlockOptions,
     ImageStepOptions,
@@ -60,33 +59,31 @@ def overrides_of(options: WidthOptions) -> Overrides | None:
     return None if joined == Overrides() else joined
 
 
-def with_blocks(target: Target, options: BlockOptions) -> Target:
-    """Describe a target as one that stores weights in blocks, where that is asked for.
+def described_as(target: Target, options: BlockOptions) -> Target:
+    """Describe a target as a call wants it: with weights in blocks, with a kind of activations.
 
     Raises:
-        UsageError: It has none, or not these; or zero points are asked for without blocks.
+        UsageError: It has none of these blocks, or options contradict each other.
+        TargetError: It has no kernels for such activations.
     """
-    if options.block is not None:
-        overrides = overrides_of(options)
-        bits = None if overrides is None else overrides.weight_bits
-        return in_blocks(target, options.block, bits, zero_points=options.zero_points)
-    if options.zero_points:
+    kind = None if options.activations is None else Activations(options.activations)
+    if options.block is None:
+        if options.zero_points or kind is Activations.FLOAT:
+            flag = "--zero-points" if options.zero_points else "--activations float"
+            raise UsageError(
+                f"{flag} is for weights in blocks", remedy="give --block too, or leave it out"
+            )
+        return with_activations(target, kind or Activations.STATIC)
+    overrides = overrides_of(options) or Overrides()
+    if kind is Activations.STATIC or overrides.activation_bits is not None:
+        flag = f"--activation-bits {overrides.activation_bits}"
         raise UsageError(
-            "--zero-points is for weights in blocks", remedy="give --block too, or leave it out"
+            f"--block {options.block} and "
+            f"{'--activations static' if kind is Activations.STATIC else flag}: activations are "
+            "float, or quantized while the model runs",
+            remedy="leave one out",
         )
-    return target
-
-
-def target_as_asked(target: Target, options: ActivationOptions) -> Target:
-    """Describe a target with weights in blocks and activations of a kind, as they are asked for.
-
-    Raises:
-        IntactError: It has not what is asked for.
-    """
-    kind = Activations(options.activations)
-    if kind is Activations.DYNAMIC and options.block is not None:
-        raise UsageError("--block and --activations dynamic", remedy="leave one out")
-    return with_activations(with_blocks(target, options), kind)
+    return in_blocks(target, options.block, overrides.weight_bits, zero_points=options.zero_points)
 
 
 def preprocess_of(options: ArrayStepOptions, kept: Preprocess | None = None) -> Preprocess | None:

@@ -22,9 +22,9 @@ from intact.recipe.options import (
 )
 from intact.results.job import Deployment, Job, Planner
 from intact.results.recipes import (
+    described_as,
     overrides_of,
     preprocess_of,
-    target_as_asked,
 )
 from intact.results.refusals import Refusals
 from intact.results.sources import (
@@ -92,13 +92,13 @@ def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) 
 
 
 def as_asked(targets: Sequence[Target], options: QuantizationOptions) -> list[Target]:
-    """Describe the targets as a call wants them: without operators in place, and so on.
+    """Describe the targets as a call wants them: activations, blocks, operators in place or not.
 
     Raises:
         UsageError: One has not what is asked for.
     """
-    targets = targets if options.in_place else _not_in_place(targets)
-    return [target_as_asked(each, options) for each in targets]
+    described = [described_as(target, options) for target in targets]
+    return described if options.in_place else _not_in_place(described)
 
 
 def refuse_wrong(options: QuantizationOptions) -> None:
@@ -108,11 +108,6 @@ def refuse_wrong(options: QuantizationOptions) -> None:
         UsageError: See above.
     """
     requests_of(options.improve)
-    if options.block is not None and options.activation_bits is not None:
-        raise UsageError(
-            f"--activation-bits {options.activation_bits}: with --block activations are float",
-            remedy="leave one out",
-        )
     if options.improve and options.preset is not None:
         raise UsageError(f"--improve and --preset {options.preset}", remedy="leave one out")
     if options.data_free:

@@ -91,6 +91,7 @@ def deployment_of(
         )
     _refuse_logarithmic(target, chosen)
     _refuse_dynamic(target, chosen)
+    _refuse_blocks(target, chosen)
     return Deployment(chosen, Io(io), layout, of_integers)
 
 
@@ -115,6 +116,19 @@ def _refuse_dynamic(target: Target, chosen: Sequence[str]) -> None:
     able = " or ".join(name for name, row in described() if row.writer.expressible.dynamic)
     raise UsageError(
         f"--activations dynamic, which format {unable[0]} cannot hold",
+        remedy=f"use --format {able}",
+    )
+
+
+def _refuse_blocks(target: Target, chosen: Sequence[str]) -> None:
+    """Refuse formats without weights in blocks, before anything is read."""
+    unable = [name for name in chosen if not FORMATS[name].writer.expressible.blocks]
+    schemes = [target.weight_scheme(rule) for rule in target.rules]
+    if not unable or all(scheme.block is None for scheme in schemes):
+        return
+    able = " or ".join(name for name, row in described() if row.writer.expressible.blocks)
+    raise UsageError(
+        f"weights in blocks, which format {unable[0]} cannot hold",
         remedy=f"use --format {able}",
     )
 

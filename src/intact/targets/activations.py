@@ -19,6 +19,8 @@ class Activations(enum.StrEnum):
     """From calibration."""
     DYNAMIC = "dynamic"
     """From their values, while the model runs."""
+    FLOAT = "float"
+    """There are none: they are not quantized."""
 
 
 def with_activations(target: Target, activations: Activations) -> Target:

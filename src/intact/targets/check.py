@@ -55,9 +55,9 @@ def check(target: Target, file: str) -> Target:
     _check_cost(target, file)
     _check_runtime_version(target, file)
     _check_expand(target, file)
+    _check_blocks(target, file)
     if target.dynamic is not None:
         _check_dynamic(target, target.dynamic, file)
-    _check_blocks(target, file)
     return target
 
 

@@ -89,7 +89,7 @@ def overflowing(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuanti
 def quantizer_of(config: TensorQuantConfig) -> Quantizer:
     """Make the quantizer of a config with a scale."""
     params = config.params
-    if config.grid.exponential or params is None:
+    if config.grid.exponential or config.grid.block is not None or params is None:
         return LogarithmicQuantizer(config)
     sign = "" if config.quant_min < 0 else "u"
     return SimulatedQuantize(
@@ -107,6 +107,7 @@ def config_key(config: TensorQuantConfig) -> bytes:
     """Compute bytes that are equal if two configs quantize alike."""
     grid, params = config.grid, config.params
     fixed = [grid.steps_per_octave, grid.rounding.value, grid.axis, grid.quant_min, grid.quant_max]
+    fixed += [] if grid.block is None else [grid.block]
     arrays = () if params is None else (params.scale, params.zero_point)
     return b"".join((repr(fixed).encode(), *(array.tobytes() for array in arrays)))
 

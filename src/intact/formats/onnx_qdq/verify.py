@@ -26,10 +26,11 @@ from intact.formats.base.verification import (
     OutputsOfSimulation,
     compare,
 )
+from intact.formats.onnx_qdq.block_layers import BlockLayers, constant_of
 from intact.formats.onnx_qdq.dynamic import running_tensors, showing
 from intact.formats.onnx_qdq.executed import executed_of, loaded
 from intact.formats.onnx_qdq.run import QdqRuntime
-from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel
+from intact.formats.onnx_qdq.write import QdqModel
 from intact.plan import Codes, QuantizedGraph, TensorEnd, quantization_points
 from intact.program import Program, Tensor
 from intact.program.lower import lower
@@ -63,6 +64,8 @@ class StoredComparison:
         for point in quantization_points(plan):
             for node, slot in point.readers:
                 end = TensorEnd.input(str(node.name), slot)
+                if end in exported.blocks:
+                    self._blocks(end, point.constant_codes())
                 if end not in exported.stored:
                     continue
                 expected = point.constant_codes()
@@ -90,15 +93,15 @@ class StoredComparison:
             self._found[end].add(shown[end].astype(np.int64), rows)
 
     def _weight(self, end: TensorEnd, expected: Codes) -> None:
-        name = self._exported.stored[end]
-        stored = self._exported.model.graph.initializers.get(name)
-        if stored is None or stored.const_value is None:
-            raise PlanError(
-                f"{QDQ_FILE}: not the model of this plan, it has no constant {name!r}",
-                remedy="quantize again",
-            )
+        stored = constant_of(self._exported, self._exported.stored[end])
         found = LayerComparison(str(end), operation="weight of a float node")
-        found.add(stored.const_value.numpy().astype(np.int64), expected.astype(np.int64))
+        found.add(stored.astype(np.int64), expected.astype(np.int64))
+        self._found[end] = found
+
+    def _blocks(self, end: TensorEnd, expected: Codes) -> None:
+        stored = self._exported.blocks[end]
+        found = LayerComparison(str(end), operation="weight in blocks")
+        found.add(stored.codes_of(constant_of(self._exported, stored.codes)), expected)
         self._found[end] = found
 
 
@@ -153,11 +156,14 @@ def verify_qdq(
 
     def run(feeds: Feeds) -> tuple[Arrays, _Shown]:
         values, codes = watched.run(feeds)
-        shown = _Shown({end: _plain(array) for end, array in codes.items()}, values)
-        return as_used.run(feeds)[0], shown
+        shown = {end: _plain(array) for end, array in codes.items()}
+        given = {**feeds, **values}
+        shown |= {end: np.asarray(given[name]) for end, name in reference.blocks.ports.items()}
+        return as_used.run(feeds)[0], _Shown(shown, values)
 
     found = compare(plan, as_used.name, run, reference, batches, by_default=by_default)
     found.layers = [*found.layers, *reference.stored.layers]
+    found.float_layers = reference.blocks.layers
     found.simulation = reference.simulation.layers
     found.in_float = dict(program.in_float)
     executed = executed_of(exported, plan)
@@ -214,6 +220,8 @@ class _Reference:
         self.codes = {end: name for end, name in exported.codes.items() if end in compared}
         self.stored = StoredComparison(plan, exported)
         self.codes |= self.stored.watched
+        self.blocks = BlockLayers(plan, exported)
+        self.codes |= self.blocks.watched
 
     @property
     def layers(self) -> list[LayerComparison]:
@@ -238,6 +246,7 @@ class _Reference:
         stored |= {t.name: t.as_stored(shown.values[names[t.name]]) for t in running}
         expected = self._outputs.add(feeds, stored)
         self.stored.add(feeds, codes)
+        self.blocks.add(codes)
         self.simulation.add(feeds, codes)
         return expected
 

@@ -30,6 +30,7 @@ from intact.formats.base.storage import (
     stored_readers,
 )
 from intact.formats.onnx_qdq import dynamic
+from intact.formats.onnx_qdq.blocks import BLOCKS_OPSET, BlockWriter, StoredBlocks
 from intact.formats.onnx_qdq.dynamic import (
     DynamicCodes,
     DynamicLayers,
@@ -57,6 +58,7 @@ from intact.plan import (
 from intact.plan.overflows import overflow_notes, wrap_sums
 from intact.plan.stored_weights import is_stored
 from intact.program.unsupported import UnsupportedNodes
+from intact.targets import BlockForm
 
 
 def raise_opset(model: ir.Model, opset: int) -> ir.Model:
@@ -185,6 +187,7 @@ class QdqModel:
         codes: For each quantized activation, the name of the value that carries its integers.
         stored: For each weight that a float node has as integers, the constant that holds them.
         gathered: For each such table, where its codes are looked up.
+        blocks: For each weight in blocks, how it is stored.
         dynamic: For each input that is quantized while running, what shows the layer's integers.
         notes: What a user should know about this export.
         executed: What the runtime makes of it, once that was asked.
@@ -194,6 +197,7 @@ class QdqModel:
     codes: dict[TensorEnd, str] = field(default_factory=dict)
     stored: dict[TensorEnd, str] = field(default_factory=dict)
     gathered: dict[TensorEnd, GatheredCodes] = field(default_factory=dict)
+    blocks: dict[TensorEnd, StoredBlocks] = field(default_factory=dict)
     dynamic: dict[TensorEnd, DynamicCodes] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     executed: Executed | None = None
@@ -254,6 +258,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     if not float_weights:
         writer.result.notes += _packed_notes(points)
         writer.result.notes += share_codes(writer.editor, plan, writer.result.stored)
+        writer.result.notes += writer.block_notes()
     writer.result.model = bare(writer.editor.finish())
     return writer.result
 
@@ -264,6 +269,8 @@ def _refuse_inexpressible(points: list[QuantPoint]) -> None:
         config, span = point.config, f"{point.config.quant_min}..{point.config.quant_max}"
         container = container_for(config, is_constant=point.is_constant)
         per_channel = config.granularity.axis is not None and not point.is_constant
+        if config.grid.block is not None:
+            continue  # in operators of their own
         if config.grid.exponential:
             unsupported.add(str(point.end), "logarithmic levels")
         elif container is None:
@@ -291,7 +298,8 @@ def _rounding_notes(points: list[QuantPoint]) -> list[Note]:
 
 def _packed_notes(points: list[QuantPoint]) -> list[Note]:
     """Say which constants are stored two codes a byte, what that saves and what it needs."""
-    packed = [point for point in points if point.is_constant and _container(point).is_packed]
+    constants = (each for each in points if each.is_constant and each.config.grid.block is None)
+    packed = [point for point in constants if _container(point).is_packed]
     if not packed:
         return []
     container = _container(packed[0])
@@ -323,6 +331,7 @@ class _Writer:
         self._constants: dict[tuple[str, int], ir.Value] = {}
         self._clipped: dict[tuple[int, int, str], list[str]] = {}
         self._parameters: dict[int, tuple[ir.Value, ir.Value]] = {}
+        self._blocks: BlockWriter | None = None
 
     def activation(self, point: QuantPoint) -> None:
         """Add Clip (where the range is narrower than its type), Quantize and Dequantize."""
@@ -380,6 +389,11 @@ class _Writer:
             ends = [(str(node.name), slot) for node, slot in readers]
             self.editor.redirect(self.editor.value(str(point.value.name)), floats, ends)
             return
+        if point.config.grid.block is not None:
+            self._blocks = self._blocks or BlockWriter(self.editor, self._plan)
+            self._blocks.write(point, readers)
+            self.result.blocks = self._blocks.stored
+            return
         container = _container(point)
         codes = self.editor.initializer(
             f"{point.value.name}_quantized", stored_codes(point, container)
@@ -392,6 +406,10 @@ class _Writer:
                 self.result.gathered[end] = added.look_up(str(node.name))
             else:
                 added.read(str(node.name), slot)
+
+    def block_notes(self) -> list[Note]:
+        """Say what is to be known of weights in blocks."""
+        return [] if self._blocks is None else self._blocks.notes()
 
     def _dequantize(self, point: QuantPoint, readers: list[tuple[str, int]]) -> None:
         """Let nodes read a constant through a DequantizeLinear."""
@@ -495,6 +513,9 @@ def _container(point: QuantPoint) -> Container:
 
 def _needed_opset(plan: QuantizedGraph, point: QuantPoint) -> int:
     """Return the opset whose operators express a point; a stored weight needs none."""
+    blocks = plan.target.blocks
+    if point.config.grid.block is not None and blocks is not None:
+        return BLOCKS_OPSET if blocks.form is BlockForm.DEQUANTIZED else 0
     layers, _ = apart(plan, point.readers)
     if layers:
         return dynamic.OPSET
