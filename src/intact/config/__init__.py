@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from intact.config.policy import Granularity as Granularity
     from intact.config.policy import PerBlock as PerBlock
     from intact.config.policy import PerChannel as PerChannel
+    from intact.config.policy import PerRow as PerRow
     from intact.config.policy import PerTensor as PerTensor
     from intact.config.policy import QuantPolicy as QuantPolicy
     from intact.config.policy import make_policy as make_policy
@@ -30,7 +31,10 @@ else:
         __name__,
         {
             "grid": "Grid",
-            "policy": "Granularity PerBlock PerChannel PerTensor QuantPolicy make_policy parse_policy",
+            "policy": (
+                "Granularity PerBlock PerChannel PerRow PerTensor QuantPolicy make_policy "
+                "parse_policy"
+            ),
             "state": "LEGAL_TRANSITIONS MEANING NEEDS_SCALE UNBAKED QuantState StateMeaning",
             "tensor_config": "JsonValue TensorQuantConfig copy_configs",
         },

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intact.config.policy import Granularity, PerBlock, QuantPolicy, granularity_flag
+from intact.config.policy import Granularity, PerBlock, PerRow, QuantPolicy, granularity_flag
 from intact.errors import ConfigError
 from intact.numerics.affine import dequantize, fake_quantize, quantize
 from intact.numerics.affine_params import QuantParams
@@ -91,7 +91,12 @@ class Grid:
     @property
     def block(self) -> int | None:
         """How many neighbours along the axis share a scale; ``None`` unless per block."""
-        return self.granularity.size if isinstance(self.granularity, PerBlock) else None
+        match self.granularity:
+            case PerBlock(size=size):
+                return size
+            case PerRow(block=block):
+                return block
+        return None
 
     @property
     def scheme(self) -> Scheme:
@@ -218,7 +223,7 @@ class Grid:
             raise ConfigError(
                 f"policy {self.policy.spelled} does not fit granularity {self.granularity}",
                 remedy="use PER_CHANNEL with PerChannel(axis), PER_BLOCK with PerBlock(axis, size) "
-                "and PER_TENSOR with PerTensor()",
+                "PER_ROW with PerRow() and PER_TENSOR with PerTensor()",
             )
 
     def _check_range(self) -> None:
@@ -261,6 +266,11 @@ class Grid:
             raise ConfigError(f"{steps} steps an octave", remedy=f"use 1 to {MOST_STEPS}")
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if isinstance(self.granularity, PerRow):
+            raise ConfigError(
+                "a scale is given for rows, whose scales are computed while the model runs",
+                remedy="use DYNAMIC without a scale",
+            )
         if self.axis is None and shape != ():
             raise ConfigError(
                 f"per-tensor scale has shape {list(shape)}", remedy="give a scalar of shape []"
@@ -344,7 +354,7 @@ class OnGrid:
 
     @property
     def granularity(self) -> Granularity:
-        """``PerTensor()``, ``PerChannel(axis)`` or ``PerBlock(axis, size)``."""
+        """``PerTensor()``, ``PerChannel(axis)``, ``PerBlock(axis, size)`` or ``PerRow()``."""
         return self.grid.granularity
 
     @property

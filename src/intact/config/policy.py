@@ -72,7 +72,28 @@ class PerBlock(msgspec.Struct, frozen=True):
         return (*shape[: self.axis], blocks, *shape[self.axis + 1 :])
 
 
-Granularity: TypeAlias = PerTensor | PerChannel | PerBlock
+class PerRow(msgspec.Struct, frozen=True):
+    """One scale and one offset for each vector along the last axis, or for each block of it.
+
+    For what is quantized while the model runs: how many there are is known only then.
+
+    Raises:
+        ConfigError: If a block is empty.
+    """
+
+    block: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.block is not None and self.block < 1:
+            raise ConfigError(f"blocks of {self.block}", remedy="give a size of 1 or more")
+
+    @property
+    def axis(self) -> None:
+        """Always ``None``: the scales are no array along one axis."""
+        return None
+
+
+Granularity: TypeAlias = PerTensor | PerChannel | PerBlock | PerRow
 
 
 class QuantPolicy(enum.Flag):
@@ -91,6 +112,7 @@ class QuantPolicy(enum.Flag):
     PER_TENSOR = enum.auto()
     PER_CHANNEL = enum.auto()
     PER_BLOCK = enum.auto()
+    PER_ROW = enum.auto()
     LINEAR = enum.auto()
     EXPONENTIAL = enum.auto()
     SYMMETRICAL = enum.auto()
@@ -131,7 +153,7 @@ class QuantPolicy(enum.Flag):
 
 
 _EXCLUSIVE: tuple[QuantPolicy, ...] = (
-    QuantPolicy.PER_TENSOR | QuantPolicy.PER_CHANNEL | QuantPolicy.PER_BLOCK,
+    QuantPolicy.PER_TENSOR | QuantPolicy.PER_CHANNEL | QuantPolicy.PER_BLOCK | QuantPolicy.PER_ROW,
     QuantPolicy.LINEAR | QuantPolicy.EXPONENTIAL,
     QuantPolicy.SYMMETRICAL | QuantPolicy.ASYMMETRICAL,
 )
@@ -158,6 +180,7 @@ _OF_GRANULARITY: dict[type[Granularity], QuantPolicy] = {
     PerTensor: QuantPolicy.PER_TENSOR,
     PerChannel: QuantPolicy.PER_CHANNEL,
     PerBlock: QuantPolicy.PER_BLOCK,
+    PerRow: QuantPolicy.PER_ROW,
 }
 
 

@@ -47,8 +47,8 @@ class TensorQuantConfig(SharedScale):
         quant_min: Smallest integer used.
         quant_max: Largest integer used.
         rounding: Rounding mode.
-        granularity: ``PerTensor()``, ``PerChannel(axis)`` or ``PerBlock(axis, size)``, consistent
-            with the policy.
+        granularity: ``PerTensor()``, ``PerChannel(axis)``, ``PerBlock(axis, size)`` or
+            ``PerRow()``, consistent with the policy.
         steps_per_octave: Of EXPONENTIAL levels, 16 unless given; None for LINEAR ones.
         scale: Shape ``[]``, ``[channels]`` or, per block, that of the tensor with one for each block
             along the axis; ``None`` while unknown.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 import onnx_ir as ir
 
-from intact.config import Grid, StateMeaning
+from intact.config import Grid, PerRow, StateMeaning
 from intact.numerics.dynamic import DynamicQuantizer
 from intact.plan.quantized_graph import QuantizedGraph, TensorEnd
 from intact.targets import Arithmetic
@@ -55,6 +55,8 @@ def dynamic_quantizer(grid: Grid, arithmetic: Arithmetic) -> DynamicQuantizer:
         grid.quant_min,
         grid.quant_max,
         symmetric=grid.symmetric,
+        rows=isinstance(grid.granularity, PerRow),
+        block=grid.block,
         rounding=grid.rounding,
         factor=arithmetic.dynamic_factor,
     )

@@ -21,7 +21,9 @@ from intact.config import (
     JsonValue,
     PerBlock,
     PerChannel,
+    PerRow,
     PerTensor,
+    QuantPolicy,
     QuantState,
     Rounding,
     TensorQuantConfig,
@@ -298,14 +300,17 @@ def _config(record: _Record, master: _Record, scales: _Scales) -> TensorQuantCon
             raise PlanError(f"{record.end} is {record.state.name} but has no policy")
         return unquantized(record.state)
     granularity: Granularity = PerTensor() if record.axis is None else PerChannel(record.axis)
-    if record.block is not None:
+    policy = parse_policy(record.policy)
+    if QuantPolicy.PER_ROW in policy:
+        granularity = PerRow(record.block)
+    elif record.block is not None:
         granularity = PerBlock(record.axis or 0, record.block)
     detail: dict[str, JsonValue] = dict(record.detail)
     state = record.state if record.before is None else record.before
     own = master if state in NEEDS_SCALE else record
     scale, offset = scales.get(own.end, (own.scale, own.offset))
     config = TensorQuantConfig(
-        policy=parse_policy(record.policy),
+        policy=policy,
         rounding=record.rounding,
         bits=record.bits,
         quant_min=record.range[0],

@@ -153,6 +153,9 @@ def _decide_node(
             False, f"the model computes its bias, and target {target.name} adds integers only"
         )
     if target.activation_scheme(rule).dynamic:
+        scheme = target.weight_scheme(rule)
+        if scheme.block is not None and not stored_axes(node, scheme):
+            return Decision(False, why_not_stored(node, scheme))
         return _decide_dynamic(node, target)
     if rule.float and not _has_quantized_source(node, decisions):
         return Decision(False, "none of its inputs comes from a quantized node")

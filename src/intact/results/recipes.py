@@ -24,7 +24,13 @@ from intact.plan.given_scales import ScaleTable
 from intact.plan.provenance import Provenance
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import write_recipe
-from intact.recipe.groups import ArrayStepOptions, BlockOptions, ImageStepOptions, WidthOptions
+from intact.recipe.groups import (
+    ActivationOptions,
+    ArrayStepOptions,
+    BlockOptions,
+    ImageStepOptions,
+    WidthOptions,
+)
 from intact.recipe.options import COMMANDS
 from intact.targets import Target, in_blocks, load_target
 from intact.targets.activations import Activations, with_activations
@@ -54,7 +60,7 @@ def overrides_of(options: WidthOptions) -> Overrides | None:
     return None if joined == Overrides() else joined
 
 
-def described_as(target: Target, options: BlockOptions) -> Target:
+def target_as_asked(target: Target, options: BlockOptions) -> Target:
     """Describe a target as a call wants it: with weights in blocks, with a kind of activations.
 
     Raises:
@@ -78,7 +84,13 @@ def described_as(target: Target, options: BlockOptions) -> Target:
             "float, or quantized while the model runs",
             remedy="leave one out",
         )
-    return in_blocks(target, options.block, overrides.weight_bits, zero_points=options.zero_points)
+    return in_blocks(
+        target,
+        options.block,
+        overrides.weight_bits,
+        zero_points=options.zero_points,
+        dynamic=kind is Activations.DYNAMIC,
+    )
 
 
 def preprocess_of(options: ArrayStepOptions, kept: Preprocess | None = None) -> Preprocess | None:

@@ -21,9 +21,6 @@ from intact.plan import TensorEnd
 
 RUNTIME = f"ONNX Runtime {ort.__version__}"
 
-ShownKey: TypeAlias = TensorEnd | str
-"""A tensor end, or the name of a tensor of the program."""
-
 _Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
 _ERRORS = 3
@@ -35,7 +32,7 @@ class QdqRuntime:
 
     Args:
         model: The written model.
-        codes: Value names of the integers to return, by tensor end, or by any other key. Returning the output of
+        codes: Value names of the integers to return, by tensor end. Returning the output of
             a QuantizeLinear does not undo the runtime's fusions.
         threads: Threads inside one operator; 0 lets the runtime choose.
         fuse: Whether the runtime makes integer kernels of operators between quantizers, as it
@@ -57,7 +54,7 @@ class QdqRuntime:
     def __init__(
         self,
         model: ir.Model,
-        codes: Mapping[ShownKey, str] | None = None,
+        codes: Mapping[TensorEnd, str] | None = None,
         *,
         threads: int = 0,
         fuse: bool = True,
@@ -89,7 +86,7 @@ class QdqRuntime:
 
     def run(
         self, feeds: Mapping[str, np.ndarray[Any, Any]]
-    ) -> tuple[_Arrays, dict[ShownKey, np.ndarray[Any, Any]]]:
+    ) -> tuple[_Arrays, dict[TensorEnd, np.ndarray[Any, Any]]]:
         """Run one batch; return the outputs by name and the integers by tensor end.
 
         Raises:

@@ -6,7 +6,7 @@ The weights of float nodes, and the rows looked up, are compared with the plan.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +27,9 @@ from intact.formats.base.verification import (
     compare,
 )
 from intact.formats.onnx_qdq.block_layers import BlockLayers, constant_of
-from intact.formats.onnx_qdq.dynamic import running_tensors
+from intact.formats.onnx_qdq.dynamic import running_tensors, showing
 from intact.formats.onnx_qdq.executed import executed_of, loaded
-from intact.formats.onnx_qdq.run import QdqRuntime, ShownKey
+from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.plan import Codes, QuantizedGraph, TensorEnd, quantization_points
 from intact.program import Program, Tensor
@@ -84,7 +84,7 @@ class StoredComparison:
         """What was found, in the order of the plan."""
         return list(self._found.values())
 
-    def add(self, feeds: Feeds, shown: Mapping[ShownKey, npt.NDArray[Any]]) -> None:
+    def add(self, feeds: Feeds, shown: Mapping[TensorEnd, npt.NDArray[Any]]) -> None:
         """Compare the rows that one batch looked up."""
         for end, table in self._tables.items():
             at = self._exported.gathered[end]
@@ -109,7 +109,21 @@ def _indices_end(table: TensorEnd) -> TensorEnd:
     return TensorEnd.input(table.node, 1)
 
 
-_Codes = dict[ShownKey, npt.NDArray[Any]]
+_Codes = dict[TensorEnd, npt.NDArray[Any]]
+
+
+class _Shown(NamedTuple):
+    """What the runtime shows of one batch.
+
+    Attributes:
+        codes: Integers by tensor end.
+        values: What lies around layers of dynamic activations, and of weights in blocks, by name of
+            the model's value.
+    """
+
+    codes: _Codes
+    values: Arrays
+
 
 _MOVED = "it only moves integers, which are compared where they are made"
 _IN_FLOAT = "it is computed in float"
@@ -134,17 +148,17 @@ def verify_qdq(
     reference = _Reference(plan, program, exported, threads)
     exact = not plan.target.saturates_pairs
     as_used = loaded(exported, plan, threads=threads, exact=exact)
-    watched = QdqRuntime(exported.model, reference.codes, threads=threads, exact=exact)
+    names = [*reference.running.shown.values(), *reference.blocks.watched]
+    watched_model = showing(exported.model, names)
+    watched = QdqRuntime(watched_model, reference.codes, threads=threads, exact=exact)
     by_default = None
     if exact and saturates_pairs():
         default = QdqRuntime(exported.model, threads=threads, exact=False)
         by_default = ByDefault(lambda feeds: default.run(feeds)[0], exported.model)
 
-    def run(feeds: Feeds) -> tuple[Arrays, _Codes]:
-        outputs, codes = watched.run(feeds)
-        shown = {end: _plain(array) for end, array in codes.items()}
-        given = {**feeds, **outputs}
-        shown |= {end: np.asarray(given[name]) for end, name in reference.blocks.ports.items()}
+    def run(feeds: Feeds) -> tuple[Arrays, _Shown]:
+        values, codes = watched.run(feeds)
+        shown = _Shown({end: _plain(array) for end, array in codes.items()}, {**feeds, **values})
         return as_used.run(feeds)[0], shown
 
     found = compare(plan, as_used.name, run, reference, batches, by_default=by_default)
@@ -176,6 +190,7 @@ class _Reference:
         tensors: The tensor of each quantization point that the engine and the model hold, in the
             steps' order.
         codes: Names of the integers in the model, by their ends.
+        running: What lies around layers of dynamic activations.
         simulation: The simulation.
         no_engine: Why there is no engine, "" if there is one.
     """
@@ -188,13 +203,13 @@ class _Reference:
             if tensor.encoding is not None and tensor.end in exported.codes:
                 self.tensors.setdefault(tensor.end, tensor)
         self.no_engine = ""
-        self._running = running_tensors(program, _ends(exported), exported.dynamic)
+        self.running = running_tensors(program, _ends(exported), exported.dynamic)
         self._outputs: EngineBeside | OutputsOfSimulation
         try:
             self._outputs = EngineBeside(
                 program,
-                (*self.tensors.values(), *self._running.computed),
-                self._running.given,
+                (*self.tensors.values(), *self.running.computed),
+                self.running.given,
                 threads=threads,
             )
         except (ConfigError, PlanError) as error:
@@ -202,14 +217,10 @@ class _Reference:
             self._outputs = OutputsOfSimulation(plan, threads=threads)
         self.simulation = _SimulatedLayers(plan, threads)
         compared = {*self.tensors, *self.simulation.ends}
-        self.codes: dict[ShownKey, str] = {
-            end: name for end, name in exported.codes.items() if end in compared
-        }
-        self.codes |= self._running.shown
+        self.codes = {end: name for end, name in exported.codes.items() if end in compared}
         self.stored = StoredComparison(plan, exported)
-        self.codes |= self.stored.watched  # type: ignore[arg-type]
+        self.codes |= self.stored.watched
         self.blocks = BlockLayers(plan, exported)
-        self.codes |= self.blocks.watched  # type: ignore[arg-type]
 
     @property
     def layers(self) -> list[LayerComparison]:
@@ -226,15 +237,16 @@ class _Reference:
         """The engine, if there is one."""
         return self._outputs.engine
 
-    def add(self, feeds: Feeds, shown: _Codes) -> Arrays:
+    def add(self, feeds: Feeds, shown: _Shown) -> Arrays:
         """Compare one batch with both; return the outputs that the engine expects."""
-        stored = {t.name: t.as_stored(shown[end]) for end, t in self.tensors.items()}
-        running = (*self._running.computed, *self._running.given)
-        stored |= {t.name: t.as_stored(shown[t.name]) for t in running}
+        codes, names = shown.codes, self.running.shown
+        stored = {t.name: t.as_stored(codes[end]) for end, t in self.tensors.items()}
+        running = (*self.running.computed, *self.running.given)
+        stored |= {t.name: t.as_stored(shown.values[names[t.name]]) for t in running}
         expected = self._outputs.add(feeds, stored)
-        self.stored.add(feeds, shown)
-        self.blocks.add(shown)
-        self.simulation.add(feeds, shown)
+        self.stored.add(feeds, codes)
+        self.blocks.add(shown.values)
+        self.simulation.add(feeds, codes)
         return expected
 
 
@@ -256,7 +268,7 @@ class _SimulatedLayers:
         """Each activation, in graph order."""
         return list(self._found.values())
 
-    def add(self, feeds: Feeds, integers: Mapping[ShownKey, npt.NDArray[Any]]) -> None:
+    def add(self, feeds: Feeds, integers: Mapping[TensorEnd, npt.NDArray[Any]]) -> None:
         """Compare one batch of the runtime's integers."""
         values = {
             name: self._plan.configs[end].dequantize(integers[end])
@@ -275,4 +287,4 @@ def _ends(exported: QdqModel) -> set[str]:
 
 def _plain(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Codes of a type that NumPy lacks (int4, uint4), in one that it has."""
-    return codes if codes.dtype.kind in "iuf" else codes.astype(np.int64)
+    return codes if codes.dtype.kind in "iu" else codes.astype(np.int64)
