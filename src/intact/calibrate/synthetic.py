@@ -61,23 +61,46 @@ def drawn_samples(plan: QuantizedGraph, statistics: Statistics | None, count: in
     return synthetic_samples(plan.graph, statistics, count, plan.provenance)
 
 
-def any_sample(graph: Graph) -> Batch:
+def any_sample(graph: Graph, absent: str = "") -> Batch:
     """Draw a sample of which only type and shape are known; small, with open axes of 32.
 
     Whole numbers are 0 or 1, which are valid indices of almost everything.
+
+    Args:
+        graph: The model.
+        absent: A length that the model leaves open and that is 0, by its name.
 
     Raises:
         ModelError: An input cannot be given by samples.
     """
     generator = np.random.default_rng(_SEED)
     sample = {}
+    names = {str(value.name): value.shape or () for value in graph.inputs}
     for name, spec in input_specs(graph).items():
-        sizes = (_OPEN if axis else 1 for axis in range(len(spec.shape)))
-        shape = [size or drawn for size, drawn in zip(spec.shape, sizes, strict=True)]
+        opened = [str(dim) == absent and bool(absent) for dim in names.get(name, ())]
+        opened += [False] * (len(spec.shape) - len(opened))
+        sizes = (0 if opened[axis] else _OPEN if axis else 1 for axis in range(len(spec.shape)))
+        given = zip(spec.shape, sizes, strict=True)
+        shape = [drawn if size is None else size for size, drawn in given]
         drawn = np.asarray(generator.uniform(-1, 1, shape))
         whole = spec.dtype.kind != "f"
         sample[name] = np.asarray(drawn > 0 if whole else drawn).astype(spec.dtype)
     return sample
+
+
+def any_samples(graph: Graph) -> Iterator[Batch]:
+    """Draw samples of which one may run: all lengths open, then each open length as 0 in turn.
+
+    What is handed on from step to step is empty at first: a decoder's keys and values of no words.
+
+    Raises:
+        ModelError: An input cannot be given by samples.
+    """
+    yield any_sample(graph)
+    lengths = (dim for value in graph.inputs for dim in (value.shape or ())[1:])
+    for name in dict.fromkeys(str(dim) for dim in lengths if not isinstance(dim, int)):
+        if name not in ("", "None"):
+            yield any_sample(graph, name)
 
 
 def synthetic_samples(

@@ -8,6 +8,7 @@ and 4 to 5 times with single operators, from which all else is put together (mea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -270,10 +271,10 @@ def add_dynamic_quantizer(
         name: Prefix of the new names.
 
     Raises:
-        PlanError: It has scales of blocks.
+        PlanError: It has scales of blocks, and the value no known length.
     """
     if quantizer.block is not None:
-        raise PlanError(f"{name}: scales of blocks are not simulated")
+        return _in_blocks(editor, value, quantizer, name)
     if quantizer == _OF_ONNX:
         result = _by_one_operator(editor, value, name)
     else:
@@ -283,6 +284,31 @@ def add_dynamic_quantizer(
 
 
 _OF_ONNX = DynamicQuantizer(0, 255)
+
+
+def _in_blocks(editor: Editor, value: ir.Value, quantizer: DynamicQuantizer, name: str) -> ir.Value:
+    """Quantize the blocks of rows as rows of their own."""
+    shape, size = value.shape, quantizer.block or 1
+    length = None if shape is None or len(shape) == 0 else shape[-1]
+    if shape is None or not isinstance(length, int):
+        raise PlanError(f"{name}: blocks of rows whose length is not known")
+    rank, missing = len(shape), -length % size
+    padded = value
+    if missing:
+        pads = editor.integers(*[0] * (2 * rank - 1), missing, name=f"{name}/pads")
+        padded = editor.node("Pad", [value, pads], f"{name}/Pad")
+    blocks = (length + missing) // size
+    parts = editor.integers(*[0] * (rank - 1), blocks, size, name=f"{name}/parts")
+    apart = editor.node("Reshape", [padded, parts], f"{name}/apart")
+    rows = replace(quantizer, block=None)
+    numbers = _Composed(editor, apart, rows, name).result()
+    whole = editor.integers(*[0] * (rank - 1), length + missing, name=f"{name}/whole")
+    joined = editor.node("Reshape", [numbers, whole], f"{name}/joined")
+    if missing:
+        ends = [editor.integers(number, name=f"{name}/at") for number in (0, length, rank - 1)]
+        joined = editor.node("Slice", [joined, *ends], f"{name}/Slice")
+    joined.shape = value.shape
+    return joined
 
 
 def _by_one_operator(editor: Editor, value: ir.Value, name: str) -> ir.Value:

@@ -23,7 +23,7 @@ from intact.engines.quantizer_nodes import (
     add_quantizer,
     fills_bytes,
 )
-from intact.engines.session import Feeds, make_session, run_session
+from intact.engines.session import Feeds, Optimization, make_session, run_session
 from intact.errors import PlanError
 from intact.graph.edit import Editor
 from intact.plan import (
@@ -52,6 +52,8 @@ class Simulator:
         switched: Quantizers can be disabled, which costs time.
         tensors: Names of further activations that are returned with the outputs, as their readers
             get them.
+        optimization: How far the runtime may rewrite the model; not at all for a single run, which
+            is over before that pays.
 
     Raises:
         PlanError: The plan has ends without a scale.
@@ -70,6 +72,7 @@ class Simulator:
         teacher_forced: bool = False,
         switched: bool = False,
         tensors: Sequence[str] = (),
+        optimization: Optimization = Optimization.ALL,
     ) -> None:
         refuse_unready(plan)
         editor = Editor(plan.graph.model)
@@ -93,7 +96,9 @@ class Simulator:
         results = editor.model.graph.outputs
         results.extend(value for value in shown.values() if not any(value is r for r in results))
         self._tensors = {name: str(value.name) for name, value in shown.items()}
-        self._session = make_session(editor.finish(), threads=threads, fuses_quantizers=False)
+        self._session = make_session(
+            editor.finish(), threads=threads, optimization=optimization, fuses_quantizers=False
+        )
 
     def _add(self, editor: Editor, point: QuantPoint, teacher_forced: bool, switched: bool) -> None:
         value = editor.value(str(point.value.name))

@@ -23,7 +23,12 @@ from intact.graph.passes.canonical import (
     write_sums_as_adds,
 )
 from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
-from intact.graph.passes.gemm import flatten_weights, join_dense_layers, plain_gemms
+from intact.graph.passes.gemm import (
+    flatten_weights,
+    join_dense_layers,
+    plain_gemms,
+    turn_weights,
+)
 from intact.graph.passes.inline_if import inline_ifs
 from intact.graph.passes.input_shapes import Sizes, set_input_shapes
 from intact.graph.passes.lengths import fold_lengths
@@ -98,6 +103,7 @@ def normalize(
     write_pads(model)  # simplifying may have computed the lengths
     write_as_products(model)
     write_zeros_as_pads(model)
+    turn_weights(model)
     flatten_weights(model)
     join_dense_layers(model)
     while fold_batch_norms(model) + fold_scales(model):

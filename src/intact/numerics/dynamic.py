@@ -61,6 +61,12 @@ class DynamicQuantizer:
         if self.block is not None and (not self.rows or self.block < 1):
             raise ConfigError(f"blocks of {self.block}", remedy="give a size of 1 or more, of rows")
 
+    def blocks(self, length: int | None) -> int | None:
+        """Return how many scales a row of so many values has; None where that is not known."""
+        if self.block is None:
+            return 1
+        return None if length is None else -(-length // self.block)
+
     def params(self, values: npt.NDArray[np.floating[Any]]) -> QuantParams:
         """Return scale and zero point of values.
 
@@ -118,6 +124,19 @@ class DynamicQuantizer:
         steps = np.clip(np.asarray(steps, np.float32), lower, upper)
         codes = round_to_integer(steps, self.rounding).astype(np.int64) + zero
         return np.asarray(codes, np.int32)
+
+    def fake_quantize(self, values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
+        """Return the numbers that the codes of values stand for.
+
+        Raises:
+            DataError: A value is NaN.
+        """
+        params = self.params(values)
+        steps = self.codes(values, params) - self.spread(params.zero_point, np.shape(values))
+        with np.errstate(all="ignore"):
+            return np.asarray(
+                steps.astype(np.float32) * self.spread(params.scale, np.shape(values)), np.float32
+            )
 
     def spread(self, numbers: npt.NDArray[Any], shape: tuple[int, ...]) -> npt.NDArray[Any]:
         """Return scales or zero points so that they broadcast against values of a shape."""

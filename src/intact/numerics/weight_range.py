@@ -25,6 +25,8 @@ _REFINE = 4
 """A refinement puts 2 * 4 candidates between the neighbours of the best."""
 _ROUNDS = 2
 """Refinements."""
+_OF_ZEROS = 2.0**-24
+"""The smallest number of half precision."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -115,7 +117,8 @@ def signed_scales(
         block: Neighbours in a block.
 
     Returns:
-        Scales, float64, one for each block; 1 where all is 0.
+        Scales, float64, one for each block. Where all is 0 it is small: kernels that multiply codes
+        without sign, and subtract what their middle gives, lose no digits of other blocks then.
     """
     rows, shape = _rows(values, axis, block)
     low = rows.min(axis=1, initial=0.0).astype(np.float64)
@@ -129,7 +132,7 @@ def signed_scales(
         lanes = np.empty(_LANES, np.float32)
         best_factors(turned, scales, *ends, factors, lanes, _PER_OCTAVE, _ROUNDS)
         scales = scales * factors
-    return np.where(scales == 0, 1.0, sign * scales).reshape(shape)
+    return np.where(scales == 0, _OF_ZEROS, sign * scales).reshape(shape)
 
 
 def _rows(

@@ -125,7 +125,7 @@ def _stored_configs(
         end = TensorEnd.input(str(node.name), slot)
         bits = overrides.bits_at(end, is_weight=True, has_weight=True)
         if bits is not None and scheme.block is not None:
-            check_width(f"--bits {node.name}", bits, target)
+            check_width(f"--bits {node.name}", bits, target, scheme.block)
         configs[end] = stored_config(scheme, axis, bits)
     return configs
 
@@ -140,7 +140,12 @@ def _input_config(
     if role is Role.WEIGHT and rule.quantizes_weight and rule.quantizes_input(slot):
         bits = overrides.bits_at(end, is_weight=True, has_weight=True)
         scheme = schemes.target.weight_scheme(rule)
-        return config_from_scheme(scheme, weight_scale_axis(node), bits)
+        axis = weight_scale_axis(node)
+        if scheme.block is not None:
+            axis = stored_axes(node, scheme)[slot]
+            if bits is not None:
+                check_width(f"--bits {node.name}", bits, schemes.target, scheme.block)
+        return config_from_scheme(scheme, axis, bits)
     if role is Role.DATA and rule.quantizes_input(slot) and not adds_to_products(node, slot):
         bits = overrides.bits_at(end, is_weight=False, has_weight=weight is not None)
         config = config_from_scheme(schemes.of_input(rule, node, slot), None, bits)

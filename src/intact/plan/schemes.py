@@ -37,10 +37,10 @@ def config_from_scheme(
     granularity: Granularity = PerTensor()
     if scheme.granularity == "per_channel" and channel_axis is not None:
         granularity = PerChannel(channel_axis)
-    if scheme.block is not None and channel_axis is not None:
+    if scheme.granularity == "per_block" and scheme.block and channel_axis is not None:
         granularity = PerBlock(channel_axis, scheme.block)
     if scheme.granularity == "per_row":
-        granularity = PerRow()
+        granularity = PerRow(scheme.block)
     policy = make_policy(
         granularity,
         symmetric=scheme.symmetric,

@@ -145,7 +145,7 @@ def _decide_node(
     if not rule.quantize:
         return _decide_float(node, target, rule)
     if target.activation_scheme(rule).dynamic:
-        return _decide_dynamic(node, target)
+        return _decide_dynamic(node, target, rule)
     if _adds_computed_bias(node) and _adds_integers(target, rule):
         return Decision(
             False, f"the model computes its bias, and target {target.name} adds integers only"
@@ -164,8 +164,11 @@ def _decide_float(node: ir.Node, target: Target, rule: OpRule) -> Decision:
     return Decision(False, missing or rule.reason)
 
 
-def _decide_dynamic(node: ir.Node, target: Target) -> Decision:
+def _decide_dynamic(node: ir.Node, target: Target, rule: OpRule) -> Decision:
     """Decide about a dense layer whose data is quantized while it runs: its kernels are plain."""
+    scheme = target.weight_scheme(rule)
+    if scheme.block is not None and not stored_axes(node, scheme):
+        return Decision(False, why_not_stored(node, scheme))
     gemm = Gemm.of(node) if node.op_type == Gemm.name else Gemm()
     slot = bias_slot(node)
     bias = None if slot is None else input_value(node, slot)

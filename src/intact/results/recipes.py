@@ -59,7 +59,7 @@ def overrides_of(options: WidthOptions) -> Overrides | None:
     return None if joined == Overrides() else joined
 
 
-def described_as(target: Target, options: BlockOptions) -> Target:
+def target_as_asked(target: Target, options: BlockOptions) -> Target:
     """Describe a target as a call wants it: with weights in blocks, with a kind of activations.
 
     Raises:
@@ -83,7 +83,13 @@ def described_as(target: Target, options: BlockOptions) -> Target:
             "float, or quantized while the model runs",
             remedy="leave one out",
         )
-    return in_blocks(target, options.block, overrides.weight_bits, zero_points=options.zero_points)
+    return in_blocks(
+        target,
+        options.block,
+        overrides.weight_bits,
+        zero_points=options.zero_points,
+        dynamic=kind is Activations.DYNAMIC,
+    )
 
 
 def preprocess_of(options: ArrayStepOptions, kept: Preprocess | None = None) -> Preprocess | None:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intact.errors import UsageError
+from intact.numerics.levels import Factor
 from intact.ops import IN_BLOCKS
+from intact.targets.scheme import DType, Granularity, SchemeOverride
 
 if TYPE_CHECKING:
     from intact.targets.schema import Target
@@ -35,6 +37,24 @@ class BlockForm(enum.StrEnum):
     """As a float operator behind one that makes floats of codes."""
 
 
+class BlockActivations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Activations that a layer with weights in blocks quantizes while it runs.
+
+    Each row has a scale for each block of the weights.
+
+    Attributes:
+        scheme: Overrides of ``[activation]``.
+        factor: How a value becomes a number of steps.
+        in_float: Widths with sizes of blocks for which the kernels compute with floats nevertheless.
+        reason: Why a layer computes with integers, for users.
+    """
+
+    scheme: SchemeOverride
+    factor: Factor = Factor.SCALE
+    in_float: tuple[tuple[int, int], ...] = ()
+    reason: str
+
+
 class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Weights in blocks, as a target holds them.
 
@@ -48,6 +68,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             for the value of largest magnitude.
         scale_type: The type of scales.
         form: How a layer is written.
+        dynamic: Activations that are quantized while the model runs; None where they are float.
         reason: Completes "weights only: "; what users see of such a layer.
     """
 
@@ -58,6 +79,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     signed_scales: bool = False
     scale_type: ScaleType = ScaleType.FLOAT32
     form: BlockForm = BlockForm.FUSED
+    dynamic: BlockActivations | None = None
     reason: str
 
     def stored_bits(self, bits: int) -> int:
@@ -70,21 +92,26 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def in_blocks(
-    target: Target, size: int, bits: int | None = None, *, zero_points: bool = False
+    target: Target,
+    size: int,
+    bits: int | None = None,
+    *,
+    zero_points: bool = False,
+    dynamic: bool = False,
 ) -> Target:
-    """Describe a target as one that stores weights in blocks, and computes with floats.
+    """Describe a target as one that stores weights in blocks.
 
     Args:
         target: Whose ``[blocks]`` say what it can hold.
         size: How many neighbours have a scale together.
         bits: Width of the codes; None for the target's usual one.
         zero_points: Give blocks zero points.
+        dynamic: Activations are quantized while the model runs; else they are floats.
 
     Raises:
         UsageError: The target has no weights in blocks, or none of these.
     """
     from intact.targets.rules import Condition, OpRule
-    from intact.targets.scheme import DType, Granularity, SchemeOverride
 
     blocks = target.blocks
     if blocks is None:
@@ -98,7 +125,15 @@ def in_blocks(
             f"--block {size}: target {target.name} has blocks of {_listed(blocks.sizes)}",
             remedy="give one of them",
         )
-    check_width("--weight-bits", width, target)
+    if dynamic and blocks.dynamic is None:
+        raise UsageError(
+            f"--activations dynamic: target {target.name} computes with floats beside blocks",
+            remedy="leave it out",
+        )
+    if not dynamic:
+        blocks = msgspec.structs.replace(blocks, dynamic=None)
+        target = msgspec.structs.replace(target, blocks=blocks)
+    check_width("--weight-bits", width, target, size)
     if zero_points and not blocks.zero_points:
         raise UsageError(
             f"--zero-points: blocks of target {target.name} have none", remedy="leave it out"
@@ -126,11 +161,35 @@ def in_blocks(
             reason="blocks are for a constant factor on the right",
         ),
     ]
-    return msgspec.structs.replace(target, rules=tuple(rules), fusions=())
+    made = msgspec.structs.replace(target, rules=tuple(rules), fusions=(), dynamic=None)
+    return made if blocks.dynamic is None else _dynamic(made, blocks.dynamic, scheme)
 
 
-def check_width(place: str, bits: int, target: Target) -> None:
-    """Refuse a width of codes that a target has no blocks of.
+def _dynamic(target: Target, dynamic: BlockActivations, weight: SchemeOverride) -> Target:
+    """Describe a target whose layers with weights in blocks quantize their input while running."""
+    from intact.targets.rules import Condition, OpRule
+    from intact.targets.schema import Unsigned
+    from intact.targets.scheme import BiasScheme
+
+    activation = target.activation.overridden(dynamic.scheme)
+    dense = OpRule(
+        ops=("Gemm", "MatMul"),
+        when=Condition(weight_slot=1, weight_ranks=(2,)),
+        outputs=(DType.FLOAT32,),
+        weight=weight,
+    )
+    return msgspec.structs.replace(
+        target,
+        activation=msgspec.structs.replace(activation, dynamic=True, block=weight.block),
+        bias=BiasScheme(dtype=DType.FLOAT32),
+        arithmetic=msgspec.structs.replace(target.arithmetic, dynamic_factor=dynamic.factor),
+        rules=(*target.rules, dense),
+        unsigned=Unsigned(),
+    )
+
+
+def check_width(place: str, bits: int, target: Target, size: int) -> None:
+    """Refuse a width of codes that a target has no blocks of, or computes otherwise than asked.
 
     Raises:
         UsageError: It has none.
@@ -141,6 +200,13 @@ def check_width(place: str, bits: int, target: Target) -> None:
             f"{place}: target {target.name} stores codes of {_listed(sorted(blocks.bits))} bits in "
             f"blocks, {bits} were asked for",
             remedy=f"give 2 to {max(blocks.bits)}",
+        )
+    dynamic = None if blocks is None else blocks.dynamic
+    if blocks is not None and dynamic and (blocks.stored_bits(bits), size) in dynamic.in_float:
+        raise UsageError(
+            f"{place}: target {target.name} computes with floats where blocks of {size} have codes "
+            f"of {blocks.stored_bits(bits)} bits",
+            remedy="give another width or --block, or leave out --activations dynamic",
         )
 
 

@@ -67,12 +67,7 @@ def check_scheme(scheme: TensorScheme, file: str, where: str) -> None:
             remedy="remove truncated_zero_point or set symmetric = false",
         )
     _check_zero(scheme, file, where)
-    in_blocks = scheme.granularity is Granularity.PER_BLOCK
-    if in_blocks != (scheme.block is not None) or (scheme.block or 1) < 1:
-        raise TargetError(
-            f"{file}: {where} block is {scheme.block}, and granularity {scheme.granularity}",
-            remedy="give a block of 1 or more with granularity = 'per_block', and only there",
-        )
+    _check_block(scheme, file, where)
     if scheme.spacing is Spacing.EXPONENTIAL:
         _check_exponential(scheme, file, where)
     elif scheme.steps_per_octave is not None:
@@ -146,6 +141,16 @@ def check_bias(bias: BiasScheme, file: str) -> None:
         raise TargetError(
             f"{file}: [bias] range {low}..{high} is impossible for {bias.dtype}",
             remedy=f"stay within {least}..{most}, around 0",
+        )
+
+
+def _check_block(scheme: TensorScheme, file: str, where: str) -> None:
+    kinds = {Granularity.PER_BLOCK: (True,), Granularity.PER_ROW: (True, False)}
+    has_block = scheme.block is not None
+    if has_block not in kinds.get(scheme.granularity, (False,)) or (scheme.block or 1) < 1:
+        raise TargetError(
+            f"{file}: {where} block is {scheme.block}, and granularity {scheme.granularity}",
+            remedy="give a block of 1 or more with granularity = 'per_block' or 'per_row'",
         )
 
 
@@ -262,10 +267,11 @@ def _check_rule(rule: OpRule, target: Target, file: str) -> None:
     check_scheme(activation, file, f"{where}, activation")
     check_activation(activation, file, f"{where}, activation")
     check_scheme(weight, file, f"{where}, weight")
-    if weight.granularity is Granularity.PER_BLOCK:
+    if weight.granularity is Granularity.PER_BLOCK and activation.block != weight.block:
         raise TargetError(
             f"{file}: {where}: weight granularity is per_block, which integer sums do not have",
-            remedy="use it with quantize = false and weights_only = true",
+            remedy="use it with quantize = false and weights_only = true, or with dynamic "
+            "activations of as large blocks",
         )
     _check_fixed_output(rule, activation, file, where)
     _check_stored(rule, target, file, where)

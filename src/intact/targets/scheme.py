@@ -53,10 +53,11 @@ class Granularity(enum.StrEnum):
 
     PER_TENSOR = "per_tensor"
     PER_CHANNEL = "per_channel"
+    PER_ROW = "per_row"
+    """One for each vector along the last axis, or for each block of it: of activations that are
+    quantized while running."""
     PER_BLOCK = "per_block"
     """One for each block of neighbours that are summed; of a table, of neighbours in a row."""
-    PER_ROW = "per_row"
-    """One for each vector along the last axis: of activations that are quantized while running."""
 
 
 class Spacing(enum.StrEnum):
@@ -101,10 +102,11 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     16 (NNIE's) unless given. Codes up to ``quant_max`` span ``(quant_max - 1) / steps_per_octave``
     octaves.
 
-    ``block`` is the size of blocks, for ``per_block``.
-
     With ``dynamic`` an activation's scale is computed from its values while the model runs (see
     ``Arithmetic.dynamic_factor``); otherwise calibration gives it.
+
+    ``block`` is the size of blocks, for ``per_block``, and for ``per_row`` where rows have several
+    scales.
 
     With ``truncated_zero_point`` the zero point of an asymmetric scheme is ``-min / scale``
     truncated to an integer, in float32 (Tengine); otherwise it is rounded.

@@ -6,8 +6,10 @@ What such a layer computes is in floats on both sides, whose sums may be taken i
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -17,10 +19,10 @@ from intact.formats.base.float_layers import FloatComparison
 from intact.formats.base.storage import is_looked_up
 from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel
 from intact.graph import constant_array, input_value
+from intact.numerics.dynamic import DynamicQuantizer
 from intact.ops.operators import Gemm
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd, quantization_points
-
-_Arrays = Mapping[TensorEnd, npt.NDArray[Any]]
+from intact.plan.dynamic import dynamic_quantizer, is_dynamic
 
 
 class BlockLayers:
@@ -31,50 +33,93 @@ class BlockLayers:
         exported: What was written from it.
 
     Attributes:
-        watched: Names of the values that the runtime has to show, by the ends of the plan.
-        ports: Those that are inputs or outputs of the model.
+        watched: Names of the values between that the runtime has to show.
     """
 
     def __init__(self, plan: QuantizedGraph, exported: QdqModel) -> None:
-        self._layers: list[tuple[ir.Node, QuantPoint, FloatComparison]] = []
-        self.watched: dict[TensorEnd, str] = {}
-        self.ports: dict[TensorEnd, str] = {}
-        graph = exported.model.graph
-        ports = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
+        self._layers: list[_Layer] = []
         for point in quantization_points(plan):
             for node, slot in point.readers:
-                if TensorEnd.input(str(node.name), slot) not in exported.blocks:
-                    continue
-                data = 1 if is_looked_up(node, slot) else 0
-                ends = (TensorEnd.input(str(node.name), data), TensorEnd.output(str(node.name)))
-                for end, value in zip(ends, (node.inputs[data], node.outputs[0]), strict=True):
-                    name = "" if value is None else str(value.name)
-                    (self.ports if name in ports else self.watched)[end] = name
-                found = FloatComparison(str(ends[1]), f"{node.op_type} with weights in blocks")
-                self._layers.append((node, point, found))
+                if TensorEnd.input(str(node.name), slot) in exported.blocks:
+                    self._layers.append(_Layer.of(plan, node, slot, point))
+        graph = exported.model.graph
+        ports = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
+        names = [name for each in self._layers for name in (each.source, each.result)]
+        self.watched = tuple(name for name in dict.fromkeys(names) if name not in ports)
 
     @property
     def layers(self) -> list[FloatComparison]:
         """What was found, in the order of the plan."""
-        return [found for _, _, found in self._layers]
+        return [each.found for each in self._layers]
 
-    def add(self, shown: _Arrays) -> None:
-        """Compare one batch."""
-        for node, point, found in self._layers:
-            weight = point.config.dequantize(point.constant_codes())
-            looks_up = node.op_type == "Gather"
-            data = shown[TensorEnd.input(str(node.name), 1 if looks_up else 0)]
-            expected = np.take(weight, data, 0) if looks_up else _product(node, data, weight)
-            found.add(shown[TensorEnd.output(str(node.name))], expected)
+    def add(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Compare one batch, with inputs, outputs and what is watched by name."""
+        for each in self._layers:
+            data = values[each.source]
+            each.found.add(values[each.result], each.expected(data), partial(each.terms, data))
+
+
+class _Layer(msgspec.Struct, frozen=True):
+    """One layer, and what it reads and gives in the written model."""
+
+    node: ir.Node
+    point: QuantPoint
+    source: str
+    result: str
+    quantizer: DynamicQuantizer | None
+    found: FloatComparison
+
+    @staticmethod
+    def of(plan: QuantizedGraph, node: ir.Node, slot: int, point: QuantPoint) -> _Layer:
+        at = 1 if is_looked_up(node, slot) else 0
+        source, quantizer = node.inputs[at], None
+        if at == 0 and is_dynamic(plan, node, 0):
+            grid = plan.input_config(node, 0).grid
+            quantizer = dynamic_quantizer(grid, plan.arithmetic_of(node))
+        what = f"{node.op_type} with weights in blocks"
+        found = FloatComparison(str(TensorEnd.output(str(node.name))), what)
+        names = "" if source is None else str(source.name), str(node.outputs[0].name)
+        return _Layer(node, point, *names, quantizer, found)
+
+    def terms(self, data: npt.NDArray[Any]) -> float:
+        """Return the largest sum of the magnitudes of the terms of a result."""
+        if self.node.op_type == "Gather":
+            return 0.0
+        sums = _product(self.node, np.abs(data), _magnitudes(self.point), biased=False)
+        return float(sums.max(initial=0.0))
+
+    def expected(self, data: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Compute the layer from what the runtime gave it."""
+        weight = self.point.config.dequantize(self.point.constant_codes())
+        if self.node.op_type == "Gather":
+            return np.take(weight, data, 0)
+        if self.quantizer is not None:
+            data = self.quantizer.fake_quantize(data)
+        return _product(self.node, data, weight)
+
+
+def _magnitudes(point: QuantPoint) -> npt.NDArray[np.float32]:
+    """Return the magnitudes of a weight's numbers, each with that of its zero point.
+
+    Kernels multiply codes without sign, and subtract what the zero point gives.
+    """
+    config, codes = point.config, point.constant_codes()
+    zeros = np.zeros(codes.shape, np.int32) + config.quant_min
+    apart = np.abs(config.dequantize(codes)) + np.abs(config.dequantize(zeros))
+    return np.asarray(apart, np.float32)
 
 
 def _product(
-    node: ir.Node, data: npt.NDArray[np.float32], weight: npt.NDArray[np.float32]
+    node: ir.Node,
+    data: npt.NDArray[np.float32],
+    weight: npt.NDArray[np.float32],
+    *,
+    biased: bool = True,
 ) -> npt.NDArray[np.float32]:
     if node.op_type != "Gemm":
         return data @ weight
     product = data @ (weight.T if Gemm.of(node).transB else weight)
-    bias = constant_array(input_value(node, 2))
+    bias = constant_array(input_value(node, 2)) if biased else None
     return product if bias is None else product + bias
 
 

@@ -31,11 +31,14 @@ from intact.numerics.blocks import block_rows
 from intact.numerics.packing import pack_bits, unpack_bits
 from intact.ops.operators import Gemm
 from intact.plan import Codes, Note, QuantizedGraph, QuantPoint, TensorEnd
+from intact.plan.dynamic import is_dynamic
 from intact.targets import BlockForm, Blocks, ScaleType
 
 MICROSOFT = "com.microsoft"
 IN_FLOAT = 0
 """The level of accuracy at which MatMulNBits computes with floats throughout."""
+OF_INTEGERS = 4
+"""The level at which it quantizes its input while running."""
 BLOCKS_OPSET = 21
 """The first default opset whose DequantizeLinear has blocks."""
 _BYTE, _NIBBLE = 8, 4
@@ -187,7 +190,7 @@ class BlockWriter:
             "N": stored.rows,
             "bits": stored.bits,
             "block_size": stored.size,
-            "accuracy_level": IN_FLOAT,
+            "accuracy_level": OF_INTEGERS if self._is_dynamic(node) else IN_FLOAT,
         }
         if added is None:
             self._become(node, "MatMulNBits", inputs, attributes)
@@ -202,6 +205,9 @@ class BlockWriter:
         node.resize_inputs(2)
         node.replace_input_with(0, product)
         node.replace_input_with(1, added)
+
+    def _is_dynamic(self, node: ir.Node) -> bool:
+        return is_dynamic(self._plan, self._plan.graph.node(str(node.name)), 0)
 
     def _bias(self, node: ir.Node, count: int) -> ir.Value | None:
         """Return a bias of one number a column; None where there is none, or of another shape."""

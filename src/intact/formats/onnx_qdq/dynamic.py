@@ -7,7 +7,7 @@ the codes have several readers: ``float(sum) * (x scale * weight scale) + bias``
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -111,13 +111,18 @@ def refuse_other_grids(plan: QuantizedGraph) -> None:
         ExportError: Codes are not those of uint8 with one scale a tensor; all of them are listed.
     """
     unsupported = UnsupportedNodes("QDQ cannot express", "keep these nodes float")
-    for point in dynamic_points(plan):
+    for point in points_of_tensors(plan):
         grid = point.grid
         is_whole = (grid.quant_min, grid.quant_max, grid.symmetric) == (0, 255, False)
         if not is_whole or grid.granularity != PerTensor():
             for end in point.ends:
                 unsupported.add(str(end), "it is quantized while running, not as uint8 per tensor")
     unsupported.raise_any()
+
+
+def points_of_tensors(plan: QuantizedGraph) -> Iterator[DynamicPoint]:
+    """Yield what is quantized while running, but for layers whose own operator does so."""
+    return (point for point in dynamic_points(plan) if point.grid.block is None)
 
 
 def apart(
@@ -156,7 +161,7 @@ class DynamicLayers:
 
     def add(self) -> None:
         """Add the operators in the place of the layers."""
-        for point in dynamic_points(self._plan):
+        for point in points_of_tensors(self._plan):
             self._point(point)
 
     def _point(self, point: DynamicPoint) -> None:

@@ -117,7 +117,8 @@ class _Shown(NamedTuple):
 
     Attributes:
         codes: Integers by tensor end.
-        values: What lies around layers of dynamic activations, by name of the model's value.
+        values: What lies around layers of dynamic activations, and of weights in blocks, by name of
+            the model's value.
     """
 
     codes: _Codes
@@ -147,7 +148,8 @@ def verify_qdq(
     reference = _Reference(plan, program, exported, threads)
     exact = not plan.target.saturates_pairs
     as_used = loaded(exported, plan, threads=threads, exact=exact)
-    watched_model = showing(exported.model, reference.running.shown.values())
+    names = [*reference.running.shown.values(), *reference.blocks.watched]
+    watched_model = showing(exported.model, names)
     watched = QdqRuntime(watched_model, reference.codes, threads=threads, exact=exact)
     by_default = None
     if exact and saturates_pairs():
@@ -156,10 +158,8 @@ def verify_qdq(
 
     def run(feeds: Feeds) -> tuple[Arrays, _Shown]:
         values, codes = watched.run(feeds)
-        shown = {end: _plain(array) for end, array in codes.items()}
-        given = {**feeds, **values}
-        shown |= {end: np.asarray(given[name]) for end, name in reference.blocks.ports.items()}
-        return as_used.run(feeds)[0], _Shown(shown, values)
+        shown = _Shown({end: _plain(array) for end, array in codes.items()}, {**feeds, **values})
+        return as_used.run(feeds)[0], shown
 
     found = compare(plan, as_used.name, run, reference, batches, by_default=by_default)
     found.layers = [*found.layers, *reference.stored.layers]
@@ -221,7 +221,6 @@ class _Reference:
         self.stored = StoredComparison(plan, exported)
         self.codes |= self.stored.watched
         self.blocks = BlockLayers(plan, exported)
-        self.codes |= self.blocks.watched
 
     @property
     def layers(self) -> list[LayerComparison]:
@@ -246,7 +245,7 @@ class _Reference:
         stored |= {t.name: t.as_stored(shown.values[names[t.name]]) for t in running}
         expected = self._outputs.add(feeds, stored)
         self.stored.add(feeds, codes)
-        self.blocks.add(codes)
+        self.blocks.add(shown.values)
         self.simulation.add(feeds, codes)
         return expected
 

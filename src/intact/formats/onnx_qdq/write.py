@@ -368,6 +368,9 @@ class _Writer:
 
     def constant(self, point: QuantPoint) -> None:
         """Store a constant with a DequantizeLinear, shared by equal readers."""
+        if point.config.grid.block is not None:
+            self._store(point, list(point.readers))
+            return
         stored, others = stored_readers(self._plan, point)
         if stored:
             self._store(point, stored)

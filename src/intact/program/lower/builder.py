@@ -119,7 +119,7 @@ class ProgramBuilder:
         rows = tuple(source.shape[:-1]) if quantizer.rows else None
         kind = np.dtype(np.int8 if quantizer.quant_min < 0 else np.uint8)
         name = source.value or source.name
-        shape = () if rows is None else (*rows, 1)
+        shape = () if rows is None else (*rows, quantizer.blocks(source.shape[-1]))
         codes = Tensor(self._names.fresh(f"{name}_codes"), source.shape, end=end, plain=kind)
         scale = Tensor(self._names.fresh(f"{name}_scale"), shape)
         zero = Tensor(self._names.fresh(f"{name}_zero_point"), shape, plain=kind)

@@ -17,6 +17,7 @@ from intact.numerics.affine_params import QuantParams
 from intact.numerics.fused import fused_multiply_add
 from intact.program import Array, Step
 from intact.program.arithmetic.ends import effective_weight
+from intact.program.forms import dequantized_constant
 from intact.program.operations import DynamicFullyConnected, DynamicQuantize
 from intact.targets.arithmetic import Overflow
 
@@ -45,10 +46,43 @@ def dynamic_fully_connected(step: Step, overflows: Overflows) -> Kernel:
     Raises:
         PlanError: Its weight is no constant of codes.
     """
+    weight = step.inputs[3]
+    if weight is not None and weight.encoding is not None and weight.encoding.block is not None:
+        return _in_blocks(step)
     layer = _Layer(step, overflows)
 
     def kernel(codes: Array, scale: Array, zero_point: Array) -> tuple[Array, ...]:
         return (layer(codes, QuantParams(scale, zero_point.astype(np.int64))),)
+
+    return kernel
+
+
+def _in_blocks(step: Step) -> Kernel:
+    """Make the kernel of a layer whose weights have scales in blocks, as its data have.
+
+    The sum of a block is exact, and becomes a float by the product of two scales: but for the order
+    of float sums, which runtimes do not tell, that is the product of the numbers that codes stand
+    for.
+
+    Raises:
+        PlanError: Its weight is no constant of codes.
+    """
+    operation = cast(DynamicFullyConnected, step.operation)
+    _, _, _, weight, bias = step.inputs
+    if weight is None or weight.data is None:
+        raise PlanError(f"step {step.name!r} has weights that are no constant codes")
+    quantizer = operation.quantizer
+    numbers = dequantized_constant(weight).data
+    factors = np.ascontiguousarray(np.asarray(numbers, np.float32).T)
+    added = None if bias is None or bias.data is None else bias.data.astype(np.float32)
+
+    def kernel(codes: Array, scale: Array, zero_point: Array) -> tuple[Array, ...]:
+        steps = codes.astype(np.float32)
+        steps -= quantizer.spread(zero_point.astype(np.float32), codes.shape)
+        with np.errstate(all="ignore"):  # an infinite value has an infinite scale
+            steps *= quantizer.spread(scale, codes.shape)
+            result = steps @ factors
+        return (result if added is None else result + added,)
 
     return kernel
 
