@@ -146,6 +146,13 @@ def _decide_node(
         return _decide_float(node, target, rule)
     if target.activation_scheme(rule).dynamic:
         return _decide_dynamic(node, target, rule)
+    return _decide_integer(node, target, rule, decisions)
+
+
+def _decide_integer(
+    node: ir.Node, target: Target, rule: OpRule, decisions: dict[str, Decision]
+) -> Decision:
+    """Decide about a node whose scales calibration gives."""
     if _adds_computed_bias(node) and _adds_integers(target, rule):
         return Decision(
             False, f"the model computes its bias, and target {target.name} adds integers only"
