@@ -207,7 +207,7 @@ def test_who_acts_in_which_state() -> None:
     unusable = {QuantState.INITIAL, QuantState.PASSIVE_INIT}
     assert {s for s, m in MEANING.items() if m is StateMeaning.QUANTIZES} == acts
     assert {s for s, m in MEANING.items() if m is StateMeaning.REFUSED} == unusable
-    assert len(QuantState) == 11
+    assert len(QuantState) == 12
 
 
 def test_a_bias_has_no_scale_of_its_own() -> None:

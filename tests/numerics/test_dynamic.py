@@ -122,11 +122,11 @@ def test_each_value_is_within_half_a_step_of_its_code(
 def test_scales_are_those_of_rows_and_blocks() -> None:
     values = np.array([[127, -1, 0, 254], [0, 0, 0, 12.7]], np.float32)
     rows = _ROWS.params(values)
-    np.testing.assert_array_equal(rows.scale, np.float32([[2], [np.float32(12.7) / 127]]))
+    np.testing.assert_array_equal(rows.scale, np.array([[2], [np.float32(12.7) / 127]], np.float32))
     blocks = DynamicQuantizer(-127, 127, symmetric=True, rows=True, block=3)
     found = blocks.params(values)
     assert found.scale.shape == (2, 2)
-    np.testing.assert_array_equal(found.scale[:, 0], np.float32([1, 1]))
+    np.testing.assert_array_equal(found.scale[:, 0], np.array([1, 1], np.float32))
     np.testing.assert_array_equal(blocks.codes(values, found)[0], [127, -1, 0, 127])
 
 
@@ -150,7 +150,7 @@ def test_empty_rows_have_scale_1(kind: str, shape: tuple[int, int]) -> None:
 
 def test_nan_is_refused() -> None:
     with pytest.raises(DataError, match="NaN"):
-        _UINT8.params(np.float32([1, np.nan]))
+        _UINT8.params(np.array([1, np.nan], np.float32))
 
 
 def test_impossible_quantizers_are_refused() -> None:

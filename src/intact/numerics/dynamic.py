@@ -101,11 +101,8 @@ class DynamicQuantizer:
             )
         low, high = self._ends(floats)
         with np.errstate(all="ignore"):
-            if self.symmetric:
-                scale = np.maximum(-low, high) / np.float32(self.quant_max)
-            else:
-                scale = (high - low) / np.float32(self.quant_max - self.quant_min)
-            scale = np.where(low == high, np.float32(1), scale).astype(np.float32)
+            span, codes = self._span(low, high)
+            scale = np.asarray(np.where(low == high, 1, span / codes), np.float32)
             if self.symmetric:
                 return QuantParams(scale, np.zeros(scale.shape, np.int64))
             # 0 / 0 and inf / inf are no numbers: runtimes take the largest code then.
@@ -138,7 +135,8 @@ class DynamicQuantizer:
         if odd.any():
             steps = np.where(odd, np.float32(0) if self.symmetric else lower, steps)
         steps = np.clip(np.asarray(steps, np.float32), lower, upper)
-        return (round_to_integer(steps, self.rounding).astype(np.int64) + zero).astype(np.int32)
+        codes = round_to_integer(steps, self.rounding).astype(np.int64) + zero
+        return np.asarray(codes, np.int32)
 
     def fake_quantize(self, values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.float32]:
         """Return the numbers that the codes of values stand for.
@@ -161,14 +159,19 @@ class DynamicQuantizer:
 
     def _codes_over_range(self, floats: Floats32) -> npt.NDArray[np.float32]:
         low, high = self._ends(floats)
-        codes = self.quant_max if self.symmetric else self.quant_max - self.quant_min
-        span = np.maximum(-low, high) if self.symmetric else high - low
-        return np.where(low == high, np.float32(1), np.float32(codes) / span).astype(np.float32)
+        span, codes = self._span(low, high)
+        return np.asarray(np.where(low == high, 1, codes / span), np.float32)
+
+    def _span(self, low: Floats32, high: Floats32) -> tuple[Floats32, np.float32]:
+        """Return what is divided into codes, and how many those are."""
+        if self.symmetric:
+            return np.asarray(np.maximum(-low, high)), np.float32(self.quant_max)
+        return np.asarray(high - low), np.float32(self.quant_max - self.quant_min)
 
     def _ends(self, floats: Floats32) -> tuple[Floats32, Floats32]:
         """Return the ends of each range, which hold 0."""
         if not self.rows:
-            return np.min(floats, initial=0), np.max(floats, initial=0)
+            return np.asarray(floats.min(initial=0)), np.asarray(floats.max(initial=0))
         if self.block is not None:
             length = floats.shape[-1]
             blocks = -(-length // self.block)

@@ -14,7 +14,8 @@ from intact.graph.stored_weights import block_axes, stored_weight_axes
 from intact.plan.schemes import config_from_scheme
 from intact.targets import TensorScheme
 
-_MARK = "stored"
+STORED = "stored"
+"""The mark, in the detail of a config."""
 
 
 def stored_config(scheme: TensorScheme, axis: int, bits: int | None) -> TensorQuantConfig:
@@ -27,7 +28,7 @@ def stored_config(scheme: TensorScheme, axis: int, bits: int | None) -> TensorQu
     """
     config = config_from_scheme(scheme, axis, bits)
     if not scheme.is_float:
-        config.detail[_MARK] = True
+        config.detail[STORED] = True
     return config
 
 
@@ -59,4 +60,4 @@ def _length(node: ir.Node, slot: int, axis: int) -> int:
 
 def is_stored(config: TensorQuantConfig) -> bool:
     """Tell whether an end is a weight of a float node that is stored as integers."""
-    return config.detail.get(_MARK) is True
+    return config.detail.get(STORED) is True

@@ -31,12 +31,18 @@ def with_activations(target: Target, activations: Activations) -> Target:
     """
     if activations is Activations.STATIC:
         return target
-    if target.dynamic is None:
+    if not has_dynamic(target):
+        others = " or ".join(name for name in target_names() if has_dynamic(load_target(name)))
         raise TargetError(
             f"target {target.name} describes no activations that are quantized while running",
-            remedy="leave out --activations dynamic, or take another target: onnxruntime, tflite",
+            remedy=f"leave out --activations dynamic, or give --target {others}",
         )
-    return dynamic_target(target, target.dynamic)
+    return dynamic_target(target, target.dynamic or Dynamic())
+
+
+def has_dynamic(target: Target) -> bool:
+    """Tell whether a target has kernels that quantize activations while they run."""
+    return target.dynamic is not None and bool(target.dynamic.rules)
 
 
 def dynamic_target(target: Target, dynamic: Dynamic) -> Target:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intact.errors import UsageError
-from intact.numerics.dynamic import Factor
 from intact.ops import IN_BLOCKS
 from intact.targets.scheme import DType, Granularity, SchemeOverride
 
@@ -44,13 +43,11 @@ class BlockActivations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     Attributes:
         scheme: Overrides of ``[activation]``.
-        factor: How a value becomes a number of steps.
         in_float: Widths with sizes of blocks for which the kernels compute with floats nevertheless.
         reason: Why a layer computes with integers, for users.
     """
 
     scheme: SchemeOverride
-    factor: Factor = Factor.SCALE
     in_float: tuple[tuple[int, int], ...] = ()
     reason: str
 
@@ -182,7 +179,6 @@ def _dynamic(target: Target, dynamic: BlockActivations, weight: SchemeOverride) 
         target,
         activation=msgspec.structs.replace(activation, dynamic=True, block=weight.block),
         bias=BiasScheme(dtype=DType.FLOAT32),
-        arithmetic=msgspec.structs.replace(target.arithmetic, dynamic_factor=dynamic.factor),
         rules=(*target.rules, dense),
         unsigned=Unsigned(),
     )

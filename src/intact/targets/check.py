@@ -56,18 +56,14 @@ def check(target: Target, file: str) -> Target:
     _check_runtime_version(target, file)
     _check_expand(target, file)
     _check_blocks(target, file)
-    if target.dynamic is not None:
+    if target.dynamic is not None and target.dynamic.rules:
         _check_dynamic(target, target.dynamic, file)
     return target
 
 
 def _check_dynamic(target: Target, dynamic: Dynamic, file: str) -> None:
-    if not dynamic.rules or not dynamic.reason.strip():
-        lacking = "an [[dynamic.op]]" if not dynamic.rules else "a reason"
-        raise TargetError(
-            f"{file}: [dynamic] has no {lacking.split(' ', 1)[1]}",
-            remedy=f"add {lacking}, or leave the section out",
-        )
+    if not dynamic.reason.strip():
+        raise TargetError(f"{file}: [dynamic] reason is empty", remedy="users are shown it")
     check(dynamic_target(target, dynamic), f"{file}, [dynamic]")
 
 

@@ -89,10 +89,9 @@ def check_activation(scheme: TensorScheme, file: str, where: str) -> None:
             "be common to the sum over input channels",
             remedy="use per_tensor",
         )
-    if scheme.granularity is not Granularity.PER_TENSOR and not scheme.dynamic:
-        kind = scheme.granularity.value
+    if scheme.granularity is Granularity.PER_ROW and not scheme.dynamic:
         raise TargetError(
-            f"{file}: {where} granularity is {kind}, but rows have no scales beforehand",
+            f"{file}: {where} granularity is per_row, but rows have no scales beforehand",
             remedy="use per_tensor, or dynamic = true",
         )
 

@@ -101,7 +101,8 @@ class Dynamic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     Attributes:
         activation: Overrides of ``[activation]``.
         weight: Overrides of ``[weight]``.
-        rules: ``[[dynamic.op]]`` entries, in the place of those that quantize.
+        rules: ``[[dynamic.op]]`` entries, in the place of those that quantize; a file that extends
+            another removes them with ``op = []``, and has no such kernels then.
         reason: Why other operators stay float; shown to users.
     """
 

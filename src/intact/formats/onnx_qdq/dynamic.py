@@ -1,8 +1,8 @@
 """Dense layers of activations that are quantized while running, as ONNX has them.
 
 ``DynamicQuantizeLinear -> MatMulInteger -> Cast -> Mul (-> Add)``, with one DynamicQuantizeLinear
-for all readers of a value. ONNX Runtime makes one kernel of them, or one for each layer where the codes
-have several readers: ``float(sum) * (x scale * weight scale) + bias``, bit for bit.
+for all readers of a value. ONNX Runtime makes one kernel of them, or one for each layer where
+the codes have several readers: ``float(sum) * (x scale * weight scale) + bias``, bit for bit.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ class DynamicLayers:
         for (node, _), end in zip(point.readers, point.ends, strict=True):
             result = self._layer(node, outputs)
             self.written[end] = DynamicCodes(
-                str(source.name), *(str(value.name) for value in outputs), result
+                str(source.name), str(codes.name), str(scale.name), str(zero_point.name), result
             )
 
     def _layer(self, node: ir.Node, data: tuple[ir.Value, ir.Value, ir.Value]) -> str:

@@ -22,6 +22,7 @@ import onnx_ir as ir
 
 from intact.formats.base.read_points import GraphEdits, plan_of
 from intact.formats.onnx_qdq.compose import join_composed
+from intact.formats.onnx_qdq.reader.blocks import has_blocks, lift_blocks
 from intact.formats.onnx_qdq.reader.expand import DYNAMIC, QOPERATORS, expand_qoperators
 from intact.formats.onnx_qdq.reader.lookups import lift_lookups
 from intact.formats.onnx_qdq.reader.parameters import is_dequantize, is_quantize
@@ -216,7 +217,7 @@ def read_qdq(
 
     Raises:
         ModelError: The model cannot be read, is not quantized, or is so in a way that a plan
-            cannot hold (dynamically, by block, to float8); the node is named.
+            cannot hold (dynamically, to float8); the node is named.
         UsageError: A width is asked for that is none, or of a node that there is not.
     """
     model = load_model(source)
@@ -228,12 +229,14 @@ def read_qdq(
     library.infer_shapes(model)
     if join_written_out(model):
         library.remove_unused(model)
-    notes = translate_quantizers(model, asked)
+    blocks, said = lift_blocks(model)
+    library.remove_unused(model)
+    notes = (*translate_quantizers(model, asked), *said)
     lift_lookups(model)
     expand_qoperators(model)
     make_names_unique(model)
     join_composed(model)
-    points = strip_pairs(model)
+    points = [*strip_pairs(model), *blocks]
     plan = plan_of(model, target, points).with_notes(notes)
     if asked is not None:
         asked.resolved(plan.graph)  # refuses what fits nothing
@@ -249,4 +252,4 @@ def is_quantized(model: ir.Model) -> bool:
         or (node.domain, node.op_type) in QOPERATORS
         or node.op_type in DYNAMIC
         for node in nodes_of(model.graph)
-    ) or is_written_out(model)
+    ) or (has_blocks(model) or is_written_out(model))

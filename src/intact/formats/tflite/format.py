@@ -123,6 +123,7 @@ class _Writer(Writer):
         UP_TO_EIGHT_BITS,
         EIGHT_BITS | {16},
         stored_bits=WHOLE_BYTES,
+        dynamic=True,
         open_sizes=False,
         mixes=False,
         half_ends=False,

@@ -144,7 +144,8 @@ class _Layer:
         products = self._product(exact)
         if self._pairs is not None and self._counted is not None:
             products = self._pairs.apply(exact, products, self._counted)
-        return products[0]
+        first: Floats = products[0]
+        return first
 
     def _floats(self, products: Floats, scales: Array, zeros: Array) -> Array:
         sums: npt.NDArray[Any] = products - (zeros - self._offset) * self._sums.astype(np.float64)

@@ -58,6 +58,12 @@ class FileBuilder:
         reserved: Names that the program's own tensors have.
         open_lengths: How long open axes are in the file, by tensor, where that is not 1.
         lacking: Why what runs the file cannot take an operator, by its name in the schema.
+
+    Attributes:
+        tensors: Those of the file, by name.
+        operators: In order.
+        quantized_inside: Floats that operators quantize while they run, by the names of the codes
+            that programs have for them.
     """
 
     def __init__(
@@ -68,6 +74,7 @@ class FileBuilder:
     ) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
+        self.quantized_inside: dict[str, Tensor] = {}
         self._taken = set(reserved)
         self._floats: dict[str, Tensor] = {}
         self._open_lengths = dict(open_lengths or {})

@@ -21,6 +21,7 @@ from intact.program.operations import (
     Binary,
     Convolution,
     Dequantize,
+    DynamicFullyConnected,
     Elementwise,
     FloatNodes,
     FullyConnected,
@@ -222,6 +223,8 @@ def unsupported_of(step: Step) -> Iterator[str]:
         yield "floats and codes among its inputs and outputs"
         return
     if step.outputs[0].encoding is None:
+        if isinstance(step.operation, DynamicFullyConnected):
+            return  # its weight is in codes, and the writer looks at the rest
         is_dense = isinstance(step.operation, FullyConnected)
         operands = (*step.inputs[:1], *step.inputs[2:]) if is_dense else step.inputs
         if any(tensor is not None and tensor.encoding is not None for tensor in operands):
