@@ -389,7 +389,7 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
             codes = self._codes()
             if not is_packed:
                 return ir.Tensor(np.ascontiguousarray(codes).astype(kind.numpy()))
-            codes = codes + self.middle
+            codes = codes.astype(np.int32) + self.middle
             if not self.is_table:
                 codes = block_rows(codes, 1, self.size)
             return ir.Tensor(pack_bits(codes, self.bits).reshape(shape))
