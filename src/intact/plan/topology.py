@@ -163,16 +163,16 @@ def _decide_node(
 def _decide_float(node: ir.Node, target: Target, rule: OpRule) -> Decision:
     """Decide about a node that computes in float: its weights may be stored as integers."""
     scheme = target.weight_scheme(rule)
-    if rule.weights_only and stored_axes(node, scheme):
+    if rule.weights_only and stored_axes(node, scheme, target):
         return only_weights(rule.reason)
-    missing = why_not_stored(node, scheme) if rule.weights_only else ""
+    missing = why_not_stored(node, scheme, target) if rule.weights_only else ""
     return Decision(False, missing or rule.reason)
 
 
 def _decide_dynamic(node: ir.Node, target: Target, weight: TensorScheme) -> Decision:
     """Decide about a dense layer whose data is quantized while it runs: its kernels are plain."""
-    if weight.block is not None and not stored_axes(node, weight):
-        return Decision(False, why_not_stored(node, weight))
+    if weight.block is not None and not stored_axes(node, weight, target):
+        return Decision(False, why_not_stored(node, weight, target))
     gemm = Gemm.of(node) if node.op_type == Gemm.name else Gemm()
     slot = bias_slot(node)
     bias = None if slot is None else input_value(node, slot)

@@ -64,6 +64,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         signed_scales: Whether scales may be negative. A symmetric block then uses its lowest code
             for the value of largest magnitude.
         scale_type: The type of scales.
+        ragged: Whether the last block of a row may be shorter than the others.
         form: How a layer is written.
         dynamic: Activations that are quantized while the model runs; None where they are float.
         reason: Completes "weights only: "; what users see of such a layer.
@@ -75,6 +76,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     zero_points: bool = True
     signed_scales: bool = False
     scale_type: ScaleType = ScaleType.FLOAT32
+    ragged: bool = True
     form: BlockForm = BlockForm.FUSED
     dynamic: BlockActivations | None = None
     reason: str

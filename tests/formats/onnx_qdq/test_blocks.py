@@ -63,7 +63,14 @@ def assert_verified(found: Verification, layers: int) -> None:
     assert not found.executed_otherwise()
 
 
-KINDS = [(4, 32, False), (4, 16, True), (2, 32, False), (3, 16, True), (8, 32, False), (8, 16, True)]
+KINDS = [
+    (4, 32, False),
+    (4, 16, True),
+    (2, 32, False),
+    (3, 16, True),
+    (8, 32, False),
+    (8, 16, True),
+]
 
 
 @pytest.mark.parametrize("activations", [None, "dynamic"])

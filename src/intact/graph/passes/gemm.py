@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from intact.graph.names import value_names
 from intact.graph.ops import (
     bias_slot,
     constant_array,
@@ -17,7 +18,6 @@ from intact.graph.ops import (
     output_channel_axis,
     weight_slot,
 )
-from intact.graph.names import value_names
 from intact.graph.passes.replace import replace_constant, replace_value
 from intact.ops.operators import Gemm, Transpose
 

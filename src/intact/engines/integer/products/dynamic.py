@@ -16,8 +16,8 @@ from intact.errors import DataError, PlanError
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.fused import fused_multiply_add
 from intact.program import Array, Step
-from intact.program.forms import dequantized_constant
 from intact.program.arithmetic.ends import effective_weight
+from intact.program.forms import dequantized_constant
 from intact.program.operations import DynamicFullyConnected, DynamicQuantize
 from intact.targets.arithmetic import Overflow
 

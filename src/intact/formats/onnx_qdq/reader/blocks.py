@@ -316,9 +316,7 @@ def _positive(node: ir.Node, name: str) -> int:
     return number
 
 
-def _packed(
-    node: ir.Node, rows: int, length: int, bits: int, size: int, *, data: int
-) -> _Weight:
+def _packed(node: ir.Node, rows: int, length: int, bits: int, size: int, *, data: int) -> _Weight:
     """Read codes in bytes, as ``[rows, length]`` with blocks along the last axis.
 
     Args:
@@ -388,7 +386,7 @@ def _scales(
     node: ir.Node, value: ir.Value | None, shape: tuple[int, ...]
 ) -> npt.NDArray[np.float32]:
     found = constant_through(value)
-    if found is None or found.dtype.kind != "f" and found.dtype.name != "bfloat16":
+    if found is None or (found.dtype.kind != "f" and found.dtype.name != "bfloat16"):
         raise unreadable(node, "its scales are computed, or no floats")
     if found.size != int(np.prod(shape)):
         raise unreadable(node, f"it has {found.size} scales, its blocks are {shape}")
@@ -447,11 +445,16 @@ def _weight(
     if empty.any():
         scales = np.where(empty, _OF_ZEROS, scales)
         spread = dequantize(
-            codes, np.where(empty, np.float32(1), np.float32(2.0**-100)), points, axis=axis, block=size
+            codes,
+            np.where(empty, np.float32(1), np.float32(2.0**-100)),
+            points,
+            axis=axis,
+            block=size,
         )
         if (np.abs(spread) >= 1).any():
             raise unreadable(
-                node, "a block of it has the scale 0 and codes of other numbers",
+                node,
+                "a block of it has the scale 0 and codes of other numbers",
                 "quantize the float model again",
             )
     parameters = BlockParameters(
