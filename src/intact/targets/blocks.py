@@ -43,7 +43,8 @@ class BlockActivations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     Attributes:
         scheme: Overrides of ``[activation]``.
-        in_float: Widths with sizes of blocks for which the kernels compute with floats nevertheless.
+        in_float: Widths with sizes of blocks for which the kernels compute with floats
+            nevertheless.
         reason: Why a layer computes with integers, for users.
     """
 

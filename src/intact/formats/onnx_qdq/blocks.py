@@ -9,9 +9,9 @@ computes once, when it loads the model.
 ``accuracy_level`` is always written: what a runtime takes for the default is not the same for all
 versions and builders, and from 4 on activations are quantized too.
 
-Where a file shall have standard operators, a DequantizeLinear with ``block_size`` reads the rows of
-N, and a Transpose stands before a MatMul: ONNX Runtime fuses one along the first axis to MatMulNBits
-with a level of 4, unasked, and computes this one in float.
+Where a file shall have standard operators, a DequantizeLinear with ``block_size`` reads the rows
+of N, and a Transpose stands before a MatMul: ONNX Runtime fuses one along the first axis to
+MatMulNBits with a level of 4, unasked, and computes this one in float.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 They become float products, and lookups, of constants whose numbers the codes stand for; the codes
 are noted. ONNX Runtime's own quantizer, Olive, its generative builder and others write such files.
 
-A block of zeros has a scale of 0 in files of ONNX Runtime's quantizer: its codes are the zero point,
-whatever the scale is.
+A block of zeros has a scale of 0 in files of ONNX Runtime's quantizer: its codes are the zero
+point, whatever the scale is.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ _AXES = (("gather_axis", 0), ("quantize_axis", 1))
 
 
 def _results(node: ir.Node) -> Iterator[tuple[ir.Value, bool | None]]:
-    """Yield what a DequantizeLinear gives, and its transposes; None for one that is no transpose."""
+    """Yield what a DequantizeLinear gives, and its transposes; None for other orders of axes."""
     for use in node.outputs[0].uses():
         reader = use.node
         if reader.op_type == "Transpose" and reader.domain == "":
