@@ -1,4 +1,4 @@
-"""Small models with weights to be stored in blocks: a dense net, and a decoder with a tied table."""
+"""Small models with weights to be stored in blocks: a dense net, a decoder with a tied table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ WIDTH, WORDS = 64, 50
 
 
 def dense_net(opset: int = 17) -> onnx.ModelProto:
-    """Three layers: a sum with a ragged last block and a block of zeros, no bias, a turned weight."""
+    """Three layers: a ragged last block and a block of zeros, no bias, a turned weight."""
     b = ModelBuilder(opset)
     x = b.input("x", ["batch", 100])
     first = b.random.normal(0, 0.1, (100, WIDTH)).astype(np.float32)

@@ -150,8 +150,8 @@ def _float_layers(layers: Sequence[FloatComparison]) -> None:
         return
     worst = max(layers, key=lambda each: each.relative)
     say(
-        f"{len(layers)} layers of floats with stored integers: relative to their largest value they "
-        f"differ by {worst.relative:.1e} at most ({escape(worst.end)})"
+        f"{len(layers)} layers of floats with stored integers: they differ by {worst.relative:.1e} "
+        f"of their largest value at most ({escape(worst.end)})"
     )
 
 

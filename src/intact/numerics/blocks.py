@@ -1,8 +1,8 @@
 """Blocks of neighbours along one axis, each with a scale and a zero point of its own.
 
-Parameters have the shape of the tensor with the length K of the axis replaced by ``ceil(K / size)``.
-Views are made where a block is whole, so that parameters broadcast and are never repeated in memory;
-a ragged last block is a piece of its own.
+Parameters have the shape of the tensor with the length K of the axis replaced by
+``ceil(K / size)``. Views are made where a block is whole, so that parameters broadcast and are
+never repeated in memory; a ragged last block is a piece of its own.
 """
 
 from __future__ import annotations

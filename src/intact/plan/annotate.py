@@ -121,7 +121,7 @@ def _stored_configs(
     if rule is None:
         return {}
     configs, scheme = {}, target.weight_scheme(rule)
-    for slot, axis in stored_axes(node, scheme).items():
+    for slot, axis in stored_axes(node, scheme, target).items():
         end = TensorEnd.input(str(node.name), slot)
         bits = overrides.bits_at(end, is_weight=True, has_weight=True)
         if bits is not None and scheme.block is not None:
@@ -142,7 +142,7 @@ def _input_config(
         scheme = schemes.target.weight_scheme(rule)
         axis = weight_scale_axis(node)
         if scheme.block is not None:
-            axis = stored_axes(node, scheme)[slot]
+            axis = stored_axes(node, scheme, schemes.target)[slot]
             if bits is not None:
                 check_width(f"--bits {node.name}", bits, schemes.target, scheme.block)
         return config_from_scheme(scheme, axis, bits)

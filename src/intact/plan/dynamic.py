@@ -58,5 +58,5 @@ def dynamic_quantizer(grid: Grid, arithmetic: Arithmetic) -> DynamicQuantizer:
         rows=isinstance(grid.granularity, PerRow),
         block=grid.block,
         rounding=grid.rounding,
-        factor=arithmetic.dynamic_factor,
+        factor=arithmetic.dynamic_factor if grid.block is None else arithmetic.dynamic_block_factor,
     )

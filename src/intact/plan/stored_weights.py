@@ -12,9 +12,10 @@ from intact.config import TensorQuantConfig
 from intact.graph.ops import input_value
 from intact.graph.stored_weights import block_axes, stored_weight_axes
 from intact.plan.schemes import config_from_scheme
-from intact.targets import TensorScheme
+from intact.targets import Target, TensorScheme
 
-_MARK = "stored"
+STORED = "stored"
+"""The mark, in the detail of a config."""
 
 
 def stored_config(scheme: TensorScheme, axis: int, bits: int | None) -> TensorQuantConfig:
@@ -27,28 +28,37 @@ def stored_config(scheme: TensorScheme, axis: int, bits: int | None) -> TensorQu
     """
     config = config_from_scheme(scheme, axis, bits)
     if not scheme.is_float:
-        config.detail[_MARK] = True
+        config.detail[STORED] = True
     return config
 
 
-def stored_axes(node: ir.Node, scheme: TensorScheme) -> dict[int, int]:
+def stored_axes(node: ir.Node, scheme: TensorScheme, target: Target) -> dict[int, int]:
     """Return the input slots of constants that a scheme can store, with the axes of its scales."""
     if scheme.block is None:
         return stored_weight_axes(node)
     axes = block_axes(node)
-    return {slot: axis for slot, axis in axes.items() if _length(node, slot, axis) >= scheme.block}
+    return {slot: axis for slot, axis in axes.items() if not _misfit(node, slot, scheme, target)}
 
 
-def why_not_stored(node: ir.Node, scheme: TensorScheme) -> str:
+def why_not_stored(node: ir.Node, scheme: TensorScheme, target: Target) -> str:
     """Say why a float node has no constant that a scheme can store; "" where the rule says it."""
     if scheme.block is None:
         return ""
-    for slot, axis in block_axes(node).items():
-        length = _length(node, slot, axis)
-        if length < scheme.block:
-            what = "numbers in a row" if node.op_type == "Gather" else "factors in a sum"
-            return f"it has {length} {what}, which is less than a block of {scheme.block}"
-    return "it has no constant matrix of float32 as its table or as its right factor"
+    found = (_misfit(node, slot, scheme, target) for slot in block_axes(node))
+    missing = "it has no constant matrix of float32 as its table or as its right factor"
+    return next((each for each in found if each), missing)
+
+
+def _misfit(node: ir.Node, slot: int, scheme: TensorScheme, target: Target) -> str:
+    """Say why the rows of a constant cannot be parted into blocks; "" where they can."""
+    length, size = _length(node, slot, block_axes(node)[slot]), scheme.block or 1
+    what = f"it has {length} numbers in a row" if node.op_type == "Gather" else ""
+    what = what or f"it has {length} factors in a sum"
+    if length < size:
+        return f"{what}, which is less than a block of {size}"
+    if length % size and target.blocks is not None and not target.blocks.ragged:
+        return f"{what}, which is no multiple of a block of {size}"
+    return ""
 
 
 def _length(node: ir.Node, slot: int, axis: int) -> int:
@@ -59,4 +69,4 @@ def _length(node: ir.Node, slot: int, axis: int) -> int:
 
 def is_stored(config: TensorQuantConfig) -> bool:
     """Tell whether an end is a weight of a float node that is stored as integers."""
-    return config.detail.get(_MARK) is True
+    return config.detail.get(STORED) is True

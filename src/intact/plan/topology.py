@@ -32,7 +32,7 @@ from intact.ops.operators import Gemm
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
 from intact.plan.stored_weights import stored_axes, why_not_stored
-from intact.targets import DType, OpRule, Target
+from intact.targets import DType, OpRule, Target, TensorScheme
 
 _ASKED = "kept float as asked (--keep-float "
 _DECODED = "decoded in float, which loses less (--quantize-heads undoes it for "
@@ -115,6 +115,11 @@ def has_weights_only(decision: Decision) -> bool:
     return not decision.quantized and decision.reason.startswith(_WEIGHTS_ONLY)
 
 
+def only_weights(reason: str) -> Decision:
+    """Return the decision about a node that computes in float with weights stored as integers."""
+    return Decision(False, f"{_WEIGHTS_ONLY}{reason}")
+
+
 def adds_to_products(node: ir.Node, slot: int) -> bool:
     """Tell whether a data input is a computed bias, for which 8 bits are too few."""
     spec = op_spec(node)
@@ -145,7 +150,7 @@ def _decide_node(
     if not rule.quantize:
         return _decide_float(node, target, rule)
     if target.activation_scheme(rule).dynamic:
-        return _decide_dynamic(node, target, rule)
+        return _decide_dynamic(node, target, target.weight_scheme(rule))
     return _decide_integer(node, target, rule, decisions)
 
 
@@ -165,17 +170,16 @@ def _decide_integer(
 def _decide_float(node: ir.Node, target: Target, rule: OpRule) -> Decision:
     """Decide about a node that computes in float: its weights may be stored as integers."""
     scheme = target.weight_scheme(rule)
-    if rule.weights_only and stored_axes(node, scheme):
-        return Decision(False, f"{_WEIGHTS_ONLY}{rule.reason}")
-    missing = why_not_stored(node, scheme) if rule.weights_only else ""
+    if rule.weights_only and stored_axes(node, scheme, target):
+        return only_weights(rule.reason)
+    missing = why_not_stored(node, scheme, target) if rule.weights_only else ""
     return Decision(False, missing or rule.reason)
 
 
-def _decide_dynamic(node: ir.Node, target: Target, rule: OpRule) -> Decision:
+def _decide_dynamic(node: ir.Node, target: Target, weight: TensorScheme) -> Decision:
     """Decide about a dense layer whose data is quantized while it runs: its kernels are plain."""
-    scheme = target.weight_scheme(rule)
-    if scheme.block is not None and not stored_axes(node, scheme):
-        return Decision(False, why_not_stored(node, scheme))
+    if weight.block is not None and not stored_axes(node, weight, target):
+        return Decision(False, why_not_stored(node, weight, target))
     gemm = Gemm.of(node) if node.op_type == Gemm.name else Gemm()
     slot = bias_slot(node)
     bias = None if slot is None else input_value(node, slot)

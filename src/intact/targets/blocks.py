@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intact.errors import UsageError
-from intact.numerics.levels import Factor
 from intact.ops import IN_BLOCKS
 from intact.targets.scheme import DType, Granularity, SchemeOverride
 
@@ -44,13 +43,12 @@ class BlockActivations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     Attributes:
         scheme: Overrides of ``[activation]``.
-        factor: How a value becomes a number of steps.
-        in_float: Widths with sizes of blocks for which the kernels compute with floats nevertheless.
+        in_float: Widths with sizes of blocks for which the kernels compute with floats
+            nevertheless.
         reason: Why a layer computes with integers, for users.
     """
 
     scheme: SchemeOverride
-    factor: Factor = Factor.SCALE
     in_float: tuple[tuple[int, int], ...] = ()
     reason: str
 
@@ -67,6 +65,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         signed_scales: Whether scales may be negative. A symmetric block then uses its lowest code
             for the value of largest magnitude.
         scale_type: The type of scales.
+        ragged: Whether the last block of a row may be shorter than the others.
         form: How a layer is written.
         dynamic: Activations that are quantized while the model runs; None where they are float.
         reason: Completes "weights only: "; what users see of such a layer.
@@ -78,6 +77,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     zero_points: bool = True
     signed_scales: bool = False
     scale_type: ScaleType = ScaleType.FLOAT32
+    ragged: bool = True
     form: BlockForm = BlockForm.FUSED
     dynamic: BlockActivations | None = None
     reason: str
@@ -182,7 +182,6 @@ def _dynamic(target: Target, dynamic: BlockActivations, weight: SchemeOverride) 
         target,
         activation=msgspec.structs.replace(activation, dynamic=True, block=weight.block),
         bias=BiasScheme(dtype=DType.FLOAT32),
-        arithmetic=msgspec.structs.replace(target.arithmetic, dynamic_factor=dynamic.factor),
         rules=(*target.rules, dense),
         unsigned=Unsigned(),
     )

@@ -9,9 +9,9 @@ computes once, when it loads the model.
 ``accuracy_level`` is always written: what a runtime takes for the default is not the same for all
 versions and builders, and from 4 on activations are quantized too.
 
-Where a file shall have standard operators, a DequantizeLinear with ``block_size`` reads the rows of
-N, and a Transpose stands before a MatMul: ONNX Runtime fuses one along the first axis to MatMulNBits
-with a level of 4, unasked, and computes this one in float.
+Where a file shall have standard operators, a DequantizeLinear with ``block_size`` reads the rows
+of N, and a Transpose stands before a MatMul: ONNX Runtime fuses one along the first axis to
+MatMulNBits with a level of 4, unasked, and computes this one in float.
 """
 
 from __future__ import annotations
@@ -389,7 +389,7 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
             codes = self._codes()
             if not is_packed:
                 return ir.Tensor(np.ascontiguousarray(codes).astype(kind.numpy()))
-            codes = codes + self.middle
+            codes = codes.astype(np.int32) + self.middle
             if not self.is_table:
                 codes = block_rows(codes, 1, self.size)
             return ir.Tensor(pack_bits(codes, self.bits).reshape(shape))

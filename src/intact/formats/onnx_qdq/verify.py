@@ -16,6 +16,7 @@ from intact.engines.integer.engine import IntegerEngine
 from intact.engines.limits import limits_of_simulation
 from intact.engines.simulate import Simulator
 from intact.errors import ConfigError, PlanError
+from intact.formats.base.block_layers import BlockLayers
 from intact.formats.base.comparison import LayerComparison, activations
 from intact.formats.base.format import Feeds
 from intact.formats.base.report import Verification
@@ -26,11 +27,10 @@ from intact.formats.base.verification import (
     OutputsOfSimulation,
     compare,
 )
-from intact.formats.onnx_qdq.block_layers import BlockLayers, constant_of
 from intact.formats.onnx_qdq.dynamic import running_tensors, showing
 from intact.formats.onnx_qdq.executed import executed_of, loaded
 from intact.formats.onnx_qdq.run import QdqRuntime
-from intact.formats.onnx_qdq.write import QdqModel
+from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel
 from intact.plan import Codes, QuantizedGraph, TensorEnd, quantization_points
 from intact.program import Program, Tensor
 from intact.program.lower import lower
@@ -93,7 +93,7 @@ class StoredComparison:
             self._found[end].add(shown[end].astype(np.int64), rows)
 
     def _weight(self, end: TensorEnd, expected: Codes) -> None:
-        stored = constant_of(self._exported, self._exported.stored[end])
+        stored = _constant(self._exported, self._exported.stored[end])
         found = LayerComparison(str(end), operation="weight of a float node")
         found.add(stored.astype(np.int64), expected.astype(np.int64))
         self._found[end] = found
@@ -101,8 +101,23 @@ class StoredComparison:
     def _blocks(self, end: TensorEnd, expected: Codes) -> None:
         stored = self._exported.blocks[end]
         found = LayerComparison(str(end), operation="weight in blocks")
-        found.add(stored.codes_of(constant_of(self._exported, stored.codes)), expected)
+        found.add(stored.codes_of(_constant(self._exported, stored.codes)), expected)
         self._found[end] = found
+
+
+def _constant(exported: QdqModel, name: str) -> npt.NDArray[Any]:
+    """Return a constant of a written model.
+
+    Raises:
+        PlanError: There is none of that name.
+    """
+    stored = exported.model.graph.initializers.get(name)
+    if stored is None or stored.const_value is None:
+        raise PlanError(
+            f"{QDQ_FILE}: not the model of this plan, it has no constant {name!r}",
+            remedy="quantize again",
+        )
+    return stored.const_value.numpy()
 
 
 def _indices_end(table: TensorEnd) -> TensorEnd:
@@ -220,7 +235,9 @@ class _Reference:
         self.codes = {end: name for end, name in exported.codes.items() if end in compared}
         self.stored = StoredComparison(plan, exported)
         self.codes |= self.stored.watched
-        self.blocks = BlockLayers(plan, exported)
+        graph = exported.model.graph
+        ports = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
+        self.blocks = BlockLayers(plan, ports)
 
     @property
     def layers(self) -> list[LayerComparison]:

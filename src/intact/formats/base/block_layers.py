@@ -5,7 +5,7 @@ What such a layer computes is in floats on both sides, whose sums may be taken i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from typing import Any
 
@@ -14,10 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.errors import PlanError
 from intact.formats.base.float_layers import FloatComparison
 from intact.formats.base.storage import is_looked_up
-from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel
 from intact.graph import constant_array, input_value
 from intact.numerics.dynamic import DynamicQuantizer
 from intact.ops.operators import Gemm
@@ -30,20 +28,19 @@ class BlockLayers:
 
     Args:
         plan: The plan.
-        exported: What was written from it.
+        ports: Names of the inputs and outputs of what was written, which are seen anyway.
 
     Attributes:
         watched: Names of the values between that the runtime has to show.
     """
 
-    def __init__(self, plan: QuantizedGraph, exported: QdqModel) -> None:
-        self._layers: list[_Layer] = []
-        for point in quantization_points(plan):
-            for node, slot in point.readers:
-                if TensorEnd.input(str(node.name), slot) in exported.blocks:
-                    self._layers.append(_Layer.of(plan, node, slot, point))
-        graph = exported.model.graph
-        ports = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
+    def __init__(self, plan: QuantizedGraph, ports: Collection[str]) -> None:
+        self._layers = [
+            _Layer.of(plan, node, slot, point)
+            for point in quantization_points(plan)
+            if point.is_constant and point.config.grid.block is not None
+            for node, slot in point.readers
+        ]
         names = [name for each in self._layers for name in (each.source, each.result)]
         self.watched = tuple(name for name in dict.fromkeys(names) if name not in ports)
 
@@ -121,18 +118,3 @@ def _product(
     product = data @ (weight.T if Gemm.of(node).transB else weight)
     bias = constant_array(input_value(node, 2)) if biased else None
     return product if bias is None else product + bias
-
-
-def constant_of(exported: QdqModel, name: str) -> npt.NDArray[Any]:
-    """Return a constant of a written model.
-
-    Raises:
-        PlanError: There is none of that name.
-    """
-    stored = exported.model.graph.initializers.get(name)
-    if stored is None or stored.const_value is None:
-        raise PlanError(
-            f"{QDQ_FILE}: not the model of this plan, it has no constant {name!r}",
-            remedy="quantize again",
-        )
-    return stored.const_value.numpy()
