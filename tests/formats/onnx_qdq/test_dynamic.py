@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import intact
 from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.method import Method
 from intact.engines.integer import IntegerEngine
+from intact.engines.piecewise.simulator import PiecewiseSimulator
 from intact.engines.simulate import Simulator
 from intact.errors import TargetError, UsageError
 from intact.formats.onnx_qdq.read import read_qdq
@@ -84,9 +86,10 @@ def test_the_simulation_computes_the_same_scales() -> None:
     plan = _plan()
     values = _samples()
     expected = IntegerEngine(lower(plan)).run({"x": values}).outputs["y"]
-    np.testing.assert_allclose(
-        Simulator(plan).run({"x": values})[0]["y"], expected, rtol=1e-5, atol=1e-5
-    )
+    close = partial(np.testing.assert_allclose, desired=expected, rtol=1e-5, atol=1e-5)
+    close(Simulator(plan).run({"x": values})[0]["y"])
+    pieces = PiecewiseSimulator(plan.graph)
+    close(pieces.run(pieces.prepare(plan), 0, {"x": values})["y"])
 
 
 def test_verification_compares_codes_scales_and_results() -> None:
