@@ -189,7 +189,7 @@ def _quantize_running(editor: Editor, plan: QuantizedGraph, point: DynamicPoint)
     quantizer = dynamic_quantizer(point.grid, arithmetic)
     value = editor.value(str(point.value.name))
     result = add_dynamic_quantizer(editor, value, quantizer, f"simq/{point.ends[0]}")
-    editor.redirect(value, result, [(str(node.name), slot) for node, slot in point.readers])
+    editor.redirect(value, result, _readers(point))
 
 
 def bake(editor: Editor, point: QuantPoint) -> None:
@@ -206,7 +206,7 @@ def bake(editor: Editor, point: QuantPoint) -> None:
     editor.redirect(editor.value(str(point.value.name)), baked, _readers(point))
 
 
-def teach(editor: Editor, point: QuantPoint) -> ir.Value:
+def teach(editor: Editor, point: QuantPoint | DynamicPoint) -> ir.Value:
     """Let the readers of a quantized activation read a new input of the model instead."""
     value = editor.value(str(point.value.name))
     rank = None if value.shape is None else [None] * len(value.shape)
@@ -217,5 +217,5 @@ def teach(editor: Editor, point: QuantPoint) -> ir.Value:
     return source
 
 
-def _readers(point: QuantPoint) -> list[tuple[str, int]]:
+def _readers(point: QuantPoint | DynamicPoint) -> list[tuple[str, int]]:
     return [(str(node.name), slot) for node, slot in point.readers]

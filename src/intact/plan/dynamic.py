@@ -27,8 +27,13 @@ class DynamicPoint(msgspec.Struct, frozen=True):
     readers: tuple[tuple[ir.Node, int], ...]
 
     @property
+    def end(self) -> TensorEnd:
+        """The end of the first reader, which names the point."""
+        return self.ends[0]
+
+    @property
     def ends(self) -> tuple[TensorEnd, ...]:
-        """The ends of the readers; the first one names the point."""
+        """The ends of the readers."""
         return tuple(TensorEnd.input(str(node.name), slot) for node, slot in self.readers)
 
 
