@@ -173,13 +173,22 @@ def assign_own(
     notes += assign_biases(plan, memo.bounded("biases", _BIASES))
     activate(plan)
     plan.provenance = plan.provenance.calibrated(
-        method.activations if observed or given is None else GIVEN,
+        _said_method(points, method, observed, given),
         method.weights,
         "" if statistics is None else memo("hash", statistics.hash),
     )
     if given is not None:
         plan.provenance = plan.provenance.given(given.name, given.hash())
     return plan.with_notes(tuple(notes))
+
+
+def _said_method(
+    points: Points, method: Method, observed: Sequence[str], given: ScaleTable | None
+) -> str:
+    """Name what gave the scales of activations; "" where none of them has one beforehand."""
+    if given is not None and not observed:
+        return GIVEN
+    return method.activations if points.activations else ""
 
 
 def _shared(plan: QuantizedGraph) -> tuple[QuantPoint, ...]:

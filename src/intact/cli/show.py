@@ -182,6 +182,7 @@ def _made_with(provenance: Provenance) -> str:
             f"{name}={value!r}" for name, value in provenance.method_options.items()
         )
         parts.append(f"method {provenance.method}{f' ({options})' if options else ''}")
+    if provenance.weight_method and provenance.method != GIVEN:
         parts.append(f"weights {provenance.weight_method}")
     return "".join(f"{part}, " for part in parts)
 

@@ -126,7 +126,7 @@ def _dense(arithmetic_of: str, weights: Array, codes: Array) -> tuple[Array, Arr
     assert arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
     ones, zeros = np.ones(len(weights), np.float32), np.zeros(len(weights), np.int64)
     weight = Tensor("w", weights.shape, Encoding(ones, zeros, -127, 127, 0), weights)
-    one = Encoding(np.float32(1).reshape(()), np.int64(3).reshape(()), 0, 255)
+    one = Encoding(np.array(1, np.float32), np.array(3, np.int64), 0, 255)
     plain = Tensor("x", codes.shape, plain=np.dtype(np.uint8))
     scale, zero = Tensor("s", ()), Tensor("z", (), plain=np.dtype(np.uint8))
     result = Tensor("y", (len(codes), len(weights)))
@@ -135,7 +135,8 @@ def _dense(arithmetic_of: str, weights: Array, codes: Array) -> tuple[Array, Arr
     dynamic = Step("d", layer, (plain, scale, zero, weight, None), (result,), arithmetic)
     held = replace(plain, encoding=one)
     static = Step("f", FullyConnected(), (held, weight, None), (result,), arithmetic)
-    feeds = {"x": codes, "s": np.float32(1).reshape(()), "z": np.uint8(3).reshape(())}
+    feeds: dict[str, Array] = {"x": codes, "s": np.array(1, np.float32)}
+    feeds["z"] = np.array(3, np.uint8)
     first = IntegerEngine(Program(given, {"y": result}, (dynamic,))).run(feeds).outputs["y"]
     second = IntegerEngine(Program({"x": held}, {"y": result}, (static,))).run(feeds).outputs["y"]
     return first, second

@@ -111,8 +111,9 @@ class _Layer:
     @property
     def _quantizer(self) -> ir.Node | None:
         maker = self.data.producer()
-        is_own = maker is not None and _is(maker, _QUANTIZER)
-        return maker if is_own and self.data_scale is maker.outputs[1] else None
+        if maker is None or not _is(maker, _QUANTIZER):
+            return None
+        return maker if self.data_scale is maker.outputs[1] else None
 
     def lift(self, edits: GraphEdits) -> None:
         """Put a MatMul of floats in the place of the product."""
