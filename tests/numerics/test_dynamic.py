@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as arrays
 from onnx import TensorProto, helper
 
 from intact.errors import ConfigError, DataError
-from intact.numerics.dynamic import DynamicQuantizer, Factor
-from intact.numerics.levels import Rounding
+from intact.numerics.dynamic import DynamicQuantizer
+from intact.numerics.levels import Factor, Rounding
 
 _UINT8 = DynamicQuantizer(0, 255)
 _ROWS = DynamicQuantizer(-127, 127, symmetric=True, rows=True, factor=Factor.RECIPROCAL)

@@ -195,7 +195,9 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
     for row in found.nodes:
         weight = f", {row.weight_bits}-bit weight" if row.weight_bits else ""
         weight += f" in blocks of {row.block}" if row.block else ""
-        computes = f"int{row.activation_bits}{weight}" if row.quantized else f"float{weight}"
+        running = ", quantized while running" if row.is_dynamic else ""
+        integers = f"int{row.activation_bits}{running}{weight}"
+        computes = integers if row.quantized else f"float{weight}"
         reason = f"fused into {row.fused_into}" if row.fused_into else row.reason
         style = "" if row.quantized else "yellow"
         table.add_row(escape(row.node), escape(row.op_type), computes, escape(reason), style=style)

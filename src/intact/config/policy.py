@@ -174,6 +174,11 @@ _IMPOSSIBLE: tuple[tuple[QuantPolicy, str, str], ...] = (
         "no hardware has logarithmic levels in blocks",
         "use LINEAR",
     ),
+    (
+        QuantPolicy.PER_ROW | QuantPolicy.EXPONENTIAL,
+        "no hardware has logarithmic levels by row",
+        "use LINEAR",
+    ),
 )
 
 _OF_GRANULARITY: dict[type[Granularity], QuantPolicy] = {

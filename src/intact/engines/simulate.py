@@ -17,8 +17,12 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.config import TensorQuantConfig
-from intact.engines.dynamic_nodes import add_dynamic_quantizer
-from intact.engines.quantizer_nodes import QuantizerInputs, add_quantizer, fills_bytes
+from intact.engines.quantizer_nodes import (
+    QuantizerInputs,
+    add_dynamic_quantizer,
+    add_quantizer,
+    fills_bytes,
+)
 from intact.engines.session import Feeds, Optimization, make_session, run_session
 from intact.errors import PlanError
 from intact.graph.edit import Editor

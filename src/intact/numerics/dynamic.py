@@ -6,7 +6,6 @@ differ from those of a scale in float64 where a value lies near a tie.
 
 from __future__ import annotations
 
-import enum
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,22 +14,10 @@ import numpy.typing as npt
 
 from intact.errors import ConfigError, DataError
 from intact.numerics.affine_params import QuantParams, check_code_range
-from intact.numerics.levels import Rounding
+from intact.numerics.levels import Factor, Rounding
 from intact.numerics.rounding import round_to_integer
 
 Floats32 = npt.NDArray[np.float32]
-
-
-class Factor(enum.StrEnum):
-    """How a value becomes a number of steps."""
-
-    SCALE = "scale"
-    """It is divided by the scale (ONNX's DynamicQuantizeLinear)."""
-    RECIPROCAL = "reciprocal"
-    """It is multiplied by the reciprocal of the scale (MatMulNBits)."""
-    CODES_OVER_RANGE = "codes_over_range"
-    """It is multiplied by the number of codes over the range: the reciprocal of a scale that was
-    never rounded (TFLite)."""
 
 
 @dataclass(frozen=True)

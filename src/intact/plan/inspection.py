@@ -12,6 +12,7 @@ from intact.config import QuantState
 from intact.graph import data_slots, weight_slot
 from intact.graph.given_nodes import GivenNode
 from intact.plan.batch_norms import BatchNormScale, batch_norm_scales
+from intact.plan.dynamic import is_dynamic
 from intact.plan.quantized_graph import Note, QuantizedGraph, quantizes
 from intact.plan.stored_weights import is_stored
 from intact.plan.topology import has_weights_only
@@ -31,6 +32,7 @@ class NodeReport:
         block: How many numbers of its weight have a scale together; None without blocks.
         fused_into: The last node of its fused chain; "" if it is not fused.
         reason: Why it is quantized or not, and which inputs it requantizes, and why.
+        is_dynamic: Whether its input is quantized while the model runs.
     """
 
     node: str
@@ -41,6 +43,7 @@ class NodeReport:
     fused_into: str
     reason: str
     block: int | None = None
+    is_dynamic: bool = False
 
     @property
     def computes(self) -> str:
@@ -118,6 +121,7 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
         fused_into=fused_into,
         reason="; ".join((decision.reason, *_requantized(plan, node))),
         block=block,
+        is_dynamic=any(is_dynamic(plan, node, slot) for slot in data_slots(node)),
     )
 
 
@@ -138,5 +142,6 @@ def _requantized(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
 def _activation_bits(plan: QuantizedGraph, node: ir.Node) -> int | None:
     """Return the width of the stored output, or else of the first quantized input."""
     configs = [plan.output_config(node), *(plan.input_config(node, k) for k in data_slots(node))]
-    quantized = (c for c in configs if quantizes(c) or c.state is QuantState.OVERLAPPED)
+    held = (QuantState.OVERLAPPED, QuantState.DYNAMIC)
+    quantized = (c for c in configs if quantizes(c) or c.state in held)
     return next((config.dominator.bits for config in quantized), None)

@@ -59,6 +59,15 @@ def config_from_scheme(
     return TensorQuantConfig.on_grid(grid, state=state)
 
 
+def quantized_running(low: int, high: int) -> TensorQuantConfig:
+    """Make the config of an end whose scale, one for the tensor, is computed while a model runs."""
+    granularity = PerTensor()
+    policy = make_policy(granularity, symmetric=False)
+    bits = max((high - low).bit_length(), 2)
+    grid = _grid(policy, granularity, Rounding.HALF_EVEN, bits, (low, high))
+    return TensorQuantConfig.on_grid(grid, state=QuantState.DYNAMIC)
+
+
 def passive_bias(scheme: BiasScheme, channel_axis: int | None) -> TensorQuantConfig:
     """Make the config of a bias: PASSIVE_INIT for integers, FP32 if the target adds floats.
 

@@ -407,10 +407,10 @@ class ActivationOptions(Options, kw_only=True):
     activations: str | None = option(
         Name("static, dynamic or float", ("static", "dynamic", "float")),
         None,
-        "static: scales of activations come from calibration. dynamic: the runtime computes them "
-        "from the values while it runs; dense layers compute with integers then, all else with "
-        "floats, and no data is needed. float: they are not quantized, which is for --block. Left "
-        "out, float with --block, else static.",
+        "Where scales of activations come from. static: from calibration. dynamic: the runtime "
+        "computes them from the values while it runs; dense layers compute with integers then, all "
+        "else with floats, and no data is needed. float: they are not quantized, which is for "
+        "--block. Left out, float with --block, else static.",
     )
 
 

@@ -32,6 +32,8 @@ def with_activations(target: Target, activations: Activations) -> Target:
     if activations is Activations.STATIC:
         return target
     if not has_dynamic(target):
+        from intact.targets.load import load_target, target_names  # which checks by this module
+
         others = " or ".join(name for name in target_names() if has_dynamic(load_target(name)))
         raise TargetError(
             f"target {target.name} describes no activations that are quantized while running",

@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from intact.numerics.dynamic import Factor
-from intact.numerics.levels import Rounding
+from intact.numerics.levels import Factor, Rounding
 from intact.targets.rules import Condition
 
 

@@ -85,7 +85,7 @@ class StoredBlocks(msgspec.Struct, frozen=True):
         if not self.is_packed:
             codes = stored.astype(np.int32)
         else:
-            packed = stored.reshape(self.rows, -1)
+            packed: npt.NDArray[Any] = stored.reshape(self.rows, -1)
             if packed.shape[1] == self.blocks * self.size * self.bits // _BYTE:
                 packed = packed.reshape(self.rows, self.blocks, -1)
             codes = unpack_bits(packed, self.bits, packed.shape[-1] * _BYTE // self.bits)

@@ -23,6 +23,7 @@ import onnx_ir as ir
 from intact.formats.base.read_points import GraphEdits, plan_of
 from intact.formats.onnx_qdq.compose import join_composed
 from intact.formats.onnx_qdq.reader.blocks import has_blocks, lift_blocks
+from intact.formats.onnx_qdq.reader.dynamic import lift_dynamic, with_dynamic
 from intact.formats.onnx_qdq.reader.expand import DYNAMIC, QOPERATORS, expand_qoperators
 from intact.formats.onnx_qdq.reader.lookups import lift_lookups
 from intact.formats.onnx_qdq.reader.parameters import is_dequantize, is_quantize
@@ -217,7 +218,7 @@ def read_qdq(
 
     Raises:
         ModelError: The model cannot be read, is not quantized, or is so in a way that a plan
-            cannot hold (dynamically, to float8); the node is named.
+            cannot hold (convolutions and LSTM of dynamic activations, float8); the node is named.
         UsageError: A width is asked for that is none, or of a node that there is not.
     """
     model = load_model(source)
@@ -232,12 +233,13 @@ def read_qdq(
     blocks, said = lift_blocks(model)
     library.remove_unused(model)
     notes = (*translate_quantizers(model, asked), *said)
+    dynamic = lift_dynamic(model)
     lift_lookups(model)
     expand_qoperators(model)
     make_names_unique(model)
     join_composed(model)
     points = [*strip_pairs(model), *blocks]
-    plan = plan_of(model, target, points).with_notes(notes)
+    plan = with_dynamic(plan_of(model, target, points), dynamic).with_notes(notes)
     if asked is not None:
         asked.resolved(plan.graph)  # refuses what fits nothing
     return plan

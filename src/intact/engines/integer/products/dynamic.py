@@ -104,7 +104,7 @@ class _Layer:
             arithmetic.accumulator_bits,
         )
         self._offset = offset_of(codes.dtype)
-        self._scale = encoding.scale.reshape(-1)
+        self._scale = np.broadcast_to(encoding.scale.reshape(-1), (len(raw),))
         self._bias = None if bias is None or bias.data is None else bias.data.astype(np.float32)
         self._sums = weights.sum(axis=1)
         magnitudes = int(np.abs(weights).sum(axis=1).max(initial=0))
