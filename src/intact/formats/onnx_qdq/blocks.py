@@ -39,8 +39,6 @@ IN_FLOAT = 0
 """The level of accuracy at which MatMulNBits computes with floats throughout."""
 OF_INTEGERS = 4
 """The level at which it quantizes its input while running."""
-BLOCKS_OPSET = 21
-"""The first default opset whose DequantizeLinear has blocks."""
 _BYTE, _NIBBLE = 8, 4
 _LARGE = 1 << 24
 """Bytes of a float constant beyond which its codes are computed when they are written."""
