@@ -13,8 +13,8 @@ from intact.calibrate.method import Method
 from intact.config import PerBlock, QuantState
 from intact.errors import PlanError, UsageError
 from intact.plan import Overrides, QuantizedGraph, load_plan, plan_to_json, save_plan
-from intact.plan.block_scales_file import SCALES
 from intact.plan.inspection import inspect_plan
+from intact.plan.plan_file import SCALES
 from intact.results.values import refuse_nothing_to_do
 from intact.targets import in_blocks, load_target
 from tests.block_nets import decoder, dense_net

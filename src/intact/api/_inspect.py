@@ -14,7 +14,7 @@ from intact.plan.preparation import graphs_for
 from intact.program.forms import shape_of
 from intact.recipe.declare import public
 from intact.recipe.reports import ConvertRangesOptions, InspectOptions
-from intact.results.recipes import described_as, overrides_of
+from intact.results.recipes import overrides_of, target_as_asked
 from intact.results.refusals import refuse_structure
 from intact.results.sources import FloatSource, is_result, load_result, open_source, target_of
 from intact.targets import full_range
@@ -38,7 +38,7 @@ def inspect(options: InspectOptions) -> Inspection:
     else:
         source = open_source(options.model)
         described = target_of(source.target if options.target is None else options.target)
-        described = described_as(described, options)
+        described = target_as_asked(described, options)
         if isinstance(source, FloatSource):
             begin(options.progress, "simplifying the model")
             given = with_shapes(source.model, options.input_shape, in_place=True)

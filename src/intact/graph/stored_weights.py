@@ -46,17 +46,16 @@ def block_axes(node: ir.Node) -> dict[int, int]:
     """
     if node.domain != "" or node.op_type not in IN_BLOCKS:
         return {}
-    slot = 0 if node.op_type == "Gather" else 1
+    slot = 0 if node.op_type == Gather.name else 1
     if len(_float_shape(node, slot)) != _MATRIX:
         return {}
     data = input_value(node, 0)
-    match node.op_type:
-        case "Gather":
-            return {0: 1} if Gather.of(node).axis in (0, -_MATRIX) else {}
-        case "Gemm":
-            options = Gemm.of(node)
-            is_plain = not options.transA and options.alpha == 1 and options.beta == 1
-            return {1: 1 if options.transB else 0} if is_plain else {}
+    if slot == 0:
+        return {0: 1} if Gather.of(node).axis in (0, -_MATRIX) else {}
+    if node.op_type == Gemm.name:
+        options = Gemm.of(node)
+        is_plain = not options.transA and options.alpha == 1 and options.beta == 1
+        return {1: 1 if options.transB else 0} if is_plain else {}
     is_vector = data is not None and data.shape is not None and len(data.shape) < _MATRIX
     return {} if is_vector else {1: 0}
 

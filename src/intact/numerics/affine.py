@@ -19,7 +19,6 @@ from intact.numerics.affine_params import (
     params_from_range,
     range_from_params,
 )
-from intact.numerics.blocks import check_blocks, joined, pieces
 from intact.numerics.levels import Rounding
 from intact.numerics.rounding import round_to_integer
 
@@ -82,7 +81,7 @@ def quantize(
         codes = steps.astype(np.int64 if wide else np.int32)
         codes += each.zero.astype(codes.dtype, copy=False)
         parts.append(codes.astype(np.int32, copy=False) if fits_int32 else codes)
-    return joined(parts, values.shape, axis or 0)
+    return _joined(parts, values.shape, axis or 0)
 
 
 def dequantize(
@@ -118,7 +117,7 @@ def dequantize(
         with np.errstate(over="ignore"):
             result *= each.factor
         parts.append(result)
-    return joined(parts, quantized.shape, axis or 0)
+    return _joined(parts, quantized.shape, axis or 0)
 
 
 def _difference(
@@ -158,7 +157,7 @@ def fake_quantize(
         with np.errstate(over="ignore"):
             result *= each.factor
         parts.append(result)
-    return joined(parts, values.shape, axis or 0)
+    return _joined(parts, values.shape, axis or 0)
 
 
 class _Scaled(NamedTuple):
@@ -225,6 +224,8 @@ def _scaled(
     if block is None:
         yield _Scaled(values, *_broadcast_params(values.shape, factor, zero, axis))
         return
+    from intact.numerics.blocks import check_blocks, pieces  # of which few tensors have any
+
     along = -1 if axis is None else axis
     check_blocks(values.shape, factor.shape, along, block)
     if zero.shape not in (factor.shape, ()):
@@ -236,6 +237,14 @@ def _scaled(
     for piece in pieces(values.shape[along], block):
         parameters = (piece.of_parameters(each, along) for each in (factor, zeros))
         yield _Scaled(piece.of_values(values, along), *parameters)
+
+
+def _joined(parts: list[npt.NDArray[Any]], shape: tuple[int, ...], axis: int) -> npt.NDArray[Any]:
+    if len(parts) == 1:
+        return parts[0].reshape(shape)
+    from intact.numerics.blocks import joined
+
+    return joined(parts, shape, axis)
 
 
 def _checked_params(

@@ -56,10 +56,8 @@ def pieces(length: int, size: int) -> Iterator[Piece]:
 def joined(
     parts: Sequence[npt.NDArray[Any]], shape: tuple[int, ...], axis: int
 ) -> npt.NDArray[Any]:
-    """Return what was computed from the pieces of a tensor, in its shape."""
+    """Return what was computed from the pieces of a tensor, in one."""
     lengths = (*shape[:axis], -1, *shape[axis + 1 :])
-    if len(parts) == 1:
-        return parts[0].reshape(shape)
     return np.concatenate([part.reshape(lengths) for part in parts], axis)
 
 

@@ -7,7 +7,6 @@ import numpy.typing as npt
 
 from intact.errors import CalibrationError, ConfigError, nearest
 from intact.numerics.affine_params import params_from_range, range_from_params
-from intact.numerics.blocks import block_rows
 from intact.numerics.levels import Levels, Scheme
 from intact.numerics.native import Kernels
 from intact.numerics.threshold_maximum import nearest_power_of_two, reach
@@ -142,6 +141,8 @@ def _rows(
     if block is None or axis is None:
         rows = _channel_rows(values, axis)
         return rows, () if axis is None else (rows.shape[0],)
+    from intact.numerics.blocks import block_rows
+
     blocks = block_rows(np.asarray(values, np.float32), axis, block)
     return blocks.reshape(-1, block), blocks.shape[:-1]
 

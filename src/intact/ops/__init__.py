@@ -30,5 +30,8 @@ STORABLE = (*RECURRENT, "Gather")
 """Operators whose constants can be stored as integers while they compute in float: the weights of
 recurrent ones, and the table in which Gather looks up rows."""
 
-IN_BLOCKS = ("Gather", "Gemm", "MatMul")
+DENSE = ("Gemm", "MatMul")
+"""Products of matrices."""
+
+IN_BLOCKS = ("Gather", *DENSE)
 """Operators whose constants can be stored so in blocks: tables, and factors of products."""

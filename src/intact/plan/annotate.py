@@ -32,7 +32,6 @@ from intact.plan.stored_weights import is_stored, stored_axes, stored_config
 from intact.plan.topology import adds_to_products, decide, has_weights_only, outputs_float
 from intact.plan.untie import RequantizeReason, requantize_at
 from intact.targets import OpRule, Target, TensorScheme
-from intact.targets.blocks import check_width
 
 
 def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -> QuantizedGraph:
@@ -125,6 +124,8 @@ def _stored_configs(
         end = TensorEnd.input(str(node.name), slot)
         bits = overrides.bits_at(end, is_weight=True, has_weight=True)
         if bits is not None and scheme.block is not None:
+            from intact.targets.blockwise import check_width
+
             check_width(f"--bits {node.name}", bits, target, scheme.block)
         configs[end] = stored_config(scheme, axis, bits)
     return configs
@@ -144,6 +145,8 @@ def _input_config(
         if scheme.block is not None:
             axis = stored_axes(node, scheme, schemes.target)[slot]
             if bits is not None:
+                from intact.targets.blockwise import check_width
+
                 check_width(f"--bits {node.name}", bits, schemes.target, scheme.block)
         return config_from_scheme(scheme, axis, bits)
     if role is Role.DATA and rule.quantizes_input(slot) and not adds_to_products(node, slot):

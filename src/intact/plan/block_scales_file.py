@@ -18,9 +18,6 @@ from intact.plan.array_file import Array, Shape, arrays_hash, arrays_to_bytes, l
 from intact.plan.baked_file import constant_shape
 from intact.plan.quantized_graph import TensorEnd
 
-SCALES = "scales.npz"
-"""The file beside the plan; written only if there are any."""
-
 _SCALE, _OFFSET = " scale", " offset"
 _TYPES = frozenset(np.dtype(name) for name in ("f4", "u1", "i1", "i4"))
 

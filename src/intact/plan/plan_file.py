@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from intact.config import (
     NEEDS_SCALE,
@@ -32,15 +33,6 @@ from intact.config import (
 from intact.errors import IntactError, PlanError
 from intact.graph import Graph
 from intact.graph.files.regular import read_file
-from intact.plan.array_file import Array
-from intact.plan.baked_file import baked_hash, baked_to_bytes, load_baked
-from intact.plan.block_scales_file import (
-    SCALES,
-    block_scales_hash,
-    block_scales_to_bytes,
-    has_block_scales,
-    load_block_scales,
-)
 from intact.plan.provenance import Provenance
 from intact.plan.quantized_graph import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.schemes import unquantized
@@ -53,6 +45,10 @@ PLAN_VERSION = 4
 WEIGHTS = "weights.npz"
 
 """The file beside the plan for the integers of constants; written only if there are any."""
+
+SCALES = "scales.npz"
+
+"""The file beside the plan for scales of blocks; written only if there are any."""
 
 _MAX_BYTES = 1 << 30
 
@@ -120,13 +116,13 @@ def plan_to_json(plan: QuantizedGraph) -> bytes:
         format="intact-plan",
         version=PLAN_VERSION,
         model_hash=plan.graph.hash,
-        weights=baked_hash(plan.baked),
+        weights=_weights_hash(plan),
         provenance=plan.provenance,
         target=target_to_json(plan.target),
         notes=[_Note(note.kind, note.node, note.message, note.remedy) for note in plan.notes],
         decisions=[_Decision(name, d.quantized, d.reason) for name, d in plan.decisions.items()],
         configs=_records(plan),
-        scales=block_scales_hash(plan.configs),
+        scales=_scales_hash(plan),
     )
     return _one_line_each(file)
 
@@ -134,10 +130,13 @@ def plan_to_json(plan: QuantizedGraph) -> bytes:
 def save_plan(plan: QuantizedGraph, path: Path) -> None:
     """Write ``plan.json``, and beside it integers and scales of blocks that the plan holds."""
     path.write_bytes(plan_to_json(plan))
-    scales = block_scales_to_bytes(plan.configs)
-    if scales:
-        path.with_name(SCALES).write_bytes(scales)
+    if _has_blocks(plan):
+        from intact.plan.block_scales_file import block_scales_to_bytes
+
+        path.with_name(SCALES).write_bytes(block_scales_to_bytes(plan.configs))
     if plan.baked:
+        from intact.plan.baked_file import baked_to_bytes
+
         path.with_name(WEIGHTS).write_bytes(baked_to_bytes(plan.baked))
 
 
@@ -168,6 +167,8 @@ def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
     _check_keys(path, "decisions", [each.node for each in file.decisions], nodes)
     baked = {}
     if file.weights:
+        from intact.plan.baked_file import load_baked
+
         baked = load_baked(path.with_name(WEIGHTS), graph, configs, file.weights)
     return QuantizedGraph(
         graph=graph,
@@ -198,6 +199,32 @@ def _read(path: Path) -> _PlanFile:
         raise PlanError(f"{path}: cannot be read as a plan ({error})") from error
 
 
+def _weights_hash(plan: QuantizedGraph) -> str:
+    if not plan.baked:
+        return ""
+    from intact.plan.baked_file import baked_hash
+
+    return baked_hash(plan.baked)
+
+
+def _has_blocks(plan: QuantizedGraph) -> bool:
+    """Tell whether scales are in a file of their own."""
+    return any(_has_own_scales(config) for config in plan.configs.values())
+
+
+def _has_own_scales(config: TensorQuantConfig) -> bool:
+    is_own = config.dominator is config and config.params is not None
+    return isinstance(config.granularity, PerBlock) and is_own
+
+
+def _scales_hash(plan: QuantizedGraph) -> str:
+    if not _has_blocks(plan):
+        return ""
+    from intact.plan.block_scales_file import block_scales_hash
+
+    return block_scales_hash(plan.configs)
+
+
 def _records(plan: QuantizedGraph) -> list[_Record]:
     names = {id(config): str(end) for end, config in reversed(plan.configs.items())}
     return [_record(str(end), config, names) for end, config in plan.configs.items()]
@@ -207,7 +234,7 @@ def _record(end: str, config: TensorQuantConfig, names: dict[int, str]) -> _Reco
     if _is_plain(config):
         return _Record(end=end, state=config.state)
     is_root = config.dominator is config
-    own = config.params if is_root and not has_block_scales(config) else None
+    own = config.params if is_root and not _has_own_scales(config) else None
     return _Record(
         end=end,
         state=config.state,
@@ -255,7 +282,7 @@ def _numbers(array: np.ndarray[Any, Any]) -> Any:
     return array.tolist()
 
 
-_Scales: TypeAlias = dict[str, tuple[Array, Array]]
+_Scales: TypeAlias = dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 """Scales and zero points of blocks, by the ends that own them."""
 
 
@@ -267,6 +294,8 @@ def _block_scales(path: Path, graph: Graph, file: _PlanFile) -> _Scales:
     }
     if not file.scales and not owners:
         return {}
+    from intact.plan.block_scales_file import load_block_scales
+
     return load_block_scales(path.with_name(SCALES), graph, owners, file.scales)
 
 

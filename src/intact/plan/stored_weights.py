@@ -11,6 +11,7 @@ import onnx_ir as ir
 from intact.config import TensorQuantConfig
 from intact.graph.ops import input_value
 from intact.graph.stored_weights import block_axes, stored_weight_axes
+from intact.ops.operators import Gather
 from intact.plan.schemes import config_from_scheme
 from intact.targets import Target, TensorScheme
 
@@ -52,7 +53,7 @@ def why_not_stored(node: ir.Node, scheme: TensorScheme, target: Target) -> str:
 def _misfit(node: ir.Node, slot: int, scheme: TensorScheme, target: Target) -> str:
     """Say why the rows of a constant cannot be parted into blocks; "" where they can."""
     length, size = _length(node, slot, block_axes(node)[slot]), scheme.block or 1
-    what = f"it has {length} numbers in a row" if node.op_type == "Gather" else ""
+    what = f"it has {length} numbers in a row" if node.op_type == Gather.name else ""
     what = what or f"it has {length} factors in a sum"
     if length < size:
         return f"{what}, which is less than a block of {size}"

@@ -32,7 +32,7 @@ from intact.ops.operators import Gemm
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
 from intact.plan.stored_weights import stored_axes, why_not_stored
-from intact.targets import DType, OpRule, Target, TensorScheme
+from intact.targets import DType, OpRule, Target
 
 _ASKED = "kept float as asked (--keep-float "
 _DECODED = "decoded in float, which loses less (--quantize-heads undoes it for "
@@ -150,7 +150,7 @@ def _decide_node(
     if not rule.quantize:
         return _decide_float(node, target, rule)
     if target.activation_scheme(rule).dynamic:
-        return _decide_dynamic(node, target, target.weight_scheme(rule))
+        return _decide_dynamic(node, target, rule)
     return _decide_integer(node, target, rule, decisions)
 
 
@@ -176,10 +176,11 @@ def _decide_float(node: ir.Node, target: Target, rule: OpRule) -> Decision:
     return Decision(False, missing or rule.reason)
 
 
-def _decide_dynamic(node: ir.Node, target: Target, weight: TensorScheme) -> Decision:
+def _decide_dynamic(node: ir.Node, target: Target, rule: OpRule) -> Decision:
     """Decide about a dense layer whose data is quantized while it runs: its kernels are plain."""
-    if weight.block is not None and not stored_axes(node, weight, target):
-        return Decision(False, why_not_stored(node, weight, target))
+    scheme = target.weight_scheme(rule)
+    if scheme.block is not None and not stored_axes(node, scheme, target):
+        return Decision(False, why_not_stored(node, scheme, target))
     gemm = Gemm.of(node) if node.op_type == Gemm.name else Gemm()
     slot = bias_slot(node)
     bias = None if slot is None else input_value(node, slot)

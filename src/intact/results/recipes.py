@@ -59,7 +59,7 @@ def overrides_of(options: WidthOptions) -> Overrides | None:
     return None if joined == Overrides() else joined
 
 
-def described_as(target: Target, options: BlockOptions) -> Target:
+def target_as_asked(target: Target, options: BlockOptions) -> Target:
     """Describe a target as a call wants it: with weights in blocks, with a kind of activations.
 
     Raises:

@@ -22,9 +22,9 @@ from intact.recipe.options import (
 )
 from intact.results.job import Deployment, Job, Planner
 from intact.results.recipes import (
-    described_as,
     overrides_of,
     preprocess_of,
+    target_as_asked,
 )
 from intact.results.refusals import Refusals
 from intact.results.sources import (
@@ -97,7 +97,7 @@ def as_asked(targets: Sequence[Target], options: QuantizationOptions) -> list[Ta
     Raises:
         UsageError: One has not what is asked for.
     """
-    described = [described_as(target, options) for target in targets]
+    described = [target_as_asked(target, options) for target in targets]
     return described if options.in_place else _not_in_place(described)
 
 

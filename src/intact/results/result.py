@@ -39,9 +39,8 @@ from intact.formats.registry import FORMATS, ONNX_QDQ, described, exported_in
 from intact.graph import Graph, save_model
 from intact.graph.files.save import given_bytes
 from intact.plan import QuantizedGraph, load_plan, save_plan
-from intact.plan.block_scales_file import SCALES
 from intact.plan.gains import Improvement
-from intact.plan.plan_file import WEIGHTS
+from intact.plan.plan_file import SCALES, WEIGHTS
 from intact.recipe.file import HEAD, RECIPE
 from intact.results.exchange import is_staging, is_unfinished, probe, recover, replacing
 

@@ -196,7 +196,7 @@ def foreign(**changes: Any) -> onnx.ModelProto:
         "scales": random.normal(size=(6, 2)).astype(np.float32),
         "zeros": random.integers(0, 256, (6, 1)).astype(np.uint8),
     }
-    given = {"K": 40, "N": 6, "bits": 4, "block_size": 32, "accuracy_level": 1}
+    given: dict[str, Any] = {"K": 40, "N": 6, "bits": 4, "block_size": 32, "accuracy_level": 1}
     given |= {key: value for key, value in changes.items() if key in given}
     arrays |= {key: value for key, value in changes.items() if key in arrays}
     arrays = {key: value for key, value in arrays.items() if value is not None}

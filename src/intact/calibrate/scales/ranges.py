@@ -134,10 +134,11 @@ def weight_params(
     if grid.block is None or blocks is None:
         return params_of(grid, *_weight_range(point, method), truncates=truncates)
     signed = grid.symmetric and blocks.signed_scales and grid.quant_min < -grid.quant_max
+    scales: npt.NDArray[Any]
+    zero_point: npt.NDArray[np.int64] | None = None
     if signed and method.weights in _OF_SIGNED_SCALES:
         values = _weight_values(point)
         scales = signed_scales(values, grid.levels, method.weights, grid.axis or 0, grid.block)
-        zero_point = None
     else:
         scales, zero_point = params_of(grid, *_weight_range(point, method), truncates=truncates)
     return grid.check_params(stored_scales(scales, blocks.scale_type), zero_point)
@@ -152,15 +153,16 @@ def stored_scales(scales: npt.NDArray[Any], scale_type: ScaleType) -> npt.NDArra
     Beyond what float16 holds, all scales of a weight are stored in float32.
     """
     small = float(np.finfo(np.float32).tiny)
-    exact = np.copysign(np.maximum(np.abs(scales), small), scales).astype(np.float32)
+    bounded = np.copysign(np.maximum(np.abs(scales), small), scales)
+    exact: npt.NDArray[np.float32] = np.asarray(bounded, np.float32)
     if scale_type is not ScaleType.FLOAT16:
         return exact
     half = np.finfo(np.float16)
     if np.abs(exact).max(initial=0) > half.max:
         return exact
     least = np.float32(half.smallest_subnormal)
-    held = np.copysign(np.maximum(np.abs(exact), least), exact)
-    return held.astype(np.float16).astype(np.float32)
+    held = np.copysign(np.maximum(np.abs(exact), least), exact).astype(np.float16)
+    return np.asarray(held, np.float32)
 
 
 def weight_threshold(point: QuantPoint, method: Method) -> npt.NDArray[np.float64]:

@@ -63,6 +63,7 @@ class _Layer(msgspec.Struct, frozen=True):
     point: QuantPoint
     source: str
     result: str
+    is_table: bool
     quantizer: DynamicQuantizer | None
     found: FloatComparison
 
@@ -76,11 +77,11 @@ class _Layer(msgspec.Struct, frozen=True):
         what = f"{node.op_type} with weights in blocks"
         found = FloatComparison(str(TensorEnd.output(str(node.name))), what)
         names = "" if source is None else str(source.name), str(node.outputs[0].name)
-        return _Layer(node, point, *names, quantizer, found)
+        return _Layer(node, point, *names, at == 1, quantizer, found)
 
     def terms(self, data: npt.NDArray[Any]) -> float:
         """Return the largest sum of the magnitudes of the terms of a result."""
-        if self.node.op_type == "Gather":
+        if self.is_table:
             return 0.0
         sums = _product(self.node, np.abs(data), _magnitudes(self.point), biased=False)
         return float(sums.max(initial=0.0))
@@ -88,7 +89,7 @@ class _Layer(msgspec.Struct, frozen=True):
     def expected(self, data: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Compute the layer from what the runtime gave it."""
         weight = self.point.config.dequantize(self.point.constant_codes())
-        if self.node.op_type == "Gather":
+        if self.is_table:
             return np.take(weight, data, 0)
         if self.quantizer is not None:
             data = self.quantizer.fake_quantize(data)
@@ -113,7 +114,7 @@ def _product(
     *,
     biased: bool = True,
 ) -> npt.NDArray[np.float32]:
-    if node.op_type != "Gemm":
+    if node.op_type != Gemm.name:
         return data @ weight
     product = data @ (weight.T if Gemm.of(node).transB else weight)
     bias = constant_array(input_value(node, 2)) if biased else None

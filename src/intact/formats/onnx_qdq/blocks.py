@@ -39,8 +39,6 @@ IN_FLOAT = 0
 """The level of accuracy at which MatMulNBits computes with floats throughout."""
 OF_INTEGERS = 4
 """The level at which it quantizes its input while running."""
-BLOCKS_OPSET = 21
-"""The first default opset whose DequantizeLinear has blocks."""
 _BYTE, _NIBBLE = 8, 4
 _LARGE = 1 << 24
 """Bytes of a float constant beyond which its codes are computed when they are written."""
@@ -85,7 +83,7 @@ class StoredBlocks(msgspec.Struct, frozen=True):
         if not self.is_packed:
             codes = stored.astype(np.int32)
         else:
-            packed = stored.reshape(self.rows, -1)
+            packed: npt.NDArray[Any] = stored.reshape(self.rows, -1)
             if packed.shape[1] == self.blocks * self.size * self.bits // _BYTE:
                 packed = packed.reshape(self.rows, self.blocks, -1)
             codes = unpack_bits(packed, self.bits, packed.shape[-1] * _BYTE // self.bits)

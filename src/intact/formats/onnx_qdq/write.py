@@ -15,6 +15,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -30,7 +31,6 @@ from intact.formats.base.storage import (
     stored_readers,
 )
 from intact.formats.onnx_qdq import dynamic
-from intact.formats.onnx_qdq.blocks import BLOCKS_OPSET, BlockWriter, StoredBlocks
 from intact.formats.onnx_qdq.dynamic import (
     DynamicCodes,
     DynamicLayers,
@@ -60,6 +60,9 @@ from intact.plan.stored_weights import is_stored
 from intact.program.unsupported import UnsupportedNodes
 from intact.targets import BlockForm
 
+if TYPE_CHECKING:
+    from intact.formats.onnx_qdq.blocks import BlockWriter, StoredBlocks
+
 
 def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     """Return the model at ``opset`` or newer; the same object where it is new enough.
@@ -86,6 +89,8 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     return raised
 
 
+_BLOCKS_OPSET = 21
+"""The first default opset whose DequantizeLinear has blocks."""
 _NEWER = "export the float model with a newer opset"
 
 
@@ -393,6 +398,8 @@ class _Writer:
             self.editor.redirect(self.editor.value(str(point.value.name)), floats, ends)
             return
         if point.config.grid.block is not None:
+            from intact.formats.onnx_qdq.blocks import BlockWriter  # which few plans need
+
             self._blocks = self._blocks or BlockWriter(self.editor, self._plan)
             self._blocks.write(point, readers)
             self.result.blocks = self._blocks.stored
@@ -518,7 +525,7 @@ def _needed_opset(plan: QuantizedGraph, point: QuantPoint) -> int:
     """Return the opset whose operators express a point; a stored weight needs none."""
     blocks = plan.target.blocks
     if point.config.grid.block is not None and blocks is not None:
-        return BLOCKS_OPSET if blocks.form is BlockForm.DEQUANTIZED else 0
+        return _BLOCKS_OPSET if blocks.form is BlockForm.DEQUANTIZED else 0
     layers, _ = apart(plan, point.readers)
     if layers:
         return dynamic.OPSET

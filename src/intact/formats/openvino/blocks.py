@@ -46,7 +46,7 @@ class BlockWriter:
                 [rows],
                 f"{groups.name}_turned",
                 {"perm": [1, 0]},
-                shape=tuple(rows.shape or ())[::-1],
+                shape=(groups.codes.shape[1] * groups.codes.shape[2], len(groups.codes)),
             )
         ends = [(str(node.name), slot) for node, slot in point.readers]
         self._editor.redirect(self._editor.value(groups.name), rows, ends)
@@ -126,6 +126,5 @@ class _Groups:
         one, another = self.zero_points, other.zero_points
         if (one is None) != (another is None) or self.codes.dtype != other.codes.dtype:
             return False
-        pairs = [(self.codes, other.codes), (self.scales, other.scales)]
-        pairs += [] if one is None or another is None else [(one, another)]
-        return all(np.array_equal(each, its) for each, its in pairs)
+        same = np.array_equal(self.codes, other.codes) and np.array_equal(self.scales, other.scales)
+        return same and (one is None or another is None or np.array_equal(one, another))

@@ -141,8 +141,9 @@ def lift_blocks(model: ir.Model) -> tuple[list[ReadPoint], list[Note]]:
 
 def _is_block_dequantize(node: ir.Node) -> bool:
     attribute = node.attributes.get("block_size")
-    is_given = attribute is not None and attribute.type is ir.AttributeType.INT
-    return is_dequantize(node) and is_given and not attribute.is_ref() and attribute.as_int() != 0
+    if attribute is None or attribute.type is not ir.AttributeType.INT or attribute.is_ref():
+        return False
+    return is_dequantize(node) and attribute.as_int() != 0
 
 
 class _Weight(msgspec.Struct, frozen=True):
