@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import msgspec
 import onnx_ir as ir
 
 from intact.config import Grid, PerRow, StateMeaning
-from intact.numerics.dynamic import DynamicQuantizer
+from intact.graph import weight_slot
 from intact.plan.quantized_graph import QuantizedGraph, TensorEnd
 from intact.targets import Arithmetic
+
+if TYPE_CHECKING:
+    from intact.numerics.dynamic import DynamicQuantizer
 
 
 class DynamicPoint(msgspec.Struct, frozen=True):
@@ -54,8 +58,15 @@ def is_dynamic(plan: QuantizedGraph, node: ir.Node, slot: int) -> bool:
     return plan.input_config(node, slot).meaning is StateMeaning.QUANTIZES_RUNNING
 
 
+def is_layer(plan: QuantizedGraph, node: ir.Node, slot: int) -> bool:
+    """Tell whether an input is the weight of a layer whose data is quantized while it runs."""
+    return slot == weight_slot(node) and is_dynamic(plan, node, 0)
+
+
 def dynamic_quantizer(grid: Grid, arithmetic: Arithmetic) -> DynamicQuantizer:
     """Return what computes the codes of a grid as a target does."""
+    from intact.numerics.dynamic import DynamicQuantizer  # which few plans need
+
     return DynamicQuantizer(
         grid.quant_min,
         grid.quant_max,

@@ -160,8 +160,8 @@ def softmax_of_another_opset(b: PairBuilder) -> None:
 
 
 CASES: tuple[tuple[Callable[[PairBuilder], None], int, str], ...] = (
-    (dynamic, 17, "quantized dynamically"),
-    (integer_product, 17, "quantized dynamically"),
+    (dynamic, 17, "quantized while it runs"),
+    (integer_product, 17, "quantized while it runs"),
     (computed_scale, 17, "is computed by the model"),
     (by_block, 21, "blocks are read of MatMul, Gemm and Gather"),
     (float8, 19, "codes are of type float8"),

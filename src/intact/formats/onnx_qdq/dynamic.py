@@ -16,17 +16,14 @@ import onnx_ir as ir
 from intact.config import PerTensor
 from intact.errors import ExportError
 from intact.formats.onnx_qdq.reader.parameters import container_for
-from intact.graph import bias_slot, input_value, weight_slot
+from intact.graph import bias_slot, input_value
 from intact.graph.edit import Editor
 from intact.ops.operators import Gemm
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
-from intact.plan.dynamic import DynamicPoint, dynamic_points, is_dynamic
+from intact.plan.dynamic import DynamicPoint, dynamic_points, is_layer
 from intact.program import Program, Tensor
 from intact.program.operations import DynamicFullyConnected, DynamicQuantize
 from intact.program.unsupported import UnsupportedNodes
-
-OPSET = 11
-"""The first with DynamicQuantizeLinear."""
 
 
 @dataclass(frozen=True)
@@ -125,18 +122,6 @@ def points_of_tensors(plan: QuantizedGraph) -> Iterator[DynamicPoint]:
     return (point for point in dynamic_points(plan) if point.grid.block is None)
 
 
-def apart(
-    plan: QuantizedGraph, readers: Sequence[tuple[ir.Node, int]]
-) -> tuple[list[tuple[ir.Node, int]], list[tuple[ir.Node, int]]]:
-    """Return the readers of a constant that are layers of dynamic activations, and the others."""
-    layers: list[tuple[ir.Node, int]] = []
-    others: list[tuple[ir.Node, int]] = []
-    for node, slot in readers:
-        is_layer = slot == weight_slot(node) and is_dynamic(plan, node, 0)
-        (layers if is_layer else others).append((node, slot))
-    return layers, others
-
-
 class DynamicLayers:
     """Adds the operators of the layers of one model.
 
@@ -144,20 +129,27 @@ class DynamicLayers:
         editor: The model.
         plan: What is written.
 
+    Raises:
+        ExportError: See `refuse_other_grids`.
+
     Attributes:
         written: What shows each layer's integers, by the end that is quantized.
     """
 
     def __init__(self, editor: Editor, plan: QuantizedGraph) -> None:
+        refuse_other_grids(plan)
         self._editor, self._plan = editor, plan
         self._weights: dict[tuple[str, int, bool], ir.Value] = {}
         self._points: dict[str, QuantPoint] = {}
         self.written: dict[TensorEnd, DynamicCodes] = {}
 
-    def weight(self, point: QuantPoint, layers: Sequence[tuple[ir.Node, int]]) -> None:
-        """Remember the weight of some layers."""
-        for node, _ in layers:
-            self._points[str(node.name)] = point
+    def take(
+        self, point: QuantPoint, readers: Sequence[tuple[ir.Node, int]]
+    ) -> list[tuple[ir.Node, int]]:
+        """Remember a weight for the layers among its readers; return the other readers."""
+        layers = [node for node, slot in readers if is_layer(self._plan, node, slot)]
+        self._points |= {str(node.name): point for node in layers}
+        return [each for each in readers if each[0] not in layers]
 
     def add(self) -> None:
         """Add the operators in the place of the layers."""

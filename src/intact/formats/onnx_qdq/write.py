@@ -30,13 +30,6 @@ from intact.formats.base.storage import (
     is_looked_up,
     stored_readers,
 )
-from intact.formats.onnx_qdq import dynamic
-from intact.formats.onnx_qdq.dynamic import (
-    DynamicCodes,
-    DynamicLayers,
-    apart,
-    refuse_other_grids,
-)
 from intact.formats.onnx_qdq.reader.parameters import Container, container_for, is_quantize
 from intact.formats.onnx_qdq.shared_codes import share_codes
 from intact.formats.onnx_qdq.shield import keep_as_planned
@@ -55,6 +48,7 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
+from intact.plan.dynamic import dynamic_points, is_layer
 from intact.plan.overflows import overflow_notes, wrap_sums
 from intact.plan.stored_weights import is_stored
 from intact.program.unsupported import UnsupportedNodes
@@ -62,6 +56,7 @@ from intact.targets import BlockForm
 
 if TYPE_CHECKING:
     from intact.formats.onnx_qdq.blocks import BlockWriter, StoredBlocks
+    from intact.formats.onnx_qdq.dynamic import DynamicCodes, DynamicLayers
 
 
 def raise_opset(model: ir.Model, opset: int) -> ir.Model:
@@ -91,6 +86,8 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
 
 _BLOCKS_OPSET = 21
 """The first default opset whose DequantizeLinear has blocks."""
+_DYNAMIC_OPSET = 11
+"""The first with DynamicQuantizeLinear."""
 _NEWER = "export the float model with a newer opset"
 
 
@@ -239,11 +236,10 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     refuse_unready(plan)
     points = list(quantization_points(plan))
     _refuse_inexpressible(points)
-    refuse_other_grids(plan)
     needed = max((_needed_opset(plan, point) for point in points), default=0)
     editor = Editor(raise_opset(plan.graph.model, needed))
     wrap_sums(editor, plan)
-    writer = _Writer(editor, plan, float_weights=float_weights)
+    writer = _Writer(editor, plan, _layers(editor, plan), float_weights=float_weights)
     for point in points:
         if point.is_constant:
             writer.constant(point)
@@ -266,6 +262,15 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
         writer.result.notes += writer.block_notes()
     writer.result.model = bare(writer.editor.finish())
     return writer.result
+
+
+def _layers(editor: Editor, plan: QuantizedGraph) -> DynamicLayers | None:
+    """Return what writes layers of dynamic activations; None where there are none."""
+    if next(dynamic_points(plan), None) is None:
+        return None
+    from intact.formats.onnx_qdq.dynamic import DynamicLayers  # with much else
+
+    return DynamicLayers(editor, plan)
 
 
 def _refuse_inexpressible(points: list[QuantPoint]) -> None:
@@ -327,11 +332,18 @@ def _packed_notes(points: list[QuantPoint]) -> list[Note]:
 class _Writer:
     """Adds the pairs of one model."""
 
-    def __init__(self, editor: Editor, plan: QuantizedGraph, *, float_weights: bool) -> None:
+    def __init__(
+        self,
+        editor: Editor,
+        plan: QuantizedGraph,
+        layers: DynamicLayers | None,
+        *,
+        float_weights: bool,
+    ) -> None:
         self.editor = editor
         self._plan = plan
         self._float_weights = float_weights
-        self._dynamic = DynamicLayers(editor, plan)
+        self._layers = layers
         self.result = QdqModel(editor.model)
         self._constants: dict[tuple[str, int], ir.Value] = {}
         self._clipped: dict[tuple[int, int, str], list[str]] = {}
@@ -379,15 +391,16 @@ class _Writer:
         stored, others = stored_readers(self._plan, point)
         if stored:
             self._store(point, stored)
-        layers, others = apart(self._plan, others)
-        self._dynamic.weight(point, layers)
+        if self._layers is not None:
+            others = self._layers.take(point, others)
         if others:
             self._dequantize(point, [(str(node.name), slot) for node, slot in others])
 
     def add_dynamic(self) -> None:
         """Write the layers of activations that are quantized while running."""
-        self._dynamic.add()
-        self.result.dynamic = self._dynamic.written
+        if self._layers is not None:
+            self._layers.add()
+            self.result.dynamic = self._layers.written
 
     def _store(self, point: QuantPoint, readers: list[tuple[ir.Node, int]]) -> None:
         """Store a weight of float nodes."""
@@ -526,9 +539,8 @@ def _needed_opset(plan: QuantizedGraph, point: QuantPoint) -> int:
     blocks = plan.target.blocks
     if point.config.grid.block is not None and blocks is not None:
         return _BLOCKS_OPSET if blocks.form is BlockForm.DEQUANTIZED else 0
-    layers, _ = apart(plan, point.readers)
-    if layers:
-        return dynamic.OPSET
+    if any(is_layer(plan, node, slot) for node, slot in point.readers):
+        return _DYNAMIC_OPSET
     return 0 if is_stored(point.config) else _container(point).opset_for(point.config)
 
 
