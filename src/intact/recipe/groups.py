@@ -423,7 +423,7 @@ class BlockOptions(ActivationOptions, WidthOptions, kw_only=True):
         Whole(),
         None,
         "Store the weights of products of matrices, and tables, in blocks of so many neighbours "
-        "with a scale each, and compute with floats: needs no data (see docs/language-models.md). "
+        "with a scale each, and compute with floats: needs no data (see docs/blocks.md). "
         "--weight-bits says how wide.",
     )
     zero_points: bool = option(

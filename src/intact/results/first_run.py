@@ -99,19 +99,6 @@ def draw_sample(plan: QuantizedGraph, statistics: Statistics | None) -> Batch | 
     with contextlib.suppress(DataError):
         samples = drawn_samples(plan, statistics, 1)
         return next(samples.batches(samples.batch_size(1)))[0]
-    return None if plan.keeps_runtime or statistics is not None else _sample_that_runs(plan.graph)
-
-
-def _sample_that_runs(graph: Graph) -> Batch | None:
-    """Draw a sample that the float model takes, of one that needs no calibration."""
-    from intact.calibrate.synthetic import any_samples
-
-    with contextlib.suppress(ModelError):
-        session = make_session(graph.model, optimization=Optimization.NONE)
-        for sample in any_samples(graph):
-            with contextlib.suppress(ModelError):
-                run_session(session, {**graph.fixed_inputs, **sample})
-                return sample
     return None
 
 

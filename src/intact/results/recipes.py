@@ -31,7 +31,7 @@ from intact.recipe.groups import (
     WidthOptions,
 )
 from intact.recipe.options import COMMANDS
-from intact.targets import Target, in_blocks, load_target
+from intact.targets import Target, load_target
 from intact.targets.activations import Activations, with_activations
 
 if TYPE_CHECKING:
@@ -83,6 +83,8 @@ def target_as_asked(target: Target, options: BlockOptions) -> Target:
             "float, or quantized while the model runs",
             remedy="leave one out",
         )
+    from intact.targets.blockwise import in_blocks  # which few calls need
+
     return in_blocks(
         target,
         options.block,
