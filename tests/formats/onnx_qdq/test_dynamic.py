@@ -110,8 +110,9 @@ def test_verification_compares_codes_scales_and_results() -> None:
     assert any(layer.mismatches for layer in broken.layers)
 
 
-def test_a_plan_is_loaded_as_it_was(tmp_path: Path) -> None:
-    plan = _plan()
+@pytest.mark.parametrize("target", ["onnxruntime", "tflite"])  # one scale a tensor, one a row
+def test_a_plan_is_loaded_as_it_was(target: str, tmp_path: Path) -> None:
+    plan = _plan(target)
     save_plan(plan, tmp_path / "plan.json")
     again = load_plan(tmp_path / "plan.json", plan.graph)
     assert {str(end): repr(config) for end, config in again.configs.items()} == {
