@@ -9,8 +9,8 @@ from intact.config import LEGAL_TRANSITIONS, MEANING, NEEDS_SCALE, QuantState, S
 S = QuantState
 
 
-def test_eleven_states_each_with_a_meaning_and_transitions() -> None:
-    assert len(QuantState) == 11
+def test_twelve_states_each_with_a_meaning_and_transitions() -> None:
+    assert len(QuantState) == 12
     assert set(MEANING) == set(LEGAL_TRANSITIONS) == set(QuantState)
 
 
@@ -21,6 +21,7 @@ def test_meanings() -> None:
     assert by_meaning == {
         StateMeaning.REFUSED: {S.INITIAL, S.PASSIVE_INIT},
         StateMeaning.QUANTIZES: {S.ACTIVATED, S.PASSIVE},
+        StateMeaning.QUANTIZES_RUNNING: {S.DYNAMIC},
         StateMeaning.BAKED: {S.BAKED, S.PASSIVE_BAKED},
         StateMeaning.GOVERNED: {S.OVERLAPPED},
         StateMeaning.PASSES: {S.DEACTIVATED, S.DEQUANTIZED, S.FP32, S.SOI},

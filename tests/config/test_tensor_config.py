@@ -16,11 +16,13 @@ from intact.config import (
     MEANING,
     NEEDS_SCALE,
     PerChannel,
+    PerRow,
     QuantState,
     Rounding,
     StateMeaning,
     TensorQuantConfig,
     copy_configs,
+    make_policy,
     parse_policy,
 )
 from intact.errors import ConfigError
@@ -327,3 +329,19 @@ def test_repr_says_what_matters() -> None:
     assert "scale 0.5" in repr(made)
     assert "follows another" in repr(follower)
     assert "2 scales" in repr(channels)
+
+
+def test_rows_have_no_scale_beforehand() -> None:
+    settings: dict[str, Any] = {
+        "policy": make_policy(PerRow(), symmetric=True),
+        "granularity": PerRow(),
+        "bits": 8,
+        "quant_min": -127,
+        "quant_max": 127,
+    }
+    running = TensorQuantConfig(**settings, state=S.DYNAMIC)
+    assert running.params is None
+    running.transition(S.DEACTIVATED)
+    running.transition(S.DYNAMIC)
+    with pytest.raises(ConfigError, match="computed while the model runs"):
+        TensorQuantConfig(**settings, scale=1.0)

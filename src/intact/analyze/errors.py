@@ -22,6 +22,7 @@ from intact.data.stream import Samples
 from intact.graph import facts, weight_slot
 from intact.numerics.error_sums import ChannelErrorSums, Moments
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points, quantizes
+from intact.plan.dynamic import is_dynamic
 from intact.plan.inference import EdgeTypes, infer_edges
 from intact.program.lower.chains import Points, chains
 from intact.targets import DType
@@ -312,7 +313,8 @@ def layer_results(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
         if not plan.is_quantized(head):
             continue
         point = points.at_output.get(value)
-        if (point is None and not value.is_graph_output()) or (point and point.is_passed_on):
+        is_seen = point is not None or value.is_graph_output() or is_dynamic(plan, head, 0)
+        if not is_seen or (point and point.is_passed_on):
             continue
         axis = facts(head).channel_axis if weight_slot(head) is not None else None
         yield ComparedPoint(head, str(value.name), point.end if point else None, axis)

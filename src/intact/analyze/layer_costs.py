@@ -23,6 +23,7 @@ from intact.engines.piecewise import FloatPieces
 from intact.limits import MOST_DB
 from intact.numerics.error_sums import ChannelErrorSums
 from intact.plan import QuantizedGraph, quantization_points
+from intact.plan.dynamic import dynamic_points
 from intact.program.lower.chains import Points, chains
 
 MOST_RUNS = 512
@@ -190,7 +191,8 @@ def _cost(place: ComparedPoint, nodes: Mapping[str, tuple[str, ...]], errors: Er
 def read_tensors(plan: QuantizedGraph, places: Collection[ComparedPoint]) -> list[str]:
     """List what is compared of the float model, what its layers read, and its outputs."""
     read = (point.value for point in quantization_points(plan) if not point.is_constant)
-    computed = (str(value.name) for value in read if value.producer() is not None)
+    running = (point.value for point in dynamic_points(plan))
+    computed = (str(value.name) for value in (*read, *running) if value.producer() is not None)
     outputs = (str(value.name) for value in plan.graph.outputs)
     return list(dict.fromkeys((*outputs, *computed, *(place.tensor for place in places))))
 

@@ -156,7 +156,8 @@ class _Quantized(Protocol):
 
 class _Simulated:
     def __init__(self, plan: QuantizedGraph, places: Sequence[ComparedPoint]) -> None:
-        self._simulator = Simulator(plan, threads=1)
+        floats = [place.tensor for place in places if place.end is None]
+        self._simulator = Simulator(plan, threads=1, tensors=floats)
         points = self._simulator.points
         self.places = tuple(each for each in places if each.end is None or each.end in points)
 
@@ -176,9 +177,16 @@ class _Integers:
 
         program = lower(plan)
         self._engine = IntegerEngine(program, threads=threads)
-        by_end = {tensor.end: tensor for tensor in program.tensors() if not tensor.is_constant}
+        made = [tensor for tensor in program.tensors() if not tensor.is_constant]
+        by_end = {tensor.end: tensor for tensor in made}
+        floats = {tensor.value: tensor for tensor in made if tensor.encoding is None}
         self._tensors = {
             place: by_end[place.end] for place in places if place.end and place.end in by_end
+        }
+        self._tensors |= {
+            place: floats[place.tensor]
+            for place in places
+            if place.end is None and place.tensor not in program.outputs
         }
         self.places = tuple(each for each in places if each.end is None or each in self._tensors)
 
@@ -188,7 +196,11 @@ class _Integers:
             place: _decoded(tensor, found.tensors[tensor.name])
             for place, tensor in self._tensors.items()
         }
-        outputs = {place: found.outputs[place.tensor] for place in self.places if place.end is None}
+        outputs = {
+            place: found.outputs[place.tensor]
+            for place in self.places
+            if place.end is None and place not in self._tensors
+        }
         return {**outputs, **decoded}
 
 

@@ -12,6 +12,7 @@ from intact.config import TensorQuantConfig
 from intact.engines.session import Feeds, make_session, run_session
 from intact.engines.simulate import bake, teach
 from intact.graph.edit import Editor
+from intact.numerics.dynamic import DynamicQuantizer
 from intact.plan import (
     QuantizedGraph,
     QuantPoint,
@@ -19,6 +20,7 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
+from intact.plan.dynamic import dynamic_points, dynamic_quantizer
 
 
 class OwnResult(NamedTuple):
@@ -64,6 +66,11 @@ class TeacherForced:
             elif not point.is_passed_on:
                 points[point.end] = point
                 self._read[str(teach(editor, point).name)] = point
+        self._running: dict[str, tuple[str, DynamicQuantizer]] = {}
+        for running in dynamic_points(plan):
+            quantizer = dynamic_quantizer(running.grid, plan.arithmetic_of(running.readers[0][0]))
+            given = str(teach(editor, running).name)
+            self._running[given] = str(running.value.name), quantizer
         self.places = tuple(each for each in places if each.end is None or each.end in points)
         self._results = [
             (place.tensor, points[place.end].config if place.end else None) for place in self.places
@@ -74,7 +81,8 @@ class TeacherForced:
             editor.model.graph.outputs.extend(map(editor.value, self._outputs))
         inputs = {str(value.name) for value in plan.graph.inputs}
         read = (str(point.value.name) for point in points.values())
-        names = dict.fromkeys((*read, *self._outputs))
+        beside = (value for value, _ in self._running.values())
+        names = dict.fromkeys((*read, *beside, *self._outputs))
         self.tensors = tuple(name for name in names if name not in inputs)
         self._session = make_session(editor.finish(), threads=1)
 
@@ -87,12 +95,19 @@ class TeacherForced:
         """
         known = {**feeds, **floats}
         read = {name: known[str(point.value.name)] for name, point in self._read.items()}
+        read |= {name: known[value] for name, (value, _) in self._running.items()}
         weights = self._taught({**feeds, **read})
-        levels = {name: _levels(self._read[name].config, array) for name, array in read.items()}
+        levels = {name: self._quantized(name, array) for name, array in read.items()}
         results = self._taught({**feeds, **levels})
         del read, levels
         for name, config in self._results:
             yield OwnResult(known[name], weights[name], _levels(config, results[name]))
+
+    def _quantized(self, name: str, array: Array) -> Array:
+        if name in self._running:
+            found: Array = self._running[name][1].fake_quantize(array)
+            return found
+        return _levels(self._read[name].config, array)
 
     def _taught(self, feeds: Feeds) -> Feeds:
         arrays = run_session(self._session, feeds, self._outputs) if self._outputs else []

@@ -14,7 +14,7 @@ from intact.plan.preparation import graphs_for
 from intact.program.forms import shape_of
 from intact.recipe.declare import public
 from intact.recipe.reports import ConvertRangesOptions, InspectOptions
-from intact.results.recipes import overrides_of
+from intact.results.recipes import overrides_of, target_as_asked
 from intact.results.refusals import refuse_structure
 from intact.results.sources import FloatSource, is_result, load_result, open_source, target_of
 from intact.targets import full_range
@@ -38,6 +38,7 @@ def inspect(options: InspectOptions) -> Inspection:
     else:
         source = open_source(options.model)
         described = target_of(source.target if options.target is None else options.target)
+        described = target_as_asked(described, options)
         if isinstance(source, FloatSource):
             begin(options.progress, "simplifying the model")
             given = with_shapes(source.model, options.input_shape, in_place=True)
@@ -45,7 +46,7 @@ def inspect(options: InspectOptions) -> Inspection:
             (graph,) = graphs_for(expand(given, options.expand), [described])
             return inspect_plan(_with_refusal(build_plan(graph, described, overrides), overrides))
         plan = source.plan(described)
-    if overrides is not None or options.expand or options.input_shape:
+    if overrides is not None or options.expand or options.input_shape or options.block:
         raise UsageError(
             "the model is quantized already, its operators, shapes, widths and float nodes are "
             "given",

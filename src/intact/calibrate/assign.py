@@ -33,6 +33,7 @@ from intact.graph import Role
 from intact.plan import Note, NoteKind, QuantizedGraph, QuantPoint, quantization_points
 from intact.plan.bounds import follow_data
 from intact.plan.given_scales import GIVEN, ScaleTable
+from intact.targets import Blocks
 
 _BIASES = 4096
 """Scales of biases that are remembered: there is one for each pair of input and weight scales."""
@@ -168,17 +169,26 @@ def assign_own(
     truncates = plan.target.weight.truncated_zero_point
     for point in points.weights:
         if point.config not in prescribed and not is_fixed(point.config):
-            _assign_weight(point, method, memo, truncates=truncates)
+            _assign_weight(point, method, memo, plan.target.blocks, truncates=truncates)
     notes += assign_biases(plan, memo.bounded("biases", _BIASES))
     activate(plan)
     plan.provenance = plan.provenance.calibrated(
-        method.activations if observed or given is None else GIVEN,
+        _said_method(points, method, observed, given),
         method.weights,
         "" if statistics is None else memo("hash", statistics.hash),
     )
     if given is not None:
         plan.provenance = plan.provenance.given(given.name, given.hash())
     return plan.with_notes(tuple(notes))
+
+
+def _said_method(
+    points: Points, method: Method, observed: Sequence[str], given: ScaleTable | None
+) -> str:
+    """Name what gave the scales of activations; "" where none of them has one beforehand."""
+    if given is not None and not observed:
+        return GIVEN
+    return method.activations if points.activations else ""
 
 
 def _shared(plan: QuantizedGraph) -> tuple[QuantPoint, ...]:
@@ -260,11 +270,13 @@ def _assign_activations(
     return [Note(NoteKind.CALIBRATION, "", message) for message in messages]
 
 
-def _assign_weight(point: QuantPoint, method: Method, memo: Memo, *, truncates: bool) -> None:
+def _assign_weight(
+    point: QuantPoint, method: Method, memo: Memo, blocks: Blocks | None, *, truncates: bool
+) -> None:
     config = point.config
     if point.value.const_value is None or config.dominator is not config:
         return
-    params = partial(weight_params, point, method, truncates=truncates)
+    params = partial(weight_params, point, method, truncates=truncates, blocks=blocks)
     config.set_checked(memo(("weight", point.value.name, config.grid), params))
     config.observer = method.weights
 

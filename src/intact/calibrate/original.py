@@ -27,12 +27,13 @@ import onnx_ir as ir
 
 from intact.calibrate.synthetic import any_sample
 from intact.data.batching import Batch
-from intact.engines.session import Optimization, fits_message, make_session, run_session
+from intact.engines.session import Optimization, make_session, run_session
 from intact.errors import ModelError
 from intact.graph import Graph
 from intact.graph.files.claims import forget_claims
 from intact.graph.files.load import read_model
-from intact.graph.files.tensors import change_tensors
+from intact.graph.files.save import STREAM_FROM
+from intact.graph.files.tensors import change_tensors, weight_bytes
 from intact.graph.passes.random_ops import random_values
 from intact.graph.passes.widen import METADATA_KEY
 from intact.plan import Note, NoteKind
@@ -136,7 +137,7 @@ class Original(msgspec.Struct, frozen=True):
         Raises:
             ModelError: The runtime refuses it, or fails on the sample.
         """
-        if isinstance(self.source, str | Path) and fits_message(graph.model):
+        if isinstance(self.source, str | Path) and weight_bytes(graph.model) <= STREAM_FROM:
             return _run(Path(self.source), sample, self.threads)
         return _run(read_model(self.source), sample, self.threads)
 

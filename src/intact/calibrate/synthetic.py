@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -17,7 +18,8 @@ from intact.data.feeding import Feeding, takes_feeds
 from intact.data.signature import InputSpec, input_specs
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
-from intact.errors import DataError
+from intact.engines.session import Optimization, make_session, run_session
+from intact.errors import DataError, ModelError
 from intact.graph import Graph
 from intact.numerics.distribution import Distribution
 from intact.ops.operators import DequantizeLinear
@@ -53,31 +55,73 @@ class _Drawn(msgspec.Struct, frozen=True):
 def drawn_samples(plan: QuantizedGraph, statistics: Statistics | None, count: int) -> Samples:
     """Draw inputs as calibration saw them, or else evenly from the ranges of the plan.
 
+    A plan that needed no calibration tells nothing of its inputs: they are drawn from -1 to 1.
+
     Raises:
         DataError: An input was not observed and is not quantized either.
     """
     if statistics is None:
-        return evenly_drawn_samples(plan, count)
+        try:
+            return evenly_drawn_samples(plan, count)
+        except DataError:
+            sample = None if plan.keeps_runtime else sample_that_runs(plan.graph)
+            if sample is None:
+                raise
+        return _freely_drawn_samples(plan.graph, count, sample)
     return synthetic_samples(plan.graph, statistics, count, plan.provenance)
 
 
-def any_sample(graph: Graph) -> Batch:
+def any_sample(graph: Graph, absent: str = "") -> Batch:
     """Draw a sample of which only type and shape are known; small, with open axes of 32.
 
     Whole numbers are 0 or 1, which are valid indices of almost everything.
+
+    Args:
+        graph: The model.
+        absent: A length that the model leaves open and that is 0, by its name.
 
     Raises:
         ModelError: An input cannot be given by samples.
     """
     generator = np.random.default_rng(_SEED)
     sample = {}
+    names = {str(value.name): value.shape or () for value in graph.inputs}
     for name, spec in input_specs(graph).items():
-        sizes = (_OPEN if axis else 1 for axis in range(len(spec.shape)))
-        shape = [size or drawn for size, drawn in zip(spec.shape, sizes, strict=True)]
+        opened = [str(dim) == absent and bool(absent) for dim in names.get(name, ())]
+        opened += [False] * (len(spec.shape) - len(opened))
+        sizes = (0 if opened[axis] else _OPEN if axis else 1 for axis in range(len(spec.shape)))
+        given = zip(spec.shape, sizes, strict=True)
+        shape = [drawn if size is None else size for size, drawn in given]
         drawn = np.asarray(generator.uniform(-1, 1, shape))
         whole = spec.dtype.kind != "f"
         sample[name] = np.asarray(drawn > 0 if whole else drawn).astype(spec.dtype)
     return sample
+
+
+def sample_that_runs(graph: Graph) -> Batch | None:
+    """Draw a sample that a float model takes, of which only types and shapes are known."""
+    with contextlib.suppress(ModelError):
+        session = make_session(graph.model, optimization=Optimization.NONE)
+        for sample in any_samples(graph):
+            with contextlib.suppress(ModelError):
+                run_session(session, {**graph.fixed_inputs, **sample})
+                return sample
+    return None
+
+
+def any_samples(graph: Graph) -> Iterator[Batch]:
+    """Draw samples of which one may run: all lengths open, then each open length as 0 in turn.
+
+    What is handed on from step to step is empty at first: a decoder's keys and values of no words.
+
+    Raises:
+        ModelError: An input cannot be given by samples.
+    """
+    yield any_sample(graph)
+    lengths = (dim for value in graph.inputs for dim in (value.shape or ())[1:])
+    for name in dict.fromkeys(str(dim) for dim in lengths if not isinstance(dim, int)):
+        if name not in ("", "None"):
+            yield any_sample(graph, name)
 
 
 def synthetic_samples(
@@ -126,6 +170,18 @@ def evenly_drawn_samples(plan: QuantizedGraph, count: int) -> Samples:
         for name, spec in form.specs.items()
     }
     return _opened(plan.graph, count, draws, form)
+
+
+def _freely_drawn_samples(graph: Graph, count: int, like: Batch) -> Samples:
+    """Draw samples of the shapes of one: floats from -1 to 1, whole numbers 0 or 1."""
+    form = _Form.of(graph, None)
+    form = msgspec.structs.replace(form, shapes={n: array.shape for n, array in like.items()})
+    ends = {
+        name: (-1.0, 1.0) if spec.dtype.kind == "f" else (0.0, 1.0)
+        for name, spec in form.specs.items()
+    }
+    draws = {name: _evenly(ends[name], spec, form.sizes(name)) for name, spec in form.specs.items()}
+    return _opened(graph, count, draws, form)
 
 
 class _Form(msgspec.Struct, frozen=True):

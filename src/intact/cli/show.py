@@ -169,15 +169,19 @@ def _samples(found: Result) -> int:
 
 def say_made(found: Result) -> None:
     """Say what was written, and how much of it computes with integers."""
+    from intact.plan.topology import has_weights_only
+
     decisions = found.plan.decisions.values()
     quantized = sum(decision.quantized for decision in decisions)
     float_bytes, quantized_bytes = found.sizes()
     folder = found.folder or Path()
-    left = f" ({len(decisions) - quantized} float: see `intact inspect`)"
+    stored = sum(has_weights_only(decision) for decision in decisions)
+    kept = f", {stored} in float with stored weights" if stored else ""
+    left = f" ({len(decisions) - quantized - stored} float: see `intact inspect`)"
     say(f"[bold]{escape(str(folder / found.deployed_file))}[/]")
     say(
         f"{quantized} of {len(decisions)} nodes planned as integer for "
-        f"{escape(found.plan.target.name)}{'' if quantized == len(decisions) else left}, "
+        f"{escape(found.plan.target.name)}{kept}{'' if quantized == len(decisions) else left}, "
         f"{kilobytes(float_bytes)} -> {kilobytes(quantized_bytes)}"
     )
 
@@ -196,7 +200,9 @@ def _made_with(provenance: Provenance) -> str:
         options = ", ".join(
             f"{name}={value!r}" for name, value in provenance.method_options.items()
         )
-        parts.append(f"method {provenance.method}{f' ({options})' if options else ''}")
+        if provenance.statistics or provenance.trained or provenance.source:
+            parts.append(f"method {provenance.method}{f' ({options})' if options else ''}")
+    if provenance.weight_method and provenance.method != GIVEN:
         parts.append(f"weights {provenance.weight_method}")
     return "".join(f"{part}, " for part in parts)
 
@@ -209,7 +215,10 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
     table = new_table(f"on {found.target}", ("node", "op", "computes", "why"))
     for row in found.nodes:
         weight = f", {row.weight_bits}-bit weight" if row.weight_bits else ""
-        computes = f"int{row.activation_bits}{weight}" if row.quantized else f"float{weight}"
+        weight += f" in blocks of {row.block}" if row.block else ""
+        running = ", quantized while running" if row.is_dynamic else ""
+        integers = f"int{row.activation_bits}{running}{weight}"
+        computes = integers if row.quantized else f"float{weight}"
         reason = f"fused into {row.fused_into}" if row.fused_into else row.reason
         style = "" if row.quantized else "yellow"
         table.add_row(escape(row.node), escape(row.op_type), computes, escape(reason), style=style)

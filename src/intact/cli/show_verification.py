@@ -13,6 +13,7 @@ from intact.cli.phases import with_phases
 from intact.cli.printing import new_table, print_json, say, show_table
 from intact.cli.show_runs import overflows
 from intact.formats.base.comparison import LayerComparison, OutputComparison
+from intact.formats.base.float_layers import FloatComparison
 from intact.formats.base.processor import ProcessorFinding
 from intact.formats.base.report import Verification
 
@@ -82,6 +83,7 @@ def _one(found: Verification, *, alone: bool) -> None:
         say(f"[dim]on {escape(found.cpu.name)} ({found.cpu.instruction_set})[/]")
         show_table(_kinds(found))
     _worst(found.layers or found.simulation)
+    _float_layers(found.float_layers)
     for name, ratio in found.outputs_sqnr_db.items():
         say(f"output {escape(name)}: deployed against expected {decibels(ratio)}")
     for rule, places in found.rules.items():
@@ -142,6 +144,17 @@ def _worst(layers: Sequence[LayerComparison]) -> None:
             f"  {escape(called + layer.end + what)}: {layer.mismatches} of {layer.values} differ, "
             f"by {layer.largest:g} at most"
         )
+
+
+def _float_layers(layers: Sequence[FloatComparison]) -> None:
+    """Say how far layers of floats are apart, each from the runtime's own inputs."""
+    if not layers:
+        return
+    worst = max(layers, key=lambda each: each.relative)
+    say(
+        f"{len(layers)} layers of floats with stored integers: they differ by {worst.relative:.1e} "
+        f"of their largest value at most ({escape(worst.end)})"
+    )
 
 
 def _layouts(layers: Sequence[LayerComparison]) -> None:

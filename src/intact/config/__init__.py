@@ -10,7 +10,9 @@ from intact.numerics.levels import Rounding as Rounding
 if TYPE_CHECKING:
     from intact.config.grid import Grid as Grid
     from intact.config.policy import Granularity as Granularity
+    from intact.config.policy import PerBlock as PerBlock
     from intact.config.policy import PerChannel as PerChannel
+    from intact.config.policy import PerRow as PerRow
     from intact.config.policy import PerTensor as PerTensor
     from intact.config.policy import QuantPolicy as QuantPolicy
     from intact.config.policy import make_policy as make_policy
@@ -29,7 +31,10 @@ else:
         __name__,
         {
             "grid": "Grid",
-            "policy": "Granularity PerChannel PerTensor QuantPolicy make_policy parse_policy",
+            "policy": (
+                "Granularity PerBlock PerChannel PerRow PerTensor QuantPolicy make_policy "
+                "parse_policy"
+            ),
             "state": "LEGAL_TRANSITIONS MEANING NEEDS_SCALE UNBAKED QuantState StateMeaning",
             "tensor_config": "JsonValue TensorQuantConfig copy_configs",
         },

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intact.config.policy import Granularity, PerChannel, QuantPolicy
+from intact.config.policy import Granularity, PerBlock, PerRow, QuantPolicy, granularity_flag
 from intact.errors import ConfigError
 from intact.numerics.affine import dequantize, fake_quantize, quantize
 from intact.numerics.affine_params import QuantParams
@@ -27,7 +27,7 @@ class Grid:
 
     Args:
         policy: A checked set of properties.
-        granularity: One scale for the tensor, or one per index of an axis.
+        granularity: One scale for the tensor, one per index of an axis, or one per block along it.
         rounding: Rounding mode.
         bits: 2 to 32, 48 or 64 (biases of 16-bit activations). The range may have fewer levels than
             the bits allow (as in [tvm], 6 bits in an int8), never more.
@@ -65,7 +65,8 @@ class Grid:
         # Grids are looked up far more often than made, and enums hash their names in Python. Of
         # integers only: it is the same in every process, so that it may be pickled.
         axis = -1 if self.axis is None else self.axis
-        return hash((self.policy.value, axis, self.bits, self.quant_min, self.quant_max))
+        codes = self.bits, self.quant_min, self.quant_max
+        return hash((self.policy.value, axis, self.block or 0, *codes))
 
     @cached_property
     def symmetric(self) -> bool:
@@ -84,8 +85,18 @@ class Grid:
 
     @property
     def axis(self) -> int | None:
-        """The channel axis, or ``None`` per tensor."""
+        """The axis of channels or blocks, or ``None`` per tensor."""
         return self.granularity.axis
+
+    @property
+    def block(self) -> int | None:
+        """How many neighbours along the axis share a scale; ``None`` unless per block."""
+        match self.granularity:
+            case PerBlock(size=size):
+                return size
+            case PerRow(block=block):
+                return block
+        return None
 
     @property
     def scheme(self) -> Scheme:
@@ -109,22 +120,26 @@ class Grid:
         """Check scale and offset against the grid; return them as read-only arrays.
 
         Args:
-            scale: Shape ``[]`` per tensor, ``[channels]`` per channel.
+            scale: Shape ``[]`` per tensor, ``[channels]`` per channel, that of the tensor with one
+                for each block along the axis per block.
             offset: Same shape, integers; ``None`` for zeros.
 
         Raises:
-            ConfigError: If a scale is not positive and finite as float32, is not a power of two
+            ConfigError: If a scale is not positive and finite as float32 (of a block it may be
+                negative), is not a power of two
                 where the policy asks for one, an offset is not an integer of the grid, or a
                 shape is wrong.
         """
         scales = _float32(scale)
         self._check_shape(scales.shape)
-        if not np.all(np.isfinite(scales) & (scales > 0)):
+        usable = np.isfinite(scales) & (scales > 0 if self.block is None else scales != 0)
+        if not np.all(usable):
+            kind = "positive finite float32" if self.block is None else "finite float32 but 0"
             raise ConfigError(
-                f"scale {_worst_scale(scales)!r} is not a positive finite float32",
+                f"scale {float(scales[~usable].flat[0])!r} is not a {kind}",
                 remedy="calibrate with finite values",
             )
-        if self.power_of_two and not np.all(np.frexp(scales)[0] == 0.5):
+        if self.power_of_two and not np.all(np.abs(np.frexp(scales)[0]) == 0.5):
             raise ConfigError(
                 "the policy is POWER_OF_2 but a scale is not a power of two",
                 remedy="round the scale to a power of two",
@@ -154,6 +169,7 @@ class Grid:
             self.quant_max,
             rounding=self.rounding,
             axis=self.axis,
+            block=self.block,
         )
 
     def dequantize(self, quantized: IntegerArray, params: QuantParams) -> FloatArray:
@@ -161,7 +177,9 @@ class Grid:
         if self.exponential:
             scale = self._broadcast(params.scale, quantized.shape)
             return dequantize_logarithmic(quantized, scale, self.octave)
-        return dequantize(quantized, params.scale, params.zero_point, axis=self.axis)
+        return dequantize(
+            quantized, params.scale, params.zero_point, axis=self.axis, block=self.block
+        )
 
     def fake_quantize(self, values: FloatArray, params: QuantParams) -> FloatArray:
         """Quantize and dequantize."""
@@ -175,11 +193,15 @@ class Grid:
             self.quant_max,
             rounding=self.rounding,
             axis=self.axis,
+            block=self.block,
         )
 
     def value_range(self, params: QuantParams) -> tuple[float, float]:
         """Return the values of the lowest and the highest code, over all channels."""
         codes = np.array([self.quant_min, self.quant_max])
+        if self.block is not None:
+            ends = [(code - params.zero_point) * params.scale for code in codes]
+            return float(np.min(ends)), float(np.max(ends))
         if self.axis is not None:
             codes = np.broadcast_to(codes, (1,) * self.axis + (params.scale.size, 2))
         values = self.dequantize(codes, params)
@@ -197,11 +219,11 @@ class Grid:
         return scale.reshape([-1 if axis == self.axis else 1 for axis in range(len(shape))])
 
     def _check_granularity(self) -> None:
-        per_channel = isinstance(self.granularity, PerChannel)
-        if per_channel != bool(self.policy & QuantPolicy.PER_CHANNEL):
+        if not self.policy & granularity_flag(self.granularity):
             raise ConfigError(
                 f"policy {self.policy.spelled} does not fit granularity {self.granularity}",
-                remedy="use PER_CHANNEL with PerChannel(axis) and PER_TENSOR with PerTensor()",
+                remedy="use PER_CHANNEL with PerChannel(axis), PER_BLOCK with PerBlock(axis, size) "
+                "PER_ROW with PerRow() and PER_TENSOR with PerTensor()",
             )
 
     def _check_range(self) -> None:
@@ -244,13 +266,27 @@ class Grid:
             raise ConfigError(f"{steps} steps an octave", remedy=f"use 1 to {MOST_STEPS}")
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if isinstance(self.granularity, PerRow):
+            raise ConfigError(
+                "a scale is given for rows, whose scales are computed while the model runs",
+                remedy="use DYNAMIC without a scale",
+            )
         if self.axis is None and shape != ():
             raise ConfigError(
                 f"per-tensor scale has shape {list(shape)}", remedy="give a scalar of shape []"
             )
-        if self.axis is not None and (len(shape) != 1 or shape[0] == 0):
+        if self.block is not None:
+            self._check_blocks(shape)
+        elif self.axis is not None and (len(shape) != 1 or shape[0] == 0):
             raise ConfigError(
                 f"per-channel scale has shape {list(shape)}", remedy="give one scale per channel"
+            )
+
+    def _check_blocks(self, shape: tuple[int, ...]) -> None:
+        if len(shape) <= (self.axis or 0) or 0 in shape:
+            raise ConfigError(
+                f"per-block scale has shape {list(shape)}",
+                remedy=f"give one scale for each block along axis {self.axis}",
             )
 
     def _check_offset(self, offsets: npt.NDArray[np.int64]) -> None:
@@ -281,11 +317,6 @@ def _integers(offset: npt.ArrayLike) -> npt.NDArray[np.int64]:
     if array.dtype.kind not in "iu":
         raise ConfigError(f"offset has dtype {array.dtype}", remedy="give integers")
     return np.array(array, dtype=np.int64)
-
-
-def _worst_scale(scales: FloatArray) -> float:
-    bad = scales[~(np.isfinite(scales) & (scales > 0))]
-    return float(bad.flat[0])
 
 
 class OnGrid:
@@ -323,7 +354,7 @@ class OnGrid:
 
     @property
     def granularity(self) -> Granularity:
-        """``PerTensor()`` or ``PerChannel(axis)``."""
+        """``PerTensor()``, ``PerChannel(axis)``, ``PerBlock(axis, size)`` or ``PerRow()``."""
         return self.grid.granularity
 
     @property

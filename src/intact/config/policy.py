@@ -1,7 +1,7 @@
 """The kind of quantization of a tensor, as a set of flags.
 
-The seven properties are those of [ppq]. Most of the 128 subsets are impossible;
-:meth:`QuantPolicy.check` gives the reason.
+Seven of the properties are those of [ppq]. Most subsets are impossible; :meth:`QuantPolicy.check`
+gives the reason.
 """
 
 from __future__ import annotations
@@ -41,11 +41,63 @@ class PerChannel(msgspec.Struct, frozen=True):
             )
 
 
-Granularity: TypeAlias = PerTensor | PerChannel
+class PerBlock(msgspec.Struct, frozen=True):
+    """One scale and one offset for each ``size`` neighbours along ``axis``.
+
+    Both have the shape of the tensor with the length K of ``axis`` replaced by ``ceil(K / size)``,
+    as ONNX's DequantizeLinear with ``block_size`` has them. The last block may be shorter.
+
+    Raises:
+        ConfigError: If the axis is negative, or a block is empty.
+    """
+
+    axis: int
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.axis < 0:
+            raise ConfigError(
+                f"the axis of blocks is {self.axis}", remedy="count the axis from 0, add the rank"
+            )
+        if self.size < 1:
+            raise ConfigError(f"blocks of {self.size}", remedy="give a size of 1 or more")
+
+    def scales_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape of the scales of a tensor.
+
+        >>> PerBlock(axis=0, size=32).scales_shape((100, 3))
+        (4, 3)
+        """
+        blocks = -(-shape[self.axis] // self.size)
+        return (*shape[: self.axis], blocks, *shape[self.axis + 1 :])
+
+
+class PerRow(msgspec.Struct, frozen=True):
+    """One scale and one offset for each vector along the last axis, or for each block of it.
+
+    For what is quantized while the model runs: how many there are is known only then.
+
+    Raises:
+        ConfigError: If a block is empty.
+    """
+
+    block: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.block is not None and self.block < 1:
+            raise ConfigError(f"blocks of {self.block}", remedy="give a size of 1 or more")
+
+    @property
+    def axis(self) -> None:
+        """Always ``None``: the scales are no array along one axis."""
+        return None
+
+
+Granularity: TypeAlias = PerTensor | PerChannel | PerBlock | PerRow
 
 
 class QuantPolicy(enum.Flag):
-    """Properties of a quantization; a valid policy has one of each pair.
+    """Properties of a quantization; a valid policy has one of each group that exclude each other.
 
     >>> policy = QuantPolicy.PER_TENSOR | QuantPolicy.LINEAR | QuantPolicy.SYMMETRICAL
     >>> policy.check().spelled
@@ -59,6 +111,8 @@ class QuantPolicy(enum.Flag):
 
     PER_TENSOR = enum.auto()
     PER_CHANNEL = enum.auto()
+    PER_BLOCK = enum.auto()
+    PER_ROW = enum.auto()
     LINEAR = enum.auto()
     EXPONENTIAL = enum.auto()
     SYMMETRICAL = enum.auto()
@@ -73,17 +127,18 @@ class QuantPolicy(enum.Flag):
         """Check that a tensor can be quantized this way; return the policy.
 
         Raises:
-            ConfigError: If both or neither of a pair are set, or two properties exclude each other.
+            ConfigError: If several or none of a group are set, or two properties exclude each
+                other.
         """
-        for pair in _EXCLUSIVE_PAIRS:
-            chosen = self & pair
-            if chosen == pair:
+        for group in _EXCLUSIVE:
+            chosen = self & group
+            if len(chosen) > 1:
                 raise ConfigError(
-                    f"policy {self.spelled} sets both {_either(pair, 'and')}", remedy="keep one"
+                    f"policy {self.spelled} sets both {_either(chosen, 'and')}", remedy="keep one"
                 )
             if not chosen:
                 raise ConfigError(
-                    f"policy {self.spelled or '(empty)'} sets neither {_either(pair, 'nor')}",
+                    f"policy {self.spelled or '(empty)'} sets neither {_either(group, 'nor')}",
                     remedy="add one",
                 )
         for combination, reason, remedy in _IMPOSSIBLE:
@@ -97,8 +152,8 @@ class QuantPolicy(enum.Flag):
         return "+".join(flag.name or "" for flag in self)
 
 
-_EXCLUSIVE_PAIRS: tuple[QuantPolicy, ...] = (
-    QuantPolicy.PER_TENSOR | QuantPolicy.PER_CHANNEL,
+_EXCLUSIVE: tuple[QuantPolicy, ...] = (
+    QuantPolicy.PER_TENSOR | QuantPolicy.PER_CHANNEL | QuantPolicy.PER_BLOCK | QuantPolicy.PER_ROW,
     QuantPolicy.LINEAR | QuantPolicy.EXPONENTIAL,
     QuantPolicy.SYMMETRICAL | QuantPolicy.ASYMMETRICAL,
 )
@@ -114,7 +169,29 @@ _IMPOSSIBLE: tuple[tuple[QuantPolicy, str, str], ...] = (
         "a power-of-two scale turns requantization into a shift, which needs linear levels",
         "use LINEAR or drop POWER_OF_2",
     ),
+    (
+        QuantPolicy.PER_BLOCK | QuantPolicy.EXPONENTIAL,
+        "no hardware has logarithmic levels in blocks",
+        "use LINEAR",
+    ),
+    (
+        QuantPolicy.PER_ROW | QuantPolicy.EXPONENTIAL,
+        "no hardware has logarithmic levels by row",
+        "use LINEAR",
+    ),
 )
+
+_OF_GRANULARITY: dict[type[Granularity], QuantPolicy] = {
+    PerTensor: QuantPolicy.PER_TENSOR,
+    PerChannel: QuantPolicy.PER_CHANNEL,
+    PerBlock: QuantPolicy.PER_BLOCK,
+    PerRow: QuantPolicy.PER_ROW,
+}
+
+
+def granularity_flag(granularity: Granularity) -> QuantPolicy:
+    """Return the property that a granularity has."""
+    return _OF_GRANULARITY[type(granularity)]
 
 
 @cache
@@ -130,8 +207,7 @@ def make_policy(
     Raises:
         ConfigError: If the choices exclude each other.
     """
-    per_channel = isinstance(granularity, PerChannel)
-    policy = QuantPolicy.PER_CHANNEL if per_channel else QuantPolicy.PER_TENSOR
+    policy = granularity_flag(granularity)
     policy |= QuantPolicy.EXPONENTIAL if exponential else QuantPolicy.LINEAR
     policy |= QuantPolicy.SYMMETRICAL if symmetric else QuantPolicy.ASYMMETRICAL
     if power_of_two:
@@ -156,5 +232,5 @@ def parse_policy(text: str) -> QuantPolicy:
     return policy.check()
 
 
-def _either(pair: QuantPolicy, conjunction: str) -> str:
-    return f" {conjunction} ".join(flag.name or "" for flag in pair)
+def _either(group: QuantPolicy, conjunction: str) -> str:
+    return f" {conjunction} ".join(flag.name or "" for flag in group)

@@ -1,7 +1,7 @@
-"""The eleven states of a tensor config, their meaning and the legal transitions.
+"""The twelve states of a tensor config, their meaning and the legal transitions.
 
-The states are those of [ppq]. The transitions are those that occur in PPQ; here they are a table
-and checked.
+But for DYNAMIC the states are those of [ppq]. The transitions are those that occur in PPQ; here
+they are a table and checked.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ class QuantState(enum.StrEnum):
     """Created, without scale."""
     ACTIVATED = "activated"
     """Quantizes, with its own scale or its dominator's."""
+    DYNAMIC = "dynamic"
+    """Quantizes, with a scale that is computed from the values at hand while the model runs."""
     BAKED = "baked"
     """A weight whose stored values are already quantized."""
     OVERLAPPED = "overlapped"
@@ -47,6 +49,8 @@ class StateMeaning(enum.Enum):
     """Not ready: running or exporting is an error."""
     QUANTIZES = "quantizes"
     """Quantize the tensor here."""
+    QUANTIZES_RUNNING = "quantizes_running"
+    """Quantize the tensor here, by the scale that its values give."""
     BAKED = "baked"
     """Use the values as they are: already quantized."""
     GOVERNED = "governed"
@@ -61,6 +65,7 @@ MEANING: Mapping[QuantState, StateMeaning] = MappingProxyType(
         QuantState.PASSIVE_INIT: StateMeaning.REFUSED,
         QuantState.ACTIVATED: StateMeaning.QUANTIZES,
         QuantState.PASSIVE: StateMeaning.QUANTIZES,
+        QuantState.DYNAMIC: StateMeaning.QUANTIZES_RUNNING,
         QuantState.BAKED: StateMeaning.BAKED,
         QuantState.PASSIVE_BAKED: StateMeaning.BAKED,
         QuantState.OVERLAPPED: StateMeaning.GOVERNED,
@@ -74,6 +79,7 @@ MEANING: Mapping[QuantState, StateMeaning] = MappingProxyType(
 _NEXT: Mapping[QuantState, tuple[QuantState, ...]] = {
     QuantState.INITIAL: (
         QuantState.ACTIVATED,
+        QuantState.DYNAMIC,
         QuantState.OVERLAPPED,
         QuantState.FP32,
         QuantState.SOI,
@@ -88,6 +94,7 @@ _NEXT: Mapping[QuantState, tuple[QuantState, ...]] = {
         QuantState.PASSIVE,
         QuantState.DEACTIVATED,
     ),
+    QuantState.DYNAMIC: (QuantState.DEACTIVATED,),
     QuantState.PASSIVE_INIT: (QuantState.PASSIVE, QuantState.FP32, QuantState.DEACTIVATED),
     QuantState.PASSIVE: (
         QuantState.PASSIVE_INIT,
@@ -99,6 +106,7 @@ _NEXT: Mapping[QuantState, tuple[QuantState, ...]] = {
     QuantState.DEACTIVATED: (
         QuantState.INITIAL,
         QuantState.ACTIVATED,
+        QuantState.DYNAMIC,
         QuantState.PASSIVE_INIT,
         QuantState.PASSIVE,
     ),

@@ -47,9 +47,11 @@ class TensorQuantConfig(SharedScale):
         quant_min: Smallest integer used.
         quant_max: Largest integer used.
         rounding: Rounding mode.
-        granularity: ``PerTensor()`` or ``PerChannel(axis)``, consistent with the policy.
+        granularity: ``PerTensor()``, ``PerChannel(axis)``, ``PerBlock(axis, size)`` or
+            ``PerRow()``, consistent with the policy.
         steps_per_octave: Of EXPONENTIAL levels, 16 unless given; None for LINEAR ones.
-        scale: Shape ``[]`` or ``[channels]``; ``None`` while unknown.
+        scale: Shape ``[]``, ``[channels]`` or, per block, that of the tensor with one for each
+            block along the axis; ``None`` while unknown.
         offset: Same shape as the scale (also called zero point); ``None`` for zeros.
         observer: Name of the threshold method of the scale.
         detail: Data of passes about this tensor; JSON values only.

@@ -8,6 +8,7 @@ and 4 to 5 times with single operators, from which all else is put together (mea
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import msgspec
 import numpy as np
@@ -17,6 +18,8 @@ from intact.config import Rounding, TensorQuantConfig
 from intact.engines.session import Feeds
 from intact.errors import PlanError
 from intact.graph.edit import Editor
+from intact.numerics.dynamic import DynamicQuantizer
+from intact.numerics.levels import Factor
 from intact.numerics.logarithmic import zero_below
 
 
@@ -111,7 +114,7 @@ def add_quantizer(
         (("zero_point",), ir.DataType.UINT8) if in_bytes else (("low", "high"), ir.DataType.FLOAT)
     )
     bounds = [editor.input(f"{name}/{part}", dtype, shape) for part in parts]
-    chain = _Chain(editor, name)
+    chain = Chain(editor, name)
     if in_bytes:
         codes = chain("QuantizeLinear", value, scale, *bounds)
         result = chain("DequantizeLinear", codes, scale, *bounds, dtype=ir.DataType.FLOAT)
@@ -146,7 +149,7 @@ def _axes_behind(value: ir.Value, config: TensorQuantConfig, name: str) -> int |
     return len(value.shape) - 1 - axis
 
 
-class _Chain:
+class Chain:
     """Adds nodes with a common name prefix."""
 
     def __init__(self, editor: Editor, name: str) -> None:
@@ -162,53 +165,56 @@ class _Chain:
         return self._editor.node(op_type, inputs, f"{self._name}/{op_type}", attributes, result)
 
     def to(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Cast a value."""
         return self("Cast", value, dtype=dtype)
 
     def constant(
         self, number: float, dtype: type[np.float32] | type[np.float64] = np.float32
     ) -> ir.Value:
+        """Return a constant."""
         return self._editor.initializer(f"{self._name}/constant", dtype(number))
 
     def equals(self, value: ir.Value, number: float) -> ir.Value:
+        """Return 1 where a value is a number, and 0 elsewhere."""
         equal = self("Equal", value, self.constant(number), dtype=ir.DataType.BOOL)
         return self.to(equal, ir.DataType.FLOAT)
 
 
-def _half_even(chain: _Chain, steps: ir.Value) -> ir.Value:
+def _half_even(chain: Chain, steps: ir.Value) -> ir.Value:
     return chain("Round", steps)
 
 
-def _half_up(chain: _Chain, steps: ir.Value) -> ir.Value:
+def _half_up(chain: Chain, steps: ir.Value) -> ir.Value:
     rounded, rest = _nearest(chain, steps)
     return chain("Add", rounded, chain.equals(rest, 0.5))
 
 
-def _half_down(chain: _Chain, steps: ir.Value) -> ir.Value:
+def _half_down(chain: Chain, steps: ir.Value) -> ir.Value:
     rounded, rest = _nearest(chain, steps)
     return chain("Sub", rounded, chain.equals(rest, -0.5))
 
 
-def _half_away(chain: _Chain, steps: ir.Value) -> ir.Value:
+def _half_away(chain: Chain, steps: ir.Value) -> ir.Value:
     sign = chain("Sign", steps)
     return chain("Mul", sign, _half_up(chain, chain("Abs", steps)))
 
 
-def _half_toward_zero(chain: _Chain, steps: ir.Value) -> ir.Value:
+def _half_toward_zero(chain: Chain, steps: ir.Value) -> ir.Value:
     sign = chain("Sign", steps)
     return chain("Mul", sign, _half_down(chain, chain("Abs", steps)))
 
 
-def _up(chain: _Chain, steps: ir.Value) -> ir.Value:
+def _up(chain: Chain, steps: ir.Value) -> ir.Value:
     return chain("Ceil", steps)
 
 
-def _nearest(chain: _Chain, steps: ir.Value) -> tuple[ir.Value, ir.Value]:
+def _nearest(chain: Chain, steps: ir.Value) -> tuple[ir.Value, ir.Value]:
     """Return round-half-even and the remainder, which is exact in float32."""
     rounded = chain("Round", steps)
     return rounded, chain("Sub", steps, rounded)
 
 
-ROUNDERS: dict[Rounding, Callable[[_Chain, ir.Value], ir.Value]] = {
+ROUNDERS: dict[Rounding, Callable[[Chain, ir.Value], ir.Value]] = {
     Rounding.HALF_EVEN: _half_even,
     Rounding.NEAREST: _half_even,
     Rounding.HALF_UP: _half_up,
@@ -220,7 +226,7 @@ ROUNDERS: dict[Rounding, Callable[[_Chain, ir.Value], ir.Value]] = {
 
 
 def _logarithmic(
-    chain: _Chain, value: ir.Value, scale: ir.Value, bounds: Sequence[ir.Value], octave: int
+    chain: Chain, value: ir.Value, scale: ir.Value, bounds: Sequence[ir.Value], octave: int
 ) -> ir.Value:
     """Fake-quantize to levels ``scale * 2**(k / octave)`` with k = 1..high, and 0.
 
@@ -243,3 +249,126 @@ def _logarithmic(
     # One-sided levels (low = 0) have no negative side.
     sign = chain("Max", chain("Sign", value), low)
     return chain("Mul", sign, chain.to(magnitude, ir.DataType.FLOAT))
+
+
+# ---- scales that the graph computes --------------------------------------------------------------
+
+_AXES_AS_INPUT = 18
+"""The opset since which ReduceMin and ReduceMax read their axes."""
+
+
+def add_dynamic_quantizer(
+    editor: Editor, value: ir.Value, quantizer: DynamicQuantizer, name: str
+) -> ir.Value:
+    """Add a quantizer whose scale the graph computes; return the numbers that codes stand for.
+
+    They are what `intact.numerics.dynamic` gives, bit for bit where values are finite.
+
+    Args:
+        editor: The copy of the model that is edited.
+        value: The float32 value to quantize.
+        quantizer: How.
+        name: Prefix of the new names.
+
+    Raises:
+        PlanError: It has scales of blocks, and the value no known length.
+    """
+    if quantizer.block is not None:
+        return _in_blocks(editor, value, quantizer, name)
+    if quantizer == _OF_ONNX:
+        result = _by_one_operator(editor, value, name)
+    else:
+        result = _Composed(editor, value, quantizer, name).result()
+    result.shape = value.shape
+    return result
+
+
+_OF_ONNX = DynamicQuantizer(0, 255)
+
+
+def _in_blocks(editor: Editor, value: ir.Value, quantizer: DynamicQuantizer, name: str) -> ir.Value:
+    """Quantize the blocks of rows as rows of their own."""
+    shape, size = value.shape, quantizer.block or 1
+    length = None if shape is None or len(shape) == 0 else shape[-1]
+    if shape is None or not isinstance(length, int):
+        raise PlanError(f"{name}: blocks of rows whose length is not known")
+    rank, missing = len(shape), -length % size
+    padded = value
+    if missing:
+        pads = editor.integers(*[0] * (2 * rank - 1), missing, name=f"{name}/pads")
+        padded = editor.node("Pad", [value, pads], f"{name}/Pad")
+    blocks = (length + missing) // size
+    parts = editor.integers(*[0] * (rank - 1), blocks, size, name=f"{name}/parts")
+    apart = editor.node("Reshape", [padded, parts], f"{name}/apart")
+    rows = replace(quantizer, block=None)
+    numbers = _Composed(editor, apart, rows, name).result()
+    whole = editor.integers(*[0] * (rank - 1), length + missing, name=f"{name}/whole")
+    joined = editor.node("Reshape", [numbers, whole], f"{name}/joined")
+    if missing:
+        ends = [editor.integers(number, name=f"{name}/at") for number in (0, length, rank - 1)]
+        joined = editor.node("Slice", [joined, *ends], f"{name}/Slice")
+    joined.shape = value.shape
+    return joined
+
+
+def _by_one_operator(editor: Editor, value: ir.Value, name: str) -> ir.Value:
+    kinds = {"codes": ir.DataType.UINT8, "scale": ir.DataType.FLOAT, "zero": ir.DataType.UINT8}
+    outputs = [
+        ir.Value(name=editor.names.fresh(f"{name}/{part}"), type=ir.TensorType(kind))
+        for part, kind in kinds.items()
+    ]
+    editor.add("DynamicQuantizeLinear", [value], outputs, name=str(outputs[0].name))
+    return editor.node("DequantizeLinear", outputs, f"{name}/DequantizeLinear")
+
+
+class _Composed:
+    """A quantizer put together from single operators."""
+
+    def __init__(
+        self, editor: Editor, value: ir.Value, quantizer: DynamicQuantizer, name: str
+    ) -> None:
+        self._editor, self._value, self._quantizer, self._name = editor, value, quantizer, name
+        self._chain = Chain(editor, name)
+
+    def result(self) -> ir.Value:
+        chain, quantizer = self._chain, self._quantizer
+        zero = chain.constant(0.0)
+        low = chain("Min", self._reduced("ReduceMin"), zero)
+        high = chain("Max", self._reduced("ReduceMax"), zero)
+        if quantizer.symmetric:
+            span, codes = chain("Max", chain("Neg", low), high), quantizer.quant_max
+        else:
+            span, codes = chain("Sub", high, low), quantizer.quant_max - quantizer.quant_min
+        is_flat = chain("Equal", low, high, dtype=ir.DataType.BOOL)
+        one, count = chain.constant(1.0), chain.constant(float(codes))
+        scale = chain("Where", is_flat, one, chain("Div", span, count))
+        if quantizer.factor is Factor.SCALE:
+            steps = chain("Div", self._value, scale)
+        elif quantizer.factor is Factor.RECIPROCAL:
+            steps = chain("Mul", self._value, chain("Div", one, scale))
+        else:
+            factor = chain("Where", is_flat, one, chain("Div", count, span))
+            steps = chain("Mul", self._value, factor)
+        rounded = ROUNDERS[quantizer.rounding](chain, steps)
+        least, most = (chain.constant(float(c)) for c in (quantizer.quant_min, quantizer.quant_max))
+        if not quantizer.symmetric:
+            offset = self._zero_point(low, scale, least, most)
+            least, most = chain("Sub", least, offset), chain("Sub", most, offset)
+        return chain("Mul", chain("Min", chain("Max", rounded, least), most), scale)
+
+    def _zero_point(
+        self, low: ir.Value, scale: ir.Value, least: ir.Value, most: ir.Value
+    ) -> ir.Value:
+        chain = self._chain
+        offset = chain("Sub", least, chain("Div", low, scale))
+        bounded = chain("Min", chain("Max", offset, least), most)
+        return ROUNDERS[Rounding.HALF_EVEN](chain, bounded)
+
+    def _reduced(self, op_type: str) -> ir.Value:
+        name = f"{self._name}/{op_type}"
+        if not self._quantizer.rows:
+            return self._editor.node(op_type, [self._value], name, {"keepdims": 0})
+        if self._editor.model.opset_imports[""] < _AXES_AS_INPUT:
+            return self._editor.node(op_type, [self._value], name, {"axes": [-1], "keepdims": 1})
+        axes = self._editor.initializer(f"{name}_axes", np.array([-1], np.int64))
+        return self._editor.node(op_type, [self._value, axes], name, {"keepdims": 1})

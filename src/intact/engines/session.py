@@ -18,7 +18,7 @@ import onnxruntime as ort
 
 from intact.errors import ModelError, UsageError
 from intact.graph import Graph, save_model
-from intact.graph.files.save import in_place
+from intact.graph.files.save import STREAM_FROM, in_place
 from intact.graph.files.tensors import weight_bytes
 
 _BYTES = 4
@@ -127,7 +127,9 @@ def make_session(
         options.enable_cpu_mem_arena = False
     if not isinstance(model, ir.Model):
         return _open(str(model) if isinstance(model, Path) else model, options, left_out)
-    if fits_message(model):
+    if fits_message(model) and not (
+        optimization is Optimization.NONE and weight_bytes(model) > STREAM_FROM
+    ):  # one run is over before the runtime has made a copy of the weights
         return _open(ir.to_proto(model).SerializeToString(), options, left_out)
     return _open_large(model, options, left_out)
 
@@ -164,9 +166,11 @@ def _open_large(
     options.add_session_config_entry("session.disable_prepacking", "1")
     found = in_place(model)
     if found is not None:
-        message, folder = found
-        options.add_session_config_entry(_WEIGHT_FOLDER, str(folder))
-        return _open(message, options, left_out)
+        options.add_session_config_entry(_WEIGHT_FOLDER, str(found.folder))
+        if found.held:
+            values = [ort.OrtValue.ortvalue_from_numpy(array) for array in found.held.values()]
+            options.add_external_initializers(list(found.held), values)
+        return _open(found.message, options, left_out)
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "model.onnx"
         save_model(model, path, beside=True)

@@ -17,8 +17,13 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.config import TensorQuantConfig
-from intact.engines.quantizer_nodes import QuantizerInputs, add_quantizer, fills_bytes
-from intact.engines.session import Feeds, make_session, run_session
+from intact.engines.quantizer_nodes import (
+    QuantizerInputs,
+    add_dynamic_quantizer,
+    add_quantizer,
+    fills_bytes,
+)
+from intact.engines.session import Feeds, Optimization, make_session, run_session
 from intact.errors import PlanError
 from intact.graph.edit import Editor
 from intact.plan import (
@@ -29,6 +34,7 @@ from intact.plan import (
     quantizes,
     refuse_unready,
 )
+from intact.plan.dynamic import DynamicPoint, dynamic_points, dynamic_quantizer
 from intact.plan.overflows import wrap_sums
 
 Arrays = dict[str, np.ndarray[Any, Any]]
@@ -46,6 +52,8 @@ class Simulator:
         switched: Quantizers can be disabled, which costs time.
         tensors: Names of further activations that are returned with the outputs, as their readers
             get them.
+        optimization: How far the runtime may rewrite the model; not at all for a single run, which
+            is over before that pays.
 
     Raises:
         PlanError: The plan has ends without a scale.
@@ -64,6 +72,7 @@ class Simulator:
         teacher_forced: bool = False,
         switched: bool = False,
         tensors: Sequence[str] = (),
+        optimization: Optimization = Optimization.ALL,
     ) -> None:
         refuse_unready(plan)
         editor = Editor(plan.graph.model)
@@ -82,10 +91,14 @@ class Simulator:
                 name = str(point.value.name)
                 if name in shown:
                     shown[name] = editor.value(self._results[point.end])
+        for dynamic in dynamic_points(plan):
+            _quantize_running(editor, plan, dynamic)
         results = editor.model.graph.outputs
         results.extend(value for value in shown.values() if not any(value is r for r in results))
         self._tensors = {name: str(value.name) for name, value in shown.items()}
-        self._session = make_session(editor.finish(), threads=threads, fuses_quantizers=False)
+        self._session = make_session(
+            editor.finish(), threads=threads, optimization=optimization, fuses_quantizers=False
+        )
 
     def _add(self, editor: Editor, point: QuantPoint, teacher_forced: bool, switched: bool) -> None:
         value = editor.value(str(point.value.name))
@@ -170,6 +183,15 @@ def _recalibrated(
     return config
 
 
+def _quantize_running(editor: Editor, plan: QuantizedGraph, point: DynamicPoint) -> None:
+    """Add a quantizer whose scale the session computes."""
+    arithmetic = plan.arithmetic_of(point.readers[0][0])
+    quantizer = dynamic_quantizer(point.grid, arithmetic)
+    value = editor.value(str(point.value.name))
+    result = add_dynamic_quantizer(editor, value, quantizer, f"simq/{point.ends[0]}")
+    editor.redirect(value, result, _readers(point))
+
+
 def bake(editor: Editor, point: QuantPoint) -> None:
     """Replace a constant by its fake-quantized values, for the readers that quantize it.
 
@@ -184,7 +206,7 @@ def bake(editor: Editor, point: QuantPoint) -> None:
     editor.redirect(editor.value(str(point.value.name)), baked, _readers(point))
 
 
-def teach(editor: Editor, point: QuantPoint) -> ir.Value:
+def teach(editor: Editor, point: QuantPoint | DynamicPoint) -> ir.Value:
     """Let the readers of a quantized activation read a new input of the model instead."""
     value = editor.value(str(point.value.name))
     rank = None if value.shape is None else [None] * len(value.shape)
@@ -195,5 +217,5 @@ def teach(editor: Editor, point: QuantPoint) -> ir.Value:
     return source
 
 
-def _readers(point: QuantPoint) -> list[tuple[str, int]]:
+def _readers(point: QuantPoint | DynamicPoint) -> list[tuple[str, int]]:
     return [(str(node.name), slot) for node, slot in point.readers]

@@ -33,7 +33,7 @@ from intact.results.recipes import (
     target_named,
 )
 from intact.results.refusals import Refusals
-from intact.results.request import distinct_names, in_place, ready_targets, refuse_wrong
+from intact.results.request import as_asked, distinct_names, ready_targets, refuse_wrong
 from intact.results.result import Result, Results, check_output, save_several
 from intact.results.sources import (
     FloatSource,
@@ -102,7 +102,7 @@ def results_for(
         refusals: Takes what one target refuses; None raises it.
     """
     refusals = refusals or Refusals(collects=False)
-    described = in_place([target_of(target) for target in targets], options)
+    described = as_asked([target_of(target) for target in targets], options)
     names = distinct_names(described)
     refuse_wrong(options)
     cluster = cluster_of(options)

@@ -58,7 +58,10 @@ _HOMES: Mapping[str, str] = {
 
 _ONNX_START = b"\x08"
 """The first byte of ONNX files: the tag of ``ir_version``."""
-_QUANTIZING = ("uant", "Affine", "ATen", "FPEmuOp", "Trunc", "QLinear", "QGemm", "Integer", "Round")
+_QUANTIZING = (
+    *("uant", "Affine", "ATen", "FPEmuOp", "Trunc", "QLinear", "QGemm", "Integer", "Round"),
+    "NBits",
+)
 """Parts of the names of operators that quantize, or that quantizers are written out with."""
 
 

@@ -25,7 +25,12 @@ from intact.graph.passes.canonical import (
     write_zeros_as_pads,
 )
 from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
-from intact.graph.passes.gemm import flatten_weights, join_dense_layers, plain_gemms
+from intact.graph.passes.gemm import (
+    flatten_weights,
+    join_dense_layers,
+    plain_gemms,
+    turn_weights,
+)
 from intact.graph.passes.inline_if import inline_ifs
 from intact.graph.passes.input_shapes import Sizes, set_input_shapes
 from intact.graph.passes.lengths import fold_lengths
@@ -102,6 +107,7 @@ def normalize(
     # takes nothing before it is a Gemm, and is none with a weight of three axes.
     write_as_products(model)
     write_zeros_as_pads(model)
+    turn_weights(model)
     flatten_weights(model)
     join_dense_layers(model)
     while fold_batch_norms(model) + fold_scales(model):

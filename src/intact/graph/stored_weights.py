@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.graph.ops import input_value, is_constant
-from intact.ops import RECURRENT, STORABLE
-from intact.ops.operators import Gather
+from intact.ops import IN_BLOCKS, RECURRENT, STORABLE
+from intact.ops.operators import Gather, Gemm
 
 _RECURRENT_SLOTS = (1, 2)
 _GATE_ROWS = 1
@@ -36,6 +36,32 @@ def stored_weight_axes(node: ir.Node) -> dict[int, int]:
     for other, length in enumerate(shape):
         row *= 1 if other == axis else length
     return {0: axis} if row >= _SHORTEST_ROW else {}
+
+
+def block_axes(node: ir.Node) -> dict[int, int]:
+    """Return the input slots of constants that can be stored in blocks, with the axis of those.
+
+    Blocks lie along what is summed: ``K`` of the right factor ``[K, N]`` of a product, or of the
+    transposed one of Gemm; and along the rows of a table ``[rows, numbers]``.
+    """
+    if node.domain != "" or node.op_type not in IN_BLOCKS:
+        return {}
+    slot = 0 if node.op_type == Gather.name else 1
+    if len(_float_shape(node, slot)) != _MATRIX:
+        return {}
+    data = input_value(node, 0)
+    if slot == 0:
+        return {0: 1} if Gather.of(node).axis in (0, -_MATRIX) else {}
+    if node.op_type == Gemm.name:
+        options = Gemm.of(node)
+        is_plain = not options.transA and options.alpha == 1 and options.beta == 1
+        return {1: 1 if options.transB else 0} if is_plain else {}
+    is_vector = data is not None and data.shape is not None and len(data.shape) < _MATRIX
+    return {} if is_vector else {1: 0}
+
+
+_MATRIX = 2
+"""Axes of a matrix."""
 
 
 def _float_shape(node: ir.Node, slot: int) -> tuple[int, ...]:

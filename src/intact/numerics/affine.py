@@ -6,7 +6,8 @@ add the zero point, saturate. Scales are float32 because every runtime stores th
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,8 @@ __all__ = [
 
 _FLOAT32_EXACT = 2**24
 """Integers up to here are exact in float32."""
+_SHORT = 2
+"""Bytes of codes whose differences are."""
 
 
 def quantize(
@@ -43,6 +46,7 @@ def quantize(
     *,
     rounding: Rounding = Rounding.HALF_EVEN,
     axis: int | None = None,
+    block: int | None = None,
 ) -> npt.NDArray[np.signedinteger[Any]]:
     """Turn real values into integer codes: ``clip(round(values / scale) + zero_point)``.
 
@@ -50,12 +54,15 @@ def quantize(
         values: Any shape. float32 values are divided in float32, as runtimes do; float64 values
             in float64 by the float32 scale, for biases whose codes need more than 24 bits.
             Infinities saturate.
-        scale: Scalar, or ``[values.shape[axis]]`` when ``axis`` is given.
+        scale: Scalar; ``[values.shape[axis]]`` when ``axis`` is given; with ``block`` of the shape
+            of ``values``, but for one for each block along ``axis``. Scales of blocks may be
+            negative, all others are positive.
         zero_point: Integers, of the shape of ``scale`` or a scalar.
         quant_min: Smallest code.
         quant_max: Largest code.
         rounding: How ``values / scale`` is rounded.
-        axis: The channel axis, or None for one scale for the whole tensor.
+        axis: The axis of channels or blocks, or None for one scale for the whole tensor.
+        block: Neighbours along ``axis`` that share a scale; the last block may have fewer.
 
     Returns:
         int32 codes of the shape of ``values``; int64 if the range does not fit int32.
@@ -64,16 +71,17 @@ def quantize(
         DataError: If a value is NaN, which has no code.
         ConfigError: If scale, zero point, range or axis do not fit each other.
     """
-    steps, zero = _clipped_steps(
-        values, scale, zero_point, codes=(quant_min, quant_max), rounding=rounding, axis=axis
-    )
+    values = _checked_values(values, quant_min, quant_max)
     fits_int32 = quant_min >= -(2**31) and quant_max < 2**31
     # The steps may leave int32 although the codes do not, when the zero point is far from 0.
     wide = not fits_int32 or max(abs(quant_min), abs(quant_max)) > 2**29
-    codes = (
-        steps.astype(np.int64) + zero if wide else steps.astype(np.int32) + zero.astype(np.int32)
-    )
-    return codes.astype(np.int32, copy=False) if fits_int32 else codes
+    parts = []
+    for each in _scaled(values, scale, zero_point, axis, block):
+        steps = _clipped_steps(each, codes=(quant_min, quant_max), rounding=rounding)
+        codes = steps.astype(np.int64 if wide else np.int32)
+        codes += each.zero.astype(codes.dtype, copy=False)
+        parts.append(codes.astype(np.int32, copy=False) if fits_int32 else codes)
+    return _joined(parts, values.shape, axis or 0)
 
 
 def dequantize(
@@ -82,6 +90,7 @@ def dequantize(
     zero_point: npt.ArrayLike,
     *,
     axis: int | None = None,
+    block: int | None = None,
 ) -> npt.NDArray[np.float32]:
     """Turn integer codes into the float32 values they stand for: ``(code - zero_point) * scale``.
 
@@ -89,9 +98,10 @@ def dequantize(
 
     Args:
         quantized: Integer codes of any shape.
-        scale: Scalar, or ``[quantized.shape[axis]]`` when ``axis`` is given.
+        scale: As of :func:`quantize`.
         zero_point: Integers, of the shape of ``scale`` or a scalar.
-        axis: The channel axis, or None for one scale for the whole tensor.
+        axis: As of :func:`quantize`.
+        block: As of :func:`quantize`.
 
     Raises:
         ConfigError: If the codes are not integers, or scale, zero point and axis do not fit.
@@ -101,13 +111,26 @@ def dequantize(
         raise ConfigError(
             f"dequantize was given codes of {quantized.dtype}", remedy="pass integer codes"
         )
-    factor, zero = _broadcast_params(quantized.shape, scale, zero_point, axis)
-    steps = quantized.astype(np.int64)
+    parts = []
+    for each in _scaled(quantized, scale, zero_point, axis, block):
+        result = _difference(each.values, each.zero)
+        with np.errstate(over="ignore"):
+            result *= each.factor
+        parts.append(result)
+    return _joined(parts, quantized.shape, axis or 0)
+
+
+def _difference(
+    codes: npt.NDArray[np.integer[Any]], zero: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float32]:
+    """Return ``codes - zero``, rounded to float32 once; of short codes it is exact in float32."""
+    if codes.dtype.itemsize <= _SHORT and (np.abs(zero) < _FLOAT32_EXACT // 2).all():
+        short = codes.astype(np.float32)
+        short -= zero.astype(np.float32)
+        return short
+    steps = codes.astype(np.int64)
     steps -= zero
-    result = steps.astype(np.float32)
-    with np.errstate(over="ignore"):
-        result *= factor
-    return result
+    return steps.astype(np.float32)
 
 
 def fake_quantize(
@@ -119,41 +142,38 @@ def fake_quantize(
     *,
     rounding: Rounding = Rounding.HALF_EVEN,
     axis: int | None = None,
+    block: int | None = None,
 ) -> npt.NDArray[np.float32]:
     """Quantize and dequantize: bit for bit ``dequantize(quantize(values))``, without the integers.
 
     Arguments and errors are those of :func:`quantize`.
     """
-    steps, _ = _clipped_steps(
-        values, scale, zero_point, codes=(quant_min, quant_max), rounding=rounding, axis=axis
-    )
-    result = steps.astype(np.float32, copy=False)
-    result += np.float32(0.0)  # an integer has no negative zero
-    factor, _ = _broadcast_params(result.shape, scale, zero_point, axis)
-    with np.errstate(over="ignore"):
-        result *= factor
-    return result
+    values = _checked_values(values, quant_min, quant_max)
+    parts = []
+    for each in _scaled(values, scale, zero_point, axis, block):
+        steps = _clipped_steps(each, codes=(quant_min, quant_max), rounding=rounding)
+        result = steps.astype(np.float32, copy=False)
+        result += np.float32(0.0)  # an integer has no negative zero
+        with np.errstate(over="ignore"):
+            result *= each.factor
+        parts.append(result)
+    return _joined(parts, values.shape, axis or 0)
+
+
+class _Scaled(NamedTuple):
+    """Values, or codes, with scales and zero points that broadcast over them."""
+
+    values: npt.NDArray[Any]
+    factor: npt.NDArray[np.float32]
+    zero: npt.NDArray[np.int64]
 
 
 def _clipped_steps(
-    values: npt.NDArray[np.floating[Any]],
-    scale: npt.ArrayLike,
-    zero_point: npt.ArrayLike,
-    *,
-    codes: tuple[int, int],
-    rounding: Rounding,
-    axis: int | None,
-) -> tuple[npt.NDArray[np.floating[Any]], npt.NDArray[np.int64]]:
-    """Return ``code - zero_point`` as floats in a fresh array, and the broadcast zero point."""
+    scaled: _Scaled, *, codes: tuple[int, int], rounding: Rounding
+) -> npt.NDArray[np.floating[Any]]:
+    """Return ``code - zero_point`` as floats in a fresh array."""
     quant_min, quant_max = codes
-    check_code_range(quant_min, quant_max)
-    values = np.asarray(values)
-    if values.dtype not in (np.float32, np.float64):
-        raise ConfigError(
-            f"cannot quantize values of {values.dtype}", remedy="convert them to float32"
-        )
-    _refuse_nan(values)
-    factor, zero = _broadcast_params(values.shape, scale, zero_point, axis)
+    values, factor, zero = scaled
     if zero.size and (zero.min() < quant_min or zero.max() > quant_max):
         raise ConfigError(
             f"a zero point lies outside the codes {quant_min}..{quant_max}",
@@ -166,7 +186,20 @@ def _clipped_steps(
     if steps.dtype == np.float32 and largest > _FLOAT32_EXACT:
         steps = steps.astype(np.float64)
     np.clip(steps, low.astype(steps.dtype), high.astype(steps.dtype), out=steps)
-    return steps, zero
+    return steps
+
+
+def _checked_values(
+    values: npt.ArrayLike, quant_min: int, quant_max: int
+) -> npt.NDArray[np.floating[Any]]:
+    check_code_range(quant_min, quant_max)
+    array: npt.NDArray[np.floating[Any]] = np.asarray(values)
+    if array.dtype not in (np.float32, np.float64):
+        raise ConfigError(
+            f"cannot quantize values of {array.dtype}", remedy="convert them to float32"
+        )
+    _refuse_nan(array)
+    return array
 
 
 def _refuse_nan(values: npt.NDArray[np.floating[Any]]) -> None:
@@ -179,17 +212,62 @@ def _refuse_nan(values: npt.NDArray[np.floating[Any]]) -> None:
         )
 
 
-def _broadcast_params(
-    shape: tuple[int, ...], scale: npt.ArrayLike, zero_point: npt.ArrayLike, axis: int | None
+def _scaled(
+    values: npt.NDArray[Any],
+    scale: npt.ArrayLike,
+    zero_point: npt.ArrayLike,
+    axis: int | None,
+    block: int | None,
+) -> Iterator[_Scaled]:
+    """Yield a tensor with its parameters: whole, or with blocks as the pieces of equal ones."""
+    factor, zero = _checked_params(scale, zero_point, in_blocks=block is not None)
+    if block is None:
+        yield _Scaled(values, *_broadcast_params(values.shape, factor, zero, axis))
+        return
+    from intact.numerics.blocks import check_blocks, pieces  # of which few tensors have any
+
+    along = -1 if axis is None else axis
+    check_blocks(values.shape, factor.shape, along, block)
+    if zero.shape not in (factor.shape, ()):
+        raise ConfigError(
+            f"zero points of shape {zero.shape} for scales of {factor.shape}",
+            remedy="pass one of each per block",
+        )
+    zeros = np.broadcast_to(zero, factor.shape)
+    for piece in pieces(values.shape[along], block):
+        parameters = (piece.of_parameters(each, along) for each in (factor, zeros))
+        yield _Scaled(piece.of_values(values, along), *parameters)
+
+
+def _joined(parts: list[npt.NDArray[Any]], shape: tuple[int, ...], axis: int) -> npt.NDArray[Any]:
+    if len(parts) == 1:
+        return parts[0].reshape(shape)
+    from intact.numerics.blocks import joined
+
+    return joined(parts, shape, axis)
+
+
+def _checked_params(
+    scale: npt.ArrayLike, zero_point: npt.ArrayLike, *, in_blocks: bool
 ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Return scale and zero point shaped to broadcast over a tensor of the given shape."""
     factor = np.asarray(scale, dtype=np.float32)
     zero = np.asarray(zero_point)
     if not np.issubdtype(zero.dtype, np.integer):
         raise ConfigError(f"zero points of {zero.dtype}", remedy="pass integers")
-    zero = zero.astype(np.int64)
-    if not (np.isfinite(factor).all() and (factor > 0).all()):
-        raise ConfigError("a scale is not positive and finite", remedy="recalibrate the tensor")
+    usable = factor != 0 if in_blocks else factor > 0
+    if not (np.isfinite(factor).all() and usable.all()):
+        kind = "is 0 or not finite" if in_blocks else "is not positive and finite"
+        raise ConfigError(f"a scale {kind}", remedy="recalibrate the tensor")
+    return factor, zero.astype(np.int64, copy=False)
+
+
+def _broadcast_params(
+    shape: tuple[int, ...],
+    factor: npt.NDArray[np.float32],
+    zero: npt.NDArray[np.int64],
+    axis: int | None,
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Return scale and zero point shaped to broadcast over a tensor of the given shape."""
     if axis is None:
         if factor.size != 1 or zero.size != 1:
             raise ConfigError(

@@ -35,6 +35,18 @@ class Rounding(enum.StrEnum):
     """Toward positive infinity, for every value and not only for ties."""
 
 
+class Factor(enum.StrEnum):
+    """How a value that is quantized while a model runs becomes a number of steps."""
+
+    SCALE = "scale"
+    """It is divided by the scale (ONNX's DynamicQuantizeLinear)."""
+    RECIPROCAL = "reciprocal"
+    """It is multiplied by the reciprocal of the scale (MatMulNBits)."""
+    CODES_OVER_RANGE = "codes_over_range"
+    """It is multiplied by the number of codes over the range: the reciprocal of a scale that was
+    never rounded (TFLite)."""
+
+
 STEPS_PER_OCTAVE = 16
 """Logarithmic levels between a magnitude and its double, where nothing else is said (NNIE's)."""
 MOST_STEPS = 1024

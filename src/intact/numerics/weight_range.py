@@ -24,14 +24,20 @@ _REFINE = 4
 """A refinement puts 2 * 4 candidates between the neighbours of the best."""
 _ROUNDS = 2
 """Refinements."""
+_OF_ZEROS = 2.0**-24
+"""The smallest number of half precision."""
 
 Floats = npt.NDArray[np.float64]
 
 
 def weight_range(
-    values: npt.NDArray[np.float32], levels: Levels, method: str, axis: int | None
+    values: npt.NDArray[np.float32],
+    levels: Levels,
+    method: str,
+    axis: int | None,
+    block: int | None = None,
 ) -> tuple[Floats, Floats]:
-    """Return the range of a weight tensor or of each of its channels.
+    """Return the range of a weight tensor, or of each of its channels or blocks.
 
     ``minmax`` holds every value. ``mse`` shrinks that range, both ends together, by the factor of
     least squared error on the values themselves (between 1 and 1/16). ``max_range`` and
@@ -43,11 +49,12 @@ def weight_range(
         values: float32 of any shape.
         levels: The codes and their scheme.
         method: One of ``WEIGHT_METHODS``.
-        axis: The channel axis, or None for one range.
+        axis: The axis of channels or blocks, or None for one range.
+        block: Neighbours along it that have a range together.
 
     Returns:
-        ``(low, high)``, float64, ``[channels]`` or 0-d, with ``low <= 0 <= high``. An empty
-        channel has the range 0..0.
+        ``(low, high)``, float64, ``[channels]``, 0-d, or of the shape of the scales of blocks,
+        with ``low <= 0 <= high``. An empty channel has the range 0..0.
 
     Raises:
         CalibrationError: If the method is unknown or not defined for such codes, or a weight is
@@ -63,7 +70,7 @@ def weight_range(
         raise CalibrationError(
             f"{method} is not defined for {kind} weights", remedy="use minmax or mse"
         )
-    rows = _channel_rows(values, axis)
+    rows, shape = _rows(values, axis, block)
     low = rows.min(axis=1, initial=0.0).astype(np.float64)
     high = rows.max(axis=1, initial=0.0).astype(np.float64)
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
@@ -89,7 +96,55 @@ def weight_range(
         factor = _best_factors(rows, levels, low, high)
         low, high = low * factor, high * factor
     low, high = low + 0.0, high + 0.0  # no negative zero
-    return (low, high) if axis is not None else (low.reshape(()), high.reshape(()))
+    return low.reshape(shape), high.reshape(shape)
+
+
+def signed_scales(
+    values: npt.NDArray[np.float32], levels: Levels, method: str, axis: int, block: int
+) -> Floats:
+    """Return scales of either sign for blocks without zero points: the lowest code is used too.
+
+    The value of largest magnitude has the lowest code, of which there is no positive counterpart:
+    codes of 4 bits reach to -8 on that side and to 7 on the other. ``mse`` shrinks that range by
+    the factor of least squared error.
+
+    Args:
+        values: float32 of any shape, finite.
+        levels: The codes, as -8..7.
+        method: ``minmax`` or ``mse``.
+        axis: Along which blocks lie.
+        block: Neighbours in a block.
+
+    Returns:
+        Scales, float64, one for each block. Where all is 0 it is small: kernels that multiply codes
+        without sign, and subtract what their middle gives, lose no digits of other blocks then.
+    """
+    rows, shape = _rows(values, axis, block)
+    low = rows.min(axis=1, initial=0.0).astype(np.float64)
+    high = rows.max(axis=1, initial=0.0).astype(np.float64)
+    sign = np.where(high > -low, -1.0, 1.0)
+    scales = np.maximum(-low, high) / -levels.quant_min
+    if method == "mse" and rows.size:
+        turned = rows * sign[:, None].astype(np.float32)
+        ends = (np.full(scales.shape, float(end)) for end in (levels.quant_min, levels.quant_max))
+        factors = np.ones(scales.shape)
+        lanes = np.empty(_LANES, np.float32)
+        best_factors(turned, scales, *ends, factors, lanes, _PER_OCTAVE, _ROUNDS)
+        scales = scales * factors
+    return np.where(scales == 0, _OF_ZEROS, sign * scales).reshape(shape)
+
+
+def _rows(
+    values: npt.NDArray[np.float32], axis: int | None, block: int | None
+) -> tuple[npt.NDArray[np.float32], tuple[int, ...]]:
+    """Return what has a range of its own in a row each, and the shape of the ranges."""
+    if block is None or axis is None:
+        rows = _channel_rows(values, axis)
+        return rows, () if axis is None else (rows.shape[0],)
+    from intact.numerics.blocks import block_rows
+
+    blocks = block_rows(np.asarray(values, np.float32), axis, block)
+    return blocks.reshape(-1, block), blocks.shape[:-1]
 
 
 def _powers_of_two(thresholds: Floats) -> Floats:

@@ -29,3 +29,9 @@ RECURRENT = ("GRU", "LSTM", "RNN")
 STORABLE = (*RECURRENT, "Gather")
 """Operators whose constants can be stored as integers while they compute in float: the weights of
 recurrent ones, and the table in which Gather looks up rows."""
+
+DENSE = ("Gemm", "MatMul")
+"""Products of matrices."""
+
+IN_BLOCKS = ("Gather", *DENSE)
+"""Operators whose constants can be stored so in blocks: tables, and factors of products."""

@@ -18,7 +18,6 @@ from intact.graph import (
     weight_scale_axis,
     weight_slot,
 )
-from intact.graph.stored_weights import stored_weight_axes
 from intact.plan.overrides import Overrides, Resolved
 from intact.plan.quantized_graph import (
     Decision,
@@ -29,7 +28,7 @@ from intact.plan.quantized_graph import (
 )
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
 from intact.plan.signs import Signs, signs_of
-from intact.plan.stored_weights import is_stored, stored_config
+from intact.plan.stored_weights import is_stored, stored_axes, stored_config
 from intact.plan.topology import adds_to_products, decide, has_weights_only, outputs_float
 from intact.plan.untie import RequantizeReason, requantize_at
 from intact.targets import OpRule, Target, TensorScheme
@@ -120,11 +119,15 @@ def _stored_configs(
     rule = target.rule_for(node) if has_weights_only(decision) else None
     if rule is None:
         return {}
-    configs = {}
-    for slot, axis in stored_weight_axes(node).items():
+    configs, scheme = {}, target.weight_scheme(rule)
+    for slot, axis in stored_axes(node, scheme, target).items():
         end = TensorEnd.input(str(node.name), slot)
         bits = overrides.bits_at(end, is_weight=True, has_weight=True)
-        configs[end] = stored_config(target.weight_scheme(rule), axis, bits)
+        if bits is not None and scheme.block is not None:
+            from intact.targets.blockwise import check_width
+
+            check_width(f"--bits {node.name}", bits, target, scheme.block)
+        configs[end] = stored_config(scheme, axis, bits)
     return configs
 
 
@@ -138,7 +141,14 @@ def _input_config(
     if role is Role.WEIGHT and rule.quantizes_weight and rule.quantizes_input(slot):
         bits = overrides.bits_at(end, is_weight=True, has_weight=True)
         scheme = schemes.target.weight_scheme(rule)
-        return config_from_scheme(scheme, weight_scale_axis(node), bits)
+        axis = weight_scale_axis(node)
+        if scheme.block is not None:
+            axis = stored_axes(node, scheme, schemes.target)[slot]
+            if bits is not None:
+                from intact.targets.blockwise import check_width
+
+                check_width(f"--bits {node.name}", bits, schemes.target, scheme.block)
+        return config_from_scheme(scheme, axis, bits)
     if role is Role.DATA and rule.quantizes_input(slot) and not adds_to_products(node, slot):
         bits = overrides.bits_at(end, is_weight=False, has_weight=weight is not None)
         config = config_from_scheme(schemes.of_input(rule, node, slot), None, bits)

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from intact.config import QuantState
 from intact.graph import data_slots, weight_slot
 from intact.graph.given_nodes import GivenNode
-from intact.graph.stored_weights import stored_weight_axes
 from intact.plan.batch_norms import BatchNormScale, batch_norm_scales
+from intact.plan.dynamic import is_dynamic
 from intact.plan.quantized_graph import Note, QuantizedGraph, quantizes
 from intact.plan.stored_weights import is_stored
 from intact.plan.topology import has_weights_only
@@ -29,8 +29,10 @@ class NodeReport:
         quantized: Whether it computes with integers.
         activation_bits: Bits of its output, or of its first quantized input; None for float.
         weight_bits: Bits of its weight; None if it has none or it is float.
+        block: How many numbers of its weight have a scale together; None without blocks.
         fused_into: The last node of its fused chain; "" if it is not fused.
         reason: Why it is quantized or not, and which inputs it requantizes, and why.
+        is_dynamic: Whether its input is quantized while the model runs.
     """
 
     node: str
@@ -40,6 +42,8 @@ class NodeReport:
     weight_bits: int | None
     fused_into: str
     reason: str
+    block: int | None = None
+    is_dynamic: bool = False
 
     @property
     def computes(self) -> str:
@@ -93,7 +97,7 @@ def inspect_plan(plan: QuantizedGraph) -> Inspection:
 
 def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeReport:
     decision = plan.decisions[str(node.name)]
-    weight_bits, fused_into = None, ""
+    weight_bits, fused_into, block = None, "", None
     if decision.quantized:
         slot = weight_slot(node)
         if slot is not None and quantizes(plan.input_config(node, slot)):
@@ -102,8 +106,12 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
         if output.state is QuantState.OVERLAPPED:
             fused_into = ends[id(output.dominator)]
     elif has_weights_only(decision):
-        stored = (plan.input_config(node, slot) for slot in stored_weight_axes(node))
-        weight_bits = next((config.bits for config in stored if is_stored(config)), None)
+        slots = (slot for slot, value in enumerate(node.inputs) if value is not None)
+        stored = (plan.input_config(node, slot) for slot in slots)
+        for config in stored:
+            if is_stored(config):
+                weight_bits, block = config.bits, config.grid.block
+                break
     return NodeReport(
         node=str(node.name),
         op_type=node.op_type,
@@ -112,6 +120,8 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
         weight_bits=weight_bits,
         fused_into=fused_into,
         reason="; ".join((decision.reason, *_requantized(plan, node))),
+        block=block,
+        is_dynamic=any(is_dynamic(plan, node, slot) for slot in data_slots(node)),
     )
 
 
@@ -132,5 +142,6 @@ def _requantized(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
 def _activation_bits(plan: QuantizedGraph, node: ir.Node) -> int | None:
     """Return the width of the stored output, or else of the first quantized input."""
     configs = [plan.output_config(node), *(plan.input_config(node, k) for k in data_slots(node))]
-    quantized = (c for c in configs if quantizes(c) or c.state is QuantState.OVERLAPPED)
+    held = (QuantState.OVERLAPPED, QuantState.DYNAMIC)
+    quantized = (c for c in configs if quantizes(c) or c.state in held)
     return next((config.dominator.bits for config in quantized), None)

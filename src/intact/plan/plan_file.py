@@ -2,6 +2,7 @@
 
 Each config is one line, in graph order, so that ``diff`` can compare two plans.
 Scales are float32; JSON carries their shortest decimal form, which reads back to the same bits.
+Those of blocks, of which there are millions, are in a file beside it.
 """
 
 from __future__ import annotations
@@ -9,17 +10,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from intact.config import (
     NEEDS_SCALE,
     Granularity,
     JsonValue,
+    PerBlock,
     PerChannel,
+    PerRow,
     PerTensor,
+    QuantPolicy,
     QuantState,
     Rounding,
     TensorQuantConfig,
@@ -28,7 +33,6 @@ from intact.config import (
 from intact.errors import IntactError, PlanError
 from intact.graph import Graph
 from intact.graph.files.regular import read_file
-from intact.plan.baked_file import baked_hash, baked_to_bytes, load_baked
 from intact.plan.provenance import Provenance
 from intact.plan.quantized_graph import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.schemes import unquantized
@@ -41,6 +45,10 @@ PLAN_VERSION = 4
 WEIGHTS = "weights.npz"
 
 """The file beside the plan for the integers of constants; written only if there are any."""
+
+SCALES = "scales.npz"
+
+"""The file beside the plan for scales of blocks; written only if there are any."""
 
 _MAX_BYTES = 1 << 30
 
@@ -62,6 +70,7 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_def
     bits: int = 0
     range: tuple[int, int] = (0, 0)
     axis: int | None = None
+    block: int | None = None
     steps_per_octave: int | None = None
     observer: str = ""
     scale: float | list[float] | None = None
@@ -93,6 +102,7 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     notes: list[_Note]
     decisions: list[_Decision]
     configs: list[_Record]
+    scales: str = ""
 
 
 class _Head(msgspec.Struct):
@@ -106,20 +116,27 @@ def plan_to_json(plan: QuantizedGraph) -> bytes:
         format="intact-plan",
         version=PLAN_VERSION,
         model_hash=plan.graph.hash,
-        weights=baked_hash(plan.baked),
+        weights=_weights_hash(plan),
         provenance=plan.provenance,
         target=target_to_json(plan.target),
         notes=[_Note(note.kind, note.node, note.message, note.remedy) for note in plan.notes],
         decisions=[_Decision(name, d.quantized, d.reason) for name, d in plan.decisions.items()],
         configs=_records(plan),
+        scales=_scales_hash(plan),
     )
     return _one_line_each(file)
 
 
 def save_plan(plan: QuantizedGraph, path: Path) -> None:
-    """Write ``plan.json``, and ``weights.npz`` beside it if the plan holds integers."""
+    """Write ``plan.json``, and beside it integers and scales of blocks that the plan holds."""
     path.write_bytes(plan_to_json(plan))
+    if _has_blocks(plan):
+        from intact.plan.block_scales_file import block_scales_to_bytes
+
+        path.with_name(SCALES).write_bytes(block_scales_to_bytes(plan.configs))
     if plan.baked:
+        from intact.plan.baked_file import baked_to_bytes
+
         path.with_name(WEIGHTS).write_bytes(baked_to_bytes(plan.baked))
 
 
@@ -127,7 +144,8 @@ def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
     """Read a plan and check it against its model.
 
     Args:
-        path: The file; integers that the plan keeps are read from ``weights.npz`` beside it.
+        path: The file; integers that the plan keeps are read from ``weights.npz`` beside it, and
+            scales of blocks from ``scales.npz``.
         graph: The normalized model that lies beside it.
 
     Raises:
@@ -140,7 +158,7 @@ def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
             remedy="keep plan.json beside the model.onnx it was written with",
         )
     try:
-        configs = _configs(file.configs)
+        configs = _configs(file.configs, _block_scales(path, graph, file))
         target = target_from_json(file.target)
     except (IntactError, OverflowError) as error:
         raise PlanError(f"{path}: {error}", remedy="quantize again") from error
@@ -149,6 +167,8 @@ def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
     _check_keys(path, "decisions", [each.node for each in file.decisions], nodes)
     baked = {}
     if file.weights:
+        from intact.plan.baked_file import load_baked
+
         baked = load_baked(path.with_name(WEIGHTS), graph, configs, file.weights)
     return QuantizedGraph(
         graph=graph,
@@ -179,6 +199,32 @@ def _read(path: Path) -> _PlanFile:
         raise PlanError(f"{path}: cannot be read as a plan ({error})") from error
 
 
+def _weights_hash(plan: QuantizedGraph) -> str:
+    if not plan.baked:
+        return ""
+    from intact.plan.baked_file import baked_hash
+
+    return baked_hash(plan.baked)
+
+
+def _has_blocks(plan: QuantizedGraph) -> bool:
+    """Tell whether scales are in a file of their own."""
+    return any(_has_own_scales(config) for config in plan.configs.values())
+
+
+def _has_own_scales(config: TensorQuantConfig) -> bool:
+    is_own = config.dominator is config and config.params is not None
+    return isinstance(config.granularity, PerBlock) and is_own
+
+
+def _scales_hash(plan: QuantizedGraph) -> str:
+    if not _has_blocks(plan):
+        return ""
+    from intact.plan.block_scales_file import block_scales_hash
+
+    return block_scales_hash(plan.configs)
+
+
 def _records(plan: QuantizedGraph) -> list[_Record]:
     names = {id(config): str(end) for end, config in reversed(plan.configs.items())}
     return [_record(str(end), config, names) for end, config in plan.configs.items()]
@@ -188,7 +234,7 @@ def _record(end: str, config: TensorQuantConfig, names: dict[int, str]) -> _Reco
     if _is_plain(config):
         return _Record(end=end, state=config.state)
     is_root = config.dominator is config
-    own = config.params if is_root else None
+    own = config.params if is_root and not _has_own_scales(config) else None
     return _Record(
         end=end,
         state=config.state,
@@ -199,6 +245,7 @@ def _record(end: str, config: TensorQuantConfig, names: dict[int, str]) -> _Reco
         bits=config.bits,
         range=(config.quant_min, config.quant_max),
         axis=config.granularity.axis,
+        block=config.grid.block,
         steps_per_octave=config.steps_per_octave,
         observer=config.observer,
         scale=_numbers(own.scale) if own else None,
@@ -235,9 +282,26 @@ def _numbers(array: np.ndarray[Any, Any]) -> Any:
     return array.tolist()
 
 
-def _configs(records: list[_Record]) -> dict[TensorEnd, TensorQuantConfig]:
+_Scales: TypeAlias = dict[str, tuple[npt.NDArray[Any], npt.NDArray[Any]]]
+"""Scales and zero points of blocks, by the ends that own them."""
+
+
+def _block_scales(path: Path, graph: Graph, file: _PlanFile) -> _Scales:
+    owners = {
+        record.end: PerBlock(record.axis or 0, record.block)
+        for record in file.configs
+        if record.block is not None and not record.follows and record.state in NEEDS_SCALE
+    }
+    if not file.scales and not owners:
+        return {}
+    from intact.plan.block_scales_file import load_block_scales
+
+    return load_block_scales(path.with_name(SCALES), graph, owners, file.scales)
+
+
+def _configs(records: list[_Record], scales: _Scales) -> dict[TensorEnd, TensorQuantConfig]:
     by_end = {record.end: record for record in records}
-    configs = {record.end: _config(record, _master(record, by_end)) for record in records}
+    configs = {record.end: _config(record, _master(record, by_end), scales) for record in records}
     for record in records:
         if not record.follows:
             continue
@@ -259,25 +323,31 @@ def _master(record: _Record, by_end: dict[str, _Record]) -> _Record:
     return master
 
 
-def _config(record: _Record, master: _Record) -> TensorQuantConfig:
+def _config(record: _Record, master: _Record, scales: _Scales) -> TensorQuantConfig:
     if not record.policy:
         if record.state not in _UNQUANTIZED:
             raise PlanError(f"{record.end} is {record.state.name} but has no policy")
         return unquantized(record.state)
     granularity: Granularity = PerTensor() if record.axis is None else PerChannel(record.axis)
+    policy = parse_policy(record.policy)
+    if QuantPolicy.PER_ROW in policy:
+        granularity = PerRow(record.block)
+    elif record.block is not None:
+        granularity = PerBlock(record.axis or 0, record.block)
     detail: dict[str, JsonValue] = dict(record.detail)
     state = record.state if record.before is None else record.before
     own = master if state in NEEDS_SCALE else record
+    scale, offset = scales.get(own.end, (own.scale, own.offset))
     config = TensorQuantConfig(
-        policy=parse_policy(record.policy),
+        policy=policy,
         rounding=record.rounding,
         bits=record.bits,
         quant_min=record.range[0],
         quant_max=record.range[1],
         granularity=granularity,
         steps_per_octave=record.steps_per_octave,
-        scale=own.scale,
-        offset=own.offset,
+        scale=scale,
+        offset=offset,
         observer=record.observer,
         detail=detail,
         inplace=record.inplace,
@@ -310,6 +380,8 @@ def _one_line_each(file: _PlanFile) -> bytes:
     fields = []
     for name in _PlanFile.__struct_fields__:
         value = getattr(file, name)
+        if name == "scales" and not value:
+            continue
         if name in {"notes", "decisions", "configs"} and value:
             lines = b",\n  ".join(msgspec.json.encode(item) for item in value)
             body = b"[\n  " + lines + b"\n ]"

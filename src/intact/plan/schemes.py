@@ -7,7 +7,9 @@ from functools import cache
 from intact.config import (
     Granularity,
     Grid,
+    PerBlock,
     PerChannel,
+    PerRow,
     PerTensor,
     QuantPolicy,
     QuantState,
@@ -21,12 +23,12 @@ from intact.targets import BiasScheme, DType, TensorScheme
 def config_from_scheme(
     scheme: TensorScheme, channel_axis: int | None, bits: int | None = None
 ) -> TensorQuantConfig:
-    """Make the INITIAL config of a scheme; FP32 for a float scheme.
+    """Make the INITIAL config of a scheme; FP32 for a float one, DYNAMIC for a dynamic one.
 
     Args:
         scheme: The target's scheme for this kind of tensor.
         channel_axis: The output-channel axis of a weight; None makes a per-channel scheme
-            per-tensor.
+            per-tensor. With blocks the axis along which they lie.
         bits: A width that replaces the scheme's. It may be wider than the scheme's type; the format
             then decides the type.
     """
@@ -35,6 +37,10 @@ def config_from_scheme(
     granularity: Granularity = PerTensor()
     if scheme.granularity == "per_channel" and channel_axis is not None:
         granularity = PerChannel(channel_axis)
+    if scheme.granularity == "per_block" and scheme.block and channel_axis is not None:
+        granularity = PerBlock(channel_axis, scheme.block)
+    if scheme.granularity == "per_row":
+        granularity = PerRow(scheme.block)
     policy = make_policy(
         granularity,
         symmetric=scheme.symmetric,
@@ -49,7 +55,17 @@ def config_from_scheme(
         scheme.range_for(bits),
         scheme.steps_per_octave,
     )
-    return TensorQuantConfig.on_grid(grid)
+    state = QuantState.DYNAMIC if scheme.dynamic else QuantState.INITIAL
+    return TensorQuantConfig.on_grid(grid, state=state)
+
+
+def quantized_running(low: int, high: int) -> TensorQuantConfig:
+    """Make the config of an end whose scale, one for the tensor, is computed while a model runs."""
+    granularity = PerTensor()
+    policy = make_policy(granularity, symmetric=False)
+    bits = max((high - low).bit_length(), 2)
+    grid = _grid(policy, granularity, Rounding.HALF_EVEN, bits, (low, high))
+    return TensorQuantConfig.on_grid(grid, state=QuantState.DYNAMIC)
 
 
 def passive_bias(scheme: BiasScheme, channel_axis: int | None) -> TensorQuantConfig:

@@ -17,16 +17,21 @@ from intact.graph import (
     Graph,
     OpKind,
     Role,
+    bias_slot,
+    constant_array,
     data_slots,
     input_role,
+    input_value,
     moves_values,
     op_spec,
+    output_channels,
     weight_slot,
 )
 from intact.graph.metadata import PART_KEY, WHOLE_KEY
-from intact.graph.stored_weights import stored_weight_axes
+from intact.ops.operators import Gemm
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
+from intact.plan.stored_weights import stored_axes, why_not_stored
 from intact.targets import DType, OpRule, Target
 
 _ASKED = "kept float as asked (--keep-float "
@@ -110,6 +115,11 @@ def has_weights_only(decision: Decision) -> bool:
     return not decision.quantized and decision.reason.startswith(_WEIGHTS_ONLY)
 
 
+def only_weights(reason: str) -> Decision:
+    """Return the decision about a node that computes in float with weights stored as integers."""
+    return Decision(False, f"{_WEIGHTS_ONLY}{reason}")
+
+
 def adds_to_products(node: ir.Node, slot: int) -> bool:
     """Tell whether a data input is a computed bias, for which 8 bits are too few."""
     spec = op_spec(node)
@@ -138,8 +148,16 @@ def _decide_node(
     if rule is None:
         return Decision(False, f"target {target.name} describes no integer {node.op_type}")
     if not rule.quantize:
-        is_stored = rule.weights_only and bool(stored_weight_axes(node))
-        return Decision(False, f"{_WEIGHTS_ONLY}{rule.reason}" if is_stored else rule.reason)
+        return _decide_float(node, target, rule)
+    if target.activation_scheme(rule).dynamic:
+        return _decide_dynamic(node, target, rule)
+    return _decide_integer(node, target, rule, decisions)
+
+
+def _decide_integer(
+    node: ir.Node, target: Target, rule: OpRule, decisions: dict[str, Decision]
+) -> Decision:
+    """Decide about a node whose scales calibration gives."""
     if _adds_computed_bias(node) and _adds_integers(target, rule):
         return Decision(
             False, f"the model computes its bias, and target {target.name} adds integers only"
@@ -147,6 +165,41 @@ def _decide_node(
     if rule.float and not _has_quantized_source(node, decisions):
         return Decision(False, "none of its inputs comes from a quantized node")
     return Decision(True, f"target {target.name} computes {node.op_type} with integers")
+
+
+def _decide_float(node: ir.Node, target: Target, rule: OpRule) -> Decision:
+    """Decide about a node that computes in float: its weights may be stored as integers."""
+    scheme = target.weight_scheme(rule)
+    if rule.weights_only and stored_axes(node, scheme, target):
+        return only_weights(rule.reason)
+    missing = why_not_stored(node, scheme, target) if rule.weights_only else ""
+    return Decision(False, missing or rule.reason)
+
+
+def _decide_dynamic(node: ir.Node, target: Target, rule: OpRule) -> Decision:
+    """Decide about a dense layer whose data is quantized while it runs: its kernels are plain."""
+    scheme = target.weight_scheme(rule)
+    if scheme.block is not None and not stored_axes(node, scheme, target):
+        return Decision(False, why_not_stored(node, scheme, target))
+    gemm = Gemm.of(node) if node.op_type == Gemm.name else Gemm()
+    slot = bias_slot(node)
+    bias = None if slot is None else input_value(node, slot)
+    if gemm.transA or gemm.alpha != 1.0 or (bias is not None and gemm.beta != 1.0):
+        return Decision(False, "its left operand is transposed, or it has factors alpha and beta")
+    if bias is not None and not _is_row(bias, output_channels(node)):
+        return Decision(False, "its bias is not one constant number an output channel")
+    return Decision(
+        True,
+        f"target {target.name} computes {node.op_type} with integers, and quantizes its input "
+        "while it runs",
+    )
+
+
+def _is_row(bias: ir.Value, channels: int | None) -> bool:
+    array = constant_array(bias)
+    if array is None or array.size not in (1, channels):
+        return False
+    return array.size == 1 or array.shape[-1] == channels
 
 
 def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str:

@@ -62,6 +62,8 @@ def missing_operator(
     rule = None if scheme is None else plan.target.rule_for(plan.graph.node(end.node))
     if rule is None or scheme is None or config.bits > DType.INT16.bits:
         return None
+    if scheme.block is not None:  # how wide codes of blocks are stored is said with their size
+        return None
     needed = DType.holding(config.bits, signed=config.quant_min < 0)
     declared = {scheme.dtype, *_declared(rule)}
     if config.bits == scheme.bits or needed in declared:

@@ -59,6 +59,7 @@ def encoding_of(point: QuantPoint) -> Encoding:
         config.quant_max,
         config.granularity.axis,
         config.rounding,
+        config.grid.block,
     )
 
 
@@ -78,6 +79,9 @@ def permuted(tensor: Tensor, permutation: tuple[int, ...]) -> Tensor:
     encoding = tensor.encoding
     if encoding is not None and encoding.axis is not None:
         encoding = replace(encoding, axis=permutation.index(encoding.axis))
+        if encoding.block is not None:
+            moved = (each.transpose(permutation) for each in (encoding.scale, encoding.zero_point))
+            encoding = replace(encoding, **dict(zip(("scale", "zero_point"), moved, strict=True)))
     return replace(
         tensor,
         shape=tuple(tensor.shape[axis] for axis in permutation),
@@ -103,5 +107,6 @@ def dequantized_constant(tensor: Tensor) -> Tensor:
     if tensor.data is None or tensor.encoding is None:
         raise PlanError(f"tensor {tensor.name!r} is no constant of integers")
     encoding = tensor.encoding
-    data = dequantize(tensor.data, encoding.scale, encoding.zero_point, axis=encoding.axis)
+    parameters = encoding.scale, encoding.zero_point
+    data = dequantize(tensor.data, *parameters, axis=encoding.axis, block=encoding.block)
     return replace(tensor, data=data, encoding=None)

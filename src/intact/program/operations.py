@@ -14,6 +14,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from intact.numerics.dynamic import DynamicQuantizer
 from intact.ops.functions import Option, Unary
 from intact.program.float_operations import FloatOperation
 
@@ -122,6 +123,28 @@ class FullyConnected:
     """Inputs: data ``[..., K]``, constant weight ``[O, K]``, bias ``[O]`` or None."""
 
     bounds: Bounds = Bounds()
+
+
+@dataclass(frozen=True)
+class DynamicQuantize:
+    """Floats to codes by the scale that their range gives while the program runs.
+
+    Outputs: the codes, plain integers of the smallest type; the scale, float32; the zero point, in
+    the type of the codes. The last two have the shape that ``quantizer.params`` gives them.
+    """
+
+    quantizer: DynamicQuantizer
+
+
+@dataclass(frozen=True)
+class DynamicFullyConnected:
+    """A dense layer of what `DynamicQuantize` gives, with floats as its result.
+
+    Inputs: codes ``[..., K]``, scale, zero point, constant weight ``[O, K]``, bias of floats
+    ``[O]`` or None. Computes ``float(sum) * (scale * weight scale) + bias`` in float32.
+    """
+
+    quantizer: DynamicQuantizer
 
 
 @dataclass(frozen=True)
@@ -357,6 +380,8 @@ Operation: TypeAlias = (
     Convolution
     | TransposedConvolution
     | FullyConnected
+    | DynamicQuantize
+    | DynamicFullyConnected
     | BatchMatMul
     | Elementwise
     | Function

@@ -28,12 +28,13 @@ class Encoding:
     """The meaning of codes: ``real = (code - zero_point) * scale``.
 
     Attributes:
-        scale: float32, ``[]`` or ``[channels]``.
+        scale: float32, ``[]``, ``[channels]``, or one for each block of the tensor.
         zero_point: int64, of the same shape.
         quant_min: Smallest code.
         quant_max: Largest code.
-        axis: The channel axis of the tensor as it is stored; None for one scale.
+        axis: The axis of channels or blocks of the tensor as it is stored; None for one scale.
         rounding: How a float is rounded to a code.
+        block: How many neighbours along the axis have a scale together; None without blocks.
     """
 
     scale: npt.NDArray[np.float32]
@@ -42,6 +43,7 @@ class Encoding:
     quant_max: int
     axis: int | None = None
     rounding: Rounding = Rounding.HALF_EVEN
+    block: int | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -59,8 +61,8 @@ class Encoding:
         """Whether equal codes stand for equal numbers and saturate alike."""
         return (
             other is not None
-            and (self.quant_min, self.quant_max, self.axis)
-            == (other.quant_min, other.quant_max, other.axis)
+            and (self.quant_min, self.quant_max, self.axis, self.block)
+            == (other.quant_min, other.quant_max, other.axis, other.block)
             and np.array_equal(self.scale, other.scale)
             and np.array_equal(self.zero_point, other.zero_point)
         )

@@ -400,6 +400,38 @@ class WidthOptions(Options, kw_only=True):
     )
 
 
+class ActivationOptions(Options, kw_only=True):
+    """Where the scales of activations come from."""
+
+    section: ClassVar[str] = "What is quantized"
+
+    activations: str | None = option(
+        Name("static, dynamic or float", ("static", "dynamic", "float")),
+        None,
+        "Where scales of activations come from. static: from calibration. dynamic: the runtime "
+        "computes them from the values while it runs; dense layers compute with integers then, all "
+        "else with floats, and no data is needed. float: they are not quantized, which is for "
+        "--block. Left out, float with --block, else static.",
+    )
+
+
+class BlockOptions(ActivationOptions, WidthOptions, kw_only=True):
+    """Weights in blocks."""
+
+    section: ClassVar[str] = "What is quantized"
+
+    block: int | None = option(
+        Whole(),
+        None,
+        "Store the weights of products of matrices, and tables, in blocks of so many neighbours "
+        "with a scale each, and compute with floats: needs no data (see docs/blocks.md). "
+        "--weight-bits says how wide.",
+    )
+    zero_points: bool = option(
+        Flag(), False, "With --block: give each block a zero point beside its scale."
+    )
+
+
 class GraphOptions(Options, kw_only=True):
     """What is done to the float model first."""
 

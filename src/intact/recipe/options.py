@@ -23,6 +23,7 @@ from intact.recipe.groups import (
     RESULT,
     SAMPLES,
     ArrayStepOptions,
+    BlockOptions,
     CalibrationOptions,
     ClusterOptions,
     FormatOptions,
@@ -60,7 +61,7 @@ class QuantizationOptions(
     ClusterOptions,
     CalibrationOptions,
     GraphOptions,
-    WidthOptions,
+    BlockOptions,
     SpeedOptions,
     FormatOptions,
 ):
@@ -76,7 +77,7 @@ class QuantizationOptions(
     data: DataSource | None = option(
         DATA,
         None,
-        f"{SAMPLES} Not needed where every scale is given.",
+        f"{SAMPLES} Not needed where every scale is given, or with --activations dynamic.",
         short="-d",
         in_python=ARRAYS,
     )

@@ -15,6 +15,7 @@ from intact.recipe.groups import (
     RESULT,
     RUNNABLE,
     SAMPLES,
+    BlockOptions,
     ClusterOptions,
     ComparisonOptions,
     GraphOptions,
@@ -24,7 +25,6 @@ from intact.recipe.groups import (
     RecipeOptions,
     TerminalOptions,
     ThreadOptions,
-    WidthOptions,
 )
 from intact.recipe.kinds import (
     File,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from intact.recipe.groups import DataSource, TargetSource
 
 
-class InspectOptions(GraphOptions, WidthOptions, LimitOptions, ProgressOptions):
+class InspectOptions(GraphOptions, BlockOptions, LimitOptions, ProgressOptions):
     """The options of `inspect`."""
 
     model: Any = required(

@@ -157,7 +157,9 @@ class _Run(msgspec.Struct, frozen=True):
                 return ""
         from intact.engines.simulate import Simulator
 
-        simulator = Simulator(self.deployed.plan, threads=self.deployed.threads)
+        simulator = Simulator(
+            self.deployed.plan, threads=self.deployed.threads, optimization=Optimization.NONE
+        )
         simulated = simulator.run(dict(self.feeds))[0]
         own, infinite = "", set[str]()
         if _NOT_FINITE in found:

@@ -25,9 +25,15 @@ from intact.plan.given_scales import ScaleTable
 from intact.plan.provenance import Provenance
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import write_recipe
-from intact.recipe.groups import ArrayStepOptions, ImageStepOptions, WidthOptions
+from intact.recipe.groups import (
+    ArrayStepOptions,
+    BlockOptions,
+    ImageStepOptions,
+    WidthOptions,
+)
 from intact.recipe.options import COMMANDS
 from intact.targets import Target, load_target
+from intact.targets.activations import Activations, with_activations
 
 if TYPE_CHECKING:
     from intact.calibrate.shards import SampleMap
@@ -52,6 +58,41 @@ def overrides_of(options: WidthOptions) -> Overrides | None:
         activation_bits=_first(options.activation_bits, given.activation_bits),
     )
     return None if joined == Overrides() else joined
+
+
+def target_as_asked(target: Target, options: BlockOptions) -> Target:
+    """Describe a target as a call wants it: with weights in blocks, with a kind of activations.
+
+    Raises:
+        UsageError: It has none of these blocks, or options contradict each other.
+        TargetError: It has no kernels for such activations.
+    """
+    kind = None if options.activations is None else Activations(options.activations)
+    if options.block is None:
+        if options.zero_points or kind is Activations.FLOAT:
+            flag = "--zero-points" if options.zero_points else "--activations float"
+            raise UsageError(
+                f"{flag} is for weights in blocks", remedy="give --block too, or leave it out"
+            )
+        return with_activations(target, kind or Activations.STATIC)
+    overrides = overrides_of(options) or Overrides()
+    if kind is Activations.STATIC or overrides.activation_bits is not None:
+        flag = f"--activation-bits {overrides.activation_bits}"
+        raise UsageError(
+            f"--block {options.block} and "
+            f"{'--activations static' if kind is Activations.STATIC else flag}: activations are "
+            "float, or quantized while the model runs",
+            remedy="leave one out",
+        )
+    from intact.targets.blockwise import in_blocks  # which few calls need
+
+    return in_blocks(
+        target,
+        options.block,
+        overrides.weight_bits,
+        zero_points=options.zero_points,
+        dynamic=kind is Activations.DYNAMIC,
+    )
 
 
 def preprocess_of(options: ArrayStepOptions, kept: Preprocess | None = None) -> Preprocess | None:

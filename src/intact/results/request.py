@@ -24,6 +24,7 @@ from intact.results.job import Deployment, Job, Planner
 from intact.results.recipes import (
     overrides_of,
     preprocess_of,
+    target_as_asked,
 )
 from intact.results.refusals import Refusals
 from intact.results.sources import (
@@ -64,7 +65,7 @@ def refuse_unlike(options: QuantizationOptions, target: TargetSource) -> None:
     refuse_wrong(options)
     preprocess_of(options)
     overrides_of(options)
-    ready_targets(options, [target_of(target)], Refusals(collects=False))
+    ready_targets(options, as_asked([target_of(target)], options), Refusals(collects=False))
 
 
 def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) -> Job:
@@ -80,7 +81,7 @@ def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) 
     """
     refuse_unlike(options, target)
     ((described, methods, deployment),) = ready_targets(
-        options, in_place([target_of(target)], options), Refusals(collects=False)
+        options, as_asked([target_of(target)], options), Refusals(collects=False)
     )
     wide = graph if expressible(deployment.formats).half_ends else graph.with_wide_ports()
     (own,) = graphs_for(wide, [described], options.expand)
@@ -90,9 +91,14 @@ def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) 
     return Job(plan, methods, deployment, planner, passes.requests)
 
 
-def in_place(targets: Sequence[Target], options: QuantizationOptions) -> list[Target]:
-    """Describe the targets as a call wants them: with operators in place, or without."""
-    return list(targets) if options.in_place else _not_in_place(targets)
+def as_asked(targets: Sequence[Target], options: QuantizationOptions) -> list[Target]:
+    """Describe the targets as a call wants them: activations, blocks, operators in place or not.
+
+    Raises:
+        UsageError: One has not what is asked for.
+    """
+    described = [target_as_asked(target, options) for target in targets]
+    return described if options.in_place else _not_in_place(described)
 
 
 def refuse_wrong(options: QuantizationOptions) -> None:

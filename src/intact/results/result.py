@@ -42,7 +42,7 @@ from intact.graph.files.regular import remedy_for_absent
 from intact.graph.files.save import given_bytes
 from intact.plan import QuantizedGraph, load_plan, save_plan
 from intact.plan.gains import Improvement
-from intact.plan.plan_file import WEIGHTS
+from intact.plan.plan_file import SCALES, WEIGHTS
 from intact.recipe.file import HEAD, RECIPE
 from intact.results.exchange import is_staging, is_unfinished, probe, recover, replacing
 
@@ -51,7 +51,7 @@ PREPROCESS, REPORT = "preprocess.toml", "report.html"
 FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, RECIPE, *FORMATS[ONNX_QDQ].writer.required)
 """What a calibrated result holds that is deployed as ONNX."""
 _ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
-_OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, RECIPE, WEIGHTS})
+_OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, RECIPE, WEIGHTS, SCALES})
 REPORT_HEAD = b"<!doctype html><!-- intact report -->"
 """With what a report begins, so that a folder with one may be replaced."""
 _PLAN_HEAD = b'"intact-plan"'

@@ -90,6 +90,8 @@ def deployment_of(
             remedy=f"it is for {able}",
         )
     _refuse_logarithmic(target, chosen)
+    _refuse_dynamic(target, chosen)
+    _refuse_blocks(target, chosen)
     return Deployment(chosen, Io(io), layout, of_integers)
 
 
@@ -103,6 +105,31 @@ def _refuse_logarithmic(target: Target, chosen: Sequence[str]) -> None:
         f"target {target.name} has logarithmic levels (spacing = 'exponential'), which format "
         f"{unable[0]} cannot hold",
         remedy=f"use --format {able}, or a target with linear levels",
+    )
+
+
+def _refuse_dynamic(target: Target, chosen: Sequence[str]) -> None:
+    """Refuse formats without quantizers that compute their scales, before anything is read."""
+    unable = [name for name in chosen if not FORMATS[name].writer.expressible.dynamic]
+    if not target.activation.dynamic or not unable:
+        return
+    able = " or ".join(name for name, row in described() if row.writer.expressible.dynamic)
+    raise UsageError(
+        f"--activations dynamic, which format {unable[0]} cannot hold",
+        remedy=f"use --format {able}",
+    )
+
+
+def _refuse_blocks(target: Target, chosen: Sequence[str]) -> None:
+    """Refuse formats without weights in blocks, before anything is read."""
+    unable = [name for name in chosen if not FORMATS[name].writer.expressible.blocks]
+    schemes = [target.weight_scheme(rule) for rule in target.rules]
+    if not unable or all(scheme.block is None for scheme in schemes):
+        return
+    able = " or ".join(name for name, row in described() if row.writer.expressible.blocks)
+    raise UsageError(
+        f"weights in blocks, which format {unable[0]} cannot hold",
+        remedy=f"use --format {able}",
     )
 
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from intact.targets.arithmetic import Requantize as Requantize
     from intact.targets.arithmetic import ScalePrecision as ScalePrecision
     from intact.targets.arithmetic import ZeroPointOrder as ZeroPointOrder
+    from intact.targets.blocks import BlockForm as BlockForm
+    from intact.targets.blocks import Blocks as Blocks
+    from intact.targets.blocks import ScaleType as ScaleType
+    from intact.targets.blockwise import in_blocks as in_blocks
     from intact.targets.load import is_target_name as is_target_name
     from intact.targets.load import load_target as load_target
     from intact.targets.load import target_from_json as target_from_json
@@ -55,6 +59,8 @@ else:
                 "Addition Arithmetic ArithmeticOverride Functions InstructionSet Overflow "
                 "Requantize ScalePrecision ZeroPointOrder"
             ),
+            "blocks": "BlockForm Blocks ScaleType",
+            "blockwise": "in_blocks",
             "load": (
                 "is_target_name load_target target_from_json target_names target_source "
                 "target_to_json"

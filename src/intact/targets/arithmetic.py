@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from intact.numerics.levels import Rounding
+from intact.numerics.levels import Factor, Rounding
 from intact.targets.rules import Condition
 
 
@@ -157,6 +157,8 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     folded_constants: bool | None = None
     integer_whole_windows: bool | None = None
     unsigned_inputs: bool | None = None
+    dynamic_factor: Factor | None = None
+    dynamic_block_factor: Factor | None = None
 
 
 class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -205,6 +207,8 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         integer_whole_windows: With float arithmetic, the average of a window that is the whole
             input divides a sum of codes, as that of GlobalAveragePool; other windows are averaged
             as floats (ONNX Runtime).
+        dynamic_factor: How a value that is quantized while running becomes a number of steps.
+        dynamic_block_factor: The same, where rows have a scale for each block.
         unsigned_inputs: Convolutions require unsigned codes. Signed codes are stored as unsigned
             ones by the operator that produces them, also through operators that only move codes.
         scales_in_turn: With float arithmetic, a sum is multiplied by each input scale, divided by
@@ -240,6 +244,8 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     folded_constants: bool = False
     integer_whole_windows: bool = False
     unsigned_inputs: bool = False
+    dynamic_factor: Factor = Factor.SCALE
+    dynamic_block_factor: Factor = Factor.SCALE
     overrides: tuple[ArithmeticOverride, ...] = ()
 
     def on(self, instructions: InstructionSet | None) -> Arithmetic:

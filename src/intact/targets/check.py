@@ -11,6 +11,7 @@ from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS, WEIGHT_METHODS
 from intact.ops import EXPANDABLE
 from intact.ops.operators import OPS
+from intact.targets.activations import dynamic_target
 from intact.targets.check_rules import (
     check_activation,
     check_arithmetic,
@@ -19,10 +20,11 @@ from intact.targets.check_rules import (
     check_ops,
     check_rules,
     check_scheme,
+    check_weight,
     nearest_operator,
 )
 from intact.targets.rules import IN_PLACE
-from intact.targets.schema import FORMAT, Target
+from intact.targets.schema import FORMAT, Dynamic, Target
 from intact.targets.scheme import DType
 from intact.targets.wording import plain, quoted, rule_label
 
@@ -42,6 +44,7 @@ def check(target: Target, file: str) -> Target:
     check_scheme(target.activation, file, "[activation]")
     check_scheme(target.weight, file, "[weight]")
     check_activation(target.activation, file, "[activation]")
+    check_weight(target.weight, file, "[weight]")
     check_bias(target.bias, file)
     check_arithmetic(target, file)
     check_rules(target, file)
@@ -52,7 +55,37 @@ def check(target: Target, file: str) -> Target:
     _check_cost(target, file)
     _check_runtime_version(target, file)
     _check_expand(target, file)
+    _check_blocks(target, file)
+    if target.dynamic is not None and target.dynamic.rules:
+        _check_dynamic(target, target.dynamic, file)
     return target
+
+
+def _check_dynamic(target: Target, dynamic: Dynamic, file: str) -> None:
+    if not dynamic.reason.strip():
+        raise TargetError(f"{file}: [dynamic] reason is empty", remedy="users are shown it")
+    check(dynamic_target(target, dynamic), f"{file}, [dynamic]")
+
+
+def _check_blocks(target: Target, file: str) -> None:
+    blocks = target.blocks
+    if blocks is None:
+        return
+    limits = (("bits", blocks.bits, 2, 8), ("sizes", blocks.sizes, 2, 1 << 20))
+    for key, numbers, least, most in limits:
+        odd = [n for n in numbers if not least <= n <= most or numbers.count(n) > 1]
+        if odd or not numbers:
+            raise TargetError(
+                f"{file}: [blocks] {key} is {list(numbers)}",
+                remedy=f"list different numbers from {least} to {most}",
+            )
+    if not blocks.reason.strip():
+        raise TargetError(f"{file}: [blocks] reason is empty", remedy="users are shown it")
+    if not (blocks.symmetric or blocks.zero_points):
+        raise TargetError(
+            f"{file}: [blocks] symmetric is false, and zero_points too",
+            remedy="set one of them to true",
+        )
 
 
 def _check_expand(target: Target, file: str) -> None:

@@ -10,7 +10,7 @@ import msgspec
 
 from intact.errors import TargetError, nearest
 from intact.numerics.levels import MOST_STEPS
-from intact.ops import STORABLE
+from intact.ops import IN_BLOCKS, STORABLE
 from intact.ops.operators import OPS
 from intact.targets.arithmetic import (
     SUBJECT,
@@ -67,6 +67,7 @@ def check_scheme(scheme: TensorScheme, file: str, where: str) -> None:
             remedy="remove truncated_zero_point or set symmetric = false",
         )
     _check_zero(scheme, file, where)
+    _check_block(scheme, file, where)
     if scheme.spacing is Spacing.EXPONENTIAL:
         _check_exponential(scheme, file, where)
     elif scheme.steps_per_octave is not None:
@@ -82,11 +83,30 @@ def check_activation(scheme: TensorScheme, file: str, where: str) -> None:
     Raises:
         TargetError: It is impossible; the message has file, key and remedy.
     """
-    if scheme.granularity is Granularity.PER_CHANNEL:
+    if scheme.granularity in (Granularity.PER_CHANNEL, Granularity.PER_BLOCK):
         raise TargetError(
-            f"{file}: {where} granularity is per_channel, but an activation's scale must be "
-            "common to the sum over input channels",
+            f"{file}: {where} granularity is {scheme.granularity}, but an activation's scale must "
+            "be common to the sum over input channels",
             remedy="use per_tensor",
+        )
+    if scheme.granularity is Granularity.PER_ROW and not scheme.dynamic:
+        raise TargetError(
+            f"{file}: {where} granularity is per_row, but rows have no scales beforehand",
+            remedy="use per_tensor, or dynamic = true",
+        )
+
+
+def check_weight(scheme: TensorScheme, file: str, where: str) -> None:
+    """Check the scheme of weights for properties that only activations can have.
+
+    Raises:
+        TargetError: It is impossible; the message has file, key and remedy.
+    """
+    if scheme.dynamic or scheme.granularity is Granularity.PER_ROW:
+        key = "dynamic" if scheme.dynamic else "per_row"
+        raise TargetError(
+            f"{file}: {where} is {key}, but the values of a weight are known beforehand",
+            remedy="use per_tensor or per_channel, without dynamic",
         )
 
 
@@ -121,6 +141,16 @@ def check_bias(bias: BiasScheme, file: str) -> None:
         raise TargetError(
             f"{file}: [bias] range {low}..{high} is impossible for {bias.dtype}",
             remedy=f"stay within {least}..{most}, around 0",
+        )
+
+
+def _check_block(scheme: TensorScheme, file: str, where: str) -> None:
+    kinds = {Granularity.PER_BLOCK: (True,), Granularity.PER_ROW: (True, False)}
+    has_block = scheme.block is not None
+    if has_block not in kinds.get(scheme.granularity, (False,)) or (scheme.block or 1) < 1:
+        raise TargetError(
+            f"{file}: {where} block is {scheme.block}, and granularity {scheme.granularity}",
+            remedy="give a block of 1 or more with granularity = 'per_block' or 'per_row'",
         )
 
 
@@ -237,6 +267,12 @@ def _check_rule(rule: OpRule, target: Target, file: str) -> None:
     check_scheme(activation, file, f"{where}, activation")
     check_activation(activation, file, f"{where}, activation")
     check_scheme(weight, file, f"{where}, weight")
+    if weight.granularity is Granularity.PER_BLOCK and activation.block != weight.block:
+        raise TargetError(
+            f"{file}: {where}: weight granularity is per_block, which integer sums do not have",
+            remedy="use it with quantize = false and weights_only = true, or with dynamic "
+            "activations of as large blocks",
+        )
     _check_fixed_output(rule, activation, file, where)
     _check_stored(rule, target, file, where)
     if rule.max_consumers is not None and rule.scales not in IN_PLACE:
@@ -295,14 +331,16 @@ def _check_float_rule(rule: OpRule, target: Target, file: str, where: str) -> No
         )
     idle = OpRule(ops=rule.ops, when=rule.when, quantize=False, reason=rule.reason)
     if rule.weights_only:
+        scheme = target.weight_scheme(rule)
+        storable = STORABLE if scheme.granularity is not Granularity.PER_BLOCK else IN_BLOCKS
         for name in rule.ops:
-            if name not in STORABLE:
+            if name not in storable:
                 raise TargetError(
                     f"{file}: {where}: weights_only has no effect on {name}",
-                    remedy=f"it is for {', '.join(STORABLE)}",
+                    remedy=f"it is for {', '.join(storable)}",
                 )
         _check_override(rule.weight, file, f"{where}, weight")
-        check_scheme(target.weight_scheme(rule), file, f"{where}, weight")
+        check_scheme(scheme, file, f"{where}, weight")
         idle = msgspec.structs.replace(idle, weights_only=True, weight=rule.weight)
     for name in rule.__struct_fields__:
         if getattr(rule, name) != getattr(idle, name):

@@ -80,6 +80,7 @@ def _key(value: object) -> bytes:
 _SUBJECT: Mapping[tuple[str, ...], Callable[[Table], bytes]] = {
     ("op",): _op_subject,
     ("fusion",): _fusion_subject,
+    ("dynamic", "op"): _op_subject,
     ("arithmetic", "overrides"): _op_subject,
 }
 
@@ -89,11 +90,13 @@ _OF_INTEGERS = (
     "quant_max",
     "symmetric",
     "granularity",
+    "block",
     "spacing",
     "steps_per_octave",
     "power_of_two",
     "rounding",
     "truncated_zero_point",
+    "dynamic",
 )
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Literal
 import msgspec
 
 from intact.targets.arithmetic import Arithmetic, InstructionSet, Overflow
+from intact.targets.blocks import Blocks
 from intact.targets.rules import Fusion, OpRule, ScaleRule
-from intact.targets.scheme import BiasScheme, DType, TensorScheme
+from intact.targets.scheme import BiasScheme, DType, SchemeOverride, TensorScheme
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -92,6 +93,25 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     preset: Literal["fast", "balanced", "best"] = "balanced"
 
 
+class Dynamic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a target computes with activations that it quantizes while the model runs.
+
+    All else stays float then.
+
+    Attributes:
+        activation: Overrides of ``[activation]``.
+        weight: Overrides of ``[weight]``.
+        rules: ``[[dynamic.op]]`` entries, in the place of those that quantize; a file that extends
+            another removes them with ``op = []``, and has no such kernels then.
+        reason: Why other operators stay float; shown to users.
+    """
+
+    activation: SchemeOverride = SchemeOverride()
+    weight: SchemeOverride = SchemeOverride()
+    rules: tuple[OpRule, ...] = msgspec.field(name="op", default=())
+    reason: str = ""
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A hardware description, complete and checked (see :mod:`intact.targets.load`).
 
@@ -120,8 +140,11 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         rules: ``[[op]]`` entries; an operator without any stays float.
         fusions: ``[[fusion]]`` entries.
         unsigned: Which activations have unsigned codes; none if omitted.
+        dynamic: With activations that are quantized while the model runs; None for a target that
+            has no such kernels. See `intact.targets.activations`.
         topology: Options of the choice of quantized nodes.
         calibration: Default methods.
+        blocks: Weights in blocks that it can hold; None if it has none.
         cost: Relative cost by ``"Op.dtype"``, for instance ``"Conv.float32" = 3.3``.
     """
 
@@ -143,8 +166,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     rules: tuple[OpRule, ...] = msgspec.field(name="op", default=())
     fusions: tuple[Fusion, ...] = msgspec.field(name="fusion", default=())
     unsigned: Unsigned = Unsigned()
+    dynamic: Dynamic | None = None
     topology: Topology = Topology()
     calibration: Calibration = Calibration()
+    blocks: Blocks | None = None
     cost: dict[str, float] = {}
 
     @property

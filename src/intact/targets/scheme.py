@@ -53,6 +53,11 @@ class Granularity(enum.StrEnum):
 
     PER_TENSOR = "per_tensor"
     PER_CHANNEL = "per_channel"
+    PER_ROW = "per_row"
+    """One for each vector along the last axis, or for each block of it: of activations that are
+    quantized while running."""
+    PER_BLOCK = "per_block"
+    """One for each block of neighbours that are summed; of a table, of neighbours in a row."""
 
 
 class Spacing(enum.StrEnum):
@@ -80,6 +85,7 @@ class SchemeOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     quant_max: int | None = None
     symmetric: bool | None = None
     granularity: Granularity | None = None
+    block: int | None = None
     spacing: Spacing | None = None
     steps_per_octave: int | None = None
     power_of_two: bool | None = None
@@ -96,6 +102,12 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     16 (NNIE's) unless given. Codes up to ``quant_max`` span ``(quant_max - 1) / steps_per_octave``
     octaves.
 
+    With ``dynamic`` an activation's scale is computed from its values while the model runs (see
+    ``Arithmetic.dynamic_factor``); otherwise calibration gives it.
+
+    ``block`` is the size of blocks, for ``per_block``, and for ``per_row`` where rows have several
+    scales.
+
     With ``truncated_zero_point`` the zero point of an asymmetric scheme is ``-min / scale``
     truncated to an integer, in float32 (Tengine); otherwise it is rounded.
     """
@@ -106,11 +118,13 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     quant_max: int
     symmetric: bool
     granularity: Granularity = Granularity.PER_TENSOR
+    block: int | None = None
     spacing: Spacing = Spacing.LINEAR
     steps_per_octave: int | None = None
     power_of_two: bool = False
     rounding: Rounding = Rounding.HALF_EVEN
     truncated_zero_point: bool = False
+    dynamic: bool = False
 
     @property
     def is_float(self) -> bool:

@@ -44,10 +44,10 @@ def computed_scale(b: PairBuilder) -> None:
 
 
 def by_block(b: PairBuilder) -> None:
-    codes = b.constant(np.zeros((4, 6), np.int8))
-    scale = b.constant(np.ones((4, 3), np.float32))
-    weight = b.node("DequantizeLinear", codes, scale, axis=1, block_size=2, name="culprit")
-    b.node("MatMul", b.pair(b.input("x", ["n", 4])), weight, out="y")
+    codes = b.constant(np.zeros((4, 6, 1, 1), np.int8))
+    scale = b.constant(np.ones((4, 3, 1, 1), np.float32))
+    weight = b.node("DequantizeLinear", codes, scale, axis=1, block_size=2)
+    b.node("Conv", b.pair(b.input("x", ["n", 6, 3, 3])), weight, out="y", name="culprit")
 
 
 def float8(b: PairBuilder) -> None:
@@ -160,10 +160,10 @@ def softmax_of_another_opset(b: PairBuilder) -> None:
 
 
 CASES: tuple[tuple[Callable[[PairBuilder], None], int, str], ...] = (
-    (dynamic, 17, "quantized dynamically"),
-    (integer_product, 17, "quantized dynamically"),
+    (dynamic, 17, "quantized while it runs"),
+    (integer_product, 17, "quantized while it runs"),
     (computed_scale, 17, "is computed by the model"),
-    (by_block, 21, "one scale a block"),
+    (by_block, 21, "blocks are read of MatMul, Gemm and Gather"),
     (float8, 19, "codes are of type float8"),
     (half_scale, 21, "scales are float16"),
     (another_scale_on_the_way_back, 17, "another scale"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from shlex import quote
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,10 +24,10 @@ from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels, Scheme
 from intact.numerics.logarithmic import scale_from_threshold
 from intact.numerics.thresholds import METHODS, estimate_range, fit_scheme, threshold_of
-from intact.numerics.weight_range import weight_range
+from intact.numerics.weight_range import signed_scales, weight_range
 from intact.plan import Note, NoteKind, QuantPoint
 from intact.plan.tie import THRESHOLD_RECTIFY, Follows, Range
-from intact.targets import ScalePrecision
+from intact.targets import Blocks, ScalePrecision, ScaleType
 
 
 class Found(NamedTuple):
@@ -116,19 +116,53 @@ def _levels(config: TensorQuantConfig, distribution: Distribution) -> Levels:
     return levels
 
 
-def weight_params(point: QuantPoint, method: Method, *, truncates: bool) -> QuantParams:
+def weight_params(
+    point: QuantPoint, method: Method, *, truncates: bool, blocks: Blocks | None = None
+) -> QuantParams:
     """Return the scale and offset of a weight.
 
     Args:
         point: Where it is quantized.
         method: Chooses the range.
         truncates: The zero point is cut off to an integer (`TensorScheme.truncated_zero_point`).
+        blocks: How the target holds weights in blocks.
 
     Raises:
         CalibrationError: It holds NaN or infinity.
     """
-    low, high = _weight_range(point, method)
-    return params_of(point.config.grid, low, high, truncates=truncates)
+    grid = point.config.grid
+    if grid.block is None or blocks is None:
+        return params_of(grid, *_weight_range(point, method), truncates=truncates)
+    signed = grid.symmetric and blocks.signed_scales and grid.quant_min < -grid.quant_max
+    scales: npt.NDArray[Any]
+    zero_point: npt.NDArray[np.int64] | None = None
+    if signed and method.weights in _OF_SIGNED_SCALES:
+        values = _weight_values(point)
+        scales = signed_scales(values, grid.levels, method.weights, grid.axis or 0, grid.block)
+    else:
+        scales, zero_point = params_of(grid, *_weight_range(point, method), truncates=truncates)
+    return grid.check_params(stored_scales(scales, blocks.scale_type), zero_point)
+
+
+_OF_SIGNED_SCALES = ("minmax", "mse")
+
+
+def stored_scales(scales: npt.NDArray[Any], scale_type: ScaleType) -> npt.NDArray[np.float32]:
+    """Return the scales of blocks as a file holds them: normal numbers of their type.
+
+    Beyond what float16 holds, all scales of a weight are stored in float32.
+    """
+    small = float(np.finfo(np.float32).tiny)
+    bounded = np.copysign(np.maximum(np.abs(scales), small), scales)
+    exact: npt.NDArray[np.float32] = np.asarray(bounded, np.float32)
+    if scale_type is not ScaleType.FLOAT16:
+        return exact
+    half = np.finfo(np.float16)
+    if np.abs(exact).max(initial=0) > half.max:
+        return exact
+    least = np.float32(half.smallest_subnormal)
+    held = np.copysign(np.maximum(np.abs(exact), least), exact).astype(np.float16)
+    return np.asarray(held, np.float32)
 
 
 def weight_threshold(point: QuantPoint, method: Method) -> npt.NDArray[np.float64]:
@@ -140,11 +174,16 @@ def weight_threshold(point: QuantPoint, method: Method) -> npt.NDArray[np.float6
 def _weight_range(
     point: QuantPoint, method: Method
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    config, tensor = point.config, point.value.const_value
+    grid = point.config.grid
+    return weight_range(_weight_values(point), grid.levels, method.weights, grid.axis, grid.block)
+
+
+def _weight_values(point: QuantPoint) -> npt.NDArray[np.float32]:
+    tensor = point.value.const_value
     values = np.zeros(0, np.float32) if tensor is None else tensor.numpy()
     values = values.astype(np.float32, copy=False)
     refuse_not_finite(values, f"weight {point.value.name!r}", point.end.node)
-    return weight_range(values, config.levels, method.weights, config.granularity.axis)
+    return values
 
 
 def params_of(

@@ -17,7 +17,7 @@ from intact.engines.integer import moves, pooling, reductions, resizing
 from intact.engines.integer.islands import float_island
 from intact.engines.integer.kernel import KERNELS, Kernel, Overflow, Overflows
 from intact.engines.integer.pointwise import conversions, elementwise, functions, softmax
-from intact.engines.integer.products import convolution, matmul
+from intact.engines.integer.products import convolution, dynamic, matmul
 from intact.errors import DataError
 from intact.program import Array, Program, Step, Tensor
 from intact.program.operations import FloatNodes
@@ -25,6 +25,7 @@ from intact.program.operations import FloatNodes
 _MODULES = (
     conversions,
     convolution,
+    dynamic,
     elementwise,
     functions,
     matmul,

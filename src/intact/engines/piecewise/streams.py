@@ -14,8 +14,10 @@ import onnx_ir as ir
 from intact.config import TensorQuantConfig
 from intact.graph import IMPLICIT_SLOT, is_constant
 from intact.graph.graph import values_read_inside
+from intact.numerics.dynamic import DynamicQuantizer
 from intact.numerics.simulated_quantize import FLOAT, SimulatedQuantize
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
+from intact.plan.dynamic import DynamicPoint, dynamic_points, dynamic_quantizer
 from intact.plan.overflows import Overflows, WrappingSums
 from intact.plan.points import QuantPlace, quantization_places
 
@@ -60,7 +62,7 @@ class OverflowingQuantizer:
     """
 
     overflow: SimulatedQuantize
-    then: SimulatedQuantize | LogarithmicQuantizer | None
+    then: SimulatedQuantize | LogarithmicQuantizer | RunningQuantizer | None
 
     @cached_property
     def key(self) -> bytes:
@@ -73,7 +75,37 @@ class OverflowingQuantizer:
         return sums if self.then is None else self.then(sums, sums)
 
 
-Quantizer: TypeAlias = SimulatedQuantize | LogarithmicQuantizer | OverflowingQuantizer
+@dataclass(frozen=True, eq=False)
+class RunningQuantizer:
+    """A quantizer whose scale follows from the data at hand.
+
+    Attributes:
+        quantizer: How.
+    """
+
+    quantizer: DynamicQuantizer
+
+    @cached_property
+    def key(self) -> bytes:
+        """Bytes that are equal if two quantizers compute the same."""
+        return repr(self.quantizer).encode()
+
+    def __call__(self, data: FloatArray, out: FloatArray | None = None) -> FloatArray:
+        """Fake-quantize data, into ``out`` if given.
+
+        Raises:
+            DataError: A value is NaN.
+        """
+        found = self.quantizer.fake_quantize(data)
+        if out is None:
+            return found
+        np.copyto(out, found)
+        return out
+
+
+Quantizer: TypeAlias = (
+    SimulatedQuantize | LogarithmicQuantizer | OverflowingQuantizer | RunningQuantizer
+)
 
 
 def overflowing(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuantizer | None:
@@ -89,7 +121,7 @@ def overflowing(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuanti
 def quantizer_of(config: TensorQuantConfig) -> Quantizer:
     """Make the quantizer of a config with a scale."""
     params = config.params
-    if config.grid.exponential or params is None:
+    if config.grid.exponential or config.grid.block is not None or params is None:
         return LogarithmicQuantizer(config)
     sign = "" if config.quant_min < 0 else "u"
     return SimulatedQuantize(
@@ -107,6 +139,7 @@ def config_key(config: TensorQuantConfig) -> bytes:
     """Compute bytes that are equal if two configs quantize alike."""
     grid, params = config.grid, config.params
     fixed = [grid.steps_per_octave, grid.rounding.value, grid.axis, grid.quant_min, grid.quant_max]
+    fixed += [] if grid.block is None else [grid.block]
     arrays = () if params is None else (params.scale, params.zero_point)
     return b"".join((repr(fixed).encode(), *(array.tobytes() for array in arrays)))
 
@@ -135,12 +168,14 @@ class Layout:
         at_end: The ends of readers, by their text.
         ends: The text of the end of each such reader.
         constants: The places of constants, each with its readers.
+        running: What is quantized by a scale of its own values.
     """
 
     at_output: Mapping[str, TensorEnd]
     at_end: Mapping[str, TensorEnd]
     ends: Mapping[Reader, str]
     constants: tuple[tuple[QuantPlace, tuple[Reader, ...]], ...]
+    running: tuple[DynamicPoint, ...] = ()
 
     @staticmethod
     def of(plan: QuantizedGraph) -> Layout:
@@ -161,7 +196,11 @@ class Layout:
             else:
                 at_end[str(end)] = end
                 ends |= dict.fromkeys(readers, str(end))
-        return Layout(at_output, at_end, ends, tuple(constants))
+        running = tuple(dynamic_points(plan))
+        for point in running:
+            readers = tuple((str(node.name), slot) for node, slot in point.readers)
+            ends |= dict.fromkeys(readers, str(point.ends[0]))
+        return Layout(at_output, at_end, ends, tuple(constants), running)
 
 
 @dataclass
@@ -203,6 +242,11 @@ class Streams:
             {name: quantizer(configs[end]) for name, end in layout.at_end.items()},
             layout.ends,
         )
+        for point in layout.running:
+            arithmetic = plan.arithmetic_of(point.readers[0][0])
+            grid = plan.configs[point.ends[0]].grid
+            own = RunningQuantizer(dynamic_quantizer(grid, arithmetic))
+            streams.at_end[str(point.ends[0])] = own
         for place, readers in layout.constants:
             streams.constants |= dict.fromkeys(readers, place.point(plan))
         for sums in overflows.wrapping:

@@ -88,6 +88,8 @@ class Expressible(msgspec.Struct, frozen=True):
         floats: Whether operators may stay float.
         stored_bits: Widths that its files give to a constant; a code takes the least that holds it.
         logarithmic: Whether levels may be spaced logarithmically.
+        dynamic: Whether activations may be quantized while the model runs.
+        blocks: Whether weights may have scales in blocks.
         open_sizes: Whether tensors may have sizes that are not known, besides the batch.
         mixes: Whether activations of several widths may meet.
         half_ends: Whether inputs and outputs may be float16.
@@ -100,6 +102,8 @@ class Expressible(msgspec.Struct, frozen=True):
     floats: bool = True
     stored_bits: frozenset[int] = frozenset({4, 8, 16, 32})
     logarithmic: bool = False
+    dynamic: bool = False
+    blocks: bool = False
     open_sizes: bool = True
     mixes: bool = True
     half_ends: bool = True

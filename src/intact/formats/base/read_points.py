@@ -37,7 +37,8 @@ from intact.ops.operators import QUANTIZERS
 from intact.plan import Codes, Decision, Direction, QuantizedGraph, TensorEnd
 from intact.plan.bounds import follow_data
 from intact.plan.schemes import unquantized
-from intact.plan.topology import sole_reader
+from intact.plan.stored_weights import is_stored
+from intact.plan.topology import only_weights, sole_reader
 from intact.targets import Target
 
 
@@ -157,6 +158,12 @@ def _place(plan: QuantizedGraph, point: ReadPoint, ends: list[TensorEnd]) -> Non
         plan.baked[ends[0]] = point.codes
     if ends[0].direction is Direction.OUTPUT:
         _overlap_readers(plan, ends[0], root, point.parameters)
+
+
+def _stores(plan: QuantizedGraph, node: ir.Node) -> bool:
+    """Tell whether a node computes in float, with a weight that the model stores as integers."""
+    slots = (slot for slot, value in enumerate(node.inputs) if value is not None)
+    return any(is_stored(plan.input_config(node, slot)) for slot in slots)
 
 
 def _state(plan: QuantizedGraph, end: TensorEnd, point: ReadPoint) -> QuantState:
@@ -279,6 +286,8 @@ def _decision(plan: QuantizedGraph, node: ir.Node, shapes: frozenset[str]) -> De
     outputs = [plan.output_config(node, slot) for slot, _ in enumerate(node.outputs)]
     writes = any(config.state is not QuantState.FP32 for config in outputs)
     floats = list(_float_slots(plan, node))
+    if floats and _stores(plan, node):
+        return only_weights("the model that was read stores them as integers")
     if floats:
         return Decision(False, f"the model leaves its input {floats[0].name!r} float")
     if not (writes or (spec is not None and spec.kind is OpKind.COMPUTE)):

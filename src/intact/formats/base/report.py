@@ -12,6 +12,7 @@ from intact.engines.cpu import Cpu
 from intact.engines.integer.engine import IntegerEngine
 from intact.errors import DataError
 from intact.formats.base.comparison import Classes, LayerComparison, OutputComparison
+from intact.formats.base.float_layers import FloatComparison
 from intact.formats.base.format import CHANGED
 from intact.formats.base.processor import ProcessorFinding
 from intact.plan import QuantizedGraph, quantization_points
@@ -61,6 +62,8 @@ class Verification:
             computes layer by layer only.
         simulation: As ``layers``, against the float simulation instead of the engine; empty where
             there is none.
+        float_layers: Layers that compute with floats from stored integers, each from the runtime's
+            own inputs.
         outputs: The final outputs, end to end.
         outputs_sqnr_db: Deployed outputs against the engine's, dB; infinite when identical.
         float_nodes: Nodes planned for integers that the runtime runs in float, with op type.
@@ -98,6 +101,7 @@ class Verification:
     layers: list[LayerComparison]
     end_to_end: list[LayerComparison] = field(default_factory=list)
     simulation: list[LayerComparison] = field(default_factory=list)
+    float_layers: list[FloatComparison] = field(default_factory=list)
     outputs: list[OutputComparison] = field(default_factory=list)
     outputs_sqnr_db: dict[str, float] = field(default_factory=dict)
     float_nodes: dict[str, str] = field(default_factory=dict)
@@ -162,11 +166,13 @@ class Verification:
         ):
             for layer, other in zip(own, others, strict=True):
                 layer.join(other)
+        for floats, its in zip(self.float_layers, more.float_layers, strict=True):
+            floats.join(its)
         for output, another in zip(self.summed, more.summed, strict=True):
             output.join(another)
         self.outputs_sqnr_db = sqnr_by_name(self.outputs)
-        for step, its in zip(self.counted, more.counted, strict=True):
-            step.join(its)
+        for step, counted in zip(self.counted, more.counted, strict=True):
+            step.join(counted)
         if self.classes is not None and more.classes is not None:
             self.classes.join(more.classes)
         self._sum_up()
@@ -181,6 +187,13 @@ class Verification:
             if nodes:
                 named = [f"{name} ({op_type})" for name, op_type in nodes.items()]
                 said.append(f"{len(nodes)} node(s) {what} in the runtime: {first_names(named)}")
+        apart = [each for each in self.float_layers if each.differs]
+        if apart:
+            named = [f"{each.end} by {each.relative:.1e}" for each in apart]
+            said.append(
+                f"{len(apart)} layer(s) of floats compute something else in the runtime, relative "
+                f"to their largest value: {first_names(named)}"
+            )
         if self.changed:
             said.append(f"{CHANGED}: {first_names(self.changed)}")
         return said

@@ -90,7 +90,8 @@ def _tables_stored_twice(plan: QuantizedGraph, formats: Mapping[str, Format]) ->
             continue  # computed in float
         why = LOOKED_UP_IN_FLOAT if table is None else OTHER_SCALES
         if table is not None and _have_equal_codes(table, own, is_turned=is_turned):
-            why = _OTHER_ORDER if is_turned and not all(told) else ""
+            in_rows = own.config.grid.block is not None  # of either, by all that hold blocks
+            why = _OTHER_ORDER if is_turned and not in_rows and not all(told) else ""
         if why:
             yield stored_twice(lookup, layer, why)
 

@@ -139,6 +139,8 @@ class EngineBeside:
     Args:
         program: What was deployed, lowered.
         tensors: Those that the runtime shows; none where it shows its outputs alone.
+        given: Floats that the runtime shows as well: they are what steps read, and are not
+            compared, as a runtime is free to compute floats in another order.
         threads: Threads of float islands; 0 lets their runtime choose.
 
     Attributes:
@@ -146,9 +148,15 @@ class EngineBeside:
     """
 
     def __init__(
-        self, program: Program, tensors: Iterable[Tensor] = (), *, threads: int = 0
+        self,
+        program: Program,
+        tensors: Iterable[Tensor] = (),
+        given: Iterable[Tensor] = (),
+        *,
+        threads: int = 0,
     ) -> None:
         self._tensors = {tensor.name: tensor for tensor in tensors}
+        self._given = {tensor.name: tensor for tensor in given if tensor.name not in self._tensors}
         self.engine = IntegerEngine(program, threads=threads)
         self._layers = comparisons(program, list(self._tensors.values()))
         self._end_to_end = comparisons(program, list(self._tensors.values()))
@@ -171,18 +179,20 @@ class EngineBeside:
             shown: What the runtime computed, by the names of the program's tensors, as those are
                 stored.
         """
-        forced = {name: as_held(array, self._tensors[name]) for name, array in shown.items()}
+        known = self._tensors | self._given
+        forced = {name: as_held(array, known[name]) for name, array in shown.items()}
+        compared = [name for name in forced if name in self._tensors]
         before = sum(each.mismatches for each in self.layers)
         taught = self.engine.run(
-            feeds, forced, forced, lambda name, array: self._layers[name].add(shown[name], array)
+            feeds, compared, forced, lambda name, array: self._layers[name].add(shown[name], array)
         )
-        if sum(each.mismatches for each in self.layers) == before:
+        if not self._given and sum(each.mismatches for each in self.layers) == before:
             # Fed by itself, the engine computes from the same numbers: they are what it gave.
-            for name in forced:
+            for name in compared:
                 self._end_to_end[name].add(shown[name], shown[name])
             return taught.outputs
         return self.engine.run(
-            feeds, forced, seen=lambda name, array: self._end_to_end[name].add(shown[name], array)
+            feeds, compared, seen=lambda name, array: self._end_to_end[name].add(shown[name], array)
         ).outputs
 
 

@@ -37,6 +37,8 @@ _CODES = {
 """Types that carry codes; wider integers are shapes and indices."""
 _FLOAT_READERS_OF_CODES = {"DequantizeLinear", "MatMulNBits"}
 """Operators that take integers and compute in float."""
+_OF_INTEGERS = 4
+"""The level of accuracy at which MatMulNBits multiplies codes."""
 _SELECTING = {"MaxPool", "NhwcMaxPool"}
 """Operators of codes that give codes, beside those that move values."""
 _SAME = {"ArgMax", "QLinearConcat", "QLinearLeakyRelu", "QLinearSigmoid", "QLinearWhere"}
@@ -174,7 +176,7 @@ def _rescaled(graph: ir.Graph, written: ir.Model, names: set[str]) -> Iterator[s
 
 def _computes_with_integers(node: ir.Node) -> bool:
     if node.op_type in _FLOAT_READERS_OF_CODES:
-        return False
+        return node.attributes.get_int("accuracy_level", 0) == _OF_INTEGERS
     return any(value is not None and _holds_codes(value) for value in node.inputs)
 
 

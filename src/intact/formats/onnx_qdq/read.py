@@ -22,6 +22,8 @@ import onnx_ir as ir
 
 from intact.formats.base.read_points import GraphEdits, plan_of
 from intact.formats.onnx_qdq.compose import join_composed
+from intact.formats.onnx_qdq.reader.blocks import has_blocks, lift_blocks
+from intact.formats.onnx_qdq.reader.dynamic import lift_dynamic, with_dynamic
 from intact.formats.onnx_qdq.reader.expand import DYNAMIC, QOPERATORS, expand_qoperators
 from intact.formats.onnx_qdq.reader.lookups import lift_lookups
 from intact.formats.onnx_qdq.reader.parameters import is_dequantize, is_quantize
@@ -216,7 +218,7 @@ def read_qdq(
 
     Raises:
         ModelError: The model cannot be read, is not quantized, or is so in a way that a plan
-            cannot hold (dynamically, by block, to float8); the node is named.
+            cannot hold (convolutions and LSTM of dynamic activations, float8); the node is named.
         UsageError: A width is asked for that is none, or of a node that there is not.
     """
     model = load_model(source)
@@ -228,13 +230,16 @@ def read_qdq(
     library.infer_shapes(model)
     if join_written_out(model):
         library.remove_unused(model)
-    notes = translate_quantizers(model, asked)
+    blocks, said = lift_blocks(model)
+    library.remove_unused(model)
+    notes = (*translate_quantizers(model, asked), *said)
+    dynamic = lift_dynamic(model)
     lift_lookups(model)
     expand_qoperators(model)
     make_names_unique(model)
     join_composed(model)
-    points = strip_pairs(model)
-    plan = plan_of(model, target, points).with_notes(notes)
+    points = [*strip_pairs(model), *blocks]
+    plan = with_dynamic(plan_of(model, target, points), dynamic).with_notes(notes)
     if asked is not None:
         asked.resolved(plan.graph)  # refuses what fits nothing
     return plan
@@ -249,4 +254,4 @@ def is_quantized(model: ir.Model) -> bool:
         or (node.domain, node.op_type) in QOPERATORS
         or node.op_type in DYNAMIC
         for node in nodes_of(model.graph)
-    ) or is_written_out(model)
+    ) or (has_blocks(model) or is_written_out(model))

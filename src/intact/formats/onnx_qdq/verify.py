@@ -6,7 +6,7 @@ The weights of float nodes, and the rows looked up, are compared with the plan.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from intact.engines.integer.engine import IntegerEngine
 from intact.engines.limits import limits_of_simulation
 from intact.engines.simulate import Simulator
 from intact.errors import ConfigError, PlanError
+from intact.formats.base.block_layers import BlockLayers
 from intact.formats.base.comparison import LayerComparison, activations
 from intact.formats.base.format import Feeds
 from intact.formats.base.report import Verification
@@ -26,6 +27,7 @@ from intact.formats.base.verification import (
     OutputsOfSimulation,
     compare,
 )
+from intact.formats.onnx_qdq.dynamic import running_tensors, showing
 from intact.formats.onnx_qdq.executed import executed_of, loaded
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel
@@ -62,6 +64,8 @@ class StoredComparison:
         for point in quantization_points(plan):
             for node, slot in point.readers:
                 end = TensorEnd.input(str(node.name), slot)
+                if end in exported.blocks:
+                    self._blocks(end, point.constant_codes())
                 if end not in exported.stored:
                     continue
                 expected = point.constant_codes()
@@ -89,16 +93,31 @@ class StoredComparison:
             self._found[end].add(shown[end].astype(np.int64), rows)
 
     def _weight(self, end: TensorEnd, expected: Codes) -> None:
-        name = self._exported.stored[end]
-        stored = self._exported.model.graph.initializers.get(name)
-        if stored is None or stored.const_value is None:
-            raise PlanError(
-                f"{QDQ_FILE}: not the model of this plan, it has no constant {name!r}",
-                remedy="quantize again",
-            )
+        stored = _constant(self._exported, self._exported.stored[end])
         found = LayerComparison(str(end), operation="weight of a float node")
-        found.add(stored.const_value.numpy().astype(np.int64), expected.astype(np.int64))
+        found.add(stored.astype(np.int64), expected.astype(np.int64))
         self._found[end] = found
+
+    def _blocks(self, end: TensorEnd, expected: Codes) -> None:
+        stored = self._exported.blocks[end]
+        found = LayerComparison(str(end), operation="weight in blocks")
+        found.add(stored.codes_of(_constant(self._exported, stored.codes)), expected)
+        self._found[end] = found
+
+
+def _constant(exported: QdqModel, name: str) -> npt.NDArray[Any]:
+    """Return a constant of a written model.
+
+    Raises:
+        PlanError: There is none of that name.
+    """
+    stored = exported.model.graph.initializers.get(name)
+    if stored is None or stored.const_value is None:
+        raise PlanError(
+            f"{QDQ_FILE}: not the model of this plan, it has no constant {name!r}",
+            remedy="quantize again",
+        )
+    return stored.const_value.numpy()
 
 
 def _indices_end(table: TensorEnd) -> TensorEnd:
@@ -106,6 +125,20 @@ def _indices_end(table: TensorEnd) -> TensorEnd:
 
 
 _Codes = dict[TensorEnd, npt.NDArray[Any]]
+
+
+class _Shown(NamedTuple):
+    """What the runtime shows of one batch.
+
+    Attributes:
+        codes: Integers by tensor end.
+        values: What lies around layers of dynamic activations, and of weights in blocks, by name of
+            the model's value.
+    """
+
+    codes: _Codes
+    values: Arrays
+
 
 _MOVED = "it only moves integers, which are compared where they are made"
 _IN_FLOAT = "it is computed in float"
@@ -130,18 +163,22 @@ def verify_qdq(
     reference = _Reference(plan, program, exported, threads)
     exact = not plan.target.saturates_pairs
     as_used = loaded(exported, plan, threads=threads, exact=exact)
-    watched = QdqRuntime(exported.model, reference.codes, threads=threads, exact=exact)
+    names = [*reference.running.shown.values(), *reference.blocks.watched]
+    watched_model = showing(exported.model, names)
+    watched = QdqRuntime(watched_model, reference.codes, threads=threads, exact=exact)
     by_default = None
     if exact and saturates_pairs():
         default = QdqRuntime(exported.model, threads=threads, exact=False)
         by_default = ByDefault(lambda feeds: default.run(feeds)[0], exported.model)
 
-    def run(feeds: Feeds) -> tuple[Arrays, _Codes]:
-        codes = watched.run(feeds)[1]
-        return as_used.run(feeds)[0], {end: _plain(array) for end, array in codes.items()}
+    def run(feeds: Feeds) -> tuple[Arrays, _Shown]:
+        values, codes = watched.run(feeds)
+        shown = _Shown({end: _plain(array) for end, array in codes.items()}, {**feeds, **values})
+        return as_used.run(feeds)[0], shown
 
     found = compare(plan, as_used.name, run, reference, batches, by_default=by_default)
     found.layers = [*found.layers, *reference.stored.layers]
+    found.float_layers = reference.blocks.layers
     found.simulation = reference.simulation.layers
     found.in_float = dict(program.in_float)
     executed = executed_of(exported, plan)
@@ -168,6 +205,7 @@ class _Reference:
         tensors: The tensor of each quantization point that the engine and the model hold, in the
             steps' order.
         codes: Names of the integers in the model, by their ends.
+        running: What lies around layers of dynamic activations.
         simulation: The simulation.
         no_engine: Why there is no engine, "" if there is one.
     """
@@ -180,9 +218,15 @@ class _Reference:
             if tensor.encoding is not None and tensor.end in exported.codes:
                 self.tensors.setdefault(tensor.end, tensor)
         self.no_engine = ""
+        self.running = running_tensors(program, _ends(exported), exported.dynamic)
         self._outputs: EngineBeside | OutputsOfSimulation
         try:
-            self._outputs = EngineBeside(program, self.tensors.values(), threads=threads)
+            self._outputs = EngineBeside(
+                program,
+                (*self.tensors.values(), *self.running.computed),
+                self.running.given,
+                threads=threads,
+            )
         except (ConfigError, PlanError) as error:
             self.no_engine = str(error)
             self._outputs = OutputsOfSimulation(plan, threads=threads)
@@ -191,6 +235,9 @@ class _Reference:
         self.codes = {end: name for end, name in exported.codes.items() if end in compared}
         self.stored = StoredComparison(plan, exported)
         self.codes |= self.stored.watched
+        graph = exported.model.graph
+        ports = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
+        self.blocks = BlockLayers(plan, ports)
 
     @property
     def layers(self) -> list[LayerComparison]:
@@ -207,12 +254,16 @@ class _Reference:
         """The engine, if there is one."""
         return self._outputs.engine
 
-    def add(self, feeds: Feeds, shown: _Codes) -> Arrays:
+    def add(self, feeds: Feeds, shown: _Shown) -> Arrays:
         """Compare one batch with both; return the outputs that the engine expects."""
-        stored = {t.name: t.as_stored(shown[end]) for end, t in self.tensors.items()}
+        codes, names = shown.codes, self.running.shown
+        stored = {t.name: t.as_stored(codes[end]) for end, t in self.tensors.items()}
+        running = (*self.running.computed, *self.running.given)
+        stored |= {t.name: t.as_stored(shown.values[names[t.name]]) for t in running}
         expected = self._outputs.add(feeds, stored)
-        self.stored.add(feeds, shown)
-        self.simulation.add(feeds, shown)
+        self.stored.add(feeds, codes)
+        self.blocks.add(shown.values)
+        self.simulation.add(feeds, codes)
         return expected
 
 
@@ -246,6 +297,11 @@ class _SimulatedLayers:
             numbers = np.where(np.isnan(array), -np.inf, array)
             codes = self._plan.configs[end].quantize(numbers)
             self._found[end].add(integers[end], codes)
+
+
+def _ends(exported: QdqModel) -> set[str]:
+    graph = exported.model.graph
+    return {str(value.name) for value in (*graph.inputs, *graph.outputs)}
 
 
 def _plain(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -15,6 +15,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
@@ -48,9 +49,15 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
+from intact.plan.dynamic import dynamic_points, is_layer
 from intact.plan.overflows import overflow_notes, wrap_sums
 from intact.plan.stored_weights import is_stored
 from intact.program.unsupported import UnsupportedNodes
+from intact.targets import BlockForm
+
+if TYPE_CHECKING:
+    from intact.formats.onnx_qdq.blocks import BlockWriter, StoredBlocks
+    from intact.formats.onnx_qdq.dynamic import DynamicCodes, DynamicLayers
 
 
 def raise_opset(model: ir.Model, opset: int) -> ir.Model:
@@ -78,6 +85,10 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     return raised
 
 
+_BLOCKS_OPSET = 21
+"""The first default opset whose DequantizeLinear has blocks."""
+_DYNAMIC_OPSET = 11
+"""The first with DynamicQuantizeLinear."""
 _NEWER = "export the float model with a newer opset"
 
 
@@ -176,6 +187,8 @@ class QdqModel:
         codes: For each quantized activation, the name of the value that carries its integers.
         stored: For each weight that a float node has as integers, the constant that holds them.
         gathered: For each such table, where its codes are looked up.
+        blocks: For each weight in blocks, how it is stored.
+        dynamic: For each input that is quantized while running, what shows the layer's integers.
         notes: What a user should know about this export.
         executed: What the runtime makes of it, once that was asked.
     """
@@ -184,6 +197,8 @@ class QdqModel:
     codes: dict[TensorEnd, str] = field(default_factory=dict)
     stored: dict[TensorEnd, str] = field(default_factory=dict)
     gathered: dict[TensorEnd, GatheredCodes] = field(default_factory=dict)
+    blocks: dict[TensorEnd, StoredBlocks] = field(default_factory=dict)
+    dynamic: dict[TensorEnd, DynamicCodes] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
     executed: Executed | None = None
 
@@ -219,16 +234,17 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     refuse_unready(plan)
     points = list(quantization_points(plan))
     _refuse_inexpressible(points)
-    needed = max((_needed_opset(point) for point in points), default=0)
+    needed = max((_needed_opset(plan, point) for point in points), default=0)
     needed = max(needed, _opset_of_operators(plan))
     editor = Editor(raise_opset(plan.graph.model, needed))
     wrap_sums(editor, plan)
-    writer = _Writer(editor, plan, float_weights=float_weights)
+    writer = _Writer(editor, plan, _layers(editor, plan), float_weights=float_weights)
     for point in points:
         if point.is_constant:
             writer.constant(point)
         else:
             writer.activation(point)
+    writer.add_dynamic()
     if any(node.op_type in {"AveragePool", "HardSwish"} for node in plan.graph.nodes):
         from intact.formats.onnx_qdq.compose import compose  # with much else
 
@@ -242,9 +258,19 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     if not float_weights:
         writer.result.notes += _packed_notes(points)
         writer.result.notes += share_codes(writer.editor, plan, writer.result.stored)
+        writer.result.notes += writer.block_notes()
     writer.result.model = bare(writer.editor.finish())
     sign(writer.result.model, plan)
     return writer.result
+
+
+def _layers(editor: Editor, plan: QuantizedGraph) -> DynamicLayers | None:
+    """Return what writes layers of dynamic activations; None where there are none."""
+    if next(dynamic_points(plan), None) is None:
+        return None
+    from intact.formats.onnx_qdq.dynamic import DynamicLayers  # with much else
+
+    return DynamicLayers(editor, plan)
 
 
 def _refuse_inexpressible(points: list[QuantPoint]) -> None:
@@ -253,6 +279,8 @@ def _refuse_inexpressible(points: list[QuantPoint]) -> None:
         config, span = point.config, f"{point.config.quant_min}..{point.config.quant_max}"
         container = container_for(config, is_constant=point.is_constant)
         per_channel = config.granularity.axis is not None and not point.is_constant
+        if config.grid.block is not None:
+            continue  # in operators of their own
         if config.grid.exponential:
             unsupported.add(str(point.end), "logarithmic levels")
         elif container is None:
@@ -280,7 +308,8 @@ def _rounding_notes(points: list[QuantPoint]) -> list[Note]:
 
 def _packed_notes(points: list[QuantPoint]) -> list[Note]:
     """Say which constants are stored two codes a byte, what that saves and what it needs."""
-    packed = [point for point in points if point.is_constant and _container(point).is_packed]
+    constants = (each for each in points if each.is_constant and each.config.grid.block is None)
+    packed = [point for point in constants if _container(point).is_packed]
     if not packed:
         return []
     container = _container(packed[0])
@@ -303,14 +332,23 @@ def _packed_notes(points: list[QuantPoint]) -> list[Note]:
 class _Writer:
     """Adds the pairs of one model."""
 
-    def __init__(self, editor: Editor, plan: QuantizedGraph, *, float_weights: bool) -> None:
+    def __init__(
+        self,
+        editor: Editor,
+        plan: QuantizedGraph,
+        layers: DynamicLayers | None,
+        *,
+        float_weights: bool,
+    ) -> None:
         self.editor = editor
         self._plan = plan
         self._float_weights = float_weights
+        self._layers = layers
         self.result = QdqModel(editor.model)
         self._constants: dict[tuple[str, int], ir.Value] = {}
         self._clipped: dict[tuple[int, int, str], list[str]] = {}
         self._parameters: dict[int, tuple[ir.Value, ir.Value]] = {}
+        self._blocks: BlockWriter | None = None
 
     def activation(self, point: QuantPoint) -> None:
         """Add Clip (where the range is narrower than its type), Quantize and Dequantize."""
@@ -347,11 +385,22 @@ class _Writer:
 
     def constant(self, point: QuantPoint) -> None:
         """Store a constant with a DequantizeLinear, shared by equal readers."""
+        if point.config.grid.block is not None:
+            self._store(point, list(point.readers))
+            return
         stored, others = stored_readers(self._plan, point)
         if stored:
             self._store(point, stored)
+        if self._layers is not None:
+            others = self._layers.take(point, others)
         if others:
             self._dequantize(point, [(str(node.name), slot) for node, slot in others])
+
+    def add_dynamic(self) -> None:
+        """Write the layers of activations that are quantized while running."""
+        if self._layers is not None:
+            self._layers.add()
+            self.result.dynamic = self._layers.written
 
     def _store(self, point: QuantPoint, readers: list[tuple[ir.Node, int]]) -> None:
         """Store a weight of float nodes."""
@@ -360,6 +409,13 @@ class _Writer:
             floats = self.editor.initializer(name, stored_on_grid(point))
             ends = [(str(node.name), slot) for node, slot in readers]
             self.editor.redirect(self.editor.value(str(point.value.name)), floats, ends)
+            return
+        if point.config.grid.block is not None:
+            from intact.formats.onnx_qdq.blocks import BlockWriter  # which few plans need
+
+            self._blocks = self._blocks or BlockWriter(self.editor, self._plan)
+            self._blocks.write(point, readers)
+            self.result.blocks = self._blocks.stored
             return
         container = _container(point)
         codes = self.editor.initializer(
@@ -373,6 +429,10 @@ class _Writer:
                 self.result.gathered[end] = added.look_up(str(node.name))
             else:
                 added.read(str(node.name), slot)
+
+    def block_notes(self) -> list[Note]:
+        """Say what is to be known of weights in blocks."""
+        return [] if self._blocks is None else self._blocks.notes()
 
     def _dequantize(self, point: QuantPoint, readers: list[tuple[str, int]]) -> None:
         """Let nodes read a constant through a DequantizeLinear."""
@@ -481,8 +541,13 @@ def _opset_of_operators(plan: QuantizedGraph) -> int:
     return max((rule.opset for rule in rules if rule is not None), default=0)
 
 
-def _needed_opset(point: QuantPoint) -> int:
-    """Return the opset whose pairs express a point; a stored weight has none."""
+def _needed_opset(plan: QuantizedGraph, point: QuantPoint) -> int:
+    """Return the opset whose operators express a point; a stored weight needs none."""
+    blocks = plan.target.blocks
+    if point.config.grid.block is not None and blocks is not None:
+        return _BLOCKS_OPSET if blocks.form is BlockForm.DEQUANTIZED else 0
+    if any(is_layer(plan, node, slot) for node, slot in point.readers):
+        return _DYNAMIC_OPSET
     return 0 if is_stored(point.config) else _container(point).opset_for(point.config)
 
 

@@ -94,7 +94,7 @@ def unsupported_reason(point: QuantPoint) -> str | None:
     config = point.config
     if config.grid.exponential:
         return "logarithmic levels"
-    if is_plain(point):
+    if is_plain(point) or config.grid.block is not None:
         return None
     if config.bits > MOST_BITS:
         return f"{config.quant_min}..{config.quant_max}"

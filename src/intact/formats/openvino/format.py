@@ -40,14 +40,14 @@ class _Writer(Writer):
 
     files = _FILES
     optional = _FILES[1:]
-    expressible = Expressible(stored_bits=frozenset({4, 8, 32}))
+    expressible = Expressible(stored_bits=frozenset({4, 8, 32}), blocks=True)
     shares_turned = False
 
     def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
         """Write the ONNX model, which OpenVINO runs, and its own files where it is installed."""
         written = write_openvino(plan)
         if is_installed("openvino"):  # which alone can write them
-            written.ir_files = intermediate_files(written.model)
+            written.ir_files = intermediate_files(written.model, exact=written.has_blocks)
         else:
             written.notes.append(
                 Note(

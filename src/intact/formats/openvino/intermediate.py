@@ -31,11 +31,13 @@ _WORTH_PACKING = 1024
 """Codes from which on half their bytes are more than what a Convert adds to ``model.xml``."""
 
 
-def intermediate_files(model: ir.Model) -> dict[str, bytes]:
+def intermediate_files(model: ir.Model, *, exact: bool = False) -> dict[str, bytes]:
     """Return the content of ``model.xml`` and ``model.bin``; the same model gives the same bytes.
 
     Args:
         model: ONNX with FakeQuantize. Its weights may be larger than 2 GiB.
+        exact: Say in the file that activations beside compressed weights are floats, which OpenVINO
+            would quantize else.
 
     Raises:
         ExportError: OpenVINO cannot read the model.
@@ -60,6 +62,8 @@ def intermediate_files(model: ir.Model) -> dict[str, bytes]:
             for key in sorted(model.metadata_props):
                 if key.startswith(f"{PRODUCER}."):
                     read.set_rt_info(model.metadata_props[key], key.split("."))
+            if exact:
+                read.set_rt_info("0", ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
             # By default all floats would be rounded to float16.
             openvino.save_model(read, folder / XML_FILE, compress_to_fp16=False)
         except RuntimeError as error:
@@ -102,8 +106,13 @@ def _pack_weights(model: Any) -> None:
         readers = list(each.output(0).get_target_inputs())
         tensor = openvino.Tensor(packed, list(codes.shape))
         np.asarray(tensor.data).reshape(-1).view(np.uint8)[:] = _two_a_byte(codes)
-        widened = opset1.convert(openvino.op.Constant(tensor), kind)
+        constant = openvino.op.Constant(tensor)
+        widened = None
         for reader in readers:
+            if reader.get_node().get_type_name() == "Convert":  # what it gives is the same
+                reader.replace_source_output(constant.output(0))
+                continue
+            widened = widened or opset1.convert(constant, kind)
             reader.replace_source_output(widened.output(0))
 
 

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from msgspec.structs import replace as replace_fields
 
 from intact.engines.cpu import detect_cpu
+from intact.formats.base.block_layers import BlockLayers
 from intact.formats.base.comparison import activations
 from intact.formats.base.format import Feeds
 from intact.formats.base.processor import AsDescribed, plan_on_processor
@@ -75,8 +76,8 @@ class View:
     scales: Mapping[str, npt.NDArray[np.float32]]
 
     @staticmethod
-    def of(program: Program, exported: OpenVinoModel) -> View:
-        """Find them in a program."""
+    def of(program: Program, exported: OpenVinoModel, floats: Sequence[str] = ()) -> View:
+        """Find them in a program; floats that are shown besides have a model of their own."""
         found: dict[TensorEnd, Tensor] = {}
         scales: dict[str, npt.NDArray[np.float32]] = {}
         makers = {t.name: step for step in program.steps for t in step.outputs}
@@ -94,9 +95,10 @@ class View:
         residuals = _residuals(program)
         alone = [[names[name]] for name in tensors if name in residuals]
         freely = [names[name] for name in tensors if name not in residuals]
+        besides = [list(floats)] if floats else []
         # The first model shows nothing: it is the one that users run, and the others are held
         # against it.
-        return View(tensors, names, [[], freely, *alone], frozenset(found), scales)
+        return View(tensors, names, [[], freely, *alone, *besides], frozenset(found), scales)
 
     def without(self, names: set[str]) -> View:
         """Return the same view without the tensors of these names in OpenVINO."""
@@ -257,13 +259,16 @@ def verify_openvino(
     used = instructions_in_use(limit or os.environ.get(LIMIT, ""))
     program = lower(plan_on_processor(plan, used))
     described = AsDescribed(plan, program, threads)
-    every = View.of(program, exported)
+    graph = exported.model.graph
+    blocks = BlockLayers(plan, {str(value.name) for value in (*graph.inputs, *graph.outputs)})
+    every = View.of(program, exported, blocks.watched)
     with compiled_models(exported, every, limit, threads) as (models, view):
         hidden = hidden_tensors(program, view, models.executed, exported)
 
         def run(feeds: Feeds) -> tuple[Arrays, Arrays]:
             (deployed, _), *groups = models.run(feeds)
             seen = {name: array for _, group in groups for name, array in group.items()}
+            blocks.add({**feeds, **deployed, **seen})
             described.add(feeds, deployed)
             return deployed, view.codes(seen, hidden)
 
@@ -274,6 +279,7 @@ def verify_openvino(
         found = compare(plan, _runtime(limit), run, reference, batches)
     found.layers = [each for each in found.layers if each.tensor not in hidden]
     found.end_to_end = [each for each in found.end_to_end if each.tensor not in hidden]
+    found.float_layers = blocks.layers
     found.float_nodes = in_float
     found.integer_nodes = integer_nodes(plan, executed)
     found.not_compared = {

@@ -21,6 +21,7 @@ from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
 from intact.formats.base.maker import sign
 from intact.formats.base.storage import StoredWeights, is_looked_up, stored_readers
+from intact.formats.openvino.blocks import BlockWriter
 from intact.formats.openvino.dialect import (
     DOMAIN,
     OP_TYPE,
@@ -228,6 +229,12 @@ _COMPUTED_AT_ONCE = 1 << 24
 """Bytes of a constant beyond which its floats are computed one constant at a time."""
 
 
+_BLOCKS = (
+    f"OpenVINO quantizes activations beside compressed weights unasked: model.xml asks it not to, "
+    f"for {ONNX_FILE} set DYNAMIC_QUANTIZATION_GROUP_SIZE to 0"
+)
+
+
 @dataclass
 class OpenVinoModel:
     """What was written.
@@ -236,6 +243,7 @@ class OpenVinoModel:
         model: The ONNX model.
         codes: For each quantized activation, the name of its FakeQuantize's output.
         notes: What a user should know about this export.
+        has_blocks: Whether weights are stored in blocks.
         ir_files: OpenVINO's own files by name; none where it is not installed.
         executed: What OpenVINO makes of the plan; None before it was loaded.
     """
@@ -243,6 +251,7 @@ class OpenVinoModel:
     model: ir.Model
     codes: dict[TensorEnd, str] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
+    has_blocks: bool = False
     ir_files: Mapping[str, bytes] = field(default_factory=dict)
     executed: Executed | None = None
 
@@ -289,7 +298,11 @@ def write_openvino(plan: QuantizedGraph) -> OpenVinoModel:
     # some away from it.
     keep_results(writer.editor, plan)
     add_biases(writer.editor)
-    writer.result.notes += export_notes(points)
+    whole = [point for point in points if point.config.grid.block is None]
+    writer.result.has_blocks = len(whole) < len(points)
+    writer.result.notes += export_notes(whole)
+    if writer.result.has_blocks:
+        writer.result.notes.append(Note(NoteKind.EXPORT, "", _BLOCKS))
     writer.result.model = writer.finish()
     sign(writer.result.model, plan)
     return writer.result
@@ -302,6 +315,7 @@ class _Writer:
         self.editor = editor
         self._plan = plan
         self.result = OpenVinoModel(editor.model)
+        self._blocks = BlockWriter(editor, plan)
         self._constants: dict[tuple[str, int, bool], ir.Value] = {}
         self._ends: dict[tuple[int, bool], tuple[ir.Value, ir.Value]] = {}
 
@@ -323,6 +337,9 @@ class _Writer:
         OpenVINO takes only constants as weights of recurrent operators, and computes those from
         codes when it loads the model.
         """
+        if point.config.grid.block is not None:
+            self._blocks.write(point)
+            return
         stored, others = stored_readers(self._plan, point)
         if point.config.bits <= _BYTE:
             self._codes(point, stored)

@@ -14,6 +14,7 @@ from intact.formats.tflite.run import Arrays, Kernels, Port, TfliteRuntime
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program, Tensor
 from intact.program.deployed import deployed_program
+from intact.program.operations import DynamicFullyConnected, DynamicQuantize
 from intact.program.passes.integer_io import integer_io
 from intact.program.passes.reordering import inverse
 
@@ -150,7 +151,12 @@ def written_file(
             n: FileTensorRef.of(n, t, written.outputs[n].permutation)
             for n, t in program.outputs.items()
         },
-        dict(_shown_of_written(program, written, set(runtime.tensor_names()))),
+        dict(
+            (
+                *_shown_of_written(program, written, set(runtime.tensor_names())),
+                *_floats_of_written(program, written, set(runtime.tensor_names())),
+            )
+        ),
     )
     return lowered, program, file
 
@@ -190,6 +196,40 @@ def _shown_of_written(
                 theirs.remove(other)
                 yield tensor.name, FileTensorRef.of(other.name, tensor, other.permutation)
                 break
+
+
+def floats_around_codes(program: Program) -> tuple[list[Tensor], list[Tensor]]:
+    """List the floats that layers quantize while they run, and their results.
+
+    What lies between, such layers show nobody.
+    """
+    given = [
+        tensor
+        for step in program.steps
+        if isinstance(step.operation, DynamicQuantize)
+        for tensor in step.activations
+    ]
+    made = [
+        tensor
+        for step in program.steps
+        if isinstance(step.operation, DynamicFullyConnected)
+        for tensor in step.outputs
+    ]
+    return given, made
+
+
+def _floats_of_written(
+    program: Program, written: Program, names: set[str]
+) -> Iterator[tuple[str, FileTensorRef]]:
+    """Yield the floats around such layers that a program shares with the one that was written."""
+    for ours, theirs in zip(
+        floats_around_codes(program), floats_around_codes(written), strict=True
+    ):
+        by_value = {tensor.value: tensor for tensor in theirs if tensor.name in names}
+        for tensor in ours:
+            other = by_value.get(tensor.value)
+            if other is not None and tensor.value and not tensor.is_constant:
+                yield tensor.name, FileTensorRef.of(other.name, tensor, other.permutation)
 
 
 def _same_levels(tensor: Tensor, other: Tensor) -> bool:

@@ -34,7 +34,7 @@ from intact.formats.tflite.write import refuse_structure, write_tflite
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.program import Program
 from intact.program.deployed import deployed_program
-from intact.program.operations import Lookup
+from intact.program.operations import DynamicQuantize, Lookup
 from intact.program.passes.whole_inputs import with_int32, with_views
 from intact.targets import Target
 
@@ -55,6 +55,8 @@ def _program(plan: QuantizedGraph) -> Program:
 
 def _float_ends(program: Program) -> Iterator[Note]:
     ends = sorted(program.float_ends)
+    if any(isinstance(step.operation, DynamicQuantize) for step in program.steps):
+        return  # floats are between all layers
     if ends:
         are = f"{', '.join(map(repr, ends[:3]))}{', ...' if len(ends) > 3 else ''}"
         message = (
@@ -135,6 +137,7 @@ class _Writer(Writer):
         UP_TO_EIGHT_BITS,
         EIGHT_BITS | {16},
         stored_bits=WHOLE_BYTES,
+        dynamic=True,
         open_sizes=False,
         mixes=False,
         half_ends=False,

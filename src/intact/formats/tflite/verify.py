@@ -32,6 +32,7 @@ from intact.formats.tflite.deployed import (
     OTHER_PLAN,
     DeployedFile,
     FileTensorRef,
+    floats_around_codes,
     integers_of,
     is_integer,
     written_file,
@@ -190,10 +191,12 @@ def _verify(
     shown: list[str] = []
     reference: EngineBeside | StepByStep
     if kernels is Kernels.REF:
-        made = list(integers_of(program))
-        shown = [tensor.name for tensor in made if tensor.name in file.shown]
+        given, results = floats_around_codes(program)
+        made = [*integers_of(program), *results]
+        shown = [tensor.name for tensor in (*made, *given) if tensor.name in file.shown]
         compared = (tensor for tensor in made if tensor.name in file.shown)
-        reference = EngineBeside(program, compared, threads=threads)
+        read = (tensor for tensor in given if tensor.name in file.shown)
+        reference = EngineBeside(program, compared, read, threads=threads)
         hidden = {
             tensor.name: "the file has no such tensor"
             for tensor in made

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -22,6 +23,12 @@ LARGEST_FILE = 2**31 - 2**20
 STREAM_FROM = 1 << 26
 """Size of all weights in bytes above which they are streamed, not serialized in memory."""
 
+_MOST_HELD = 1 << 28
+"""Size of all weights in no file above which a file is written for them."""
+_LARGE = 1 << 22
+"""Size of one that is handed to the runtime as it is."""
+_HELD = "in memory"
+"""Where the runtime is told that they are."""
 _EXTERNAL_FROM = 1024  # bytes: smaller tensors stay in the .onnx, as shapes must
 _ALIGNMENT = 4096  # external weights start at page boundaries
 _BLOCK = 1 << 16
@@ -108,30 +115,48 @@ def save_model(model: ir.Model, path: str | Path, *, beside: bool = False) -> No
         raise OutputError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
 
 
-def in_place(model: ir.Model) -> tuple[bytes, Path] | None:
+class InPlace(NamedTuple):
+    """A model without its large weights.
+
+    Attributes:
+        message: The ``.onnx`` bytes.
+        folder: Where the files of its weights are.
+        held: Weights that are in no file, by name; the message takes them for external.
+    """
+
+    message: bytes
+    folder: Path
+    held: dict[str, np.ndarray]
+
+
+def in_place(model: ir.Model) -> InPlace | None:
     """Serialize a model with references to the existing files of its large weights.
 
     Returns:
-        The ``.onnx`` bytes and the folder with the weight files; None if too many weights are in
-        memory, in several folders, or in files that were replaced.
+        The model without them; None if too many weights are in memory, in several folders, or in
+        files that were replaced.
     """
     rest, weights = detach_weights(model, larger_than=_EXTERNAL_FROM)
     mapped = [tensor for tensor in weights if isinstance(tensor, MappedTensor)]
     folders = {tensor.file.path.parent for tensor in mapped}
     inside = sum(tensor.nbytes for tensor in weights) - sum(tensor.nbytes for tensor in mapped)
-    if len(folders) != 1 or inside > STREAM_FROM:
+    if len(folders) != 1 or inside > _MOST_HELD:
         return None
     # A reader opens the path anew and would read what has replaced the mapped file.
     if not all(file.is_still_there() for file in {tensor.file for tensor in mapped}):
         return None
     proto = ir.to_proto(rest)
+    held: dict[str, np.ndarray] = {}
     for tensor in weights:
         if isinstance(tensor, MappedTensor):
             header = external_header(tensor, tensor.file.path.name, tensor.offset)
+        elif tensor.nbytes > _LARGE and tensor.dtype is ir.DataType.FLOAT:
+            header = external_header(tensor, _HELD, 0)
+            held[str(tensor.name)] = np.ascontiguousarray(tensor.numpy())
         else:
             header = ir.to_proto(tensor)
         proto.graph.initializer.append(header)
-    return proto.SerializeToString(), folders.pop()
+    return InPlace(proto.SerializeToString(), folders.pop(), held)
 
 
 def weights_as_inputs(

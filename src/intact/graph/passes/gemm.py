@@ -1,6 +1,7 @@
 """Dense layers as one plain Gemm: MatMul and Add are fused, alpha and beta are folded.
 
-Weights of MatMul that are matrices in all but their shape become matrices.
+Weights of MatMul that are matrices in all but their shape become matrices, and large ones that are
+transposed become weights.
 """
 
 from __future__ import annotations
@@ -8,15 +9,17 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from intact.graph.names import value_names
 from intact.graph.ops import (
     bias_slot,
     constant_array,
     input_value,
+    is_constant,
     output_channel_axis,
     weight_slot,
 )
 from intact.graph.passes.replace import replace_constant, replace_value
-from intact.ops.operators import Gemm
+from intact.ops.operators import Gemm, Transpose
 
 
 def flatten_weights(model: ir.Model) -> int:
@@ -42,6 +45,43 @@ def _flatten(graph: ir.Graph, node: ir.Node) -> bool:
     if other is None or other.shape is None or len(other.shape) < weight.ndim:
         return False
     replace_constant(graph, node, slot, weight.reshape(weight.shape[-2:]), f"{node.name}_weight")
+    return True
+
+
+def turn_weights(model: ir.Model) -> int:
+    """Transpose constant matrices that are the right factor of MatMul; return how many.
+
+    Those are too large to be folded as others are: language models multiply with the table of
+    their words. The numbers stay where they are until they are read.
+    """
+    return sum(_turn(model.graph, node) for node in tuple(model.graph))
+
+
+def _turn(graph: ir.Graph, node: ir.Node) -> bool:
+    source = node.inputs[0] if node.op_type == "Transpose" and node.domain == "" else None
+    if source is None or not is_constant(source) or source.const_value is None:
+        return False
+    tensor, result = source.const_value, node.outputs[0]
+    order = Transpose.of(node).perm
+    if len(tensor.shape) != 2 or (order and list(order) != [1, 0]) or result.is_graph_output():
+        return False
+    uses = [(use.node, use.idx) for use in result.uses()]
+    if not uses or any((reader.op_type, slot) != ("MatMul", 1) for reader, slot in uses):
+        return False
+    shape = tuple(tensor.shape.numpy())[::-1]
+    turned = ir.LazyTensor(
+        lambda: ir.Tensor(tensor.numpy().T), tensor.dtype, ir.Shape(shape), name=result.name
+    )
+    value = ir.Value(
+        name=value_names(graph).fresh(f"{source.name}_turned"),
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(shape),
+        const_value=turned,
+    )
+    turned.name = value.name
+    graph.register_initializer(value)
+    result.replace_all_uses_with(value)
+    graph.remove(node, safe=True)
     return True
 
 

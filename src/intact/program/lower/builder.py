@@ -8,11 +8,13 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
+from intact.config import Grid, QuantState
 from intact.errors import PlanError, Unsupported
 from intact.graph import constant_array, input_value, is_constant
 from intact.graph.names import Names
 from intact.ops.operators import QuantizeLinear
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
+from intact.plan.dynamic import dynamic_quantizer
 from intact.program.forms import (
     dequantized_constant,
     encoding_of,
@@ -24,6 +26,7 @@ from intact.program.forms import (
 from intact.program.lower.chains import Points
 from intact.program.operations import (
     Dequantize,
+    DynamicQuantize,
     Operation,
     Quantize,
     Requantize,
@@ -59,6 +62,7 @@ class ProgramBuilder:
         self.floating = False
         self._forms: dict[tuple[ir.Value, TensorEnd | None], Tensor] = {}
         self._dequantized: dict[str, Tensor] = {}
+        self._dynamic: dict[tuple[ir.Value, Grid], tuple[Tensor, Tensor, Tensor]] = {}
         self._names = Names()
         self._step_names = Names()
         for value in plan.graph.inputs:
@@ -94,6 +98,33 @@ class ProgramBuilder:
         if key not in self._forms:
             self._forms[key] = self.convert(source, encoding, point.end)
         return self._forms[key]
+
+    def read_dynamic(self, node: ir.Node, slot: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the codes of an operand that is quantized while running, scale and zero point.
+
+        Readers of one value on one grid share them.
+        """
+        value, config = input_value(node, slot), self.plan.input_config(node, slot)
+        if value is None or config.state is not QuantState.DYNAMIC:
+            raise Unsupported(f"its input {slot} is not quantized while running")
+        key = (value, config.grid)
+        if key not in self._dynamic:
+            self._dynamic[key] = self._quantized(value, TensorEnd.input(str(node.name), slot))
+        return self._dynamic[key]
+
+    def _quantized(self, value: ir.Value, end: TensorEnd) -> tuple[Tensor, Tensor, Tensor]:
+        source = self.floats_of(value)
+        arithmetic = self.plan.arithmetic_of(self.plan.graph.node(end.node))
+        quantizer = dynamic_quantizer(self.plan.configs[end].grid, arithmetic)
+        rows = tuple(source.shape[:-1]) if quantizer.rows else None
+        kind = np.dtype(np.int8 if quantizer.quant_min < 0 else np.uint8)
+        name = source.value or source.name
+        shape = () if rows is None else (*rows, quantizer.blocks(source.shape[-1]))
+        codes = Tensor(self._names.fresh(f"{name}_codes"), source.shape, end=end, plain=kind)
+        scale = Tensor(self._names.fresh(f"{name}_scale"), shape)
+        zero = Tensor(self._names.fresh(f"{name}_zero_point"), shape, plain=kind)
+        self.emit((), DynamicQuantize(quantizer), (source,), (codes, scale, zero))
+        return codes, scale, zero
 
     def read_stored(self, node: ir.Node, slot: int) -> Tensor:
         """Return a node's operand in the plan's form, also where the node computes in float."""

@@ -10,6 +10,7 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.graph import constant_array, input_value, is_constant
 from intact.ops import operators
+from intact.plan.dynamic import dynamic_quantizer, is_dynamic
 from intact.program.forms import permuted, reshaped, shape_of
 from intact.program.lower.attributes import constant_input, window_pads
 from intact.program.lower.builder import ProgramBuilder
@@ -17,6 +18,7 @@ from intact.program.lower.lowerings import LOWERINGS, finish, fused_bounds
 from intact.program.operations import (
     BatchMatMul,
     Convolution,
+    DynamicFullyConnected,
     FullyConnected,
     Pads,
     TransposedConvolution,
@@ -101,6 +103,9 @@ def gemm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
         raise Unsupported("it has factors alpha and beta")
     if options.transA:
         raise Unsupported("its left operand is transposed")
+    if _is_dynamic(builder, node):
+        _dynamic(builder, chain, is_transposed=bool(options.transB))
+        return
     data, weight = _operands(builder, node)
     if not options.transB:
         weight = permuted(weight, (1, 0))
@@ -113,6 +118,9 @@ def matmul(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """MatMul: with a constant matrix on the right a dense layer, else a product of activations."""
     node = chain[0]
     bounds = fused_bounds(chain)
+    if _is_dynamic(builder, node):
+        _dynamic(builder, chain, is_transposed=False)
+        return
     right = constant_array(input_value(node, 1))
     left, weight = builder.read(node, 0), builder.read(node, 1)
     if min(len(left.shape), len(weight.shape)) < 2:
@@ -126,6 +134,35 @@ def matmul(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     if any(t.encoding is not None and t.encoding.axis is not None for t in (left, weight)):
         raise Unsupported("a factor of a product of matrices has one scale a channel")
     finish(builder, chain, BatchMatMul(bounds), (left, weight))
+
+
+def _is_dynamic(builder: ProgramBuilder, node: ir.Node) -> bool:
+    return not builder.floating and is_dynamic(builder.plan, node, 0)
+
+
+def _dynamic(builder: ProgramBuilder, chain: tuple[ir.Node, ...], *, is_transposed: bool) -> None:
+    """Add a dense layer whose data is quantized while it runs.
+
+    Raises:
+        Unsupported: Its weight is no matrix of codes, or something is fused behind it.
+    """
+    node = chain[0]
+    if len(chain) > 1:
+        raise Unsupported("something is fused behind a layer that gives floats")
+    weight = builder.read(node, 1)
+    if weight.data is None or weight.encoding is None or weight.data.ndim != 2:
+        raise Unsupported("its weight is no constant matrix of codes")
+    weight = weight if is_transposed else permuted(weight, (1, 0))
+    codes, scale, zero_point = builder.read_dynamic(node, 0)
+    quantizer = dynamic_quantizer(
+        builder.plan.input_config(node, 0).grid, builder.plan.arithmetic_of(node)
+    )
+    bias = _bias(builder, node, codes, weight, weight.shape[0])
+    value = node.outputs[0]
+    result = builder.result(value)
+    inputs = codes, scale, zero_point, weight, bias
+    builder.emit(chain, DynamicFullyConnected(quantizer), inputs, (result,))
+    builder.set_result(value, result)
 
 
 def _operands(builder: ProgramBuilder, node: ir.Node) -> tuple[Tensor, Tensor]:

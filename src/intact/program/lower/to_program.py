@@ -14,6 +14,7 @@ from intact.errors import Unsupported
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
 from intact.plan import Decision, QuantizedGraph, refuse_unready
+from intact.plan.dynamic import dynamic_points
 from intact.plan.topology import is_decoded, is_moved_in_float, is_spectral
 from intact.program.lower import floats, moves, pointwise, products, recurrent, windows
 from intact.program.lower.builder import ProgramBuilder
@@ -106,7 +107,13 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
 
 
 def _float_ends(plan: QuantizedGraph) -> frozenset[str]:
-    """Return the ends that are read or decoded in float, and those of what only floats move to."""
+    """Return the ends that are read or decoded in float, and those of what only floats move to.
+
+    Where activations are quantized while the model runs, floats are between all layers.
+    """
+    if next(dynamic_points(plan), None) is not None:
+        values = (*plan.graph.inputs, *plan.graph.outputs)
+        return frozenset(str(value.name) for value in values if plan.graph.is_float(value))
     found = set()
     for value in plan.graph.outputs:
         producer = value.producer()

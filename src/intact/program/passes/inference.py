@@ -115,6 +115,18 @@ def _reshape(operation: ops.Reshape, given: _Operands) -> list[Lengths] | None:
     return [lengths] if math.prod(lengths) == size else None
 
 
+@_RULES.register(ops.DynamicQuantize)
+def _dynamic(operation: ops.DynamicQuantize, given: _Operands) -> list[Lengths]:
+    quantizer = operation.quantizer
+    params: Lengths = (*given[0][:-1], quantizer.blocks(given[0][-1])) if quantizer.rows else ()
+    return [given[0], params, params]
+
+
+@_RULES.register(ops.DynamicFullyConnected)
+def _dynamic_dense(_: ops.DynamicFullyConnected, given: _Operands) -> list[Lengths]:
+    return [(*given[0][:-1], given[3][0])]
+
+
 @_RULES.register(ops.FullyConnected)
 def _dense(_: ops.FullyConnected, given: _Operands) -> list[Lengths]:
     return [(*given[0][:-1], given[1][0])]

@@ -100,7 +100,8 @@ def expand_qoperators(model: ir.Model) -> None:
         if node.op_type in DYNAMIC:
             raise unreadable(
                 node,
-                "the model is quantized dynamically, its activations have no fixed scales",
+                "its activations are quantized while it runs: of such, MatMulInteger between "
+                "DynamicQuantizeLinear and a Mul by its scales is read",
                 "quantize the float model",
             )
         if row is not None:

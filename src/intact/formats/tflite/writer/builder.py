@@ -61,10 +61,12 @@ class FileBuilder:
         lacking: Why what runs the file cannot take an operator, by its name in the schema.
 
     Attributes:
-        tensors: By name.
+        tensors: Those of the file, by name.
         operators: In order.
         makers: Which operator computes a tensor's values, by the tensor's name, not what moves
             them; `QUOTIENT` where that is a product with a reciprocal.
+        quantized_inside: Floats that operators quantize while they run, by the names of the codes
+            that programs have for them.
     """
 
     def __init__(
@@ -76,6 +78,7 @@ class FileBuilder:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
         self.makers: dict[str, str] = {}
+        self.quantized_inside: dict[str, Tensor] = {}
         self._taken = set(reserved)
         self._floats: dict[str, Tensor] = {}
         self._open_lengths = dict(open_lengths or {})

@@ -36,6 +36,8 @@ from intact.program.arithmetic.functions import function_of_codes
 from intact.program.operations import (
     BatchMatMul,
     Dequantize,
+    DynamicFullyConnected,
+    DynamicQuantize,
     Elementwise,
     FullyConnected,
     Function,
@@ -297,6 +299,33 @@ def _write_fully_connected(operation: FullyConnected, step: Step, builder: FileB
         operation.bounds,
         options=Options("FullyConnectedOptions", {"keepNumDims": keeps}),
         version=12 if per_channel else version,
+    )
+
+
+@WRITERS.register(DynamicQuantize)
+def _write_dynamic_quantize(_: DynamicQuantize, step: Step, builder: FileBuilder) -> None:
+    """Write nothing: the layers that read the codes quantize the floats themselves."""
+    builder.quantized_inside[step.outputs[0].name] = data_of(step)
+
+
+@WRITERS.register(DynamicFullyConnected)
+def _write_dynamic(operation: DynamicFullyConnected, step: Step, builder: FileBuilder) -> None:
+    """FULLY_CONNECTED of floats with integer weights, which quantizes each row while it runs."""
+    codes, _, _, weight, bias = step.inputs
+    data = None if codes is None else builder.quantized_inside.get(codes.name)
+    if data is None or weight is None or weight.encoding is None:
+        raise Unsupported("it has no floats to quantize, or no integer weight")
+    quantizer = operation.quantizer
+    if not (quantizer.symmetric and quantizer.rows) or quantizer.block is not None:
+        raise Unsupported("its input is not quantized by symmetric codes, row by row")
+    keeps = len(data.shape) != 2
+    version = 5 if keeps else 3
+    builder.operator(
+        "FULLY_CONNECTED",
+        (data, weight, bias_or_zeros(builder, step, data, weight, bias)),
+        step.outputs,
+        Options("FullyConnectedOptions", {"keepNumDims": keeps}),
+        version=version if weight.encoding.axis is None else 12,
     )
 
 

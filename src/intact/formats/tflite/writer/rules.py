@@ -21,6 +21,7 @@ from intact.program.operations import (
     Binary,
     Convolution,
     Dequantize,
+    DynamicFullyConnected,
     Elementwise,
     FloatNodes,
     FullyConnected,
@@ -221,6 +222,8 @@ def unsupported_of(step: Step) -> Iterator[str]:
         yield "floats and codes among its inputs and outputs"
         return
     if step.outputs[0].encoding is None:
+        if isinstance(step.operation, DynamicFullyConnected):
+            return  # its weight is in codes, and the writer looks at the rest
         # A dense layer of floats may have a weight of codes: the writer puts a DEQUANTIZE there.
         is_dense = isinstance(step.operation, FullyConnected)
         operands = (*step.inputs[:1], *step.inputs[2:]) if is_dense else step.inputs

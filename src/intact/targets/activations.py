@@ -1,0 +1,74 @@
+"""Targets whose activations are quantized while the model runs."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from intact.errors import TargetError
+from intact.targets.rules import OpRule
+from intact.targets.schema import Dynamic, Target, Unsigned
+from intact.targets.scheme import BiasScheme, DType
+
+
+class Activations(enum.StrEnum):
+    """Where the scales of activations come from."""
+
+    STATIC = "static"
+    """From calibration."""
+    DYNAMIC = "dynamic"
+    """From their values, while the model runs."""
+    FLOAT = "float"
+    """There are none: they are not quantized."""
+
+
+def with_activations(target: Target, activations: Activations) -> Target:
+    """Describe a target as it computes with activations of a kind.
+
+    Raises:
+        TargetError: It has no kernels for them.
+    """
+    if activations is Activations.STATIC:
+        return target
+    if not has_dynamic(target):
+        from intact.targets.load import load_target, target_names  # which checks by this module
+
+        others = " or ".join(name for name in target_names() if has_dynamic(load_target(name)))
+        raise TargetError(
+            f"target {target.name} describes no activations that are quantized while running",
+            remedy=f"leave out --activations dynamic, or give --target {others}",
+        )
+    return dynamic_target(target, target.dynamic or Dynamic())
+
+
+def has_dynamic(target: Target) -> bool:
+    """Tell whether a target has kernels that quantize activations while they run."""
+    return target.dynamic is not None and bool(target.dynamic.rules)
+
+
+def dynamic_target(target: Target, dynamic: Dynamic) -> Target:
+    """Describe a target by its section of activations that are quantized while the model runs."""
+    activation = target.activation.overridden(dynamic.activation)
+    return msgspec.structs.replace(
+        target,
+        activation=msgspec.structs.replace(activation, dynamic=True),
+        weight=target.weight.overridden(dynamic.weight),
+        bias=BiasScheme(dtype=DType.FLOAT32),
+        rules=(*_in_float(target, dynamic), *dynamic.rules),
+        fusions=(),
+        unsigned=Unsigned(),
+        dynamic=None,
+    )
+
+
+def _in_float(target: Target, dynamic: Dynamic) -> tuple[OpRule, ...]:
+    """Return the rules of what stays float, and of what would need scales of calibration."""
+    replaced = [(rule.ops, rule.when) for rule in dynamic.rules]
+    return tuple(
+        OpRule(ops=rule.ops, when=rule.when, quantize=False, reason=dynamic.reason)
+        if rule.quantize
+        else rule
+        for rule in target.rules
+        if (rule.ops, rule.when) not in replaced
+    )

@@ -1,0 +1,80 @@
+"""Weights in blocks, as a target can hold them: neighbours with a scale of their own."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from intact.targets.scheme import SchemeOverride
+
+
+class ScaleType(enum.StrEnum):
+    """The type of the scales of blocks in a file."""
+
+    FLOAT32 = "float32"
+    FLOAT16 = "float16"
+
+
+class BlockForm(enum.StrEnum):
+    """How a file has a layer with weights in blocks."""
+
+    FUSED = "fused"
+    """As one operator that reads codes."""
+    DEQUANTIZED = "dequantized"
+    """As a float operator behind one that makes floats of codes."""
+
+
+class BlockActivations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Activations that a layer with weights in blocks quantizes while it runs.
+
+    Each row has a scale for each block of the weights.
+
+    Attributes:
+        scheme: Overrides of ``[activation]``.
+        in_float: Widths with sizes of blocks for which the kernels compute with floats
+            nevertheless.
+        reason: Why a layer computes with integers, for users.
+    """
+
+    scheme: SchemeOverride
+    in_float: tuple[tuple[int, int], ...] = ()
+    reason: str
+
+
+class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Weights in blocks, as a target holds them.
+
+    Attributes:
+        bits: Widths that codes are stored in, the usual one first. Narrower codes are stored in
+            the next of them.
+        sizes: How many neighbours a block may have, the usual number first.
+        symmetric: Whether blocks have no zero point unless asked for.
+        zero_points: Whether blocks may have zero points.
+        signed_scales: Whether scales may be negative. A symmetric block then uses its lowest code
+            for the value of largest magnitude.
+        scale_type: The type of scales.
+        ragged: Whether the last block of a row may be shorter than the others.
+        form: How a layer is written.
+        dynamic: Activations that are quantized while the model runs; None where they are float.
+        reason: Completes "weights only: "; what users see of such a layer.
+    """
+
+    bits: tuple[int, ...]
+    sizes: tuple[int, ...]
+    symmetric: bool = True
+    zero_points: bool = True
+    signed_scales: bool = False
+    scale_type: ScaleType = ScaleType.FLOAT32
+    ragged: bool = True
+    form: BlockForm = BlockForm.FUSED
+    dynamic: BlockActivations | None = None
+    reason: str
+
+    def stored_bits(self, bits: int) -> int:
+        """Return the width in which codes are stored.
+
+        Raises:
+            ValueError: They are wider than all.
+        """
+        return min(width for width in self.bits if width >= bits)

@@ -1,0 +1,276 @@
+"""Weights in blocks in ONNX Runtime: written, run, compared layer by layer, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+from onnx import helper, numpy_helper
+
+import intact
+from intact.config import PerBlock, PerRow, QuantState
+from intact.errors import ModelError
+from intact.formats.base.report import Verification
+from intact.formats.onnx_qdq.read import is_quantized, read_qdq
+from intact.graph import load_model
+from intact.plan import QuantizedGraph, quantization_points
+from intact.results.result import Result
+from intact.targets import BlockForm, Target, load_target
+from tests.block_nets import WORDS, decoder, dense_net
+from tests.plans import config, own_target
+
+Arrays = dict[str, np.ndarray]
+RUNTIME = load_target("onnxruntime")
+
+
+def feeds(model: onnx.ModelProto) -> Arrays:
+    """Inputs of either net."""
+    random = np.random.default_rng(0)
+    if model.graph.input[0].name == "ids":
+        return {"ids": random.integers(0, WORDS, (3, 7))}
+    return {"x": random.normal(size=(8, 100)).astype(np.float32)}
+
+
+def deployed(result: Result) -> onnx.ModelProto:
+    """What was written."""
+    return onnx.load_from_string(result.exported.message or b"")
+
+
+def nodes(model: onnx.ModelProto, op_type: str) -> list[onnx.NodeProto]:
+    return [node for node in model.graph.node if node.op_type == op_type]
+
+
+def attributes(node: onnx.NodeProto) -> dict[str, Any]:
+    return {each.name: helper.get_attribute_value(each) for each in node.attribute}
+
+
+def run(model: onnx.ModelProto, inputs: Arrays) -> np.ndarray:
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return np.asarray(session.run(None, inputs)[0])
+
+
+def assert_verified(found: Verification, layers: int) -> None:
+    """Codes are equal, and floats but for the order of sums."""
+    assert len(found.float_layers) == layers
+    assert not any(each.differs for each in found.float_layers), found.float_layers
+    assert max(each.relative for each in found.float_layers) < 1e-5
+    assert sum(each.mismatches for each in found.layers) == 0
+    assert not found.executed_otherwise()
+
+
+KINDS = [
+    (4, 32, False),
+    (4, 16, True),
+    (2, 32, False),
+    (3, 16, True),
+    (8, 32, False),
+    (8, 16, True),
+]
+
+
+@pytest.mark.parametrize("activations", [None, "dynamic"])
+@pytest.mark.parametrize(("bits", "size", "zero_points"), KINDS)
+def test_each_layer_computes_what_the_plan_says(
+    bits: int, size: int, zero_points: bool, activations: str | None
+) -> None:
+    model = dense_net()
+    result = intact.quantize(
+        model, block=size, weight_bits=bits, zero_points=zero_points, activations=activations
+    )
+    products = nodes(deployed(result), "MatMulNBits")
+    assert {attributes(node)["accuracy_level"] for node in products} == {
+        0 if activations is None else 4
+    }
+    assert {attributes(node)["bits"] for node in products} == {max(4, bits) if bits == 3 else bits}
+    inputs = feeds(model)
+    assert_verified(intact.verify(result, inputs), layers=3)
+    simulated = intact.execute(result, inputs, executor="simulate").outputs["y"]
+    given = run(deployed(result), inputs)
+    assert np.abs(given - simulated).max() < 2e-5 * np.abs(simulated).max()
+
+
+@pytest.mark.parametrize("activations", [None, "dynamic"])
+def test_a_table_that_is_tied_is_stored_once(activations: str | None) -> None:
+    model = decoder()
+    result = intact.quantize(model, block=32, activations=activations)
+    written = deployed(result)
+    (table,) = nodes(written, "GatherBlockQuantized")
+    sizes = [array.nbytes for array in map(numpy_helper.to_array, written.graph.initializer)]
+    assert sum(size == WORDS * 32 for size in sizes) == 1
+    assert table.input[0] in {node.input[0] for node in nodes(written, "Reshape")}
+    assert_verified(intact.verify(result, feeds(model)), layers=3)
+    assert not [note for note in result.plan.notes if "stored twice" in note.message]
+
+
+def test_a_table_that_cannot_be_shared_is_said() -> None:
+    result = intact.quantize(decoder(), block=32, bits={"head": 8})
+    notes = [note.message for note in result.plan.notes if "stored twice" in note.message]
+    assert notes == [
+        "table 'table' is stored twice: node 'words' looks it up with other scales or widths, "
+        "'head' multiplies with its integers"
+    ]
+    assert_verified(intact.verify(result, feeds(decoder())), layers=3)
+
+
+def test_standard_operators_are_written_where_asked_for(tmp_path: Path) -> None:
+    source = 'extends = "onnxruntime"\nformat = 1\nname = "standard"\n[blocks]\n'
+    target = own_target(tmp_path, 'form = "dequantized"\n', header=source)
+    assert target.blocks is not None
+    assert target.blocks.form is BlockForm.DEQUANTIZED
+    for model in (dense_net(), decoder()):
+        result = intact.quantize(model, target=target, block=32, weight_bits=3)
+        written = deployed(result)
+        assert {node.domain for node in written.graph.node} == {""}
+        assert len(nodes(written, "DequantizeLinear")) >= 2
+        assert_verified(intact.verify(result, feeds(model)), layers=3)
+
+
+# ---- models of others -------------------------------------------------------------------------
+
+
+def by_runtime(net: onnx.ModelProto, *, qdq: bool, symmetric: bool, level: int) -> onnx.ModelProto:
+    """Quantize with ONNX Runtime's own tool."""
+    from onnxruntime.quantization import QuantFormat, matmul_nbits_quantizer
+
+    given = matmul_nbits_quantizer.DefaultWeightOnlyQuantConfig(
+        block_size=32,
+        is_symmetric=symmetric,
+        accuracy_level=level,
+        quant_format=QuantFormat.QDQ if qdq else QuantFormat.QOperator,
+        op_types_to_quantize=("MatMul",) if qdq else ("MatMul", "Gather"),
+    )
+    tool = matmul_nbits_quantizer.MatMulNBitsQuantizer(net, algo_config=given)
+    tool.process()
+    made: onnx.ModelProto = tool.model.model
+    return made
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize(
+    ("net", "qdq", "level"),
+    [(dense_net, False, 0), (dense_net, False, 4), (dense_net, True, 0), (decoder, False, 4)],
+)
+def test_files_of_the_runtimes_own_tool_are_kept(
+    net: Callable[[int], onnx.ModelProto], qdq: bool, level: int, symmetric: bool
+) -> None:
+    model = by_runtime(net(21), qdq=qdq, symmetric=symmetric, level=level)
+    inputs = feeds(model)
+    result = intact.read_quantized(model)
+    assert_verified(intact.verify(result, inputs), layers=2)
+    if not qdq:  # the runtime makes MatMulNBits of level 4 of the others
+        np.testing.assert_array_equal(run(deployed(result), inputs), run(model, inputs))
+    said = [note.message for note in result.plan.notes if "of level 4" in note.message]
+    assert bool(said) == qdq
+    dynamic = {c.state for c in result.plan.configs.values()} & {QuantState.DYNAMIC}
+    assert bool(dynamic) == (level == 4)
+
+
+@pytest.mark.parametrize("activations", [None, "dynamic"])
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize("net", [dense_net, decoder])
+def test_what_was_written_reads_back(
+    net: Callable[[], onnx.ModelProto], zero_points: bool, activations: str | None
+) -> None:
+    result = intact.quantize(net(), block=32, zero_points=zero_points, activations=activations)
+    written = deployed(result)
+    again = intact.read_quantized(written)
+    inputs = feeds(written)
+    np.testing.assert_array_equal(run(deployed(again), inputs), run(written, inputs))
+    codes = [point.constant_codes() for point in quantization_points(result.plan)]
+    back = [point.constant_codes() for point in quantization_points(again.plan)]
+    assert len(codes) == len(back)
+    for one, other in zip(codes, back, strict=True):
+        np.testing.assert_array_equal(one, other if one.shape == other.shape else other.T)
+
+
+def foreign(**changes: Any) -> onnx.ModelProto:
+    """One MatMulNBits of 40 inputs and 6 outputs, as others write it, with something else."""
+    random = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        "codes": random.integers(0, 256, (6, 2, 16)).astype(np.uint8),
+        "scales": random.normal(size=(6, 2)).astype(np.float32),
+        "zeros": random.integers(0, 256, (6, 1)).astype(np.uint8),
+    }
+    given: dict[str, Any] = {"K": 40, "N": 6, "bits": 4, "block_size": 32, "accuracy_level": 1}
+    given |= {key: value for key, value in changes.items() if key in given}
+    arrays |= {key: value for key, value in changes.items() if key in arrays}
+    arrays = {key: value for key, value in arrays.items() if value is not None}
+    inputs = ["x", *(name if name in arrays else "" for name in ("codes", "scales", "zeros"))]
+    node = helper.make_node(
+        "MatMulNBits", inputs, ["y"], name="product", domain="com.microsoft", **given
+    )
+    port = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [port("x", onnx.TensorProto.FLOAT, ["n", 40])],
+        [port("y", onnx.TensorProto.FLOAT, ["n", 6])],
+        [numpy_helper.from_array(array, name) for name, array in arrays.items()],
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def read(model: onnx.ModelProto, target: Target = RUNTIME) -> QuantizedGraph:
+    assert is_quantized(load_model(model))
+    return read_qdq(model, target)
+
+
+SCALES = np.ones((6, 2), np.float32)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"zeros": None},
+        {"zeros": np.arange(12, dtype=np.float32).reshape(6, 2)},
+        {"scales": SCALES.astype(np.float16).reshape(12)},
+        {"accuracy_level": 4},
+    ],
+)
+def test_forms_of_parameters_are_read(changes: dict[str, Any]) -> None:
+    model = foreign(**changes)
+    if "scales" in changes or "zeros" in changes:  # of other types than this runtime takes
+        model = foreign(**{**changes, "scales": changes.get("scales", SCALES)})
+    plan = read(model)
+    weight = config(plan, "product.input[1]")
+    assert (weight.granularity, weight.state) == (PerBlock(0, 32), QuantState.BAKED)
+    data = config(plan, "product.input[0]")
+    assert (data.granularity == PerRow(32)) == (changes.get("accuracy_level") == 4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"scales": np.full((6, 2), np.nan, np.float32)}, "a scale of it is not finite"),
+        ({"scales": np.zeros((6, 2), np.float32)}, "scale 0 and codes of other numbers"),
+        ({"scales": np.ones((6, 3), np.float32)}, "it has 18 scales"),
+        ({"codes": np.zeros((6, 2, 15), np.uint8)}, "its codes have 180 bytes"),
+        ({"codes": np.zeros((6, 2, 16), np.int8)}, "no bytes"),
+        ({"zeros": np.zeros((6, 3), np.uint8)}, "it has 18 zero points"),
+        ({"zeros": np.full((6, 2), 0.5, np.float32)}, "no whole numbers"),
+        ({"zeros": np.full((6, 2), 16, np.float32)}, "no code of 4 bits"),
+        ({"bits": 5}, "its codes have 5 bits; use 2, 4 or 8"),
+        ({"block_size": 0}, "its block_size is 0"),
+        ({"K": -1}, "its K is -1"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message) as found:
+        read(foreign(**changes))
+    assert str(found.value).startswith("node 'product' (MatMulNBits): ")
+    assert "\n" not in str(found.value)
+
+
+def test_blocks_of_zeros_have_any_scale() -> None:
+    codes = np.full((6, 2, 16), 0x88, np.uint8)
+    scales = np.array([[0, 1]] * 6, np.float32)
+    plan = read(foreign(codes=codes, scales=scales, zeros=None))
+    (point,) = quantization_points(plan)
+    assert not point.constant_codes().any()
