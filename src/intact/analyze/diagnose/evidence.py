@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from intact.analyze.diagnose.runtime import Runtime
-from intact.calibrate.choice import MOST_DB, Errors, FloatRuns, Powers
+from intact.calibrate.choice import MOST_DB, Errors, FloatRuns, Powers, elements_of
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
@@ -27,6 +27,10 @@ WELL_DB = 30.0
 """Signal to noise of every output from which on a result is well: causes are not looked for."""
 LEAST_DB = 15.0
 """Signal to noise below which an output is said to be lost: 8 bits usually give 20 to 40 dB."""
+MOST_ELEMENTS = 1 << 25
+"""Of the activations of the samples that `quantize` looks for causes on: some 15 processor seconds.
+"""
+
 DIAGNOSED = 8
 """Samples at least on which causes are looked for."""
 
@@ -115,8 +119,14 @@ class Evidence:
 
     @cached_property
     def few(self) -> FloatRuns:
-        """The samples on which quantizers and layers are tried."""
-        return self.plan_runs.first(DIAGNOSED)
+        """The samples on which quantizers and layers are tried; `quantize` takes fewer large ones.
+
+        Some 60 plans are run on each of them, and all activations of them are kept.
+        """
+        samples = DIAGNOSED
+        if self.calibrated is not None and self.statistics is not None:
+            samples = min(samples, MOST_ELEMENTS // max(elements_of(self.statistics), 1))
+        return self.plan_runs.first(max(samples, 1))
 
     @cached_property
     def simulator(self) -> Simulator:
