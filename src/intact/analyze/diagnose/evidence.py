@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from intact.analyze.diagnose.runtime import Runtime
-from intact.calibrate.choice import Errors, FloatRuns, Powers
+from intact.calibrate.choice import Errors, FloatRuns, Powers, elements_of
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
@@ -23,6 +23,10 @@ from intact.plan import QuantizedGraph
 if TYPE_CHECKING:
     from intact.analyze.diagnose.arithmetic import SumFindings
     from intact.analyze.layer_costs import LayerCosts
+
+MOST_ELEMENTS = 1 << 25
+"""Of the activations of the samples that `quantize` looks for causes on: some 15 processor seconds.
+"""
 
 DIAGNOSED = 8
 """Samples at least on which causes are looked for."""
@@ -112,8 +116,14 @@ class Evidence:
 
     @cached_property
     def few(self) -> FloatRuns:
-        """The samples on which quantizers and layers are tried."""
-        return self.plan_runs.first(DIAGNOSED)
+        """The samples on which quantizers and layers are tried; `quantize` takes fewer large ones.
+
+        Some 60 plans are run on each of them, and all activations of them are kept.
+        """
+        samples = DIAGNOSED
+        if self.calibrated is not None and self.statistics is not None:
+            samples = min(samples, MOST_ELEMENTS // max(elements_of(self.statistics), 1))
+        return self.plan_runs.first(max(samples, 1))
 
     @cached_property
     def simulator(self) -> Simulator:

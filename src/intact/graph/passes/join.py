@@ -20,7 +20,7 @@ from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 from intact.ops.operators import Reduce
 
-_CLOSE = 1e-4
+CLOSE = 1e-4
 """Relative tolerance for the constants of formulas."""
 
 
@@ -188,7 +188,7 @@ def is_number(value: ir.Value | None, number: float) -> bool:
     return (
         array is not None
         and array.size == 1
-        and math.isclose(float(array.reshape(())), number, rel_tol=_CLOSE)
+        and math.isclose(float(array.reshape(())), number, rel_tol=CLOSE)
     )
 
 

@@ -23,6 +23,7 @@ from intact.graph.passes.join import (
     sides,
     sole_reader,
 )
+from intact.graph.passes.join_gelu import gelu
 from intact.graph.passes.join_moments import by_moments
 
 __all__ = ["JOINS", "join"]
@@ -30,40 +31,6 @@ __all__ = ["JOINS", "join"]
 _SIXTH = 1.0 / 6.0
 _TOLERANCE = 1e-4
 """How much the slope of a HardSigmoid may differ from 1/6."""
-
-
-def _gelu(graph: Graph) -> Iterator[Match]:
-    """Find ``x / 2 * (1 + erf(x / sqrt 2))``, with the factor 1/2 in one of three places."""
-    for node in graph.nodes:
-        if is_node(node, "Erf"):
-            data = divide_out(input_value(node, 0), math.sqrt(0.5))
-            last = None if data is None else _last_of_gelu(graph, node, data)
-            if data is not None and last is not None:
-                yield Match(data, last)
-
-
-def _last_of_gelu(graph: Graph, erf: ir.Node, data: ir.Value) -> ir.Node | None:
-    added = sole_reader(graph, erf, "Add")
-    if added is None or not is_number(other_operand(added, erf.outputs[0]), 1.0):
-        return None
-    first = sole_reader(graph, added, "Mul")
-    if first is None:
-        return None
-    other = other_operand(first, added.outputs[0])
-    if other is not data:
-        # 1. The half is taken of x.
-        halved = divide_out(other, 0.5)
-        if halved is data:
-            return first
-        if not is_number(other, 0.5):
-            return None
-    second = sole_reader(graph, first, "Mul")
-    if second is None:
-        return None
-    # 2. It is taken of the product with x, or 3. of the sum, which x comes behind.
-    rest = other_operand(second, first.outputs[0])
-    fits = is_number(rest, 0.5) if other is data else rest is data
-    return second if fits else None
 
 
 def _hard_swish(graph: Graph) -> Iterator[Match]:
@@ -222,7 +189,7 @@ def _reduced_data(value: ir.Value | None, op_type: str) -> ir.Value | None:
 JOINS: dict[str, Joining] = {
     each.op_type: each
     for each in (
-        Joining("Gelu", 20, _gelu),
+        Joining("Gelu", 20, gelu),
         Joining("HardSwish", 14, _hard_swish),
         Joining("LayerNormalization", 17, _layer_norm),
         Joining("Softmax", 11, _softmax),
