@@ -25,6 +25,8 @@ WELL_DB = 30.0
 """Signal to noise of every output from which on a result is well."""
 LEAST_DB = 15.0
 """Signal to noise below which an output is said to be lost: 8 bits usually give 20 to 40 dB."""
+_MOST_DB = 100.0
+"""Bound of decibels, as of `calibrate.choice`."""
 _OF_TIME = ("slower_than_float", "float_fallback")
 """Causes that cost time, and no answers."""
 _FIGURES = 2
@@ -191,6 +193,8 @@ def _by_agreement(found: Measured) -> _Judged | None:
 def _by_decibels(found: Measured) -> _Judged | None:
     if found.decibels is None or math.isnan(found.decibels):
         return None
+    if found.decibels <= -_MOST_DB:
+        return Judgement.LOSES, f"loses all: an output is NaN, or noise alone, on {_samples(found)}"
     level = f"{found.decibels:.1f} dB of signal to quantization noise on {_samples(found)}"
     if found.decibels >= WELL_DB:
         return Judgement.GOOD, f"good to deploy: outputs have {level}"
