@@ -9,12 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from intact.analyze.diagnose.findings import Finding
 from intact.numerics.metrics import binomial_interval
+
+if TYPE_CHECKING:
+    from intact.analyze.diagnose.findings import Finding
 
 TOLERATED = 1.0
 """Points of accuracy that a deployed model may lose: 99 % of the float model's, as MLPerf asks for
