@@ -56,11 +56,12 @@ def drawn(seed: int, count: int) -> list[Case]:
 def _layers(name: str) -> tuple[str, ...]:
     """Name the layers that have a constant weight, as intact does."""
     graph = normalize(ZOO / f"{name}.onnx")
-    slots = ((node, weight_slot(node)) for node in graph.nodes)
+    read = ((node, weight_slot(node)) for node in graph.nodes)
+    weights = ((node, None if slot is None else node.inputs[slot]) for node, slot in read)
     return tuple(
         str(node.name)
-        for node, slot in slots
-        if slot is not None and node.inputs[slot] and node.inputs[slot].const_value is not None
+        for node, weight in weights
+        if weight is not None and weight.const_value is not None
     )
 
 
@@ -161,16 +162,13 @@ def _cut(source: random.Random, name: str) -> Case:
             return RIGHT
         with np.load(CALIBRATION) as file:
             images = file["image"][:32]
-        steps = {
-            "mean": tuple(map(float, MEAN.split(","))),
-            "scale": tuple(map(float, SCALE.split(","))),
-        }
         intact.quantize(
             folder / "model.onnx",
             {"image": images},
             output=folder / "made",
             formats=["encodings"],
-            **steps,
+            mean=tuple(map(float, MEAN.split(","))),
+            scale=tuple(map(float, SCALE.split(","))),
         )
         table = json.loads((folder / "made" / "model.encodings").read_text(encoding="utf-8"))
         known = sorted(table["activation_encodings"])

@@ -348,7 +348,7 @@ def test_the_option_for_exact_sums_is_explained(runtime: str) -> None:
     ],
 )
 def test_the_runtime_that_is_installed_runs_and_is_timed(
-    target: str, package: str, name: str, digits_model: object, digits_test: Images
+    target: str, package: str, name: str, digits_model: Path, digits_test: Images
 ) -> None:
     pytest.importorskip(package)
     if target == "openvino" and saturates_pairs():

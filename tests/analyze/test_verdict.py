@@ -40,6 +40,7 @@ def test_accuracy_is_judged_by_its_interval(
         (8, 87.5, 12.0, Judgement.LOSES, "an output has 12.0 dB"),
         (1, None, 22.0, Judgement.UNSURE, "22.0 dB of signal to quantization noise on 1 sample:"),
         (8, None, 40.0, Judgement.GOOD, "good to deploy: outputs have 40.0 dB"),
+        (8, 100.0, -100.0, Judgement.LOSES, "loses all: an output is NaN"),
         (0, None, None, Judgement.UNSURE, "without samples"),
     ],
 )

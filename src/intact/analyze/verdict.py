@@ -9,13 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import msgspec
 from msgspec.structs import replace
 
-from intact.analyze.diagnose.findings import Finding
-from intact.limits import AGREEING, LOST_DB, TOLERATED, WELL_DB
+from intact.limits import AGREEING, LOST_DB, MOST_DB, TOLERATED, WELL_DB
 from intact.numerics.metrics import binomial_interval
+
+if TYPE_CHECKING:
+    from intact.analyze.diagnose.findings import Finding
 
 _OF_TIME = ("slower_than_float", "float_fallback")
 """Causes that cost time, and no answers."""
@@ -183,6 +186,8 @@ def _by_agreement(found: Measured) -> _Judged | None:
 def _by_decibels(found: Measured) -> _Judged | None:
     if found.decibels is None or math.isnan(found.decibels):
         return None
+    if found.decibels <= -MOST_DB:
+        return Judgement.LOSES, f"loses all: an output is NaN, or noise alone, on {_samples(found)}"
     level = f"{found.decibels:.1f} dB of signal to quantization noise on {_samples(found)}"
     if found.decibels >= WELL_DB:
         return Judgement.GOOD, f"good to deploy: outputs have {level}"
