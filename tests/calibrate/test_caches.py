@@ -14,7 +14,7 @@ from tests.texts import DECODER, tiny_decoder
 IDS = np.random.default_rng(0).integers(4, 50, 60)
 
 
-@pytest.mark.parametrize("max_memory", [None, 1 << 20])
+@pytest.mark.parametrize("max_memory", [None, 3 << 20])
 def test_an_empty_cache_is_as_what_is_appended(max_memory: int | None) -> None:
     graph = normalize(tiny_decoder())
     grown = caches(graph)

@@ -127,9 +127,9 @@ def language_models() -> None:
     for name in ("corpus.txt", "test.txt"):
         Path(name).write_text(texts.text_of(*random.integers(4, 50, 1000)), encoding="utf-8")
     b = ModelBuilder()
-    x = b.node("Unsqueeze", b.input("sound", ["n", 800]), b.init(np.array([1])))
-    b.node("GlobalAveragePool", b.node("Relu", b.conv(x, 1, 4, kernel=[9])), out="pooled")
-    b.output("pooled")
+    hidden = b.node("Relu", b.node("MatMul", b.input("sound", ["n", 800]), b.weight(800, 8)))
+    b.node("MatMul", hidden, b.weight(8, 3), out="scores")
+    b.output("scores", ["n", 3])
     onnx.save(b.build(), "speech.onnx")
     Path("sounds").mkdir()
     for number in range(3):
