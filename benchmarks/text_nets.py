@@ -152,7 +152,7 @@ class _Decoder:
         self.ids = self.build.input("input_ids", _INT64, ["batch", "sequence"])
         self.mask = self.build.input("attention_mask", _INT64, ["batch", "total"])
         self.begin()
-        cache = ["batch", sizes.key_heads, "past", sizes.head]
+        cache: list[int | str] = ["batch", sizes.key_heads, "past", sizes.head]
         self.past = [
             tuple(
                 self.build.input(f"past_key_values.{layer}.{what}", _FLOAT, cache)
@@ -187,7 +187,7 @@ class _Decoder:
         return self.dense(self.node("Mul", active, up, at=at), f"{layer}.down", at)
 
     def present_of(self, layer: int, what: str) -> ir.Value:
-        shape = ["batch", self.sizes.key_heads, "total", self.sizes.head]
+        shape: list[int | str] = ["batch", self.sizes.key_heads, "total", self.sizes.head]
         return ir.Value(
             name=f"present.{layer}.{what}", type=ir.TensorType(_FLOAT), shape=ir.Shape(shape)
         )

@@ -57,7 +57,7 @@ def logits(model: ir.Model, ids: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     cache = np.zeros((1, DECODER.key_heads, 0, DECODER.head), np.float32)
     given = {each.name: feeds.get(each.name, cache) for each in run.get_inputs()}
     (found,) = run.run(["logits"], given)
-    return found[0].astype(np.float64)
+    return np.asarray(found[0], np.float64)
 
 
 def test_perplexities_and_flips_are_those_of_the_two_models(decoder: Result) -> None:

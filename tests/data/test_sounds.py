@@ -102,7 +102,7 @@ def model(
 def folder(path: Path) -> Path:
     (path / "more").mkdir()
     for name, count in (("b.wav", 6), ("a.WAV", 6), ("more/c.wav", 6)):
-        (path / name).write_bytes(wav(WAVE[:count] / (1 + ord(name[0]) % 2)))
+        (path / name).write_bytes(wav(WAVE[:count] * np.float32(1 / (1 + ord(name[0]) % 2))))
     (path / "notes.txt").write_text("no sound", encoding="utf-8")
     return path
 

@@ -123,7 +123,7 @@ def _numbers(data: bytes, kind: int, bits: int) -> npt.NDArray[np.float32] | Non
     if kind != _INTEGERS or bits not in (8, 16, 24, 32):
         return None
     if bits == 8:  # the only ones without a sign
-        return (np.frombuffer(data, np.uint8).astype(np.float32) - 128) / 128
+        return ((np.frombuffer(data, np.uint8) - 128.0) / 128).astype(np.float32)
     if bits == 24:
         parts = np.frombuffer(data, np.uint8).reshape(-1, 3).astype(np.int32)
         values = (parts[:, 0] << 8 | parts[:, 1] << 16 | parts[:, 2] << 24) >> 8

@@ -70,7 +70,8 @@ def test_windows_follow_one_another_and_find_empty_caches(
         assert batch["attention_mask"].tolist() == [[1] * 12]
         assert batch["position_ids"].tolist() == [list(range(12))]
         cache = batch["past_key_values.1.value"]
-        assert (cache.shape, cache.dtype) == ((1, DECODER.key_heads, 0, DECODER.head), np.float32)
+        assert cache.shape == (1, DECODER.key_heads, 0, DECODER.head)
+        assert cache.dtype == np.float32
     few = read(corpus, decoder, limit=2, tokenizer=tmp_path, context=12)
     assert ids(few) == [CORPUS[:12], CORPUS[12:24]]  # evenly spread over three
 
@@ -91,7 +92,7 @@ def test_a_long_text_is_the_same_in_parts(
 
 
 def test_a_text_that_changed_is_read_again(decoder: Graph, corpus: Path, tmp_path: Path) -> None:
-    how = {"tokenizer": tiny_tokenizer(tmp_path), "context": 40}
+    how: dict[str, Any] = {"tokenizer": tiny_tokenizer(tmp_path), "context": 40}
     assert ids(read(corpus, decoder, **how)) == [CORPUS]
     assert ids(read(corpus, decoder, **how)) == [CORPUS]
     corpus.write_text(text_of(*reversed(CORPUS)) + "w4\n", encoding="utf-8")
