@@ -160,7 +160,7 @@ def test_files_are_locked_as_windows_does(tmp_path: Path, windows_locks: list[in
         with pytest.raises(BlockingIOError):
             _files.lock(other.fileno(), inherited=False)
         with pytest.raises(OutputError, match="another search is writing this log"):
-            log._lock(other, path)  # type: ignore[arg-type]
+            log._lock(other, path)
 
 
 @pytest.mark.usefixtures("windows_locks")
