@@ -213,7 +213,7 @@ def test_a_pass_whose_package_is_missing_or_broken(
 
         monkeypatch.setattr("intact.improve.passes.is_installed", lambda _: True)
         monkeypatch.setattr("intact._extras.is_installed", lambda _: True)
-        monkeypatch.setattr("intact.improve.passes._imported", load)
+        monkeypatch.setattr("intact.improve.passes._import", load)
     else:
         monkeypatch.setitem(sys.modules, "torch", None)
     line = line_of(capfd, *f"{QUANTIZE} good.npy --improve {name}".split())

@@ -12,7 +12,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
@@ -27,7 +27,7 @@ from intact.errors import ClusterError, ExportError, IntactError, SearchError
 _NOT_GOOD, _INTERNAL, _STOPPED = 1, 70, 130
 _OF_RESULTS = (ClusterError, ExportError, SearchError, MemoryError)
 """What right calls may end in."""
-_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", None))
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
 _WRONG_PATHS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ENAMETOOLONG)
 _LONGEST_REASON = 200
 _FLAG = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
@@ -140,8 +140,16 @@ def _not_written(error: OSError) -> int:
 def _code_of(error: Exception) -> int:
     if isinstance(error.__cause__, KeyboardInterrupt):
         return _STOPPED  # and something was written
-    is_full = getattr(error.__cause__, "errno", None) in _NO_ROOM
+    is_full = any(getattr(each, "errno", None) in _NO_ROOM for each in _causes(error))
     return _NOT_GOOD if is_full or isinstance(error, _OF_RESULTS) else WRONG_USE
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield what an error was raised from, and so on."""
+    cause = error.__cause__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 def _said(error: IntactError | MemoryError, ran: str) -> str:

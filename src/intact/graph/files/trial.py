@@ -44,6 +44,8 @@ def survives(work: Callable[[], object], elsewhere: Elsewhere | None = None) -> 
         work: Done in a forked copy.
         elsewhere: The same for another process; None where there is no such form of it.
     """
+    if _Trial.runs:
+        return True  # this is the process in which it is tried
     if not _FORKS:
         return elsewhere is None or _survives_elsewhere(elsewhere)
     with warnings.catch_warnings():
@@ -83,10 +85,17 @@ def _survives_elsewhere(work: Elsewhere) -> bool:
     return done.returncode == 0
 
 
+class _Trial:
+    """Whether this process was started to try something."""
+
+    runs = False
+
+
 def main() -> None:
     """Do the work that the arguments name, on what comes in; an error of Python is no end."""
     module, _, name = sys.argv[1].partition(":")
     content = sys.stdin.buffer.read()
+    _Trial.runs = True
     with contextlib.suppress(Exception):
         getattr(importlib.import_module(module), name)(content, *map(int, sys.argv[2:]))
     os._exit(0)

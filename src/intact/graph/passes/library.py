@@ -113,7 +113,7 @@ def infer_shapes(model: ir.Model) -> bool:
     """
     # Tried in a child process only where it can crash, since that costs the work once more.
     if _has_slice(model) and (_TRIED not in model.meta or _may_learn_sizes(model)):
-        _try_first(model)
+        _try_first(lambda: infer(model), model, infer_bytes)
         model.meta[_TRIED] = True
     with quiet():
         modified = infer(model)
@@ -146,18 +146,25 @@ def infer_bytes(content: bytes) -> None:
     infer(ir.from_proto(onnx.ModelProto.FromString(content)))
 
 
+def fold_bytes(content: bytes) -> None:
+    """Fold the constants of a model as bytes, in another process."""
+    fold_constants(ir.from_proto(onnx.ModelProto.FromString(content)))
+
+
 _READ_BY_INFERENCE = 1 << 10
 """Bytes of a constant whose values inference may read; of others it takes the shape."""
 
 
 def _without_weights(model: ir.Model) -> bytes:
     proto, _ = weights_as_inputs(model, larger_than=_READ_BY_INFERENCE)
-    return proto.SerializeToString()
+    return bytes(proto.SerializeToString())
 
 
-def _try_first(model: ir.Model) -> None:
-    other = Elsewhere(f"{__name__}:infer_bytes", lambda: _without_weights(model))
-    if not survives(lambda: infer(model), other):
+def _try_first(
+    work: Callable[[], object], model: ir.Model, elsewhere: Callable[[bytes], None]
+) -> None:
+    other = Elsewhere(f"{__name__}:{elsewhere.__name__}", lambda: _without_weights(model))
+    if not survives(work, other):
         raise ModelError(
             "the model makes a tensor of a negative size, which a Slice reads: a window or a "
             "negative pad is larger than what it is applied to, or a size below 0 is declared",
@@ -277,7 +284,7 @@ def fold_constants(model: ir.Model, only: Collection[ir.Node] | None = None) -> 
 
     with _without_functions(model), _hidden_ifs(model), quiet():
         if _has_slice(model) and _may_learn_sizes(model):
-            _try_first(work)
+            _try_first(work, model, fold_bytes)
         modified = work()
         while fold_in_runtime(model, is_meant, _LARGEST_GROWTH):
             modified = True
