@@ -244,7 +244,8 @@ def totals(rows: Iterable[Row]) -> str:
     return (
         f"right cause first: {right} of {len(faulty)} ({len(kinds)} kinds); command regains "
         f"{ENOUGH:.0%} of the loss: {cured} of {len(faulty)} ({in_words} mended in words); "
-        f"healthy without alarm: {quiet} of {len(healthy)}; at most {TWICE:g} times the time of quantize: {quick} of {len(rows)}"
+        f"healthy without alarm: {quiet} of {len(healthy)}; "
+        f"at most {TWICE:g} times the time of quantize: {quick} of {len(rows)}"
     )
 
 
