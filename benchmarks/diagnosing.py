@@ -240,10 +240,12 @@ def totals(rows: Iterable[Row]) -> str:
     quiet = sum(row.right for row in healthy)
     quick = sum(row.ratio <= TWICE for row in rows)
     kinds = {row.seeded for row in faulty if row.right}
+    in_words = sum(row.right and not row.remedy.startswith("intact ") for row in faulty)
     return (
         f"right cause first: {right} of {len(faulty)} ({len(kinds)} kinds); command regains "
-        f"{ENOUGH:.0%} of the loss: {cured} of {len(faulty)}; healthy without alarm: {quiet} of "
-        f"{len(healthy)}; at most {TWICE:g} times the time of quantize: {quick} of {len(rows)}"
+        f"{ENOUGH:.0%} of the loss: {cured} of {len(faulty)} ({in_words} mended in words); "
+        f"healthy without alarm: {quiet} of {len(healthy)}; "
+        f"at most {TWICE:g} times the time of quantize: {quick} of {len(rows)}"
     )
 
 
