@@ -7,38 +7,35 @@ sums, and the outputs that figures are made of here: the scores, or all for a me
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy.typing as npt
 
 from intact.analyze.evaluation.run import Models, Pass, run_both
 from intact.analyze.evaluation.text import TextMetric, TextScores
-from intact.calibrate.shards import SampleMap
-from intact.calibrate.shards.messages import Array, Source, decode_shard, encode
-from intact.calibrate.shards.reading import ShardReader
+from intact.calibrate.shards import SampleMap, ShardJob
 from intact.data.batching import Batch
+from intact.data.shards import Array, Source, encode
 from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.graph import Graph
-from intact.graph.files.limits import limit_of, raised_limits
+from intact.graph.files.limits import raised_limits
 from intact.numerics.error_sums import ErrorSums, SavedSums
 from intact.results.result import Result
 
 _RESULT, _FLOAT, _JOB = "result", "float.onnx", "job.msgpack"
 """What a saved job consists of."""
-_OPENER = f"{__name__}:open_evaluator"
 
 
-class _Job(msgspec.Struct, frozen=True):
+class _Asked(msgspec.Struct, frozen=True):
     source: Source
     size: int
     keeps_outputs: bool
     text: str
-    raise_limits: int
 
 
 class _Outputs(msgspec.Struct, frozen=True, array_like=True):
@@ -61,14 +58,16 @@ class _Seen(msgspec.Struct, frozen=True):
     sees_what_follows: bool
 
 
-_decode_job = msgspec.msgpack.Decoder(_Job).decode
+_decode_asked = msgspec.msgpack.Decoder(_Asked).decode
 _decode_seen = msgspec.msgpack.Decoder(_Seen).decode
 
 
-class EvaluationJob(NamedTuple):
-    """What workers load.
+@dataclass(frozen=True)
+class EvaluationJob(ShardJob):
+    """Runs both models over shards.
 
     Attributes:
+        source: Of the samples.
         result: What quantization gave.
         reference: The float model to compare with; None for the result's own.
         size: Samples in a batch.
@@ -76,39 +75,76 @@ class EvaluationJob(NamedTuple):
         text: Scores a language model; None for others.
     """
 
+    source: Source
     result: Result
     reference: Graph | None
     size: int
     keeps_outputs: bool
-    text: TextScores | None = None
+    text: TextScores | None
 
-    def saved(self, source: Source) -> _Saved:
-        """Return the files of it, for samples of a source."""
-        text = "" if self.text is None else self.text.metric.value
-        return _Saved(self, _Job(source, self.size, self.keeps_outputs, text, limit_of(1)))
-
-
-class _Saved(NamedTuple):
-    job: EvaluationJob
-    message: _Job
+    @property
+    def graph(self) -> Graph:
+        """The float model of the result."""
+        return self.result.plan.graph
 
     def save(self, folder: Path) -> None:
-        """Write them to a folder."""
-        replace(self.job.result).save(folder / _RESULT)  # a copy: it stays where it is
-        if self.job.reference is not None:
-            self.job.reference.save(folder / _FLOAT)
-        (folder / _JOB).write_bytes(encode(self.message))
+        """Write it to a folder."""
+        replace(self.result).save(folder / _RESULT)  # a copy: it stays where it is
+        if self.reference is not None:
+            self.reference.save(folder / _FLOAT)
+        metric = "" if self.text is None else self.text.metric.value
+        asked = _Asked(self.source, self.size, self.keeps_outputs, metric)
+        (folder / _JOB).write_bytes(encode(asked))
+
+    @classmethod
+    def load(cls, folder: Path) -> EvaluationJob:
+        """Read it."""
+        asked = _decode_asked((folder / _JOB).read_bytes())
+        with raised_limits(asked.source.raise_limits):
+            result = Result.load(folder / _RESULT)
+            has_reference = (folder / _FLOAT).is_file()
+            reference = Graph.load(folder / _FLOAT) if has_reference else None
+        metric = TextMetric.named(asked.text)
+        graph = result.plan.graph if reference is None else reference
+        text = None if metric is None else TextScores.of(graph, metric)
+        return cls(asked.source, result, reference, asked.size, asked.keeps_outputs, text)
+
+    def opened(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Seen]:
+        """Load both models."""
+        del takes_feeds
+        reference = self.graph if self.reference is None else self.reference
+        models = Models(reference, self.result, threads)
+
+        def seen(samples: Samples) -> _Seen:
+            text = None if self.text is None else self.text.anew()
+            keeps = self.keeps_outputs
+            found, _ = run_both(models, samples, self.size, keeps_outputs=keeps, text=text)
+            return _seen(models.runtime, found)
+
+        return seen
 
 
 def run_both_on(
-    cluster: SampleMap, job: EvaluationJob, samples: Samples, *, threads: int = 0
+    cluster: SampleMap,
+    result: Result,
+    reference: Graph | None,
+    samples: Samples,
+    size: int,
+    *,
+    keeps_outputs: bool,
+    text: TextScores | None = None,
+    threads: int = 0,
 ) -> tuple[Pass, Batch, str]:
     """Run both models over samples on a cluster, as `run_both` does here.
 
     Args:
         cluster: Whose workers do it.
-        job: What they load.
+        result: As of `EvaluationJob`.
+        reference: As of `EvaluationJob`.
         samples: The samples; their labels are known afterwards.
+        size: As of `EvaluationJob`.
+        keeps_outputs: As of `EvaluationJob`.
+        text: As of `EvaluationJob`.
         threads: Of each worker; 0 divides the processors of the cluster.
 
     Returns:
@@ -120,16 +156,15 @@ def run_both_on(
         IntactError: As of `run_both`.
     """
     first: Batch = {}
-    replies = cluster.replies_in_order(
-        samples, job.size, job.saved, _OPENER, threads=threads, first=first
-    )
+
+    def job(source: Source) -> EvaluationJob:
+        return EvaluationJob(source, result, reference, size, keeps_outputs, text)
+
+    replies = cluster.replies_in_order(samples, size, job, threads=threads, first=first)
     seen = [_decode_seen(reply) for reply in replies]
     runtimes = sorted({each.runtime for each in seen})
-    return (
-        reduce(_joined, (_pass_of(each, job) for each in seen)),
-        first,
-        " and ".join(runtimes),
-    )
+    passes = (_pass_of(each, size, text) for each in seen)
+    return reduce(_joined, passes), first, " and ".join(runtimes)
 
 
 def _joined(one: Pass, more: Pass) -> Pass:
@@ -137,12 +172,11 @@ def _joined(one: Pass, more: Pass) -> Pass:
     return one
 
 
-def _pass_of(seen: _Seen, job: EvaluationJob) -> Pass:
+def _pass_of(seen: _Seen, size: int, text: TextScores | None) -> Pass:
     found = Pass.of(tuple(seen.errors), keeps_outputs=bool(seen.outputs))
-    if seen.text is not None and job.text is not None:
-        found.text = TextScores(job.text.inputs, job.text.metric, job.text.output)
+    if seen.text is not None and text is not None:
+        found.text, found.sees_what_follows = text.anew(), seen.sees_what_follows
         found.text.take({name: each.array() for name, each in seen.text.items()})
-        found.sees_what_follows = seen.sees_what_follows
     found.samples, found.shape = seen.samples, seen.shape
     found.errors = {name: ErrorSums.of(sums) for name, sums in seen.errors.items()}
     if seen.scores is not None:
@@ -150,31 +184,8 @@ def _pass_of(seen: _Seen, job: EvaluationJob) -> Pass:
     for record, batches in zip(found.records, seen.outputs, strict=True):
         for each in batches:
             arrays = {name: array.array() for name, array in each.arrays.items()}
-            record.add(arrays, job.size, each.count)
+            record.add(arrays, size, each.count)
     return found
-
-
-def open_evaluator(folder: Path, threads: int) -> Callable[[bytes], bytes]:
-    """Load a job; an opener of `intact.cluster.ShardMap`."""
-    job = _decode_job((folder / _JOB).read_bytes())
-    with raised_limits(job.raise_limits):
-        result = Result.load(folder / _RESULT)
-        has_reference = (folder / _FLOAT).is_file()
-        graph = Graph.load(folder / _FLOAT) if has_reference else result.plan.graph
-        models = Models(graph, result, threads)
-    reader = ShardReader(result.plan.graph, job.source, threads)
-
-    def answer(message: bytes) -> bytes:
-        if not message:
-            return encode(reader.place())
-        with raised_limits(job.raise_limits):
-            samples = reader.samples(decode_shard(message))
-            text = TextScores.of(graph, TextMetric.named(job.text)) if job.text else None
-            keeps = job.keeps_outputs
-            found, _ = run_both(models, samples, job.size, keeps_outputs=keeps, text=text)
-            return encode(_seen(models.runtime, found))
-
-    return answer
 
 
 def _seen(runtime: str, found: Pass) -> _Seen:
