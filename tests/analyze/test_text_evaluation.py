@@ -19,7 +19,7 @@ from scipy import special, stats
 import intact
 from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.analyze.evaluation.run import Models, Pass, run_both
-from intact.analyze.evaluation.shards import EvaluationJob, _pass_of, _seen
+from intact.analyze.evaluation.shards import _pass_of, _seen
 from intact.analyze.evaluation.text import CosineFigures, PerplexityFigures, TextScores
 from intact.data.sources import Reading, open_samples
 from intact.errors import UsageError
@@ -202,15 +202,15 @@ def test_shards_give_the_figures_of_the_whole(name: str, request: pytest.Fixture
     samples = open_samples(data, graph, reading=reading)
     models = Models(graph, result, threads=1)
     whole = evaluate_result(result, samples, timed=False)
-    job = EvaluationJob(result, None, 1, False, TextScores.of(graph, None))
+    scores = TextScores.of(graph, None)
+    assert scores is not None
     batches = list(samples.batches(1))
     parts: list[Pass] = []
     for some in (batches[:2], batches[2:]):
         feeds = {key: np.concatenate([batch[key] for batch, _ in some]) for key in some[0][0]}
-        text = TextScores.of(graph, None)
         shard = open_samples(feeds, graph)
-        seen, _ = run_both(models, shard, 1, keeps_outputs=False, text=text)
-        parts.append(_pass_of(_seen("here", seen), job))
+        seen, _ = run_both(models, shard, 1, keeps_outputs=False, text=scores.anew())
+        parts.append(_pass_of(_seen("here", seen), 1, scores))
     parts[0].join(parts[1])
     assert parts[0].text is not None
     assert parts[0].text.figures() == whole.text

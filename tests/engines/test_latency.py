@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from intact.engines import latency
 from intact.engines.latency import latencies
+from intact.limits import LATENCY_SECONDS
 
 
 class Clock:

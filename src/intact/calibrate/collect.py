@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 
-from intact.calibrate.caches import fill_empty_caches
 from intact.calibrate.observe.budget import (
     known_sizes,
     part_observers,
@@ -213,8 +212,7 @@ def collect(
             _refuse_single_pass(samples, twice, _METHOD)
         passes = _Passes(progress, twice)
         statistics = _observe(graph, samples, observer, workers, passes, first, chosen, bins)
-        fill_empty_caches(graph, statistics)
-        return statistics
+        return _with_caches(graph, statistics)
     layout = observer.layout
     sizes = known_sizes(graph, layout, tensors)
     if sizes is None:
@@ -230,7 +228,15 @@ def collect(
         statistics.tensors |= found.tensors
         chosen = None  # they are the same in each pass
         del part  # before the next one's session is made
-    fill_empty_caches(graph, statistics)
+    return _with_caches(graph, statistics)
+
+
+def _with_caches(graph: Graph, statistics: Statistics) -> Statistics:
+    """Give empty caches the statistics of what is appended to them."""
+    if not all(each.samples for each in statistics.tensors.values()):
+        from intact.calibrate.caches import fill_empty_caches  # decoders have them
+
+        fill_empty_caches(graph, statistics)
     return statistics
 
 

@@ -69,7 +69,7 @@ class EvaluationJob(NamedTuple):
     reference: Graph | None
     size: int
     keeps_outputs: bool
-    text: TextScores | None = None
+    text: TextScores | None
 
     @property
     def graph(self) -> Graph:
@@ -103,7 +103,7 @@ class EvaluationJob(NamedTuple):
 
         def seen(samples: Samples) -> _Seen:
             # Each part counts for itself; the parts are joined where they come together.
-            text = None if self.text is None else TextScores.of(reference, self.text.metric)
+            text = None if self.text is None else self.text.anew()
             keeps = self.keeps_outputs
             found, _ = run_both(models, samples, self.size, keeps_outputs=keeps, text=text)
             return _seen(models.runtime, found)
@@ -146,12 +146,11 @@ def _joined(one: Pass, more: Pass) -> Pass:
     return one
 
 
-def _pass_of(seen: _Seen, job: EvaluationJob) -> Pass:
+def _pass_of(seen: _Seen, size: int, text: TextScores | None) -> Pass:
     found = Pass.of(tuple(seen.errors), keeps_outputs=bool(seen.outputs))
-    if seen.text is not None and job.text is not None:
-        found.text = TextScores(job.text.inputs, job.text.metric, job.text.output)
+    if seen.text is not None and text is not None:
+        found.text, found.sees_what_follows = text.anew(), seen.sees_what_follows
         found.text.take({name: each.array() for name, each in seen.text.items()})
-        found.sees_what_follows = seen.sees_what_follows
     found.samples, found.shape = seen.samples, seen.shape
     found.errors = {name: ErrorSums.of(sums) for name, sums in seen.errors.items()}
     if seen.scores is not None:
@@ -159,7 +158,7 @@ def _pass_of(seen: _Seen, job: EvaluationJob) -> Pass:
     for record, batches in zip(found.records, seen.outputs, strict=True):
         for each in batches:
             arrays = {name: array.array() for name, array in each.arrays.items()}
-            record.add(arrays, job.size, each.count)
+            record.add(arrays, size, each.count)
     return found
 
 

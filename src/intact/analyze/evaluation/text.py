@@ -183,6 +183,10 @@ class TextScores:
             return None
         return TextScores(inputs, kind, name)
 
+    def anew(self) -> TextScores:
+        """Return the same for another pass."""
+        return TextScores(self.inputs, self.metric, self.output)
+
     def add(self, feeds: Batch, want: Arrays, have: Arrays, count: int) -> None:
         """Add what both models gave for the first ``count`` samples of a batch."""
         first, second = (each[self.output][:count] for each in (want, have))
