@@ -25,7 +25,7 @@ _BLOCK = re.compile(
 )
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _FLAG = re.compile(r"--[a-z][a-z-]*")
-_OTHER_COMMANDS = frozenset({"targets", "demo", "report", "compare"})
+_OTHER_COMMANDS = frozenset({"targets", "demo", "report", "compare", "completion"})
 """Commands without a recipe."""
 _EVERYWHERE = frozenset({"--help", "--help-all", "--version", "--json", "--quiet", "--recipe"})
 
