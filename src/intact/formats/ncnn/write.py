@@ -16,6 +16,7 @@ from intact.formats.ncnn import elementwise, moves, products
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder
 from intact.formats.ncnn.model import (
     LARGEST_CODE,
+    MAGIC,
     NcnnModel,
     known_lengths,
     lengths,
@@ -44,7 +45,6 @@ from intact.targets.advice import advice, quantize_for
 _MODULES = (elementwise, moves, products)
 """Their writers are registered when they are imported."""
 
-_MAGIC = 7767517
 _PRODUCTS = (Convolution, FullyConnected, TransposedConvolution)
 _KEEP_FLOAT = "keep what is quantized otherwise than to 8 bits float with --keep-float"
 _LEAVE_OUT = "what it has no layer for in float either must leave the model"
@@ -111,7 +111,7 @@ class _Writer:
         outputs = {name: builder.output(name, t, inputs) for name, t in program.outputs.items()}
         layers = builder.split(outputs.values())
         tops = {blob for layer in layers for blob in layer.tops}
-        lines = [str(_MAGIC), f"{len(layers)} {len(tops)}", *(layer.line() for layer in layers)]
+        lines = [MAGIC, f"{len(layers)} {len(tops)}", *(layer.line() for layer in layers)]
         return NcnnModel(
             param="".join(f"{line}\n" for line in lines),
             weights=b"".join(layer.data for layer in layers),

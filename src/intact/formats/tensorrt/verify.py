@@ -185,7 +185,7 @@ def table_scales(written: WrittenModel) -> Iterator[str]:
 def _tables(written: WrittenModel) -> Iterator[tuple[str, ScaleTable | str]]:
     """Yield both tables by file name; in the place of one that cannot be read, the reason.
 
-    Of a model without quantized activations there are none: an empty table is no table.
+    A model without quantized activations has none: an empty table is no table.
     """
     if not written.scales_by_tensor():
         return
@@ -214,7 +214,6 @@ _NOT_READ = frozenset(
         "Unique",
     }
 )
-
 """Operators that onnx-tensorrt's table has as unsupported, in every release."""
 
 
@@ -305,7 +304,7 @@ def _channel_axis(product: ir.Node, slot: int, rank: int) -> int | None:
 
 
 def _all_inputs(written: WrittenModel) -> Iterator[str]:
-    """Look at integer products; one in float may read codes that another layer reads too."""
+    """Look at the products; one in float may read what an integer one beside it reads as codes."""
     for node in written.model.graph:
         if node.op_type in _PRODUCTS and str(node.name) not in written.floats:
             quantized = [_is_quantized(value) for value in node.inputs[:2]]
@@ -392,7 +391,6 @@ RULES: Mapping[str, Callable[[WrittenModel], Iterator[str]]] = {
     "the tables name tensors of the float model": table_names,
     "the tables have the scales of the model": table_scales,
 }
-
 """In the order of the report."""
 
 

@@ -100,6 +100,7 @@ def _kernels(deployed: Deployed) -> Kernels:
     from intact.formats.tflite.run import Kernels
 
     kind = _interpreter(deployed)
+    # The reference kernels are the nearest to those of TensorFlow Lite Micro.
     return Kernels.REF if kind is Interpreter.MICRO else Kernels(kind.value)
 
 
