@@ -135,7 +135,7 @@ def run_both_on(
     seen = [_decode_seen(reply) for reply in replies]
     runtimes = sorted({each.runtime for each in seen})
     return (
-        reduce(_joined, (_pass_of(each, job) for each in seen)),
+        reduce(_joined, (_pass_of(each, job.size, job.text) for each in seen)),
         first,
         " and ".join(runtimes),
     )
