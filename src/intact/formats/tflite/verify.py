@@ -45,7 +45,7 @@ from intact.formats.tflite.write import program_to_tflite
 from intact.plan import QuantizedGraph
 from intact.program import Program, Step, Tensor
 from intact.program.lower import lower
-from intact.program.operations import DynamicQuantize
+from intact.program.operations import DynamicQuantize, FloatNodes
 from intact.program.passes.integer_io import integer_io
 
 
@@ -84,7 +84,7 @@ class StepByStep:
         self.not_compared: dict[str, str] = {}
         self._cut: list[tuple[Program, TfliteRuntime]] = []
         for step, small in one_op_programs(program):
-            if not step.activations:
+            if not step.activations or isinstance(step.operation, FloatNodes):
                 continue
             try:
                 one = TfliteRuntime(program_to_tflite(small), kernels=kernels, threads=threads)
