@@ -88,6 +88,7 @@ _KINDS = {
     "rows": _ROWS,
     "unsigned rows": DynamicQuantizer(0, 255, rows=True),
     "blocks": DynamicQuantizer(-127, 127, symmetric=True, rows=True, block=3),
+    "inverted": DynamicQuantizer(-128, 127, rows=True, factor=Factor.INVERTED),
     "codes over range": DynamicQuantizer(
         -127, 127, symmetric=True, rows=True, factor=Factor.CODES_OVER_RANGE
     ),

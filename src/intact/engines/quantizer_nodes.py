@@ -348,19 +348,31 @@ class _Composed:
             steps = chain("Mul", self._value, chain("Div", one, scale))
         else:
             factor = chain("Where", is_flat, one, chain("Div", count, span))
+            scale = chain("Div", one, factor) if quantizer.factor is Factor.INVERTED else scale
             steps = chain("Mul", self._value, factor)
         rounded = ROUNDERS[quantizer.rounding](chain, steps)
         least, most = (chain.constant(float(c)) for c in (quantizer.quant_min, quantizer.quant_max))
         if not quantizer.symmetric:
-            offset = self._zero_point(low, scale, least, most)
+            ends = (low, high) if quantizer.factor is Factor.INVERTED else (low,)
+            offset = self._zero_point(ends, scale, least, most)
             least, most = chain("Sub", least, offset), chain("Sub", most, offset)
         return chain("Mul", chain("Min", chain("Max", rounded, least), most), scale)
 
     def _zero_point(
-        self, low: ir.Value, scale: ir.Value, least: ir.Value, most: ir.Value
+        self, ends: tuple[ir.Value, ...], scale: ir.Value, least: ir.Value, most: ir.Value
     ) -> ir.Value:
+        """Return the zero point of the lower end, or of the end that is larger in codes."""
         chain = self._chain
-        offset = chain("Sub", least, chain("Div", low, scale))
+        from_ends = [chain("Div", end, scale) for end in ends]
+        offset = chain("Sub", least, from_ends[0])
+        if len(ends) > 1:
+            sums = [
+                chain("Add", code, end) for code, end in zip((least, most), from_ends, strict=True)
+            ]
+            is_high = chain(
+                "Greater", chain("Add", *sums), chain.constant(0.0), dtype=ir.DataType.BOOL
+            )
+            offset = chain("Where", is_high, offset, chain("Sub", most, from_ends[1]))
         bounded = chain("Min", chain("Max", offset, least), most)
         return ROUNDERS[Rounding.HALF_EVEN](chain, bounded)
 

@@ -89,11 +89,19 @@ class DynamicQuantizer:
         low, high = self._ends(floats)
         with np.errstate(all="ignore"):
             span, codes = self._span(low, high)
-            scale = np.asarray(np.where(low == high, 1, span / codes), np.float32)
+            inverted = self.factor is Factor.INVERTED
+            factor = np.asarray(np.where(low == high, 1, codes / span), np.float32)
+            step = 1 / factor if inverted else np.where(low == high, 1, span / codes)
+            scale = np.asarray(step, np.float32)
             if self.symmetric:
                 return QuantParams(scale, np.zeros(scale.shape, np.int64))
             # 0 / 0 and inf / inf are no numbers: runtimes take the largest code then.
-            zero = np.float32(self.quant_min) - low / scale
+            least, most = np.float32(self.quant_min), np.float32(self.quant_max)
+            zero = least - low / scale
+            if inverted:
+                from_low, from_high = low * factor, high * factor
+                is_high = (least + from_low) + (most + from_high) > 0
+                zero = np.where(is_high, least - from_low, most - from_high)
             zero = np.where(np.isnan(zero), self.quant_max, zero)
         return QuantParams(
             scale, np.rint(np.clip(zero, self.quant_min, self.quant_max)).astype(np.int64)

@@ -45,6 +45,9 @@ class Factor(enum.StrEnum):
     CODES_OVER_RANGE = "codes_over_range"
     """It is multiplied by the number of codes over the range: the reciprocal of a scale that was
     never rounded (TFLite)."""
+    INVERTED = "inverted"
+    """Likewise, and the scale is the reciprocal of that factor; the zero point is that of the end
+    of the range which is larger in codes (XNNPACK)."""
 
 
 STEPS_PER_OCTAVE = 16

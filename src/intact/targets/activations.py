@@ -55,6 +55,9 @@ def dynamic_target(target: Target, dynamic: Dynamic) -> Target:
         activation=msgspec.structs.replace(activation, dynamic=True),
         weight=target.weight.overridden(dynamic.weight),
         bias=BiasScheme(dtype=DType.FLOAT32),
+        arithmetic=msgspec.structs.replace(
+            target.arithmetic, overrides=(*target.arithmetic.overrides, *dynamic.overrides)
+        ),
         rules=(*_in_float(target, dynamic), *dynamic.rules),
         fusions=(),
         unsigned=Unsigned(),

@@ -81,6 +81,7 @@ _SUBJECT: Mapping[tuple[str, ...], Callable[[Table], bytes]] = {
     ("op",): _op_subject,
     ("fusion",): _fusion_subject,
     ("dynamic", "op"): _op_subject,
+    ("dynamic", "overrides"): _op_subject,
     ("arithmetic", "overrides"): _op_subject,
 }
 

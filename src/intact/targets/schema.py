@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from intact.targets.arithmetic import Arithmetic, InstructionSet, Overflow
+from intact.targets.arithmetic import (
+    Arithmetic,
+    ArithmeticOverride,
+    InstructionSet,
+    Overflow,
+)
 from intact.targets.blocks import Blocks
 from intact.targets.rules import Fusion, OpRule, ScaleRule
 from intact.targets.scheme import BiasScheme, DType, SchemeOverride, TensorScheme
@@ -103,12 +108,14 @@ class Dynamic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         weight: Overrides of ``[weight]``.
         rules: ``[[dynamic.op]]`` entries, in the place of those that quantize; a file that extends
             another removes them with ``op = []``, and has no such kernels then.
+        overrides: ``[[dynamic.overrides]]`` entries, behind those of ``[arithmetic]``.
         reason: Why other operators stay float; shown to users.
     """
 
     activation: SchemeOverride = SchemeOverride()
     weight: SchemeOverride = SchemeOverride()
     rules: tuple[OpRule, ...] = msgspec.field(name="op", default=())
+    overrides: tuple[ArithmeticOverride, ...] = ()
     reason: str = ""
 
 

@@ -12,6 +12,7 @@ import pytest
 from intact.calibrate.assign import assign
 from intact.calibrate.method import Method
 from intact.engines.integer import IntegerEngine
+from intact.engines.simulate import Simulator
 from intact.errors import TargetError
 from intact.formats.base.format import Io
 from intact.formats.tflite.run import Kernels, TfliteRuntime
@@ -35,8 +36,9 @@ def _net() -> onnx.ModelProto:
     return b.build()
 
 
-def _plan() -> QuantizedGraph:
-    target = with_activations(load_target("tflite"), Activations.DYNAMIC)
+def _plan(kernels: Kernels = Kernels.REF) -> QuantizedGraph:
+    name = "tflite-xnnpack" if kernels is Kernels.XNNPACK else "tflite"
+    target = with_activations(load_target(name), Activations.DYNAMIC)
     plan = build_plan(normalize(ir.from_proto(_net())), target)
     return assign(plan, None, Method.of(target))
 
@@ -49,9 +51,9 @@ def _samples() -> np.ndarray[Any, Any]:
     return values
 
 
-@pytest.mark.parametrize("kernels", [Kernels.REF, Kernels.OPTIMIZED])
+@pytest.mark.parametrize("kernels", Kernels)
 def test_the_engine_computes_the_bits_of_the_kernels(kernels: Kernels) -> None:
-    plan = _plan()
+    plan = _plan(kernels)
     program = deployed_program(plan, float_operations=True)
     content = write_tflite(program, target=plan.target)
     values = _samples()
@@ -60,16 +62,26 @@ def test_the_engine_computes_the_bits_of_the_kernels(kernels: Kernels) -> None:
     np.testing.assert_array_equal(found, runtime.run({"x": values})[0]["y"])
 
 
-def test_verification_shows_the_layers() -> None:
-    plan = _plan()
+@pytest.mark.parametrize("kernels", Kernels)
+def test_verification_shows_the_layers(kernels: Kernels) -> None:
+    plan = _plan(kernels)
     program = deployed_program(plan, float_operations=True)
     content = write_tflite(program, io=Io.FLOAT, target=plan.target)
-    found = verify_tflite(plan, content, [{"x": _samples()}])
-    assert [layer.operation for layer in found.layers] == ["DynamicFullyConnected"] * 2
+    found = verify_tflite(plan, content, [{"x": _samples()}], kernels)
+    layers = [each for each in found.layers if each.operation != "FloatNodes"]
+    assert [layer.operation for layer in layers] == ["DynamicFullyConnected"] * 2
     assert not any(layer.mismatches for layer in found.layers)
 
 
-@pytest.mark.parametrize("target", ["tflite-micro", "tflite-xnnpack", "tflite-16x8"])
+def test_the_simulation_computes_the_same_scales() -> None:
+    for kernels in Kernels:
+        plan, values = _plan(kernels), _samples()
+        expected = IntegerEngine(deployed_program(plan)).run({"x": values}).outputs["y"]
+        found = Simulator(plan).run({"x": values})[0]["y"]
+        np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", ["tflite-micro", "tflite-16x8"])
 def test_a_target_over_another_may_have_no_such_kernels(target: str) -> None:
     with pytest.raises(TargetError, match="describes no activations"):
         with_activations(load_target(target), Activations.DYNAMIC)

@@ -45,6 +45,7 @@ from intact.formats.tflite.write import program_to_tflite
 from intact.plan import QuantizedGraph
 from intact.program import Program, Step, Tensor
 from intact.program.lower import lower
+from intact.program.operations import DynamicQuantize, FloatNodes
 from intact.program.passes.integer_io import integer_io
 
 
@@ -55,10 +56,17 @@ def one_op_programs(program: Program) -> Iterator[tuple[Step, Program]]:
     their encodings, so that it computes from codes to codes. A runtime that hides what lies
     between fused operators can be asked for every one of them this way.
     """
+    quantizers: dict[str, Step] = {}
     for step in program.steps:
-        inputs = {tensor.name: tensor for tensor in step.activations}
+        if isinstance(step.operation, DynamicQuantize):
+            quantizers[step.outputs[0].name] = step
+            continue
+        # A layer of dynamic activations quantizes its floats itself.
+        before = next((q for t in step.activations if (q := quantizers.get(t.name))), None)
+        steps = (step,) if before is None else (before, step)
+        inputs = {tensor.name: tensor for tensor in steps[0].activations}
         outputs = {tensor.name: tensor for tensor in step.outputs}
-        yield step, replace(program, inputs=inputs, outputs=outputs, steps=(step,), in_float={})
+        yield step, replace(program, inputs=inputs, outputs=outputs, steps=steps, in_float={})
 
 
 class StepByStep:
@@ -77,7 +85,7 @@ class StepByStep:
         self._cut: list[tuple[Program, TfliteRuntime]] = []
         for step, small in one_op_programs(program):
             # It reads constants alone: a file of it would have no inputs to feed.
-            if not step.activations:
+            if not step.activations or isinstance(step.operation, FloatNodes):
                 continue
             try:
                 one = TfliteRuntime(program_to_tflite(small), kernels=kernels, threads=threads)

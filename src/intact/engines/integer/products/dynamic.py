@@ -103,6 +103,7 @@ class _Layer:
             arithmetic.fused_bias,
             arithmetic.accumulator_bits,
         )
+        self._in_turn = arithmetic.scales_in_turn
         self._offset = offset_of(codes.dtype)
         self._scale = np.broadcast_to(encoding.scale.reshape(-1), (len(raw),))
         self._bias = None if bias is None or bias.data is None else bias.data.astype(np.float32)
@@ -152,8 +153,9 @@ class _Layer:
         if self._largest >= 1 << (self._bits - 1):
             sums = wrapped(sums.astype(np.int64), self._bits)
         with np.errstate(all="ignore"):  # an infinite value has an infinite scale
-            factors = scales * self._scale
-            floats = sums.astype(np.float32)
+            floats, factors = sums.astype(np.float32), scales * self._scale
+            if self._in_turn:
+                floats, factors = np.asarray(floats * scales, np.float32), self._scale
             if self._bias is None:
                 return np.asarray(floats * factors)
             if self._fused:

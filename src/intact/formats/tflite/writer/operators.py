@@ -316,8 +316,8 @@ def _write_dynamic(operation: DynamicFullyConnected, step: Step, builder: FileBu
     if data is None or weight is None or weight.encoding is None:
         raise Unsupported("it has no floats to quantize, or no integer weight")
     quantizer = operation.quantizer
-    if not (quantizer.symmetric and quantizer.rows) or quantizer.block is not None:
-        raise Unsupported("its input is not quantized by symmetric codes, row by row")
+    if not quantizer.rows or quantizer.block is not None or quantizer.quant_min >= 0:
+        raise Unsupported("its input is not quantized to int8, row by row")
     keeps = len(data.shape) != 2
     version = 5 if keeps else 3
     builder.operator(
