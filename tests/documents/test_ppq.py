@@ -161,7 +161,8 @@ PAIRS = [
 
 def test_properties_of_which_some_exclude_each_other() -> None:
     names = ("PER_TENSOR", "PER_CHANNEL", "LINEAR", "EXPONENTIAL", "SYMMETRICAL", "ASYMMETRICAL")
-    assert {each.name for each in P} == {*names, "POWER_OF_2", "PER_BLOCK"}  # blocks are ours
+    own = ("PER_BLOCK", "PER_ROW")
+    assert {each.name for each in P} == {*names, "POWER_OF_2", *own}
     fine = P.PER_TENSOR + P.LINEAR + P.SYMMETRICAL  # as in the document
     assert fine == P.PER_TENSOR | P.LINEAR | P.SYMMETRICAL
     assert fine + P.LINEAR == fine.check()

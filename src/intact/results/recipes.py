@@ -33,7 +33,8 @@ from intact.recipe.groups import (
 )
 from intact.recipe.options import COMMANDS
 from intact.targets import Target, load_target
-from intact.targets.activations import Activations, with_activations
+from intact.targets.activations import Activations
+from intact.targets.advice import with_dynamic_activations
 
 if TYPE_CHECKING:
     from intact.calibrate.shards import SampleMap
@@ -74,7 +75,7 @@ def target_as_asked(target: Target, options: BlockOptions) -> Target:
             raise UsageError(
                 f"{flag} is for weights in blocks", remedy="give --block too, or leave it out"
             )
-        return with_activations(target, kind or Activations.STATIC)
+        return with_dynamic_activations(target) if kind is Activations.DYNAMIC else target
     overrides = overrides_of(options) or Overrides()
     if kind is Activations.STATIC or overrides.activation_bits is not None:
         flag = f"--activation-bits {overrides.activation_bits}"

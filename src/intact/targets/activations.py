@@ -32,14 +32,16 @@ def with_activations(target: Target, activations: Activations) -> Target:
     if activations is Activations.STATIC:
         return target
     if not has_dynamic(target):
-        from intact.targets.load import load_target, target_names  # which checks by this module
-
-        others = " or ".join(name for name in target_names() if has_dynamic(load_target(name)))
-        raise TargetError(
-            f"target {target.name} describes no activations that are quantized while running",
-            remedy=f"leave out --activations dynamic, or give --target {others}",
-        )
+        raise lacks_dynamic(target, "choose a target whose file has [dynamic]")
     return dynamic_target(target, target.dynamic or Dynamic())
+
+
+def lacks_dynamic(target: Target, remedy: str) -> TargetError:
+    """Return the error of a target that quantizes no activations while they run."""
+    return TargetError(
+        f"target {target.name} describes no activations that are quantized while running",
+        remedy=remedy,
+    )
 
 
 def has_dynamic(target: Target) -> bool:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from intact.targets.activations import (
+    Activations,
+    has_dynamic,
+    lacks_dynamic,
+    with_activations,
+)
 from intact.targets.arithmetic import Overflow
 from intact.targets.load import load_target, target_names, target_source
 from intact.targets.schema import Target
@@ -64,6 +70,18 @@ def _names_pairs(name: str) -> bool:
     One that only inherits them is less general than the file that it extends.
     """
     return Overflow.PAIR_SATURATE.value in target_source(name)
+
+
+def with_dynamic_activations(target: Target) -> Target:
+    """Describe a target as it computes with activations that are quantized while running.
+
+    Raises:
+        TargetError: It has no kernels for them; those that have are named.
+    """
+    if has_dynamic(target):
+        return with_activations(target, Activations.DYNAMIC)
+    able = " or ".join(name for name in target_names() if has_dynamic(load_target(name)))
+    raise lacks_dynamic(target, f"leave out --activations dynamic, or give --target {able}")
 
 
 def described_from(target: Target, fits: Callable[[Target], bool]) -> str:
