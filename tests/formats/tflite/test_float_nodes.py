@@ -200,7 +200,8 @@ def test_functions_of_whole_numbers_give_what_onnx_runtime_does(function: str) -
     data = {"x": np.random.default_rng(0).normal(size=(8, 4, 8)).astype(np.float32)}
     made = intact.quantize(b.build(), data, target="tflite", io="float")
     verified = intact.verify(made, data)
-    assert not any(each.mismatches for each in (*verified.layers, *verified.outputs))
+    assert not any(each.mismatches for each in verified.layers)
+    assert not any(each.mismatches for each in verified.outputs)
 
 
 @pytest.mark.parametrize("form", ["Sign", "Div"])
@@ -228,7 +229,8 @@ def test_quotients_by_zero_get_the_codes_of_the_ends(target: str) -> None:
         "y": np.array([[0, 0, 1e-5, 1e-5, 1e-20, 0, 1, 2]], np.float32),
     }
     verified = intact.verify(made, odd)
-    assert not any(each.mismatches for each in (*verified.layers, *verified.outputs))
+    assert not any(each.mismatches for each in verified.layers)
+    assert not any(each.mismatches for each in verified.outputs)
 
 
 def _refused() -> onnx.ModelProto:

@@ -417,7 +417,7 @@ def _limits(
     kind = encoding.dtype if encoding else plain if plain.kind in "iu" else np.dtype(np.float32)
     low, high = (bounds.low, bounds.high) if encoding is None else code_range(bounds, encoding)
     if encoding is None and kind.kind in "iu":
-        ends = np.iinfo(kind)
+        ends: np.iinfo[Any] = np.iinfo(str(kind))
         low = max(ends.min, math.ceil(low)) if np.isfinite(low) else ends.min
         high = min(ends.max, math.floor(high)) if np.isfinite(high) else ends.max
     limits = []
