@@ -35,11 +35,11 @@ from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.analyze.verification.compare import Subject, compare
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.collect import collect
-from intact.calibrate.shards import SampleMap, collect_on
-from intact.calibrate.shards.messages import Images, encode
+from intact.calibrate.collect_on import collect_on
+from intact.calibrate.shards import SampleMap
 from intact.calibrate.statistics import Statistics
-from intact.cluster import Connection
 from intact.data.preprocess import Preprocess
+from intact.data.shards import Images, encode
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
@@ -47,6 +47,7 @@ from intact.graph import Graph, normalize
 from intact.plan import build_plan
 from intact.results.result import Result
 from intact.targets import load_target
+from intact.workers.ray_ import Connection
 from zoo import MODELS, ZOO, calibration_images
 
 IMAGES, WORKERS = 1_000_000, 100

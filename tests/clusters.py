@@ -5,17 +5,17 @@ from __future__ import annotations
 import contextlib
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from intact.calibrate.shards import sample_map
+from intact.calibrate import shards
+from intact.workers.ray_ import Connection
 
 
 class Inline:
-    """In the place of `ShardMap`: one worker of this process, which answers the last shard first.
+    """In the place of `Pool`: one worker of this process, which answers the last shard first.
 
     Attributes:
         shards: How many the last one had.
@@ -24,21 +24,20 @@ class Inline:
     shards = 0
     _folder: Path
 
-    def __init__(self, _: object, job: Any, opener: str, **how: Any) -> None:
-        self.workers, self._job = how["workers"] or 2, job
-        module, _colon, function = opener.partition(":")
-        self._open = getattr(import_module(module), function)
-        self._threads = how["threads"] or 1
+    def __init__(self, _: object, job: Any, workers: int, **how: Any) -> None:
+        del workers, how
+        self._job = job
+
+    def start(self) -> None: ...
 
     def results(
         self, items: Iterable[Any], message: Callable[[Any, bytes], bytes]
     ) -> Iterator[tuple[Any, bytes]]:
         self._folder.mkdir()
         self._job.save(self._folder)
-        answer = self._open(self._folder, self._threads)
+        answer, hello = type(self._job).load(self._folder).open(1)
         shutil.rmtree(self._folder)
-        said = answer(b"")
-        sent = [(item, message(item, said)) for item in items]
+        sent = [(item, message(item, hello)) for item in items]
         Inline.shards = len(sent)
         answer(sent[0][1])  # of a worker that is lost before it is heard
         for item, content in reversed(sent):
@@ -53,8 +52,9 @@ class Inline:
     def put(cls, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
         """Let everything that is mapped be mapped by it, with jobs in a folder that is new."""
         monkeypatch.setattr(cls, "_folder", folder, raising=False)
-        monkeypatch.setattr(sample_map, "ShardMap", cls)
-        monkeypatch.setattr("intact.cluster.Connection.open", lambda _: None)
+        monkeypatch.setattr(shards, "Pool", cls)
+        monkeypatch.setattr(Connection, "open", lambda _: None)
+        monkeypatch.setattr(Connection, "processors", 2)
 
 
 @contextlib.contextmanager

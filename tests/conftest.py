@@ -36,7 +36,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 LONG = (
     *("deployment", "documentation", "examples", "faults", "fuzz", "heads", "nets"),
-    *("analyze/diagnose/test_preprocessing.py", "cluster", "flow/test_first_run.py"),
+    *("analyze/diagnose/test_preprocessing.py", "flow/test_first_run.py"),
     *("flow/test_opsets.py", "flow/test_remedies.py", "flow/test_sharded.py"),
     *("flow/test_train.py", "formats/c/test_models.py", "formats/tengine/test_published.py"),
     *("graph/files/test_opset.py", "graph/passes/test_opset_forms.py", "recipe/test_file.py"),
@@ -44,13 +44,13 @@ LONG = (
     *("improve/learn/test_loops.py", "improve/learn/test_reconstruct.py"),
     *("improve/learn/test_training.py", "improve/test_improvements.py"),
     *("improve/test_presets.py", "search/samplers"),
-    *("search/workers", "targets/test_openvino_constants.py"),
+    *("search/test_pool.py", "search/test_same_results.py", "targets/test_openvino_constants.py"),
     *("targets/test_openvino_residuals.py", "targets/test_openvino_runtime.py"),
     *("test_action.py", "test_mistakes.py", "test_skill.py"),
     *("test_big_models.py", "test_cli_cluster.py", "test_cli_diagnose.py", "test_cli_images.py"),
     *("test_cli_integers.py", "test_cli_search.py", "test_cli_targets.py", "test_gallery.py"),
     *("test_light_models.py", "test_odd_models.py", "test_report_page.py", "test_search.py"),
-    *("test_several_targets.py", "test_zoo.py"),
+    *("test_several_targets.py", "test_zoo.py", "workers"),
 )
 """What `make test` leaves to `make test-rest`: whole models, documents, random nets, examples, by
 measured time. A kind of thing that is tested there is tested on something small here."""

@@ -308,3 +308,16 @@ def transformer_feeds(model: Any) -> dict[str, Any]:
         sizes = [d.dim_value or 4 for d in value.type.tensor_type.shape.dim]
         feeds[value.name] = rng.normal(size=sizes).astype(np.float32)
     return feeds
+
+
+@pytest.mark.parametrize("compared", [0, 1])
+def test_nothing_compared_is_no_success(
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    compared: int,
+) -> None:
+    found = Verification("t", "r", detect_cpu(), 4, [], ends=96, ends_compared=compared)
+    monkeypatch.setattr("intact.api.verify_all", lambda *_, **__: [found])
+    assert run(["verify", str(tmp_path)]) == (compared == 0)
+    assert ("none of the 96 quantized tensors" in capfd.readouterr().out) == (compared == 0)

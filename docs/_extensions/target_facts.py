@@ -80,7 +80,6 @@ _WHEN: Mapping[str, Callable[[Any], str]] = {
     "own_function": lambda value: f"one input is {_plain(value)} of another",
     "max_consumers": lambda value: f"at most {value} readers",
     "power_of_two_window": lambda _: "windows of 2, 4, 8 ... elements",
-    "opset_min": lambda value: f"opset {value} or newer",
     "right_zero_point": lambda value: f"zero point {value} on the right",
 }
 _VERIFIED_WITHOUT_RUNTIME: Mapping[str, str] = {

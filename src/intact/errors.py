@@ -86,7 +86,7 @@ class PlanError(IntactError):
 
 
 class ClusterError(IntactError):
-    """A cluster that cannot be reached, has other versions, or loses its workers."""
+    """A cluster that cannot be reached, has other versions, or workers that do not start."""
 
 
 class SearchError(IntactError):

@@ -23,8 +23,8 @@ from intact.analyze.verification import shards as sharded_verification
 from intact.analyze.verification.compare import compare
 from intact.analyze.verification.subject import Subject
 from intact.calibrate.shards import SampleMap
-from intact.calibrate.shards.messages import FolderProbe
 from intact.data.metric import Metric
+from intact.data.shards import FolderProbe
 from intact.data.sources import open_samples
 from intact.engines.cpu import Cpu
 from intact.errors import ClusterError, DataError, UsageError

@@ -17,12 +17,17 @@ from intact import demo
 from intact.cli.entry import run
 from intact.formats.base.format import Io
 from intact.formats.registry import FORMATS
-from intact.formats.tensorrt.verify import RULES, WrittenModel, check_tensorrt
+from intact.formats.tensorrt.verify import (
+    RULES,
+    WrittenModel,
+    check_tensorrt,
+    verify_tensorrt,
+)
 from intact.formats.tensorrt.write import CACHE_FILE, MODEL_FILE, RANGES_FILE, TensorRtModel
 from intact.graph import Graph, save_model
-from intact.plan import QuantizedGraph
+from intact.plan import Overrides, QuantizedGraph
 from tests.formats.tensorrt.networks import SCALES, planned_with, residual
-from tests.models import MODELS, ModelBuilder
+from tests.models import MODELS, ModelBuilder, random_inputs
 from tests.plans import calibrated
 
 Proto = onnx.ModelProto
@@ -81,6 +86,21 @@ def read(model: Proto, name: str) -> np.ndarray:
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_what_is_written_breaks_no_rule(name: str) -> None:
     assert broken(lambda _: None, MODELS[name].build(17)) == {}
+
+
+def test_a_product_in_float_reads_the_codes_of_an_integer_one_beside_it() -> None:
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("x", ["batch", 3, 8, 8]), b.weight(4, 3, 3, 3), name="first")
+    b.output(b.node("MatMul", x, b.weight(6, 5), name="kept"))
+    b.output(b.node("Conv", x, b.weight(4, 4, 3, 3), name="beside"))
+    plan = calibrated(b.build(), "tensorrt", Overrides(keep_float=("kept",)))
+    floats = frozenset({"kept"})
+    exported = written(plan)
+    found = check_tensorrt(WrittenModel(exported.model, exported.tables, plan.graph, floats))
+    assert not any(found.values())
+    found = verify_tensorrt(plan, exported, [random_inputs(b.build())]).rules
+    assert found
+    assert not any(found.values())
 
 
 def test_a_zero_point_that_is_not_zero() -> None:

@@ -12,7 +12,7 @@ from intact import api, demo
 from intact.config import QuantState
 from intact.engines.session import FloatModel
 from intact.errors import UsageError
-from intact.improve.passes import Request, requests_of, rewritten
+from intact.improve.passes import Request, requests_of, rewrite
 from intact.plan import QuantizedGraph
 from intact.results.result import Result
 
@@ -66,9 +66,9 @@ def test_a_request_is_written_as_it_is_read() -> None:
 
 def test_a_search_takes_rewrites_that_need_no_samples() -> None:
     graph = quantized().plan.graph
-    assert rewritten(graph, ["equalize"]).hash != graph.hash
+    assert rewrite(graph, ["equalize"]).hash != graph.hash
     with pytest.raises(UsageError, match="leave it out of the search"):
-        rewritten(graph, ["rounding"])
+        rewrite(graph, ["rounding"])
 
 
 def test_a_rewritten_model_computes_the_same_from_other_weights() -> None:

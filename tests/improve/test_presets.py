@@ -15,7 +15,14 @@ from intact.engines.simulate import Simulator
 from intact.errors import MissingExtraError
 from intact.graph import normalize
 from intact.improve.passes import PASSES, Stage, requests_of
-from intact.improve.presets import PRESETS, Preset, Weakness, chosen, passes_of, weaknesses_of
+from intact.improve.presets import (
+    PRESETS,
+    Preset,
+    Weakness,
+    choose_passes,
+    passes_of,
+    weaknesses_of,
+)
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides, build_plan
 from intact.recipe.declare import options_of
@@ -96,7 +103,7 @@ def test_a_preset_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setitem(PRESETS[Preset.BEST], Weakness.NONE, ("rounding", "reconstruct"))
     monkeypatch.setattr("intact.improve.passes.find_spec", lambda _: None)
     plan = api.quantize(demo.model_path(), demo.calibration_path(), samples=2).plan
-    found = chosen(plan, (), "best", readable=True)
+    found = choose_passes(plan, (), "best", readable=True)
     assert [each.name for each in found.requests] == ["rounding"]
     (note,) = found.notes
     assert "best ran without reconstruct: torch is not installed" in note.message

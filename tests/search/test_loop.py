@@ -45,7 +45,6 @@ class Exact:
     journal: list[str] = field(default_factory=list)
     integers: dict[int, float] = field(default_factory=dict)
     foresees: bool = False
-    float_score: float = 100.0
 
     def evaluate(self, asks: Sequence[Ask]) -> Iterator[Measured]:
         for ask in asks:
@@ -58,15 +57,6 @@ class Exact:
         for (bits,) in candidates:
             self.journal.append(f"confirm {bits}")
             yield complete(self.integers.get(bits, 10.0 * bits))
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-    def __enter__(self) -> Exact:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 @dataclass

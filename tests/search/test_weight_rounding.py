@@ -119,13 +119,13 @@ def test_one_layer_is_as_the_pass_rounds_it() -> None:
 
 def test_each_layer_and_width_is_rounded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rounded: list[tuple[str, int]] = []
-    plain = RoundingSite.rounded
+    plain = RoundingSite.choose
 
     def counted(self: RoundingSite, *moments: Any) -> Any:
         rounded.append((str(self.layer.node.name), self.weight.config.bits))
         return plain(self, *moments)
 
-    monkeypatch.setattr(RoundingSite, "rounded", counted)
+    monkeypatch.setattr(RoundingSite, "choose", counted)
     found = rounding_of(planner(), space(), samples(), threads=1)
     made = planner(found.roundings)
     for bits in (4, 6, 8, 4):

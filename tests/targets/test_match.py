@@ -180,11 +180,6 @@ def test_consumers_count_readers_and_graph_outputs(count: int, output: bool) -> 
     assert not holds(made, max_consumers=total - 1)
 
 
-def test_opset() -> None:
-    assert holds(node("Relu", value("x", X), opset=12), opset_min=12)
-    assert not holds(node("Relu", value("x", X), opset=11), opset_min=12)
-
-
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
@@ -214,7 +209,7 @@ def test_means_of_a_power_of_two(made: object, expected: bool | None) -> None:
 
 
 def test_all_fields_must_hold() -> None:
-    assert holds(conv(), kernel_shape=(3, 3), groups=Groups.ONE, ranks=(4,), opset_min=13)
+    assert holds(conv(), kernel_shape=(3, 3), groups=Groups.ONE, ranks=(4,))
     assert not holds(conv(), kernel_shape=(3, 3), groups=Groups.DEPTHWISE, ranks=(4,))
 
 

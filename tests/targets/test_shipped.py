@@ -104,7 +104,6 @@ def test_onnxruntime_moves_values_on_their_own_scale() -> None:
         assert rule.scales is ScaleRule.OUTPUT_FOLLOWS_INPUT
         assert rule.float
     assert target.rule_for(node("Resize", value("x", X), mode="linear")) is None
-    assert target.rule_for(node("MaxPool", value("x", X), opset=11)) is None
 
 
 def test_avx2_weights_cannot_saturate_a_pair() -> None:

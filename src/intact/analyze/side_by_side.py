@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
@@ -21,6 +19,7 @@ from intact.graph import Graph
 from intact.numerics.affine import dequantize
 from intact.plan import QuantizedGraph, TensorEnd
 from intact.program import Tensor
+from intact.workers.threads import map_ahead
 
 _BATCH = 8
 _MOST_WORKERS = 4
@@ -138,18 +137,17 @@ class SideBySide:
         Raises:
             DataError: A sample does not fit the model.
         """
-        total = [begin(place) for place in self.places]
-        for of_batch in self._batches(samples, most, begin):
-            for each, more in zip(total, of_batch, strict=True):
-                each.join(more)
-        return total
+        limit = most if samples.limit is None else min(most, samples.limit)
+        limited = replace(samples, limit=limit)
+        size = limited.batch_size(min(_BATCH, limit))
 
-    def _batches(
-        self, samples: Samples, most: int, begin: Callable[[ComparedPoint], Sums]
-    ) -> Iterator[list[Sums]]:
-        """Yield what is summed of each batch, in order."""
+        def batches() -> Iterator[tuple[Feeds, int]]:
+            for feeds, count in limited.batches(size):
+                self.samples += count
+                yield {name: array.copy() for name, array in feeds.items()}, count
 
-        def compare(feeds: Feeds, count: int) -> list[Sums]:
+        def compare(batch: tuple[Feeds, int]) -> list[Sums]:
+            feeds, count = batch
             wanted = real_samples(self._floats.run(feeds, self._tensors), size, count)
             found = real_samples(self._quantized.run(feeds), size, count)
             sums = [begin(place) for place in self.places]
@@ -157,19 +155,11 @@ class SideBySide:
                 each.add(wanted[place.tensor], found[place])
             return sums
 
-        limit = most if samples.limit is None else min(most, samples.limit)
-        limited = replace(samples, limit=limit)
-        size = limited.batch_size(min(_BATCH, limit))
-        begun: deque[Future[list[Sums]]] = deque()
-        with ThreadPoolExecutor(self._workers) as pool:
-            for feeds, count in limited.batches(size):
-                own = {name: array.copy() for name, array in feeds.items()}
-                begun.append(pool.submit(compare, own, count))
-                self.samples += count
-                if len(begun) > self._workers:
-                    yield begun.popleft().result()
-            while begun:
-                yield begun.popleft().result()
+        total = [begin(place) for place in self.places]
+        for of_batch in map_ahead(compare, batches(), self._workers, self._workers + 1):
+            for each, more in zip(total, of_batch, strict=True):
+                each.join(more)
+        return total
 
 
 def workers(threads: int) -> int:

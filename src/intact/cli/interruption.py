@@ -45,7 +45,7 @@ def _stop() -> None:
     with suppress(OSError):
         os.write(_STDERR, _LINE)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # who presses it again does not wait
-    cluster = sys.modules.get("intact.cluster.connection")
+    cluster = sys.modules.get("intact.workers.ray_")
     if cluster is not None:
         with suppress(Exception):
             cluster.close_all()

@@ -77,6 +77,8 @@ def _one(found: Verification, *, alone: bool) -> None:
     """Print what one row leaves out."""
     if found.refused:
         say(f"[yellow]not run: {escape(found.refused)}[/]")
+    if found.compared_nothing:
+        say(f"[red]none of the {found.ends} quantized tensors could be compared: no proof[/]")
     if alone and not found.refused:
         say(f"[dim]on {escape(found.cpu.name)} ({found.cpu.instruction_set})[/]")
         show_table(_kinds(found))

@@ -197,7 +197,7 @@ class Calibration:
     def _collect(self) -> Callable[..., Statistics]:
         if self.cluster is None:
             return collect
-        from intact.calibrate.shards import collect_on
+        from intact.calibrate.collect_on import collect_on
 
         return partial(collect_on, self.cluster)
 

@@ -45,8 +45,10 @@ from intact.search.cost import CostModel
 from intact.search.goals import goal_of
 from intact.search.logs.log import Log, LogSettings, TrialRecorder, choose, read_log
 from intact.search.loop import Search, SearchProgress, warning_lines
+from intact.search.measuring.evaluator import float_score
 from intact.search.measuring.objective import Objective
 from intact.search.measuring.trial_data import TrialData
+from intact.search.pool import make_pool
 from intact.search.roundings import Roundings, beside
 from intact.search.samplers import make_sampler
 from intact.search.setup import (
@@ -61,7 +63,6 @@ from intact.search.setup import (
 from intact.search.space import Candidate, Space
 from intact.search.strategy import Strategy
 from intact.search.trial import Goal, Trial
-from intact.search.workers import make_pool
 
 _CACHE_BYTES = 1 << 30
 """Of activations that all workers together keep, to go on from where candidates begin to differ."""
@@ -301,7 +302,8 @@ class _Course:
             threads=threads,
         )
         with pool:
-            goal = self._goal(trial_data.objective, pool.float_score, setup)
+            score = float_score(trial_data)
+            goal = self._goal(trial_data.objective, score, setup)
             settings = self._settings(trial_data, goal)
             with _written(self.path, settings, resume=self.options.resume) as log:
                 if log is not None and setup.rounding.roundings.found:
@@ -320,9 +322,7 @@ class _Course:
                 )
                 best, was_stopped = _outcome(search, self.path)
             doubts = _doubts(trial_data)
-            return _Found(
-                best, pool.float_score, search.progress, trial_data.objective, was_stopped, doubts
-            )
+            return _Found(best, score, search.progress, trial_data.objective, was_stopped, doubts)
 
     def remarks(self, found: _Found, setup: Setup) -> Iterator[str]:
         """Yield what may surprise."""

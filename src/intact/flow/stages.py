@@ -27,7 +27,7 @@ from intact.errors import UsageError
 from intact.flow.calibration import Calibration, Observed, OriginalCheck
 from intact.flow.look import PlanFindings, look_at_plan, look_at_runtime
 from intact.flow.shapes import Shaped, expanded, prepared, shaped
-from intact.improve.presets import chosen
+from intact.improve.presets import choose_passes
 from intact.placement.alternatives import Alternatives
 from intact.results.first_run import run_once
 from intact.results.job import Job, Planner, Scaled
@@ -144,9 +144,9 @@ class Plan:
             graph = job.plan.graph
             look = partial(values_of, graph=graph, options=options, data=call.data)
             refuse_nothing_to_do(job.plan, look)
-        refuse_structure(job.plan, job.deployment.formats)
+        refuse_structure(job.plan, job.deployment.formats, job.deployment.io)
         readable = call.data is not None and not isinstance(call.data, Iterator)
-        passes = chosen(
+        passes = choose_passes(
             job.plan,
             options.improve,
             options.preset,

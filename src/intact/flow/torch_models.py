@@ -82,8 +82,7 @@ def exported(
     """
     require_torch()
     from intact.improve.learn.example import Preparation, as_example, example_of
-    from intact.improve.learn.export import argument_names, optional_names
-    from intact.improve.learn.export import exported as export
+    from intact.improve.learn.export import argument_names, export_module, optional_names
 
     if example is not None:
         inputs = as_example(argument_names(module), example, optional_names(module))
@@ -94,4 +93,4 @@ def exported(
         )
     else:
         inputs, data = example_of(module, data, Preparation(transform, image or ImageSteps()))
-    return export(module, inputs), data
+    return export_module(module, inputs), data

@@ -239,6 +239,7 @@ def model_reader(model: object) -> tuple[str, Reader] | None:
     if not isinstance(model, str | Path):
         return None
     path, head = Path(model), _head(Path(model))
+    # Asked first, so that no format has to be imported for an ONNX model.
     if head.startswith(_ONNX_START):
         return None
     readers = [(name, each.reader) for name, each in described() if each.reader is not None]

@@ -39,6 +39,7 @@ def read_scales(path: str | Path, graph: Graph | None = None) -> ScaleTable:
     path = Path(path)
     try:
         with open_file(path) as file:
+            # One byte beyond the limit tells a file that is too large, and of a pipe too.
             data = file.read(_MOST_BYTES + 1)
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file", remedy="check --scales") from error

@@ -24,7 +24,7 @@ from intact.graph.ops import output_channels
 
 METADATA_KEY = "intact.batch_norm"
 INPUT_KEY = "intact.input_batch_norm"
-"""Of the BatchNormalization that was in front of the node."""
+"""The entry of the BatchNormalization that was in front of the node."""
 
 STILL = 1e-3
 """Part of the largest deviation at or below which a channel is taken for a constant."""
@@ -41,7 +41,7 @@ class BatchNorm(msgspec.Struct, frozen=True, eq=False):
         mean: Running mean of the input.
         variance: Running variance of the input.
         epsilon: Added to the variance.
-        names: Of the arrays in the model that was read, in this order; empty where it had others.
+        names: What the model that was read called them, in this order; empty where it had others.
     """
 
     gamma: npt.NDArray[np.float32]

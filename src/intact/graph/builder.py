@@ -60,9 +60,9 @@ class GraphBuilder:
             inputs: Values read; None for an input left out.
             name: Wanted for the node and its output; numbered if in use.
             attributes: Those of None are left out.
-            dtype: Of the output.
-            shape: Of the output; None if unknown.
-            domain: Of the operator.
+            dtype: The output's dtype.
+            shape: The output's shape; None if unknown.
+            domain: The operator's domain.
         """
         output = typed_value(self.names.fresh(name), dtype, shape)
         self.add(op_type, inputs, [output], attributes, name=str(output.name), domain=domain)

@@ -53,11 +53,11 @@ class GivenNodes:
 
     def follow(self, model: ir.Model) -> None:
         """Note in the metadata of what was made of the model what became of each node."""
-        changed = self._changed(model)
+        changed = self._find_changed(model)
         names = {str(node.name) for node in model.graph}
         found = {
             name: GivenNode(
-                each.op_type, tuple(dict.fromkeys(_followed(each.nodes, changed, names)))
+                each.op_type, tuple(dict.fromkeys(_find_left(each.nodes, changed, names)))
             )
             for name, each in self._known.items()
             if name not in names or each.nodes == (name,)
@@ -69,10 +69,10 @@ class GivenNodes:
         if not found:
             model.metadata_props.pop(METADATA_KEY, None)
 
-    def _changed(self, model: ir.Model) -> dict[str, GivenNode]:
+    def _find_changed(self, model: ir.Model) -> dict[str, GivenNode]:
         after = {str(node.name): node.op_type for node in model.graph}
         writers = {str(value.name): node for node in model.graph for value in node.outputs}
-        reached = self._reached(writers)
+        reached = self._find_reached(writers)
         tensors = {name for given in self._nodes for name in given.writes}
         given_names = {given.name for given in self._nodes}
         found = {}
@@ -91,7 +91,7 @@ class GivenNodes:
                 found[given.name] = GivenNode(given.op_type, tuple(new or behind))
         return found
 
-    def _reached(self, writers: Mapping[str, ir.Node]) -> dict[int, frozenset[str] | None]:
+    def _find_reached(self, writers: Mapping[str, ir.Node]) -> dict[int, frozenset[str] | None]:
         """Return the tensors that are left and first reached from each node; None where many."""
         by_tensor: dict[str, frozenset[str] | None] = {}
         found: dict[int, frozenset[str] | None] = {}
@@ -99,14 +99,14 @@ class GivenNodes:
             parts: frozenset[str] | None = frozenset()
             for name in given.writes:
                 ahead = frozenset({name}) if name in writers else by_tensor.get(name, frozenset())
-                parts = _joined(parts, ahead)
+                parts = _unite(parts, ahead)
             found[id(given)] = parts
             for name in given.reads:
-                by_tensor[name] = _joined(by_tensor.get(name, frozenset()), parts)
+                by_tensor[name] = _unite(by_tensor.get(name, frozenset()), parts)
         return found
 
 
-def followed(before: ir.Model, after: ir.Model) -> ir.Model:
+def note_given_nodes(before: ir.Model, after: ir.Model) -> ir.Model:
     """Note in the metadata of what was made of a model what became of its nodes; return it."""
     GivenNodes(before).follow(after)
     return after
@@ -133,7 +133,7 @@ class _Given:
         return found.pop() if len(found) == 1 else None
 
 
-def _joined(left: frozenset[str] | None, right: frozenset[str] | None) -> frozenset[str] | None:
+def _unite(left: frozenset[str] | None, right: frozenset[str] | None) -> frozenset[str] | None:
     if left is None or right is None:
         return None
     both = left | right if left and right else left or right
@@ -153,7 +153,7 @@ def _behind(tensors: Iterable[str], writers: Mapping[str, ir.Node], given: set[s
     return list(found)
 
 
-def _followed(
+def _find_left(
     nodes: Iterable[str], changed: Mapping[str, GivenNode], names: set[str]
 ) -> Iterable[str]:
     for name in nodes:

@@ -112,7 +112,6 @@ class _Digest:
 
 
 IMPLICIT_SLOT = -1
-
 """The slot of a consumer that reads a value only inside its body (If, Loop, Scan)."""
 
 _FLOATS = {
@@ -123,7 +122,6 @@ _FLOATS = {
 }
 
 Consumer = tuple[ir.Node, int]
-
 """A node and the input slot at which it reads a value."""
 
 
@@ -243,7 +241,7 @@ class Graph:
 
     @cached_property
     def origins(self) -> Origins | None:
-        """Of which of a module's tensors the constants were made; None where there was none.
+        """The tensors of a module that the constants were made of; None where there was none.
 
         Raises:
             ModelError: The model's metadata of them is damaged.

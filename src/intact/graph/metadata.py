@@ -30,7 +30,7 @@ def metadata_of(model: ir.Model, key: str, read: Callable[[Any], _T], default: _
 
     Args:
         model: A model.
-        key: Of the entry.
+        key: The name of the entry.
         read: Makes something of the value; raises any of the usual errors where it does not fit.
         default: What there is without such an entry.
 

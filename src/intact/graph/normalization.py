@@ -20,7 +20,9 @@ from intact.graph.passes.canonical import (
     MOST_FILLED,
     fill_weights,
     pool_spatial_means,
+    write_as_products,
     write_sums_as_adds,
+    write_zeros_as_pads,
 )
 from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
 from intact.graph.passes.gemm import (
@@ -35,13 +37,11 @@ from intact.graph.passes.lengths import fold_lengths
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import remove_no_ops
 from intact.graph.passes.opset_forms import depends_on_opset, write_opset_forms
-from intact.graph.passes.products import write_as_products
 from intact.graph.passes.split_heads import split_heads
 from intact.graph.passes.types import ask_runtime, infer_types
 from intact.graph.passes.whole_slices import drop_whole_axes
 from intact.graph.passes.widen import widen_floats
 from intact.graph.passes.window_pads import write_pads
-from intact.graph.passes.zero_pads import write_zeros_as_pads
 
 _MOST_ROUNDS = 10
 """Folding enables rules and rules enable folding; three rounds were enough for every model so

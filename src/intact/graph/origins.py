@@ -1,4 +1,4 @@
-"""Of which of a module's tensors the constants of an exported model were made.
+"""Origins: the tensors of a module that an exported model's constants were made of.
 
 Exporters transpose weights, join them and reorder their gates, and name the results themselves.
 What a constant's elements were in the module is metadata of the model, so that it holds in a
@@ -38,7 +38,7 @@ class Origins(msgspec.Struct, frozen=True):
     The elements of all tensors of the module are numbered, tensor after tensor.
 
     Attributes:
-        shapes: Of the float tensors in the module's state, by name.
+        shapes: Shapes of the float tensors in the module's state, by name.
         layouts: What `packed` made of the numbers of a constant's elements, by the name of the
             constant; those that are a tensor of the module as it is are left out.
         changed: Constants that have a tensor's name but no longer its values.
@@ -68,7 +68,7 @@ class Origins(msgspec.Struct, frozen=True):
         """Return the numbers of a constant's elements, ``[elements]``; None for unknown ones.
 
         Args:
-            name: Of the constant.
+            name: The constant's name.
             shape: Its shape now: what was rearranged since the export has no origin.
 
         Raises:
@@ -100,8 +100,8 @@ def unpacked(text: str, count: int, size: int) -> Indices:
     """Read what `packed` wrote.
 
     Args:
-        text: As `packed` wrote it.
-        count: Of the numbers.
+        text: What `packed` wrote.
+        count: How many numbers it holds.
         size: They are less than this.
 
     Raises:

@@ -34,7 +34,7 @@ class Channels:
     high: Doubles
     cut: Doubles
 
-    def joined(self, other: Channels) -> Channels:
+    def join(self, other: Channels) -> Channels:
         """Return what is known after more samples; of shares the larger one counts."""
         pairs = zip(vars(self).values(), vars(other).values(), strict=True)
         low, high, cut = pairs
@@ -47,8 +47,8 @@ class Tensor:
 
     Attributes:
         name: Its name.
-        axis: Of its channels.
-        bounds: Of the Clip behind it.
+        axis: The axis of its channels.
+        bounds: What the Clip behind it lets through.
     """
 
     name: str
@@ -86,7 +86,7 @@ def observe_channels(
             real = array if limited.fixed_batch is not None else array[:count]
             own = _channels(tensor, real)
             seen = found.get(tensor.name)
-            found[tensor.name] = own if seen is None else seen.joined(own)
+            found[tensor.name] = own if seen is None else seen.join(own)
     return found
 
 

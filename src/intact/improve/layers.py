@@ -43,6 +43,7 @@ class Layer:
         bias = _own(graph, node, _BIAS)
         if weight is None or not weight.size or not np.isfinite(weight).all():
             return None
+        # A bias that is not its own, or no constant, cannot be scaled with the weight.
         if bias is None and len(node.inputs) > _BIAS and node.inputs[_BIAS] is not None:
             return None
         is_dense = facts(node).channel_axis == -1
@@ -95,7 +96,7 @@ class Layer:
         rows = weight if is_transposed else weight.T
         return rows[None, :, :, None]
 
-    def stored(self, wide: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def lay_out(self, wide: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Lay ``[groups, outputs, inputs, taps]`` out as the weight is stored."""
         if self.node.op_type == "ConvTranspose":
             wide = wide.transpose(0, 2, 1, 3)
@@ -103,11 +104,12 @@ class Layer:
             wide = wide[0, :, :, 0].T
         return np.ascontiguousarray(wide.reshape(self.weight.shape))
 
-    def scaled(self, into: Doubles, out: Doubles) -> npt.NDArray[Any]:
+    def scale_weight(self, into: Doubles, out: Doubles) -> npt.NDArray[Any]:
         """Scale the weight by factors of input and output channels, in its own type."""
+        # In float64, so that a scaled weight is rounded once.
         wide = self.view(self.weight.astype(np.float64))
         wide = wide * _by_input(into, self.groups) * _by_output(out, self.groups)
-        return self.stored(wide).astype(self.weight.dtype)
+        return self.lay_out(wide).astype(self.weight.dtype)
 
     def scaled_bias(self, out: Doubles) -> npt.NDArray[Any] | None:
         """Scale the bias by factors of output channels; None without bias."""

@@ -35,7 +35,7 @@ class Number(msgspec.Struct, frozen=True):
 
     Attributes:
         meaning: One phrase.
-        argument: Of the function.
+        argument: The function's argument that takes it.
         least: The least value.
         whole: Whether it is a whole number.
     """
@@ -52,6 +52,7 @@ class Number(msgspec.Struct, frozen=True):
             ValueError: It is none, or too small.
         """
         found = int(text) if self.whole else float(text)
+        # ``not >=``, because NaN is no number to go on with either.
         if not found >= self.least or found == float("inf"):
             raise ValueError(text)
         return found
@@ -66,7 +67,7 @@ class Word(msgspec.Struct, frozen=True):
 
     Attributes:
         meaning: One phrase.
-        argument: Of the function.
+        argument: The function's argument that takes it.
     """
 
     meaning: str
@@ -115,13 +116,13 @@ class Pass(msgspec.Struct, frozen=True):
 
     def load(self) -> Callable[..., Any]:
         """Import the function."""
-        return _imported(self.function)
+        return _import(self.function)
 
 
 EXPECTED_BIAS = "expected-bias"
 """The pass for models without data."""
 _CHECK = Number("0 keeps what it did even if the outputs are not better", "", least=0)
-"""Of every pass."""
+"""The option that every pass has."""
 _SAMPLES = Number("the most samples that are run", "most")
 _LEARNING: Mapping[str, Number | Word] = {
     "samples": _SAMPLES,
@@ -130,26 +131,26 @@ _LEARNING: Mapping[str, Number | Word] = {
     "device": Word("cpu, cuda or auto", "device"),
     "folder": Word("where finished blocks are kept, to go on from", "folder"),
 }
-"""Of passes that learn."""
+"""The options of passes that learn."""
 
 PASSES: Mapping[str, Pass] = MappingProxyType(
     {
         "equalize": Pass(
             Stage.REWRITE,
-            "intact.improve.rewrite.gate:equalized",
+            "intact.improve.rewrite.gate:equalize_blocks",
             "Channels of consecutive layers get weights of like size (DFQ)",
             {"samples": _SAMPLES},
             data_free="intact.improve.rewrite.equalize:equalize",
         ),
         "absorb": Pass(
             Stage.REWRITE,
-            "intact.improve.rewrite.gate:absorbed",
+            "intact.improve.rewrite.gate:absorb_biases",
             "Large biases are moved behind the activation, into the next layer (DFQ)",
             {"samples": _SAMPLES},
         ),
         "smooth": Pass(
             Stage.REWRITE,
-            "intact.improve.rewrite.smooth:smoothed",
+            "intact.improve.rewrite.smooth:smooth_plan",
             "Outlying channels of activations are moved into the weights that read them",
             {"samples": _SAMPLES},
         ),
@@ -186,14 +187,14 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
         ),
         "adaround": Pass(
             Stage.REFINE,
-            "intact.improve.learn.passes:by_layers",
+            "intact.improve.learn.reconstruct:by_layers",
             "Rounding is learned layer by layer (AdaRound)",
             _LEARNING,
             needs="torch",
         ),
         "reconstruct": Pass(
             Stage.REFINE,
-            "intact.improve.learn.passes:by_blocks",
+            "intact.improve.learn.reconstruct:by_blocks",
             "Rounding and scales are learned block by block (BRECQ, QDrop)",
             _LEARNING,
             needs="torch",
@@ -207,7 +208,7 @@ class Request(msgspec.Struct, frozen=True):
     """A pass that is asked for.
 
     Attributes:
-        name: Of the pass.
+        name: The name of the pass.
         options: What was given for it, by name.
     """
 
@@ -280,7 +281,7 @@ def requests_of(texts: Iterable[str]) -> tuple[Request, ...]:
     return tuple(found[name] for name in PASSES if name in found)
 
 
-def rewritten(graph: Graph, texts: Iterable[str]) -> Graph:
+def rewrite(graph: Graph, texts: Iterable[str]) -> Graph:
     """Apply rewrites that need neither plan nor samples to a float model.
 
     Raises:
@@ -293,11 +294,11 @@ def rewritten(graph: Graph, texts: Iterable[str]) -> Graph:
                 f"--improve {request.name} follows after the scales",
                 remedy="leave it out of the search",
             )
-        graph = _imported(function)(graph)
+        graph = _import(function)(graph)
     return graph
 
 
-def _imported(function: str) -> Callable[..., Any]:
+def _import(function: str) -> Callable[..., Any]:
     module, _, name = function.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found

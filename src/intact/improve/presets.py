@@ -68,9 +68,9 @@ PRESETS: Mapping[Preset, Mapping[Weakness, tuple[str, ...]]] = MappingProxyType(
 def passes_of(preset: Preset, weaknesses: Iterable[Weakness]) -> tuple[str, ...]:
     """Return the passes of a preset, in the order in which they run."""
     table = PRESETS[preset]
-    chosen = {name for each in weaknesses for name in table.get(each, ())}
-    chosen.update(table.get(Weakness.NONE, ()))
-    return tuple(name for name in PASSES if name in chosen)
+    choose_passes = {name for each in weaknesses for name in table.get(each, ())}
+    choose_passes.update(table.get(Weakness.NONE, ()))
+    return tuple(name for name in PASSES if name in choose_passes)
 
 
 def weaknesses_of(plan: QuantizedGraph) -> tuple[Weakness, ...]:
@@ -111,7 +111,7 @@ def _are_unlike(weight: npt.NDArray[Any], axis: int | None) -> bool:
     return middle > 0 and bool(np.log2(reach.max() / middle) >= _LOST_BITS)
 
 
-class Chosen(NamedTuple):
+class Choice(NamedTuple):
     """The passes for a plan.
 
     Attributes:
@@ -123,14 +123,14 @@ class Chosen(NamedTuple):
     notes: tuple[Note, ...] = ()
 
 
-def chosen(
+def choose_passes(
     plan: QuantizedGraph,
     improve: Sequence[str],
     preset: str | None,
     *,
     readable: bool,
     drawn: bool = False,
-) -> Chosen:
+) -> Choice:
     """Choose the passes: those that are named, or else those of the preset.
 
     Args:
@@ -144,7 +144,7 @@ def chosen(
         UsageError: A name is wrong.
     """
     if improve:
-        return Chosen(requests_of(improve))
+        return Choice(requests_of(improve))
     default = plan.target.calibration.preset
     level = Preset(preset or default)
     weaknesses = weaknesses_of(plan)
@@ -152,9 +152,10 @@ def chosen(
     missing = [name for name in names if not PASSES[name].is_installed]
     names = tuple(name for name in names if name not in missing)
     if drawn and not names and level is not Preset.FAST:
-        return Chosen(requests_of([EXPECTED_BIAS]))
+        return Choice(requests_of([EXPECTED_BIAS]))
+    # Nobody asked for a pass, and samples that come only once went into the statistics.
     if preset is None and not readable:
-        return Chosen(())
+        return Choice(())
     notes = []
     if preset is None and names:
         notes.append(_said(level, names, weaknesses))
@@ -168,7 +169,7 @@ def chosen(
                 remedy='pip install "intact[train]"',
             )
         )
-    return Chosen(requests_of(names), tuple(notes))
+    return Choice(requests_of(names), tuple(notes))
 
 
 def _said(level: Preset, names: Sequence[str], weaknesses: Sequence[Weakness]) -> Note:

@@ -66,5 +66,6 @@ def read_epochs(path: Path) -> list[Epoch]:
         try:
             found.append(msgspec.json.decode(line, type=Epoch))
         except msgspec.DecodeError:
+            # A kill cuts the last line.
             break
     return found

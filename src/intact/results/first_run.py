@@ -28,7 +28,7 @@ from intact.data.batching import Batch
 from intact.engines.cpu import on_this_processor
 from intact.engines.session import Optimization, make_session, run_session
 from intact.errors import DataError, ExportError, IntactError, MissingExtraError, ModelError
-from intact.formats.base.format import CHANGED, IN_FLOAT, Deployed, Runtime, noted
+from intact.formats.base.format import CHANGED, IN_FLOAT, Deployed, Runtime, execution_at_load
 from intact.formats.registry import FORMATS
 from intact.graph import OPS, Graph, OpKind
 from intact.graph.passes.random_ops import random_values
@@ -174,7 +174,7 @@ class _Run(msgspec.Struct, frozen=True):
 
     def notes(self) -> Iterator[Note]:
         """Say what the runtime makes otherwise than planned, as far as it was asked."""
-        executed = noted(self.deployed.exported)
+        executed = execution_at_load(self.deployed.exported)
         if executed is None:
             return
         for name in executed.changed:
@@ -225,7 +225,7 @@ class _Run(msgspec.Struct, frozen=True):
             if not _differs(verification) and _NOT_FINITE not in found:
                 return
             node, fault = _first_at_fault(self.deployed.plan, verification)
-        executed = noted(self.deployed.exported)
+        executed = execution_at_load(self.deployed.exported)
         if executed is not None and executed.changed:
             node, fault = "", f"{CHANGED}: {first_names(executed.changed)}"
         keeping = f"--keep-float {quote(node)}, and report it"

@@ -13,6 +13,7 @@ from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.errors import CalibrationError, ExportError, IntactError, PlanError, UsageError
+from intact.formats.base.format import Io
 from intact.formats.registry import FORMATS
 from intact.graph import Graph
 from intact.numerics.histogram import accumulate, new_workspace
@@ -58,7 +59,7 @@ class Refusals(msgspec.Struct):
         raise ExportError(f"none of the targets can be {done}: {'; '.join(named)}", listed=named)
 
 
-def refuse_structure(plan: QuantizedGraph, formats: Iterable[str]) -> None:
+def refuse_structure(plan: QuantizedGraph, formats: Iterable[str], io: Io = Io.INT8) -> None:
     """Refuse a plan that some format cannot write, whatever samples show.
 
     It is written once as if each tensor reached from -1 to 1; only formats that tell what is due to
@@ -67,6 +68,7 @@ def refuse_structure(plan: QuantizedGraph, formats: Iterable[str]) -> None:
     Args:
         plan: Without scales; not changed.
         formats: What it is to be written in.
+        io: What its ends are to hold, where the format leaves a choice.
 
     Raises:
         ExportError: A format cannot express it; all that it cannot is listed.
@@ -81,7 +83,7 @@ def refuse_structure(plan: QuantizedGraph, formats: Iterable[str]) -> None:
         return
     for writer in writers:
         try:
-            writer.refuse(scaled)
+            writer.refuse(scaled, io)
         except PlanError:  # levels without integer arithmetic
             continue
 

@@ -11,7 +11,7 @@ from intact.errors import UsageError
 from intact.formats.registry import expressible
 from intact.graph import Graph
 from intact.improve.passes import requests_of
-from intact.improve.presets import chosen
+from intact.improve.presets import choose_passes
 from intact.plan.preparation import graphs_for
 from intact.recipe.declare import options_of
 from intact.recipe.groups import (
@@ -87,7 +87,7 @@ def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) 
     (own,) = graphs_for(wide, [described], options.expand)
     planner = Planner(own, described, overrides_of(options))
     plan = planner.plan()
-    passes = chosen(plan, options.improve, options.preset, readable=True)
+    passes = choose_passes(plan, options.improve, options.preset, readable=True)
     return Job(plan, methods, deployment, planner, passes.requests)
 
 

@@ -13,8 +13,7 @@ from intact.errors import SearchError
 from intact.recipe.budget import Budget
 from intact.search.measuring.objective import KINDS
 from intact.search.space import Candidate
-from intact.search.trial import Ask, Goal, Sampler, State, Trial
-from intact.search.workers.pool import Pool
+from intact.search.trial import Ask, Goal, Measured, Sampler, State, Trial
 
 
 def front(trials: Iterable[Trial], samples: int) -> list[Trial]:
@@ -95,6 +94,16 @@ class Record(Protocol):
 
     def confirm(self, trial: Trial) -> None:
         """Write the result of a trial that was measured again as the hardware computes it."""
+
+
+class Measuring(Protocol):
+    """What measures candidates: a `intact.search.pool.TrialPool`."""
+
+    def evaluate(self, asks: Sequence[Ask]) -> Iterator[Measured]:
+        """Measure candidates; yield the results in the order of the requests."""
+
+    def confirm(self, candidates: Sequence[Candidate]) -> Iterator[Measured]:
+        """Measure candidates on all samples, as the hardware computes them."""
 
 
 class Cost(Protocol):
@@ -186,7 +195,7 @@ class Search:
     """
 
     sampler: Sampler
-    pool: Pool
+    pool: Measuring
     cost: Cost
     record: Record
     progress: SearchProgress

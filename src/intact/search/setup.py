@@ -28,7 +28,7 @@ from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import expressible
 from intact.graph import Graph
 from intact.graph.passes.expand import expand as expand_operators
-from intact.improve.passes import rewritten
+from intact.improve.passes import rewrite
 from intact.plan import Note, Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.options import SearchOptions
@@ -293,7 +293,7 @@ def float_graph(
     Raises:
         UsageError: An improvement follows after the scales.
     """
-    changed = rewritten(expand_operators(graph, expand), improve)
+    changed = rewrite(expand_operators(graph, expand), improve)
     return graphs_for(changed, [target], expand)[0]
 
 

@@ -21,7 +21,7 @@ from intact.data.stream import Samples
 from intact.errors import ConfigError
 from intact.improve.presets import FEW_BITS, Preset, Weakness, passes_of
 from intact.improve.refine.moments import LastMoments
-from intact.improve.refine.rounding import MOST_SAMPLES, OBSERVER, Rounded, RoundingSite
+from intact.improve.refine.rounding import MOST_SAMPLES, OBSERVER, RoundingChoice, RoundingSite
 from intact.improve.refine.walk import Array, Stop, Walk
 from intact.plan import QuantizedGraph
 from intact.program.lower.chains import Points
@@ -136,13 +136,13 @@ def _tried(
 
 
 def _found(site: RoundingSite, walk: Walk, stop: Stop, last: LastMoments) -> RoundedWeight | None:
-    found = site.rounded(*site.moments(walk.points, stop, last))
+    found = site.choose(*site.moments(walk.points, stop, last))
     if found is None or not found.is_better:
         return None
     return _as_integers(site, found)
 
 
-def _as_integers(site: RoundingSite, found: Rounded) -> RoundedWeight | None:
+def _as_integers(site: RoundingSite, found: RoundingChoice) -> RoundedWeight | None:
     config = site.weight.config
     try:
         config.set_params(found.scale, config.offset)

@@ -117,14 +117,10 @@ def _surroundings_match(condition: Condition, node: ir.Node) -> bool:
             return False
     if not _neighbours_match(condition, node):
         return False
-    if condition.power_of_two_window is not None:
-        count = averaged_elements(node)
-        if count is None or (count.bit_count() == 1) != condition.power_of_two_window:
-            return False
-    if condition.opset_min is None:
+    if condition.power_of_two_window is None:
         return True
-    opset = _opset(node)
-    return opset is not None and opset >= condition.opset_min
+    count = averaged_elements(node)
+    return count is not None and (count.bit_count() == 1) == condition.power_of_two_window
 
 
 def _neighbours_match(condition: Condition, node: ir.Node) -> bool:

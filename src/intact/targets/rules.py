@@ -72,7 +72,6 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             ``x * sigmoid(x)``, several for functions of functions.
         max_consumers: Maximum number of readers of output 0; a graph output counts as one.
         power_of_two_window: Whether a mean averages 2, 4, 8 ... elements, so that a shift divides.
-        opset_min: Lowest opset of the model.
         right_zero_point: Zero point of the second operand; that of unsigned codes is counted from
             the middle of their type, as that of the same codes with a sign. Only for arithmetic:
             rules are chosen before there are scales.
@@ -89,7 +88,6 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     own_function: tuple[str, ...] = ()
     max_consumers: int | None = None
     power_of_two_window: bool | None = None
-    opset_min: int | None = None
     right_zero_point: int | None = None
 
 
@@ -142,6 +140,8 @@ class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         quantize_inputs: Which inputs are quantized: ``"all"``, ``"data"`` (the weight stays float)
             or a list of input slots. An input that is fused with its producer is never quantized,
             so "quantize only the residual input of Add" is a Conv-Add fusion.
+        opset: The oldest opset of ONNX in which a file has the integer form; an older model is
+            written at this one.
         cost: Relative cost of the integer form.
     """
 
@@ -161,6 +161,7 @@ class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     activation: SchemeOverride | None = None
     weight: SchemeOverride | None = None
     quantize_inputs: Literal["all", "data"] | tuple[int, ...] = "all"
+    opset: int = 0
     cost: _Number | None = None
 
     @property

@@ -181,6 +181,17 @@ def test_everything_unsupported_is_listed() -> None:
     assert "Relu" not in reason
 
 
+@pytest.mark.parametrize("moved", [False, True])
+def test_indices_made_of_data_are_unsupported(moved: bool) -> None:
+    b = ModelBuilder()
+    x = b.node("ArgMax", b.input("x", ["batch", 4, 5]), axis=2, keepdims=0, name="best")
+    if moved:
+        x = b.node("Unsqueeze", x, b.constant(np.array([1])), name="moved")
+    b.output(b.node("Gather", b.weight(5, 3), x))
+    with pytest.raises(ExportError, match=r"'moved'|'best': whole numbers that a layer reads"):
+        written_from(planned_float(b.build()))
+
+
 def test_plans_for_other_hardware_are_unsupported() -> None:
     plan = calibrated(MODELS["residual"].build(17), "onnxruntime")
     with pytest.raises(ExportError, match="nothing else") as found:

@@ -111,7 +111,7 @@ def test_weights_without_a_sign_need_its_own_files(
 def test_without_openvino_the_onnx_model_is_written(
     plan: QuantizedGraph, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(table, "is_installed", lambda: False)
+    monkeypatch.setattr(table, "is_installed", lambda _: False)
     exported = written(plan)
     exported.save(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == [ONNX_FILE]

@@ -9,7 +9,7 @@ import pytest
 
 from intact.errors import DataError, ExportError
 from intact.formats.openvino import process
-from intact.formats.openvino.process import LIMIT, OpenVinoProcess, store, stored
+from intact.formats.openvino.process import LIMIT, OpenVinoProcess, load_arrays, save_arrays
 from intact.formats.openvino.run import ExecutedNode, OpenVinoRuntime, differences, openvino_version
 from intact.formats.openvino.write import write_openvino
 from tests.models import ModelBuilder
@@ -148,8 +148,8 @@ def test_its_environment_is_that_of_the_caller_but_quiet(
 
 def test_dictionaries_of_arrays_in_a_file(tmp_path: Path) -> None:
     given = [{"a/b": np.arange(3), "..": np.zeros((0, 2))}, {}, {"": np.array(1.5)}]
-    store(tmp_path / "x.npz", given)
-    found = stored(tmp_path / "x.npz")
+    save_arrays(tmp_path / "x.npz", given)
+    found = load_arrays(tmp_path / "x.npz")
     assert [list(each) for each in found] == [["a/b", ".."], [], [""]]
     for before, after in zip(given, found, strict=True):
         for name, array in before.items():

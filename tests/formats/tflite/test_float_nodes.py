@@ -199,13 +199,30 @@ def _refused() -> onnx.ModelProto:
 REFUSAL = "TFLite cannot hold 'volume': intact writes no operator of TFLite for Det of floats"
 
 
-def test_what_is_not_written_is_refused_before_samples_are_read() -> None:
-    def samples() -> Iterator[Arrays]:
-        raise AssertionError("a sample was read")
-        yield {}
+def _unread() -> Iterator[Arrays]:
+    raise AssertionError("a sample was read")
+    yield {}
 
+
+def test_what_is_not_written_is_refused_before_samples_are_read() -> None:
     with pytest.raises(ExportError, match=REFUSAL):
-        intact.quantize(_refused(), samples(), target="tflite")
+        intact.quantize(_refused(), _unread(), target="tflite")
+
+
+@pytest.mark.parametrize("at", ["input", "output"])
+def test_ends_in_float_are_refused_before_samples_are_read(at: str) -> None:
+    b = ModelBuilder(17)
+    x = b.input("x", [1, 4, 4])
+    if at == "input":
+        x = b.node("Sin", x, name="wave")
+    x = b.node("MatMul", x, b.weight(4, 4))
+    b.output(b.node("Sin", x, name="wave") if at == "output" else x, [1, 4, 4])
+    with pytest.raises(ExportError, match=f"no integers at the ends.*{at} .*'wave'") as found:
+        intact.quantize(b.build(), _unread(), target="tflite")
+    assert found.value.with_flags.endswith("--io float")
+    data = {"x": np.ones((2, 4, 4), np.float32)}
+    made = intact.quantize(b.build(), data, target="tflite", io="float")
+    assert not any(each.mismatches for each in intact.verify(made, data).layers)
 
 
 def test_inspection_says_what_will_be_refused() -> None:

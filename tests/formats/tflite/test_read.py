@@ -13,7 +13,7 @@ from intact.config import QuantState, Rounding
 from intact.engines.integer.engine import IntegerEngine
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, ModelError
-from intact.formats.tflite.read import is_tflite, read_tflite, read_tflite_model
+from intact.formats.tflite.read import read_tflite, read_tflite_model
 from intact.formats.tflite.run import TfliteRuntime
 from intact.graph import Graph, save_model
 from intact.plan import QuantizedGraph, TensorEnd, load_plan, plan_to_json, save_plan
@@ -305,12 +305,3 @@ def test_large_files_keep_data_behind_their_tables() -> None:
     b.model.buffers[1].offset = len(short)
     plan = read_tflite(b.build(out) + stored, TARGET)
     assert plan.graph.hash == read_tflite(whole, TARGET).graph.hash
-
-
-def test_is_tflite_reads_the_identifier(tmp_path: Path) -> None:
-    (tmp_path / "model").write_bytes(build("pools"))
-    (tmp_path / "other.tflite").write_bytes(b"nothing")
-    assert is_tflite(tmp_path / "model")
-    assert not is_tflite(tmp_path / "other.tflite")
-    assert not is_tflite(tmp_path / "absent")
-    assert not is_tflite(tmp_path)

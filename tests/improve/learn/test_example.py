@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 from intact.data.images.steps import ImageSteps
 from intact.errors import DataError
 from intact.improve.learn.example import Preparation, as_example, example_of
-from intact.improve.learn.export import argument_names, exported, optional_names
+from intact.improve.learn.export import argument_names, export_module, optional_names
 
 X, Y = torch.rand(6, 3, 8, 8), torch.arange(6)
 PIXELS = (X.permute(0, 2, 3, 1).numpy() * 255).astype(np.uint8)
@@ -144,6 +144,6 @@ def test_no_samples_are_said_to_be_none() -> None:
 
 def test_double_modules_are_exported_as_float() -> None:
     module = nn.Linear(3, 2).double()
-    model = exported(module, (torch.rand(2, 3),))
+    model = export_module(module, (torch.rand(2, 3),))
     assert {value.dtype.name for value in model.graph.inputs if value.dtype} == {"FLOAT"}
     assert module.weight.dtype is torch.float64

@@ -21,7 +21,7 @@ import intact
 from intact.errors import ModelError, UsageError
 from intact.graph import Graph, load_model, normalize
 from intact.graph.origins import METADATA_KEY, Origins, origins_of, packed, set_origins, unpacked
-from intact.improve.learn.export import exported
+from intact.improve.learn.export import export_module
 from intact.improve.learn.module import QuantizedModule
 from intact.results.result import Result
 
@@ -202,7 +202,7 @@ def test_plain_networks_are_normalized_once(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("intact.improve.learn.origins.normalize", refuse)
     module = nn.Sequential(conv_bn(), nn.ReLU6(), nn.Flatten(), nn.Linear(64, 2))
-    origins = origins_of(exported(module.eval(), [torch.randn(IMAGE)]))
+    origins = origins_of(export_module(module.eval(), [torch.randn(IMAGE)]))
     assert origins is not None
     assert origins.shapes["3.weight"] == (2, 64)
     assert not origins.layouts
@@ -233,7 +233,7 @@ def test_what_is_returned_can_be_written_to() -> None:
 
 @functools.cache
 def recurrent_model() -> Graph:
-    return normalize(exported(Recurrent(nn.GRU).eval(), [torch.randn(SEQUENCE)]))
+    return normalize(export_module(Recurrent(nn.GRU).eval(), [torch.randn(SEQUENCE)]))
 
 
 def test_numbers_of_elements_are_stored_and_read() -> None:

@@ -22,16 +22,10 @@ from intact.formats.base.format import Deployed, Io
 from intact.formats.registry import FORMATS
 from intact.improve.learn import block_learning
 from intact.improve.learn import reconstruct as reconstruction
-from intact.improve.learn.reconstruct import (
-    OBSERVER,
-    Reconstruction,
-    _paces,
-    _Work,
-    adaround,
-    reconstruct,
-)
+from intact.improve.learn.reconstruct import OBSERVER, adaround, reconstruct
 from intact.improve.learn.slices import Slices
 from intact.improve.learn.streams import Source
+from intact.improve.learn.work import Reconstruction, Work, divide_work
 from intact.improve.refine.rounding import refine_rounding
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
@@ -324,7 +318,7 @@ def test_every_net_goes_through(name: str, target: str) -> None:
 
 def test_dear_blocks_get_smaller_batches_and_then_fewer_steps() -> None:
     options = Reconstruction(steps=1000, batch=32, work=3 * 32 * 1000 * 100.0)
-    cheap, none, dear, dearest = _paces([10.0, 0.0, 80.0, 8000.0], options)
+    cheap, none, dear, dearest = divide_work([10.0, 0.0, 80.0, 8000.0], options)
     assert (cheap.steps, cheap.batch) == (1000, 32)
     assert none.steps == 0
     assert dear.batch < 32
@@ -362,7 +356,7 @@ def test_few_weights_of_large_images_take_little_work() -> None:
         plan = calibrate(planned(b.build()), {"image": images})
         source = Source.of(open_samples({"image": images}, plan.graph), 4, 32)
         slices = Slices(plan, {}, torch.device("cpu"))
-        work = _Work.of(
+        work = Work.of(
             slices, source.fit, frozenset({"Conv_conv_3", "Conv_conv_7"}), Reconstruction()
         )
         each = [pace.steps * pace.batch * size**2 for pace in work.paces if pace.steps]

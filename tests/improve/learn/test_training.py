@@ -80,7 +80,7 @@ def test_the_loss_falls_and_the_best_epoch_is_kept() -> None:
     assert done.best > 0
     assert losses[done.best] == min(losses) < 0.7 * losses[0]
     _, again = trainer_of(plan_of(), module=module)
-    assert again._measured()[0] == pytest.approx(min(losses), rel=1e-6)
+    assert again._measure()[0] == pytest.approx(min(losses), rel=1e-6)
 
 
 def test_a_seed_decides_everything() -> None:
@@ -484,11 +484,11 @@ def test_learning_rates_rise_and_fall() -> None:
 
 @pytest.mark.parametrize("name", ["flip", "shift"])
 def test_changes_of_images_leave_other_inputs_alone(name: str) -> None:
-    from intact.improve.learn.augment import augmented
+    from intact.improve.learn.augment import augment_images
 
     images, table = torch.rand(16, 1, 8, 8), torch.rand(16, 5)
     given = {"image": images, "table": table}
-    one, two = (augmented(given, [name], torch.Generator().manual_seed(k)) for k in (1, 2))
+    one, two = (augment_images(given, [name], torch.Generator().manual_seed(k)) for k in (1, 2))
     assert one["table"] is table
     assert one["image"].shape == images.shape
     assert not torch.equal(one["image"], two["image"])

@@ -19,7 +19,7 @@ from intact.formats.base.format import Deployed, Io
 from intact.formats.registry import FORMATS
 from intact.graph import normalize
 from intact.improve.layers import Layer
-from intact.improve.refine.moments import Moments, multiplied
+from intact.improve.refine.moments import Moments, unfold_inputs
 from intact.improve.refine.rounding import OBSERVER, refine_rounding
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
@@ -269,7 +269,7 @@ def _assert_is_convolution(model: onnx.ModelProto, shape: tuple[int, ...]) -> No
     x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
     (wanted,) = run_model(model, {str(graph.inputs[0].name): x}).values()
     wide = layer.view(layer.weight)
-    product = wide.reshape(*wide.shape[:2], -1) @ multiplied(layer, x)
+    product = wide.reshape(*wide.shape[:2], -1) @ unfold_inputs(layer, x)
     channels = wanted.swapaxes(0, 1).reshape(product.shape)
     np.testing.assert_allclose(product, channels, rtol=1e-4, atol=1e-4)
 
@@ -284,5 +284,5 @@ def test_moments_of_parts_add_up() -> None:
     for mine, other in zip(vars(whole).values(), vars(parts).values(), strict=True):
         np.testing.assert_allclose(mine, other, rtol=1e-4, atol=1e-3)
     xx, _, _ = whole.means(centred=True)
-    rows = multiplied(layer, x)[0].astype(np.float64)
+    rows = unfold_inputs(layer, x)[0].astype(np.float64)
     np.testing.assert_allclose(xx[0], np.cov(rows, bias=True), rtol=1e-3, atol=1e-4)

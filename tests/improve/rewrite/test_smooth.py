@@ -14,8 +14,7 @@ from intact.data.sources import open_samples
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.graph import Graph, normalize
-from intact.improve.rewrite.smooth import smooth
-from intact.improve.rewrite.widths import Widths
+from intact.improve.rewrite.smooth import Widths, smooth
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides, build_plan
 from intact.plan.gains import Gain

@@ -14,7 +14,7 @@ import pytest
 from intact.data.metric import Metric
 from intact.errors import DataError, UsageError
 from intact.plan import Overrides, TensorEnd
-from intact.search.measuring.evaluator import Evaluator
+from intact.search.measuring.evaluator import Evaluator, float_score
 from intact.search.measuring.objective import Objective
 from intact.search.measuring.trial_data import TrialData
 from intact.search.measuring.trial_data_file import load_trial_data, save_trial_data
@@ -39,7 +39,7 @@ def assert_same(left: TrialData, right: TrialData, asks: list[Ask]) -> None:
     assert (left.error, left.is_probability) == (right.error, right.is_probability)
     assert (left.cache_bytes, left.session_bytes) == (right.cache_bytes, right.session_bytes)
     first, second = (Evaluator(each, threads=1) for each in (left, right))
-    assert first.float_score == second.float_score
+    assert float_score(left) == float_score(right)
     for ask in asks:
         assert replace(first.measure(ask), seconds=0) == replace(second.measure(ask), seconds=0)
         confirmed = [each.confirm(ask.candidate) for each in (first, second)]

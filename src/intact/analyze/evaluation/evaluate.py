@@ -95,11 +95,13 @@ def evaluate_result(
         begin(samples.progress, "evaluating")
         seen, first = run_both(models, samples, size, keeps_outputs=metric is not None)
     else:
-        from intact.analyze.evaluation.shards import EvaluationJob, run_both_on
+        from intact.analyze.evaluation.shards import run_both_on
 
         begin(samples.progress, "evaluating on the cluster")
-        job = EvaluationJob(result, reference, size, metric is not None)
-        seen, first, runtime = run_both_on(cluster, job, samples, threads=threads)
+        keeps = metric is not None
+        seen, first, runtime = run_both_on(
+            cluster, result, reference, samples, size, keeps_outputs=keeps, threads=threads
+        )
         doubts = cluster.doubts
     scores = seen.scores()
     labels = _class_labels(samples, seen, scores, is_optional=metric is not None)

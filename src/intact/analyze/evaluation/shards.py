@@ -7,36 +7,33 @@ sums, and the outputs that figures are made of here: the scores, or all for a me
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy.typing as npt
 
 from intact.analyze.evaluation.run import Models, Pass, run_both
-from intact.calibrate.shards import SampleMap
-from intact.calibrate.shards.messages import Array, Source, decode_shard, encode
-from intact.calibrate.shards.reading import ShardReader
+from intact.calibrate.shards import SampleMap, ShardJob
 from intact.data.batching import Batch
+from intact.data.shards import Array, Source, encode
 from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.graph import Graph
-from intact.graph.files.limits import limit_of, raised_limits
+from intact.graph.files.limits import raised_limits
 from intact.numerics.error_sums import ErrorSums, SavedSums
 from intact.results.result import Result
 
 _RESULT, _FLOAT, _JOB = "result", "float.onnx", "job.msgpack"
 """What a saved job consists of."""
-_OPENER = f"{__name__}:open_evaluator"
 
 
-class _Job(msgspec.Struct, frozen=True):
+class _Asked(msgspec.Struct, frozen=True):
     source: Source
     size: int
     keeps_outputs: bool
-    raise_limits: int
 
 
 class _Outputs(msgspec.Struct, frozen=True, array_like=True):
@@ -57,51 +54,83 @@ class _Seen(msgspec.Struct, frozen=True):
     outputs: tuple[tuple[_Outputs, ...], ...]
 
 
-_decode_job = msgspec.msgpack.Decoder(_Job).decode
+_decode_asked = msgspec.msgpack.Decoder(_Asked).decode
 _decode_seen = msgspec.msgpack.Decoder(_Seen).decode
 
 
-class EvaluationJob(NamedTuple):
-    """What workers load.
+@dataclass(frozen=True)
+class EvaluationJob(ShardJob):
+    """Runs both models over shards.
 
     Attributes:
+        source: Of the samples.
         result: What quantization gave.
         reference: The float model to compare with; None for the result's own.
         size: Samples in a batch.
         keeps_outputs: All outputs are sent back, for a metric.
     """
 
+    source: Source
     result: Result
     reference: Graph | None
     size: int
     keeps_outputs: bool
 
-    def saved(self, source: Source) -> _Saved:
-        """Return the files of it, for samples of a source."""
-        return _Saved(self, _Job(source, self.size, self.keeps_outputs, limit_of(1)))
-
-
-class _Saved(NamedTuple):
-    job: EvaluationJob
-    message: _Job
+    @property
+    def graph(self) -> Graph:
+        """The float model of the result."""
+        return self.result.plan.graph
 
     def save(self, folder: Path) -> None:
-        """Write them to a folder."""
-        replace(self.job.result).save(folder / _RESULT)  # a copy: it stays where it is
-        if self.job.reference is not None:
-            self.job.reference.save(folder / _FLOAT)
-        (folder / _JOB).write_bytes(encode(self.message))
+        """Write it to a folder."""
+        replace(self.result).save(folder / _RESULT)  # a copy: it stays where it is
+        if self.reference is not None:
+            self.reference.save(folder / _FLOAT)
+        asked = _Asked(self.source, self.size, self.keeps_outputs)
+        (folder / _JOB).write_bytes(encode(asked))
+
+    @classmethod
+    def load(cls, folder: Path) -> EvaluationJob:
+        """Read it."""
+        asked = _decode_asked((folder / _JOB).read_bytes())
+        with raised_limits(asked.source.raise_limits):
+            result = Result.load(folder / _RESULT)
+            has_reference = (folder / _FLOAT).is_file()
+            reference = Graph.load(folder / _FLOAT) if has_reference else None
+        return cls(asked.source, result, reference, asked.size, asked.keeps_outputs)
+
+    def opened(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Seen]:
+        """Load both models."""
+        del takes_feeds
+        reference = self.graph if self.reference is None else self.reference
+        models = Models(reference, self.result, threads)
+
+        def seen(samples: Samples) -> _Seen:
+            found, _ = run_both(models, samples, self.size, keeps_outputs=self.keeps_outputs)
+            return _seen(models.runtime, found)
+
+        return seen
 
 
 def run_both_on(
-    cluster: SampleMap, job: EvaluationJob, samples: Samples, *, threads: int = 0
+    cluster: SampleMap,
+    result: Result,
+    reference: Graph | None,
+    samples: Samples,
+    size: int,
+    *,
+    keeps_outputs: bool,
+    threads: int = 0,
 ) -> tuple[Pass, Batch, str]:
     """Run both models over samples on a cluster, as `run_both` does here.
 
     Args:
         cluster: Whose workers do it.
-        job: What they load.
+        result: As of `EvaluationJob`.
+        reference: As of `EvaluationJob`.
         samples: The samples; their labels are known afterwards.
+        size: As of `EvaluationJob`.
+        keeps_outputs: As of `EvaluationJob`.
         threads: Of each worker; 0 divides the processors of the cluster.
 
     Returns:
@@ -113,16 +142,15 @@ def run_both_on(
         IntactError: As of `run_both`.
     """
     first: Batch = {}
-    replies = cluster.replies_in_order(
-        samples, job.size, job.saved, _OPENER, threads=threads, first=first
-    )
+
+    def job(source: Source) -> EvaluationJob:
+        return EvaluationJob(source, result, reference, size, keeps_outputs)
+
+    replies = cluster.replies_in_order(samples, size, job, threads=threads, first=first)
     seen = [_decode_seen(reply) for reply in replies]
     runtimes = sorted({each.runtime for each in seen})
-    return (
-        reduce(_joined, (_pass_of(each, job.size) for each in seen)),
-        first,
-        " and ".join(runtimes),
-    )
+    passes = (_pass_of(each, size) for each in seen)
+    return reduce(_joined, passes), first, " and ".join(runtimes)
 
 
 def _joined(one: Pass, more: Pass) -> Pass:
@@ -141,27 +169,6 @@ def _pass_of(seen: _Seen, size: int) -> Pass:
             arrays = {name: array.array() for name, array in each.arrays.items()}
             record.add(arrays, size, each.count)
     return found
-
-
-def open_evaluator(folder: Path, threads: int) -> Callable[[bytes], bytes]:
-    """Load a job; an opener of `intact.cluster.ShardMap`."""
-    job = _decode_job((folder / _JOB).read_bytes())
-    with raised_limits(job.raise_limits):
-        result = Result.load(folder / _RESULT)
-        has_reference = (folder / _FLOAT).is_file()
-        graph = Graph.load(folder / _FLOAT) if has_reference else result.plan.graph
-        models = Models(graph, result, threads)
-    reader = ShardReader(result.plan.graph, job.source, threads)
-
-    def answer(message: bytes) -> bytes:
-        if not message:
-            return encode(reader.place())
-        with raised_limits(job.raise_limits):
-            samples = reader.samples(decode_shard(message))
-            found, _ = run_both(models, samples, job.size, keeps_outputs=job.keeps_outputs)
-            return encode(_seen(models.runtime, found))
-
-    return answer
 
 
 def _seen(runtime: str, found: Pass) -> _Seen:

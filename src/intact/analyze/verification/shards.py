@@ -7,40 +7,36 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import onnx_ir as ir
 
 from intact.analyze.verification.subject import Subject, batches_of, chosen_format
-from intact.calibrate.shards import SampleMap
-from intact.calibrate.shards.messages import Source, decode_shard, encode
-from intact.calibrate.shards.reading import ShardReader
-from intact.calibrate.shards.worker import mapped
+from intact.calibrate.shards import SampleMap, ShardJob, mapped
+from intact.data.shards import Source, encode
 from intact.data.stream import Samples
 from intact.errors import ClusterError
 from intact.formats.base.format import Deployed
 from intact.formats.base.report import Verification
-from intact.graph.files.limits import limit_of, raised_limits
+from intact.graph import Graph
+from intact.graph.files.limits import raised_limits
 from intact.numerics.error_sums import ErrorSums, SavedSums
 from intact.results.result import Result
 from intact.targets import Target
 
 _RESULT, _JOB = "result", "job.msgpack"
 """What a saved job consists of, beside the file of others."""
-_OPENER = f"{__name__}:open_verifier"
 
 
-class _Job(msgspec.Struct, frozen=True):
+class _Asked(msgspec.Struct, frozen=True):
     source: Source
     target: Target
     deployed: str
     kernels: str | None
     size: int
     file: str
-    raise_limits: int
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -50,55 +46,94 @@ class _Found(msgspec.Struct, frozen=True):
     sums: tuple[SavedSums, ...]
 
 
-_decode_job = msgspec.msgpack.Decoder(_Job).decode
+_decode_asked = msgspec.msgpack.Decoder(_Asked).decode
 _decode_found = msgspec.msgpack.Decoder(_Found).decode
 
 
-class VerificationJob(NamedTuple):
-    """What workers load.
+@dataclass(frozen=True)
+class VerificationJob(ShardJob):
+    """Compares shards.
 
     Attributes:
+        source: Of the samples.
         subject: What is verified.
         deployed: The name of its format.
         kernels: As of `intact.analyze.verification.compare.compare`.
         size: Samples in a batch.
     """
 
+    source: Source
     subject: Subject
     deployed: str
     kernels: str | None
     size: int
 
-    def saved(self, source: Source) -> _Saved:
-        """Return the files of it, for samples of a source."""
-        file = "" if self.subject.file is None else f"deployed{self.subject.file.suffix}"
-        target, name = self.subject.plan.target, self.deployed
-        message = _Job(source, target, name, self.kernels, self.size, file, limit_of(1))
-        return _Saved(self.subject, message)
-
-
-class _Saved(NamedTuple):
-    subject: Subject
-    message: _Job
+    @property
+    def graph(self) -> Graph:
+        """The float model."""
+        return self.subject.plan.graph
 
     def save(self, folder: Path) -> None:
-        """Write them to a folder."""
-        if self.subject.result is not None:
-            replace(self.subject.result).save(folder / _RESULT)  # a copy: it stays where it is
-        elif self.subject.file is not None:
-            shutil.copyfile(self.subject.file, folder / self.message.file)
-        (folder / _JOB).write_bytes(encode(self.message))
+        """Write it to a folder."""
+        subject, file = self.subject, ""
+        if subject.result is not None:
+            replace(subject.result).save(folder / _RESULT)  # a copy: it stays where it is
+        elif subject.file is not None:
+            file = f"deployed{subject.file.suffix}"
+            shutil.copyfile(subject.file, folder / file)
+        target = subject.plan.target
+        asked = _Asked(self.source, target, self.deployed, self.kernels, self.size, file)
+        (folder / _JOB).write_bytes(encode(asked))
+
+    @classmethod
+    def load(cls, folder: Path) -> VerificationJob:
+        """Read it."""
+        asked = _decode_asked((folder / _JOB).read_bytes())
+        with raised_limits(asked.source.raise_limits):
+            subject = (
+                Subject.of_file(folder / asked.file, asked.target)
+                if asked.file
+                else Subject.of_result(Result.load(folder / _RESULT))
+            )
+        mapped(subject.plan.graph.model)
+        if isinstance(model := getattr(subject.exports[asked.deployed], "model", None), ir.Model):
+            mapped(model)
+        return cls(asked.source, subject, asked.deployed, asked.kernels, asked.size)
+
+    def opened(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Found]:
+        """Choose what verifies."""
+        del takes_feeds
+        plan, exported = self.subject.plan, self.subject.exports[self.deployed]
+        _, verify = chosen_format(self.subject.exports, self.deployed)
+
+        def found(samples: Samples) -> _Found:
+            model = Deployed(plan, exported, self.kernels, threads)
+            verification = verify(model, batches_of(samples, self.size))
+            sums = tuple(each.sums.saved() for each in verification.summed)
+            return _Found(verification.with_all_steps(), sums)
+
+        return found
 
 
 def compare_on(
-    cluster: SampleMap, job: VerificationJob, samples: Samples, *, threads: int = 0
+    cluster: SampleMap,
+    subject: Subject,
+    deployed: str,
+    kernels: str | None,
+    samples: Samples,
+    size: int,
+    *,
+    threads: int = 0,
 ) -> Verification:
     """Compare what was deployed with its plan on a cluster.
 
     Args:
         cluster: Whose workers do it.
-        job: What they load.
+        subject: As of `VerificationJob`.
+        deployed: As of `VerificationJob`.
+        kernels: As of `VerificationJob`.
         samples: The inputs; their labels are known afterwards.
+        size: As of `VerificationJob`.
         threads: Of each worker; 0 divides the processors of the cluster.
 
     Raises:
@@ -107,10 +142,12 @@ def compare_on(
         UsageError: The samples have an order, or can be read once only.
         IntactError: The runtime refuses the model, or is not installed there.
     """
+
+    def job(source: Source) -> VerificationJob:
+        return VerificationJob(source, subject, deployed, kernels, size)
+
     # A shard loads the model in its runtime, so there are few.
-    replies = cluster.replies_in_order(
-        samples, job.size, job.saved, _OPENER, threads=threads, shards=1
-    )
+    replies = cluster.replies_in_order(samples, size, job, threads=threads, shards=1)
     merged, *others = (_verification_of(reply) for reply in replies)
     for each in others:
         _refuse_others(merged, each)
@@ -135,32 +172,3 @@ def _verification_of(reply: bytes) -> Verification:
     for output, sums in zip(found.summed, message.sums, strict=True):
         output.sums = ErrorSums.of(sums)
     return found
-
-
-def open_verifier(folder: Path, threads: int) -> Callable[[bytes], bytes]:
-    """Load a job; an opener of `intact.cluster.ShardMap`."""
-    job = _decode_job((folder / _JOB).read_bytes())
-    with raised_limits(job.raise_limits):
-        subject = (
-            Subject.of_file(folder / job.file, job.target)
-            if job.file
-            else Subject.of_result(Result.load(folder / _RESULT))
-        )
-    mapped(subject.plan.graph.model)
-    exported = subject.exports[job.deployed]
-    if isinstance(model := getattr(exported, "model", None), ir.Model):
-        mapped(model)
-    _, verify = chosen_format(subject.exports, job.deployed)
-    reader = ShardReader(subject.plan.graph, job.source, threads)
-
-    def answer(message: bytes) -> bytes:
-        if not message:
-            return encode(reader.place())
-        with raised_limits(job.raise_limits):
-            samples = reader.samples(decode_shard(message))
-            model = Deployed(subject.plan, exported, job.kernels, threads)
-            found = verify(model, batches_of(samples, job.size))
-            sums = tuple(each.sums.saved() for each in found.summed)
-            return encode(_Found(found.with_all_steps(), sums))
-
-    return answer

@@ -61,8 +61,8 @@ def _verify(given: Given[VerifyCommand]) -> None:
     """Compare what was deployed with the integers of its plan, layer by layer.
 
     Every format of every target in the folder is compared, in its own runtime, and gets a row.
-    Differences end with 0. What cannot be run (a runtime is missing or refuses the model), and a
-    rule of the hardware that is broken, ends with 1.
+    Differences end with 0. What cannot be run (a runtime is missing or refuses the model), a broken
+    rule of the hardware, and nothing that could be compared end with 1.
 
     Example: intact verify out/ --data test.npz
     """
@@ -81,7 +81,7 @@ def _verify(given: Given[VerifyCommand]) -> None:
     from intact.cli import show_verification
 
     show_verification.verifications(found, as_json=options.as_json)
-    if any(each.refused or any(each.rules.values()) for each in found):
+    if any(each.refused or each.compared_nothing or any(each.rules.values()) for each in found):
         raise click.exceptions.Exit(1)
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -27,6 +25,7 @@ from intact.data.images.steps import Resampling, Size
 from intact.data.preprocess import Preprocess
 from intact.data.signature import LABELS, InputSpec
 from intact.errors import DataError
+from intact.workers.threads import map_ahead
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -196,17 +195,9 @@ class ImageFolder:
             DataError: A file is not an image, damaged or too large (with ``skip_bad``: all are).
         """
         self.skipped, self.bad = [], []
-        waiting: deque[Future[_Made]] = deque()
-        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="intact-images")
-        try:
-            for start in range(0, len(self.files), self._size):
-                waiting.append(pool.submit(self._make, start))
-                if len(waiting) >= self._ahead:
-                    yield from self._taken(waiting.popleft().result())
-            while waiting:
-                yield from self._taken(waiting.popleft().result())
-        finally:  # at the end, after an error, or if the iterator is dropped
-            pool.shutdown(cancel_futures=True)
+        starts = range(0, len(self.files), self._size)
+        for made in map_ahead(self._make, starts, self._threads, self._ahead):
+            yield from self._taken(made)
         self.refuse_all_bad()
 
     def refuse_all_bad(self) -> None:

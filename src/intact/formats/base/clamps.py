@@ -31,7 +31,7 @@ class Clamps:
     """Finds the tensors whose codes clamp what the float model would not.
 
     Args:
-        edits: Of the model whose quantizers are taken out, from its inputs to its outputs.
+        edits: Edit the model whose quantizers are taken out, from its inputs to its outputs.
     """
 
     def __init__(self, edits: GraphEdits) -> None:
@@ -111,6 +111,7 @@ def _is_never_negative(value: ir.Value, known: set[ir.Value]) -> bool:
             continue
         seen.add(each)
         node = each.producer()
+        # Whoever runs the model may give an initializer that is an input other, negative values.
         if node is None and each.const_value is not None and not each.is_graph_input():
             if not _has_no_sign(each):
                 return False
@@ -119,6 +120,7 @@ def _is_never_negative(value: ir.Value, known: set[ir.Value]) -> bool:
         if operands is None:
             return False
         waiting += operands
+    # Whatever was seen is never negative, or the walk had ended above.
     known |= seen
     return True
 
@@ -127,6 +129,7 @@ def highest(config: TensorQuantConfig) -> np.float32:
     """Return the largest number that codes from 0 on stand for, in any channel."""
     scale = 0.0 if config.scale is None else float(config.scale.max())
     span = config.quant_max - config.quant_min
+    # A scale near the largest float would make the bound infinite.
     return np.float32(min(scale * span, float(np.finfo(np.float32).max)))
 
 
@@ -136,7 +139,7 @@ def drop_clamps(graph: ir.Graph, is_quantizer: Callable[[ir.Node], bool]) -> Non
     One between two quantizers stays: without it they would touch, and runtimes join such.
 
     Args:
-        graph: Of a model with its quantizers.
+        graph: A model with its quantizers.
         is_quantizer: Tells them.
     """
     for node in tuple(graph):

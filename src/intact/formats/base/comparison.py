@@ -24,7 +24,7 @@ def stored_feeds(
     """Return a batch as the inputs of a program.
 
     Args:
-        program: Of which the inputs may be integers, and stored with channels last.
+        program: Its inputs may be integers, and stored with channels last.
         feeds: By input name, with axes as the model has them: floats, or codes in the type of an
             integer input, which are taken as they are.
         as_lowered: The inputs before they were made integers, which tell how axes lie; those
@@ -150,6 +150,7 @@ class LayerComparison:
                 remedy="compare a model with the plan that it was written from",
             )
         self.values += expected.size
+        # Equal arrays are the usual case, and cheaper to see than a difference is to measure.
         are_codes = deployed.dtype.kind in "iu" and expected.dtype.kind in "iu"
         if (are_codes or deployed.dtype == expected.dtype) and np.array_equal(deployed, expected):
             return
@@ -306,6 +307,7 @@ def differences(deployed: npt.NDArray[Any], expected: npt.NDArray[Any]) -> tuple
             apart = np.where(equal, 0.0, np.abs(first - second))
         apart = np.where(np.isnan(apart), math.inf, apart)
         return int(np.count_nonzero(~equal)), float(apart.max(initial=0.0))
+    # In int64, because differences of 8-bit codes wrap in their own type.
     apart_codes = np.abs(deployed.astype(np.int64) - expected.astype(np.int64))
     return int(np.count_nonzero(apart_codes)), int(apart_codes.max(initial=0))
 

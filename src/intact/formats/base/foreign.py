@@ -22,7 +22,7 @@ BATCH = "batch"
 """Name of the open first dimension."""
 IR_VERSION = 9
 MOST_ELEMENTS = 1 << 31
-"""Of one tensor."""
+"""Elements that one tensor may have."""
 _SHARED = 4
 """How often every byte may be decoded: writers share texts and small lists."""
 _SLACK = 1 << 16
@@ -52,6 +52,7 @@ def with_open_batch(build: Callable[[bool], Built]) -> Built:
     try:
         return build(True)
     except FixesBatch:
+        # Begun anew, because the shapes so far have the open batch.
         return build(False)
 
 
@@ -93,10 +94,12 @@ def require_elements(shape: Shape) -> None:
         raise Unsupported(f"its output has the shape {list(shape)}")
 
 
-def listed(unsupported: Iterable[tuple[str, str, str]]) -> str:
+def list_unsupported(unsupported: Iterable[tuple[str, str, str]]) -> str:
     """List what cannot be read: kind of an operator, its name or number, and the reason.
 
-    >>> listed([("Softmax", "a", "no axis"), ("Softmax", "b", "no axis"), ("LSTM", "c", "unknown")])
+    >>> list_unsupported(
+    ...     [("Softmax", "a", "no axis"), ("Softmax", "b", "no axis"), ("LSTM", "c", "unknown")]
+    ... )
     'Softmax (a, b): no axis; LSTM (c): unknown'
     """
     groups: dict[tuple[str, str], list[str]] = {}
@@ -104,7 +107,7 @@ def listed(unsupported: Iterable[tuple[str, str, str]]) -> str:
         groups.setdefault((kind, reason), []).append(name)
     shown = [
         f"{kind} ({', '.join(names[:_MOST_NAMES])}"
-        f"{', ...' if len(names) > _MOST_NAMES else ''}): {clipped(reason)}"
+        f"{', ...' if len(names) > _MOST_NAMES else ''}): {clip_text(reason)}"
         for (kind, reason), names in itertools.islice(groups.items(), _MOST_REASONS)
     ]
     if len(groups) > _MOST_REASONS:
@@ -119,7 +122,7 @@ def settle_shapes(
 
     Args:
         model: Its values are changed.
-        shapes: Of the file.
+        shapes: What the file says of them.
         source: How messages call the file.
         batch: Whether the first dimension is open.
 
@@ -128,6 +131,7 @@ def settle_shapes(
     """
     try:
         with quiet():
+            # Without the strict mode ONNX passes over shapes that contradict each other.
             common.ShapeInferencePass(check_type=True, strict_mode=True)(model)
     except Exception as error:  # onnx raises its own kinds
         reason = " ".join(str(error).split())[:300]
@@ -143,17 +147,17 @@ def settle_shapes(
             or any(k is not None and k != w for k, w in zip(known, wanted, strict=True))
         ):
             raise ModelError(
-                f"{source}: tensor {clipped(repr(value.name))} of shape {list(lengths)}"
+                f"{source}: tensor {clip_text(repr(value.name))} of shape {list(lengths)}"
                 f" is computed as {found}",
                 remedy="the file contradicts itself: convert the model again",
             )
         value.shape = ir.Shape(wanted)
 
 
-def clipped(text: str) -> str:
+def clip_text(text: str) -> str:
     """Return text of a file as messages show it: its names and lists may be megabytes.
 
-    >>> clipped("short"), len(clipped("x" * 1000))
+    >>> clip_text("short"), len(clip_text("x" * 1000))
     ('short', 400)
     """
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]} ..."
@@ -175,7 +179,7 @@ class BinaryFile:
     def damaged(self, reason: str) -> ModelError:
         """Return the error for a file that is not what it should be."""
         return ModelError(
-            f"{self.source}: {clipped(reason)}", remedy="the file is damaged: get it again"
+            f"{self.source}: {clip_text(reason)}", remedy="the file is damaged: get it again"
         )
 
     def charge(self, size: int) -> None:

@@ -135,7 +135,7 @@ INTEGERS_ALONE = Expressible(
     open_sizes=False,
     half_ends=False,
 )
-"""Of formats for machines without floats."""
+"""What formats for machines without floats express."""
 
 
 class Deployed(msgspec.Struct, frozen=True):
@@ -256,8 +256,9 @@ class Executed(msgspec.Struct, frozen=True):
     changed: tuple[str, ...] = ()
 
 
-def noted(exported: Exported) -> Executed | None:
+def execution_at_load(exported: Exported) -> Executed | None:
     """Return what a runtime made of it when it was loaded; None if that was not asked then."""
+    # What formats of other packages export need not have such a field.
     found = getattr(exported, "executed", None)
     return found if isinstance(found, Executed) else None
 
@@ -312,8 +313,12 @@ class Writer(Protocol):
     def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
         """Read back what was written; a `PlanError` says what is missing or another plan's."""
 
-    def refuse(self, _plan: QuantizedGraph) -> None:
+    def refuse(self, _plan: QuantizedGraph, _io: Io) -> None:
         """Refuse a plan that cannot be written whatever its scales are, by nodes and shapes alone.
+
+        Args:
+            _plan: With scales that mean nothing.
+            _io: What its ends are to hold.
 
         Raises:
             ExportError: All that the format cannot express.
@@ -434,6 +439,7 @@ class Runtime(Protocol):
 
     def can_run(self, exported: Exported) -> bool:
         """Whether it is there, and quick enough for what was written."""
+        # The size first: looking for packages goes to the disk.
         return exported.nbytes() <= self.run_up_to and self.is_installed()
 
     def is_installed(self) -> bool:
@@ -457,6 +463,7 @@ class Format(msgspec.Struct, frozen=True):
 
 def is_installed(package: str) -> bool:
     """Whether a package of others can be imported."""
+    # Looked for, not imported: a command that only asks must not pay for loading a runtime.
     return importlib.util.find_spec(package) is not None
 
 
@@ -496,6 +503,7 @@ def read_files(
     Raises:
         PlanError: One is missing that is not optional.
     """
+    # The names are walked twice, and an iterator may be given.
     names = tuple(names)
     require_files(folder, names)
     present = (*names, *(name for name in optional if (folder / name).is_file()))

@@ -22,11 +22,10 @@ from intact.program.lower import lower
 from intact.program.passes.reordering import inverse
 
 _FAR = 2.0**40
-
 """Steps beyond any code, for what is no number."""
 
 
-class Named(NamedTuple):
+class RecordedNames(NamedTuple):
     """What recorded names stand for.
 
     Attributes:
@@ -42,7 +41,7 @@ class Record(NamedTuple):
     """A recorded tensor.
 
     Attributes:
-        codes: Of all samples, as the program stores the tensor; int64, or floats where the program
+        codes: All samples, as the program stores the tensor; int64, or floats where the program
             holds floats.
         layout: How the axes were taken to lie.
     """
@@ -51,7 +50,9 @@ class Record(NamedTuple):
     layout: str
 
 
-def named(plan: QuantizedGraph, program: Program, dump: Mapping[str, npt.NDArray[Any]]) -> Named:
+def find_recorded(
+    plan: QuantizedGraph, program: Program, dump: Mapping[str, npt.NDArray[Any]]
+) -> RecordedNames:
     """Return the tensors that names of the model's tensors, or of the program's, stand for.
 
     A value of the model that the program holds as floats and as integers is what was recorded.
@@ -63,7 +64,7 @@ def named(plan: QuantizedGraph, program: Program, dump: Mapping[str, npt.NDArray
     forms = _forms(program)
     inside = {str(value.name) for node in plan.graph.nodes for value in node.outputs if value.name}
     constants = {t.value or t.name for t in program.tensors() if t.is_constant}
-    found = Named({}, {})
+    found = RecordedNames({}, {})
     for name, array in dump.items():
         if name in forms:
             is_codes = np.asarray(array).dtype.kind in "iu"
@@ -108,7 +109,7 @@ def _refuse_twins(tensors: Mapping[str, Tensor]) -> None:
             )
 
 
-def recorded(
+def align_record(
     name: str, array: npt.NDArray[Any], tensor: Tensor, expected: Array, count: int
 ) -> Record:
     """Return a recorded array as codes of a tensor, in the layout that agrees best.
@@ -117,7 +118,7 @@ def recorded(
         name: What it was recorded as.
         array: Integers are codes; floats are numbers, each of which counts as the nearest code.
             A batch of one may lack its axis.
-        tensor: Of the program.
+        tensor: What it is in the program.
         expected: What the engine gives there for the first samples, to choose between layouts.
         count: Samples that were recorded.
 
@@ -157,10 +158,12 @@ def _layouts(array: Array, tensor: Tensor, shape: Shape) -> dict[str, Array]:
     orders = {"as in the model": as_it_is, "channels last": moved_last(rank) if rank > 2 else ()}
     stored = tensor.permutation or as_it_is
     found: dict[str, Array] = {}
+    # The program's own order comes first, and wins where both agree equally well.
     for layout in sorted(orders, key=lambda layout: orders[layout] != stored):
         if len(orders[layout]) != rank:
             continue
         view = tensor.as_stored(array.transpose(inverse(orders[layout])))
+        # Where all axes but one have the length 1, both orders are one view, and there is no doubt.
         same = any(view.strides == other.strides for other in found.values())
         if view.shape == shape and not same:
             found[layout] = view
@@ -183,7 +186,6 @@ def _codes(array: Array, tensor: Tensor) -> Array:
 
 
 _BATCH = 16
-
 """Samples run at once: every activation of a batch is held, several times."""
 
 
@@ -215,17 +217,20 @@ def verify_observed(
             offered) or that of a constant, or an array fits no layout of its tensor.
     """
     program = lower(plan)
-    found = named(plan, program, dump)
+    found = find_recorded(plan, program, dump)
     if not found.tensors:
         raise DataError("no recorded tensor can be compared", remedy="record the outputs of layers")
     beside = EngineBeside(program, found.tensors.values(), threads=threads)
     given = stored_feeds(program, feeds)
     count = sample_count(given)
     parts = list(_parts(program, given))
+    # What is one part is never cut: inputs of fixed size may have no axis of samples.
     first = _cut(given, parts[0]) if len(parts) > 1 else given
     expected = beside.engine.run(first, [t.name for t in found.tensors.values()]).tensors
     records = {
-        tensor.name: recorded(name, np.asarray(dump[name]), tensor, expected[tensor.name], count)
+        tensor.name: align_record(
+            name, np.asarray(dump[name]), tensor, expected[tensor.name], count
+        )
         for name, tensor in found.tensors.items()
     }
     for part in parts:

@@ -58,7 +58,7 @@ def saturation(
     )
 
 
-def on_processor(plan: QuantizedGraph, instructions: InstructionSet | None) -> QuantizedGraph:
+def plan_on_processor(plan: QuantizedGraph, instructions: InstructionSet | None) -> QuantizedGraph:
     """The plan with the arithmetic of its target's kernels for a processor."""
     return replace(plan, target=plan.target.on(instructions))
 
@@ -78,6 +78,7 @@ class AsDescribed:
     def __init__(self, plan: QuantizedGraph, here: Program, threads: int) -> None:
         program = lower(plan)
         described = [step.arithmetic for step in program.steps]
+        # Equal arithmetic gives equal bits: a second engine would only repeat the first.
         differs = described != [step.arithmetic for step in here.steps]
         self._engine = IntegerEngine(program, threads=threads) if differs else None
         self._outputs = OutputComparer()

@@ -94,6 +94,7 @@ def plan_of(model: ir.Model, target: Target, points: list[ReadPoint]) -> Quantiz
         target: The hardware that the plan is for.
         points: What was taken out.
     """
+    # Sorted first: readers insert nodes where it suits them, and ONNX infers shapes in order.
     library.sort_nodes(model)
     library.remove_unused(model)
     common.RemoveUnusedOpsetsPass()(model)
@@ -115,6 +116,7 @@ def configure(graph: Graph, target: Target, points: list[ReadPoint]) -> Quantize
     if not points:
         raise ModelError("the model is not quantized", remedy="quantize it, with samples")
     plan = QuantizedGraph(graph, target, _floats(graph), {})
+    # The first end in the plan's order dominates, whatever order a reader found them in.
     order = {end: position for position, end in enumerate(plan.configs)}
     for point in points:
         ends = [end for end in point.ends if plan.configs[end].state is not QuantState.SOI]

@@ -200,6 +200,7 @@ class Verification:
 
     def with_all_steps(self) -> Verification:
         """Return it with all steps in ``overflows``, as it is made: to be sent."""
+        # The receiver joins steps one by one, so that none may be missing.
         self.overflows = self.counted
         return self
 
@@ -224,6 +225,12 @@ class Verification:
         self.ends, self.ends_compared = len(ends), len(ends) - len(left)
         if compared:
             self.not_compared |= {end: NOT_SHOWN for end in left if end not in self.not_compared}
+
+    @property
+    def compared_nothing(self) -> bool:
+        """Whether the plan has quantized tensors of which none was compared: no success."""
+        by_other_means = bool(self.refused or self.rules or self.no_engine)
+        return self.ends > 0 and self.ends_compared == 0 and not by_other_means
 
     def score(self, labels: npt.NDArray[np.int64] | None) -> None:
         """Count how many decisions are right.

@@ -45,6 +45,7 @@ def storage_notes(plan: QuantizedGraph, formats: Mapping[str, Format]) -> tuple[
     found: dict[tuple[str, int, int], dict[str, str]] = {}
     for point in quantization_points(plan):
         bits = point.config.bits
+        # Wider codes are those of biases, whose width nobody chooses.
         if not point.is_constant or bits > DType.INT16.bits:
             continue
         scheme = scheme_at(plan, point.end, point.config)
@@ -54,6 +55,7 @@ def storage_notes(plan: QuantizedGraph, formats: Mapping[str, Format]) -> tuple[
             stored = each.writer.expressible.stored(bits)
             if each.runtime is not None and stored > bits:
                 constants = found.setdefault((name, bits, stored), {})
+                # By tensor, because one that several nodes read is stored and counted once.
                 constants.setdefault(str(point.value.name), point.end.node)
     widths = tuple(
         Note(
@@ -71,6 +73,7 @@ def _tables_stored_twice(plan: QuantizedGraph, formats: Mapping[str, Format]) ->
     """Yield a note for each table of which a file has the integers of a layer besides."""
     shared = [each.writer.shares_turned for each in formats.values()]
     told = [each for each in shared if each is not None]
+    # Comparing tables reads them from disk, so it is done only where a format has an answer.
     pairs = list(tied_tables(plan.graph)) if told else []
     if not pairs:
         return
@@ -106,6 +109,7 @@ def tied_tables(graph: Graph) -> Iterator[tuple[ir.Node, ir.Node, bool]]:
     for node in graph.nodes:
         table = node.inputs[0] if is_looked_up(node, 0) else None
         if table is not None and table.const_value is not None and is_constant(table):
+            # By shape, so that only constants that can be equal are compared.
             lookups.setdefault(_shape(table), {}).setdefault(table, node)
     for layer in graph.nodes if lookups else ():
         slot = weight_slot(layer)
@@ -137,6 +141,7 @@ def are_equal(first: ir.Value, second: ir.Value, *, is_turned: bool) -> bool:
 
 
 def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
+    # The first row tells nearly all unequal tables apart, which are large and may be mapped.
     return bool(np.array_equal(one[:1], other[:1]) and np.array_equal(one, other))
 
 

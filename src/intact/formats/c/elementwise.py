@@ -32,11 +32,9 @@ _SUMS = (Binary.ADD, Binary.SUB, Binary.SQUARED_DIFFERENCE)
 _EXTREMES = (Binary.MINIMUM, Binary.MAXIMUM)
 
 _FURTHEST = 20
-
 """Bits that two power-of-two scales may lie apart, so that squared differences fit 64 bits."""
 
 _WIDEST_SHIFT = 23
-
 """Bits that a difference of two 8-bit codes can go to the left inside 32."""
 
 
@@ -118,6 +116,7 @@ def _shifted(arithmetic: Arithmetic, sides: Sequence[Encoding]) -> tuple[dict[st
     if arithmetic.addition_shift > _WIDEST_SHIFT:
         raise Unsupported(f"its operands go left by {arithmetic.addition_shift} bits", "use fewer")
     narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
+    # In the runtime's own precision, which decides the last bits of the multipliers.
     real = np.float32 if narrow else np.float64
     scales = [real(side.scale.item()) for side in sides]
     twice = real(2) * max(scales)
@@ -166,11 +165,9 @@ def write_requantize(layer: Layer) -> None:
 
 
 _DIFFERENCE_BITS = 5
-
 """Integer bits of a difference to the largest code: ``exp(-2**5)`` is nothing."""
 
 _LONGEST_ROW = {False: 8191, True: 4095}
-
 """Elements whose exponentials sum up in 32 bits with 19 behind the point; a logarithm takes their
 sum with a sign.
 """
@@ -183,6 +180,7 @@ def write_function(layer: Layer) -> None:
     if not isinstance(operation, Function):
         return
     encodings = encoding_of(data), encoding_of(output)
+    # A table needs none, but is refused like all else where a target requantizes in floats.
     layer.requantization()
     every_code = np.arange(-128, 128)
     table = function_of_codes(operation, layer.step.arithmetic, every_code, *encodings)

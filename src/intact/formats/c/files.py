@@ -25,7 +25,7 @@ class Port:
         name: The model's.
         parameter: The C function's.
         shape: For one sample.
-        tensor: Of the program.
+        tensor: What it is in the program.
     """
 
     name: str
@@ -56,7 +56,7 @@ def ports_of(
 
     Args:
         program: The program.
-        shapes: Of its tensors.
+        shapes: Lengths of its tensors, by name.
         taken: Identifiers that no parameter may have.
     """
     names = Identifiers([*taken, *reserved()])
@@ -86,7 +86,6 @@ def scale_text(scale: np.float32) -> str:
 
 
 _MOST_ELEMENTS = 2**31 - 1
-
 """What an int32 index reaches."""
 
 
@@ -270,6 +269,7 @@ static union {{
 
 """
         local = "    int8_t *const arena = memory.bytes;\n\n"
+    # Compilers warn of a parameter that nothing reads.
     unread = [port for port in inputs if not _is_named(port.parameter, sources.calls)]
     voids = "".join(f"    (void){port.parameter};\n" for port in unread)
     calls = "\n".join(sources.calls)

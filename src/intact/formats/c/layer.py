@@ -26,11 +26,9 @@ _TYPES = {
 }
 
 _WORTH_SHARING = 64
-
 """Bytes below which a layer has an array of its own, for the reader's sake."""
 
 _WIDTH = 100
-
 """Columns of a line of numbers."""
 
 
@@ -55,7 +53,7 @@ class Constants:
 
         Args:
             array: int8, int16 or int32, any shape, not empty.
-            name: Of the layer or tensor that it belongs to.
+            name: What the layer or tensor is called that it belongs to.
             suffix: What it is, as the end of an identifier.
             note: What it is, for a comment.
         """
@@ -84,6 +82,7 @@ def _number_lines(array: npt.NDArray[Any]) -> str:
     columns = max(len(_literal(low)), len(_literal(high)))
     per_line = max(1, (_WIDTH - 4) // (columns + 2))
     if array.dtype == np.int8:
+        # Each of the 256 texts once, because a model has millions of weights.
         known = np.array([f"{code:>{columns}}" for code in range(-128, 128)])
         texts = known[flat.astype(np.int64) + 128].tolist()
     else:
@@ -101,9 +100,9 @@ class Sources:
     """The parts of the C source that all layers write to.
 
     Attributes:
-        shapes: Of the tensors, by name.
+        shapes: Lengths of the tensors, by name.
         places: Where they lie.
-        identifiers: Of the file.
+        identifiers: Those that the file has.
         constants: Its arrays.
         library: Its kernels.
         structures: Definitions of layers' parameters.
@@ -131,7 +130,7 @@ class Layer:
     """One step as it is written.
 
     Args:
-        number: Of the step, from 0.
+        number: Which step it is, from 0.
         step: The step.
         sources: Written to.
     """

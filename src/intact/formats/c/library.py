@@ -135,6 +135,7 @@ class Library:
         for called in _CALL.findall(text):
             if called != function:
                 self._need(called)
+        # Put in again behind what it calls: C wants a function defined before its callers.
         del self._functions[function]
         self._functions[function] = text
 
@@ -153,6 +154,7 @@ def reserved() -> frozenset[str]:
 
 def _find(function: str) -> tuple[str, Requantization | None] | None:
     """Return the file and kind of a kernel's function; None for functions that are not ours."""
+    # The longest first, because a function that ends in ``_shift_even`` ends in ``_even`` too.
     for name in sorted(REQUANTIZATIONS, key=len, reverse=True):
         stem = function.removesuffix(f"_{name}")
         own = f"{stem}_shift"

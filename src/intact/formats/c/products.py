@@ -192,6 +192,7 @@ def _channel_arrays(layer: Layer, kind: Requantization, *, full: bool) -> tuple[
         arguments.append(layer.array(shifts, "_output_shift", "shifts of sums to the right"))
         return arguments, int(channels[0] > 1)
     multiplier, shift = fixed_point(layer.step.arithmetic, real)
+    # Convolutions have one for each channel even where all are equal, as CMSIS-NN reads them.
     channels = (outputs,) if full or real.size > 1 else (1,)
     for values, suffix, note in (
         (multiplier, "_multiplier", "multipliers, Q31"),

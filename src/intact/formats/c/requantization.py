@@ -113,7 +113,6 @@ SHIFTS = {
     Rounding.HALF_TOWARD_ZERO: _shift("shift_zero", "half to zero", "half - (value >= 0)"),
     Rounding.UP: _shift("shift_up", "up", "2 * half - 1"),
 }
-
 """Ways to round a shift."""
 
 
@@ -136,13 +135,11 @@ DIVISIONS = {
     Rounding.HALF_TOWARD_ZERO: _tie("zero", "half to zero", "sum < 0"),
     Rounding.UP: _division("ceiling", "up", "rest > 0"),
 }
-
 """Ways to round the quotient of a sum and a count."""
 
 _REQUANTISING = (_DOUBLE, _DOUBLE_HALF_UP, _SINGLE, *SHIFTS.values())
 
 REQUANTIZATIONS = {kind.name: kind for kind in (*_REQUANTISING, *DIVISIONS.values())}
-
 """By name."""
 
 
@@ -173,6 +170,7 @@ def right_shift(real: npt.ArrayLike) -> Array:
         exponent = power_of_two_exponent(real)
     except ConfigError as error:
         raise Unsupported(str(error), "use power-of-two scales, or another target") from error
+    # Beyond these nothing is left of a sum, or all of it saturates; C shifts no further.
     return np.clip(-exponent, -32, 62).astype(np.int32)
 
 

@@ -42,7 +42,7 @@ class CRuntime:
 
     Args:
         program: What was written.
-        flags: Of the compiler.
+        flags: Options of the compiler.
         compiler: A path or name; the first of `COMPILERS` on the PATH where it is "".
 
     Raises:

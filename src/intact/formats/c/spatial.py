@@ -24,7 +24,6 @@ from intact.program.operations import Pool, PoolKind, Reduce, Reduction, Resize,
 from intact.targets import ZeroPointOrder
 
 _MOST_SUMMED = 2**23
-
 """Elements whose sum, zero point taken off, stays in 32 bits."""
 
 
@@ -167,6 +166,7 @@ def _divided(layer: Layer, shift: int, count: int) -> tuple[dict[str, int], str,
         shift += count.bit_length() - 1
         return {"output_shift": shift}, "reduce_sum", layer.requantization()
     factor, divisor = 1 << max(-shift, 0), count << max(shift, 0)
+    # The kernel compares twice the rest with the divisor, in 32 bits.
     if count * 255 * factor >= 2**31 or divisor >= 2**30:
         raise Unsupported("its mean does not fit 32 bits", "give input and result nearer scales")
     kind = DIVISIONS[layer.step.arithmetic.rounding]
@@ -174,8 +174,7 @@ def _divided(layer: Layer, shift: int, count: int) -> tuple[dict[str, int], str,
 
 
 _BITS = 10
-
-"""Of a weight, in TFLite's integer kernel."""
+"""Bits of a weight, in TFLite's integer kernel."""
 
 
 @WRITERS.register(Resize)

@@ -12,7 +12,6 @@ from intact.program.operations import ELEMENTWISE, Softmax
 from intact.program.passes.inference import Lengths
 
 ALIGNMENT = 4
-
 """Bytes: what kernels that read words (CMSIS-NN's do) want of a buffer's start."""
 
 
@@ -21,7 +20,7 @@ class Buffer:
     """Memory that something needs for a while.
 
     Attributes:
-        name: Of what lies in it.
+        name: What lies in it.
         size: Bytes, not negative.
         first: The step that writes it first.
         last: The last step that reads it, not before ``first``; both ends count as lived.
@@ -72,6 +71,7 @@ def plan_arena(buffers: Sequence[Buffer]) -> Arena:
         size = max((offsets[each.name] + each.room for each in buffers), default=0)
         if best is None or size < best.size:
             best = Arena(size, bound, offsets)
+        # No plan can be smaller.
         if size == bound:
             break
     return best if best is not None else Arena(0, 0, {})
@@ -129,7 +129,6 @@ def _smallest_gap(taken: Sequence[tuple[int, int]], room: int) -> int:
 
 
 _IN_PLACE = (*ELEMENTWISE, Softmax)
-
 """Their kernels read an element for the last time before they write the one in its place."""
 
 
@@ -146,7 +145,7 @@ class Places:
     """Where every tensor lies.
 
     Attributes:
-        arena: Of the roots that are neither the caller's nor constant.
+        arena: Where the roots lie that are neither the caller's nor constant.
         buffers: What the arena holds.
         copies: Outputs that lie elsewhere and are copied to the caller last, by output name.
     """
@@ -177,9 +176,9 @@ def plan_places(
 
     Args:
         program: The program.
-        shapes: Of its tensors.
+        shapes: Lengths of its tensors, by name.
         inputs: The parameter that points to an input, by input name.
-        outputs: Likewise for the outputs.
+        outputs: The parameter that points to an output, by output name.
     """
     planner = _Planner(program, shapes)
     callers = {program.inputs[name].name: parameter for name, parameter in inputs.items()}
@@ -193,6 +192,7 @@ def plan_places(
             copies.append(name)
         else:
             callers[spot.root] = parameter
+    # In this order: a result may only take the place of what is not copied out at the end.
     planner.keep({program.outputs[name].name for name in copies})
     planner.in_place(set(callers))
     buffers = planner.buffers(set(callers))

@@ -146,7 +146,7 @@ def write_c(
         program: With codes at its ends (`integer_io` leaves out what lies before
             and behind them).
         name: Prefix of the files and of what the header declares; made an identifier.
-        target: Of the plan, named in the files' head.
+        target: Name of the plan's target, for the files' head.
 
     Raises:
         ExportError: C cannot hold some steps; all of them are listed, each with a remedy.

@@ -176,6 +176,7 @@ def _given(
     half = 1 << (bits - 1)
     zero_points = [-_whole(offset) for offset in offsets]
     if signed:
+        # A strictly symmetric encoding counts from its own lowest code, one above the type's.
         zero_points = [half if zero == half - 1 else zero for zero in zero_points]
         zero_points = [zero - half for zero in zero_points]
     zeros = zero_points if isinstance(scale, list) or len(zero_points) != 1 else zero_points[0]
@@ -195,6 +196,7 @@ def _parse_2(name: str | None, raw: msgspec.Raw) -> tuple[str, GivenScale]:
     scale = msgspec.convert(encoding.y_scale, float | list[float])
     zeros = msgspec.convert(encoding.y_zero_point or 0, float | list[float])
     whole = [_whole(each) for each in zeros] if isinstance(zeros, list) else _whole(zeros)
+    # Not parsed whatever its length: that of a hostile file has thousands of digits.
     bits = int(digits) if len(digits) < 3 else 0
     signed = not kind.startswith("u")
     return encoding.name, GivenScale.of(scale, whole, bits=bits, signed=signed, axis=encoding.axis)

@@ -52,6 +52,7 @@ def _parameter(key: int, value: Parameter) -> str:
 
 
 def _number(value: int | float) -> str:
+    # ncnn knows a float by its point or exponent; ten digits give every float32 back.
     return str(value) if isinstance(value, int) else f"{value:.9e}"
 
 
@@ -174,9 +175,11 @@ class NcnnBuilder:
             tops, splits = list(layer.tops), []
             for k, blob in enumerate(layer.tops):
                 count = reads[blob]
+                # A blob of ncnn has one reader; being an output of the model is one too.
                 if count + (blob in wanted) < 2:
                     continue
                 names = [self._new_blob(f"{blob}_splitncnn_{n}") for n in range(count)]
+                # Taken from the end, so that readers get them in order.
                 copies[blob] = names[::-1]
                 if blob in wanted:
                     tops[k] = self._new_blob(f"{blob}_whole")

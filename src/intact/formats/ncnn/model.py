@@ -97,6 +97,7 @@ def lengths(shape: Sample) -> dict[int, Parameter]:
     Raises:
         Unsupported: There are more than four axes, or none.
     """
+    # ncnn's numbers of these parameters; ``d`` came later than the others, and is 11.
     numbers = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}
     if len(shape) not in numbers:
         raise Unsupported(f"a sample with {len(shape)} axes cannot be held")
@@ -115,6 +116,8 @@ Measured with ncnn 1.0.20261020: sums of 3709543 are right, those of 3746881 are
 that of F(4, 3), whose integer transforms scale weights by 24 along each axis."""
 
 LARGEST_CODE = 127
+MAGIC = "7767517"
+"""First line of every ``.param``."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ class WrittenProduct:
     Attributes:
         layer: Name of its layer.
         blob: Its output, behind the activation that is fused into it.
-        bounds: Of that activation.
+        bounds: What that activation clamps to.
         is_int8: Whether it computes with codes.
     """
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from intact.errors import Unsupported
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder, input_of, name_of
+from intact.formats.ncnn.elementwise import LARGEST
 from intact.formats.ncnn.model import Parameter, lengths, rank_of, same_size, sample
 from intact.program import Step
 from intact.program.float_operations import Flatten, PixelShuffle
@@ -31,7 +32,6 @@ _ORDERS = {
     "wdch dwch wcdh cwdh dcwh cdwh hdcw dhcw hcdw chdw dchw cdhw",
 }
 """ncnn's ``order_type`` by the axes that it brings to ``w``, ``h``, ``d`` and ``c``."""
-_LARGEST = float(np.finfo(np.float32).max)
 _PAD_MODES = {PadMode.CONSTANT: 0, PadMode.EDGE: 1, PadMode.REFLECT: 2}
 
 
@@ -93,6 +93,7 @@ def _gather(operation: Gather, step: Step, builder: NcnnBuilder) -> None:
     if operation.indices.size != 1:
         raise Unsupported("it gathers by several indices")
     axis = _axis_of_sample(operation.axis, step)
+    # ``Crop`` does not count from the end as ONNX does.
     start = int(operation.indices.item()) % sample(input_of(step))[axis]
     bottom, top = builder.read(step), builder.blob(result)
     inner = builder.inner(result)
@@ -121,7 +122,7 @@ def _pad(operation: Pad, step: Step, builder: NcnnBuilder) -> None:
     if operation.mode is not PadMode.CONSTANT and any(channels):
         raise Unsupported("it pads channels by more than constants")
     parameters: dict[int, Parameter] = {0: rows[0], 1: rows[1], 2: columns[0], 3: columns[1]}
-    value = float(np.clip(operation.value, -_LARGEST, _LARGEST))  # its text holds no infinity
+    value = float(np.clip(operation.value, -LARGEST, LARGEST))  # its text holds no infinity
     parameters |= {4: _PAD_MODES[operation.mode], 5: value}
     parameters |= {7: channels[0], 8: channels[1]}
     builder.unary("Padding", step, parameters)
@@ -129,6 +130,7 @@ def _pad(operation: Pad, step: Step, builder: NcnnBuilder) -> None:
 
 @WRITERS.register(DepthToSpace)
 def _depth_to_space(operation: DepthToSpace, step: Step, builder: NcnnBuilder) -> None:
+    # Mode 1 has the block in front of the channels (DCR), mode 0 behind them (CRD).
     builder.unary("PixelShuffle", step, {0: operation.block, 1: 1})
 
 

@@ -74,6 +74,7 @@ def _convolution(operation: Convolution, step: Step, builder: NcnnBuilder) -> No
     if groups > 1:
         parameters[7] = groups
     if is_int8:
+        # In layers with groups 2 would say that all of them have one scale.
         parameters[_INT8_SCALE_TERM] = 2 if groups == 1 else 1
     parameters |= _activation(operation.bounds)
     data = _data(step, weight, outputs)
@@ -144,6 +145,7 @@ def _emit(
         return builder.unary(kind, step, parameters, data)
     shapes = [known_lengths(each) for each in (source, result)]
     (inner, outer), (before, after) = (builder.inner(source), builder.inner(result)), shapes
+    # -1 is a length that ncnn finds out by itself.
     image, rows = (before[0] or -1, 1, before[1] or -1), (after[0] or -1, after[1] or -1)
     builder.reshape(f"{name}_image", builder.read(step), inner, image)
     layer = builder.emit(kind, name, [inner], [outer], parameters, data)
@@ -244,6 +246,7 @@ def _data(step: Step, weight: Array, outputs: int) -> bytes:
     if not _is_int8(step):
         return b"".join([struct.pack("<I", _FLOAT_TAG), floats(weight), bias])
     stored = np.ascontiguousarray(weight, np.int8).tobytes()
+    # ncnn reads what follows from the next multiple of 4 bytes on.
     padding = b"\0" * (-len(stored) % 4)
     factors = _reciprocals(input_of(step, 1), outputs), _reciprocals(input_of(step), 1)
     head = struct.pack("<I", _INT8_TAG)
@@ -315,6 +318,7 @@ def _pool(operation: Pool, step: Step, builder: NcnnBuilder) -> None:
     pads, up = operation.pads, operation.added_by_ceil is not None
     if operation.added_by_ceil is not None:
         added = zip(pads, operation.added_by_ceil, strict=True)
+        # ncnn rounds up by itself: what ceil_mode added behind is taken off again.
         pads = tuple((before, after - more) for (before, after), more in added)
         _refuse_other_rounding(operation, step, pads)
         if operation.kind is PoolKind.AVERAGE and operation.count_pads:

@@ -153,6 +153,7 @@ def _recurrent(operation: Recurrent, step: Step, builder: NcnnBuilder) -> None:
     biases = np.zeros((count, 2, len(gates), size), np.float32)
     if bias is not None:
         biases = bias.reshape(biases.shape)[:, :, gates]
+    # ONNX has a bias for each of the two products, ncnn one for their sum.
     sums = biases.sum(axis=1)
     if kind == "GRU":  # that of the recurrent product is reset with it
         sums = np.concatenate([sums[:, :2], biases[:, 0, 2:], biases[:, 1, 2:]], axis=1)
@@ -162,6 +163,7 @@ def _recurrent(operation: Recurrent, step: Step, builder: NcnnBuilder) -> None:
     parameters: dict[int, Parameter] = {0: size, 1: weight.size}
     parameters[2] = _DIRECTIONS[operation.direction]
     wanted = step.outputs if any(operation.read[1:]) else step.outputs[:1]
+    # A layer of ncnn gives all its states or none.
     states = 1 + _STATES[kind] if any(operation.read[1:]) else 1
     tops = [builder.inner(step.outputs[min(k, len(wanted) - 1)]) for k in range(states)]
     builder.emit(kind, name_of(step), [builder.read(step)], tops, parameters, data)

@@ -28,9 +28,9 @@ from intact.engines.integer.engine import IntegerEngine
 from intact.errors import ExportError
 from intact.formats.base.comparison import LayerComparison, OutputComparer, comparisons
 from intact.formats.base.format import Feeds, require_packages
-from intact.formats.base.processor import AsDescribed, on_processor
+from intact.formats.base.processor import AsDescribed, plan_on_processor
 from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
-from intact.formats.ncnn.model import NcnnModel, WrittenProduct
+from intact.formats.ncnn.model import MAGIC, NcnnModel, WrittenProduct
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program, Step, Tensor
 from intact.program.lower import lower
@@ -118,6 +118,7 @@ class NcnnRuntime:
         held = {}  # ncnn reads the arrays when a blob is asked for
         for blob, array in feeds.items():
             dtype = np.int32 if array.dtype.kind in "iu" else np.float32
+            # Cloned, because a Mat only points into the array, which nothing else keeps.
             held[blob] = self._ncnn.Mat(np.ascontiguousarray(array, dtype)).clone()
             if extractor.input(blob, held[blob]):
                 raise ExportError(f"{self.name} has no input {blob!r}")
@@ -183,7 +184,7 @@ def verify_ncnn(
         MissingExtraError: ncnn is not installed.
     """
     used = next(iter(instruction_sets()), None)
-    program = lower(on_processor(plan, used))
+    program = lower(plan_on_processor(plan, used))
     described = AsDescribed(plan, program, threads)
     layers = _Layers(program, model)
     beside = _Beside(layers, threads)
@@ -335,7 +336,7 @@ def _quantizers(codes: list[_Codes], threads: int) -> NcnnRuntime:
         lines.append(f"Input in{number} 0 1 in{number}")
         lines.append(f"Quantize quantize{number} 1 1 in{number} out{number} 0=1")
         data += struct.pack("<f", each.reciprocal)
-    head = ["7767517", f"{len(lines)} {len(lines)}"]
+    head = [MAGIC, f"{len(lines)} {len(lines)}"]
     return NcnnRuntime("\n".join([*head, *lines, ""]), data, threads=threads, plain=True)
 
 

@@ -16,6 +16,7 @@ from intact.formats.ncnn import elementwise, moves, products
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder
 from intact.formats.ncnn.model import (
     LARGEST_CODE,
+    MAGIC,
     NcnnModel,
     known_lengths,
     lengths,
@@ -44,7 +45,6 @@ from intact.targets.advice import advice, quantize_for
 _MODULES = (elementwise, moves, products)
 """Their writers are registered when they are imported."""
 
-_MAGIC = 7767517
 _PRODUCTS = (Convolution, FullyConnected, TransposedConvolution)
 _KEEP_FLOAT = "keep what is quantized otherwise than to 8 bits float with --keep-float"
 _LEAVE_OUT = "what it has no layer for in float either must leave the model"
@@ -102,6 +102,7 @@ class _Writer:
         for name, tensor in self.program.outputs.items():
             if tensor.is_constant:
                 self.unsupported[repr(name)] = "an output that is a constant"
+        self._refuse_unwritten()
 
     def model(self) -> NcnnModel:
         """Make the model of all layers."""
@@ -110,7 +111,7 @@ class _Writer:
         outputs = {name: builder.output(name, t, inputs) for name, t in program.outputs.items()}
         layers = builder.split(outputs.values())
         tops = {blob for layer in layers for blob in layer.tops}
-        lines = [str(_MAGIC), f"{len(layers)} {len(tops)}", *(layer.line() for layer in layers)]
+        lines = [MAGIC, f"{len(layers)} {len(tops)}", *(layer.line() for layer in layers)]
         return NcnnModel(
             param="".join(f"{line}\n" for line in lines),
             weights=b"".join(layer.data for layer in layers),
@@ -122,6 +123,16 @@ class _Writer:
             notes=tuple(notes_of(inputs | outputs, builder.wide)),
             whole=frozenset(inputs[name] for name, t in program.inputs.items() if is_whole(t)),
         )
+
+    def _refuse_unwritten(self) -> None:
+        """Refuse whole numbers that are computed from data, where a layer reads them."""
+        written = {blob for layer in self.builder.layers for blob in layer.tops}
+        read = {blob for layer in self.builder.layers for blob in layer.bottoms} - written
+        for step in self.program.steps:
+            blobs = {self.builder.blobs.get(tensor.value) for tensor in step.outputs}
+            if blobs & read:
+                for node in step.nodes[:1]:
+                    self.unsupported.setdefault(repr(node), "whole numbers that a layer reads")
 
     def _is_no_layer(self, step: Step) -> bool:
         """Tell whether a step is a conversion, or computes a shape or index."""

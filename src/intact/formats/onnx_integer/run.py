@@ -50,6 +50,7 @@ class OnnxIntegerRuntime:
         self.name = f"{RUNTIME}, {EXACT}" if exact else RUNTIME
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
+        # Threads that spin between runs would hold the cores of the engine.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         try:
             self._session = ort.InferenceSession(

@@ -276,6 +276,7 @@ def _slice(builder: OnnxBuilder, node: Node) -> None:
     starts, stops, steps = [], [], []
     for axis in axes:
         start, stop, step = parts[axis]
+        # ONNX has no other word for the end: -1 is the last element, also backwards.
         far = _INT64_MAX if step > 0 else -_INT64_MAX
         starts.append((0 if step > 0 else _INT64_MAX) if start is None else start)
         stops.append(far if stop is None else stop)
@@ -379,6 +380,7 @@ def integer_model(graph: IntegerGraph, program: Program, shown: tuple[str, ...] 
     proto = ir.to_proto(model)
     if proto.ByteSize() > LARGEST_FILE:
         raise ExportError("the model takes more than 2 GiB", remedy="cut it in parts")
+    # Maps of a message have no order of their own otherwise.
     return bytes(proto.SerializeToString(deterministic=True))
 
 

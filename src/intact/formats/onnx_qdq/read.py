@@ -51,8 +51,8 @@ class _Chain(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         data: What is quantized.
         last: The node that gives the numbers.
-        scale: Of any shape that broadcasts.
-        zero_point: Likewise.
+        scale: Scales, of any shape that broadcasts.
+        zero_point: Zero points, of any shape that broadcasts.
         low: Smallest code.
         high: Largest code.
     """

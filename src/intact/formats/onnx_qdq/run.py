@@ -121,7 +121,7 @@ def open_session(
 
     Args:
         model: The model.
-        options: Of the session.
+        options: Options of the session.
         folder: Where the file is written.
         exact: Sum exactly, where the processor saturates pairs of products.
 

@@ -102,7 +102,6 @@ def _has_slots_of(twin: ir.Node | None, node: ir.Node) -> bool:
 
 
 _COMPUTED_AT_ONCE = 1 << 24
-
 """Bytes of a float constant beyond which it is computed when it is written, one at a time."""
 
 
@@ -172,11 +171,9 @@ def _is_fused(plan: QuantizedGraph, node: ir.Node) -> bool:
 
 
 QDQ_FILE = "model.int8.onnx"
-
 """What the model is called in a result's folder."""
 
 _ROUNDINGS = (Rounding.HALF_EVEN, Rounding.NEAREST)
-
 """What QuantizeLinear does, under both its names."""
 
 
@@ -237,6 +234,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     points = list(quantization_points(plan))
     _refuse_inexpressible(points)
     needed = max((_needed_opset(plan, point) for point in points), default=0)
+    needed = max(needed, _opset_of_operators(plan))
     editor = Editor(raise_opset(plan.graph.model, needed))
     wrap_sums(editor, plan)
     writer = _Writer(editor, plan, _layers(editor, plan), float_weights=float_weights)
@@ -532,6 +530,13 @@ def _container(point: QuantPoint) -> Container:
     if container is None:
         raise ExportError(f"{point.end}: ONNX has no type for its range")
     return container
+
+
+def _opset_of_operators(plan: QuantizedGraph) -> int:
+    """Return the oldest opset in which the target has the integer forms of a plan's operators."""
+    nodes = [node for node in plan.graph.nodes if plan.is_quantized(node)]
+    rules = (plan.target.rule_for(node) for node in nodes)
+    return max((rule.opset for rule in rules if rule is not None), default=0)
 
 
 def _needed_opset(plan: QuantizedGraph, point: QuantPoint) -> int:

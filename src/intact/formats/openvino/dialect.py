@@ -203,6 +203,7 @@ def add_biases(editor: Editor) -> None:
         name = str(result.name)
         editor.replace_output(result, total)
         if total.name != name:
+            # An output of the model keeps its name, behind the bias.
             result.name, total.name = editor.names.fresh(f"{name}_sum"), name
 
 

@@ -17,13 +17,13 @@ from intact.formats.base.format import (
     Io,
     Runtime,
     Writer,
+    is_installed,
     read_files,
 )
 from intact.formats.openvino.intermediate import (
     BIN_FILE,
     XML_FILE,
     intermediate_files,
-    is_installed,
 )
 from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel, write_openvino
 from intact.plan import Note, NoteKind, QuantizedGraph
@@ -46,7 +46,7 @@ class _Writer(Writer):
     def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
         """Write the ONNX model, which OpenVINO runs, and its own files where it is installed."""
         written = write_openvino(plan)
-        if is_installed():
+        if is_installed("openvino"):  # which alone can write them
             written.ir_files = intermediate_files(written.model, exact=written.has_blocks)
         else:
             written.notes.append(

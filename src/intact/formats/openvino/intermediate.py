@@ -9,7 +9,6 @@ with integers.
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -28,11 +27,6 @@ _LONGEST_REASON = 300
 
 _WORTH_PACKING = 1024
 """Codes from which on half their bytes are more than what a Convert adds to ``model.xml``."""
-
-
-def is_installed() -> bool:
-    """Check whether OpenVINO is here, which alone can write its files."""
-    return importlib.util.find_spec("openvino") is not None
 
 
 def intermediate_files(model: ir.Model, *, exact: bool = False) -> dict[str, bytes]:
@@ -60,10 +54,12 @@ def intermediate_files(model: ir.Model, *, exact: bool = False) -> dict[str, byt
         try:
             read = openvino.Core().read_model(source)
             _compress_weights(read)
+            # Behind the compression, which makes the integers that are packed.
             _pack_weights(read)
             _name_in_order(read, set())
             if exact:
                 read.set_rt_info("0", ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
+            # By default all floats would be rounded to float16.
             openvino.save_model(read, folder / XML_FILE, compress_to_fp16=False)
         except RuntimeError as error:
             reason = " ".join(str(error).split())[:_LONGEST_REASON]

@@ -1,7 +1,8 @@
 """OpenVINO in a process of its own, where it computes as on an older processor.
 
 oneDNN, which computes OpenVINO's integer layers, reads ``ONEDNN_MAX_CPU_ISA`` once, when it is
-loaded. Models and arrays are files of a temporary folder; lines of text say which is next.
+loaded. Models and arrays are files of a temporary folder; lines of text say which is next. Run as a
+script, this module is that process (`main`).
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.engines.cpu import instruction_sets
-from intact.errors import ExportError
-from intact.formats.openvino.run import ExecutedNode
+from intact.errors import ExportError, IntactError
+from intact.formats.openvino.run import ExecutedNode, OpenVinoRuntime
 from intact.targets import InstructionSet
 
 _Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
@@ -45,7 +46,7 @@ _QUIET = {"ONEDNN_VERBOSE": "0"}
 JOB, FEEDS, RESULTS = "job.json", "feeds.npz", "results.npz"
 """Files of the folder."""
 _COMPLAINTS = "stderr.txt"
-_WORKER = "intact.formats.openvino.worker"
+_WORKER = "intact.formats.openvino.process"
 _LONGEST_REASON = 300
 _PATIENCE = 10
 """Seconds that a process gets to end by itself."""
@@ -75,7 +76,7 @@ class OpenVinoProcess:
         path: ``.onnx`` or ``.xml``.
         observed: For each of several compiled models the tensors that it returns.
         instructions: Value of ``ONEDNN_MAX_CPU_ISA``.
-        threads: Of the plugin; 0 takes all cores.
+        threads: Threads of the plugin; 0 takes all cores.
 
     Attributes:
         executed: What runs, for each compiled model.
@@ -96,8 +97,10 @@ class OpenVinoProcess:
         self._place = Path(self._folder.name)
         job = {"path": str(path), "observed": [list(each) for each in observed], "threads": threads}
         (self._place / JOB).write_text(json.dumps(job), encoding="utf-8")
+        # Into a file: a pipe that nobody empties would stop the process when it is full.
         with (self._place / _COMPLAINTS).open("wb") as complaints:
             self._process = subprocess.Popen(
+                # With -P no file of the working folder is imported in the place of a module.
                 [sys.executable, "-P", "-X", "utf8", "-m", _WORKER, self._folder.name],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -109,6 +112,7 @@ class OpenVinoProcess:
             )
         try:
             reported = json.loads(self._answer(READY))
+        # Whoever interrupts this must not leave a process behind either.
         except BaseException:
             self.close()
             raise
@@ -126,10 +130,10 @@ class OpenVinoProcess:
         Raises:
             ExportError: OpenVINO fails on these inputs.
         """
-        store(self._place / FEEDS, [feeds])
+        save_arrays(self._place / FEEDS, [feeds])
         self._say("run")
         count = int(self._answer(DONE))
-        arrays = stored(self._place / RESULTS)
+        arrays = load_arrays(self._place / RESULTS)
         return [(arrays[2 * k], arrays[2 * k + 1]) for k in range(count)]
 
     def close(self) -> None:
@@ -172,6 +176,7 @@ class OpenVinoProcess:
         """Read up to a line that starts with the word, and return the rest of that line."""
         for line in self._process.stdout or ():
             word, _, rest = line.rstrip("\n").partition(" ")
+            # Other lines are what OpenVINO prints by itself.
             if word == wanted:
                 return rest
             if word == FAILED:
@@ -195,7 +200,34 @@ class OpenVinoProcess:
         return f": {lines[-1][:_LONGEST_REASON]}" if lines else ""
 
 
-def store(path: Path, dictionaries: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
+def main(folder: Path) -> None:
+    """Compile the models of a folder's job, then run a batch for each line that comes in."""
+    job = json.loads((folder / JOB).read_text(encoding="utf-8"))
+    try:
+        models = [
+            OpenVinoRuntime(Path(job["path"]), observe, threads=job["threads"])
+            for observe in job["observed"]
+        ]
+        nodes = [
+            [[sorted(n.layers), n.kind, n.precision, n.kernel] for n in model.executed]
+            for model in models
+        ]
+        _tell(f"{READY} {json.dumps(nodes)}")
+        for _ in sys.stdin:
+            (feeds,) = load_arrays(folder / FEEDS)
+            pairs = [model.run(feeds) for model in models]
+            save_arrays(folder / RESULTS, [each for pair in pairs for each in pair])
+            _tell(f"{DONE} {len(models)}")
+    except IntactError as error:
+        _tell(f"{FAILED} {error}")
+
+
+def _tell(line: str) -> None:
+    sys.stdout.write(line + "\x00n")
+    sys.stdout.flush()
+
+
+def save_arrays(path: Path, dictionaries: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
     """Store dictionaries of arrays; names of tensors may be any text, names in the file not."""
     names = [list(each) for each in dictionaries]
     arrays = [array for each in dictionaries for array in each.values()]
@@ -203,9 +235,13 @@ def store(path: Path, dictionaries: Sequence[Mapping[str, npt.NDArray[Any]]]) ->
     np.savez(path, text, *arrays)
 
 
-def stored(path: Path) -> list[_Arrays]:
+def load_arrays(path: Path) -> list[_Arrays]:
     """Return the dictionaries of arrays that a file holds."""
     with np.load(path, allow_pickle=False) as archive:
         names = json.loads(archive["arr_0"].tobytes())
         arrays = iter([archive[f"arr_{k}"] for k in range(1, len(archive.files))])
         return [{name: next(arrays) for name in group} for group in names]
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -41,7 +41,7 @@ class ExecutedNode:
         layers: Names of the nodes that it computes, as the model file has them, and of the tensors
             that outputs are named after.
         kind: What OpenVINO calls it, for instance ``Convolution``.
-        precision: Of what it reads: ``u8``, ``i8``, ``f32`` ...
+        precision: Type of what it reads: ``u8``, ``i8``, ``f32`` ...
         kernel: Which kernel runs, for instance ``brgconv_avx512_amx_I8``.
     """
 
@@ -63,7 +63,7 @@ class OpenVinoRuntime:
         path: ``.onnx`` or ``.xml``.
         observe: Names of tensors to return besides the outputs. Returning a tensor that a
             convolution adds to its sums undoes that fusion: `executed` tells.
-        threads: Of the plugin; 0 takes all cores.
+        threads: Threads of the plugin; 0 takes all cores.
 
     Attributes:
         executed: What runs.
@@ -80,6 +80,7 @@ class OpenVinoRuntime:
         import openvino  # type: ignore[import-untyped,unused-ignore]
 
         core = openvino.Core()
+        # By default new processors compute what is left in float in bf16.
         settings: dict[str, Any] = {"INFERENCE_PRECISION_HINT": "f32"}
         if threads:
             settings["INFERENCE_NUM_THREADS"] = threads

@@ -113,7 +113,7 @@ def keep_results(editor: Editor, plan: QuantizedGraph) -> list[str]:
     """Put a maximum behind each float result that would come out wrong, before all its readers.
 
     Args:
-        editor: Of the model with its quantizers.
+        editor: Edits the model with its quantizers.
         plan: What is written.
 
     Returns:

@@ -19,7 +19,7 @@ from intact.engines.cpu import detect_cpu
 from intact.formats.base.block_layers import BlockLayers
 from intact.formats.base.comparison import activations
 from intact.formats.base.format import Feeds
-from intact.formats.base.processor import AsDescribed, on_processor
+from intact.formats.base.processor import AsDescribed, plan_on_processor
 from intact.formats.base.report import Verification
 from intact.formats.base.verification import Arrays, EngineBeside, compare
 from intact.formats.openvino.intermediate import XML_FILE
@@ -39,7 +39,6 @@ from intact.targets.arithmetic import Overflow
 _Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _MOST_CODES = 1 << 8
-
 """OpenVINO leaves finer quantizers out."""
 
 
@@ -88,6 +87,8 @@ class View:
                 continue
             if tensor.end in exported.codes and tensor.end not in found:
                 found[tensor.end] = tensor
+                # Counted in the steps that OpenVINO computes with, where it folds ends into
+                # quantizers.
                 scales[tensor.name] = effective(makers[tensor.name].arithmetic, encoding).scale
         tensors = {tensor.name: tensor for tensor in found.values()}
         names = {tensor.name: exported.codes[end] for end, tensor in found.items()}
@@ -172,7 +173,7 @@ def _names_of(layer: str) -> tuple[str, str]:
 # ---- where it runs ------------------------------------------------------------------------------
 
 
-class _Here:
+class _InProcess:
     """Models compiled in this process."""
 
     def __init__(self, path: Path, groups: Sequence[Sequence[str]], threads: int) -> None:
@@ -188,7 +189,7 @@ class _Here:
 
 
 @contextmanager
-def shown(
+def compiled_models(
     exported: OpenVinoModel, view: View, limit: str, threads: int
 ) -> Iterator[tuple[Models, View]]:
     """Compile what was written, once for each group of tensors, and leave out those inside kernels.
@@ -215,11 +216,10 @@ def shown(
 def _opened(path: Path, groups: Sequence[Sequence[str]], limit: str, threads: int) -> Models:
     if limit:
         return OpenVinoProcess(path, groups, limit, threads=threads)
-    return _Here(path, groups, threads)
+    return _InProcess(path, groups, threads)
 
 
 _SATURATING = "AVX2"
-
 """Instructions under which oneDNN's sums saturate in pairs, on any processor that has them."""
 
 _CHANGED = "showing it would change how OpenVINO computes it"
@@ -243,7 +243,7 @@ def verify_openvino(
         plan: The plan.
         exported: What was written from it; OpenVINO's own files run, where there are any.
         batches: Inputs by name; every activation of a batch is held, several times.
-        threads: Of the plugin; 0 takes all cores.
+        threads: Threads of the plugin; 0 takes all cores.
         instructions: The newest that oneDNN may use, in a process of its own; "" sets no limit,
             None one where the plan's target saturates in pairs and this processor does not.
 
@@ -254,12 +254,12 @@ def verify_openvino(
     """
     limit = _limit(plan.target) if instructions is None else instructions
     used = instructions_in_use(limit or os.environ.get(LIMIT, ""))
-    program = lower(on_processor(plan, used))
+    program = lower(plan_on_processor(plan, used))
     described = AsDescribed(plan, program, threads)
     graph = exported.model.graph
     blocks = BlockLayers(plan, {str(value.name) for value in (*graph.inputs, *graph.outputs)})
     every = View.of(program, exported, blocks.watched)
-    with shown(exported, every, limit, threads) as (models, view):
+    with compiled_models(exported, every, limit, threads) as (models, view):
         hidden = hidden_tensors(program, view, models.executed, exported)
 
         def run(feeds: Feeds) -> tuple[Arrays, Arrays]:

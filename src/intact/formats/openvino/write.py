@@ -48,12 +48,10 @@ from intact.plan import (
 from intact.program.unsupported import UnsupportedNodes
 
 _ROUNDINGS = (Rounding.HALF_EVEN, Rounding.NEAREST)
-
 """What FakeQuantize does on a CPU, under both its names."""
 
 _INTEGER_LEVELS = frozenset({15, 16, 255, 256})
-
-"""Of activations; with others OpenVINO computes in float."""
+"""How many codes activations may have; with others OpenVINO computes in float."""
 
 
 def export_notes(points: list[QuantPoint]) -> list[Note]:
@@ -159,7 +157,6 @@ def _is_weight(point: QuantPoint) -> bool:
 
 
 _MOST_NODES = 1 << 16
-
 """What calls may become. Functions that call the next one twice double with each of them."""
 
 _Sizes = dict[ir.OperatorIdentifier, int]
@@ -199,6 +196,7 @@ def _measure(
         called = {node.op_identifier() for node in nodes} & functions.keys()
         missing = [each for each in called if each not in sizes]
         if not missing:
+            # Limited, because functions that double would make numbers of thousands of digits.
             sizes[identifier] = min(_size(nodes, sizes), _MOST_NODES + 1)
         elif identifier in opened:
             raise _cannot_inline("they call each other in a circle")
@@ -218,7 +216,6 @@ def _cannot_inline(reason: str) -> ExportError:
 
 
 ONNX_FILE = "model.fq.onnx"
-
 """What the ONNX model is called in a result's folder."""
 
 _BYTE = 8
@@ -228,7 +225,6 @@ _SPATIAL = 2
 """The first axis behind the channels."""
 
 _COMPUTED_AT_ONCE = 1 << 24
-
 """Bytes of a constant beyond which its floats are computed one constant at a time."""
 
 
@@ -297,6 +293,8 @@ def write_openvino(plan: QuantizedGraph) -> OpenVinoModel:
     )
     writer.result.notes += translate(writer.editor, unread)
     unread.raise_any()
+    # In this order: results are kept by whether a convolution has a bias, and `add_biases` takes
+    # some away from it.
     keep_results(writer.editor, plan)
     add_biases(writer.editor)
     whole = [point for point in points if point.config.grid.block is None]

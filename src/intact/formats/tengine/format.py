@@ -164,6 +164,7 @@ class _Reader(Reader):
     def scales(self) -> tuple[ScaleReader, ...]:
         from intact.formats.tengine.tables import parse_table
 
+        # What begins like JSON is a table of another format.
         return (ScaleReader(lambda data: data.lstrip()[:1] != b"{", parse_table, is_guess=True),)
 
 

@@ -83,8 +83,8 @@ def write_effective_table(plan: QuantizedGraph) -> tuple[bytes, tuple[Note, ...]
     """Return a table of the activations' scales with which the plan computes.
 
     Raises:
-        PlanError: As of `write_tables`.
-        ExportError: As of `write_tables`.
+        PlanError: As `write_tables` raises it.
+        ExportError: As `write_tables` raises it.
     """
     activations, _ = _writable(plan)
     values = dict(_values(plan))

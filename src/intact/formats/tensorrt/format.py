@@ -44,9 +44,6 @@ _DATA_FILE = f"{MODEL_FILE}.data"
 _FILES = (MODEL_FILE, CACHE_FILE, RANGES_FILE, _DATA_FILE)
 
 
-"""Its model is QDQ with float weights: the one format that is written by another's writer."""
-
-
 class _Writer(Writer):
     """Writes a plan as ONNX with quantizers where TensorRT wants them, and tables of its ranges.
 

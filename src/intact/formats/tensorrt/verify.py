@@ -113,11 +113,13 @@ class WrittenModel:
         model: The ONNX model with Quantize and Dequantize nodes.
         tables: The calibration cache and the ranges, by file name.
         graph: The float model, which the tables are about.
+        floats: Names of the nodes that the plan keeps in float.
     """
 
     model: ir.Model
     tables: Mapping[str, bytes]
     graph: Graph
+    floats: frozenset[str] = frozenset()
 
     def quantizers(self) -> Iterator[ir.Node]:
         """Yield the Quantize and Dequantize nodes."""
@@ -183,7 +185,7 @@ def table_scales(written: WrittenModel) -> Iterator[str]:
 def _tables(written: WrittenModel) -> Iterator[tuple[str, ScaleTable | str]]:
     """Yield both tables by file name; in the place of one that cannot be read, the reason.
 
-    Of a model without quantized activations there are none: an empty table is no table.
+    A model without quantized activations has none: an empty table is no table.
     """
     if not written.scales_by_tensor():
         return
@@ -212,7 +214,6 @@ _NOT_READ = frozenset(
         "Unique",
     }
 )
-
 """Operators that onnx-tensorrt's table has as unsupported, in every release."""
 
 
@@ -303,8 +304,9 @@ def _channel_axis(product: ir.Node, slot: int, rank: int) -> int | None:
 
 
 def _all_inputs(written: WrittenModel) -> Iterator[str]:
+    """Look at the products; one in float may read what an integer one beside it reads as codes."""
     for node in written.model.graph:
-        if node.op_type in _PRODUCTS:
+        if node.op_type in _PRODUCTS and str(node.name) not in written.floats:
             quantized = [_is_quantized(value) for value in node.inputs[:2]]
             if any(quantized) and not all(quantized):
                 yield _place(node)
@@ -381,7 +383,7 @@ RULES: Mapping[str, Callable[[WrittenModel], Iterator[str]]] = {
     "scales of weights run along the output channels; of a ConvTranspose there is one": (
         _weights_per_channel
     ),
-    "products read all their factors quantized, or none": _all_inputs,
+    "integer products read all their factors quantized": _all_inputs,
     "biases are floats": _float_biases,
     "a sum behind an int8 convolution reads the other operand quantized": _residuals,
     "operators are those that TensorRT's ONNX parser reads": _operators,
@@ -389,7 +391,6 @@ RULES: Mapping[str, Callable[[WrittenModel], Iterator[str]]] = {
     "the tables name tensors of the float model": table_names,
     "the tables have the scales of the model": table_scales,
 }
-
 """In the order of the report."""
 
 
@@ -415,7 +416,8 @@ def verify_tensorrt(
         ExportError: ONNX Runtime refuses the model, or fails on it.
         DataError: The model gives other shapes than the plan.
     """
-    rules = check_tensorrt(WrittenModel(exported.model, exported.tables, plan.graph))
+    floats = frozenset(name for name, each in plan.decisions.items() if not each.quantized)
+    rules = check_tensorrt(WrittenModel(exported.model, exported.tables, plan.graph, floats))
     runtime = QdqRuntime(exported.model, threads=threads, fuse=False)
     reference = OutputsOfSimulation(plan, threads=threads)
     found = compare(plan, _NO_RUNTIME, runtime.run, reference, batches)

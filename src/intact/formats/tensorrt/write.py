@@ -43,7 +43,6 @@ from intact.program.unsupported import UnsupportedNodes
 from intact.targets.advice import quantize_for
 
 LARGEST_CODE = 127
-
 """A range ``amax`` is ``127 * scale`` on either side of 0 (developer guide, INT8 calibration)."""
 
 
@@ -79,16 +78,13 @@ def activation_scales(plan: QuantizedGraph) -> ActivationScales:
 
 
 CALIBRATOR = "EntropyCalibration2"
-
 """The calibrator that TensorRT recommends for convolutional networks. With another one in its
 program a cache is refused, whatever the scales."""
 
 DEFAULT_VERSION = "8.6.1"
-
 """The last release of TensorRT 8, the last series whose documents recommend these tables."""
 
 _DECIMAL_MAJOR = 10
-
 """From this major version on, a version is ``major * 10000 + ...`` (NvInferVersion.h)."""
 
 
@@ -107,7 +103,7 @@ def calibration_cache(scales: Mapping[str, np.float32], version: str = "") -> by
 
     Args:
         scales: float32 scale by tensor; names without line breaks.
-        version: Of TensorRT, which takes the file only if it is its own; "" takes
+        version: TensorRT's own, which takes the file only if it is its own; "" takes
             ``DEFAULT_VERSION``.
     """
     lines = [f"TRT-{version_number(version or DEFAULT_VERSION)}-{CALIBRATOR}"]
@@ -125,7 +121,6 @@ def clip_ranges(scales: Mapping[str, np.float32]) -> bytes:
 _BITS = 8
 
 _WIDEST_DATA = 16
-
 """Bits; wider codes are those of biases."""
 
 
@@ -177,11 +172,9 @@ OLDEST = 9
 NEWEST = 24
 
 PER_CHANNEL = 13
-
 """QuantizeLinear has an axis from here on."""
 
 _SINCE = ((13, "8.0"), (17, "8.5"), (19, "9.2"), (NEWEST, "10.15"))
-
 """Newest opset of a release. Between two releases named, an earlier one may suffice."""
 
 
@@ -201,7 +194,6 @@ CACHE_FILE = "model.tensorrt.cache"
 RANGES_FILE = "model_clip_ranges.json"
 
 _COMMON_OPSET = 17
-
 """What TensorRT 8.5 and 8.6 read."""
 
 

@@ -127,6 +127,7 @@ def written_file(
     integers = {name for name, port in ports.items() if is_integer(port)}
     lowered = deployed_program(plan)
     program = integer_io(lowered, integers)
+    # The file was written with float operations, which can change how the axes of its ends lie.
     with_floats = deployed_program(plan, float_operations=True)
     written = integer_io(with_floats, integers)
     _check_same_names("inputs", program.inputs, runtime.inputs)

@@ -102,6 +102,7 @@ def _kernels(deployed: Deployed) -> Kernels:
     from intact.formats.tflite.run import Kernels
 
     kind = _interpreter(deployed)
+    # The reference kernels are the nearest to those of TensorFlow Lite Micro.
     return Kernels.REF if kind is Interpreter.MICRO else Kernels(kind.value)
 
 
@@ -139,8 +140,8 @@ class _Writer(Writer):
         notes = [*_narrow_ends(program), *(() if io is Io.FLOAT else _float_ends(program))]
         return WrittenFiles(files, notes=notes)
 
-    def refuse(self, plan: QuantizedGraph) -> None:
-        refuse_structure(_program(plan), plan.target)
+    def refuse(self, plan: QuantizedGraph, io: Io) -> None:
+        refuse_structure(_program(plan), io, plan.target)
 
     def read(self, folder: Path, plan: QuantizedGraph) -> Exported:
         """Read the deployed file; it must be whole: interpreters trust what it says of itself."""

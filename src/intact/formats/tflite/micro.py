@@ -103,6 +103,7 @@ def open_micro(content: bytes) -> Any:
         ) from error
     with tempfile.TemporaryFile() as said:
         try:
+            # Why it refuses a file, the interpreter prints and does not raise.
             with stderr_into(said):
                 return micro.Interpreter.from_bytes(content)
         except (RuntimeError, ValueError) as error:

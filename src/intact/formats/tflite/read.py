@@ -14,10 +14,10 @@ import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import ConfigError, ModelError, Unsupported
-from intact.formats.base.foreign import IR_VERSION, clipped, settle_shapes
+from intact.formats.base.foreign import IR_VERSION, clip_text, settle_shapes
 from intact.formats.tflite.reader.builder import DATA_TYPES, ModelBuilder
 from intact.formats.tflite.reader.common import is_hybrid
-from intact.formats.tflite.reader.decode import is_tflite, open_tflite
+from intact.formats.tflite.reader.decode import open_tflite
 from intact.formats.tflite.reader.file import (
     Parameters,
     TfliteFile,
@@ -59,8 +59,10 @@ def assemble(builder: ModelBuilder) -> Graph:
         ModelError: Shapes of the file contradict each other.
     """
     outputs = _outputs(builder)
+    # Behind the outputs, whose copies need names as well.
     builder.name_rest()
     graph = builder.graph.graph(outputs, opset=builder.opset, name="main_graph")
+    # A description is text of the file, of any length.
     model = ir.Model(graph, ir_version=IR_VERSION, producer_name=builder.file.description[:200])
     library.remove_unused(model)
     set_aliases(model, _second_names(builder, outputs))
@@ -86,7 +88,7 @@ def _states(builder: ModelBuilder, outputs: Sequence[ir.Value]) -> list[State]:
             first: Array = constant_of(state.first)
             builder.charge(first.size)
         except Unsupported as reason:
-            raise ModelError(f"{file.source}: a first value: {clipped(str(reason))}") from reason
+            raise ModelError(f"{file.source}: a first value: {clip_text(str(reason))}") from reason
         numbers: Array = first if parameters is None else parameters.numbers(first)
         found.append(State(str(before.name), str(after.name), numbers.astype(np.float32)))
     return found
@@ -144,7 +146,7 @@ def configure(graph: Graph, target: Target, builder: ModelBuilder) -> QuantizedG
     try:
         return _Configurer(graph, target, builder).run()
     except ConfigError as error:
-        raise ModelError(f"{builder.file.source}: {clipped(str(error))}") from error
+        raise ModelError(f"{builder.file.source}: {clip_text(str(error))}") from error
 
 
 class _Configurer:
@@ -223,6 +225,7 @@ class _Configurer:
 
     def _overlap_chains(self) -> None:
         """Let the ends inside a chain of nodes be governed by its last output."""
+        # Backwards, so that the end of a chain is governed before those in front of it ask.
         for node in reversed(self._graph.nodes):
             value = node.outputs[0]
             if value in self._writes or value.is_graph_output() or len(node.outputs) > 1:
@@ -259,7 +262,6 @@ class _Configurer:
 __all__ = [
     "TensorPlace",
     "TfliteModel",
-    "is_tflite",
     "read_tflite",
     "read_tflite_model",
 ]
@@ -357,7 +359,9 @@ def _notes(builder: ModelBuilder) -> tuple[Note, ...]:
         found.append(Note(NoteKind.CALIBRATION, "", f"{count} {_HYBRID}", _CALIBRATE))
     if states := builder.file.states:
         first = f"input {states[0].name!r} takes what output {states[0].next_name!r} gave"
-        message = f"{len(states)} variable(s) of the file are inputs and outputs: {clipped(first)}"
+        message = (
+            f"{len(states)} variable(s) of the file are inputs and outputs: {clip_text(first)}"
+        )
         found.append(Note(NoteKind.CALIBRATION, "", message, _FEED))
     return tuple(found)
 

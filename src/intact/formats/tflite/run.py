@@ -46,7 +46,7 @@ class Port(NamedTuple):
     Attributes:
         tensor: Name of the tensor.
         shape: Lengths by axis; None where the file leaves one open.
-        dtype: Of the arrays.
+        dtype: Type of its arrays.
         scale: What a code's step stands for; 0 for floats.
         zero_point: The code of 0.
     """
@@ -106,7 +106,7 @@ class TfliteRuntime:
 
     Attributes:
         inputs: By the names of the signature, or of the tensors where there is none.
-        outputs: Likewise.
+        outputs: By names of the same kind.
 
     Raises:
         MissingExtraError: ai-edge-litert is not installed.
@@ -146,6 +146,7 @@ class TfliteRuntime:
             )
         arrays = self._checked(self._by_signature(feeds))
         shapes = {name: array.shape for name, array in arrays.items()}
+        # Resizing plans all memory anew, which equal shapes need not wait for.
         if all(self._current_shape(name) == shape for name, shape in shapes.items()):
             return self._invoked(arrays, names)
         try:
@@ -171,6 +172,8 @@ class TfliteRuntime:
                     model_content=self._content,
                     num_threads=self._threads,
                     experimental_op_resolver_type=OpResolverType[_RESOLVERS[self._kernels]],
+                    # Otherwise the memory of a tensor between operators is used again by later
+                    # ones.
                     experimental_preserve_all_tensors=self._kernels is not Kernels.XNNPACK,
                 )
                 interpreter.allocate_tensors()
@@ -182,6 +185,7 @@ class TfliteRuntime:
         return interpreter
 
     def _places(self, side: str, details: list[dict[str, Any]]) -> dict[str, int]:
+        # The public `get_signature_list` tells names, and not which tensors they are.
         signatures = self._interpreter._get_full_signature_list()
         for signature in signatures.values():  # of the only subgraph that runs
             found = {str(name): int(place) for name, place in signature[side].items()}

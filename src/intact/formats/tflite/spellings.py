@@ -46,12 +46,12 @@ class Spelling(Generic[Ours]):
     is_written: bool = True
 
 
-def written(rows: Iterable[Spelling[Ours]]) -> Mapping[Ours, Spelling[Ours]]:
+def rows_by_ours(rows: Iterable[Spelling[Ours]]) -> Mapping[Ours, Spelling[Ours]]:
     """Return the rows that are written, by what they compute."""
     return {each.ours: each for each in rows if each.is_written}
 
 
-def read(rows: Iterable[Spelling[Ours]]) -> Mapping[str, Spelling[Ours]]:
+def rows_by_code(rows: Iterable[Spelling[Ours]]) -> Mapping[str, Spelling[Ours]]:
     """Return the rows that ONNX has one operator for, by name in the schema."""
     return {each.code: each for each in rows if each.onnx}
 

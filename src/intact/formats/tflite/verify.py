@@ -84,6 +84,7 @@ class StepByStep:
         self.not_compared: dict[str, str] = {}
         self._cut: list[tuple[Program, TfliteRuntime]] = []
         for step, small in one_op_programs(program):
+            # It reads constants alone: a file of it would have no inputs to feed.
             if not step.activations or isinstance(step.operation, FloatNodes):
                 continue
             try:
@@ -159,7 +160,7 @@ def verify_read_tflite(
     Args:
         model: What was read.
         content: The file that it was read from.
-        batches: As of :func:`verify_tflite`.
+        batches: Inputs by name, as :func:`verify_tflite` takes them.
         kernels: Which of LiteRT's kernels run.
         threads: Threads inside one operator.
 
@@ -276,10 +277,12 @@ def stateless(content: bytes, file: TfliteFile) -> bytes:
         stored.inputs = list(op.inputs)
     graph.inputs, graph.outputs = list(file.inputs), list(file.outputs)
     for tensor, read in zip(graph.tensors, file.tensors, strict=True):
+        # A variable that keeps its first value was read as a constant, which needs its data here.
         if read.data is not None and not _has_data(model.buffers[tensor.buffer]):
             tensor.buffer = len(model.buffers)
             model.buffers.append(schema.BufferT())
             model.buffers[-1].data = np.frombuffer(read.data, np.uint8)
+    # The others only gave variables their first values.
     model.subgraphs = [graph]
     model.signatureDefs = [
         _signed(signature, file, schema)

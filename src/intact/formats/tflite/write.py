@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import NoReturn
 
 from intact.errors import ExportError, Unsupported
 from intact.formats.base.format import Io
@@ -68,22 +69,35 @@ def write_tflite(program: Program, *, io: Io = Io.INT8, target: Target | None = 
         return program_to_tflite(program, target)
     try:
         integers = integer_io(program)
-    except ExportError as error:  # report unsupported steps in the same error
-        unsupported = _build(program, target)[1]
-        if not unsupported:
-            raise
-        unsupported.add("inputs and outputs", error.with_flags)
-        raise unsupported.error() from error
+    except ExportError as error:
+        _raise_with_ends(_build(program, target)[1], error)
     return program_to_tflite(integers, target)
 
 
-def refuse_structure(program: Program, target: Target | None = None) -> None:
+def refuse_structure(program: Program, io: Io, target: Target | None = None) -> None:
     """Refuse what no scales would make expressible: operators in float, open axes, too many axes.
+
+    Integers at ends that are read or made in float are among it: what stays float to lose less was
+    quantized before, and nothing that is float becomes integer later.
 
     Raises:
         ExportError: All such steps are listed.
     """
-    _build(program, target, with_scales=False)[1].raise_any()
+    unsupported = _build(program, target, with_scales=False)[1]
+    if io is Io.INT8:
+        try:
+            integer_io(program)
+        except ExportError as error:
+            _raise_with_ends(unsupported, error)
+    unsupported.raise_any()
+
+
+def _raise_with_ends(unsupported: UnsupportedNodes, ends: ExportError) -> NoReturn:
+    """Raise that the ends are no integers, in one error with the unsupported steps if any are."""
+    if not unsupported:
+        raise ends
+    unsupported.add("inputs and outputs", ends.with_flags)
+    raise unsupported.error() from ends
 
 
 def program_to_tflite(program: Program, target: Target | None = None) -> bytes:

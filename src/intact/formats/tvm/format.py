@@ -39,9 +39,6 @@ def tvm_files(module: TvmModule) -> dict[str, bytes]:
     return {text: module.text.encode(), arrays: module.archive()}
 
 
-"""Text and arrays: writing them takes no TVM, and they are the same bytes whatever its version."""
-
-
 class _Writer(Writer):
     """Writes a plan as a Relax module: text and arrays.
 

@@ -100,7 +100,7 @@ def verify_tvm(
         module: What was written from it; its text is compiled.
         batches: Inputs by name: floats, or codes for inputs that are integers.
         float_ends: It takes and gives floats.
-        threads: Of the engine's float islands; 0 lets their runtime choose.
+        threads: Threads of the engine's float islands; 0 lets their runtime choose.
 
     Raises:
         MissingExtraError: apache-tvm is not installed.
@@ -138,7 +138,7 @@ def _each_sample(program: Program, run: _Run, axes: Mapping[str, int | None]) ->
     """Make a function that runs a batch sample by sample, unless the model's batch is fixed.
 
     Args:
-        program: Of the plan.
+        program: What the plan was lowered to.
         run: Runs one sample.
         axes: Along which axis samples are joined, by name; None where all are the same.
     """

@@ -31,7 +31,7 @@ class ScriptBuilder:
     """A TVMScript function under construction.
 
     Attributes:
-        lines: Of the dataflow block.
+        lines: Text of the dataflow block.
         arrays: Parameters by their name.
     """
 
@@ -382,7 +382,7 @@ def relax_module(graph: IntegerGraph, shown: Sequence[str] = ()) -> TvmModule:
     """Return a graph as a Relax module.
 
     Args:
-        graph: Of known shapes.
+        graph: What is written; its shapes are known.
         shown: Values that are given too, behind the outputs.
     """
     builder = ScriptBuilder()
@@ -394,6 +394,7 @@ def relax_module(graph: IntegerGraph, shown: Sequence[str] = ()) -> TvmModule:
     ]
     made = {node.output.name: node.output for node in graph.nodes}
     results = [builder.use(made[name]) for name in (*(v.name for v in graph.outputs), *shown)]
+    # A value may be given under several names, but leaves the block once.
     block = [*builder.lines, f"R.output({', '.join(dict.fromkeys(results))})"]
     body = [
         "    def main(",

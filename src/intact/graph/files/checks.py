@@ -23,15 +23,12 @@ _VALUES = {
     _KINDS.SPARSE_TENSOR: "sparse_tensor",
     _KINDS.TYPE_PROTO: "tp",
 }
-
 """The field with the value of an attribute of a message type; other types have a default."""
 
 _TYPES = frozenset({"to", "dtype", "output_dtype"})
-
 """Attributes of ONNX's own operators that hold the number of an element type."""
 
 _COUNTS = frozenset({"group", "offset_group"})
-
 """Attributes that are divisors: ONNX Runtime 1.31 crashes on a ConvTranspose with group 0."""
 
 _WINDOWED = ("Conv", "Pool")
@@ -54,7 +51,6 @@ _ANY_NUMBER = frozenset({"start", "starts", "end", "ends", "value_int", "value_i
 """Attributes in which a very large number stands for the end of an axis, or is just data."""
 
 _STANDARD = ("", "ai.onnx")
-
 """Spellings of ONNX's own domain."""
 
 
@@ -95,7 +91,7 @@ def refuse_other_files(content: bytes, where: str) -> None:
     """Check that a model's bytes name no file: a runtime would look in the working directory.
 
     Args:
-        content: Of an ``.onnx`` file.
+        content: The bytes of an ``.onnx`` file.
         where: Name of the model for messages.
 
     Raises:

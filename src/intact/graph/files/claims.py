@@ -43,7 +43,7 @@ def forget_made_up_names(model: ir.Model) -> None:
 
     Inside they stay, where they tell which axes are of the same length.
     """
-    own = set(_named([value.shape for value in model.graph.inputs if value.shape is not None]))
+    own = set(_named_dims([value.shape for value in model.graph.inputs if value.shape is not None]))
     for value in model.graph.outputs:
         if value.shape is not None and value not in model.graph.inputs:
             value.shape = ir.Shape(
@@ -62,7 +62,7 @@ def _name_open_axes(graph: ir.Graph) -> None:
     """
     inputs = [value for value in graph.inputs if not value.is_initializer() and value.shape]
     shapes = [shape for value in inputs if (shape := value.shape) is not None]
-    names = Names(dim.value for dim in _named(shapes))
+    names = Names(dim.value for dim in _named_dims(shapes))
     batch = ""
     for value, shape in zip(inputs, shapes, strict=True):
         for axis, dim in enumerate(shape):
@@ -75,7 +75,7 @@ def _name_open_axes(graph: ir.Graph) -> None:
         value.shape = shape
 
 
-def _named(shapes: list[ir.Shape]) -> Iterator[ir.SymbolicDim]:
+def _named_dims(shapes: list[ir.Shape]) -> Iterator[ir.SymbolicDim]:
     for shape in shapes:
         yield from (dim for dim in shape if not isinstance(dim, int) and dim.value is not None)
 

@@ -96,7 +96,7 @@ def refuse_endless(proto: onnx.ModelProto, where: str) -> None:
         ModelError: There are too many, or a function calls itself.
     """
     lengths = _Lengths(proto, where)
-    found = lengths.of(proto.graph.node, _constants(proto.graph))
+    found = lengths.add_up(proto.graph.node, _constants(proto.graph))
     long, mend_long = "nodes", "divide it into smaller models"
     if proto.functions:
         long, mend_long = (
@@ -124,7 +124,7 @@ class _Lengths:
         self._where = where
         self._depth = 0
 
-    def of(self, nodes: Iterable[onnx.NodeProto], constants: Mapping[str, int]) -> _Length:
+    def add_up(self, nodes: Iterable[onnx.NodeProto], constants: Mapping[str, int]) -> _Length:
         """Add up nodes, their bodies and the functions that they call."""
         nodes = list(nodes)
         if not self._functions and not any(_bodies(node) for node in nodes):
@@ -132,16 +132,16 @@ class _Lengths:
         constants = _with_copies(nodes, {**constants, **dict(_single_integers(nodes))})
         count = runs = 0
         for node in nodes:
-            called = self._called(node)
+            called = self._add_function(node)
             inside = [
-                self.of(body.node, {**constants, **_constants(body)}) for body in _bodies(node)
+                self.add_up(body.node, {**constants, **_constants(body)}) for body in _bodies(node)
             ]
             turns = _turns(node, constants)
             count += 1 + called.nodes + sum(each.nodes for each in inside)
             runs += 1 + called.runs + turns * sum(each.runs for each in inside)
         return _Length(count, runs)
 
-    def _called(self, node: onnx.NodeProto) -> _Length:
+    def _add_function(self, node: onnx.NodeProto) -> _Length:
         key = (node.domain, node.op_type, node.overload)
         function = self._functions.get(key)
         if function is None:
@@ -154,7 +154,7 @@ class _Lengths:
                 )
             self._known[key] = None  # begun
             self._depth += 1
-            self._known[key] = self.of(function.node, {})
+            self._known[key] = self.add_up(function.node, {})
             self._depth -= 1
         found = self._known[key]
         if found is None:

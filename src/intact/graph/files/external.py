@@ -165,7 +165,7 @@ def read_tensor(tensor: onnx.TensorProto, folder: Path | None, where: str) -> np
     """
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return numpy_helper.to_array(tensor)
-    found = _mapped(ir.serde.deserialize_tensor(tensor), {}, folder, where)
+    found = _map_data(ir.serde.deserialize_tensor(tensor), {}, folder, where)
     return np.array(found.numpy())
 
 
@@ -181,10 +181,10 @@ def map_external(model: ir.Model, folder: Path | None, where: str) -> None:
         ModelError: A file is missing, too short, unusable or outside the model's folder.
     """
     files: dict[Path, MappedFile] = {}
-    change_tensors(model, lambda tensor: _mapped(tensor, files, folder, where))
+    change_tensors(model, lambda tensor: _map_data(tensor, files, folder, where))
 
 
-def _mapped(
+def _map_data(
     tensor: ir.TensorProtocol, files: dict[Path, MappedFile], folder: Path | None, where: str
 ) -> ir.TensorProtocol:
     """Map the data of an external tensor; return another as it is."""
@@ -195,7 +195,7 @@ def _mapped(
             f"{where}: the weights of tensor {tensor.name!r} are in an external file",
             remedy="load the model by its path",
         )
-    path = _checked(tensor, folder or Path(tensor.base_dir), where)
+    path = _check_place(tensor, folder or Path(tensor.base_dir), where)
     try:
         if path not in files and tensor.size:
             files[path] = MappedFile.open(path)
@@ -224,7 +224,7 @@ def _empty(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
     return ir.Tensor(array, dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
 
 
-def _checked(tensor: ir.ExternalTensor, folder: Path, where: str) -> Path:
+def _check_place(tensor: ir.ExternalTensor, folder: Path, where: str) -> Path:
     """Return the path of a tensor's file, after checking path, offset and length."""
     what = f"{where}: external data {str(tensor.location)!r} of tensor {tensor.name!r}"
     path = _place(str(tensor.location), folder, what)

@@ -23,11 +23,9 @@ from intact.graph.passes.library import sort_nodes
 from intact.graph.traversal import all_nodes, graphs_of
 
 MAP_FROM = 1 << 28
-
 """Size in bytes from which the weights of an ``.onnx`` file are memory-mapped."""
 
 _MAPPED_WEIGHT = 1 << 20
-
 """Size in bytes from which a weight of such a file is mapped."""
 
 _Weights = dict[str, MappedTensor]
@@ -61,7 +59,7 @@ def read_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     """
     folder, where = None, _where(source)
     if isinstance(source, ir.Model):
-        model = _cloned(source)
+        model = _clone(source)
     elif isinstance(source, onnx.ModelProto):
         model = _deserialize(source, None, where)
     else:
@@ -86,7 +84,7 @@ def _where(source: str | Path | onnx.ModelProto | ir.Model) -> str:
     return f"model {str(Path(source))!r}" if isinstance(source, str | Path) else "the model"
 
 
-def _cloned(model: ir.Model) -> ir.Model:
+def _clone(model: ir.Model) -> ir.Model:
     try:
         return model.clone()
     except RuntimeError as error:
@@ -124,10 +122,10 @@ def _read_mapped(path: Path) -> tuple[onnx.ModelProto, _Weights]:
     file = MappedFile.open(path)
     proto, spans = read_without_weights(file.pages, larger_than=_MAPPED_WEIGHT)
     tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
-    return proto, {name: _mapped(file, span, tensors[name]) for name, span in spans.items()}
+    return proto, {name: _map_weight(file, span, tensors[name]) for name, span in spans.items()}
 
 
-def _mapped(file: MappedFile, span: Span, tensor: onnx.TensorProto) -> MappedTensor:
+def _map_weight(file: MappedFile, span: Span, tensor: onnx.TensorProto) -> MappedTensor:
     dtype, shape = ir.DataType(tensor.data_type), ir.Shape(tensor.dims)
     mapped = MappedTensor(file, span.start, dtype, shape, tensor.name)
     if mapped.nbytes != span.end - span.start:

@@ -162,10 +162,10 @@ def frame_weights(
 
 def _tag(number: int, length: int) -> bytes:
     """Encode the tag and length of a length-delimited field."""
-    return _encoded(number << 3 | _LENGTH) + _encoded(length)
+    return _encode_varint(number << 3 | _LENGTH) + _encode_varint(length)
 
 
-def _encoded(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     result = bytearray()
     while value >= 0x80:
         result.append(value & 0x7F | 0x80)

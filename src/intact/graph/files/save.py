@@ -43,7 +43,7 @@ def message_of(model: ir.Model) -> bytes | None:
     """Serialize a model as `save_model` writes it; None where it is too large to be in memory."""
     if weight_bytes(model) > STREAM_FROM:
         return None
-    return _serialized(model)
+    return _serialize(model)
 
 
 def file_bytes(model: ir.Model) -> int:
@@ -52,10 +52,10 @@ def file_bytes(model: ir.Model) -> int:
     Weights in a file of their own count as if they were in the model's.
     """
     if weight_bytes(model) <= STREAM_FROM:
-        return len(_serialized(model))
-    frames, weights = _framed(model)
+        return len(_serialize(model))
+    frames, weights = _frame(model)
     if not weights:  # the large weights are in bodies
-        return len(_serialized(model))
+        return len(_serialize(model))
     return sum(map(len, frames)) + sum(tensor.nbytes for tensor in weights)
 
 
@@ -197,15 +197,15 @@ def detach_weights(
 
 def _write_message(model: ir.Model, path: Path) -> None:
     with appearing(path) as (file,):
-        file.write(_serialized(model))
+        file.write(_serialize(model))
 
 
-def _serialized(model: ir.Model) -> bytes:
+def _serialize(model: ir.Model) -> bytes:
     return bytes(ir.to_proto(model).SerializeToString(deterministic=True))
 
 
 def _write_inside(model: ir.Model, path: Path) -> None:
-    frames, weights = _framed(model)
+    frames, weights = _frame(model)
     if not weights:  # the large weights are in bodies
         _write_message(model, path)
         return
@@ -215,7 +215,7 @@ def _write_inside(model: ir.Model, path: Path) -> None:
             _write_tensor(file, tensor)
 
 
-def _framed(model: ir.Model) -> tuple[list[bytes], list[ir.TensorProtocol]]:
+def _frame(model: ir.Model) -> tuple[list[bytes], list[ir.TensorProtocol]]:
     """Return what stands before each large weight of a file, and those weights."""
     rest, weights = detach_weights(model, larger_than=_EXTERNAL_FROM)
     headers = [(_header(tensor), tensor.nbytes) for tensor in weights]

@@ -1,4 +1,4 @@
-"""Canonical operators: Sum as Add, spatial means as pools, ConstantOfShape as constants."""
+"""Canonical operators: fewer forms of the same, so that later passes know one each."""
 
 from __future__ import annotations
 
@@ -8,9 +8,17 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph.names import node_names, value_names
-from intact.graph.ops import OpKind, Role, constant_array, input_value, moves_values, op_spec
-from intact.graph.passes.replace import add_constant
-from intact.ops.operators import CONVOLUTIONS, Reduce
+from intact.graph.ops import (
+    OpKind,
+    Role,
+    constant_array,
+    input_value,
+    is_constant,
+    moves_values,
+    op_spec,
+)
+from intact.graph.passes.replace import add_constant, replace_constant
+from intact.ops.operators import CONVOLUTIONS, Concat, Reduce
 
 
 def write_sums_as_adds(model: ir.Model) -> int:
@@ -116,7 +124,6 @@ _SMALL = 1 << 20
 """Results up to this number of elements are always computed: as many as folding may add."""
 
 MOST_FILLED = 1 << 28
-
 """Limit for the elements of all results, since a few bytes can claim any number: 1 GiB of float32,
 twice the weights of the largest image classifiers.
 """
@@ -181,3 +188,99 @@ def _number(node: ir.Node) -> np.generic:
     attribute = node.attributes.get("value")
     array = None if attribute is None else attribute.as_tensor().numpy().reshape(-1)
     return np.float32(0) if array is None or array.size != 1 else array[0]
+
+
+_SMALLEST = float(np.finfo(np.float32).tiny)
+"""The smallest normal number: below it a reciprocal has fewer bits."""
+
+
+def write_as_products(model: ir.Model) -> int:
+    """Replace float32 divisions by constants, and squares written as Pow, by Mul.
+
+    A division by a power of two stays exact; by another number the quotient differs by one
+    rounding of float32 (the reciprocal is rounded, and then the product). ``Pow(x, 2)`` is
+    ``x * x`` in ONNX Runtime too.
+
+    Returns:
+        The number of changed nodes.
+    """
+    return sum(_multiply(model.graph, node) or _square(node) for node in tuple(model.graph))
+
+
+def _multiply(graph: ir.Graph, node: ir.Node) -> bool:
+    data, divisor = _operands(node, "Div")
+    if data is None or divisor is None or divisor.size == 0:
+        return False
+    with np.errstate(all="ignore"):
+        reciprocals = (1.0 / divisor.astype(np.float64)).astype(np.float32)
+    sizes = np.abs(reciprocals)
+    if not ((sizes >= _SMALLEST) & np.isfinite(sizes)).all():
+        return False
+    replace_constant(graph, node, 1, reciprocals, f"{node.name}_reciprocal")
+    node.op_type = "Mul"
+    return True
+
+
+def _square(node: ir.Node) -> bool:
+    data, exponent = _operands(node, "Pow")
+    if data is None or data.shape is None or exponent is None or exponent.size != 1:
+        return False
+    if exponent.item() != 2 or exponent.ndim > len(data.shape):  # more axes would broadcast
+        return False
+    node.replace_input_with(1, data)
+    node.op_type = "Mul"
+    return True
+
+
+def _operands(node: ir.Node, op_type: str) -> tuple[ir.Value | None, np.ndarray | None]:
+    """Return the computed float32 operand and the constant one; None for other nodes."""
+    if node.domain != "" or node.op_type != op_type or len(node.inputs) != 2:
+        return None, None
+    data, constant = input_value(node, 0), constant_array(input_value(node, 1))
+    if data is None or is_constant(data) or constant is None:
+        return None, None
+    types = {data.dtype, node.outputs[0].dtype} - {None}
+    return (data, constant) if types == {ir.DataType.FLOAT} else (None, None)
+
+
+def write_zeros_as_pads(model: ir.Model) -> int:
+    """Replace each Concat of one float32 tensor of known rank with constant zeros by a Pad.
+
+    Returns:
+        The number of changed nodes.
+    """
+    return sum(_pad(model.graph, node) for node in tuple(model.graph))
+
+
+def _pad(graph: ir.Graph, node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type != "Concat":
+        return False
+    data = [value for value in node.inputs if not is_constant(value)]
+    if len(data) != 1 or len(node.inputs) < 2 or data[0] is None or data[0].shape is None:
+        return False
+    if data[0].dtype is not ir.DataType.FLOAT:
+        return False
+    rank = len(data[0].shape)
+    axis = Concat.of(node).axis
+    position = node.inputs.index(data[0])
+    added = [_zeros(value, axis) for value in node.inputs if value is not data[0]]
+    if None in added:
+        return False
+    lengths = [length for length in added if length is not None]
+    pads = np.zeros((2, rank), np.int64)
+    pads[:, axis] = sum(lengths[:position]), sum(lengths[position:])
+    listed = add_constant(graph, pads.reshape(-1), value_names(graph).fresh(f"{node.name}_pads"))
+    node.resize_inputs(2)
+    node.replace_input_with(0, data[0])
+    node.replace_input_with(1, listed)
+    node.op_type = "Pad"
+    node.attributes.pop("axis")
+    return True
+
+
+def _zeros(value: ir.Value | None, axis: int) -> int | None:
+    """Return the length of constant zeros along an axis; None for anything else, also for -0."""
+    array = constant_array(value)
+    if array is None or array.dtype != np.float32 or array.any() or np.signbit(array).any():
+        return None
+    return int(array.shape[axis])

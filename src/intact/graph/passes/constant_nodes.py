@@ -23,7 +23,7 @@ from intact.graph.passes.replace import add_constant
 _COMPUTED = {OpKind.COMPUTE, OpKind.ACTIVATION, OpKind.POOL, OpKind.NORMALIZATION}
 
 _IR_VERSION = 10
-"""Of the models that are run; enough for every opset here."""
+"""The version of the models that are run; enough for every opset here."""
 
 
 def is_computed_by_runtime(node: ir.Node) -> bool:
@@ -58,7 +58,7 @@ def fold_in_runtime(
             continue
         if elements - sum(each.size for each in feeds.values()) > largest_growth:
             continue
-        array = _computed(node, feeds, model.opset_imports[""])
+        array = _run(node, feeds, model.opset_imports[""])
         if array is None:
             continue
         name, result.name = str(result.name), None  # free for the constant
@@ -88,7 +88,7 @@ def _elements(value: ir.Value) -> int | None:
     return math.prod(value.shape.numpy())
 
 
-def _computed(
+def _run(
     node: ir.Node, feeds: Mapping[str, npt.NDArray[Any]], opset: int
 ) -> npt.NDArray[Any] | None:
     """Run one node on its constants; None where the runtime refuses it."""

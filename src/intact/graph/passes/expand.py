@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported, UsageError, nearest
 from intact.graph.edit import Editor
-from intact.graph.given_nodes import followed
+from intact.graph.given_nodes import note_given_nodes
 from intact.graph.graph import Graph
 from intact.graph.metadata import PART_KEY, WHOLE_KEY
 from intact.graph.ops import constant_array, function_options, input_value
@@ -62,7 +62,7 @@ def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
         while_new = bool(new)
     while fold_scales(editor.model):
         pass  # a new Mul or Add may fold into the layer in front
-    model = followed(graph.model, editor.finish())
+    model = note_given_nodes(graph.model, editor.finish())
     if any(PART_KEY in node.metadata_props for node in model.graph):
         from intact.graph.normalization import normalize
 
@@ -168,7 +168,7 @@ def _power(editor: Editor, node: ir.Node) -> None:
     editor.put_in_place(node, times(square, data if power == 3 else square))
 
 
-def _normalized(editor: Editor, node: ir.Node) -> None:
+def _rms_normalization(editor: Editor, node: ir.Node) -> None:
     """RMSNormalization: ``x / sqrt(mean(x^2) + epsilon) * scale`` over the axes from ``axis`` on.
 
     A node that outputs more, or whose input has unknown rank, is not expanded.
@@ -354,9 +354,9 @@ EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
     "MultiHeadAttention": expand_heads,
     "Pow": _power,
     **dict.fromkeys(_REDUCTIONS, _reduction),
-    "RMSNormalization": _normalized,
+    "RMSNormalization": _rms_normalization,
     "RotaryEmbedding": expand_rotation,
-    "SimplifiedLayerNormalization": _normalized,
+    "SimplifiedLayerNormalization": _rms_normalization,
     "SkipLayerNormalization": _skip_layer,
     "SkipSimplifiedLayerNormalization": _skip_layer,
 }

@@ -19,7 +19,7 @@ from intact.errors import Unsupported
 from intact.graph.edit import Editor
 from intact.graph.ops import constant_array
 from intact.graph.passes.composite import Composite, Length, axes_of
-from intact.graph.passes.expand_rotation import UNKNOWN, counting, rotated_at
+from intact.graph.passes.expand_rotation import UNKNOWN, count_up, rotate_at
 
 MASKED = -1e30
 """Two of them, and the lowest float, add up to no infinity."""
@@ -96,7 +96,7 @@ def expand_heads(editor: Editor, node: ir.Node) -> None:
     if [len(shape) if shape else 0 for shape in shapes] not in ([3, 3, 3], [3, 4, 4]):
         raise Unsupported("its operands are packed")
     if bias is not None:
-        query, key, value = _biased(written, (query, key, value), bias)
+        query, key, value = _add_bias(written, (query, key, value), bias)
     query = _by_heads(written, query, heads)
     if len(shapes[1] or ()) == 3:
         key, value = (_by_heads(written, each, heads) for each in (key, value))
@@ -156,7 +156,7 @@ def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
     )
     past: Length = 0 if past_key is None else written.length(past_key, 2)
     if written.integer("do_rotary"):
-        query, key = rotated_at(written, query, key, past)
+        query, key = rotate_at(written, query, key, past)
     if past_key is not None and past_value is not None:
         key = written.concat([past_key, key], 2)
         value = written.concat([past_value, value], 2)
@@ -208,7 +208,7 @@ def _flat(written: Composite, value: ir.Value) -> ir.Value:
     return written.reshape(moved, [written.length(moved, 0), written.length(moved, 1), width])
 
 
-def _biased(
+def _add_bias(
     written: Composite, values: tuple[ir.Value, ir.Value, ir.Value], bias: ir.Value
 ) -> tuple[ir.Value, ir.Value, ir.Value]:
     """Add the parts of one bias to queries, keys and values of known widths."""
@@ -257,10 +257,10 @@ def _attend(
     turned = written.transpose(key, (0, 1, 3, 2))
 
     def together(each: ir.Value) -> ir.Value:
-        return _regrouped(written, each, kinds) if is_shared else each
+        return _regroup(written, each, kinds) if is_shared else each
 
     def apart(each: ir.Value) -> ir.Value:
-        return _regrouped(written, each, heads) if is_shared else each
+        return _regroup(written, each, heads) if is_shared else each
 
     scores = apart(written.matmul(together(query), turned))
     masked = scores
@@ -273,7 +273,7 @@ def _attend(
     return _Attended(scores, weights, apart(written.matmul(together(weights), value)))
 
 
-def _regrouped(written: Composite, value: ir.Value, count: object) -> ir.Value:
+def _regroup(written: Composite, value: ir.Value, count: object) -> ir.Value:
     """``[batch, heads, places, n]`` with another number of heads, and more or fewer places."""
     shape, ends = axes_of(value) or [], [written.length(value, axis) for axis in (0, 3)]
     if not isinstance(count, int):
@@ -309,7 +309,7 @@ class _Masks:
     def end(self, lengths: ir.Value) -> None:
         """Allow the first keys of each sequence alone, by their number."""
         written = self._written
-        columns = counting(written, self._keys, [1, 1, 1, -1])
+        columns = count_up(written, self._keys, [1, 1, 1, -1])
         last = written.reshape(lengths, [-1, 1, 1, 1])
         self._allowed.append(written("Less", columns, last, dtype=_BOOL))
 
@@ -328,7 +328,7 @@ class _Masks:
             return
         written = self._written
         rows, columns = (
-            counting(written, count, lengths)
+            count_up(written, count, lengths)
             for count, lengths in ((queries, [-1, 1]), (keys, [1, -1]))
         )
         first = written.integers(offset) if isinstance(offset, int) else offset

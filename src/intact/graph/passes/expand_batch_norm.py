@@ -70,7 +70,7 @@ def _fold_into_readers(editor: Editor, node: ir.Node, norm: BatchNorm) -> bool:
         return False
     if any(use.node.graph is not graph for use in uses):
         return False  # the body of an If or Loop reads it
-    found = [(use.node, _folded(use.node, use.idx, norm)) for use in uses]
+    found = [(use.node, _fold(use.node, use.idx, norm)) for use in uses]
     layers = [(layer, folded) for layer, folded in found if folded is not None]
     if len(layers) < len(found):
         return False
@@ -84,7 +84,7 @@ def _fold_into_readers(editor: Editor, node: ir.Node, norm: BatchNorm) -> bool:
     return True
 
 
-def _folded(layer: ir.Node, slot: int, norm: BatchNorm) -> _Folded | None:
+def _fold(layer: ir.Node, slot: int, norm: BatchNorm) -> _Folded | None:
     """Return weight and bias of a layer that does the work of a norm in front; None if none can.
 
     A convolution that pads with zeros cannot: they would have to be ``-offset / ratio``.

@@ -48,8 +48,8 @@ def expand_einsum(editor: Editor, node: ir.Node) -> None:
     while operands:
         right = operands.pop(0)
         later = {letter for each in operands for letter in each.letters}
-        whole = _joined(written, whole, right, later | set(result))
-    whole = _summed(written, whole, set(result))
+        whole = _join(written, whole, right, later | set(result))
+    whole = _sum(written, whole, set(result))
     order = [whole.letters.index(letter) for letter in result]
     written.put(written.transpose(whole.value, order))
 
@@ -101,13 +101,13 @@ def _diagonal(written: Composite, value: ir.Value, letters: tuple[str, ...]) -> 
         while letters.count(letter) > 1:
             first = letters.index(letter)
             second = letters.index(letter, first + 1)
-            value = _masked(written, value, first, second)
+            value = _mask(written, value, first, second)
             value = written.reduce("ReduceSum", value, [second], keep=False)
             letters = letters[:second] + letters[second + 1 :]
     return _Operand(value, letters)
 
 
-def _masked(written: Composite, value: ir.Value, first: int, second: int) -> ir.Value:
+def _mask(written: Composite, value: ir.Value, first: int, second: int) -> ir.Value:
     """Zero what does not lie on the diagonal of two axes."""
     shape = axes_of(value) or []
     length = next((n for n in (shape[first], shape[second]) if isinstance(n, int)), None)
@@ -130,7 +130,7 @@ def _masked(written: Composite, value: ir.Value, first: int, second: int) -> ir.
     return written("Where", same, value, written.constant(np.array(0), value), dtype=value.dtype)
 
 
-def _summed(written: Composite, operand: _Operand, kept: set[str]) -> _Operand:
+def _sum(written: Composite, operand: _Operand, kept: set[str]) -> _Operand:
     """Sum the axes of letters that nothing else has."""
     axes = [k for k, letter in enumerate(operand.letters) if letter not in kept]
     if not axes:
@@ -139,20 +139,20 @@ def _summed(written: Composite, operand: _Operand, kept: set[str]) -> _Operand:
     return _Operand(value, tuple(letter for letter in operand.letters if letter in kept))
 
 
-def _joined(written: Composite, left: _Operand, right: _Operand, kept: set[str]) -> _Operand:
+def _join(written: Composite, left: _Operand, right: _Operand, kept: set[str]) -> _Operand:
     """Multiply two operands and sum the letters that are not kept."""
-    left = _summed(written, left, kept | set(right.letters))
-    right = _summed(written, right, kept | set(left.letters))
+    left = _sum(written, left, kept | set(right.letters))
+    right = _sum(written, right, kept | set(left.letters))
     both = [letter for letter in left.letters if letter in right.letters]
     summed = [letter for letter in both if letter not in kept]
     if any(_is_stretched(letter, left, right) for letter in summed):
-        return _summed(written, _multiplied(written, left, right), kept)
+        return _sum(written, _multiply(written, left, right), kept)
     if not summed:
-        return _multiplied(written, left, right)
+        return _multiply(written, left, right)
     leading = [letter for letter in both if letter in kept]
     if not leading and _is_constant(left) and not _is_constant(right):
         left, right = right, left
-    return _contracted(written, left, right, leading, summed)
+    return _contract(written, left, right, leading, summed)
 
 
 def _is_constant(operand: _Operand) -> bool:
@@ -165,7 +165,7 @@ def _is_stretched(letter: str, left: _Operand, right: _Operand) -> bool:
     return 1 in lengths and lengths[0] != lengths[1]
 
 
-def _multiplied(written: Composite, left: _Operand, right: _Operand) -> _Operand:
+def _multiply(written: Composite, left: _Operand, right: _Operand) -> _Operand:
     """Multiply element by element, the axes of both in one order."""
     letters = (*left.letters, *(c for c in right.letters if c not in left.letters))
     values = [_spread(written, each, letters) for each in (left, right)]
@@ -183,7 +183,7 @@ def _spread(written: Composite, operand: _Operand, letters: Sequence[str]) -> ir
     return written.reshape(value, lengths)
 
 
-def _contracted(
+def _contract(
     written: Composite,
     left: _Operand,
     right: _Operand,

@@ -57,7 +57,7 @@ def expand_rotation(editor: Editor, node: ir.Node) -> None:
         if isinstance(given, int):
             lengths[-1] = given // heads
         whole = written.reshape(data, lengths)
-    cos, sin = (_unsqueezed(written, each, where) for each in (cos, sin))
+    cos, sin = (_unsqueeze(written, each, where) for each in (cos, sin))
     result = _rotate(written, whole, cos, sin, size, rows("interleaved") == 1)
     if rank == 3:
         result = written.reshape(result, [written.length(data, axis) for axis in range(rank)])
@@ -70,10 +70,10 @@ def _rows(table: ir.Value, places: ir.Value) -> list[int | ir.SymbolicDim | None
 
 def _counted_from(written: Composite, first: ir.Value, count: Length) -> ir.Value:
     """Return ``[1, count]`` places from a first one."""
-    return written("Add", counting(written, count, [1, -1]), first)
+    return written("Add", count_up(written, count, [1, -1]), first)
 
 
-def counting(written: Composite, count: Length, lengths: list[int]) -> ir.Value:
+def count_up(written: Composite, count: Length, lengths: list[int]) -> ir.Value:
     """Return 0, 1, 2 and so on, in a shape."""
     if isinstance(count, int):
         return written.constant(np.arange(count).reshape(lengths))
@@ -82,7 +82,7 @@ def counting(written: Composite, count: Length, lengths: list[int]) -> ir.Value:
     return written.reshape(written("Range", zero, end, one, shape=[None]), lengths)
 
 
-def _unsqueezed(written: Composite, value: ir.Value, axis: int) -> ir.Value:
+def _unsqueeze(written: Composite, value: ir.Value, axis: int) -> ir.Value:
     """Give a value an axis of length 1; one of two axes gets another in front by broadcasting."""
     rank = len(axes_of(value) or [])
     at = axis - (3 - rank)
@@ -112,7 +112,7 @@ def _rotate(
     return written.concat([rotated, written.part(data, 3, size, None)], 3)
 
 
-def rotated_at(
+def rotate_at(
     written: Composite, query: ir.Value, key: ir.Value, past: Length
 ) -> tuple[ir.Value, ir.Value]:
     """Rotate queries and keys of a GroupQueryAttention."""
@@ -126,7 +126,7 @@ def rotated_at(
         first = written.constant(np.array(past)) if isinstance(past, int) else past
         places = _counted_from(written, first, written.length(query, 2))
     tables = [
-        _unsqueezed(written, written("Gather", each, places, shape=_rows(each, places)), 1)
+        _unsqueeze(written, written("Gather", each, places, shape=_rows(each, places)), 1)
         for each in (cos, sin)
     ]
     interleaved = written.integer("rotary_interleaved") == 1

@@ -147,7 +147,6 @@ def _is_used(value: ir.Value) -> bool:
 
 
 _SIDES = {"Mul": (0, 1), "Add": (0, 1), "Sub": (0,)}
-
 """The inputs at which the result of the linear node is allowed."""
 
 

@@ -13,7 +13,7 @@ from intact.errors import ModelError
 from intact.graph.builder import Attribute
 from intact.graph.edit import Editor
 from intact.graph.files.opset import convert_opset
-from intact.graph.given_nodes import followed
+from intact.graph.given_nodes import note_given_nodes
 from intact.graph.graph import Graph
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes import library
@@ -32,7 +32,7 @@ class Match:
         data: What it is computed from.
         last: The node that gives its result.
         constants: Further inputs of the operator.
-        attributes: Of the operator.
+        attributes: The operator's attributes.
         order: How the axes of the data are brought for the operator, which works along the last;
             empty where they lie so.
     """
@@ -45,7 +45,7 @@ class Match:
 
 
 @dataclass(frozen=True)
-class Joined:
+class Joining:
     """An operator that is recognized.
 
     Attributes:
@@ -59,13 +59,13 @@ class Joined:
     matches: Callable[[Graph], Iterator[Match]]
 
 
-def join(graph: Graph, joined: Joined) -> Graph:
+def join(graph: Graph, joined: Joining) -> Graph:
     """Replace every written-out operator of a type by that operator.
 
     The opset is raised if needed. A graph without a match is returned unchanged, as is one that
     cannot be converted to that opset.
     """
-    if not any(True for _ in _fitting(graph, joined)):
+    if not any(True for _ in _matches_that_fit(graph, joined)):
         return graph
     given = graph.model
     if graph.opset < joined.since:
@@ -74,7 +74,7 @@ def join(graph: Graph, joined: Joined) -> Graph:
         except ModelError:
             return graph
     editor = Editor(graph.model)
-    for match in list(_fitting(graph, joined)):
+    for match in list(_matches_that_fit(graph, joined)):
         name = str(match.last.name)
         old = editor.nodes_by_name[name].outputs[0]
         data = _brought(editor, editor.value(str(match.data.name)), match.order)
@@ -90,7 +90,7 @@ def join(graph: Graph, joined: Joined) -> Graph:
         result.name, result.type, result.shape = written, kind_of, shape
         editor.rebind(written, result)
     _remove_unread(editor.model.graph)
-    return Graph(followed(given, editor.finish()))
+    return Graph(note_given_nodes(given, editor.finish()))
 
 
 def _brought(editor: Editor, value: ir.Value, order: tuple[int, ...]) -> ir.Value:
@@ -101,7 +101,7 @@ def _brought(editor: Editor, value: ir.Value, order: tuple[int, ...]) -> ir.Valu
     return editor.node("Transpose", [value], f"{value.name}_axes", {"perm": order}, shape=shape)
 
 
-def _fitting(graph: Graph, joined: Joined) -> Iterator[Match]:
+def _matches_that_fit(graph: Graph, joined: Joining) -> Iterator[Match]:
     """Yield the matches whose constants add no axes to the data, and that are float32."""
     for match in joined.matches(graph):
         before, after = match.data, match.last.outputs[0]
@@ -157,7 +157,7 @@ def sides(node: ir.Node) -> Iterable[tuple[ir.Value | None, ir.Value | None]]:
     return (left, right), (right, left)
 
 
-def scaled(value: ir.Value | None, factor: float) -> ir.Value | None:
+def divide_out(value: ir.Value | None, factor: float) -> ir.Value | None:
     """Find the value that is multiplied by ``factor`` to give this one."""
     node = producer(value, "Mul", "Div")
     if node is None:

@@ -53,7 +53,7 @@ def _match(graph: Graph, root: ir.Node) -> Match | None:
         epsilon = constant_array(small)
         mean = _mean_of_variance(variance)
         if mean is not None and epsilon is not None and epsilon.size == 1:
-            last, scale, bias = _followed(graph, root, mean)
+            last, scale, bias = _find_affine(graph, root, mean)
             if last is None or not _keeps_axis(added.outputs[0], mean):
                 return None
             rank = len(mean.data.shape or ())
@@ -67,20 +67,20 @@ def _match(graph: Graph, root: ir.Node) -> Match | None:
 
 def _mean_of_variance(value: ir.Value | None) -> _Mean | None:
     """Return the mean of ``mean(x^2) - mean^2``, of which the smallest may be 0."""
-    value = _viewed(value)
+    value = _skip_views(value)
     limited = producer(value, "Max", "Relu")
     if limited is not None and limited.op_type == "Relu":
-        value = _viewed(limited.inputs[0])
+        value = _skip_views(limited.inputs[0])
     elif limited is not None and len(limited.inputs) == 2:
-        value = next((_viewed(a) for a, b in sides(limited) if is_number(b, 0.0)), None)
+        value = next((_skip_views(a) for a, b in sides(limited) if is_number(b, 0.0)), None)
     difference = producer(value, "Sub")
     if difference is None:
         return None
-    squares, squared = (_viewed(each) for each in difference.inputs)
+    squares, squared = (_skip_views(each) for each in difference.inputs)
     of_squares, product = _mean(squares), producer(squared, "Mul")
     if of_squares is None or product is None or product.inputs[0] is not product.inputs[1]:
         return None
-    mean, square = _mean(_viewed(product.inputs[0])), producer(of_squares.data, "Mul")
+    mean, square = _mean(_skip_views(product.inputs[0])), producer(of_squares.data, "Mul")
     if mean is None or square is None or mean.axis != of_squares.axis:
         return None
     return mean if all(each is mean.data for each in square.inputs) else None
@@ -90,17 +90,17 @@ def _mean(value: ir.Value | None) -> _Mean | None:
     """Return what a value is the mean of, over one axis of known length."""
     reduction = producer(value, "ReduceMean")
     if reduction is not None:
-        return _reduced(reduction)
+        return _as_mean(reduction)
     scaled = producer(value, "Mul")
     for total, factor in sides(scaled) if scaled is not None else ():
-        reduction = producer(_viewed(total), "ReduceSum")
-        found = None if reduction is None else _reduced(reduction)
+        reduction = producer(_skip_views(total), "ReduceSum")
+        found = None if reduction is None else _as_mean(reduction)
         if found is not None and is_number(factor, 1.0 / _length(found)):
             return found
     return None
 
 
-def _reduced(node: ir.Node) -> _Mean | None:
+def _as_mean(node: ir.Node) -> _Mean | None:
     data = node.inputs[0]
     given = constant_array(input_value(node, 1))
     axes = Reduce.of(node).axes if given is None else given.reshape(-1).tolist()
@@ -116,7 +116,7 @@ def _length(mean: _Mean) -> int:
     return length if isinstance(length, int) else 0
 
 
-def _viewed(value: ir.Value | None) -> ir.Value | None:
+def _skip_views(value: ir.Value | None) -> ir.Value | None:
     """Return what a value only gives another shape."""
     node = producer(value, *_VIEWS)
     while node is not None and _size(node.inputs[0]) == _size(node.outputs[0]):
@@ -145,7 +145,7 @@ def _keeps_axis(value: ir.Value, mean: _Mean) -> bool:
     return all(a == b or not (isinstance(a, int) or isinstance(b, int)) for a, b in pairs)
 
 
-def _followed(
+def _find_affine(
     graph: Graph, root: ir.Node, mean: _Mean
 ) -> tuple[ir.Node | None, np.ndarray, np.ndarray | None]:
     """Return the last node, with scale and bias; no node where something else follows."""
@@ -174,7 +174,7 @@ def _is_centred(value: ir.Value | None, mean: _Mean) -> bool:
     node = producer(value, "Sub")
     if node is None or node.inputs[0] is not mean.data or node.inputs[1] is None:
         return False
-    return _keeps_axis(node.inputs[1], mean) and _mean(_viewed(node.inputs[1])) == mean
+    return _keeps_axis(node.inputs[1], mean) and _mean(_skip_views(node.inputs[1])) == mean
 
 
 def _along(value: ir.Value | None, mean: _Mean) -> np.ndarray | None:

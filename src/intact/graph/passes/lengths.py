@@ -42,7 +42,7 @@ def learn_shapes(model: ir.Model) -> bool:
         if node.domain == "" and node.op_type == "GroupNormalization":
             found |= _keeps_shape(node)
         if node.domain == "" and node.op_type == "Reshape" and node.outputs[0].shape is None:
-            shape = _reshaped(node, known)
+            shape = _target_lengths(node, known)
             if shape is not None:
                 node.outputs[0].shape = ir.Shape(shape)
                 found = True
@@ -78,7 +78,7 @@ def fold_lengths(model: ir.Model) -> int:
         source = None if shape is None else shape.producer()
         if node.domain != "" or node.op_type != "Gather" or source is None:
             continue
-        places, lengths = constant_array(input_value(node, 1)), known.of(node.outputs[0])
+        places, lengths = constant_array(input_value(node, 1)), known.held_by(node.outputs[0])
         sizes = [n for n in lengths or () if isinstance(n, int) and n >= 0]
         is_known = source.op_type == "Shape" and lengths is not None and len(sizes) == len(lengths)
         if not is_known or places is None or node.outputs[0].is_graph_output():
@@ -91,8 +91,8 @@ def fold_lengths(model: ir.Model) -> int:
     return folded
 
 
-def _reshaped(node: ir.Node, known: _Lengths) -> list[_Length] | None:
-    data, target = _dims(input_value(node, 0)), known.of(input_value(node, 1))
+def _target_lengths(node: ir.Node, known: _Lengths) -> list[_Length] | None:
+    data, target = _dims(input_value(node, 0)), known.held_by(input_value(node, 1))
     if target is None:
         return None
     copies = not Reshape.of(node).allowzero
@@ -117,13 +117,13 @@ class _Lengths:
         self._found: dict[ir.Value, list[_Length] | None] = {}
         self._depth = 0
 
-    def of(self, value: ir.Value | None) -> list[_Length] | None:
+    def held_by(self, value: ir.Value | None) -> list[_Length] | None:
         """Return what a tensor holds; None where not even how many are known."""
         if value is None:
             return None
         if value not in self._found:
             self._depth += 1
-            found = self._computed(value) if self._depth <= _DEEPEST else None
+            found = self._compute(value) if self._depth <= _DEEPEST else None
             self._depth -= 1
             dims = _dims(value)
             if found is None and dims is not None and len(dims) == 1 and isinstance(dims[0], int):
@@ -134,9 +134,9 @@ class _Lengths:
     def _row(self, value: ir.Value | None) -> list[_Length] | None:
         """Return what a tensor of one axis holds: of several, none is the list's."""
         dims = _dims(value)
-        return None if dims is not None and len(dims) > 1 else self.of(value)
+        return None if dims is not None and len(dims) > 1 else self.held_by(value)
 
-    def _computed(self, value: ir.Value) -> list[_Length] | None:
+    def _compute(self, value: ir.Value) -> list[_Length] | None:
         array = constant_array(value)
         if array is not None:
             whole = array.dtype.kind == "i" and array.ndim <= 1 and array.size <= _MOST
@@ -156,7 +156,7 @@ class _Lengths:
         data = input_value(node, 0)
         is_cast = node.op_type == Cast.name and Cast.of(node).to in _WHOLE
         if is_cast or facts(node).reshapes:
-            return self.of(data)
+            return self.held_by(data)
         held = self._row(data) if node.op_type in _CHOSEN else None
         if held is None:
             return None
@@ -164,10 +164,10 @@ class _Lengths:
             places = _numbers(input_value(node, 1))
             inside = places is not None and all(-len(held) <= n < len(held) for n in places)
             return [held[n] for n in places] if places is not None and inside else None
-        return _sliced(node, held)
+        return _slice(node, held)
 
 
-def _sliced(node: ir.Node, held: list[_Length]) -> list[_Length] | None:
+def _slice(node: ir.Node, held: list[_Length]) -> list[_Length] | None:
     if len(node.inputs) < 3:
         return None  # attributes, before opset 10
     starts, ends = (_numbers(input_value(node, slot)) for slot in (1, 2))

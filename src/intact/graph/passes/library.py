@@ -164,12 +164,12 @@ def remove_unused(model: ir.Model) -> bool:
     """Remove nodes, initializers and optional outputs that no graph output depends on."""
     with quiet():
         modified = common.RemoveUnusedNodesPass()(model).modified
-        while _release_captured(model):
+        while _unbind_captures(model):
             modified |= common.RemoveUnusedNodesPass()(model).modified
     return modified
 
 
-def _release_captured(model: ir.Model) -> bool:
+def _unbind_captures(model: ir.Model) -> bool:
     """Clear the inputs in bodies of removed nodes: onnx-ir still counts them as readers."""
     alive = set(nodes_of(model.graph))
     stale = [

@@ -24,9 +24,9 @@ class _Parts(NamedTuple):
     axis: int
     """The axis of the parts behind the Reshape, the last of the data."""
     shape: tuple[int | ir.SymbolicDim, ...]
-    """Behind the Reshape."""
+    """The shape behind the Reshape."""
     order: tuple[int, ...]
-    """Of the Transpose, without the parts."""
+    """The order of the Transpose, without the parts."""
 
 
 def split_heads(model: ir.Model) -> int:
@@ -82,10 +82,10 @@ def _index(node: ir.Node, parts: _Parts) -> int | None:
         if index is None or index.ndim or Gather.of(node).axis != 0:
             return None
         return int(index) % count if -count <= int(index) < count else None
-    return _sliced(node, count) if node.op_type == "Slice" else None
+    return _sliced_axis(node, count) if node.op_type == "Slice" else None
 
 
-def _sliced(node: ir.Node, count: int) -> int | None:
+def _sliced_axis(node: ir.Node, count: int) -> int | None:
     numbers = [constant_array(input_value(node, slot)) for slot in (1, 2, 3, 4)]
     if any(each is None or each.size != 1 for each in numbers[:3]):
         return None

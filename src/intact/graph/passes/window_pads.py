@@ -93,7 +93,7 @@ def _replace(graph: ir.Graph, node: ir.Node) -> bool:
         return True
     spans = window.spans
     axes = zip(window.sizes, spans, window.strides, before, behind, strict=True)
-    added = [_added(*axis) for axis in axes]
+    added = [_pad_behind(*axis) for axis in axes]
     grown = [old + new for old, new in zip(behind, added, strict=True) if new is not None]
     if len(grown) != len(kernel) or any(p >= k for p, k in zip(grown, kernel, strict=True)):
         return False  # runtimes refuse a window of pads alone
@@ -190,7 +190,7 @@ def _set_pads(node: ir.Node, pads: list[int]) -> None:
     node.attributes["pads"] = ir.AttrInt64s("pads", pads)
 
 
-def _added(size: int, span: int, stride: int, before: int, behind: int) -> int | None:
+def _pad_behind(size: int, span: int, stride: int, before: int, behind: int) -> int | None:
     """Return what completes the last window that begins in the data or in the pads before it.
 
     None for numbers that no pool has.

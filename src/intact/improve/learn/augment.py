@@ -17,6 +17,7 @@ _REACH = 8
 
 def _flip(images: Tensor, random: torch.Generator) -> Tensor:
     """Mirror about every second image, left to right."""
+    # Drawn on the CPU, so that every device gets the same changes.
     chosen = torch.rand(len(images), 1, 1, 1, generator=random) < 0.5
     return torch.where(chosen.to(images.device), images.flip(-1), images)
 
@@ -55,14 +56,14 @@ def refuse_unknown(names: Sequence[str]) -> None:
             raise UsageError(f"--augment {each!r}", remedy=nearest(each, AUGMENTATIONS))
 
 
-def augmented(
+def augment_images(
     inputs: Mapping[str, Tensor], names: Sequence[str], random: torch.Generator
 ) -> dict[str, Tensor]:
     """Change the images of a batch.
 
     Args:
         inputs: By name; those of four axes are images with their channels second.
-        names: Of the changes, in their order.
+        names: Names of the changes, in their order.
         random: The source of random numbers.
     """
     found = dict(inputs)

@@ -131,6 +131,7 @@ class FoldedNorm(nn.Module):
     def statistics(self) -> Statistics:
         """Return what a forward pass that begins now is to go by."""
         running = self.running_mean, self.running_var
+        # Copied, because `keep` changes them in place before the backward pass may ask again.
         return Statistics(*(each.clone() if self.counts_batches else each for each in running))
 
     def fold(
@@ -143,30 +144,30 @@ class FoldedNorm(nn.Module):
         """Return the weight and bias that the layer computes with.
 
         Args:
-            weight: Without the normalization.
-            bias: Likewise, ``[channels]``.
+            weight: The weight without the normalization.
+            bias: The bias without it, ``[channels]``.
             layer: Computes the layer's float result of a weight and a bias.
-            statistics: Of this pass.
+            statistics: What this pass normalizes by.
 
         Raises:
             UsageError: The batch has one value a channel, which has no variance.
         """
         if not self.counts_batches:
-            return self._folded(weight, bias, statistics.mean, statistics.variance)
+            return self._fold_in(weight, bias, statistics.mean, statistics.variance)
         if self.strategy is Folding.BATCH:
             mean, variance = _batch(layer(weight, bias), 1, statistics)
-            return self._folded(weight, bias, mean, variance)
-        folded, _ = self._folded(weight, bias, statistics.mean, statistics.variance)
+            return self._fold_in(weight, bias, mean, variance)
+        folded, _ = self._fold_in(weight, bias, statistics.mean, statistics.variance)
         return folded, torch.zeros_like(bias)
 
     def after(self, result: Tensor, bias: Tensor, channels: int, statistics: Statistics) -> Tensor:
         """Return the normalized result of a layer that had the weight and bias of `fold`.
 
         Args:
-            result: Of the layer.
+            result: What the layer computed.
             bias: The layer's own, ``[channels]``.
             channels: Axis of the channels in the result.
-            statistics: Of this pass.
+            statistics: What this pass normalizes by.
         """
         if not self.counts_batches or self.strategy is Folding.BATCH:
             return result
@@ -200,7 +201,7 @@ class FoldedNorm(nn.Module):
         )
         return BatchNorm(gamma, beta, mean, variance, self.epsilon, self._names)
 
-    def _folded(
+    def _fold_in(
         self, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
     ) -> tuple[Tensor, Tensor]:
         ratio = self._ratio(variance)

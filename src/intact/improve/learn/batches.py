@@ -20,7 +20,7 @@ _SHARE, _MOST = 0.1, 2048
 _FEWEST = 2
 
 
-class Labelled(NamedTuple):
+class LabelledBatch(NamedTuple):
     """A batch.
 
     Attributes:
@@ -47,7 +47,7 @@ class Pool:
         count: Samples to train on.
         size: Samples of a batch.
         labels: int64 ``[N]``, of all samples; None where there are none.
-        digest: Of the samples, to know them again by.
+        digest: Identifies the samples, to know them again by.
         source: Name for messages.
 
     Raises:
@@ -91,7 +91,7 @@ class Pool:
         """Batches of an epoch; what is left over at the end of a pass waits for the next one."""
         return max(self.count // self.size, 1)
 
-    def epoch(self, number: int) -> Iterator[Labelled]:
+    def epoch(self, number: int) -> Iterator[LabelledBatch]:
         """Yield the batches of an epoch: full ones, in an order that seed and number decide.
 
         Raises:
@@ -99,6 +99,7 @@ class Pool:
         """
         yielded = 0
         for position, window in enumerate(self._windows()):
+            # The 1 keeps these orders apart from the one that decides what is held out.
             order = np.random.default_rng((self._seed, 1, number, position)).permutation(
                 len(window)
             )
@@ -107,7 +108,7 @@ class Pool:
                 chosen = rows[start : start + self.size]
                 if len(chosen) == self.size or len(rows) < self.size:
                     yielded += 1
-                    yield self._joined(chosen)
+                    yield self._label(chosen)
                     if yielded == self.steps:
                         return
         if yielded == 0:
@@ -116,23 +117,23 @@ class Pool:
                 remedy="give data that can be read again: arrays, files, or a function",
             )
 
-    def held_out(self) -> Iterator[Labelled]:
+    def held_out(self) -> Iterator[LabelledBatch]:
         """Yield the batches that are held out, in order; the last may be smaller."""
         waiting: list[tuple[int, Batch]] = []
-        for index, item in self._indexed():
+        for index, item in self._enumerate():
             if index in self._held:
                 waiting.append((index, item))
             if len(waiting) == self.size:
-                yield self._joined(waiting)
+                yield self._label(waiting)
                 waiting = []
         if waiting:
-            yield self._joined(waiting)
+            yield self._label(waiting)
 
     def _windows(self) -> Iterator[list[tuple[int, Batch]]]:
         """Yield the samples to train on in parts that fit into memory."""
         window: list[tuple[int, Batch]] = []
         used = 0
-        for index, item in self._indexed():
+        for index, item in self._enumerate():
             if index in self._held:
                 continue
             window.append((index, item))
@@ -143,7 +144,7 @@ class Pool:
         if window:
             yield window
 
-    def _indexed(self) -> Iterator[tuple[int, Batch]]:
+    def _enumerate(self) -> Iterator[tuple[int, Batch]]:
         yield from enumerate(self._items() if self._kept is None else self._kept)
 
     def _items(self) -> Iterator[Batch]:
@@ -155,13 +156,14 @@ class Pool:
                 yield rows
                 continue
             for k in range(count):
+                # Copied, or each sample would keep its whole batch in memory.
                 yield {name: array[k : k + 1].copy() for name, array in rows.items()}
 
-    def _joined(self, rows: Sequence[tuple[int, Batch]]) -> Labelled:
+    def _label(self, rows: Sequence[tuple[int, Batch]]) -> LabelledBatch:
         indices = [index for index, _ in rows]
         labels = None if self.labels is None else self.labels[indices]
         first = rows[0][1]
         if len(rows) == 1:
-            return Labelled(first, labels, 1)
+            return LabelledBatch(first, labels, 1)
         joined = {n: np.concatenate([row[n] for _, row in rows]) for n in first}
-        return Labelled(joined, labels, len(rows))
+        return LabelledBatch(joined, labels, len(rows))

@@ -99,8 +99,8 @@ class Difference(NamedTuple):
     """How many codes of a tensor differ.
 
     Attributes:
-        codes: In how many elements.
-        elements: Of how many.
+        codes: How many elements differ.
+        elements: How many there are.
         largest: By how many steps at most.
     """
 
@@ -119,6 +119,8 @@ def differing_codes(
         *inputs: A batch, as for the module.
         **named: Inputs by name.
     """
+    # Taught: with the target's codes behind each layer, one difference is not counted in all later
+    # ones.
     before, module.arithmetic = module.arithmetic, "target"
     try:
         with torch.no_grad(), module.observing() as simulated:

@@ -15,7 +15,7 @@ from intact.improve.learn.instructions import Quantize, QuantizeBias
 from intact.improve.learn.segments import Values
 from intact.improve.learn.slices import QUANTIZED, Mode, Slices
 from intact.improve.learn.soft_rounding import KNOWN, SoftWeight, beta_at
-from intact.improve.learn.streams import Draws, Stream, on
+from intact.improve.learn.streams import Draws, Stream, to_device
 
 ROUNDING_RATE, SCALE_RATE, BIAS_RATE = 3e-2, 2e-3, 1e-2
 """Learning rates of Adam: of V, of binary logarithms of scales, of biases in steps of the weight at
@@ -32,8 +32,8 @@ class Pace:
     """How long a block learns.
 
     Attributes:
-        steps: How often.
-        batch: Of how many samples.
+        steps: How many steps it takes.
+        batch: How many samples a step sees.
     """
 
     steps: int
@@ -89,12 +89,12 @@ class BlockLearner:
         self._soft: dict[str, SoftWeight] = {}
         self._biases: dict[str, nn.Parameter] = {}
         self._units: dict[str, Tensor] = {}
-        for step in slices.steps.needed(block.first, block.end):
+        for step in slices.steps.constants_for(block.first, block.end):
             if not isinstance(step, Quantize | QuantizeBias) or step.end.node not in block.layers:
                 continue
             if isinstance(step, Quantize) and step.end.slot == 1 and rounds:
                 self._names[step.writes[0]] = step.reads[0]
-                self._soft[step.writes[0]] = self._softened(step)
+                self._soft[step.writes[0]] = self._soften(step)
             elif isinstance(step, QuantizeBias):
                 self._add_bias(step)
         self._scales = {key: slices.quantizers[key] for key in sorted(scales)}
@@ -124,6 +124,8 @@ class BlockLearner:
         for step, (given, floats, targets) in zip(range(pace.steps), draws, strict=False):
             share = step / pace.steps
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                # Roundings settle by the regulariser, for which they need their full rate to the
+                # end.
                 falls = group["name"] != "rounding"
                 group["lr"] = rate * (0.5 * (1 + math.cos(math.pi * share)) if falls else 1.0)
             optimizer.zero_grad(set_to_none=True)
@@ -150,7 +152,7 @@ class BlockLearner:
 
     # ---- parts -------------------------------------------------------------------------------
 
-    def _softened(self, step: Quantize) -> SoftWeight:
+    def _soften(self, step: Quantize) -> SoftWeight:
         name, quantizer = step.reads[0], self._slices.quantizers[step.quantizer]
         weight = self._slices.in_float[name]
         scale, low, high = quantizer.spread_numbers(weight)
@@ -193,12 +195,12 @@ class BlockLearner:
         mode = Mode(
             softened={key: soft() for key, soft in self._soft.items()},
             biases=self._bias_values(),
-            mix=self._mixed if self._drop else None,
+            mix=self._mix if self._drop else None,
         )
-        inputs, wanted = on(self._slices, given), on(self._slices, targets)
+        inputs, wanted = to_device(self._slices, given), to_device(self._slices, targets)
         if self._drop:
-            there = on(self._slices, floats)
-            inputs = {k: self._mixed(t, there[k]) for k, t in inputs.items()}
+            there = to_device(self._slices, floats)
+            inputs = {k: self._mix(t, there[k]) for k, t in inputs.items()}
         found = self._slices.run(self._block, inputs, mode)
         return distance(found, wanted)
 
@@ -207,8 +209,8 @@ class BlockLearner:
         _, floats, targets = next(iter(draws))
         with torch.no_grad():
             mode = Mode(activations=False)
-            found = self._slices.run(self._block, on(self._slices, floats), mode)
-            by_weights = float(distance(found, on(self._slices, targets)))
+            found = self._slices.run(self._block, to_device(self._slices, floats), mode)
+            by_weights = float(distance(found, to_device(self._slices, targets)))
         return max(by_weights, _TINY)
 
     def _regulariser(self, share: float) -> Tensor | float:
@@ -219,13 +221,13 @@ class BlockLearner:
         parts = [soft.regulariser(beta) for soft in self._soft.values()]
         return REGULARISER * torch.stack(parts).sum() / count
 
-    def _mixed(self, quantized: Tensor, in_float: Tensor) -> Tensor:
+    def _mix(self, quantized: Tensor, in_float: Tensor) -> Tensor:
         """Keep elements in float at random (QDrop)."""
         if not quantized.is_floating_point():
             return quantized
-        return torch.where(self._dropped(quantized), in_float, quantized)
+        return torch.where(self._draw_dropped(quantized), in_float, quantized)
 
-    def _dropped(self, like: Tensor) -> Tensor:
+    def _draw_dropped(self, like: Tensor) -> Tensor:
         """Draw where elements stay in float: from eight numbers of 8 bits each drawn at once."""
         words = -(-like.numel() // 8)
         drawn = torch.empty(words, dtype=torch.int64).random_(
@@ -251,7 +253,7 @@ def decibels(slices: Slices, block: Block, inputs: Stream, wanted: Stream) -> fl
     power: dict[str, float] = {}
     with torch.no_grad():
         for unit, targets in zip(inputs.units, wanted.units, strict=True):
-            found = slices.run(block, on(slices, unit), QUANTIZED)
+            found = slices.run(block, to_device(slices, unit), QUANTIZED)
             for key, target in targets.items():
                 if target.is_floating_point():
                     there = target.double()

@@ -42,7 +42,7 @@ class Steps:
                 steps.append(each)
         return Steps(tuple(steps), tuple(fixed), frozenset(known), program.outputs)
 
-    def needed(self, first: int, end: int) -> tuple[Instruction, ...]:
+    def constants_for(self, first: int, end: int) -> tuple[Instruction, ...]:
         """Return the instructions for the constants that some of the steps read."""
         wanted = {key for step in self.steps[first:end] for key in step.reads}
         found = []
@@ -102,7 +102,7 @@ def articulations(steps: Steps, sizes: Mapping[str, int]) -> dict[int, str]:
     them, and they may be alive everywhere.
 
     Args:
-        steps: Of a program.
+        steps: The steps of a program.
         sizes: The elements of each tensor of floats, of one sample, by key.
 
     Returns:
@@ -136,7 +136,7 @@ def blocks(
     residuals, say, and blocks have as few neighbours as can be.
 
     Args:
-        steps: Of a program.
+        steps: The steps of a program.
         sizes: The elements of each tensor of floats, of one sample, by key.
         layers: The nodes whose weights are learned.
         most: Layers of a joined block.
@@ -144,7 +144,7 @@ def blocks(
     """
     at_layer = [isinstance(s, Compute) and s.node in layers for s in steps.steps]
     found = articulations(steps, sizes)
-    edges = _joined(found, at_layer, sizes, most)
+    edges = _join_parts(found, at_layer, sizes, most)
     cuts = [edges[0]]
     for first, end in pairwise(edges):
         inside = [index for index in range(first, end) if at_layer[index]]
@@ -155,7 +155,7 @@ def blocks(
     return tuple(_block(steps, places, layers, first, end) for first, end in pairwise(cuts))
 
 
-def _joined(
+def _join_parts(
     found: Mapping[int, str], at_layer: Sequence[bool], sizes: Mapping[str, int], most: int
 ) -> list[int]:
     """Choose positions with the least sum of sizes such that joined parts have few layers."""
@@ -165,9 +165,11 @@ def _joined(
     for end in range(1, len(places)):
         options = []
         for first in range(end - 1, -1, -1):
+            # A single part is taken whatever it has: it cannot be cut here.
             if first < end - 1 and sum(counts[first:end]) > most:
                 break
             options.append((best[first][0], first))
+        # Of equal sums the latest start: blocks stay small.
         total, first = min(options, key=lambda option: (option[0], -option[1]))
         best.append((total + sizes.get(found.get(places[end], ""), 0), first))
     chosen, at = [len(places) - 1], len(places) - 1

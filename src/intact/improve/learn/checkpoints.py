@@ -35,16 +35,18 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
+        # The file may be anyone's: with `weights_only` torch builds tensors and plain values, no
+        # objects.
         state = torch.load(path, map_location="cpu", weights_only=True)
         if isinstance(state, dict) and "of" in state:
             return state
         reason = "it holds something else"
     except Exception as error:  # torch raises pickle, zip and its own errors
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    raise damaged(path, reason)
+    raise damaged_error(path, reason)
 
 
-def damaged(path: Path, reason: str) -> DataError:
+def damaged_error(path: Path, reason: str) -> DataError:
     """Return the error of a file that cannot be used."""
     return DataError(
         f"{path}: no state of a training ({reason})", remedy="remove it, and start anew"

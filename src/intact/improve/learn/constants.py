@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -40,7 +41,7 @@ def trainable(plan: QuantizedGraph, value: ir.Value) -> bool:
     if origins is not None and value.name in origins.fixed and not _is_folded(plan.graph, value):
         return False
     array = plan.graph.constant(value)
-    return array is not None and any(_learned(node, slot, array) for node, slot in readers)
+    return array is not None and any(_is_learned(node, slot, array) for node, slot in readers)
 
 
 def _is_folded(graph: Graph, value: ir.Value) -> bool:
@@ -48,7 +49,7 @@ def _is_folded(graph: Graph, value: ir.Value) -> bool:
     return any(str(node.name) in graph.batch_norms for node, _ in graph.consumers(value))
 
 
-def _learned(node: ir.Node, slot: int, array: np.ndarray) -> bool:
+def _is_learned(node: ir.Node, slot: int, array: np.ndarray) -> bool:
     spec, role = op_spec(node), input_role(node, slot)
     if spec is None:
         return False
@@ -101,6 +102,7 @@ class Constants(nn.Module):
             if name in learned:
                 self.register_parameter(key, nn.Parameter(tensor))
             else:
+                # Not part of a state: what is not trained follows from the plan.
                 self.register_buffer(key, tensor, persistent=False)
 
     def __getitem__(self, name: str) -> Tensor:
@@ -150,3 +152,28 @@ def numbers_of(graph: Graph, value: ir.Value) -> np.ndarray | None:
     """Return a constant; None where it is computed, or holds no numbers."""
     array = graph.constant(value)
     return None if array is None or array.dtype.kind not in "fiub" else array
+
+
+def without_integers(plan: QuantizedGraph) -> tuple[QuantizedGraph, dict[str, np.ndarray]]:
+    """Take the integers of weights and biases out of a plan, so that they can be trained.
+
+    Those of a quantized model that was read stay: they are what its users know.
+
+    Args:
+        plan: Not changed.
+
+    Returns:
+        The plan, which quantizes the float weights instead, and the numbers that the integers
+        stand for, by the name of the constant. Quantized by that plan they are these integers.
+    """
+    if not plan.baked or plan.provenance.source:
+        return plan, {}
+    found, nodes = plan.copy(), {str(node.name): node for node in plan.graph.nodes}
+    values = {}
+    for end, codes in plan.baked.items():
+        config = found.configs[end]
+        value = nodes[end.node].inputs[end.slot]
+        if value is not None:
+            values[str(value.name)] = config.dequantize(codes)
+        found.configs[end] = config.unbaked()
+    return replace(found, baked={}), values

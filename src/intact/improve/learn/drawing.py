@@ -24,8 +24,7 @@ from intact.data.progress import Progress
 from intact.graph import Graph, is_constant
 from intact.graph.graph import values_read_inside
 from intact.improve.learn.constants import numbers_of
-from intact.improve.learn.outside import rule_for
-from intact.improve.learn.slices import multiply_adds
+from intact.improve.learn.slices import multiply_adds, rule_for
 from intact.improve.learn.training import with_threads
 
 _Moments = tuple[Tensor, Tensor]
@@ -45,7 +44,7 @@ class Drawing:
         rate: Learning rate at the start, in deviations of the input; it falls as a cosine.
         work: Multiply-adds of all steps at most. Counted, not measured: results do not depend on
             time.
-        threads: Of torch. Results depend on it, and therefore not on the machine's.
+        threads: Torch's threads. Results depend on it, and therefore not on the machine's.
     """
 
     steps: int = 80
@@ -63,7 +62,7 @@ class Drawn:
         images: The inputs.
         before: By how much the statistics of the start differed from what is remembered: root mean
             square over layers, in deviations of the channel.
-        after: Likewise of the images.
+        after: By how much those of the images do.
         steps: How many were taken.
     """
 
@@ -190,8 +189,8 @@ class _Known:
     """What is remembered, as tensors.
 
     Attributes:
-        mean: Of the live channels, float32 ``[live]``.
-        deviation: Likewise.
+        mean: Means of the live channels, float32 ``[live]``.
+        deviation: Deviations of the same channels.
         live: Their numbers.
     """
 

@@ -77,7 +77,7 @@ def example_of(
     first, data = _first(names, data)
     if first.item is None:
         raise DataError(f"data: no samples: the {kind} gives none", remedy="give at least one")
-    for candidate in _prepared(names, first, preparation):
+    for candidate in _prepare(names, first, preparation):
         ways = [candidate.item, _batch_of_one(candidate.item)]
         if candidate.is_sample:
             ways.reverse()
@@ -171,13 +171,13 @@ def _is_whole(names: Sequence[str], data: Sequence[Any]) -> bool:
     return len(names) > 1 or len(shapes[0]) != len(shapes[1]) or shapes[0] != shapes[1]
 
 
-def _prepared(names: Sequence[str], first: _First, steps: Preparation) -> Iterable[_First]:
+def _prepare(names: Sequence[str], first: _First, steps: Preparation) -> Iterable[_First]:
     """Return what the module may see of an item, the likeliest first."""
     item, transform = first.item, steps.transform
     image = _image_of(item)
     if transform is not None:
         sample = item if first.is_sample or image is not None else _one(item)
-        return [_First(_transformed(names, sample, transform), is_sample=True)]
+        return [_First(_transform(names, sample, transform), is_sample=True)]
     if image is None:
         return [first]
     size = steps.image.size or steps.image.letterbox
@@ -191,7 +191,7 @@ def _prepared(names: Sequence[str], first: _First, steps: Preparation) -> Iterab
     return [_First(np.zeros(shape, np.float32)) for shape in shapes]
 
 
-def _transformed(names: Sequence[str], sample: Any, transform: Callable[[Any], Any]) -> Any:
+def _transform(names: Sequence[str], sample: Any, transform: Callable[[Any], Any]) -> Any:
     from intact.data.images.decode import decode, require_pillow
 
     given = _image_of(sample)

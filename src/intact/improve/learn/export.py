@@ -22,7 +22,7 @@ from intact.improve.learn.origins import origins
 _LONGEST_REASON = 300
 
 
-def exported(module: nn.Module, example: Mapping[str, Tensor] | Sequence[Tensor]) -> ir.Model:
+def export_module(module: nn.Module, example: Mapping[str, Tensor] | Sequence[Tensor]) -> ir.Model:
     """Export a module as ``torch.onnx.export`` does, with any number of samples.
 
     Args:
@@ -39,7 +39,7 @@ def exported(module: nn.Module, example: Mapping[str, Tensor] | Sequence[Tensor]
     dynamic: Any = {name: _free(t, free) for name, t in wide.items()}
     if listed:
         dynamic = tuple(_free(tensor, free) for tensor in listed)
-    with _evaluating(_in_float32(module)) as evaluated, _quiet():
+    with _in_evaluation(_in_float32(module)) as evaluated, _quiet():
         try:
             program = torch.onnx.export(
                 evaluated,
@@ -90,7 +90,7 @@ def runs(module: nn.Module, example: Mapping[str, Tensor]) -> bool:
     """Tell whether a module computes with two samples of a batch."""
     inputs = {name: tensor.detach().cpu()[:2] for name, tensor in example.items() if tensor.ndim}
     inputs = {name: inputs.get(name, tensor) for name, tensor in example.items()}
-    with _evaluating(_in_float32(module)) as evaluated, _quiet(), torch.no_grad():
+    with _in_evaluation(_in_float32(module)) as evaluated, _quiet(), torch.no_grad():
         try:
             evaluated(**inputs)
         except Exception:  # whatever forward raises
@@ -128,7 +128,7 @@ def _reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _evaluating(module: nn.Module) -> Iterator[nn.Module]:
+def _in_evaluation(module: nn.Module) -> Iterator[nn.Module]:
     """Put a module and its parts into evaluation mode within, on the CPU."""
     modes = {each: each.training for each in module.modules()}
     tensors = (*module.parameters(), *module.buffers())

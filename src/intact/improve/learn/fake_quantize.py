@@ -24,19 +24,55 @@ and to 0.0236 by the other.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from intact.config import Rounding
-from intact.improve.learn.rounding import ROUNDERS
 from intact.numerics.straight_through_kernel import (
     Bounds,
     differentiate_straight,
     quantize_straight,
 )
+
+Round: TypeAlias = Callable[[Tensor], Tensor]
+
+
+def _half_up(steps: Tensor) -> Tensor:
+    nearest = torch.round(steps)
+    return nearest + (steps - nearest == 0.5)
+
+
+def _half_down(steps: Tensor) -> Tensor:
+    nearest = torch.round(steps)
+    return nearest - (steps - nearest == -0.5).to(nearest.dtype)
+
+
+def _half_away(steps: Tensor) -> Tensor:
+    return torch.sign(steps) * _half_up(steps.abs())
+
+
+def _half_toward_zero(steps: Tensor) -> Tensor:
+    return torch.sign(steps) * _half_down(steps.abs())
+
+
+ROUNDERS: Mapping[Rounding, Round] = MappingProxyType(
+    {
+        Rounding.HALF_EVEN: torch.round,
+        Rounding.NEAREST: torch.round,
+        Rounding.HALF_UP: _half_up,
+        Rounding.HALF_DOWN: _half_down,
+        Rounding.HALF_AWAY_FROM_ZERO: _half_away,
+        Rounding.HALF_TOWARD_ZERO: _half_toward_zero,
+        Rounding.UP: torch.ceil,
+    }
+)
+"""From floats of any shape to whole floats of the same dtype."""
+
 
 _PLAIN = frozenset([Tensor, nn.Parameter])
 _COMPILED = frozenset([torch.float32, torch.float64])
@@ -129,6 +165,7 @@ def _gradients(
 
 def _bounds(value: Tensor, scale: Tensor, low: Tensor, high: Tensor, how: _How) -> Bounds | None:
     """Describe the grid to compiled loops; None if they do not take the tensors."""
+    # Compilers must see operations, not arrays.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return None
     tensors = (value, scale, low, high)
@@ -185,6 +222,7 @@ def _gradients_in_loops(
     ctx: Any, gradient: Tensor, value: Tensor, scale: Tensor, low: Tensor, _high: Tensor
 ) -> tuple[Tensor | None, ...]:
     """Do what `_gradients` does; the sums are of float64."""
+    # The loops walk through memory, in which both have to lie alike.
     if gradient.stride() != value.stride():
         gradient = torch.empty_like(value).copy_(gradient)
     to_value = torch.empty_like(value)

@@ -35,10 +35,10 @@ def float_state_dict(module: QuantizedModule, partial: bool = False) -> dict[str
             continue
         layer: dict[str, Tensor] | None = found
         if kept is None:
-            layer = _unfolded(node, norm, found)
+            layer = _unfold(node, norm, found)
         if layer is not None:
             has_beta = back is None or back.has_tensor(norm.names[1], norm.beta.shape)
-            found |= layer | (_absorbed(node, norm, layer) if has_beta else _named(norm))
+            found |= layer | (_move_bias(node, norm, layer) if has_beta else _norm_arrays(norm))
         elif back is not None:
             back.lose([n for n in _names(node) if n in found], node, _STUCK)
     if back is None:
@@ -53,18 +53,18 @@ def _names(node: ir.Node) -> list[str]:
     return [str(value.name) for value in values if value is not None]
 
 
-def _absorbed(node: ir.Node, norm: BatchNorm, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _move_bias(node: ir.Node, norm: BatchNorm, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Move a layer's bias into the normalization behind it: the layer may have had none."""
     bias = node.inputs[bias_slot(node) or 0]
     own = layer.get("" if bias is None else str(bias.name))
     if own is None or bias is None:
-        return _named(norm)
+        return _norm_arrays(norm)
     beta = norm.beta + own.cpu().double().numpy() * norm.ratio
     moved = msgspec.structs.replace(norm, beta=beta.astype(np.float32))
-    return {str(bias.name): torch.zeros_like(own), **_named(moved)}
+    return {str(bias.name): torch.zeros_like(own), **_norm_arrays(moved)}
 
 
-def _unfolded(
+def _unfold(
     node: ir.Node, norm: BatchNorm, learned: Mapping[str, Tensor]
 ) -> dict[str, Tensor] | None:
     """Divide a normalization out of a layer's weights and bias; None where that cannot be."""
@@ -75,11 +75,12 @@ def _unfolded(
     ratio = torch.from_numpy(norm.ratio)
     shape = [1] * learned[names[0]].ndim
     shape[axis] = -1
+    # In float64, so that what was folded and is divided out again comes back as it was.
     layer = learned[names[0]].cpu().double() / ratio.reshape(shape)
     own = (learned[names[1]].cpu().double() - torch.from_numpy(norm.offset)) / ratio
     return {names[0]: layer.float(), names[1]: own.float()}
 
 
-def _named(norm: BatchNorm) -> dict[str, Tensor]:
+def _norm_arrays(norm: BatchNorm) -> dict[str, Tensor]:
     arrays = (norm.gamma, norm.beta, norm.mean, norm.variance)
     return {name: torch.tensor(a) for name, a in zip(norm.names, arrays, strict=False)}

@@ -140,7 +140,7 @@ def quantizer_keys(plan: QuantizedGraph) -> dict[int, tuple[str, QuantPoint]]:
     taken: set[str] = set()
     for point in quantization_points(plan):
         root = id(point.config.dominator)
-        if root not in found and followed(plan, point) is None:
+        if root not in found and bias_scale_sources(plan, point) is None:
             key = str(point.end).replace(".", "/")  # PyTorch takes no points in names
             while key in taken:
                 key += "_"
@@ -149,7 +149,7 @@ def quantizer_keys(plan: QuantizedGraph) -> dict[int, tuple[str, QuantPoint]]:
     return found
 
 
-def followed(
+def bias_scale_sources(
     plan: QuantizedGraph, point: QuantPoint
 ) -> tuple[TensorQuantConfig, TensorQuantConfig] | None:
     """Return the configs of data and weight whose scales make that of a bias; None for others."""
@@ -238,7 +238,7 @@ class _Builder:
         self, point: QuantPoint, reads: tuple[str, ...], writes: tuple[str, ...]
     ) -> Instruction:
         config = point.config
-        found = followed(self._plan, point)
+        found = bias_scale_sources(self._plan, point)
         if found is None:
             quantizer = self._keys[id(config.dominator)]
             return Quantize(reads, writes, point.end, quantizer, point.is_constant, config.bits)

@@ -93,5 +93,6 @@ def _logarithms(kind: str, output: Tensor) -> Tensor:
 
 
 def _relative_error(output: Tensor, teacher: Tensor) -> Tensor:
+    # A teacher that gives zeros must not divide by 0.
     power = teacher.square().mean().clamp_min(_SMALLEST)
     return functional.mse_loss(output, teacher) / power

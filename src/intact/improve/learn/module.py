@@ -24,7 +24,7 @@ from intact.graph import Graph, bias_slot, output_channel_axis, weight_slot
 from intact.graph.batch_norm import BatchNorm
 from intact.improve.learn.batch_norm import FoldedNorm, Folding, Statistics, dead_channels
 from intact.improve.learn.bits import Difference, TargetBits, differing_codes
-from intact.improve.learn.constants import constants_of, free_key
+from intact.improve.learn.constants import constants_of, free_key, without_integers
 from intact.improve.learn.fake_quantize import straight_through
 from intact.improve.learn.float_state import float_state_dict
 from intact.improve.learn.instructions import (
@@ -41,7 +41,6 @@ from intact.improve.learn.instructions import (
 from intact.improve.learn.operators import unsupported
 from intact.improve.learn.packed import PackedPlan
 from intact.improve.learn.quantizers import Learning, Quantizer, bias_codes, quantizer_of
-from intact.improve.learn.rounded import without_integers
 from intact.improve.learn.segments import Values, run_in_segments
 from intact.plan import QuantizedGraph, TensorEnd, refuse_unready
 from intact.plan.points import has_logarithmic_levels
@@ -55,7 +54,7 @@ class _Pass:
 
     Attributes:
         codes: What quantized tensors are to be; where there are none, quantizers decide.
-        statistics: Of the BatchNormalizations that are kept, by layer.
+        statistics: What the BatchNormalizations that are kept normalize by, by layer.
     """
 
     codes: Mapping[TensorEnd, Tensor]
@@ -63,10 +62,10 @@ class _Pass:
 
 
 class Origin(NamedTuple):
-    """Of what a module was made, as far as it does not compute with it.
+    """What a module was made of, as far as it does not compute with it.
 
     Attributes:
-        formats: As what it is deployed; none for the best of the target.
+        formats: The formats that it is deployed as; none for the best of the target.
         preprocess: What is done to samples before the model sees them.
     """
 
@@ -157,7 +156,7 @@ class QuantizedModule(nn.Module):
             DataError: An input is missing, unknown or given twice.
             UsageError: A batch of one that a live BatchNormalization is to normalize.
         """
-        fed = self._fed(inputs, named)
+        fed = self._name_inputs(inputs, named)
         each_pass = self._begin(self._target_codes(fed) if self._uses_target() else {})
         program = self.program
         values = {name: self.constants[name] for name in self.constants.keys}
@@ -204,7 +203,7 @@ class QuantizedModule(nn.Module):
         """Return the codes of every quantized tensor for a batch, int64, by quantization point."""
         with torch.no_grad():
             if self._uses_target():
-                return dict(self._target_codes(self._fed(inputs, named)))
+                return dict(self._target_codes(self._name_inputs(inputs, named)))
             with self.observing() as found:
                 self.forward(*inputs, **named)
                 return dict(found)
@@ -213,7 +212,7 @@ class QuantizedModule(nn.Module):
         """Name the first tensor of a forward pass that is not finite; "" if all are."""
         with torch.no_grad():
             values = {name: self.constants[name] for name in self.constants.keys}
-            values |= self._fed(inputs, named)
+            values |= self._name_inputs(inputs, named)
             for name, tensor in values.items():
                 if not _is_finite(tensor):
                     return name
@@ -242,7 +241,7 @@ class QuantizedModule(nn.Module):
         """Take the scales of another calibration of the same plan; what was learned of them goes.
 
         Args:
-            plan: Of the same graph and structure, with scales.
+            plan: A plan of the same graph and structure, with scales.
         """
         self._packed = PackedPlan(plan)
         for key, point in quantizer_keys(plan).values():
@@ -275,6 +274,7 @@ class QuantizedModule(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is made again when it is needed."""
+        # Rules are closures and the engine is compiled: neither can be pickled.
         return {**self.__dict__, "_program": None, "_bits": None, "_observed": None}
 
     def extra_repr(self) -> str:
@@ -336,7 +336,7 @@ class QuantizedModule(nn.Module):
             self._bits = TargetBits()
         return self._bits.codes(self, fed)
 
-    def _fed(self, inputs: Sequence[Tensor], named: Mapping[str, Tensor]) -> Values:
+    def _name_inputs(self, inputs: Sequence[Tensor], named: Mapping[str, Tensor]) -> Values:
         """Return the inputs by name, floats in the module's dtype."""
         names = [str(value.name) for value in self.plan.graph.inputs]
         if len(inputs) > len(names):
@@ -373,7 +373,7 @@ class QuantizedModule(nn.Module):
         operands = [values[key] if key else None for key in instruction.reads]
         match instruction:
             case Quantize():
-                return (self._quantized(instruction, operands[0], each_pass.codes),)
+                return (self._quantize(instruction, operands[0], each_pass.codes),)
             case QuantizeBias():
                 return (self._quantized_bias(instruction, operands[0]),)
             case Compute():
@@ -396,7 +396,7 @@ class QuantizedModule(nn.Module):
             raise TypeError(node)
         return norm
 
-    def _quantized(
+    def _quantize(
         self, step: Quantize, value: Tensor | None, codes: Mapping[TensorEnd, Tensor]
     ) -> Tensor:
         quantizer = self.quantizers[step.quantizer]

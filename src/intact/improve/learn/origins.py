@@ -21,7 +21,7 @@ _ONE = 0x3F800000
 """The bits of the float32 1.0: those above it are larger numbers, up to 2.0**64 here."""
 _MOST_BITS = 29
 _SPARSE, _FEWEST_BITS = 6, 8
-"""Of 2**6 numbers at most one marks an element, so that sums and products of marks are none."""
+"""One of 2**6 numbers at most marks an element, so that sums and products of marks are none."""
 _FACTOR = 0x9E3779B1
 """Odd, so that multiples are different modulo a power of two, and scattered."""
 _NEUTRAL = frozenset({"Clip", "Pad"})
@@ -35,15 +35,15 @@ def origins(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> Origins:
     """Return the origins of a model's constants after normalization.
 
     Args:
-        model: As torch has exported it; not changed.
-        shapes: Of the float tensors in the module's state, by name.
+        model: What torch has exported; not changed.
+        shapes: Shapes of the float tensors in the module's state, by name.
     """
     found = Origins(dict(shapes))
     if _is_plain(model, found) or found.size >= 2 ** (_MOST_BITS - 1):
         return found
     marks = _Marks(found)
     try:
-        graph = normalize(marks.marked(model))
+        graph = normalize(marks.mark(model))
     except Exception:  # of numbers that no model has: then nothing is known of its constants
         return found
     return marks.read(graph, _independent(model, found))
@@ -79,7 +79,7 @@ class _Marks:
         self._mask = 2 ** min(_MOST_BITS, found.size.bit_length() + _SPARSE + _FEWEST_BITS) - 1
         self._inverse = np.uint64(pow(_FACTOR, -1, self._mask + 1))
 
-    def marked(self, model: ir.Model) -> ir.Model:
+    def mark(self, model: ir.Model) -> ir.Model:
         """Copy a model with marks in the place of the module's tensors."""
         copy = model.clone()
         for name, value in copy.graph.initializers.items():

@@ -39,6 +39,7 @@ def _unpack(files: dict[str, bytes]) -> PackedPlan:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder)
         for name, data in files.items():
+            # A pickle may hold any names: none leads out of the folder.
             (path / Path(name).name).write_bytes(data)
         # Read whole: the files are gone afterwards.
         graph = Graph.load(path / _MODEL)

@@ -36,8 +36,8 @@ class PreparedModule(QuantizedModule):
     Args:
         plan: Without scales.
         example: A batch, from which quantizers have scales until they are calibrated.
-        learning: As of `QuantizedModule`.
-        batch_norm: Likewise.
+        learning: What quantizers learn; see `QuantizedModule`.
+        batch_norm: What becomes of BatchNormalizations; see there.
         methods: How scales follow from what was observed: the preferred one, and others to choose
             from; None for the target's.
 
@@ -129,6 +129,7 @@ class PreparedModule(QuantizedModule):
 
 def _array(tensor: Tensor) -> np.ndarray:
     plain = tensor.detach().cpu()
+    # A copy, since a loop may fill its tensor again before the batch is observed.
     return np.array((plain.float() if plain.is_floating_point() else plain).numpy())
 
 

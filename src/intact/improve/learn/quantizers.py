@@ -129,7 +129,7 @@ class Quantizer(Float32Module):
 
         Args:
             value: Floats, with the channels along the grid's axis.
-            divided_in: Of constants, in which dtype they are divided by their scale; None for
+            divided_in: The dtype in which constants are divided by their scale; None for
                 activations, which are divided in their own.
         """
         if not self.enabled:
@@ -158,6 +158,7 @@ class Quantizer(Float32Module):
                 size = straight_through(size, torch.round(size))
             scale = torch.clamp(self.base * torch.exp2(size), _TINY, _HUGE)
         else:
+            # Not `abs`, which has no gradient at 0.
             size = torch.where(size < 0, -size, size)
             least = torch.clamp(self.base, _TINY, _LEAST)
             scale = straight_through(size, torch.clamp(torch.maximum(size, least), max=_HUGE))
@@ -302,8 +303,8 @@ def bias_codes(bias: Tensor, data: Quantizer, weight: Quantizer) -> tuple[Tensor
 
     Args:
         bias: ``[channels]``, or what broadcasts to it.
-        data: Of the layer's data.
-        weight: Of its weight.
+        data: The quantizer of the layer's data.
+        weight: The quantizer of its weight.
     """
     with torch.no_grad():
         scale = torch.clamp(weight.scale() * data.scale(), min=_TINY).double()

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,19 +34,19 @@ from intact.graph import data_slots
 from intact.improve.learn.block_learning import (
     BlockLearner,
     Learned,
-    Pace,
     decibels,
     scales_of,
 )
-from intact.improve.learn.blocks import Block, blocks
-from intact.improve.learn.checkpoints import damaged, read_checkpoint, write_checkpoint
+from intact.improve.learn.blocks import Block
+from intact.improve.learn.checkpoints import damaged_error, read_checkpoint, write_checkpoint
+from intact.improve.learn.constants import without_integers
 from intact.improve.learn.instructions import quantizer_keys
-from intact.improve.learn.rounded import without_integers
 from intact.improve.learn.segments import Values
-from intact.improve.learn.slices import FLOAT, QUANTIZED, Profile, Slices
-from intact.improve.learn.streams import Source, Stream, on
+from intact.improve.learn.slices import FLOAT, QUANTIZED, Slices
+from intact.improve.learn.streams import Source, Stream
 from intact.improve.learn.teachers import named_device
 from intact.improve.learn.training import with_threads
+from intact.improve.learn.work import DEFAULTS, Reconstruction, Work
 from intact.improve.refine.weight_scales import is_free
 from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain, Report, unreported
@@ -55,75 +55,17 @@ from intact.program.lower.chains import Points
 
 OBSERVER = "reconstruction"
 """What chose the scale, as the plan calls it."""
-_FEWEST_STEPS, _FEWEST_SAMPLES = 100, 8
-LEAST_WORK = 2e9
-"""Multiply-adds of all steps together that any net may take: a few seconds."""
-_FEWEST_OF_MANY = 2
-"""The fewest samples where the number of weights bounds the work: each has hundreds of places for
-each weight."""
-_PASSES = 3
-"""A step costs a forward pass and about two more backward."""
 _SMALL_STEP = 1e8
 """Multiply-adds of a step, some 10 ms, below which one thread learns: several would wait for each
 other longer than they compute, ten times as long where other programs run beside."""
 _WEIGHT = 1
 
 
-@dataclass(frozen=True)
-class Reconstruction:
-    """How blocks are learned.
-
-    Attributes:
-        steps: Steps of each block, if there is time.
-        batch: Samples of a step.
-        work: Multiply-adds of all steps together at most; blocks that cost more than others get
-            smaller batches and fewer steps. Counted, not measured: results do not depend on time.
-        per_weight: Multiply-adds for each weight that is learned at most, beside `LEAST_WORK`: a
-            few weights of large images are known from few of their pixels.
-        most: Samples that are read at most.
-        drop: Probability with which a quantized element stays in float while learning.
-        scales: Whether scales of activations are learned.
-        layers: Layers of blocks that are joined of smaller ones.
-        largest: Layers of a block between articulation points; one of more is cut at its layers.
-        seed: Decides batches and what stays in float.
-        device: ``cpu``, ``cuda`` or ``auto``.
-        threads: Of torch on the CPU, where steps are large enough for several. Results depend on
-            it, and therefore not on the machine's.
-        folder: Where the state is kept, to go on from after an interruption; None for nowhere.
-    """
-
-    steps: int = 1200
-    batch: int = 32
-    work: float = 2e13
-    per_weight: float = 2e7
-    most: int = 512
-    drop: float = 0.5
-    scales: bool = True
-    layers: int = 4
-    largest: int = 8
-    seed: int = 0
-    device: str = "cpu"
-    threads: int = 2
-    folder: Path | None = None
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be meant.
-
-        Raises:
-            UsageError: A number is out of its range.
-        """
-        for name in ("steps", "batch", "work", "per_weight", "layers", "largest", "threads"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name}={getattr(self, name)}", remedy=f"give {name}=1 or more")
-        if not 0 <= self.drop < 1:
-            raise UsageError(f"drop={self.drop:g}", remedy="give drop=0 to less than 1")
-
-
 def adaround(
     plan: QuantizedGraph,
     samples: Samples,
     *,
-    options: Reconstruction = Reconstruction(),
+    options: Reconstruction = DEFAULTS,
     report: Report = unreported,
 ) -> QuantizedGraph:
     """Learn the rounding of weights a layer at a time: `reconstruct` with layers for blocks."""
@@ -135,7 +77,7 @@ def reconstruct(
     plan: QuantizedGraph,
     samples: Samples,
     *,
-    options: Reconstruction = Reconstruction(),
+    options: Reconstruction = DEFAULTS,
     report: Report = unreported,
 ) -> QuantizedGraph:
     """Learn the rounding of weights and the scales of activations, block by block.
@@ -161,54 +103,33 @@ def reconstruct(
     source = Source.of(samples, options.most, options.batch)
     if not source.fit.units or not source.held_out.units:
         return plan
-    made = _Reconstructing(plan, samples, source, options, report)
+    made = _Run(plan, samples, source, options, report)
     with with_threads(made.threads):
         return made.run()
 
 
-@dataclass(frozen=True)
-class _Work:
-    """What is to be done.
-
-    Attributes:
-        blocks: In order.
-        paces: How long each learns.
-        by_sample: Keys of tensors whose first axis is that of samples.
-        largest_step: Multiply-adds of the dearest step.
-    """
-
-    blocks: tuple[Block, ...]
-    paces: tuple[Pace, ...]
-    by_sample: frozenset[str]
-    largest_step: float
-
-    @staticmethod
-    def of(
-        slices: Slices, stream: Stream, layers: frozenset[str], options: Reconstruction
-    ) -> _Work:
-        first = stream.units[0]
-        count = max(len(next(iter(first.values()))), 1)
-        whole = slices.profile(on(slices, first))
-        found = blocks(slices.steps, whole.sizes, layers, options.layers, options.largest)
-        costs = [sum(whole.costs[each.first : each.end]) / count for each in found]
-        is_learned = [bool(each.layers or scales_of(slices, each)) for each in found]
-        batch = options.batch if stream.is_free else count
-        learned = sum(slices.weights_of(name) for each in found for name in each.layers)
-        most = min(options.work, LEAST_WORK + options.per_weight * learned)
-        work = most if stream.is_free else math.inf
-        paces = _paces(
-            [cost if learned else 0.0 for cost, learned in zip(costs, is_learned, strict=True)],
-            replace(options, batch=batch, work=work),
-            _FEWEST_OF_MANY if work < options.work else _FEWEST_SAMPLES,
-        )
-        largest = max(
-            (_PASSES * each.batch * cost for each, cost in zip(paces, costs, strict=True)),
-            default=0.0,
-        )
-        return _Work(found, paces, _by_sample(slices, whole, stream), largest)
+def by_blocks(
+    plan: QuantizedGraph, samples: Samples, *, report: Report = unreported, **options: Any
+) -> QuantizedGraph:
+    """Learn block by block; the options are those of `Reconstruction`."""
+    return reconstruct(plan, samples, options=_options(options), report=report)
 
 
-class _Reconstructing:
+def by_layers(
+    plan: QuantizedGraph, samples: Samples, *, report: Report = unreported, **options: Any
+) -> QuantizedGraph:
+    """Learn layer by layer; the options are those of `Reconstruction`."""
+    return adaround(plan, samples, options=_options(options), report=report)
+
+
+def _options(options: dict[str, Any]) -> Reconstruction:
+    """Read the options; the threads stay what they are, because results depend on them."""
+    known = {name: value for name, value in options.items() if name != "threads"}
+    folder = known.pop("folder", None)
+    return Reconstruction(**known, folder=None if folder is None else Path(folder))
+
+
+class _Run:
     """The reconstruction of one plan."""
 
     def __init__(
@@ -223,7 +144,7 @@ class _Reconstructing:
         self._progress = samples.progress
         free, rounded = without_integers(plan)
         self._slices = Slices(free, rounded, named_device(options.device))
-        self._work = _Work.of(self._slices, source.fit, _layers(free), options)
+        self._work = Work.of(self._slices, source.fit, _layers(free), options)
         self._source = source
         self._kept: dict[int, Learned] = {}
         self._gains: list[Gain] = []
@@ -241,16 +162,16 @@ class _Reconstructing:
         floats = quantized = self._source.fit
         floats_held = quantized_held = self._source.held_out
         for index, block in enumerate(self._work.blocks):
-            wanted = floats.advanced(self._slices, block, FLOAT)
-            wanted_held = floats_held.advanced(self._slices, block, FLOAT)
+            wanted = floats.advance(self._slices, block, FLOAT)
+            wanted_held = floats_held.advance(self._slices, block, FLOAT)
             if index < resumed:
                 self._restore(index)
             else:
                 fit = quantized, floats, _results(wanted, block)
                 self._learn(index, fit, (quantized_held, _results(wanted_held, block)))
                 self._save(index)
-            quantized = quantized.advanced(self._slices, block, QUANTIZED)
-            quantized_held = quantized_held.advanced(self._slices, block, QUANTIZED)
+            quantized = quantized.advance(self._slices, block, QUANTIZED)
+            quantized_held = quantized_held.advance(self._slices, block, QUANTIZED)
             floats, floats_held = wanted, wanted_held
             for stream in (floats, floats_held, quantized, quantized_held):
                 stream.forget(block)
@@ -265,6 +186,8 @@ class _Reconstructing:
         """Learn a block, and keep what is better on held-out samples."""
         block, slices = self._work.blocks[index], self._slices
         scales = scales_of(slices, block) if self._options.scales else frozenset()
+        # A seed of each block's own, so that blocks draw the same whether those before were
+        # resumed.
         seed = np.random.SeedSequence((self._options.seed, index)).generate_state(1)
         random = torch.Generator().manual_seed(int(seed[0]))
         before = decibels(slices, block, *held_out)
@@ -282,7 +205,7 @@ class _Reconstructing:
                     self._tell(index, done + step)
                 done += steps
                 for each in learner.learned().candidates(best):
-                    reached = self._tried(block, each, scales, held_out, begun)
+                    reached = self._measure(block, each, scales, held_out, begun)
                     highest = max(highest, reached)
                     if reached > after:
                         after, best = reached, each
@@ -297,7 +220,7 @@ class _Reconstructing:
         if is_kept:
             self._kept[index] = best
 
-    def _tried(
+    def _measure(
         self,
         block: Block,
         learned: Learned,
@@ -397,7 +320,7 @@ class _Reconstructing:
                 self._gain(Gain(node, before, after, is_kept))
             return int(kept["blocks"])
         except (KeyError, TypeError, ValueError) as error:
-            raise damaged(self._path, "it does not fit the model") from error
+            raise damaged_error(self._path, "it does not fit the model") from error
 
     def _restore(self, index: int) -> None:
         learned = self._kept.get(index)
@@ -443,6 +366,8 @@ class _Reconstructing:
                     continue
                 is_bias = config.state is QuantState.PASSIVE
                 codes = self._plan.baked.get(end)
+                # A bias follows the scales of its layer, which may have moved: its old integers
+                # mean others.
                 if codes is None or name in learned or is_bias:
                     codes = config.quantize(self._slices.values[name].cpu().double().numpy())
                 config.transition(QuantState.PASSIVE_BAKED if is_bias else QuantState.BAKED)
@@ -482,56 +407,6 @@ def _layers(plan: QuantizedGraph) -> frozenset[str]:
         if len(plan.graph.consumers(point.value)) == 1 and np.isfinite(value).all():
             found.add(str(node.name))
     return frozenset(found)
-
-
-def _paces(
-    costs: Sequence[float], options: Reconstruction, fewest: int = _FEWEST_SAMPLES
-) -> tuple[Pace, ...]:
-    """Divide the work: all blocks get their steps, or the dear ones the same share each.
-
-    Args:
-        costs: Multiply-adds of each block for a sample; 0 where nothing is learned.
-        options: Steps, batch and work.
-        fewest: Samples of a step at least.
-    """
-    each = options.steps * options.batch * _PASSES
-    full = sorted(each * cost for cost in costs if cost)
-    share, left = math.inf, options.work
-    for index, work in enumerate(full):
-        rest = len(full) - index
-        if work * rest > left:
-            share = left / rest
-            break
-        left -= work
-    paces = []
-    for cost in costs:
-        if not cost:
-            paces.append(Pace(0, options.batch))
-            continue
-        ratio = min(1.0, share / (each * cost))
-        drawn = ratio * options.steps * options.batch
-        least = max(fewest, min(_FEWEST_SAMPLES, round(drawn / _FEWEST_STEPS)))
-        batch = min(options.batch, max(least, round(options.batch * ratio)))
-        steps = math.ceil(drawn / batch)
-        paces.append(Pace(min(max(steps, _FEWEST_STEPS), options.steps), batch))
-    return tuple(paces)
-
-
-def _by_sample(slices: Slices, whole: Profile, stream: Stream) -> frozenset[str]:
-    """Find the tensors whose first axis is that of samples, and no other is."""
-    first = stream.units[0]
-    count = len(next(iter(first.values())))
-    if not stream.is_free or count < _TOLD_APART:
-        return frozenset()
-    fewer = slices.profile(on(slices, {name: t[:-1] for name, t in first.items()}))
-    return frozenset(
-        key
-        for key, shape in whole.shapes.items()
-        if shape[:1] == (count,) and fewer.shapes[key] == (count - 1, *shape[1:])
-    )
-
-
-_TOLD_APART = 2
 
 
 def _not_finite(block: Block) -> Note:

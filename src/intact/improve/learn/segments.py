@@ -37,6 +37,8 @@ def run_in_segments(
         def segment(
             *tensors: Tensor,
             at: tuple[int, int] = (first, end),
+            # By default arguments: the closure would see the last segment when it is computed
+            # again.
             names: tuple[str, ...] = tuple(values),
         ) -> Values:
             inside = {**constants, **dict(zip(names, tensors, strict=True))}

@@ -12,7 +12,11 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from intact.graph import is_constant, output_channel_axis
+from intact.engines.integer.islands import model_of_nodes
+from intact.engines.session import make_session, run_session
+from intact.errors import Unsupported
+from intact.graph import Graph, is_constant, output_channel_axis
+from intact.graph.graph import values_read_inside
 from intact.improve.learn.blocks import Block, Steps
 from intact.improve.learn.constants import numbers_of
 from intact.improve.learn.fake_quantize import straight_through
@@ -25,11 +29,12 @@ from intact.improve.learn.instructions import (
     quantizer_keys,
 )
 from intact.improve.learn.module import divided_in, quantizers_of
-from intact.improve.learn.outside import rule_for
+from intact.improve.learn.operators import Apply, prepare
 from intact.improve.learn.quantizers import Learning, Quantizer, bias_codes
 from intact.improve.learn.segments import Values
 from intact.plan import QuantizedGraph
 from intact.plan.given_scales import GIVEN
+from intact.program.operations import FloatNodes
 
 Mix: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """Makes of the quantized and the float tensor what a learning block goes on with."""
@@ -63,9 +68,9 @@ class Profile:
     """What a plan computes for some samples.
 
     Attributes:
-        shapes: Of each tensor, by key.
+        shapes: The shape of each tensor, by key.
         floats: Which of them hold floats.
-        costs: Of each step, in multiply-adds.
+        costs: What each step takes, in multiply-adds.
     """
 
     shapes: Mapping[str, tuple[int, ...]]
@@ -151,7 +156,7 @@ class Slices:
         own = self.values if mode.weights else self.in_float
         held |= {key: own[key] for key in self._read_constants(block) if key in own}
         held |= mode.biases
-        for each in self.steps.needed(block.first, block.end):
+        for each in self.steps.constants_for(block.first, block.end):
             self._step(each, held, mode)
         for each in self.steps.steps[block.first : block.end]:
             self._step(each, held, mode)
@@ -159,7 +164,7 @@ class Slices:
 
     def _read_constants(self, block: Block) -> Collection[str]:
         inside = self.steps.steps[block.first : block.end]
-        read = [*self.steps.needed(block.first, block.end), *inside]
+        read = [*self.steps.constants_for(block.first, block.end), *inside]
         return {key for step in read for key in step.reads if key}
 
     def _step(self, step: Instruction, held: Values, mode: Mode) -> None:
@@ -173,12 +178,12 @@ class Slices:
         elif isinstance(step, QuantizeBias):
             results = (self._bias(step, value) if mode.weights else value,)
         elif isinstance(step, Quantize):
-            results = (self._quantized(step, value, mode),)
+            results = (self._quantize(step, value, mode),)
         else:
             raise TypeError(step)
         held.update(zip(step.writes, results, strict=False))
 
-    def _quantized(self, step: Quantize, value: Tensor, mode: Mode) -> Tensor:
+    def _quantize(self, step: Quantize, value: Tensor, mode: Mode) -> Tensor:
         if step.is_constant:
             if step.writes[0] in mode.softened:
                 return mode.softened[step.writes[0]]
@@ -196,7 +201,7 @@ class Slices:
 
     def overflows(self, block: Block) -> bool:
         """Tell whether a bias of a block does not fit the target's integers."""
-        for step in self.steps.needed(block.first, block.end):
+        for step in self.steps.constants_for(block.first, block.end):
             if isinstance(step, QuantizeBias) and step.reads[0] in self.values:
                 data, weight = self.quantizers[step.data], self.quantizers[step.weight]
                 codes, _ = bias_codes(self.values[step.reads[0]], data, weight)
@@ -255,3 +260,45 @@ def multiply_adds(node: ir.Node, weight: Tensor | None, results: int) -> int:
 
 _ANY = 20
 """Multiply-adds that take about as long as passing one number through an operation of its own."""
+
+
+def rule_for(graph: Graph) -> Callable[[ir.Node], Apply]:
+    """Return what gives each node of a graph a way to compute it."""
+
+    def rule(node: ir.Node) -> Apply:
+        try:
+            return prepare(node)
+        except Unsupported:
+            return _outside(graph, node)
+
+    return rule
+
+
+def _outside(graph: Graph, node: ir.Node) -> Apply:
+    inside = [value for value in values_read_inside(node) if value.graph is node.graph]
+    slots = [*node.inputs, *inside]
+    read = list(dict.fromkeys(value for value in slots if value is not None))
+    outputs = [value for value in node.outputs if value.name]
+    functions = tuple(graph.model.functions.values())
+    model = model_of_nodes(
+        str(node.name), FloatNodes((node,), tuple(read), tuple(outputs), functions)
+    )
+    # One thread, so that results do not depend on their number.
+    session = make_session(model, threads=1)
+    names = [str(value.name) for value in outputs]
+
+    def apply(*tensors: Tensor | None) -> Tensor | tuple[Tensor, ...]:
+        feeds, device = {}, torch.device("cpu")
+        for value, tensor in zip(slots, tensors, strict=True):
+            if value is not None and tensor is not None:
+                device = tensor.device
+                feeds[str(value.name)] = np.ascontiguousarray(tensor.detach().cpu().numpy())
+        found = dict(zip(names, run_session(session, feeds, names), strict=True))
+        empty = torch.zeros(0)
+        results = tuple(
+            torch.from_numpy(np.array(found[str(v.name)])).to(device) if v.name else empty
+            for v in node.outputs
+        )
+        return results[0] if len(results) == 1 else results
+
+    return apply

@@ -28,11 +28,11 @@ class Stream:
     units: list[Values]
     is_free: bool
 
-    def advanced(self, slices: Slices, block: Block, mode: Mode) -> Stream:
+    def advance(self, slices: Slices, block: Block, mode: Mode) -> Stream:
         """Run a block on all units."""
         with torch.no_grad():
             found = [
-                {k: t.cpu() for k, t in slices.run(block, on(slices, unit), mode).items()}
+                {k: t.cpu() for k, t in slices.run(block, to_device(slices, unit), mode).items()}
                 for unit in self.units
             ]
         return replace(self, units=found)
@@ -44,7 +44,7 @@ class Stream:
                 del unit[key]
 
 
-def on(slices: Slices, values: Values) -> Values:
+def to_device(slices: Slices, values: Values) -> Values:
     """Return tensors where a plan is computed."""
     return {key: tensor.to(slices.device) for key, tensor in values.items()}
 
@@ -56,7 +56,7 @@ class Source:
     Attributes:
         fit: Samples to learn by.
         held_out: Others.
-        digest: Of all, to know them again by.
+        digest: Identifies all samples, to know them again by.
     """
 
     fit: Stream
@@ -74,12 +74,14 @@ class Source:
         """
         limit = most if samples.limit is None else min(most, samples.limit)
         limited = replace(samples, limit=limit, progress=None)
+        # Twice a unit, because every second sample goes to the other half.
         size = limited.batch_size(2 * batch)
         is_free = limited.fixed_batch is None and size > 1
         parts: tuple[list[Values], list[Values]] = ([], [])
         digest = 0
         for index, (feeds, count) in enumerate(limited.batches(size)):
             for array in feeds.values():
+                # A checksum: it tells other samples apart, and nobody attacks their own checkpoint.
                 digest = zlib.crc32(np.ascontiguousarray(array).data, digest)
             if not is_free:
                 parts[index % 2].append(_tensors(feeds))
@@ -99,7 +101,7 @@ class Draws:
     """Batches to learn a block by, in an order that a seed decides.
 
     Args:
-        streams: Of the same samples, each with other tensors, by which a batch is known.
+        streams: The same samples, each with other tensors, by which a batch is known.
         size: Samples of a batch.
         by_sample: Keys of tensors whose first axis is that of samples.
         random: Decides the order.
@@ -115,7 +117,7 @@ class Draws:
         self._streams, self._random, self._size = streams, random, size
         keys = {key for stream in streams for key in stream.units[0]}
         is_free = all(stream.is_free for stream in streams) and keys <= set(by_sample)
-        self._rows = [_joined(stream.units) for stream in streams] if is_free else None
+        self._rows = [_concatenate(stream.units) for stream in streams] if is_free else None
 
     def __iter__(self) -> Iterator[list[Values]]:
         """Yield batches without end: the tensors of each stream by key."""
@@ -133,5 +135,5 @@ class Draws:
                 yield [{k: t[rows] for k, t in values.items()} for values in self._rows]
 
 
-def _joined(units: Sequence[Values]) -> Values:
+def _concatenate(units: Sequence[Values]) -> Values:
     return {key: torch.cat([unit[key] for unit in units]) for key in units[0]}

@@ -22,7 +22,7 @@ def teacher_of(module: QuantizedModule, threads: int = 0) -> Teacher:
     Args:
         module: On the CPU it is taught by ONNX Runtime, which is the fastest there; elsewhere by a
             module without quantizers.
-        threads: Of ONNX Runtime; 0 for all cores.
+        threads: ONNX Runtime's threads; 0 for all cores.
     """
     if device_of(module).type == "cpu":
         return _runtime(module, threads)

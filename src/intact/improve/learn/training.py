@@ -19,9 +19,9 @@ from torch import Tensor, nn
 
 from intact.data.batching import Batch
 from intact.errors import DataError, UsageError
-from intact.improve.learn.augment import augmented, refuse_unknown
-from intact.improve.learn.batches import Labelled, Pool
-from intact.improve.learn.checkpoints import damaged, read_checkpoint, write_checkpoint
+from intact.improve.learn.augment import augment_images, refuse_unknown
+from intact.improve.learn.batches import LabelledBatch, Pool
+from intact.improve.learn.checkpoints import damaged_error, read_checkpoint, write_checkpoint
 from intact.improve.learn.instructions import Quantize
 from intact.improve.learn.losses import Distillation
 from intact.improve.learn.module import QuantizedModule
@@ -89,10 +89,10 @@ class Trainer:
     """Trains a module in place.
 
     Args:
-        module: Of a plan; it gets the parameters of the best epoch.
+        module: The module of a plan; it gets the parameters of the best epoch.
         pool: The samples.
         schedule: How.
-        threads: Of the teacher; 0 for all cores.
+        threads: The teacher's threads; 0 for all cores.
         checkpoint: Where the state is kept, to resume after a kill; None for nowhere.
 
     Raises:
@@ -199,16 +199,17 @@ class Trainer:
             if progress is not None:
                 progress((place.epoch - 1) * steps + place.step, self._schedule.epochs * steps)
 
-    def _step(self, index: int, batch: Labelled) -> float:
+    def _step(self, index: int, batch: LabelledBatch) -> float:
         """Train on a batch; return its loss."""
         epoch, schedule = self._place.epoch, self._schedule
         done = (epoch - 1) * self._pool.steps + index
         factor = rate_factor(done, schedule.epochs * self._pool.steps)
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
+        # A seed of each step's own: a training that was killed goes on with the same changes.
         seed = np.random.SeedSequence((schedule.seed, epoch, index)).generate_state(1)
         random = torch.Generator().manual_seed(int(seed[0]))
-        inputs = augmented(self._tensors(batch.inputs), schedule.augment, random)
+        inputs = augment_images(self._tensors(batch.inputs), schedule.augment, random)
         self._optimizer.zero_grad(set_to_none=True)
         loss = self._loss_of(inputs, batch.labels)
         value = float(loss.detach())
@@ -240,7 +241,7 @@ class Trainer:
     def _judge(self, loss: float | None, seconds: float, report: Report | None) -> None:
         """Measure on what is held out; keep the parameters if they are the best so far."""
         number = self._place.epoch if self._done.epochs else 0
-        held_out, accuracy = self._measured()
+        held_out, accuracy = self._measure()
         epoch = Epoch(number, loss, held_out, accuracy, seconds)
         earlier = min((each.held_out for each in self._done.epochs), default=math.inf)
         self._done.epochs.append(epoch)
@@ -252,7 +253,7 @@ class Trainer:
         if report is not None:
             report(epoch)
 
-    def _measured(self) -> tuple[float, float | None]:
+    def _measure(self) -> tuple[float, float | None]:
         """Return the loss on what is held out, and the percentage that is right."""
         self._module.eval()
         total = right = count = 0.0
@@ -263,16 +264,16 @@ class Trainer:
                 total += size * float(self._loss_of(inputs, batch.labels))
                 count += size
                 if self._loss.scores is not None:
-                    wanted = self._wanted(inputs, batch)
+                    wanted = self._wanted_class(inputs, batch)
                     right += float((outputs[self._loss.scores].argmax(1) == wanted).sum())
         return total / count, None if self._loss.scores is None else 100 * right / count
 
-    def _wanted(self, inputs: Mapping[str, Tensor], batch: Labelled) -> Tensor:
+    def _wanted_class(self, inputs: Mapping[str, Tensor], batch: LabelledBatch) -> Tensor:
         if batch.labels is not None:
             return torch.from_numpy(batch.labels).to(self._device)
         return self._taught(inputs)[self._loss.scores or 0].argmax(1)
 
-    def _why_not_finite(self, batch: Labelled) -> str:
+    def _why_not_finite(self, batch: LabelledBatch) -> str:
         """Say where numbers stop being finite."""
         place = f"epoch {self._place.epoch}, step {self._place.step + 1}"
         name = self._module.first_not_finite(**self._tensors(batch.inputs))
@@ -307,13 +308,14 @@ class Trainer:
                 remedy="give the same, or remove the file",
             )
         try:
+            # Loaded as well, so that a state that does not fit is refused now and not at the end.
             self._module.load_state_dict(kept["best"])
             self._module.load_state_dict(kept["module"])
             self._optimizer.load_state_dict(kept["optimizer"])
             self._best, self._place = kept["best"], _Place(**kept["place"])
             self._done = msgspec.convert(kept["done"], Trained)
         except (KeyError, RuntimeError, TypeError, ValueError) as error:
-            raise damaged(self._checkpoint, "it does not fit the model") from error
+            raise damaged_error(self._checkpoint, "it does not fit the model") from error
 
     def _identity(self) -> dict[str, Any]:
         """Return what a training is known by."""
@@ -376,7 +378,7 @@ def parameter_groups(module: QuantizedModule, rate: float) -> list[dict[str, Any
                 grouped.add(weight)
                 step = float(quantizer.scale().detach().mean())
                 node = each.reads[0].partition("/folded/")[2]
-                step /= _multiplied(module, node) if node else 1.0
+                step /= _norm_ratio(module, node) if node else 1.0
                 groups.append({"params": [weight], "lr": rate * step})
     usual = float(np.median([group["lr"] for group in groups])) if groups else rate * 0.01
     others: list[nn.Parameter | Tensor] = [
@@ -400,7 +402,7 @@ def _scale_groups(module: QuantizedModule) -> list[dict[str, Any]]:
     return [*groups, {"params": others, "lr": SCALE_RATE}]
 
 
-def _multiplied(module: QuantizedModule, node: str) -> float:
+def _norm_ratio(module: QuantizedModule, node: str) -> float:
     """Return by how much the BatchNormalization of a layer multiplies its weights, about."""
     norm = module.norm_of(node)
     ratio = np.abs(norm.parameters_now().ratio) if norm is not None else np.ones(1)

@@ -27,7 +27,7 @@ class WayBack:
 
     Args:
         graph: Whose constants they are.
-        origins: Of its constants.
+        origins: Where its constants come from.
 
     Raises:
         ModelError: They declare tensors that are larger by far than the graph.

@@ -66,6 +66,7 @@ def refine_bias(
         fit, held_out = (_Differences.of(found.layer, stop, start) for start in (0, 1))
         if not (fit.count and held_out.count and fit.is_finite() and held_out.is_finite()):
             continue
+        # Which channels move, the second half decides; by how much, all samples say best.
         shift = np.where(held_out.gains(fit.mean), (fit + held_out).mean, 0.0)
         before, after = held_out.decibels(np.zeros_like(shift)), held_out.decibels(shift)
         kept = bool(shift.any()) and after > before

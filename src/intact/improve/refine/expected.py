@@ -47,11 +47,11 @@ def _first(node: ir.Node, found: Found) -> Moments | None:
     return None if value is None else found.get(value)
 
 
-def _same(_: Graph, node: ir.Node, found: Found) -> Moments | None:
+def _pass_on(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     return _first(node, found)
 
 
-def _clamped(_: Graph, node: ir.Node, found: Found) -> Moments | None:
+def _clamp(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     known, bounds = _first(node, found), clamp_bounds(node)
     return None if known is None or bounds is None else clipped_moments(*known, *bounds)
 
@@ -76,18 +76,19 @@ def _leaky(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
     return first, np.maximum(second - first**2, 0.0)
 
 
-def _averaged(_: Graph, node: ir.Node, found: Found) -> Moments | None:
+def _average(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     known = _first(node, found)
+    # A mean over positions hardly varies: how much is not known, and taken as nothing.
     return None if known is None else (known[0], np.zeros_like(known[1]))
 
 
-def _flattened(_: Graph, node: ir.Node, found: Found) -> Moments | None:
+def _flatten(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     known, shape = _first(node, found), node.outputs[0].shape
     is_plain = known is not None and shape is not None and tuple(shape)[1:] == (known[0].size,)
     return known if is_plain else None
 
 
-def _added(_: Graph, node: ir.Node, found: Found) -> Moments | None:
+def _add(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     parts = [found.get(value) for value in node.inputs if value is not None]
     known = [each for each in parts if each is not None]
     if len(known) != len(parts) or len({each[0].size for each in known}) != 1:
@@ -95,7 +96,7 @@ def _added(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     return np.sum([mean for mean, _ in known], axis=0), np.sum([v for _, v in known], axis=0)
 
 
-def _joined(_: Graph, node: ir.Node, found: Found) -> Moments | None:
+def _concatenate(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     parts = [found.get(value) for value in node.inputs if value is not None]
     known = [each for each in parts if each is not None]
     if len(known) != len(parts) or Concat.of(node).axis != 1:
@@ -104,16 +105,16 @@ def _joined(_: Graph, node: ir.Node, found: Found) -> Moments | None:
 
 
 _RULES: Mapping[str, Callable[[Graph, ir.Node, Found], Moments | None]] = {
-    "Identity": _same,
-    **dict.fromkeys(CLAMPS, _clamped),
+    "Identity": _pass_on,
+    **dict.fromkeys(CLAMPS, _clamp),
     "LeakyRelu": _leaky,
     "PRelu": _leaky,
-    "AveragePool": _averaged,
-    "GlobalAveragePool": _averaged,
-    "Flatten": _flattened,
-    "Reshape": _flattened,
-    "Squeeze": _flattened,
-    "Add": _added,
-    "Sum": _added,
-    "Concat": _joined,
+    "AveragePool": _average,
+    "GlobalAveragePool": _average,
+    "Flatten": _flatten,
+    "Reshape": _flatten,
+    "Squeeze": _flatten,
+    "Add": _add,
+    "Sum": _add,
+    "Concat": _concatenate,
 }

@@ -72,7 +72,7 @@ class Moments:
     Sums of two sets of samples add up to those of both.
 
     Attributes:
-        count: Of how many products.
+        count: How many products are summed.
         x: Sum of x, ``[groups, inputs * taps]``.
         z: Sum of z.
         xx: Sum of x by x, ``[groups, inputs * taps, inputs * taps]``.
@@ -101,11 +101,13 @@ class Moments:
         found = Moments(0, x_sum, z_sum, *rest)
         rows = max(_ROWS_PER_INPUT * wide, _FEWEST_ROWS) // max(len(batches), 1) + 1
         for in_float, quantized in batches:
-            x, z = (multiplied(layer, array, rows) for array in (in_float, quantized))
+            x, z = (unfold_inputs(layer, array, rows) for array in (in_float, quantized))
             found.count += x.shape[2]
+            # In float64: a float32 that has summed many values takes no small one any more.
             found.x += x.sum(axis=2, dtype=np.float64)
             found.z += z.sum(axis=2, dtype=np.float64)
             turned = z.transpose(0, 2, 1)
+            # Whoever reads the sums asks `is_finite`.
             with np.errstate(over="ignore", invalid="ignore"):
                 found.xx += x @ x.transpose(0, 2, 1)
                 found.xz += x @ turned
@@ -135,7 +137,7 @@ class Moments:
         return xx, xz, zz
 
 
-def multiplied(layer: Layer, array: Array, rows: int | None = None) -> npt.NDArray[np.float32]:
+def unfold_inputs(layer: Layer, array: Array, rows: int | None = None) -> npt.NDArray[np.float32]:
     """Return what a layer multiplies its weights by.
 
     Args:
@@ -154,6 +156,7 @@ def multiplied(layer: Layer, array: Array, rows: int | None = None) -> npt.NDArr
     if layer.is_dense:
         lines = array.reshape(-1, array.shape[-1])
         step = 1 if rows is None else max(len(lines) // rows, 1)
+        # From the middle of a step, so that the first position is not always among them.
         return np.ascontiguousarray(lines[step // 2 :: step].T)[None]
     windows = _windows(layer, array)
     rank = array.ndim - 2

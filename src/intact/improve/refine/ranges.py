@@ -35,7 +35,7 @@ from intact.plan.given_scales import GIVEN
 
 MOST_SAMPLES = 128
 FACTORS = (0.95, 0.9, 0.85, 0.8, 0.7, 0.6, 0.5, 0.4, 1.1, 1.25, 1.5, 2.0)
-"""Of the range, or of one end of it."""
+"""What the whole range, or one end of it, is multiplied by."""
 POWERS = (0.5, 0.25, 2.0)
 """The same where scales are powers of two."""
 OBSERVER = "output-error"
@@ -166,6 +166,8 @@ class _Search:
         blocks = self._blocks(point)
         for half in (0, 1):
             batches = range(half, len(before), 2)
+            # Held-out errors of a tensor alone are needed of two candidates only, which follow
+            # below.
             for at in range(len(group.tried)) if half == 0 or not is_alone else ():
                 group.noise[half, at] += self._noise(group, point, blocks, batches, at)
         group.blocks += len(blocks)

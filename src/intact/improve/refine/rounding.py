@@ -31,7 +31,7 @@ from intact.graph import bias_slot, output_channel_axis
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.moments import LastMoments, Moments
 from intact.improve.refine.walk import Stop, Walk, bake
-from intact.improve.refine.weight_scales import is_free, zoomed
+from intact.improve.refine.weight_scales import is_free, zoom_scale
 from intact.numerics.metrics import decibels
 from intact.numerics.second_order import Levels, Turns, descend, squared_error
 from intact.ops.operators import Gemm
@@ -86,7 +86,7 @@ def refine_rounding(
     walk, moments = Walk(plan, samples, most=most, threads=threads), LastMoments()
     for stop in walk:
         site = RoundingSite.of(plan, walk.points, stop.node)
-        found = None if site is None else site.rounded(*site.moments(walk.points, stop, moments))
+        found = None if site is None else site.choose(*site.moments(walk.points, stop, moments))
         if site is None or found is None:
             continue
         is_kept = found.is_better and _keep(plan, walk.points, site, found)
@@ -94,11 +94,11 @@ def refine_rounding(
     return plan
 
 
-class Rounded(msgspec.Struct, frozen=True):
+class RoundingChoice(msgspec.Struct, frozen=True):
     """How the weight of a layer is rounded.
 
     Attributes:
-        scale: Of the weight, ``[]`` or ``[channels]``.
+        scale: The weight's scale, ``[]`` or ``[channels]``.
         weight: The numbers that its integers stand for, shaped as it is stored.
         shift: What its bias moves by, shaped like it, so that the means of results stay; None
             where the bias is not changed.
@@ -156,7 +156,7 @@ class RoundingSite:
         """Count its inputs: of the samples that it is fitted on, and of the others.
 
         Args:
-            points: Of the plan that the walk runs.
+            points: Quantization points of the plan that the walk runs.
             stop: The walk at its node.
             last: What was counted last.
 
@@ -172,12 +172,12 @@ class RoundingSite:
         except Unsupported:
             return None, None
 
-    def rounded(self, fit: Moments | None, held_out: Moments | None) -> Rounded | None:
+    def choose(self, fit: Moments | None, held_out: Moments | None) -> RoundingChoice | None:
         """Choose scale and integers; None where nothing could be tried.
 
         Args:
-            fit: Of the samples that decide what is tried.
-            held_out: Of those that decide what is best.
+            fit: Moments of the samples that decide what is tried.
+            held_out: Moments of those that decide what is best.
         """
         if fit is None or held_out is None:
             return None
@@ -188,14 +188,14 @@ class RoundingSite:
         best = trial.best()
         if np.isneginf(best.after):
             return None
-        weight = self.layer.stored(trial.unfolded(best.rounded))
+        weight = self.layer.lay_out(trial.unfold(best.rounded))
         shift = None
         if is_centred and self.layer.bias is not None:
             shift = trial.shift(best.rounded, fit + held_out).reshape(self.layer.bias.shape)
-        return Rounded(best.scale, weight, shift, best.before, best.after)
+        return RoundingChoice(best.scale, weight, shift, best.before, best.after)
 
 
-def _keep(plan: QuantizedGraph, points: Points, site: RoundingSite, found: Rounded) -> bool:
+def _keep(plan: QuantizedGraph, points: Points, site: RoundingSite, found: RoundingChoice) -> bool:
     """Write what was found into the plan; tell whether that was possible."""
     config = site.weight.config
     config.set_params(found.scale, config.offset)
@@ -210,11 +210,11 @@ def _keep(plan: QuantizedGraph, points: Points, site: RoundingSite, found: Round
     return True
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _Attempt(msgspec.Struct, frozen=True):
     """What was tried for one layer.
 
     Attributes:
-        scale: Of the weight.
+        scale: The weight's scale.
         rounded: Levels, ``[groups, outputs, inputs * taps]``.
         before: Signal to noise of the layer's result on held-out samples by the plan, dB.
         after: The same with these levels.
@@ -233,7 +233,7 @@ class _Trial:
     Attributes:
         layer: The layer.
         weight: In float, ``[groups, outputs, inputs * taps]``.
-        config: Of the weight.
+        config: How the weight is quantized.
         fit: Means of the samples that decide what is tried: x by x, x by z, z by z.
         held_out: Those of the samples that decide what is kept.
     """
@@ -253,7 +253,7 @@ class _Trial:
         means = (fit.means(centred=centred), held_out.means(centred=centred))
         return _Trial(layer, weight, config, *means)
 
-    def best(self) -> _Found:
+    def best(self) -> _Attempt:
         """Return the scale and the levels with the least error on held-out samples.
 
         Of those that were tried: they may be worse than rounding to nearest with the plan's scale.
@@ -263,28 +263,28 @@ class _Trial:
         own = self._nearest()
         before = decibels(power, self._held_out_error(own.rounded))
         best = msgspec.structs.replace(own, before=before, after=-np.inf)
-        for tried in self._all_tried():
+        for tried in self._try_all():
             after = decibels(power, self._held_out_error(tried.rounded))
             if after > best.after:
                 best = msgspec.structs.replace(tried, before=before, after=after)
         return best
 
-    def _all_tried(self) -> Iterator[_Found]:
+    def _try_all(self) -> Iterator[_Attempt]:
         """Try each strength of damping, side by side; those that cannot be are left out."""
         workers = 1 if self.weight.size * len(ZOOMS) > _MANY else len(DAMPINGS)
         with ThreadPoolExecutor(workers) as pool:
-            jobs = [pool.submit(self._tried, damping) for damping in DAMPINGS]
+            jobs = [pool.submit(self._try_damping, damping) for damping in DAMPINGS]
         for job in jobs:
             # inputs that hardly vary leave rounding errors alone
             with contextlib.suppress(np.linalg.LinAlgError):
                 yield job.result()
 
-    def _nearest(self) -> _Found:
+    def _nearest(self) -> _Attempt:
         """Round to nearest with the plan's scale."""
         scale = np.asarray(self.config.scale, np.float32)
-        return _Found(scale, self._levels(scale).nearest(self.weight))
+        return _Attempt(scale, self._levels(scale).nearest(self.weight))
 
-    def _tried(self, damping: float) -> _Found:
+    def _try_damping(self, damping: float) -> _Attempt:
         """Choose scale and levels with one strength of damping.
 
         What is rounded is the weight that is best in real numbers on the quantized inputs.
@@ -292,6 +292,7 @@ class _Trial:
         _, cross, moments = self.fit
         count = self.weight.shape[2]
         mean = np.trace(moments, axis1=1, axis2=2)[:, None, None] / count
+        # Inputs that are always 0 would leave a matrix without an inverse.
         ridge = np.where(mean > 0, damping * mean, 1.0) * np.eye(count)
         damped = moments + ridge
         wanted = self.weight @ (cross + ridge)
@@ -299,7 +300,7 @@ class _Trial:
         aim = np.asarray(solved.transpose(0, 2, 1), np.float64)
         own = np.asarray(self.config.scale, np.float32)
         zooms = POWERS if self.config.grid.power_of_two else ZOOMS
-        scales = np.stack([zoomed(self.config, own, zoom) for zoom in zooms])
+        scales = np.stack([zoom_scale(self.config, own, zoom) for zoom in zooms])
         turns = Turns.of(damped, 0.0)
         some = max(_MANY // max(self.weight.size, 1), 1)
         parts = (scales[at : at + some] for at in range(0, len(scales), some))
@@ -308,7 +309,7 @@ class _Trial:
         scale = np.take_along_axis(scales, self._by_scale(best)[None], axis=0)[0]
         scale = np.asarray(scale, np.float32)
         levels = self._levels(scale)
-        return _Found(scale, descend(turns.round(aim, levels)[0], wanted, damped, levels))
+        return _Attempt(scale, descend(turns.round(aim, levels)[0], wanted, damped, levels))
 
     def _errors(self, turns: Turns, aim: Doubles, scales: Scales) -> Doubles:
         """Return the error of each output with each of some scales: ``[groups, scales, outputs]``.
@@ -349,7 +350,7 @@ class _Trial:
     def _held_out_error(self, rounded: Doubles) -> float:
         return float(squared_error(self.weight, rounded, *self.held_out).sum())
 
-    def unfolded(self, rounded: Doubles) -> Doubles:
+    def unfold(self, rounded: Doubles) -> Doubles:
         """Return levels as ``[groups, outputs, inputs, taps]``."""
         return rounded.reshape(self.layer.view(self.layer.weight).shape)
 

@@ -110,12 +110,13 @@ class Walk:
             constants = self.constants(node)
             run = self.runner((node,), constants)
             floats = {v: v.const_value.numpy() for v in constants if v.const_value is not None}
-            in_float = [_chosen(node, values) | floats for values in self._in_float]
+            in_float = [_select_read(node, values) | floats for values in self._in_float]
             quantized = [self._inputs(node, values) | constants for values in self._quantized]
             results = [run(arrays) for arrays in in_float]
             yield Stop(node, run, in_float, quantized, results)
             for values, arrays in zip(self._in_float, results, strict=True):
                 values.update(zip(_outputs(node), arrays, strict=True))
+            # Read again, because the caller may have changed scales or integers at this stop.
             constants = self.constants(node)
             for values, before in zip(self._quantized, quantized, strict=True):
                 for value, array in zip(_outputs(node), run(before | constants), strict=True):
@@ -185,7 +186,7 @@ class Walk:
 
     def _inputs(self, node: ir.Node, values: Arrays) -> Arrays:
         """Collect a node's inputs in the quantized model."""
-        found = _chosen(node, values)
+        found = _select_read(node, values)
         found = {value: self._at_output(value, array) for value, array in found.items()}
         for slot, value in enumerate(node.inputs):
             point = self.points.at_input.get((str(node.name), slot))
@@ -241,7 +242,7 @@ def _read(node: ir.Node) -> list[ir.Value]:
     return list(dict.fromkeys(values))
 
 
-def _chosen(node: ir.Node, values: Arrays) -> Arrays:
+def _select_read(node: ir.Node, values: Arrays) -> Arrays:
     """Select the values that a node reads."""
     return {value: values[value] for value in _read(node) if not is_constant(value)}
 

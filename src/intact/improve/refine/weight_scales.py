@@ -111,7 +111,7 @@ def _layers(plan: QuantizedGraph, walk: Walk) -> Iterator[_Layer]:
         axis = point.config.granularity.axis
         if axis is not None and axis != output_channel_axis(node):
             continue
-        bounds = _fused(chain)
+        bounds = _fused_bounds(chain)
         last = chain[-1].outputs[0] if bounds is not None else None
         output = None if last is None else walk.points.at_output.get(last)
         yield _Layer(
@@ -141,7 +141,7 @@ def is_free(plan: QuantizedGraph, node: ir.Node, slot: int, point: QuantPoint) -
     )
 
 
-def _fused(chain: tuple[ir.Node, ...]) -> Bounds | None:
+def _fused_bounds(chain: tuple[ir.Node, ...]) -> Bounds | None:
     """Return the bounds of the nodes fused behind the first one; None if they compute more than
     bounds.
     """
@@ -167,7 +167,7 @@ def _best(layer: _Layer, stop: Stop) -> QuantParams:
     references = [layer.result(results[0], quantized=False) for results in stop.results]
     best, scales = np.full(params.scale.shape, -np.inf), params.scale.copy()
     for zoom in ZOOMS:
-        scale = zoomed(config, params.scale, zoom)
+        scale = zoom_scale(config, params.scale, zoom)
         tried = QuantParams(scale, params.zero_point)
         codes = config.grid.quantize(weight, tried)
         cosines = _cosines(layer, stop, references, config.grid.dequantize(codes, tried))
@@ -177,10 +177,11 @@ def _best(layer: _Layer, stop: Stop) -> QuantParams:
     return QuantParams(scales.astype(np.float32), params.zero_point)
 
 
-def zoomed(
+def zoom_scale(
     config: TensorQuantConfig, scale: npt.NDArray[np.float32], zoom: float
 ) -> npt.NDArray[np.float32]:
     """Return a scale times a factor, as a power of two where it has to be one."""
+    # A scale stays above 0, also where it is the smallest there is.
     found = np.maximum(scale * np.float32(zoom), np.finfo(np.float32).tiny)
     if config.grid.power_of_two:
         found = np.exp2(np.rint(np.log2(found)))

@@ -40,7 +40,7 @@ class Absorption:
 
     Attributes:
         layer: The layer.
-        bounds: Of the Clip behind it.
+        bounds: What the Clip behind it lets through.
         between: The nodes up to the readers.
         readers: The layers that read it.
     """

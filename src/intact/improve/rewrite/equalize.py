@@ -33,7 +33,7 @@ from intact.graph.batch_norm import recall, remember
 from intact.graph.passes.replace import replace_constant
 from intact.improve.channels import Channels, Tensor, remembered_channels
 from intact.improve.layers import Doubles, Layer
-from intact.improve.rewrite.ties import Ids, Tied, Ties
+from intact.improve.rewrite.ties import Ids, TiedTensor, Ties
 
 _SWEEPS = 30
 """Maximum number of sweeps. Layers that share factors affect each other, so they are repeated."""
@@ -150,7 +150,7 @@ def notes(graph: Graph) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _is_bounded(tied: Tied) -> bool:
+def _is_bounded(tied: TiedTensor) -> bool:
     return bool(np.isfinite(tied.bounds).any())
 
 
@@ -182,7 +182,7 @@ class _Factors:
             if moved < _STILL:
                 break
 
-    def _limit(self, tied: Tied, seen: Channels | None) -> None:
+    def _limit(self, tied: TiedTensor, seen: Channels | None) -> None:
         if seen is None:
             if _is_bounded(tied):
                 self._hold(tied.ids)
@@ -226,6 +226,7 @@ class _Factors:
         if self._per_channel:
             for ids, reach in self._ranges:
                 wrote.add(ids, reach * _exp(self.logarithms, ids))
+        # Half, because a factor moves both sides: what is written up, what is read down.
         moves = (read.means() - wrote.means()) / 2
         moves[~np.isfinite(moves) | ~self._free] = 0.0
         after = np.clip(self.logarithms + moves, -np.log(_LARGEST), self._most)
@@ -257,13 +258,13 @@ def _write(graph: ir.Graph, node: ir.Node, layer: Layer, into: Doubles, out: Dou
     """Multiply the constants of a layer by its factors."""
     if (into == 1.0).all() and (out == 1.0).all():
         return
-    replace_constant(graph, node, 1, layer.scaled(into, out), f"{node.name}_weight")
+    replace_constant(graph, node, 1, layer.scale_weight(into, out), f"{node.name}_weight")
     bias = layer.scaled_bias(out)
     if bias is not None:
         replace_constant(graph, node, 2, bias, f"{node.name}_bias")
     norm = recall(node)
     if norm is not None and norm.gamma.size == out.size:
-        remember(node, _scaled(norm, out))
+        remember(node, _scale_norm(norm, out))
 
 
 def _largest_factors(layer: Layer) -> Doubles:
@@ -280,7 +281,7 @@ def _largest_factors(layer: Layer) -> Doubles:
     return np.where(np.isnan(room), _LARGEST, np.clip(room, 1.0, _LARGEST))
 
 
-def _scaled(norm: BatchNorm, factors: Doubles) -> BatchNorm:
+def _scale_norm(norm: BatchNorm, factors: Doubles) -> BatchNorm:
     """Scale the stored parameters of a folded BatchNormalization."""
     gamma, beta = norm.gamma * factors, norm.beta * factors
     return msgspec.structs.replace(

@@ -33,8 +33,8 @@ from intact.graph.passes.library import remove_unused
 from intact.improve.channels import Channels, observe_channels
 from intact.improve.rewrite.absorb import absorb, absorptions
 from intact.improve.rewrite.equalize import Equalization, tensors_of
+from intact.improve.rewrite.smooth import Widths
 from intact.improve.rewrite.ties import Ties
-from intact.improve.rewrite.widths import Widths
 from intact.plan import Overrides, QuantizedGraph, build_plan
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.operations import FloatNodes
@@ -56,7 +56,7 @@ class Gate:
     """Measures blocks of a graph, quantized for a target.
 
     Attributes:
-        graph: As it was.
+        graph: The graph as it was.
         planned: Makes plans for the target.
         method: How scales are chosen.
         feeds: Some samples, each input with the samples first, or batches of the model's own size.
@@ -99,12 +99,13 @@ class Gate:
         if not held_out:
             return [np.nan] * len(graphs)
         original = whole.graph()
+        # One thread each, so that what is kept does not depend on how many there are.
         runs = FloatRuns(original, [(feeds, _count(feeds)) for feeds in held_out], threads=1)
         found = []
         for each in graphs:
             plan = self._plan(_Part.of(each, nodes).graph(), fit)
             simulator = Simulator(plan, threads=1)
-            (errors,) = runs.errors(partial(_simulated, simulator))
+            (errors,) = runs.errors(partial(_simulate, simulator))
             found.append(errors.mean if errors.decibels else np.nan)
         return found
 
@@ -132,7 +133,7 @@ class Gate:
         return found
 
 
-def equalized(
+def equalize_blocks(
     plan: QuantizedGraph,
     samples: Samples,
     *,
@@ -143,7 +144,7 @@ def equalized(
     """Equalize the blocks of a plan's graph that lose less so.
 
     Args:
-        plan: Of the graph, which is not changed.
+        plan: A plan of the graph, which is not changed.
         samples: The data; with one batch nothing changes.
         most: Maximum number of samples that blocks are measured on.
         threads: Threads inside one operator; 0 lets the runtime choose.
@@ -155,7 +156,7 @@ def equalized(
     return equalize_measured(gate, seen, per_channel=per_channel, report=report)
 
 
-def absorbed(
+def absorb_biases(
     plan: QuantizedGraph,
     samples: Samples,
     *,
@@ -166,7 +167,7 @@ def absorbed(
     """Absorb the high biases of those layers of a plan's graph that lose less so.
 
     Args:
-        plan: Of the graph, which is not changed.
+        plan: A plan of the graph, which is not changed.
         samples: The data; with one batch nothing changes.
         most: Maximum number of samples that layers are measured on.
         threads: Threads inside one operator; 0 lets the runtime choose.
@@ -208,6 +209,7 @@ def equalize_measured(
             before, *after = gate.decibels(nodes, graph, *tried)
         except IntactError:
             continue  # a part of the model that cannot be quantized alone
+        # NaN, where nothing could be compared, would count as the largest.
         best = int(np.argmax(np.nan_to_num(after, nan=-np.inf)))
         kept = bool(after[best] > before + GAIN_DB)
         report(Gain(nodes[-1], before, after[best], kept))
@@ -265,7 +267,7 @@ def _first(feeds: Batch, count: int) -> Batch:
     return {name: array[:count] for name, array in feeds.items()}
 
 
-def _simulated(simulator: Simulator, feeds: Batch) -> Mapping[str, npt.NDArray[Any]]:
+def _simulate(simulator: Simulator, feeds: Batch) -> Mapping[str, npt.NDArray[Any]]:
     return simulator.run(feeds)[0]
 
 

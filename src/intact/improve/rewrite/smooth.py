@@ -26,18 +26,51 @@ import onnx_ir as ir
 
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
-from intact.graph import Graph
+from intact.graph import Graph, weight_slot
 from intact.graph.batch_norm import recall, remember
 from intact.graph.passes.replace import replace_constant
 from intact.improve.layers import Doubles, Layer
-from intact.improve.refine.moments import multiplied
-from intact.improve.rewrite.widths import Widths
+from intact.improve.refine.moments import unfold_inputs
 from intact.numerics.affine import fake_quantize
 from intact.numerics.affine_params import params_from_range
 from intact.numerics.metrics import decibels
 from intact.ops.operators import LayerNormalization
-from intact.plan import QuantizedGraph
+from intact.plan import QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain, Report, unreported
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How errors are measured: as a target with such a grid would round.
+
+    Attributes:
+        weight_bits: Bits of a weight's symmetric codes.
+        activation_bits: Bits of asymmetric codes, with one scale for the tensor.
+        per_channel: Whether each output channel of a weight has a scale.
+    """
+
+    weight_bits: int = 8
+    activation_bits: int = 8
+    per_channel: bool = True
+
+    @staticmethod
+    def of(plan: QuantizedGraph) -> Widths:
+        """Return the fewest bits of a plan's weights and activations."""
+        weights, activations = [], []
+        for node in plan.graph.nodes:
+            slot = weight_slot(node)
+            if slot is None or not plan.is_quantized(node):
+                continue
+            ends = (TensorEnd.input(str(node.name), each) for each in (slot, 0))
+            weight, data = (plan.configs.get(end) for end in ends)
+            weights += [] if weight is None else [weight]
+            activations += [] if data is None else [data]
+        return Widths(
+            min((each.bits for each in weights), default=8),
+            min((each.bits for each in activations), default=8),
+            any(each.granularity.axis is not None for each in weights),
+        )
+
 
 Floats = npt.NDArray[np.float32]
 
@@ -50,7 +83,7 @@ _LARGEST = 2.0**10
 """Factors are limited to this and its inverse."""
 
 
-def smoothed(
+def smooth_plan(
     plan: QuantizedGraph,
     samples: Samples,
     *,
@@ -79,7 +112,7 @@ def smooth(
     Args:
         graph: The graph; not changed.
         samples: The data; with fewer than two nothing changes.
-        widths: Of the target.
+        widths: What the target rounds to.
         most: Maximum number of samples.
         threads: Threads inside one operator; 0 lets the runtime choose.
         report: Takes what each tensor gained.
@@ -91,7 +124,7 @@ def smooth(
     pairs = list(_pairs(twin))
     if not pairs:
         return twin
-    halves = _observed(twin, [pair.value for pair in pairs], samples, most, threads)
+    halves = _observe(twin, [pair.value for pair in pairs], samples, most, threads)
     if len(halves) < 2:
         return twin
     for pair in pairs:
@@ -101,6 +134,7 @@ def smooth(
         now = [layer for layer in layers if layer is not None]
         if len(now) == len(layers) and all(np.isfinite(array).all() for array in seen):
             _smooth_one(twin, replace(pair, readers=now), seen, widths, report)
+        # Viewed anew, because constants were replaced.
         twin = Graph(twin.model)
     return twin
 
@@ -200,7 +234,7 @@ def _layer_in_front(graph: Graph, node: ir.Node, channels: int, is_dense: bool) 
     return layer if fits else None
 
 
-def _observed(
+def _observe(
     graph: Graph, values: Sequence[ir.Value], samples: Samples, most: int, threads: int
 ) -> list[dict[str, Floats]]:
     """Run the model; return the values for each batch."""
@@ -274,13 +308,13 @@ def _noise(
     total = 0.0
     for layer in pair.readers:
         weight = layer.view(layer.weight)
-        scaled = layer.view(layer.scaled(factors, np.ones(layer.outputs)))
-        rounded = _rounded(scaled, widths)
+        scaled = layer.view(layer.scale_weight(factors, np.ones(layer.outputs)))
+        rounded = _round(scaled, widths)
         signal = noise = 0.0
         for array, own in zip(seen, divided, strict=True):
             quantized = fake_quantize(own, *params, *codes)
-            wanted = _product(weight, multiplied(layer, array, _ROWS))
-            got = _product(rounded, multiplied(layer, quantized, _ROWS))
+            wanted = _product(weight, unfold_inputs(layer, array, _ROWS))
+            got = _product(rounded, unfold_inputs(layer, quantized, _ROWS))
             signal += float(np.square(wanted, dtype=np.float64).sum())
             noise += float(np.square(got - wanted, dtype=np.float64).sum())
         total += noise / signal if signal > 0 else 0.0
@@ -291,7 +325,7 @@ def _product(weight: Floats, array: Floats) -> Floats:
     return np.asarray(weight.reshape(*weight.shape[:2], -1) @ array)
 
 
-def _rounded(weight: Floats, widths: Widths) -> Floats:
+def _round(weight: Floats, widths: Widths) -> Floats:
     """Round ``[groups, outputs, inputs, taps]`` to nearest, symmetrically."""
     most = 2 ** (widths.weight_bits - 1) - 1
     axes = (2, 3) if widths.per_channel else None
@@ -319,7 +353,7 @@ def _write_layer(
     put: Callable[[ir.Node, int, Floats, str], None], layer: Layer, into: Doubles, out: Doubles
 ) -> None:
     name = str(layer.node.name)
-    put(layer.node, 1, layer.scaled(into, out), f"{name}_weight")
+    put(layer.node, 1, layer.scale_weight(into, out), f"{name}_weight")
     bias = layer.scaled_bias(out)
     if bias is not None and (out != 1).any():
         put(layer.node, 2, bias, f"{name}_bias")

@@ -31,14 +31,14 @@ _SUMS = frozenset({"Add", "Sum", "Concat", "Mul"})
 
 
 @dataclass(frozen=True)
-class Tied:
+class TiedTensor:
     """A tensor between layers.
 
     Attributes:
         value: The tensor.
         ids: Which factor each channel has.
         is_last: Whether the channels are the last axis; else they are axis 1.
-        bounds: Of the Clip that reads it; infinite where none does, and for 0, which scales.
+        bounds: Those of the Clip that reads it; infinite where none does, and for 0, which scales.
         is_rectified: Whether all that read it take its negative values as 0.
         is_made: Whether a layer or a sum makes it: what other operators make is no larger.
     """
@@ -66,13 +66,13 @@ class Ties:
     layers: Sequence[Layer]
     into: Mapping[ir.Node, Ids]
     out: Mapping[ir.Node, Ids]
-    tensors: Sequence[Tied]
+    tensors: Sequence[TiedTensor]
     blocks: Ids
 
     @staticmethod
     def of(graph: Graph) -> Ties:
         """Find the factors of a graph."""
-        tracing = _Tracing(graph)
+        tracing = _Tracer(graph)
         for node in graph.nodes:
             tracing.add(node)
         return tracing.finish()
@@ -90,7 +90,7 @@ class Ties:
 
 
 @dataclass
-class _Tracing:
+class _Tracer:
     """Walks a graph and gives numbers to channels.
 
     Attributes:
@@ -158,6 +158,7 @@ class _Tracing:
         if bounds is None or not bounds[0] <= 0 <= bounds[1]:
             return False
         low, high = self._bounds.get(value, (-np.inf, np.inf))
+        # A bound of 0 scales with everything, and counts as none.
         self._bounds[value] = max(low, bounds[0] or -np.inf), min(high, bounds[1] or np.inf)
         _, channels, is_last = self.ids[value]
         self._number(node.outputs[0], channels, is_last=is_last)
@@ -273,15 +274,15 @@ class _Tracing:
             into[node] = known if known is not None and fits else np.full(layer.inputs, -1)
         out = {node: ids_of[node.outputs[0]] for node in self.layers}
         blocks = _between_layers(blocks, list(into.values()), list(out.values()))
-        tensors = [self._tied(value, ids) for value, ids in ids_of.items()]
+        tensors = [self._describe(value, ids) for value, ids in ids_of.items()]
         return Ties(list(self.layers.values()), into, out, tensors, blocks)
 
-    def _tied(self, value: ir.Value, ids: Ids) -> Tied:
+    def _describe(self, value: ir.Value, ids: Ids) -> TiedTensor:
         producer, readers = value.producer(), self.graph.consumers(value)
         made = producer in self.layers or (producer is not None and producer.op_type in _SUMS)
         bounds = self._bounds.get(value, (-np.inf, np.inf))
         rectified = bool(readers) and all(_rectifies(node) for node, _ in readers)
-        return Tied(value, ids, self.ids[value][2], bounds, rectified, made)
+        return TiedTensor(value, ids, self.ids[value][2], bounds, rectified, made)
 
 
 def _rectifies(node: ir.Node) -> bool:
@@ -310,6 +311,7 @@ def _smallest(count: int, pairs: Sequence[tuple[Ids, Ids]]) -> Ids:
         after = found.copy()
         np.minimum.at(after, one, least)
         np.minimum.at(after, other, least)
+        # Each looks where its number leads to, so that long chains take few rounds.
         after = after[after]
         if np.array_equal(after, found):
             return found

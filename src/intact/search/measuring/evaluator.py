@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -166,6 +165,18 @@ class Scoring:
         return Power(*(np.concatenate(part, axis=1) for part in parts))
 
 
+def float_score(trial_data: TrialData) -> float:
+    """Score the float model on all samples.
+
+    Raises:
+        DataError: The metric fails.
+    """
+    scoring = Scoring(trial_data, trial_data.samples)
+    for chunk in trial_data.chunks:
+        scoring.add(chunk, chunk.float_outputs())
+    return scoring.score
+
+
 def signal_power(trial_data: TrialData, population: int) -> Rows:
     """Compute the power of each float output over the first samples, ``[outputs]``."""
     scoring = Scoring(trial_data, population)
@@ -262,16 +273,6 @@ class Evaluator:
         """
         self.data.space.check(candidate)
         return self._timed(lambda: self._confirmed(candidate))
-
-    @cached_property
-    def float_score(self) -> float:
-        """The score of the float model on all samples.
-
-        Raises:
-            DataError: The metric fails.
-        """
-        chunks = self.data.chunks
-        return self._scored(lambda index: chunks[index].float_outputs(), self.data.samples).score
 
     def _tried(self, ask: Ask, samples: int) -> Measured:
         plan = self.planner.plan(ask.candidate)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -109,16 +109,6 @@ class _Writer:
         self._written += 1
         np.save(self._folder / name, array, allow_pickle=False)
         return name
-
-
-class SavedTrialData(NamedTuple):
-    """Trial data as a job that workers load."""
-
-    trial_data: TrialData
-
-    def save(self, folder: Path) -> None:
-        """Write it to an empty folder; raises as `save_trial_data`."""
-        save_trial_data(self.trial_data, folder)
 
 
 def save_trial_data(trial_data: TrialData, folder: Path) -> None:

@@ -68,7 +68,6 @@ QOPERATORS: Mapping[tuple[str, str], QOperator] = MappingProxyType(
         ),
     }
 )
-
 """The table, by domain and operator type."""
 
 DYNAMIC = frozenset(
@@ -81,11 +80,9 @@ DYNAMIC = frozenset(
         "MatMulIntegerToFloat",
     }
 )
-
 """Operators of models whose activations are quantized anew for each input."""
 
 _OPSET_OF_FREE_SOFTMAX = 13
-
 """From this opset on, Softmax works along one axis; before, along it and all behind it."""
 
 

@@ -64,10 +64,7 @@ class Wire(BinaryFile):
         size = kind.packed.size
         self._inside(offset, size)
         self.charge(size)
-        try:
-            numbers = kind.packed.unpack_from(self.data, offset)
-        except struct.error as error:  # pragma: no cover - the length was checked
-            raise self.damaged(f"the struct at {offset} cannot be read") from error
+        numbers = kind.packed.unpack_from(self.data, offset)
         fields: Options = dict(zip(kind.names, numbers, strict=True))
         for name in kind.lists:
             at = fields[name]
@@ -113,7 +110,6 @@ def as_array(data: memoryview, dtype: str, shape: tuple[int, ...]) -> npt.NDArra
 
 
 _MOST_TENSORS = 1 << 16
-
 """Elements of one tensor."""
 
 _LARGEST_FILE = 2**32 - 1
@@ -369,6 +365,7 @@ class _Encoder:
         return self._record(
             TENSOR,
             id=number,
+            # A tensor that is no constant names a buffer too, which Tengine does not read.
             buffer=max(len(self._buffers) - 1, 0),
             shape=self._list(tensor.shape),
             name=self._text(tensor.name),
@@ -408,6 +405,7 @@ class _Encoder:
 
     def _list(self, numbers: Iterable[int]) -> int:
         """Put a list of numbers of 32 bits; an empty one is nothing."""
+        # Lists of int32 and of offsets are written alike, negative numbers in two's complement.
         numbers = [number & 0xFFFFFFFF for number in numbers]
         if not numbers:
             return NOTHING

@@ -42,7 +42,7 @@ class _Entry:
     """A node of the file; its tensors are looked up and numbered in the end.
 
     Attributes:
-        position: Of the node of the model that it stands for.
+        position: Where the node of the model stands that it is for.
     """
 
     position: int
@@ -63,7 +63,7 @@ class TmFileBuilder:
         quantized: Write codes; otherwise float32.
 
     Attributes:
-        scales: Of all tensors, and the type of activations.
+        scales: Scales of all tensors, and the type of activations.
     """
 
     def __init__(self, program: Program, plan: QuantizedGraph, *, quantized: bool) -> None:
@@ -222,9 +222,9 @@ class TmFileBuilder:
 
         Args:
             step: Which; the node has the name of its first node.
-            operator: Of Tengine.
+            operator: Name in Tengine.
             inputs: Names of activations, and constants that are `stored`.
-            options: Of the operator.
+            options: What the operator has.
             clamps: Add a second node for the bounds; otherwise the options hold them.
         """
         first = self._nodes[step.nodes[0]]
@@ -284,7 +284,7 @@ class TmFileBuilder:
         Raises:
             Unsupported: An output of the model is not that of a node, or a node has others.
         """
-        nodes = _Numbered(self._nodes, self._activations)
+        nodes = _FileOrder(self._nodes, self._activations)
         for entry in sorted(self._entries, key=lambda entry: entry.position):
             nodes.add(entry)
         outputs: dict[int, list[int]] = {}
@@ -343,8 +343,8 @@ class TmFileBuilder:
             )
 
 
-class _Numbered:
-    """Nodes and tensors in the order of the file."""
+class _FileOrder:
+    """Puts nodes and tensors into the order of the file, and numbers them."""
 
     def __init__(self, names: Iterable[str], activations: Mapping[str, FileTensor]) -> None:
         self._activations = activations

@@ -185,6 +185,7 @@ def _read_slice(builder: OnnxBuilder, node: FileNode) -> None:
     if options["is_mxnet"] or options["is_onnx"]:
         axis = axis_in(options["axis"], len(shape))
         step = max(options["step"], 1) if options["is_onnx"] else 1
+        # An end of 0 or less counts from the end, and one beyond it is the end.
         begin, end = options["begin"], min(options["end"], shape[axis])
         pieces = {axis: (begin, end if end > 0 else shape[axis] + end, step)}
     else:

@@ -99,6 +99,7 @@ class OnnxBuilder(GraphBuilder):
             raise Unsupported(f"its constant {self.name(index)!r} has codes without scales")
         along = (-1, *(1,) * (len(tensor.shape) - 1)) if scales.scale.size > 1 else ()
         scale, zero_point = scales.scale.reshape(along), scales.zero_point.reshape(along)
+        # In float64, so that only the result is rounded to float32.
         numbers = (tensor.data.astype(np.int64) - zero_point) * scale.astype(np.float64)
         return np.asarray(numbers, np.float32).reshape(tensor.shape)
 
@@ -155,10 +156,10 @@ class OnnxBuilder(GraphBuilder):
 
         Args:
             node: The node of the file that it stands for, or for a part of which.
-            op_type: Of ONNX.
+            op_type: ONNX's name of it.
             inputs: What it reads.
-            shape: Of its output.
-            attributes: Of ONNX.
+            shape: Lengths of its output.
+            attributes: Those of ONNX.
             part: Which part of the node; "" for the one that has its name.
             output: Which tensor it computes; None for one inside the node.
 

@@ -30,7 +30,7 @@ class Flavor(enum.IntEnum):
     FLOOR = 0
     """The first padding stands at both ends; windows that do not fit are dropped."""
     CAFFE = 1
-    """Likewise, but the last window may reach over the edge."""
+    """As `FLOOR`, but the last window may reach over the edge."""
     TOTAL = 2
     """The first padding is that of both ends together; the odd one goes to the end."""
 

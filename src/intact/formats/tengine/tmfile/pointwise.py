@@ -252,6 +252,7 @@ def _read_eltwise(builder: OnnxBuilder, node: FileNode) -> None:
     if pair is None or len(node.inputs) != 2:
         raise Unsupported(f"it is of type {kind} with {len(node.inputs)} inputs")
     first, second = node.inputs
+    # Tengine spreads the second operand over the first.
     if builder.is_constant(first) and pair.commutes:
         first, second = second, first
     _pair(builder, node, pair.onnx, first, second, swaps=pair.commutes)

@@ -45,7 +45,7 @@ class Windows:
     """How windows lie along one axis.
 
     Attributes:
-        count: Of them.
+        count: How many there are.
         first: Padding before the elements. Of the padding behind them, an average that counts
             padding counts as much.
         last: Padding behind them, so that the last window fits.
@@ -81,6 +81,8 @@ def windows(flavor: int, length: int, kernel: int, stride: int, padding: int) ->
         first = max((count - 1) * stride + kernel - length, 0) // 2
     elif flavor == Flavor.CAFFE:
         count = 2 + _cut(length - kernel + 2 * padding - 1, stride)
+        # Caffe drops a last window that begins in padding, but looks for one only where there is
+        # some.
         if padding > 0 and (count - 1) * stride >= length + padding:
             count -= 1
     elif flavor == Flavor.TOTAL:

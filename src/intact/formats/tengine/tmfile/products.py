@@ -186,8 +186,7 @@ def _window(
 
 
 def flat(pads: Pads) -> Shape:
-    """Return paddings in the order of `PADS`."""
-    """Pads above, left, below and right."""
+    """Return paddings in the order of `PADS`: above, left, below and right."""
     return (*(before for before, _ in pads), *(after for _, after in pads))
 
 
@@ -271,6 +270,7 @@ def _read_batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
     given = node.options["rescale_factor"]
     if given and not _SMALLEST <= abs(given) < np.inf:
         raise Unsupported(f"its factor is {given}")
+    # As in Caffe, where a factor of 0 says that no statistics were gathered.
     factor = np.float32(1 / given) if given else np.float32(0)
     arrays = [builder.numbers(slot(node.inputs, number)).reshape(-1) for number in (1, 2, 3, 4)]
     if any(array.size != shape[1] for array in arrays):

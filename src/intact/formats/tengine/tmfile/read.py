@@ -17,8 +17,8 @@ import onnx_ir as ir
 from intact.errors import DataError, ModelError, Unsupported
 from intact.formats.base.foreign import (
     IR_VERSION,
-    clipped,
-    listed,
+    clip_text,
+    list_unsupported,
     settle_shapes,
     with_open_batch,
 )
@@ -78,7 +78,7 @@ def _built(file: TmFile, *, batch: bool) -> OnnxBuilder:
             unsupported.append((node.operator, repr(node.name or f"node {number}"), str(error)))
     if unsupported:
         raise ModelError(
-            f"{file.source}: cannot read {clipped(listed(unsupported))}",
+            f"{file.source}: cannot read {clip_text(list_unsupported(unsupported))}",
             remedy="cut the model before those nodes, or give the model it was converted from",
         )
     return builder
@@ -120,7 +120,7 @@ def _outputs(builder: OnnxBuilder) -> Iterable[ir.Value]:
                 value = builder.activation(index)
             except Unsupported as error:
                 raise ModelError(
-                    f"{builder.file.source}: its output {clipped(repr(builder.name(index)))} "
+                    f"{builder.file.source}: its output {clip_text(repr(builder.name(index)))} "
                     "is no activation",
                     remedy="convert the model again",
                 ) from error
@@ -144,7 +144,7 @@ class Int8Model:
 
     Attributes:
         model: What it computes, in float: constants are what their codes stand for.
-        scales: Of activations and weights, by the names of the model's tensors.
+        scales: Scales of activations and weights, by the names of the model's tensors.
         codes: The integers of its constants, by name; biases are int32.
     """
 

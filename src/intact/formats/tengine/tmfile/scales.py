@@ -51,7 +51,7 @@ def dead_channel_notes(plan: QuantizedGraph) -> Iterator[Note]:
 Array = npt.NDArray[Any]
 
 _BITS = 8
-"""Of the codes that Tengine computes with."""
+"""Width of the codes that Tengine computes with."""
 _BIAS_BITS = 32
 
 
@@ -60,7 +60,7 @@ class Constant:
     """A constant that a step reads.
 
     Attributes:
-        name: Of the model's value.
+        name: What the model's value is called.
         slot: Where the step reads it.
         data: Codes or floats as the program stores them.
         in_model: The same with the axes in the model's order.

@@ -88,6 +88,7 @@ def _written(
     found.raise_any()
     with found.collect("outputs"):
         return encode(builder.finished())
+    # Behind `collect`, which takes up why a file cannot be finished.
     raise found.error()
 
 
@@ -98,6 +99,7 @@ def _of_one_sample(graph: Graph) -> Graph:
         if value.shape is not None and len(value.shape) and not isinstance(value.shape[0], int):
             value.shape = ir.Shape([1, *value.shape[1:]])
     for node in model.graph:
+        # Shapes that were inferred with an open batch would keep it.
         for value in node.outputs:
             value.shape = None
     library.infer_shapes(model)

@@ -30,7 +30,6 @@ DATA_TYPES: Mapping[Element, ir.DataType] = {
     Element.INT64: ir.DataType.INT64,
     Element.BOOL: ir.DataType.BOOL,
 }
-
 """Types of activations that are read, and what they are in the float graph."""
 
 
@@ -103,6 +102,7 @@ class ModelBuilder(TensorBuilder):
             return ChannelLayout.FILE
         costs = {layout: sum(not each.has(layout) for each in found) for layout in ChannelLayout}
         if costs[ChannelLayout.FILE] == costs[ChannelLayout.FIRST]:
+            # Equally cheap: images go on with channels first, as spatial operators will read them.
             mixed = costs[ChannelLayout.FILE] > 0
             return ChannelLayout.FIRST if rank == 4 or mixed else ChannelLayout.FILE
         return min(costs, key=lambda layout: costs[layout])

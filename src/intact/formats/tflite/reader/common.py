@@ -29,7 +29,7 @@ _MOST = 1 << 20
 """Strides, kernels, pads and the like."""
 
 
-def optional(op: Operator, number: int) -> int:
+def optional_slot(op: Operator, number: int) -> int:
     """Return the tensor at an input slot, -1 where it is absent."""
     return op.inputs[number] if number < len(op.inputs) else -1
 
@@ -40,7 +40,7 @@ def require_rank(tensor: FileTensor, *ranks: int) -> None:
         raise Unsupported(f"tensor {tensor.name!r} has {tensor.rank} dimensions")
 
 
-def positive(op: Operator, *names: str) -> tuple[int, ...]:
+def positive_options(op: Operator, *names: str) -> tuple[int, ...]:
     """Return options that are lengths."""
     numbers = tuple(int(op.options[name]) for name in names)
     if not all(0 < number <= _MOST for number in numbers):
@@ -79,7 +79,7 @@ def window_pads(
     return tuple(before for before, _ in pads) + tuple(after for _, after in pads)
 
 
-def clamped(builder: ModelBuilder, value: Operand | ir.Value, activation: int) -> ir.Value:
+def add_activation(builder: ModelBuilder, value: Operand | ir.Value, activation: int) -> ir.Value:
     """Return a value behind a fused activation; that of an operand is no part of its chain."""
     if activation == Fused.NONE:
         return value.value if isinstance(value, Operand) else value
@@ -101,13 +101,13 @@ def finish(
 ) -> None:
     """Make a value, behind the operator's fused activation, its output."""
     activation = int(op.options.get("fused", 0))
-    result = clamped(builder, value, activation)
+    result = add_activation(builder, value, activation)
     if activation == Fused.NONE and "fused" in op.options:
-        result = unfused(builder, op, result)
+        result = restore_clamp(builder, op, result)
     builder.write(op.outputs[0], result, layout)
 
 
-def unfused(builder: ModelBuilder, op: Operator, value: ir.Value) -> ir.Value:
+def restore_clamp(builder: ModelBuilder, op: Operator, value: ir.Value) -> ir.Value:
     """Return a value behind the activation that a converter left to the range of the codes."""
     parameters = builder.parameters(op.outputs[0])
     config = None if parameters is None else parameters.config(QuantState.ACTIVATED)
@@ -121,7 +121,7 @@ def unfused(builder: ModelBuilder, op: Operator, value: ir.Value) -> ir.Value:
     return result
 
 
-def broadcast(builder: ModelBuilder, op: Operator, *shapes: Sequence[int]) -> None:
+def require_broadcast(builder: ModelBuilder, op: Operator, *shapes: Sequence[int]) -> None:
     """Check that operands broadcast to the output."""
     wanted = builder.tensor(op.outputs[0]).shape
     try:
@@ -165,7 +165,7 @@ def require_same_scale(builder: ModelBuilder, source: int, *outputs: int) -> Non
             raise Unsupported("its output has another scale than its input, which it only moves")
 
 
-def one_kind(builder: ModelBuilder, op: Operator) -> None:
+def require_one_kind(builder: ModelBuilder, op: Operator) -> None:
     """Check that an operator does not compute with both integers and floats.
 
     Those with weights may take floats and a weight of codes ("hybrid" ones).

@@ -32,10 +32,9 @@ from intact.formats.tflite.reader.schema import (
     OptionField,
 )
 from intact.formats.tflite.reader.variables import Part, has_variables, without_variables
-from intact.graph.files.regular import open_file, read_file
+from intact.graph.files.regular import read_file
 
 _TABLE = 32
-
 """Bytes that a table counts for, which bounds the work of those that share all their fields."""
 
 
@@ -132,6 +131,7 @@ class Table:
 
     def _field(self, slot: int, size: int) -> int | None:
         at = 4 + 2 * slot
+        # Writers of an older schema know fewer fields.
         if at + 2 > self._fields_size:
             return None
         offset = self._wire.number(self._fields + at, "<H")
@@ -156,30 +156,18 @@ class Table:
 
 
 _MOST_ENTRIES = 1 << 16
-
 """Tensors, operators or buffers; models have some thousand."""
 
 _MOST_DIMENSIONS = 8
 
 _REPEATED = 256
-
 """Bytes that each mention of a tensor after its first in a list counts for: four in the file, but
 some nodes and configs of the plan."""
 
 _LARGEST_FILE = 2**31 - 1
 
 _NEWEST_CODES = 127
-
 """Operator code from which on the first, one-byte field of it says only "see the other"."""
-
-
-def is_tflite(path: str | Path) -> bool:
-    """Tell whether a file says that it is a TFLite model; False where there is none."""
-    try:
-        with open_file(Path(path)) as file:
-            return file.read(8)[4:] == IDENTIFIER
-    except (OSError, ValueError):
-        return False
 
 
 def open_tflite(source: str | Path | bytes) -> TfliteFile:
@@ -327,6 +315,7 @@ def _data(wire: Wire, buffer: Table) -> memoryview | None:
     """Read the data of a buffer: inside its table or, in large files, behind all tables."""
     offset, size = buffer.integer(1, "<Q"), buffer.integer(2, "<Q")
     found = buffer.bytes(0)
+    # Offsets 0 and 1 say that the data stands in the table itself.
     if offset > 1:
         if offset + size > len(wire.data):
             raise wire.damaged(f"a buffer of {size} bytes at {offset} ends outside it")
@@ -372,6 +361,7 @@ def _quantization(table: Table | None) -> Quantization | None:
 
 def _code(table: Table) -> str:
     old, new = table.integer(0, "<b"), table.integer(3, "<i")
+    # Files from before version 3a have the old field alone.
     code = new if old == _NEWEST_CODES else max(old, new)
     if code == 32:
         return f"CUSTOM {table.text(1)[:60]}".strip()

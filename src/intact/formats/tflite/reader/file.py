@@ -36,7 +36,7 @@ Integers = npt.NDArray[np.integer[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Level:
-    """One level of the traversal.
+    """One level of the traversal of a sparse tensor's axes.
 
     Attributes:
         length: Places of a dense level; 0 for a sparse one.
@@ -83,6 +83,7 @@ def positions(sparsity: Sparsity, shape: tuple[int, ...]) -> npt.NDArray[np.int6
     flat = np.zeros(1, np.int64)
     for axis, level in zip(sparsity.order, sparsity.levels, strict=True):
         if level.segments is None or level.indices is None:
+            # The product is looked at before the arrays grow to it.
             if level.length != lengths[axis] or len(places) * level.length > size:
                 raise _odd(f"axis {axis} has {level.length} places")
             every = np.arange(level.length)
@@ -186,7 +187,7 @@ class Operator:
 
     Attributes:
         index: Its position.
-        name: Of its kind.
+        name: What its kind is called in the schema.
         inputs: Numbers of tensors; -1 for an optional one that is absent.
         outputs: Numbers of tensors.
         options: By name; defaults where the file has none.
@@ -205,7 +206,7 @@ class Signature:
 
     Attributes:
         inputs: Numbers of tensors by name.
-        outputs: Likewise.
+        outputs: The same for what the graph gives.
     """
 
     inputs: Mapping[str, int] = field(default_factory=dict)
@@ -217,7 +218,7 @@ class State:
     """A resource variable as an input and an output.
 
     Attributes:
-        name: Of the variable, which the input has.
+        name: What the variable is called, and the input too.
         next_name: What the output is called.
         before: Number of the tensor that is the input.
         after: Number of the tensor that is the output.
@@ -261,7 +262,6 @@ class TfliteFile:
 
 
 READ = "read"
-
 """Stands as ``observer`` of a config that was read, in the place of a method's name."""
 
 
@@ -365,6 +365,7 @@ def parameters_of(tensor: FileTensor) -> Parameters | None:
         raise Unsupported(
             f"tensor {tensor.name!r} has {scale.size} scales and {zero_point.size} zero points"
         )
+    # One scale is that of the whole tensor, whatever axis the file names.
     axis = None if scale.size == 1 else found.axis
     if axis is not None and not (0 <= axis < tensor.rank and tensor.shape[axis] == scale.size):
         raise Unsupported(
@@ -400,6 +401,7 @@ def constant_of(tensor: FileTensor) -> npt.NDArray[np.generic]:
             f" not {size}"
         )
     if packed:  # the lower four bits come first
+        # Shifted up and down again, the lower four bits get their sign.
         both = np.frombuffer(tensor.data, np.int8)
         codes = np.stack([both << 4 >> 4, both >> 4], axis=-1).reshape(-1)
         return codes[: tensor.size].reshape(tensor.shape)

@@ -9,7 +9,12 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.formats.base.foreign import axis_in, refuse_mixed_batch, slot
 from intact.formats.tflite.reader.builder import ModelBuilder
-from intact.formats.tflite.reader.common import READERS, optional, require_same_scale, require_shape
+from intact.formats.tflite.reader.common import (
+    READERS,
+    optional_slot,
+    require_same_scale,
+    require_shape,
+)
 from intact.formats.tflite.reader.file import Operator, parameters_of
 from intact.formats.tflite.reader.tensors import ChannelLayout, Input, arranged, channels_first
 
@@ -125,6 +130,7 @@ def gather(builder: ModelBuilder, op: Operator) -> None:
         numbers = builder.list_of(chosen)
         if not all(0 <= number < shape[axis] for number in numbers):
             raise Unsupported("an index lies outside its axis")
+    # Indices that are fed have a batch too, which would meet that of the data.
     refuse_mixed_batch(builder, axis != 0 and not builder.is_constant(chosen))
     value = builder.node(
         "Gather", [builder.operand(index), builder.operand(chosen)], {"axis": axis}
@@ -179,7 +185,7 @@ def pad(builder: ModelBuilder, op: Operator) -> None:
         builder.operand(index, layout),
         builder.integers(*sides[0], *sides[1]),
     ]
-    filler = _filler(builder, optional(op, 2))
+    filler = _filler(builder, optional_slot(op, 2))
     if filler:
         inputs.append(builder.number(filler))
     builder.write(op.outputs[0], builder.node("Pad", inputs), layout)

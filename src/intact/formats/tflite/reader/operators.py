@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections import Counter
 
 from intact.errors import ModelError, Unsupported
-from intact.formats.base.foreign import clipped, listed, refuse_mixed_batch, with_open_batch
+from intact.formats.base.foreign import (
+    clip_text,
+    list_unsupported,
+    refuse_mixed_batch,
+    with_open_batch,
+)
 from intact.formats.tflite.reader import moves, pointwise, products, slices, spatial
 from intact.formats.tflite.reader.builder import ModelBuilder
-from intact.formats.tflite.reader.common import READERS, one_kind
+from intact.formats.tflite.reader.common import READERS, require_one_kind
 from intact.formats.tflite.reader.file import Operator, TfliteFile
 from intact.formats.tflite.reader.schema import Element
 from intact.formats.tflite.spellings import INT16_VERSIONS
@@ -41,10 +46,11 @@ def _build(file: TfliteFile, *, batch: bool, wide: bool) -> ModelBuilder:
     try:
         builder = ModelBuilder(file, batch=batch, alias=_aliases(file))
     except Unsupported as reason:
-        raise ModelError(f"{file.source}: an input: {clipped(str(reason))}") from reason
+        raise ModelError(f"{file.source}: an input: {clip_text(str(reason))}") from reason
     unsupported: list[tuple[str, str, str]] = []
     failed: set[int] = set()
     for op in file.operators:
+        # It lacks an input for the reason that is told of another operator.
         if failed.intersection(op.inputs):
             failed.update(op.outputs)
             continue
@@ -57,13 +63,14 @@ def _build(file: TfliteFile, *, batch: bool, wide: bool) -> ModelBuilder:
         try:
             for index in file.outputs:
                 builder.operand(index)
+                # A constant has the batch of the file, and none to be opened.
                 refuse_mixed_batch(builder, builder.is_constant(index))
         except Unsupported as reason:
-            raise ModelError(f"{file.source}: an output: {clipped(str(reason))}") from reason
+            raise ModelError(f"{file.source}: an output: {clip_text(str(reason))}") from reason
         return builder
     raise ModelError(
         f"{file.source}: {len(unsupported)} of {len(file.operators)} operators cannot be read:"
-        f" {listed(unsupported)}",
+        f" {list_unsupported(unsupported)}",
         remedy="convert the model with full-integer int8 quantization and built-in operators",
     )
 
@@ -75,6 +82,7 @@ def _read(builder: ModelBuilder, op: Operator, *, wide: bool) -> None:
     for index in op.outputs:
         if index in builder.activations or builder.is_constant(index):
             raise Unsupported(f"its output {builder.tensor(index).name!r} is there already")
+    # Integers of shapes follow from the file, also by operators that are not read otherwise.
     if slices.is_known(builder, op):
         slices.compute(builder, op)
         return
@@ -82,9 +90,10 @@ def _read(builder: ModelBuilder, op: Operator, *, wide: bool) -> None:
     if read is None:
         raise Unsupported("operators of this kind are not read")
     if op.name not in _CONVERSIONS:
-        one_kind(builder, op)
+        require_one_kind(builder, op)
         _one_width(builder, op, wide=wide)
     for index in op.outputs:
+        # Asked before the first node is added, because a refused operator must leave none.
         builder.parameters(index)
     read(builder, op)
 

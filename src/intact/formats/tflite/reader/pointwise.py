@@ -11,9 +11,9 @@ from intact.formats.base.foreign import axis_in, refuse_mixed_batch, slot
 from intact.formats.tflite.reader.builder import DATA_TYPES, ModelBuilder
 from intact.formats.tflite.reader.common import (
     READERS,
-    broadcast,
-    clamped,
+    add_activation,
     finish,
+    require_broadcast,
     require_same_scale,
     require_shape,
 )
@@ -33,18 +33,18 @@ from intact.formats.tflite.spellings import (
     PAIRS,
     POSITIONS,
     REDUCTIONS,
-    read,
+    rows_by_code,
 )
 
-_FUNCTIONS, _NODES, _PAIRS = read(FUNCTIONS), read(NODES), read(PAIRS)
-_POSITIONS, _REDUCTIONS = read(POSITIONS), read(REDUCTIONS)
+_FUNCTIONS, _NODES, _PAIRS = rows_by_code(FUNCTIONS), rows_by_code(NODES), rows_by_code(PAIRS)
+_POSITIONS, _REDUCTIONS = rows_by_code(POSITIONS), rows_by_code(REDUCTIONS)
 _LARGEST_OPTION = 1e30
 
 
 def _operands(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, list[Operand]]:
     """Return two operands that broadcast to the output, in one layout."""
     indices = [slot(op.inputs, 0), slot(op.inputs, 1)]
-    broadcast(builder, op, *(builder.tensor(index).shape for index in indices))
+    require_broadcast(builder, op, *(builder.tensor(index).shape for index in indices))
     rank = builder.tensor(op.outputs[0]).rank
     computed = [index for index in indices if not builder.is_constant(index)]
     if not computed:
@@ -89,6 +89,7 @@ def comparison(builder: ModelBuilder, op: Operator) -> None:
     if builder.tensor(op.outputs[0]).element is not Element.BOOL:
         raise Unsupported("its output is not bool")
     layout, operands = _operands(builder, op)
+    # ONNX has no operator for it.
     code = "EQUAL" if op.name == "NOT_EQUAL" else op.name
     value = builder.node(_NODES[code].onnx, operands)
     value.type = ir.TensorType(ir.DataType.BOOL)
@@ -152,7 +153,7 @@ def unary(builder: ModelBuilder, op: Operator) -> None:
 def clamp(builder: ModelBuilder, op: Operator) -> None:
     """RELU, RELU6 and RELU_N1_TO_1 as operators of their own."""
     layout, source = _source(builder, op)
-    builder.write(op.outputs[0], clamped(builder, source, Fused[op.name]), layout)
+    builder.write(op.outputs[0], add_activation(builder, source, Fused[op.name]), layout)
 
 
 @READERS.register("RELU_0_TO_1")
@@ -170,7 +171,9 @@ def prelu(builder: ModelBuilder, op: Operator) -> None:
     index = slot(op.inputs, 1)
     if not builder.is_constant(index):
         raise Unsupported("its slope is computed")
-    broadcast(builder, op, builder.tensor(slot(op.inputs, 0)).shape, builder.tensor(index).shape)
+    require_broadcast(
+        builder, op, builder.tensor(slot(op.inputs, 0)).shape, builder.tensor(index).shape
+    )
     parameters = builder.parameters(index)
     if parameters is not None and parameters.bits > 8:
         raise Unsupported("its slopes are int16, which the kernel reads as int8")
@@ -234,6 +237,7 @@ def reduction(builder: ModelBuilder, op: Operator) -> None:
     order = channels_first(rank)
     output = layout
     if layout is ChannelLayout.FIRST and not keep:
+        # What is left has to be in the order of one of the layouts, or the file's is reduced.
         left = [axis for axis in order if axis not in axes]
         if left == kept:
             output = ChannelLayout.FILE

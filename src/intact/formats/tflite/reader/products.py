@@ -9,13 +9,13 @@ from intact.formats.base.foreign import refuse_mixed_batch, slot
 from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.common import (
     READERS,
-    clamped,
+    add_activation,
     finish,
-    optional,
-    positive,
+    optional_slot,
+    positive_options,
     require_rank,
     require_shape,
-    unfused,
+    restore_clamp,
     window_pads,
 )
 from intact.formats.tflite.reader.file import Operator, Parameters, parameters_of
@@ -56,14 +56,14 @@ def depthwise(builder: ModelBuilder, op: Operator) -> None:
 
 def _window(builder: ModelBuilder, op: Operator, weight: Operand, groups: int) -> None:
     data, output = builder.tensor(slot(op.inputs, 0)), builder.tensor(op.outputs[0])
-    strides, dilations = positive(op, *_WINDOW), positive(op, *_DILATION)
+    strides, dilations = positive_options(op, *_WINDOW), positive_options(op, *_DILATION)
     kernel, channels = weight.shape[2:], weight.shape[0]
     require_rank(output, 4)
     sizes = output.shape[1:3]
     pads = window_pads(op, data.shape[1:3], kernel, strides, dilations, sizes)
     require_shape(builder, op.outputs[0], (data.shape[0], *sizes, channels))
     source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
-    bias = _bias(builder, op, optional(op, 2), source, weight, channels)
+    bias = _bias(builder, op, optional_slot(op, 2), source, weight, channels)
     attributes: dict[str, Attribute] = {
         "kernel_shape": kernel,
         "strides": strides,
@@ -85,7 +85,7 @@ def transposed_convolution(builder: ModelBuilder, op: Operator) -> None:
     require_rank(output, 4)
     require_rank(builder.tensor(weight_index), 4)
     weight = _weight(builder, weight_index, (3, 0, 1, 2), 1)
-    strides, kernel = positive(op, *_WINDOW), weight.shape[2:]
+    strides, kernel = positive_options(op, *_WINDOW), weight.shape[2:]
     if weight.shape[0] != data.shape[3]:
         raise Unsupported(f"its weight does not fit {data.shape[3]} channels")
     before, after, more = [], [], []
@@ -99,7 +99,7 @@ def transposed_convolution(builder: ModelBuilder, op: Operator) -> None:
             raise Unsupported(f"its output of {wanted} elements does not come of {size}")
     require_shape(builder, op.outputs[0], (data.shape[0], *output.shape[1:3], weight.shape[1]))
     source = builder.operand(data_index, ChannelLayout.FIRST)
-    bias = _bias(builder, op, optional(op, 3), source, weight, weight.shape[1])
+    bias = _bias(builder, op, optional_slot(op, 3), source, weight, weight.shape[1])
     attributes = {
         "kernel_shape": kernel,
         "strides": strides,
@@ -140,14 +140,14 @@ def fully_connected(builder: ModelBuilder, op: Operator) -> None:
     source = builder.in_file_order(slot(op.inputs, 0))
     if source.shape != (rows, width):
         source = builder.reshaped(source, (rows, width))
-    bias = _bias(builder, op, optional(op, 2), source, weight, outputs)
+    bias = _bias(builder, op, optional_slot(op, 2), source, weight, outputs)
     value = builder.node("Gemm", [source, weight, bias], {"transB": 1})
     if output.shape == (rows, outputs):
         finish(builder, op, value)
         return
     activation = int(op.options["fused"])
-    value = clamped(builder, value, activation)
-    value = unfused(builder, op, value) if activation == Fused.NONE else value
+    value = add_activation(builder, value, activation)
+    value = restore_clamp(builder, op, value) if activation == Fused.NONE else value
     parameters = builder.parameters(op.outputs[0])
     if parameters is not None:
         builder.writes[value] = parameters
@@ -241,6 +241,7 @@ def _bias(
         raise Unsupported(f"its bias is {tensor.element.name.lower()}")
     parameters = None
     if data.parameters is not None and weight.parameters is not None:
+        # Kernels multiply the scales, which are float32 in the file, in float64.
         product = np.float64(data.parameters.scale) * weight.parameters.scale.astype(np.float64)
         with np.errstate(under="ignore", over="ignore"):
             scale = product.astype(np.float32)
@@ -249,6 +250,7 @@ def _bias(
         axis = None if scale.ndim == 0 else 0
         bits = _WIDE if tensor.element is Element.INT64 else 32
         parameters = Parameters(scale, np.zeros(scale.shape, np.int64), bits, True, axis)
+        # Halved first, because the lowest int64 has no magnitude.
         if bits == _WIDE and np.abs(builder.array(index) // 2).max() >= parameters.high // 2:
             raise Unsupported(f"its bias leaves the {bits} bits of the kernels' sums")
     return builder.rearranged(

@@ -13,7 +13,7 @@ from intact.formats.base.foreign import axis_in, refuse_mixed_batch, slot
 from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.common import (
     READERS,
-    clamped,
+    add_activation,
     finish,
     require_same_scale,
     require_shape,
@@ -46,7 +46,7 @@ def concatenation(builder: ModelBuilder, op: Operator) -> None:
     attributes = {"axis": _place(axis, output.rank, layout)}
     value = builder.node("Concat", operands, attributes)
     if moves_codes:  # whose range clamps nothing that their own does not
-        value = clamped(builder, value, int(op.options["fused"]))
+        value = add_activation(builder, value, int(op.options["fused"]))
         builder.write(op.outputs[0], value, layout)
     else:
         finish(builder, op, value, layout)
@@ -208,6 +208,7 @@ def strided_cuts(builder: ModelBuilder, op: Operator) -> tuple[list[Cut], tuple[
             case _:
                 start = None if op.options["begin_mask"] >> k & 1 else begins[k]
                 stop = None if op.options["end_mask"] >> k & 1 else ends[k]
+                # Python cuts ends that lie outside as TFLite does.
                 kept = range(*slice(start, stop, steps[k]).indices(shape[axis]))
                 cuts.append(Cut(kept.start, steps[k], len(kept)))
                 result.append(len(kept))
@@ -234,6 +235,7 @@ def _cut(builder: ModelBuilder, op: Operator, cuts: list[Cut]) -> None:
     axes = [axis for axis, is_whole in enumerate(whole) if not is_whole]
     operand = builder.operand(index, layout)
     if shape and (axes or same_rank):
+        # A Slice that keeps everything, because the output needs a value of its own.
         axes = axes or [len(shape) - 1]
         lists = [
             builder.integers(*(cuts[axis].start for axis in axes)),
@@ -254,7 +256,6 @@ def _place(axis: int, rank: int, layout: ChannelLayout) -> int:
 
 
 _MOST = 1 << 12
-
 """Elements; shapes have a handful."""
 
 _INTEGERS = {Element.INT32: np.int32, Element.INT64: np.int64}

@@ -8,7 +8,7 @@ from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.common import (
     READERS,
     finish,
-    positive,
+    positive_options,
     require_rank,
     require_same_scale,
     require_shape,
@@ -16,10 +16,10 @@ from intact.formats.tflite.reader.common import (
 )
 from intact.formats.tflite.reader.file import FileTensor, Operator
 from intact.formats.tflite.reader.tensors import ChannelLayout, Input, arranged
-from intact.formats.tflite.spellings import POOLS, RESIZES, read
+from intact.formats.tflite.spellings import POOLS, RESIZES, rows_by_code
 from intact.graph.builder import Attribute
 
-_POOLS, _RESIZES = read(POOLS), read(RESIZES)
+_POOLS, _RESIZES = rows_by_code(POOLS), rows_by_code(RESIZES)
 
 
 @READERS.register(*_POOLS)
@@ -29,8 +29,8 @@ def pool(builder: ModelBuilder, op: Operator) -> None:
     data, output = builder.tensor(slot(op.inputs, 0)), builder.tensor(op.outputs[0])
     require_rank(data, 4)
     require_rank(output, 4)
-    kernel = positive(op, "filter_h", "filter_w")
-    strides = positive(op, "stride_h", "stride_w")
+    kernel = positive_options(op, "filter_h", "filter_w")
+    strides = positive_options(op, "stride_h", "stride_w")
     sizes = output.shape[1:3]
     pads = window_pads(op, data.shape[1:3], kernel, strides, (1, 1), sizes)
     require_shape(builder, op.outputs[0], (data.shape[0], *sizes, data.shape[3]))
@@ -79,7 +79,7 @@ def resize(builder: ModelBuilder, op: Operator) -> None:
 @READERS.register("DEPTH_TO_SPACE")
 def depth_to_space(builder: ModelBuilder, op: Operator) -> None:
     """DEPTH_TO_SPACE: depth is split as block row, block column, channel."""
-    data, (block,) = builder.tensor(slot(op.inputs, 0)), positive(op, "block_size")
+    data, (block,) = builder.tensor(slot(op.inputs, 0)), positive_options(op, "block_size")
     require_rank(data, 4)
     batch, height, width, depth = data.shape
     if depth % (block * block):
@@ -95,7 +95,7 @@ def depth_to_space(builder: ModelBuilder, op: Operator) -> None:
 @READERS.register("SPACE_TO_DEPTH")
 def space_to_depth(builder: ModelBuilder, op: Operator) -> None:
     """SPACE_TO_DEPTH, the inverse."""
-    data, (block,) = builder.tensor(slot(op.inputs, 0)), positive(op, "block_size")
+    data, (block,) = builder.tensor(slot(op.inputs, 0)), positive_options(op, "block_size")
     require_rank(data, 4)
     batch, height, width, depth = data.shape
     if height % block or width % block:
@@ -159,8 +159,7 @@ def batch_to_space(builder: ModelBuilder, op: Operator) -> None:
         ]
         operand = builder.moved("Slice", inputs, None, (batch, *kept, depth))
     require_shape(builder, op.outputs[0], operand.shape)
-    value = operand.value if operand.value.name is None else builder.node("Identity", [operand])
-    builder.write(op.outputs[0], value)
+    builder.write(op.outputs[0], operand.value)
 
 
 def _blocks(

@@ -31,7 +31,6 @@ Array = npt.NDArray[Any]
 
 
 OPSET = 18
-
 """Reductions take axes as inputs and Resize names its axes from here on."""
 
 
@@ -53,7 +52,6 @@ class Operand:
 
 
 Input = Operand | ir.Value | None
-
 """An operand, a value without parameters (inside a chain, a list of integers), or nothing."""
 
 
@@ -174,6 +172,7 @@ class NodeBuilder:
 
     def name_rest(self) -> None:
         """Name every node, and the values inside chains, after the value that a chain ends in."""
+        # Backwards, so that the end of a chain is named before what leads to it.
         ends: dict[ir.Node, str] = {}
         for node in reversed(self.graph.nodes):
             named = next((value.name for value in node.outputs if value.name), None)
@@ -191,7 +190,6 @@ class NodeBuilder:
 
 
 _COPIES = 4
-
 """Elements that are made for each byte of the file, at most: tensors may share their data."""
 
 _SLACK = 1 << 20
@@ -321,6 +319,7 @@ class TensorBuilder(NodeBuilder):
         """
         if (index, form) not in self._constants:
             array = np.asarray(arrange(self.array(index)), order="C")
+            # Counted before the numbers are made, which take four times as much as codes.
             self.charge(array.size)
             numbers = array if parameters is None else parameters.numbers(array)
             if numbers.dtype == np.float16:

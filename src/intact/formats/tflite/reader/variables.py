@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from intact.errors import ModelError
-from intact.formats.base.foreign import clipped
+from intact.formats.base.foreign import clip_text
 from intact.formats.tflite.reader.file import (
     FileTensor,
     Operator,
@@ -51,6 +51,7 @@ def without_variables(file: TfliteFile, others: Mapping[int, Part]) -> TfliteFil
     walk = _Walk(file)
     for op in file.operators:
         if op.name == _ONCE:
+            # All first values before the walk, wherever in the graph they are called for.
             walk.initialize(others[int(op.options["init_subgraph_index"])], op)
     for op in file.operators:
         walk.step(op)
@@ -93,7 +94,7 @@ class _Walk:
                     raise self._error(once, "what it assigns is no constant")
                 self.first[handles[op.inputs[0]]] = value
             else:
-                raise self._error(once, f"its subgraph has {clipped(op.name)}")
+                raise self._error(once, f"its subgraph has {clip_text(op.name)}")
 
     def step(self, op: Operator) -> None:
         """Follow one operator of the main graph."""
@@ -130,7 +131,7 @@ class _Walk:
             first, after = self.first.get(name), self.held[name]
             if first is None:
                 raise ModelError(
-                    f"{file.source}: variable {clipped(repr(name))} has no first value"
+                    f"{file.source}: variable {clip_text(repr(name))} has no first value"
                 )
             self._needs_alike(None, before, first)
             if after == before:
@@ -178,7 +179,7 @@ class _Walk:
     def _error(self, op: Operator | None, reason: str) -> ModelError:
         where = "" if op is None else f"{op.name} ({op.index}): "
         return ModelError(
-            f"{self.file.source}: {where}{clipped(reason)}",
+            f"{self.file.source}: {where}{clip_text(reason)}",
             remedy="convert the model with its states as inputs and outputs",
         )
 

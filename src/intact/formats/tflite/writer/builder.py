@@ -131,6 +131,7 @@ class FileBuilder:
 
     def constant(self, name: str, data: Array, encoding: Encoding | None = None) -> Tensor:
         """Return a new constant; int32 and float32 data need no encoding."""
+        # `ascontiguousarray` gives scalars an axis, which is taken away again.
         array = np.ascontiguousarray(data).reshape(np.shape(data))
         return Tensor(self._fresh(name), array.shape, encoding, data=array)
 
@@ -156,6 +157,7 @@ class FileBuilder:
         Raises:
             Unsupported: A number is larger.
         """
+        # As Python's integers: those of NumPy wrap, and the lowest has no magnitude.
         largest = max(map(abs, np.ravel(np.asarray(values, object))), default=0)
         if largest >= 2**31:
             raise Unsupported(f"it has the number {largest}, TFLite stores int32")
@@ -231,7 +233,7 @@ def constant_data(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 _WIDE_BITS = 48
-"""Of the sums that kernels of int16 data are made for; their biases are int64."""
+"""Bits of the sums that kernels of int16 data are made for; their biases are int64."""
 
 
 def bias_or_zeros(
@@ -246,6 +248,7 @@ def bias_or_zeros(
     name = f"{step.name}/bias"
     if data.encoding is None or weight.encoding is None:
         return builder.constant(name, values.astype(np.float32)) if bias is None else bias
+    # In float32, as files hold both factors and kernels compare the product.
     scale = np.float32(data.encoding.scale) * weight.encoding.scale.astype(np.float32)
     axis = None if np.ndim(scale) == 0 else 0
     zeros = np.zeros(np.shape(scale), np.int64)
@@ -277,6 +280,7 @@ def dense_kernel(
     outputs, *kernel, depth = data.shape
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     result = np.zeros((outputs, *spans, depth * groups), data.dtype)
+    # A view, through which the stored weights land between the zeros.
     spread = result[(slice(None), *(slice(None, None, each) for each in dilations))]
     for channel in range(outputs):
         first = channel * groups // outputs * depth
@@ -328,7 +332,7 @@ def add_bounded(
         output: The clamped result.
         bounds: What it is clamped to.
         options: The operator's options, without the fused activation.
-        version: Of the operator.
+        version: The operator's version, without the clamp.
         fusable: Whether the options have a field for a fused activation.
     """
     # What the model says, if there is a name for it: a reader of the file sees a Relu, not a range.
@@ -353,9 +357,11 @@ def add_clamp(builder: FileBuilder, source: Tensor, output: Tensor, bounds: Boun
     """
     encoding = output.encoding
     version = 1 if encoding is None else 2
+    # 1. RELU alone, the one clamp that every runtime rescales in.
     if _alike(bounds, Bounds(0), encoding):
         builder.operator("RELU", (source,), (output,), version=version)
         return
+    # 2. Another scale: it has to be the output's before any other clamp.
     if encoding is not None and not encoding.same_as(source.encoding):
         if bounds.low == 0:
             result = builder.intermediate(f"{output.name}_relu", output.shape, encoding, output)
@@ -363,9 +369,11 @@ def add_clamp(builder: FileBuilder, source: Tensor, output: Tensor, bounds: Boun
             source = result
         else:
             source = add_rescaled(builder, source, encoding, output.name)
+    # 3. RELU6, now that the scales are one.
     if _alike(bounds, Bounds(0, 6), encoding):
         builder.operator("RELU6", (source,), (output,), version=version)
         return
+    # 4. Any other range: MAXIMUM and MINIMUM are in every runtime.
     limits = _limits(bounds, encoding)
     for count, (code, limit) in enumerate(limits, start=1):
         name = f"{output.name}_{code.lower()}"

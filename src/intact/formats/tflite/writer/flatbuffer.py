@@ -46,7 +46,7 @@ def serialize(
     Args:
         builder: The operators in the order in which they run.
         inputs: By the name that the signature gives them.
-        outputs: Likewise.
+        outputs: By the name that the signature gives them.
         description: Free text in the file's head.
 
     Raises:
@@ -59,6 +59,7 @@ def serialize(
     weight = sum(
         tensor.data.nbytes for tensor in builder.tensors.values() if tensor.data is not None
     )
+    # What is left is room for tensors, operators and their names.
     if weight > _LARGEST - (1 << 26):
         raise ExportError(
             f"the constants have {weight / 2**30:.1f} GiB, a .tflite file holds less than 2",
@@ -116,10 +117,12 @@ class _Buffers:
     def place(self, data: Array | None) -> int:
         if data is None:
             return 0
+        # Files are little-endian, whatever the machine is.
         content = data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
         place = self._by_content.setdefault(content, len(self.found))
         if place == len(self.found):
             buffer = self._schema.BufferT()
+            # As an array: the generated module packs a list byte by byte, 200 times slower.
             buffer.data = np.frombuffer(content, np.uint8)
             self.found.append(buffer)
         return place
@@ -155,6 +158,7 @@ def _quantization(schema: Any, encoding: Encoding) -> Any:
 def _operator(schema: Any, operator: Operator, code: int, places: Mapping[str, int]) -> Any:
     result = schema.OperatorT()
     result.opcodeIndex = code
+    # The schema has -1 for an optional input that is absent, which has no name here.
     result.inputs = [places.get(name, -1) for name in operator.inputs]
     result.outputs = [places[name] for name in operator.outputs]
     if operator.options is not None:
@@ -203,6 +207,7 @@ def _signature(
 def _packed(model: Any) -> bytes:
     import flatbuffers
 
+    # Made in here, because flatbuffers belongs to an extra.
     class AlignedBuilder(flatbuffers.Builder):  # type: ignore[misc] # the package has no types
         """Puts the bytes of buffers where the schema wants them; its module does not."""
 

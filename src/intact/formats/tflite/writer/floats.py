@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tflite.spellings import NODES, POSITIONS, written
+from intact.formats.tflite.spellings import NODES, POSITIONS, rows_by_ours
 from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options, in_file
 from intact.formats.tflite.writer.moves import add_reshape, add_transpose
 from intact.graph import constant_array, is_constant
@@ -26,7 +26,7 @@ from intact.program.lower.moves import pads_of
 from intact.program.lower.windows import axes_of
 from intact.program.operations import FloatNodes
 
-_OPERATORS, _POSITIONS = written(NODES), written(POSITIONS)
+_OPERATORS, _POSITIONS = rows_by_ours(NODES), rows_by_ours(POSITIONS)
 """Operands of the first are the same, in the same order."""
 
 _TYPES = {np.dtype(np.float32): 0, np.dtype(np.int32): 2, np.dtype(np.int64): 4, np.dtype(bool): 6}
@@ -148,6 +148,7 @@ def _write_nodes(operation: FloatNodes, step: Step, builder: FileBuilder) -> Non
     for node in operation.nodes:
         is_row = node.op_type in _OPERATORS
         slots = range(len(node.inputs))
+        # Operators of a row have no optional operands: `_operand` refuses what is absent.
         operands = [
             None if not is_row and node.inputs[slot] is None
             else _operand(node, slot, known, builder)
@@ -155,6 +156,7 @@ def _write_nodes(operation: FloatNodes, step: Step, builder: FileBuilder) -> Non
         ]  # fmt: skip
         like = next(each for each in (*operands, *step.outputs) if each is not None)
         made = [
+            # ONNX leaves out the name of a result that nobody reads.
             (results.get(value) or _between(value, like, builder)) if value.name else None
             for value in node.outputs
         ]
@@ -231,6 +233,7 @@ def _position(node: _Node) -> None:
     found = node.part(shape, _type(result)) if keeps else result
     at = node.builder.integers(f"{node.node.name}/axis", axis)
     kind = _TYPES[_type(result)]
+    # Some runtimes have the operator, but not for this type of positions.
     node.builder.require(f"{spelling.code} {_type(result)}")
     node.add(spelling.code, (data, at), found, options=spelling.table, outputType=kind)
     if keeps:
@@ -282,8 +285,8 @@ def _places(node: _Node, slot: int, lengths: Sequence[int | None]) -> Tensor:
 
     Args:
         node: The node.
-        slot: Of the indices.
-        lengths: Of the axis of each index, or one for all.
+        slot: Where it reads the indices.
+        lengths: How long the axis of each index is, or of all.
     """
     if None in lengths:
         raise Unsupported("it takes elements of an axis of unknown length")
@@ -334,9 +337,9 @@ def _scatter_nd(node: _Node) -> None:
     lengths = np.array(data.shape, np.int64)
     indices = node.constant(1)
     places = np.mod(indices, lengths[: indices.shape[-1]])
-    written = np.zeros(tuple(lengths), np.int64)
-    np.add.at(written, tuple(np.moveaxis(places, -1, 0)), 1)
-    if reduction == "none" and written.max(initial=0) > 1:
+    rows_by_ours = np.zeros(tuple(lengths), np.int64)
+    np.add.at(rows_by_ours, tuple(np.moveaxis(places, -1, 0)), 1)
+    if reduction == "none" and rows_by_ours.max(initial=0) > 1:
         raise Unsupported("it writes some places twice")
     inputs = (node.number(places, np.int32), updates, node.number(lengths, np.int32))
     scattered = node.part(data.shape, _type(data))
@@ -344,7 +347,7 @@ def _scatter_nd(node: _Node) -> None:
     if reduction == "add":
         node.add("ADD", (data, scattered), result, options="AddOptions")
         return
-    mask = node.number(written > 0, np.bool_)
+    mask = node.number(rows_by_ours > 0, np.bool_)
     node.add("SELECT_V2", (mask, scattered, data), result, options="SelectV2Options")
 
 

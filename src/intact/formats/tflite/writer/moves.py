@@ -118,12 +118,14 @@ def _write_slice(operation: Slice, step: Step, builder: FileBuilder) -> None:
     data = data_of(step)
     begins, open_begins = _ends(operation.starts)
     ends, open_ends = _ends(operation.stops)
+    # ONNX says "to the end" with the largest int64, files have int32.
     steps = [min(max(each, -_FURTHEST), _FURTHEST) for each in operation.steps]
     parts = [
         builder.integers(f"{step.name}/{name}", values)
         for name, values in (("begin", begins), ("end", ends), ("stride", steps))
     ]
     options = Options("StridedSliceOptions", {"beginMask": open_begins, "endMask": open_ends})
+    # More than four axes came with version 4 (``op_version.cc``).
     version = version_of(data) if len(data.shape) <= 4 else 4
     builder.operator("STRIDED_SLICE", (data, *parts), step.outputs, options, version=version)
 
@@ -155,6 +157,7 @@ def _write_split(operation: Split, step: Step, builder: FileBuilder) -> None:
 def _write_gather(operation: Gather, step: Step, builder: FileBuilder) -> None:
     """GATHER with constant indices."""
     data = data_of(step)
+    # TensorFlow Lite Micro reads indices of int32 only.
     indices = builder.constant(f"{step.name}/indices", operation.indices.astype(np.int32))
     options = Options("GatherOptions", {"axis": operation.axis})
     builder.operator("GATHER", (data, indices), step.outputs, options, version=version_of(data))

@@ -15,7 +15,7 @@ from intact.formats.tflite.spellings import (
     PAIRS,
     REDUCTIONS,
     Spelling,
-    written,
+    rows_by_ours,
 )
 from intact.formats.tflite.writer.builder import (
     WRITERS,
@@ -52,7 +52,11 @@ _BOOL, _FLOAT32, _INT8, _INT32 = 6, 0, 9, 2
 """``TensorType`` of the schema."""
 
 
-_FUNCTIONS, _PAIRS, _REDUCTIONS = written(FUNCTIONS), written(PAIRS), written(REDUCTIONS)
+_FUNCTIONS, _PAIRS, _REDUCTIONS = (
+    rows_by_ours(FUNCTIONS),
+    rows_by_ours(PAIRS),
+    rows_by_ours(REDUCTIONS),
+)
 
 
 @WRITERS.register(Elementwise)
@@ -123,11 +127,14 @@ def _options(spelling: Spelling[Unary], operation: Function) -> Options | None:
 
 def _is_looked_up(operation: Function, step: Step) -> bool:
     """Whether the runtime has no kernel: none at all, none of codes, none for such an ELU."""
+    # 1. The target computes by tables.
     if step.arithmetic.functions is Functions.TABLE:
         return True
+    # 2. TFLite's ELU has no alpha.
     if operation.kind is functions.elu and operation.number("alpha") != 1:
         return True
     spelling, encoding = _FUNCTIONS.get(operation.kind), step.outputs[0].encoding
+    # 3. No kernel takes codes; a table of 16 bits would have 65,536 entries and is not written.
     is_table_short = encoding is not None and encoding.dtype == np.int8
     return is_table_short and (spelling is None or not spelling.integer)
 
@@ -210,7 +217,7 @@ def _add_round(builder: FileBuilder, data: Tensor, output: Tensor) -> None:
 
 
 _ROUNDED = {functions.ceil: _add_ceil, functions.round_half_even: _add_round}
-"""Of floats, what not every kind of kernels has: LiteRT's reference kernels have neither."""
+"""Writes in floats what not every kind of kernels has: LiteRT's reference kernels have neither."""
 
 
 @WRITERS.register(PRelu)
@@ -259,6 +266,7 @@ def _write_fully_connected(operation: FullyConnected, step: Step, builder: FileB
     bias = bias_or_zeros(builder, step, data, weight, bias)
     if data.encoding is None:
         weight = builder.in_floats(weight)
+    # The option came with version 5, and older runtimes read all that does without.
     keeps = len(data.shape) != 2
     per_channel = weight.encoding is not None and weight.encoding.axis is not None
     version = 5 if keeps else 1 if data.encoding is None else 4

@@ -98,6 +98,7 @@ def _about_multiplier(step: Step) -> Iterator[str]:
     if not scales or output is None:
         return
     factor = _multiplier(step.operation, scales, float(np.max(output.scale)))
+    # Not ``>=``, so that a quotient that is no number is refused too.
     if not factor < 1:
         yield (
             f"the scales of its inputs and output lie too far apart (by {factor:.3g} times): did "
@@ -180,7 +181,6 @@ def _same(tensor: Tensor, other: Tensor) -> bool:
 
 
 WEIGHTED = (Convolution, TransposedConvolution, FullyConnected)
-
 """Operations whose second input is a constant weight, and whose third a bias."""
 
 _INT8 = (-128, 127)
@@ -194,7 +194,6 @@ _BIAS_TOLERANCE = 1e-6
 _MOST_AXES = 6
 
 _FEWER_AXES: Mapping[type[Any], int] = {Pad: 5, BatchMatMul: 5}
-
 """Axes that LiteRT's kernels take (measured), where they are fewer than for others."""
 
 
@@ -225,6 +224,7 @@ def unsupported_of(step: Step) -> Iterator[str]:
     if step.outputs[0].encoding is None:
         if isinstance(step.operation, DynamicFullyConnected):
             return  # its weight is in codes, and the writer looks at the rest
+        # A dense layer of floats may have a weight of codes: the writer puts a DEQUANTIZE there.
         is_dense = isinstance(step.operation, FullyConnected)
         operands = (*step.inputs[:1], *step.inputs[2:]) if is_dense else step.inputs
         if any(tensor is not None and tensor.encoding is not None for tensor in operands):
@@ -270,7 +270,7 @@ def _about_activation(tensor: Tensor) -> Iterator[str]:
 
 
 def _about_constant(tensor: Tensor) -> Iterator[str]:
-    """Of a constant operand the codes themselves count: nothing is saturated to its range."""
+    """Look at the type of a constant operand: its codes are never saturated to its range."""
     if tensor.encoding is None:
         yield f"constant {tensor.name!r} is in float"
     elif tensor.encoding.dtype not in (np.int8, np.int16):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.spellings import POOLS, RESIZES, written
+from intact.formats.tflite.spellings import POOLS, RESIZES, rows_by_ours
 from intact.formats.tflite.writer.builder import (
     WRITERS,
     FileBuilder,
@@ -85,7 +85,7 @@ def named_padding(
     return SAME if all(is_same(*each) for each in axes) else None
 
 
-def padded(
+def add_padding(
     builder: FileBuilder,
     data: Tensor,
     output: Tensor,
@@ -184,7 +184,7 @@ def _operation_with_row(operation: Any) -> Any:
     return replace(operation, **given)
 
 
-_POOLS, _RESIZES = written(POOLS), written(RESIZES)
+_POOLS, _RESIZES = rows_by_ours(POOLS), rows_by_ours(RESIZES)
 
 
 @WRITERS.register(Convolution)
@@ -195,7 +195,7 @@ def _write_convolution(operation: Convolution, step: Step, builder: FileBuilder)
     weights = constant_data(weight)
     channels = data.shape[-1]
     extent = extents(weights.shape[1:3], operation.dilations)
-    padding, data = padded(
+    padding, data = add_padding(
         builder, data, step.outputs[0], operation.pads, extent, operation.strides
     )
     fields = {
@@ -245,8 +245,8 @@ def _write_transposed(operation: TransposedConvolution, step: Step, builder: Fil
     data, weight, bias = weighted_inputs(step)
     output = step.outputs[0]
     if operation.groups != 1 or any(each != 1 for each in operation.dilations):
-        extents = zip(constant_data(weight).shape[1:3], operation.dilations, strict=True)
-        if math.prod((size - 1) * dilation + 1 for size, dilation in extents) > _LARGEST_WINDOW:
+        window = extents(constant_data(weight).shape[1:3], operation.dilations)
+        if math.prod(window) > _LARGEST_WINDOW:
             raise Unsupported(f"its dilations {operation.dilations} make a window of zeros")
         dense = dense_kernel(constant_data(weight), operation.groups, operation.dilations)
         weight = builder.constant(f"{weight.name}_dense", dense, weight.encoding)
@@ -303,8 +303,9 @@ def _write_pool(operation: Pool, step: Step, builder: FileBuilder) -> None:
     data, output = data_of(step), step.outputs[0]
     maximum = operation.kind is PoolKind.MAX
     if maximum or operation.count_pads:
+        # In front of a maximum zeros could win over the data; counted pads of an average are zeros.
         fill = None if not maximum else _lowest(data.encoding)
-        padding, data = padded(
+        padding, data = add_padding(
             builder,
             data,
             output,

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from intact.improve.learn.operators import (
     activations,
-    attention,
     elementwise,
-    functions,
     indices,
     moves,
     normalizations,
@@ -20,7 +18,6 @@ from intact.improve.learn.operators import (
     recurrent,
     reductions,
     resizing,
-    shapes,
 )
 from intact.improve.learn.operators.rules import RULES, Apply, Rule, operator, prepare, unsupported
 
@@ -28,9 +25,7 @@ __all__ = ["RULES", "Apply", "Rule", "operator", "prepare", "unsupported"]
 
 _MODULES = (
     activations,
-    attention,
     elementwise,
-    functions,
     indices,
     moves,
     normalizations,
@@ -39,6 +34,5 @@ _MODULES = (
     recurrent,
     reductions,
     resizing,
-    shapes,
 )
 """Their rules are registered when they are imported."""

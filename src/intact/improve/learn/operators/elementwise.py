@@ -24,7 +24,7 @@ def _quotient(x: Tensor, y: Tensor) -> Tensor:
     return torch.div(x, y, rounding_mode="trunc") if whole else torch.div(x, y)
 
 
-def _joined(function: Callable[[Tensor, Tensor], Tensor]) -> _Function:
+def _fold_operands(function: Callable[[Tensor, Tensor], Tensor]) -> _Function:
     """Join any number of operands, one after the other."""
     return lambda *operands: reduce(function, operands)
 
@@ -40,7 +40,7 @@ def _mean(*operands: Tensor) -> Tensor:
 _FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
     {
         **{
-            name: _joined(getattr(torch, spec.numpy))
+            name: _fold_operands(getattr(torch, spec.numpy))
             if spec.takes_any
             else getattr(torch, spec.numpy)
             for name, spec in OPS.items()

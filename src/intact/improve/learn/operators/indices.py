@@ -1,4 +1,4 @@
-"""Operators that take or put elements by indices, and those that make indices."""
+"""Operators that take or put elements by indices, make indices, or make tensors of a shape."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from intact.errors import Unsupported
+from intact.improve.learn.operators.elementwise import dtype_of
 from intact.improve.learn.operators.rules import (
     Apply,
     computes,
@@ -17,6 +18,7 @@ from intact.improve.learn.operators.rules import (
     operator,
 )
 from intact.ops import operators
+from intact.ops.operators import EyeLike, Shape
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 """Names of torch for what becomes of several elements in one place."""
@@ -163,3 +165,56 @@ def reversed_sequences(x: Tensor, lengths: Tensor, time: int = 0, batch: int = 1
     ends = lengths.long().reshape(own)
     places = torch.where(steps < ends, ends - 1 - steps, steps)
     return x.gather(time, places.expand(x.shape))
+
+
+@operator("Shape")
+def shape_of(node: ir.Node) -> Apply:
+    """List the lengths of axes, as int64."""
+    options = Shape.of(node)
+    start, end = options.start, options.end
+    return lambda x: torch.tensor(x.shape[start:end], dtype=torch.int64, device=x.device)
+
+
+@computes("Size")
+def size_of(x: Tensor) -> Tensor:
+    """Count elements, as int64."""
+    return torch.tensor(x.numel(), dtype=torch.int64, device=x.device)
+
+
+@operator("ConstantOfShape")
+def fill(node: ir.Node) -> Apply:
+    """Make a tensor of one number."""
+    listed = integers(node, 0)
+    value, kind = 0.0, ir.DataType.FLOAT
+    if "value" in node.attributes:
+        tensor = node.attributes["value"].as_tensor()
+        value, kind = tensor.numpy().reshape(()).item(), tensor.dtype
+    dtype = dtype_of(kind)
+
+    def apply(shape: Tensor) -> Tensor:
+        return torch.full(listed(shape) or (), value, dtype=dtype(), device=shape.device)
+
+    return apply
+
+
+@computes("Range")
+def count_from(start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
+    """Count from a start, by steps, to before a limit."""
+    first, last, each = (given.reshape(()).item() for given in (start, limit, step))
+    count = max(math.ceil((last - first) / each), 0)
+    return start + step * torch.arange(count, dtype=start.dtype, device=start.device)
+
+
+@operator("EyeLike")
+def unit_matrix(node: ir.Node) -> Apply:
+    """Make a matrix with ones on a diagonal."""
+    options = EyeLike.of(node)
+    diagonal, kind = options.k, options.dtype
+    dtype = None if kind is None else dtype_of(ir.DataType(kind))
+
+    def apply(x: Tensor) -> Tensor:
+        rows, columns = (torch.arange(size, device=x.device) for size in x.shape)
+        hit = columns == rows.reshape(-1, 1) + diagonal
+        return hit.to(x.dtype if dtype is None else dtype())
+
+    return apply

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import onnx_ir as ir
 import torch
 from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from intact.errors import Unsupported
 from intact.graph import input_value
@@ -20,8 +21,8 @@ from intact.improve.learn.operators.rules import (
     number,
     operator,
 )
-from intact.improve.learn.operators.windows import padded
 from intact.ops import operators
+from intact.program.operations import Pads
 
 
 @computes("Identity")
@@ -38,14 +39,15 @@ def reshape(node: ir.Node) -> Apply:
 
     def apply(x: Tensor, shape: Tensor | None = None) -> Tensor:
         lengths = wanted(shape) or ()
+        # torch finds no length for -1 where there are no elements.
         if x.numel() == 0:
-            return x.reshape(_resolved(x.shape, lengths, copies=copies))
+            return x.reshape(_resolve_lengths(x.shape, lengths, copies=copies))
         return x.reshape([x.shape[k] if n == 0 else n for k, n in enumerate(lengths)])
 
     return apply
 
 
-def _resolved(sizes: Sequence[int], wanted: Integers, *, copies: bool) -> list[int]:
+def _resolve_lengths(sizes: Sequence[int], wanted: Integers, *, copies: bool) -> list[int]:
     """Return lengths for those of a Reshape of no elements, for which torch finds no open one."""
     copied = {k for k, length in enumerate(wanted) if copies and length == 0}
     lengths = [sizes[k] if k in copied else length for k, length in enumerate(wanted)]
@@ -155,6 +157,12 @@ def _cut(x: Tensor, axis: int, places: range) -> Tensor:
     return part if places.step > 0 else part.flip(axis)
 
 
+def add_padding(x: Tensor, pads: Pads, value: float = 0.0) -> Tensor:
+    """Pad the last axes with a value; negative pads take elements away."""
+    flat = [each for pair in reversed(pads) for each in pair]
+    return F.pad(x, flat, value=value) if any(flat) else x
+
+
 @operator("Pad")
 def pad(node: ir.Node) -> Apply:
     """Pad listed axes with a value or with what lies within; negative pads take elements away."""
@@ -179,16 +187,16 @@ def pad(node: ir.Node) -> Apply:
             filling = fixed
             if filling is None and has_value and value is not None and value.numel():
                 filling = value.item()
-            return padded(x, tuple(pads), filling or 0)
+            return add_padding(x, tuple(pads), filling or 0)
         for axis, (before, behind) in enumerate(pads):
             if before or behind:
-                x = _mirrored(x, axis, before, behind, mode)
+                x = _mirror(x, axis, before, behind, mode)
         return x
 
     return apply
 
 
-def _mirrored(x: Tensor, axis: int, before: int, behind: int, mode: str) -> Tensor:
+def _mirror(x: Tensor, axis: int, before: int, behind: int, mode: str) -> Tensor:
     """Take elements away at the ends of an axis, then pad it with what is left."""
     first = max(-before, 0)
     x = x.narrow(axis, first, x.shape[axis] - first - max(-behind, 0))
@@ -282,6 +290,6 @@ def center_crop_pad(node: ir.Node) -> Apply:
             more = length - x.shape[axis]
             before = more // 2 if more > 0 else -(-more // 2)
             pads[axis] = (before, more - before)
-        return padded(x, tuple(pads))
+        return add_padding(x, tuple(pads))
 
     return apply

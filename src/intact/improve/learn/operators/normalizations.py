@@ -26,6 +26,7 @@ def batch_norm(node: ir.Node) -> Apply:
     epsilon = _epsilon(node)
 
     def apply(x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        # torch's own has no gradient to stored statistics.
         if not (mean.requires_grad or variance.requires_grad):
             return F.batch_norm(x, mean, variance, scale, shift, False, 0.0, epsilon)
         shape = (-1, *(1,) * (x.ndim - 2))

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from intact.errors import Unsupported
+from intact.improve.learn.operators.moves import add_padding
 from intact.improve.learn.operators.rules import Apply, Integers, computes, integers, operator
-from intact.improve.learn.operators.windows import is_even, padded, views
 from intact.ops.declaration import Window
 from intact.ops.operators import AveragePool, GlobalLpPool, LpPool, MaxPool
 from intact.program.operations import Pads
@@ -19,6 +19,18 @@ from intact.program.operations import Pads
 _MAX_POOLS = (F.max_pool1d, F.max_pool2d, F.max_pool3d)
 _AVERAGE_POOLS = (F.avg_pool1d, F.avg_pool2d, F.avg_pool3d)
 """By the number of spatial axes, from one on."""
+
+
+def views(x: Tensor, kernel: Integers, strides: Integers, dilations: Integers) -> Tensor:
+    """Return all windows of data ``[N, C, *S]`` as a view ``[N, C, *places, *kernel]``."""
+    for k, (width, stride, dilation) in enumerate(zip(kernel, strides, dilations, strict=True)):
+        x = x.unfold(2 + k, (width - 1) * dilation + 1, stride)[..., ::dilation]
+    return x
+
+
+def is_even(pads: Pads) -> bool:
+    """Tell whether pads are as long behind as before, and take nothing away."""
+    return all(before == behind and before >= 0 for before, behind in pads)
 
 
 def _kernel(node: ir.Node) -> Integers:
@@ -32,7 +44,7 @@ def _sizes(x: Tensor) -> Integers:
     return tuple(x.shape[2:])
 
 
-def _lengthened(pads: Pads, added: Integers) -> Pads:
+def _lengthen(pads: Pads, added: Integers) -> Pads:
     return tuple(
         (before, behind + more) for (before, behind), more in zip(pads, added, strict=True)
     )
@@ -54,15 +66,16 @@ def max_pool(node: ir.Node) -> Apply:
 
     def apply(x: Tensor) -> Tensor | tuple[Tensor, ...]:
         pads = windows.padding(_sizes(x), kernel)
-        pads = _lengthened(pads, windows.added(_sizes(x), kernel, pads))
+        pads = _lengthen(pads, windows.added(_sizes(x), kernel, pads))
+        # torch pools floats only.
         if not x.is_floating_point():
-            low = padded(x, pads, torch.iinfo(x.dtype).min)
+            low = add_padding(x, pads, torch.iinfo(x.dtype).min)
             found = views(low, kernel, strides, dilations).flatten(-len(kernel)).amax(-1)
             return (found, torch.zeros_like(found)) if with_places else found
         padding = tuple(before for before, _ in pads)
         before = (0,) * len(kernel)
         if not _fits(pads, kernel):
-            x_sizes, x = _sizes(x), padded(x, pads, -math.inf)
+            x_sizes, x = _sizes(x), add_padding(x, pads, -math.inf)
             before, padding = padding, before
         else:
             x_sizes = _sizes(x)
@@ -106,12 +119,13 @@ def average_pool(node: ir.Node) -> Apply:
         if not any(added) and _fits(pads, kernel) and set(dilations) <= {1}:
             padding = tuple(before for before, _ in pads)
             return function(x, kernel, strides, padding, False, counts_pads)
+        # How many elements a window holds is pooled like the elements, with the pads that count.
         ones = torch.ones((1, 1, *_sizes(x)), dtype=x.dtype, device=x.device)
-        ones = padded(ones, pads, float(counts_pads))
+        ones = add_padding(ones, pads, float(counts_pads))
         behind = tuple((0, more) for more in added)  # counted in no case
         sums, counts = (
-            views(padded(each, behind), kernel, strides, dilations).sum(axes)
-            for each in (padded(x, pads), ones)
+            views(add_padding(each, behind), kernel, strides, dilations).sum(axes)
+            for each in (add_padding(x, pads), ones)
         )
         return sums / counts
 
@@ -128,7 +142,7 @@ def lp_pool(node: ir.Node) -> Apply:
 
     def apply(x: Tensor) -> Tensor:
         pads = windows.padding(_sizes(x), kernel)
-        x = padded(x, _lengthened(pads, windows.added(_sizes(x), kernel, pads)))
+        x = add_padding(x, _lengthen(pads, windows.added(_sizes(x), kernel, pads)))
         return torch.linalg.vector_norm(views(x, kernel, strides, dilations), order, axes)
 
     return apply

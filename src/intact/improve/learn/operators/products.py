@@ -1,4 +1,4 @@
-"""Convolutions and products of matrices."""
+"""Convolutions, products of matrices, and attention, which is made of them."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from intact.errors import Unsupported
+from intact.graph import input_value
+from intact.improve.learn.operators.moves import add_padding
+from intact.improve.learn.operators.pools import is_even
 from intact.improve.learn.operators.rules import Apply, Integers, computes, operator
-from intact.improve.learn.operators.windows import is_even, padded
-from intact.ops.operators import Conv, ConvTranspose, Gemm
+from intact.ops.operators import Attention, Conv, ConvTranspose, Gemm
 from intact.program.operations import Pads
 
 _CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
@@ -46,7 +48,7 @@ def conv(node: ir.Node) -> Apply:
         pads = windows.padding(x.shape[2:], kernel)
         padding = tuple(before for before, _ in pads)
         if not is_even(pads):
-            x, padding = padded(x, pads), (0,) * len(kernel)
+            x, padding = add_padding(x, pads), (0,) * len(kernel)
         convolve = _CONVOLUTIONS[len(kernel) - 1]
         return convolve(x, weight, bias, strides, padding, dilations, windows.group)
 
@@ -86,12 +88,14 @@ def transposed_conv(node: ir.Node) -> Apply:
             for more, stride, dilation in zip(behind, strides, dilations, strict=True)
         ):
             return convolve(x, weight, bias, strides, padding, behind, group, dilations)
+        # Pads that torch does not take are cut off the whole result; the bias follows, as it fills
+        # too.
         product = convolve(x, weight, None, strides, 0, 0, group, dilations)
         cuts = tuple(
             (-before, length - full + before)
             for (before, _), length, full in zip(pads, lengths, whole, strict=True)
         )
-        product = padded(product, cuts)
+        product = add_padding(product, cuts)
         return product if bias is None else product + bias.reshape(-1, *(1,) * rank)
 
     return apply
@@ -143,3 +147,39 @@ def einsum(node: ir.Node) -> Apply:
     """Sum products as an equation says."""
     equation = node.attributes["equation"].as_string().replace(" ", "")
     return lambda *operands: torch.einsum(equation, *_alike(*operands))
+
+
+def _refuse_options(node: ir.Node) -> None:
+    if any(input_value(node, slot) is not None for slot in (4, 5, 6)):
+        raise Unsupported("training has no attention to keys and values of earlier runs")
+    if len([value for value in node.outputs if value.name]) > 1:
+        raise Unsupported("training has attention with one output only")
+    if Attention.of(node).softcap:
+        raise Unsupported("training has no attention with a softcap")
+
+
+@operator("Attention")
+def attention(node: ir.Node) -> Apply:
+    """Attend to keys: all ``[N, heads, T, width]``, or ``[N, T, heads * width]``."""
+    _refuse_options(node)
+    options = Attention.of(node)
+    is_causal, scale = bool(options.is_causal), options.scale
+    heads = options.q_num_heads, options.kv_num_heads
+
+    def split(x: Tensor, count: int) -> Tensor:
+        return x if x.ndim == 4 else x.unflatten(-1, (count, -1)).transpose(1, 2)
+
+    def apply(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = split(query, heads[0]), split(key, heads[1]), split(value, heads[1])
+        repeats = q.shape[1] // k.shape[1]
+        k, v = (x if repeats == 1 else x.repeat_interleave(repeats, 1) for x in (k, v))
+        causal = is_causal
+        # torch takes a mask or the causal one, not both.
+        if mask is not None and is_causal:
+            seen = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).tril()
+            both = mask & seen if mask.dtype is torch.bool else mask.masked_fill(~seen, -torch.inf)
+            mask, causal = both, False
+        result = F.scaled_dot_product_attention(q, k, v, mask, 0.0, causal, scale=scale)
+        return result if query.ndim == 4 else result.transpose(1, 2).flatten(2)
+
+    return apply

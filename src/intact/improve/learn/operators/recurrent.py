@@ -56,14 +56,14 @@ class _Cell:
     couples: bool
     resets_after: bool
 
-    def applied(self, function: int, sums: Tensor) -> Tensor:
+    def apply_function(self, function: int, sums: Tensor) -> Tensor:
         sums = sums if self.clip is None else sums.clamp(-self.clip, self.clip)
         return self.functions[function](sums)
 
 
 @dataclass(frozen=True)
 class _Weights:
-    """Of one direction: ``w`` ``[gates * H, C]``, ``r`` ``[gates * H, H]``, biases, peepholes."""
+    """Weights of one direction: ``w`` ``[gates * H, C]``, ``r`` ``[gates * H, H]``, and more."""
 
     w: Tensor
     r: Tensor
@@ -73,7 +73,7 @@ class _Weights:
 
 
 def _rnn(cell: _Cell, weights: _Weights, sums: Tensor, state: _State) -> _State:
-    return cell.applied(0, sums + F.linear(state[0], weights.r, weights.r_bias)), None
+    return cell.apply_function(0, sums + F.linear(state[0], weights.r, weights.r_bias)), None
 
 
 def _gru(cell: _Cell, weights: _Weights, sums: Tensor, state: _State) -> _State:
@@ -82,23 +82,24 @@ def _gru(cell: _Cell, weights: _Weights, sums: Tensor, state: _State) -> _State:
     r_gates, r_new = weights.r.split(split)
     b_gates, b_new = (None, None) if weights.r_bias is None else weights.r_bias.split(split)
     gates, new = sums.split(split, -1)
-    update, reset = cell.applied(0, gates + F.linear(hidden, r_gates, b_gates)).chunk(2, -1)
+    update, reset = cell.apply_function(0, gates + F.linear(hidden, r_gates, b_gates)).chunk(2, -1)
+    # ONNX has both orders (``linear_before_reset``); torch's own GRU has this one.
     if cell.resets_after:
         new = new + reset * F.linear(hidden, r_new, b_new)
     else:
         new = new + F.linear(reset * hidden, r_new, b_new)
-    return (1 - update) * cell.applied(1, new) + update * hidden, None
+    return (1 - update) * cell.apply_function(1, new) + update * hidden, None
 
 
 def _lstm(cell: _Cell, weights: _Weights, sums: Tensor, state: _State) -> _State:
     hidden, before = state
     i, o, f, c = (sums + F.linear(hidden, weights.r, weights.r_bias)).chunk(4, -1)
     p = weights.peepholes
-    enter = cell.applied(0, i if p is None else i + p[0] * before)
+    enter = cell.apply_function(0, i if p is None else i + p[0] * before)
     forget = f if p is None else f + p[2] * before
-    keep = 1 - enter if cell.couples else cell.applied(0, forget)
-    memory = keep * before + enter * cell.applied(1, c)
-    leave = cell.applied(0, o if p is None else o + p[1] * memory)
+    keep = 1 - enter if cell.couples else cell.apply_function(0, forget)
+    memory = keep * before + enter * cell.apply_function(1, c)
+    leave = cell.apply_function(0, o if p is None else o + p[1] * memory)
     return leave * cell.functions[2](memory), memory  # ONNX Runtime does not clip it
 
 
@@ -157,7 +158,7 @@ def _run(
     """Return the hidden states ``[T, N, H]`` and the last state; behind a sequence are zeros."""
 
     states = []
-    for place, each in enumerate(_turned(sums, lengths, is_reverse).unbind(0)):
+    for place, each in enumerate(_turn(sums, lengths, is_reverse).unbind(0)):
         after = advance(each, state)
         if lengths is None:
             state = after
@@ -171,10 +172,10 @@ def _run(
         )
     if not states:
         return sums.new_zeros(0, *state[0].shape), state
-    return _turned(torch.stack(states), lengths, is_reverse), state
+    return _turn(torch.stack(states), lengths, is_reverse), state
 
 
-def _turned(states: Tensor, lengths: Tensor | None, is_reverse: bool) -> Tensor:
+def _turn(states: Tensor, lengths: Tensor | None, is_reverse: bool) -> Tensor:
     """Turn sequences around where they are read backwards."""
     if not is_reverse:
         return states

@@ -30,11 +30,14 @@ def _sum(x: Tensor, axes: Integers, keep: bool) -> Tensor:
 def _mean(x: Tensor, axes: Integers, keep: bool) -> Tensor:
     if x.is_floating_point():
         return x.mean(axes, keepdim=keep)
+    # torch has no mean of integers; ONNX Runtime cuts theirs off towards 0.
     count = x.numel() // max(_sum(x, axes, keep).numel(), 1)
     return torch.div(_sum(x, axes, keep), count, rounding_mode="trunc")
 
 
 def _product(x: Tensor, axes: Integers, keep: bool) -> Tensor:
+    # torch multiplies along one axis at a time: the last first, so that the others keep their
+    # numbers.
     for axis in sorted(axes, reverse=True):
         x = x.prod(axis, keepdim=keep, dtype=x.dtype)
     return x

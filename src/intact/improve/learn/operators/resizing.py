@@ -194,7 +194,7 @@ def resize(node: ir.Node) -> Apply:
         for axis, how in zip(axes, found, strict=True):
             if how.scale == 1:  # whatever the region
                 continue
-            x = _interpolated(x, axis, *taps(how))
+            x = _interpolate(x, axis, *taps(how))
             if roi is not None:
                 mask = torch.as_tensor(outside(how), device=x.device)
                 x = x.masked_fill(mask.reshape(-1, *(1,) * (x.ndim - axis - 1)), fill)
@@ -250,11 +250,12 @@ def _axes(
     return [_Axis(size, math.floor(ratio * size + 0.5), ratio) for size in sizes]
 
 
-def _interpolated(
+def _interpolate(
     x: Tensor, axis: int, places: npt.NDArray[np.int64], weights: npt.NDArray[np.float64]
 ) -> Tensor:
     """Return weighted sums of slices along an axis: ``places`` and ``weights`` ``[length, K]``."""
     index = torch.as_tensor(places, device=x.device)
+    # One place has the weight 1: no product that could round.
     if places.shape[1] == 1:
         return x.index_select(axis, index[:, 0])
     dtype = x.dtype if x.is_floating_point() else torch.get_default_dtype()

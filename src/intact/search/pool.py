@@ -1,0 +1,220 @@
+"""The pool that measures the candidates of a search: in this process, in others, or on Ray."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+
+from intact.errors import IntactError, UsageError
+from intact.search.measuring.trial_data import TrialData
+from intact.search.space import Candidate
+from intact.search.trial import Ask, Measured, State
+from intact.workers.job import Job, LostError, Opened
+from intact.workers.pool import Here, Launcher, Pool, cores
+from intact.workers.processes import ProcessLauncher
+from intact.workers.ray_ import Connection, RayLauncher
+
+
+class Measurer(Protocol):
+    """An evaluator, as a worker uses it."""
+
+    def measure(self, ask: Ask) -> Measured:
+        """Measure a candidate."""
+
+    def confirm(self, candidate: Candidate) -> Measured:
+        """Measure a candidate on all samples, as the hardware computes it."""
+
+
+class _Request(msgspec.Struct, frozen=True):
+    ask: Ask
+    confirms: bool = False
+
+
+def _plain(value: object) -> Any:
+    """Convert a NumPy scalar to a Python number, with every bit."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a message cannot hold a {type(value).__name__}")
+
+
+_encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
+_decode_request = msgspec.msgpack.Decoder(_Request).decode
+_decode_measured = msgspec.msgpack.Decoder(Measured).decode
+
+
+class TrialJob:
+    """Measures candidates on trial data; see `intact.workers.job.Job`."""
+
+    def __init__(self, trial_data: TrialData) -> None:
+        self._data = trial_data
+
+    def save(self, folder: Path) -> None:
+        """Write the trial data.
+
+        Raises:
+            UsageError: The metric is a function that cannot be imported by name.
+        """
+        from intact.search.measuring.trial_data_file import save_trial_data
+
+        save_trial_data(self._data, folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> TrialJob:
+        """Read them."""
+        from intact.search.measuring.trial_data_file import load_trial_data
+
+        return cls(load_trial_data(folder))
+
+    def open(self, threads: int) -> Opened:
+        """Make an evaluator."""
+        from intact.search.measuring.evaluator import Evaluator
+
+        return Opened(answers(Evaluator(self._data, threads=threads)))
+
+
+def answers(measurer: Measurer) -> Callable[[bytes], bytes]:
+    """Return what answers the messages of a `TrialPool`."""
+
+    def answer(message: bytes) -> bytes:
+        request = _decode_request(message)
+        return _encode(_attempt(measurer, request))
+
+    return answer
+
+
+def _attempt(measurer: Measurer, request: _Request) -> Measured:
+    """Run a trial; an error of the candidate is a failure of the trial, not of the search.
+
+    Raises:
+        UsageError: The request is invalid.
+        Exception: Any other than `IntactError` and `MemoryError`.
+    """
+    began = time.perf_counter()
+    try:
+        if request.confirms:
+            return measurer.confirm(request.ask.candidate)
+        return measurer.measure(request.ask)
+    except UsageError:
+        raise  # the request itself is invalid
+    except IntactError as error:
+        reason = str(error)
+    except MemoryError as error:
+        reason = f"out of memory ({error})" if str(error) else "out of memory"
+    return _failed(reason, time.perf_counter() - began)
+
+
+def _failed(reason: str, seconds: float = 0.0) -> Measured:
+    return Measured(State.FAILED, math.nan, math.nan, 0, seconds, reason)
+
+
+class TrialPool:
+    """Measures candidates; a context manager that ends its workers.
+
+    The same requests give the same results with every launcher and number of workers, except for
+    the time and for trials whose worker died: these have failed, for they may be the reason. A
+    candidate that cannot be measured (an `IntactError`, or too little memory) is a failed trial
+    with its reason; other exceptions are raised.
+
+    Args:
+        launcher: Starts workers.
+        job: What they open.
+        workers: Candidates measured in parallel.
+        connection: Closed with the pool; None for no cluster.
+
+    Raises:
+        UsageError: The number of workers is out of range.
+    """
+
+    def __init__(
+        self, launcher: Launcher, job: Job, workers: int = 1, connection: Connection | None = None
+    ) -> None:
+        self._pool = Pool(launcher, job, workers)
+        self._connection = connection
+
+    def evaluate(self, asks: Sequence[Ask]) -> Iterator[Measured]:
+        """Measure candidates in parallel; yield the results in the order of the requests.
+
+        Nothing starts before the first result is requested, and no trial starts in the place of
+        another before the caller has dealt with its result. Closing the iterator gives up what has
+        not started.
+
+        Raises:
+            ClusterError: Workers do not start.
+        """
+        return self._results([_Request(ask) for ask in asks])
+
+    def confirm(self, candidates: Sequence[Candidate]) -> Iterator[Measured]:
+        """Measure candidates as the hardware computes them; otherwise like `evaluate`."""
+        return self._results([_Request(Ask(each), confirms=True) for each in candidates])
+
+    def close(self) -> None:
+        """End the workers and remove their files; may be called twice."""
+        self._pool.close()
+        if self._connection is not None:
+            self._connection.close()
+
+    def __enter__(self) -> TrialPool:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def _results(self, requests: Sequence[_Request]) -> Iterator[Measured]:
+        began: dict[int, float] = {}
+
+        def message(item: tuple[int, _Request], _: bytes) -> bytes:
+            began[item[0]] = time.perf_counter()
+            return _encode(item[1])
+
+        replies = self._pool.results(enumerate(requests), message, in_order=True)
+        for (number, _), reply in replies:
+            if isinstance(reply, LostError):
+                yield _failed(str(reply), time.perf_counter() - began[number])
+            else:
+                yield _decode_measured(reply)
+
+
+def make_pool(
+    trial_data: TrialData,
+    workers: int = 1,
+    *,
+    threads: int = 0,
+    distributed: bool = False,
+    address: str | None = None,
+) -> TrialPool:
+    """Make a pool; nothing is started before it is used.
+
+    Args:
+        trial_data: What workers load.
+        workers: Number of candidates measured in parallel.
+        threads: Threads of this machine, divided among the workers; 0 uses all cores. On a cluster
+            its own processors are divided.
+        distributed: Use Ray: the cluster at ``address``, in the variable ``RAY_ADDRESS``, or that
+            the program is already connected to; otherwise a new one on this machine.
+        address: Address of a Ray cluster; implies ``distributed``.
+
+    Raises:
+        UsageError: The number of workers is out of range.
+        MissingExtraError: Ray is required and not installed.
+    """
+    job = TrialJob(trial_data)
+    if distributed or address is not None:
+        connection = Connection(address, "a distributed search")
+        return TrialPool(RayLauncher(connection), job, workers, connection)
+    if workers == 1:
+        return TrialPool(Here(threads), job)
+    return TrialPool(ProcessLauncher(max(1, (threads or cores()) // max(1, workers))), job, workers)
