@@ -78,7 +78,7 @@ def quantize(
     parts = []
     for each in _scaled(values, scale, zero_point, axis, block):
         steps = _clipped_steps(each, codes=(quant_min, quant_max), rounding=rounding)
-        codes = steps.astype(np.int64 if wide else np.int32)
+        codes: npt.NDArray[Any] = steps.astype(np.int64 if wide else np.int32)
         codes += each.zero.astype(codes.dtype, copy=False)
         parts.append(codes.astype(np.int32, copy=False) if fits_int32 else codes)
     return _joined(parts, values.shape, axis or 0)

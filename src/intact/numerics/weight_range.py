@@ -126,10 +126,11 @@ def signed_scales(
     scales = np.maximum(-low, high) / -levels.quant_min
     if method == "mse" and rows.size:
         turned = rows * sign[:, None].astype(np.float32)
-        ends = (np.full(scales.shape, float(end)) for end in (levels.quant_min, levels.quant_max))
+        first = np.full(scales.shape, float(levels.quant_min))
+        last = np.full(scales.shape, float(levels.quant_max))
         factors = np.ones(scales.shape)
         lanes = np.empty(_LANES, np.float32)
-        best_factors(turned, scales, *ends, factors, lanes, _PER_OCTAVE, _ROUNDS)
+        best_factors(turned, scales, first, last, factors, lanes, _PER_OCTAVE, _ROUNDS)
         scales = scales * factors
     return np.where(scales == 0, _OF_ZEROS, sign * scales).reshape(shape)
 

@@ -80,8 +80,9 @@ def permuted(tensor: Tensor, permutation: tuple[int, ...]) -> Tensor:
     if encoding is not None and encoding.axis is not None:
         encoding = replace(encoding, axis=permutation.index(encoding.axis))
         if encoding.block is not None:
-            moved = (each.transpose(permutation) for each in (encoding.scale, encoding.zero_point))
-            encoding = replace(encoding, **dict(zip(("scale", "zero_point"), moved, strict=True)))
+            scale = encoding.scale.transpose(permutation)
+            zero_point = encoding.zero_point.transpose(permutation)
+            encoding = replace(encoding, scale=scale, zero_point=zero_point)
     return replace(
         tensor,
         shape=tuple(tensor.shape[axis] for axis in permutation),
