@@ -60,6 +60,8 @@ _OF_ONE_TENSOR = ("outlier_channel", "heavy_tail", "unlike_ranges", "attention_m
 _MOST = 0.1
 """Part of the values of a joined tensor that its scale cuts off, if it is that of another."""
 WIDEN = Remedy(options={"method": "minmax", "method_options": None, "scales": None})
+NO_TABLE = Remedy(options={"scales": None})
+"""Where scales were given: the samples choose these, by the method that all others have."""
 _NO_TAIL = Remedy(
     options={"method": "percentile", "method_options": {"percentile": 99.99}, "scales": None}
 )
@@ -356,8 +358,8 @@ def _clipping(seen: _Seen) -> _Named | None:
         f"{100 * seen.outside:.2g} % of its values lie outside of {seen.low:.4g} to {seen.high:.4g}"
     )
     is_fixed = bool(seen.point.config.dominator.detail.get("fixed"))  # no method changes it
-    remedy = Remedy(options={"keep_float": [seen.point.end.node]}) if is_fixed else WIDEN
-    return _Named("clipping", why, (remedy,), whole_range)
+    keep = Remedy(options={"keep_float": [seen.point.end.node]})
+    return _Named("clipping", why, (keep,) if is_fixed else (NO_TABLE, WIDEN), whole_range)
 
 
 def _outlier(seen: _Seen) -> _Named | None:
