@@ -341,7 +341,8 @@ def _within_codes(data: Tensor, encoding: Encoding, builder: FileBuilder) -> Ten
     ends = {"MINIMUM": encoding.quant_max, "MAXIMUM": encoding.quant_min}
     for code in _UNBOUNDED.get(builder.makers.get(data.name, ""), ()):
         name = f"{data.name}_{code.lower()}"
-        limit = np.float32(((ends[code] - encoding.zero_point) * encoding.scale).item())
+        real = ((ends[code] - encoding.zero_point) * encoding.scale).item()
+        limit = np.asarray(real, np.float32)
         constant = builder.constant(f"{name}_limit", limit)
         operands = (constant, data) if code == "MINIMUM" else (data, constant)
         data = builder.intermediate(name, data.shape, None, data)
