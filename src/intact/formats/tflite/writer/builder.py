@@ -414,7 +414,8 @@ def _limits(
     bounds: Bounds, encoding: Encoding | None, plain: np.dtype[Any]
 ) -> list[tuple[str, Array]]:
     """Return the operators that apply both bounds; at least one, so that there is a result."""
-    kind = encoding.dtype if encoding else plain if plain.kind in "iu" else np.dtype(np.float32)
+    kind: np.dtype[Any] = plain if plain.kind in "iu" else np.dtype(np.float32)
+    kind = kind if encoding is None else encoding.dtype
     low, high = (bounds.low, bounds.high) if encoding is None else code_range(bounds, encoding)
     if encoding is None and kind.kind in "iu":
         ends: np.iinfo[Any] = np.iinfo(str(kind))
