@@ -10,11 +10,13 @@ import numpy.typing as npt
 import onnx
 import pytest
 
+from intact.formats.tengine.tmfile.onnx_builder import OnnxBuilder
 from intact.formats.tengine.tmfile.read import is_tmfile, read_tmfile
 from intact.formats.tengine.tmfile.write import write_float, write_int8
 from intact.graph import normalize
 from tests.formats.tengine.tmfile import by_hand
 from tests.formats.tengine.tmfile.by_hand import Hand, Node, Tensor, assembled, taken_apart
+from tests.formats.tengine.tmfile.files import file_of
 from tests.formats.tengine.tmfile.networks import run
 from tests.models import ModelBuilder
 from tests.plans import calibrated
@@ -158,3 +160,17 @@ def test_tells_its_files_from_others(tmp_path: Path) -> None:
     assert not is_tmfile(data[:-20])  # the root is cut off
     assert not is_tmfile(tmp_path / "none")
     assert not is_tmfile(tmp_path)
+
+
+def test_a_constant_has_each_shape_that_it_is_read_in() -> None:
+    numbers = np.arange(4, dtype=np.float32)
+    builder = OnnxBuilder(file_of("PReLU", None, (1, 4, 2, 2), numbers), batch=None)
+    shapes: tuple[tuple[int, ...] | None, ...] = ((4, 1, 1), None, (4,), (4, 1, 1))
+    stored = [builder.store(1, shape) for shape in shapes]
+    assert [tuple(each.const_value.numpy().shape) for each in stored if each.const_value] == [
+        (4, 1, 1),
+        (4,),
+        (4,),
+        (4, 1, 1),
+    ]
+    assert [each.name for each in stored] == ["c0", "c0/reshaped", "c0/reshaped", "c0"]

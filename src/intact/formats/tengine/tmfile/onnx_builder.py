@@ -52,8 +52,8 @@ class OnnxBuilder(GraphBuilder):
         ]
         self._node_names = Names()
         self._activations: dict[int, ir.Value] = {}
-        self._stored: dict[int, ir.Value] = {}
-        self._reshaped: dict[tuple[int, Shape], ir.Value] = {}
+        self._stored: dict[tuple[int, Shape], ir.Value] = {}
+        self._named: set[int] = set()
 
     # ---- tensors of the file -----------------------------------------------------------------
 
@@ -115,19 +115,15 @@ class OnnxBuilder(GraphBuilder):
             raise Unsupported(
                 f"its constant {self.name(index)!r} has {numbers.size} elements, not {list(shape)}"
             )
-        if shape is None or shape == numbers.shape:
-            if index not in self._stored:
-                self._stored[index] = self.constant(self.name(index), numbers)
-            return self._stored[index]
-        key = (index, shape)
-        if key not in self._reshaped:
+        key = (index, numbers.shape if shape is None else shape)
+        if key not in self._stored:
             name = self.name(index)
-            if index in self._stored:
+            if index in self._named:
                 # The first form keeps the file's name, by which tables of scales find it.
                 name = self.names.fresh(f"{name}/reshaped")
-            self._reshaped[key] = self.constant(name, numbers.reshape(shape))
-            self._stored.setdefault(index, self._reshaped[key])
-        return self._reshaped[key]
+            self._named.add(index)
+            self._stored[key] = self.constant(name, numbers.reshape(key[1]))
+        return self._stored[key]
 
     # ---- inputs and nodes --------------------------------------------------------------------
 
