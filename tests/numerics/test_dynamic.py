@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from onnx import TensorProto, helper
@@ -96,6 +96,7 @@ _KINDS = {
 
 
 @pytest.mark.parametrize("kind", _KINDS)
+@settings(max_examples=30)
 @given(
     arrays.arrays(
         np.float32,

@@ -118,8 +118,8 @@ def _reshape(operation: ops.Reshape, given: _Operands) -> list[Lengths] | None:
 @_RULES.register(ops.DynamicQuantize)
 def _dynamic(operation: ops.DynamicQuantize, given: _Operands) -> list[Lengths]:
     quantizer = operation.quantizer
-    scales = quantizer.blocks(given[0][-1]) or 0
-    params: Lengths = (*given[0][:-1], scales) if quantizer.rows else ()
+    blocks = quantizer.blocks(given[0][-1]) or 1
+    params: Lengths = (*given[0][:-1], blocks) if quantizer.rows else ()
     return [given[0], params, params]
 
 
