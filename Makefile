@@ -21,7 +21,7 @@ MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-rest test-all latest constraints docs fuzz fuzz-nets hashes lint format types bench bench-all clean
+.PHONY: help wheel demo test test-rest test-all latest constraints docs fuzz fuzz-nets hashes lint format types bench bench-all clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,11 @@ constraints: ## Write the versions of .venv-latest to constraints.txt, once `mak
 docs: $(VENV)/dev ## Build the documentation into build/docs; a warning is an error
 	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/doctrees docs build/docs
 	@echo build/docs/index.html
+
+wheel: $(VENV)/package ## Build the wheel and the source archive into dist
+	rm -rf dist
+	$(PIP_INSTALL) --upgrade build
+	$(BIN)/python -m build --outdir dist .
 
 fuzz: $(VENV)/dev ## Feed damaged files to everything that reads files (MINUTES=10)
 	$(BIN)/python tools/fuzz.py --minutes $(MINUTES)

@@ -1,6 +1,7 @@
 """Whether `intact diagnose` finds seeded faults, and its commands mend them.
 
     python benchmarks/diagnosing.py [--only NAME] [--try SECONDS] [--json FILE] [--losses]
+        [--draws NUMBER [--seed NUMBER]] [--here]
 
 For each case of the set (models with one fault each, and healthy ones: `tests/faults` and
 `zoo_faults.py`) it does what a user would, on the command line: quantize, diagnose, run the command
@@ -9,6 +10,10 @@ without the fault. A row: case, seeded cause, first cause found, what evaluation
 fault, with it and mended, the part of the loss that was regained, and the time of the diagnosis in
 that of `quantize`. ``--losses`` only tells what the faults cost, without a diagnosis.
 
+``--draws`` takes faults that are drawn from a seed instead (`drawn_faults.py`), at places that must
+be named; of these, what costs less than it should is no fault, and is left out of the totals.
+``--here`` runs all in one process, which saves the start of each command.
+
 Times are of whole commands. Of a healthy model a finding is an alarm, unless it says that int8 is
 slower than float and the evaluation says so too.
 """
@@ -16,8 +21,12 @@ slower than float and the evaluation says so too.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import math
+import random
+import shlex
 import shutil
 import subprocess
 import sys
@@ -31,6 +40,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # nets of the tests
 
+import drawn_faults  # noqa: E402
 import zoo_faults  # noqa: E402
 from tests.faults import generated  # noqa: E402 - found through the line above
 from tests.faults.case import Case, evaluated_data, figure, quantized_data  # noqa: E402
@@ -60,6 +70,7 @@ class Row:
         right: Whether the first is the seeded one; for a healthy model, whether there is none.
         healthy: What evaluation gives without the fault; NaN where that was not measured.
         faulty: With the fault.
+        place: The node of the first finding.
         mended: After the command of the first finding; NaN if it has none, or it fails.
         quantize_seconds: Of `intact quantize`.
         diagnose_seconds: Of `intact diagnose`.
@@ -74,6 +85,7 @@ class Row:
     right: bool = False
     healthy: float = math.nan
     faulty: float = math.nan
+    place: str = ""
     mended: float = math.nan
     quantize_seconds: float = math.nan
     diagnose_seconds: float = math.nan
@@ -94,7 +106,8 @@ class Row:
     def __str__(self) -> str:
         """Write one line."""
         found = ",".join(self.found[:2]) or "-"
-        head = f"{self.name:25s} {self.seeded or '-':20s} {found:32.32s}"
+        found += f" {self.place}"
+        head = f"{self.name:25s} {self.seeded or '-':20s} {found:40.40s}"
         figures = f"{self.healthy:6.1f} {self.faulty:6.1f} {self.mended:6.1f} {self.unit:6s}"
         times = f"{self.quantize_seconds:5.1f} s {self.diagnose_seconds:5.1f} s {self.ratio:5.2f}"
         mark = "right" if self.right else "WRONG"
@@ -105,9 +118,22 @@ class CommandError(Exception):
     """A command failed; its message is the last line that it printed."""
 
 
+HERE = False
+"""Whether commands run in this process."""
+
+
 def intact(*arguments: str, folder: Path) -> str:
     """Run a command line of intact, and return what it prints."""
-    return shell([sys.executable, "-m", "intact", *arguments], folder)
+    if not HERE:
+        return shell([sys.executable, "-m", "intact", *arguments], folder)
+    from intact.cli import run
+
+    said, errors = io.StringIO(), io.StringIO()
+    streams = contextlib.redirect_stdout(said), contextlib.redirect_stderr(errors)
+    with contextlib.chdir(folder), streams[0], streams[1]:
+        if run(arguments):
+            raise CommandError((errors.getvalue().strip() or "nothing said").splitlines()[-1][:200])
+    return said.getvalue()
 
 
 def shell(command: str | Sequence[str], folder: Path) -> str:
@@ -164,7 +190,7 @@ def mended(case: Case, folder: Path, command: str) -> float:
     kept = folder / "faulty-out"
     shutil.copytree(folder / "out", kept)
     start = time.time()
-    shell(f"{sys.executable} -m {command}", folder)
+    intact(*shlex.split(command)[1:], folder=folder)
     written = {path.parent for path in folder.rglob("plan.json")} - before - {kept}
     changed = {each for each in before if (each / "plan.json").stat().st_mtime >= start}
     results = sorted(written or changed)
@@ -184,6 +210,8 @@ def measure(case: Case, folder: Path, seconds: float | None, *, losses: bool) ->
         row = replace(row, quantize_seconds=quantize(case, place, faulty=True))
         faulty, evaluation = evaluated(case, place)
         row = replace(row, faulty=faulty)
+        if row.healthy - faulty < case.loss and case.cause:
+            row = replace(row, error=f"costs {row.healthy - faulty:.1f} {row.unit}: no fault")
         if losses:
             return replace(row, right=not case.cause or row.healthy - faulty >= case.loss)
         findings, taken = diagnosed(place, seconds)
@@ -192,7 +220,8 @@ def measure(case: Case, folder: Path, seconds: float | None, *, losses: bool) ->
             speedup = evaluation.get("speedup")
             is_slower = speedup is not None and speedup < 1
             return replace(row, right=not {*row.found} - ({SLOWER} if is_slower else set()))
-        row = replace(row, right=bool(findings) and case.is_named_by(findings[0]["cause"]))
+        first = [findings[0][key] for key in ("cause", "node", "tensor")] if findings else [""]
+        row = replace(row, right=case.is_named_by(*first), place=first[1] if findings else "")
         if findings:
             row = replace(row, remedy=str(findings[0]["remedy"]))
             row = replace(row, mended=mended(case, place, row.remedy))
@@ -204,17 +233,19 @@ def measure(case: Case, folder: Path, seconds: float | None, *, losses: bool) ->
 def totals(rows: Iterable[Row]) -> str:
     """Sum up what was found."""
     rows = list(rows)
-    faulty = [row for row in rows if row.seeded]
+    faulty = [row for row in rows if row.seeded and "no fault" not in row.error]
     healthy = [row for row in rows if not row.seeded]
     right = sum(row.right for row in faulty)
     cured = sum(row.regained >= ENOUGH for row in faulty)
     quiet = sum(row.right for row in healthy)
     quick = sum(row.ratio <= TWICE for row in rows)
     kinds = {row.seeded for row in faulty if row.right}
+    in_words = sum(row.right and not row.remedy.startswith("intact ") for row in faulty)
     return (
         f"right cause first: {right} of {len(faulty)} ({len(kinds)} kinds); command regains "
-        f"{ENOUGH:.0%} of the loss: {cured} of {len(faulty)}; healthy without alarm: {quiet} of "
-        f"{len(healthy)}; at most {TWICE:g} times the time of quantize: {quick} of {len(rows)}"
+        f"{ENOUGH:.0%} of the loss: {cured} of {len(faulty)} ({in_words} mended in words); "
+        f"healthy without alarm: {quiet} of {len(healthy)}; "
+        f"at most {TWICE:g} times the time of quantize: {quick} of {len(rows)}"
     )
 
 
@@ -227,9 +258,19 @@ def main() -> None:
     parser.add_argument("--try", dest="seconds", type=float, help="as for intact diagnose")
     parser.add_argument("--json", type=Path, help="where the rows are written, too")
     parser.add_argument("--losses", action="store_true", help="only what the faults cost")
+    parser.add_argument("--draws", type=int, default=0, help="faults drawn at random instead")
+    parser.add_argument("--seed", type=int, help="of the draws; another one each time without")
+    parser.add_argument("--here", action="store_true", help="run all in one process")
     given = parser.parse_args()
+    global HERE  # noqa: PLW0603
+    HERE = given.here
+    cases = CASES
+    if given.draws:
+        seed = random.SystemRandom().randrange(1 << 16) if given.seed is None else given.seed
+        print(f"seed {seed}", flush=True)
+        cases = tuple(drawn_faults.drawn(seed, given.draws))
     rows = []
-    for case in CASES:
+    for case in cases:
         if given.only and not any(each in case.name for each in given.only):
             continue
         with tempfile.TemporaryDirectory() as name:

@@ -52,7 +52,7 @@ def _faint(pixels: Arrays) -> Arrays:
     return np.rint(np.float32(120) + (pixels - np.float32(120)) * np.float32(0.1)).astype(np.uint8)
 
 
-def _lay_down(
+def lay_down(
     folder: Path, name: str, change: Change = _same, calibration: Change | None = None
 ) -> None:
     """Copy a model, and write its images."""
@@ -75,7 +75,7 @@ def _of(
     """Make a case of options, or of samples that calibrate."""
 
     def made(folder: Path, is_faulty: bool) -> Options:
-        _lay_down(folder, name, change, calibration if is_faulty else None)
+        lay_down(folder, name, change, calibration if is_faulty else None)
         return faulty if is_faulty else healthy
 
     return made
@@ -85,7 +85,7 @@ def _on(name: str, target: str, options: Options = (), healthy: Options = ()) ->
     """Make a case of a target that the user describes."""
 
     def made(folder: Path, is_faulty: bool) -> Options:
-        _lay_down(folder, name)
+        lay_down(folder, name)
         if not is_faulty:
             return *healthy, *RIGHT
         file = folder / "target.toml"
@@ -110,7 +110,7 @@ def _folders(folder: Path, is_faulty: bool) -> Options:
 
 def _outlier(folder: Path, is_faulty: bool) -> Options:
     """Make a channel between two convolutions 100 times as large, which the second undoes."""
-    _lay_down(folder, "resnet20")
+    lay_down(folder, "resnet20")
     if is_faulty:
         model = onnx.load(folder / "model.onnx")
         first, second = _neighbours(model)

@@ -1,6 +1,6 @@
 """One image classifier for ONNX Runtime, OpenVINO, LiteRT and ncnn, from one calibration.
 
-    pip install "intact[openvino,tflite,ncnn]"
+    pip install "intact-quantizer[openvino,tflite,ncnn]"
     python examples/classifier_four_runtimes.py
     python examples/classifier_four_runtimes.py --model my.onnx --data photos/ --test test/ \
         --normalize imagenet

@@ -1,6 +1,6 @@
 """A classifier for a microcontroller: C99 without libraries, and a .tflite for TFLite Micro.
 
-    pip install "intact[tflite]" tflite-micro
+    pip install "intact-quantizer[tflite]" tflite-micro
     python examples/microcontroller.py
     python examples/microcontroller.py --model my.onnx --data calib.npz --test test.npz
 

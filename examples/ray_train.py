@@ -3,7 +3,7 @@
     python examples/ray_train.py --workers 2
 
 Ray starts the workers, joins them, and gives each its device. The folders have to lie where all
-machines see them. Needs: pip install 'intact[train]' 'ray[train]'
+machines see them. Needs: pip install "intact-quantizer[train]" 'ray[train]'
 """
 
 from __future__ import annotations

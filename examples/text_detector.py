@@ -1,6 +1,7 @@
 """A detector, judged by a metric of its own: where is text in an image?
 
-    pip install "intact[image]" && pip install --no-deps rapidocr-onnxruntime  # for the model alone
+    pip install "intact-quantizer[image]"
+    pip install --no-deps rapidocr-onnxruntime  # for the model alone
     python examples/text_detector.py
     python examples/text_detector.py --model text_detector.onnx --target openvino
 

@@ -14,7 +14,7 @@ Say = Callable[..., str]
 """Runs a command line that succeeds, and returns what it prints."""
 
 
-def refused(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 1) -> str:
+def refused(capfd: pytest.CaptureFixture[str], *arguments: str, code: int = 2) -> str:
     """Run a command line that fails, and return the one line that says why."""
     assert run(arguments) == code
     lines = capfd.readouterr().err.splitlines()

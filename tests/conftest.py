@@ -14,11 +14,14 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from intact import demo
-from intact.cli import run
+from intact.cli import printing, run
 from tests.images import Images, Preprocessing, load_images
 from tests.runtimes import about_runtimes
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# A busy machine takes long for what is quick: nothing is told of how far it is.
+printing.SILENT = float("inf")
 
 # Packages that import torch where they find it, as TVM does, find none then (see the Makefile).
 if os.environ.get("INTACT_TESTS_WITHOUT_TORCH"):

@@ -9,7 +9,7 @@ from intact.recipe.commands import RECIPES, flags_of
 from intact.recipe.declare import options_of
 
 LONG = sorted(name for name, recipe in RECIPES.items() if recipe.first)
-MOST_LINES, MOST_OPTIONS, FEW_OPTIONS = 45, 12, 15
+MOST_LINES, MOST_OPTIONS, FEW_OPTIONS = 56, 16, 18
 
 
 def shown(capfd: pytest.CaptureFixture[str], *arguments: str) -> list[str]:

@@ -141,7 +141,7 @@ class TestGoals:
         def run(*_: Any, **__: Any) -> None:
             pytest.fail("the float model was run")
 
-        monkeypatch.setattr("intact.search.setup.collect", run)
+        monkeypatch.setattr("intact.flow.calibration.collect", run)
         with pytest.raises(IntactError, match=message):
             found(**options)
 

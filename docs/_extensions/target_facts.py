@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from intact._extras import install_hint
 from intact.formats.registry import FORMATS
 from intact.numerics.levels import Rounding
 from intact.targets import (
@@ -182,7 +183,7 @@ def _format(name: str) -> str:
     files = ", ".join(f"`{file}`" for file in described.files if not file.endswith(".data"))
     runtime = _RUNTIMES.get(name)
     runs = f"runs and verifies in {runtime}" if runtime else _VERIFIED_WITHOUT_RUNTIME[name]
-    needs = f'; needs `pip install "intact[{described.extra}]"`' if described.extra else ""
+    needs = f"; needs `{install_hint(described.extra)}`" if described.extra else ""
     return f"{files}; {runs}{needs}"
 
 

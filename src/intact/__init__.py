@@ -14,9 +14,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 from intact._lazy import defer
+from intact._version import __version__ as __version__
 from intact.api import HOMES as _API
-
-__version__ = "0.1.0"
 
 # onnx-ir needs sympy for arithmetic on symbolic dimensions alone, and sympy takes 0.3 s to load.
 defer("onnx_ir", ("sympy", "onnx_ir._symbolic_shapes"))
@@ -29,6 +28,7 @@ _HOMES = {
     "load_result": _API["load_result"],
     "ImageSteps": "intact.data.images.steps",
     "IntactError": "intact.errors",
+    "IntactWarning": "intact.errors",
     "Overrides": "intact.plan",
     "Preprocess": "intact.data.preprocess",
     "load_plan": "intact.plan",
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from intact.data.preprocess import Preprocess as Preprocess
     from intact.data.preprocess import read_preprocess as read_preprocess
     from intact.errors import IntactError as IntactError
+    from intact.errors import IntactWarning as IntactWarning
     from intact.plan import Overrides as Overrides
     from intact.plan import load_plan as load_plan
 else:
@@ -64,5 +65,5 @@ else:
         return value
 
     def __dir__() -> list[str]:
-        """List the public names, imported or not."""
-        return sorted({*globals(), *__all__, *_MODULES})
+        """List the public names, imported or not, and nothing else."""
+        return sorted({"__doc__", "__file__", "__name__", "__version__", *__all__, *_MODULES})

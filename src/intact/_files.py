@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import importlib
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from intact.errors import OutputError
 
@@ -68,6 +69,42 @@ def write_whole(path: Path, content: bytes) -> None:
     """
     with whole_file(path) as file:
         file.write(content)
+
+
+def lock(descriptor: int, *, inherited: bool) -> None:
+    """Lock a file until it is closed.
+
+    Args:
+        descriptor: Of the file.
+        inherited: Whether processes that this one starts hold the lock too, where systems have both
+            kinds.
+
+    Raises:
+        BlockingIOError: It is locked.
+        OSError: It cannot be.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        _lock_on_windows(descriptor)
+        return
+    (fcntl.flock if inherited else fcntl.lockf)(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+_FAR = 1 << 30
+"""Of the byte that is locked on Windows, where nobody can read what another has locked."""
+
+
+def _lock_on_windows(descriptor: int) -> None:
+    system: Any = importlib.import_module("msvcrt")
+    place = os.lseek(descriptor, 0, os.SEEK_CUR)
+    os.lseek(descriptor, _FAR, os.SEEK_SET)
+    try:
+        system.locking(descriptor, system.LK_NBLCK, 1)
+    except PermissionError as error:
+        raise BlockingIOError(errno.EAGAIN, str(error)) from error
+    finally:
+        os.lseek(descriptor, place, os.SEEK_SET)
 
 
 def is_ours(found: os.stat_result) -> bool:

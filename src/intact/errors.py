@@ -17,7 +17,8 @@
     └── MissingExtraError   an optional package that is not installed
 
 Each message is one line that says what is wrong, where, and how to mend it. The command line
-prints it without a traceback; a library caller catches ``IntactError``.
+prints it without a traceback; a library caller catches ``IntactError``. What is no error, and
+weighs, is an ``IntactWarning``, with Python's own `warnings`.
 
 A message names an option by its flag, ``--max-memory``. An error says it in the words of Python,
 ``max_memory``; the command line, which catches it, prints the message with the flags.
@@ -28,6 +29,11 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Iterable
+
+
+class IntactWarning(UserWarning):
+    """What a caller should know of a result: accuracy that is lost, samples that are too few ..."""
+
 
 FLAGS: dict[str, str] = {}
 """Flags and the Python names of their options, as `intact.recipe` declares them; for other flags
@@ -49,12 +55,14 @@ class IntactError(Exception):
     Attributes:
         with_flags: The whole message as the command line prints it.
         remedy: How to mend it, in the words of Python.
+        problem: What is wrong, without the remedy, with flags.
     """
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
         self.with_flags = _one_line(f"{message}; {remedy}" if remedy else message)
         super().__init__(python_words(self.with_flags))
         self.remedy = python_words(remedy)
+        self.problem = _one_line(message)
 
 
 class UsageError(IntactError):

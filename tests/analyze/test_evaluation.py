@@ -15,9 +15,11 @@ from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.analyze.evaluation.figures import Evaluation
 from intact.data.metric import Metric, MetricFunction
 from intact.data.sources import open_samples
-from intact.engines.exact_sums import EXACT
+from intact.engines.exact_sums import EXACT, saturates_pairs
 from intact.errors import DataError, UsageError
+from intact.formats.base.format import Deployed
 from intact.formats.onnx_qdq.run import QdqRuntime
+from intact.formats.registry import FORMATS
 from intact.plan import Overrides
 from intact.results.result import Result
 from intact.targets import load_target
@@ -335,3 +337,37 @@ def test_the_option_for_exact_sums_is_explained(runtime: str) -> None:
     explained = [line for line in found.figures().lines if "slower" in line]
     assert len(explained) == (EXACT in runtime)
     assert all("--target onnxruntime-avx2" in line for line in explained)
+
+
+@pytest.mark.parametrize(
+    ("target", "package", "name"),
+    [
+        ("openvino", "openvino", "OpenVINO"),
+        ("tflite", "ai_edge_litert", "LiteRT"),
+        ("ncnn", "ncnn", "ncnn"),
+    ],
+)
+def test_the_runtime_that_is_installed_runs_and_is_timed(
+    target: str, package: str, name: str, digits_model: Path, digits_test: Images
+) -> None:
+    pytest.importorskip(package)
+    if target == "openvino" and saturates_pairs():
+        pytest.skip("there it computes something else than the target")
+    images = digits_test.image[:40]
+    result = intact.quantize(digits_model, {"image": images}, target=target, preset="fast")
+    found = intact.evaluate(result, {"image": images})
+    assert found.runtime.startswith(name)
+    assert found.latency_batch == 1
+    assert found.latency_ms is not None
+    assert all(each > 0 for each in found.latency_ms)
+    assert found.verdict is not None
+    exported = next(iter(result.exports))
+    runtime, deployed = FORMATS[exported].runtime, Deployed(result.plan, result.exports[exported])
+    assert runtime is not None
+    run = runtime.opened(deployed)
+    assert run is not None
+    for feeds in ({"image": images[:8]}, {"image": images[8:16]}):  # it is loaded once
+        found_here, wanted = run(feeds), runtime.run(deployed, feeds)
+        for output, array in wanted.items():
+            assert found_here[output].shape == array.shape
+            assert (found_here[output].argmax(axis=1) == array.argmax(axis=1)).mean() > 0.8

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shlex
 from fractions import Fraction
 
@@ -145,10 +146,26 @@ def test_an_overflowing_bias_gets_room_and_a_note() -> None:
     weight, bias = first_conv(plan)
     assert [note.kind for note in plan.notes] == [NoteKind.BIAS_OVERFLOW]
     assert "the int32 bias would overflow in 2 channel(s)" in str(plan.notes[0])
+    assert "adds 0.0 dB to the noise of its weights" in plan.notes[0].message
+    assert not plan.notes[0].remedy  # nothing is lost: those weights are far smaller than others
     codes = bias.quantize(np.full(3, 5.0))
     assert np.all(np.abs(codes) <= 2**30 + 64)
     assert np.all(np.abs(bias.dequantize(codes) - 5.0) <= np.asarray(bias.scale) / 2 + 1e-6)
     assert float(weight.scale[2]) == pytest.approx(1 / 127)  # type: ignore[index]
+
+
+def test_what_room_for_a_bias_costs_is_said_with_a_remedy() -> None:
+    graph = tiny_weights(0.9, 2e7)  # weights of all channels are of one size
+    plan, _ = calibrated(graph, load_target("onnxruntime"))
+    note = plan.notes[0]
+    (added,) = map(float, re.findall(r"adds (\d+\.\d) dB", note.message))
+    weight, _ = first_conv(plan)
+    assert weight.scale is not None
+    plain = np.array([0.9, 0.9, 1.0]) / 127
+    powers = [np.minimum(np.square(each) / 12, [0.81, 0.81, 1.0]) for each in (weight.scale, plain)]
+    assert added == pytest.approx(10 * np.log10(powers[0].sum() / powers[1].sum()), abs=0.06)
+    assert added > 1
+    assert "keep it float" in note.remedy
 
 
 def test_the_type_of_an_overflowing_bias_is_the_targets() -> None:

@@ -7,7 +7,8 @@ import pytest
 
 from intact.data import chosen_samples
 from intact.data.batching import Batch
-from intact.data.chosen_samples import MOST, ChosenSamples
+from intact.data.chosen_samples import ChosenSamples
+from intact.limits import CHOSEN
 
 
 def kept(rows: np.ndarray, size: int) -> list[bytes]:
@@ -23,7 +24,7 @@ def kept(rows: np.ndarray, size: int) -> list[bytes]:
 def test_the_order_and_the_batches_do_not_matter() -> None:
     rows = np.random.default_rng(0).random((200, 3, 2), np.float32)
     first = kept(rows, 8)
-    assert len(first) == MOST
+    assert len(first) == CHOSEN
     assert kept(rows[::-1].copy(), 7) == first
 
 
@@ -36,7 +37,7 @@ def test_samples_of_other_sizes_stay_within_the_bytes_in_any_order(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = [{"x": np.full((1, n), n, np.float32)} for n in range(1, 60)]
-    monkeypatch.setattr(chosen_samples, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(chosen_samples, "CHOSEN_BYTES", 1000)
 
     def passed(batches: list[Batch]) -> list[int]:
         found = ChosenSamples()

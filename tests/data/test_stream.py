@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -168,3 +169,21 @@ def test_an_array_is_enough_for_one_input() -> None:
     np.testing.assert_array_equal(read(open_samples(rows(4), GRAPH), 3), rows(4))
     with pytest.raises(DataError, match="has 2 inputs"):
         open_samples(rows(4), graph_of(("n", 3), ("n", 3)))
+
+
+@pytest.mark.parametrize(("batch", "sizes"), [("batch", [4, 3]), (4, [4, 4])])
+def test_the_first_samples_come_without_padding_where_the_model_leaves_them_so(
+    batch: str | int, sizes: list[int]
+) -> None:
+    b = ModelBuilder()
+    b.node("Relu", b.input("x", [batch, 2]), out="y")
+    b.output("y", [batch, 2])
+    told: list[int] = []
+    samples = open_samples(np.zeros((20, 2), np.float32), normalize(b.build()), limit=9)
+    samples = replace(samples, progress=lambda done, _: told.append(done))
+    few = samples.first(7)
+    assert (few.limit, few.count, few.batch_size(16)) == (7, 7, 7 if batch == "batch" else 4)
+    found = [(len(feeds["x"]), count) for feeds, count in few.real_batches(4)]
+    assert found == list(zip(sizes, [4, 3], strict=True))
+    assert told == []
+    assert samples.first(50).limit == 9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,7 +110,10 @@ def test_what_a_worker_raises_is_one_line_with_the_batch() -> None:
         loader = DataLoader(Broken(), batch_size=2, num_workers=workers)
         with pytest.raises(DataError) as caught:
             read(open_samples(loader, GRAPH))
-        assert str(caught.value) == "data: batch 2: raises ValueError: sample 4 is damaged"
+        said = "data: batch 2: raises ValueError: sample 4 is damaged"
+        assert re.fullmatch(
+            rf"{said} \(\S+test_torch_sources.py:\d+, in __getitem__\)", str(caught.value)
+        )
 
 
 def test_a_transform_gets_tensors_as_the_dataset_has_them() -> None:

@@ -167,7 +167,7 @@ def test_a_module_that_tvm_refuses() -> None:
 def test_a_missing_tvm_says_how_it_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     plan = small_plan("integer-pow2")
-    with pytest.raises(MissingExtraError, match=r"pip install 'intact\[tvm\]'"):
+    with pytest.raises(MissingExtraError, match=r'pip install "intact-quantizer\[tvm\]"'):
         verify_tvm(plan, write_tvm(integer_program(plan)), batches(6))
 
 

@@ -192,7 +192,7 @@ def test_the_first_run_names_what_runs_in_float_and_compiles_once(
 def test_a_missing_package_tells_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     plan = plan_for("openvino")
-    with pytest.raises(MissingExtraError, match=r"pip install 'intact\[openvino\]'"):
+    with pytest.raises(MissingExtraError, match=r'pip install "intact-quantizer\[openvino\]"'):
         verify_openvino(plan, write_openvino(plan), batches(4))
 
 

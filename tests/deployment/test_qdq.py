@@ -239,3 +239,16 @@ def test_scales_that_the_hardware_cannot_compute_with_leave_the_simulation() -> 
     assert sum(layer.values for layer in found.simulation) > 1000
     assert found.outputs[0].values == 80
     assert found.outputs_sqnr_db["logits"] > 60
+
+
+def test_what_quantizing_makes_no_number_is_verified_and_explained() -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["batch", 4, 5, 5])
+    least = b.constant(np.float32(1e-3))  # becomes 0; a constant without axes
+    below = b.node("Add", b.node("Relu", b.conv(x, 4, 4)), least)
+    b.output(b.conv(b.node("Div", b.node("Relu", b.conv(x, 4, 4)), below), 4, 3))
+    data = {"x": np.random.default_rng(0).normal(size=(8, 4, 5, 5)).astype(np.float32)}
+    made = intact.quantize(b.build(), data, target="integer-pow2", method="minmax", preset="fast")
+    assert made.findings
+    verified = intact.verify(made, data)
+    assert max(each.largest for each in verified.layers) <= 1

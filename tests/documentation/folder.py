@@ -67,3 +67,4 @@ def prepare(folder: Path, calibration: int = 100, test: int = 200) -> None:
             place.mkdir(parents=True, exist_ok=True)
             picture = Image.fromarray(pixel.transpose(1, 2, 0))
             picture.save(place / f"{number}.jpg", quality=95)
+            picture.save(folder / "cat.jpg", quality=95)  # the last of them

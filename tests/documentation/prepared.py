@@ -13,6 +13,8 @@ import onnx
 from PIL import Image
 
 import intact
+from tests import texts
+from tests.data import test_sounds as sounds
 from tests.formats.onnx_qdq.trained import mqbench_net, saved_net
 from tests.models import ModelBuilder, random_inputs, residual_net, run_model, transformer_block
 from tests.recurrent import recurrent_model
@@ -115,6 +117,26 @@ def metrics() -> None:
     intact.quantize("text.onnx", "texts.npz", output="out")
 
 
+def language_models() -> None:
+    """A decoder with its tokenizer, texts, a model of sounds and some sounds."""
+    folder = Path("decoder")
+    folder.mkdir()
+    texts.saved(texts.tiny_decoder(), folder)
+    texts.tiny_tokenizer(folder)
+    random = np.random.default_rng(0)
+    for name in ("corpus.txt", "test.txt"):
+        Path(name).write_text(texts.text_of(*random.integers(4, 50, 1000)), encoding="utf-8")
+    b = ModelBuilder()
+    hidden = b.node("Relu", b.node("MatMul", b.input("sound", ["n", 800]), b.weight(800, 8)))
+    b.node("MatMul", hidden, b.weight(8, 3), out="scores")
+    b.output("scores", ["n", 3])
+    onnx.save(b.build(), "speech.onnx")
+    Path("sounds").mkdir()
+    for number in range(3):
+        samples = random.normal(0, 0.2, 1600).clip(-1, 1).astype(np.float32)
+        Path("sounds", f"{number}.wav").write_bytes(sounds.wav(samples, rate=16000))
+
+
 def diagnosis() -> None:
     intact.quantize("model.onnx", "calib.npz", output="out")
 
@@ -171,6 +193,7 @@ PREPARED: Mapping[str, Callable[[], Names | None]] = {
     "from-hago.md": small_model,
     "from-mqbench.md": mqbench,
     "integers.md": integers,
+    "language-models.md": language_models,
     "metrics.md": metrics,
     "quantized-models.md": quantized_models,
     "quickstart.md": photos_of_models_with_colours,

@@ -25,9 +25,9 @@ _BLOCK = re.compile(
 )
 _INLINE = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _FLAG = re.compile(r"--[a-z][a-z-]*")
-_OTHER_COMMANDS = frozenset({"targets", "demo", "report", "compare"})
+_OTHER_COMMANDS = frozenset({"targets", "demo", "report", "compare", "completion"})
 """Commands without a recipe."""
-_EVERYWHERE = frozenset({"--help", "--help-all", "--version", "--json", "--recipe"})
+_EVERYWHERE = frozenset({"--help", "--help-all", "--version", "--json", "--quiet", "--recipe"})
 
 
 class Block(NamedTuple):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import intact
 from intact.targets import target_names
 from tests.documentation.snippets import DOCS, REPOSITORY
 
@@ -40,7 +41,7 @@ class Loads(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The pages as `make docs` builds them."""
     if importlib.util.find_spec("furo") is None:
-        pytest.skip("needs the extra docs: pip install 'intact[docs]'")
+        pytest.skip('needs the extra docs: pip install "intact-quantizer[docs]"')
     folder = tmp_path_factory.mktemp("site")
     options = ["--quiet", "--fail-on-warning", "--keep-going", "-d", str(folder / "trees")]
     done = subprocess.run(
@@ -83,6 +84,14 @@ def test_pages_of_targets_have_what_their_files_say(site: Path) -> None:
     for page in ("arithmetic", "targets"):
         text = (site / f"{page}.html").read_text(encoding="utf-8")
         assert all(f"targets/{name}.html" in text for name in target_names())
+
+
+def test_the_reference_has_every_public_name_once() -> None:
+    text = (DOCS / "api.md").read_text(encoding="utf-8")
+    named = re.findall(r"^\.\. auto\w+:: intact\.(\w+)$", text, re.MULTILINE)
+    assert sorted(named) == sorted(intact.__all__)
+    listed = {name for name in dir(intact) if not name.startswith("__")}
+    assert listed == {*intact.__all__, "hago"}
 
 
 @cache

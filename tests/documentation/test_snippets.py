@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -26,7 +28,7 @@ from tests.documentation.snippets import (
 
 PAGES = {name_of(page): page for page in pages()}
 RUN = {"sh", "python", "toml"}
-SHOWN = {"", "text", "yaml", "json", "c", "{toctree}"}
+SHOWN = {"", "text", "yaml", "json", "c", "cpp", "js", "{toctree}", "{eval-rst}"}
 """Blocks of other languages: what is printed, what a file has, what the site is made of."""
 NOWHERE_ELSE: tuple[frozenset[str], str] = (frozenset(), "")
 WITH_BLOCKS = [
@@ -35,7 +37,7 @@ WITH_BLOCKS = [
     if {block.language for block in blocks_of(page)} & RUN - ELSEWHERE.get(name, NOWHERE_ELSE)[0]
 ]
 MOST_NOT_RUN = 6
-OTHER_TOOLS = re.compile(r"--(quiet|int8)\b")
+OTHER_TOOLS = re.compile(r"--(int8)\b")
 """Inline code about flags of other programs."""
 
 
@@ -72,9 +74,15 @@ def run_command(words: list[str], place: str, capfd: pytest.CaptureFixture[str])
         rules = re.findall(r"^([a-z-]+):", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)
         assert {word for word in words[1:] if "=" not in word} <= set(rules), place
     elif words[:2] == ["pip", "install"]:
+        assert words[2] != "intact", f"{place}: that is another project"
         known = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
-        (extras,) = re.findall(r"^(?:intact|\.)(?:\[(.*)\])?$", words[2])
+        (extras,) = re.findall(r"^(?:intact-quantizer|\.|dist/\*\.whl)(?:\[(.*)\])?$", words[2])
         assert {each for each in extras.split(",") if each} <= set(known["optional-dependencies"])
+    elif words[0] in ("cc", "./classify"):
+        if shutil.which("cc") is not None:
+            subprocess.run(words, check=True, timeout=60)
+            said = capfd.readouterr().out
+            assert words[0] == "cc" or re.match(r"\d+ [\d.]+\n", said), place
     elif words[0] == "python":
         assert (REPOSITORY / words[1]).is_file(), place
     else:

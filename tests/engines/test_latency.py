@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from intact.engines import latency
 from intact.engines.latency import latencies
+from intact.limits import LATENCY_SECONDS
 
 
 class Clock:
@@ -42,7 +42,7 @@ def test_short_runs_are_timed_in_blocks_behind_a_warm_up(clock: Clock) -> None:
 @pytest.mark.parametrize("seconds", [0.2, 0.5, 1.0, 3.0])
 def test_long_runs_are_fewer(clock: Clock, seconds: float) -> None:
     found = latencies(clock.model(seconds), clock.model(seconds / 2))
-    assert clock.now <= 2 * latency._SECONDS + 2 * seconds
+    assert clock.now <= 2 * LATENCY_SECONDS + 2 * seconds
     assert found.milliseconds == pytest.approx((1e3 * seconds, 500 * seconds))
     assert 1 <= found.runs[0] < 25
 

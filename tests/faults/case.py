@@ -34,6 +34,7 @@ class Case:
         unit: Of the loss: ``"dB"`` of the worst output's signal to quantization noise,
             ``"points"`` of the quantized model's accuracy, ``"times"`` as fast as float.
         also: Other causes that are as right, where two names fit the same fault.
+        places: Nodes and tensors of which the finding is to name one; empty where any will do.
     """
 
     name: str
@@ -42,10 +43,12 @@ class Case:
     loss: float = 6.0
     unit: Literal["dB", "points", "times"] = "dB"
     also: frozenset[str] = frozenset()
+    places: frozenset[str] = frozenset()
 
-    def is_named_by(self, cause: str) -> bool:
-        """Tell whether a cause is the right one."""
-        return cause == self.cause or cause in self.also
+    def is_named_by(self, cause: str, *places: str) -> bool:
+        """Tell whether a cause is the right one, at the right place."""
+        is_there = not self.places or not self.places.isdisjoint(places)
+        return is_there and (cause == self.cause or cause in self.also)
 
 
 def quantized_data(folder: Path) -> Options:

@@ -27,7 +27,7 @@ Images = npt.NDArray[np.float32]
 
 @pytest.fixture
 def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intact.flow.data_free.find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
 
 
 def photos(count: int = 64, seed: int = 9) -> Images:
@@ -94,7 +94,7 @@ def test_a_model_without_data_is_as_good_as_with(tmp_path: Path) -> None:
     assert plan.provenance.drawn == 32
     (note,) = [each for each in plan.notes if "calibrated on 32 images" in each.message]
     assert "2 BatchNormalizations" in note.message
-    assert "intact[train]" in note.remedy
+    assert "intact-quantizer[train]" in note.remedy
     assert "data_free = true" in result.recipe
     assert [each.name for each in plan.provenance.improvements] == ["expected-bias"]
     test = {"image": photos(seed=3)}

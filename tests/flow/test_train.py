@@ -179,7 +179,7 @@ def test_wrong_options_are_one_line(
 
 def test_too_few_samples_are_one_line(out: Path, capfd: pytest.CaptureFixture[str]) -> None:
     command = ("train", "narrow", "-d", "calib.npz", "-o", "trained", "--samples", "1")
-    assert "1 sample(s)" in refused(capfd, *command, code=1)
+    assert "1 sample(s)" in refused(capfd, *command, code=2)
 
 
 def test_what_is_missing_is_named(
@@ -193,13 +193,13 @@ def test_what_is_missing_is_named(
     assert "there are no labels" in line
     assert "leave out --label-weight" in line
     assert "nowhere" in refused(
-        capfd, "train", "nowhere", "-d", "calib.npz", "-o", "trained", code=1
+        capfd, "train", "nowhere", "-d", "calib.npz", "-o", "trained", code=2
     )
     other = ("train", "narrow", "-d", "none.npz", "-o", "trained")
-    assert "none.npz" in refused(capfd, *other, code=1)
+    assert "none.npz" in refused(capfd, *other, code=2)
     (out / "full").mkdir()
     (out / "full" / "file").touch()
-    line = refused(capfd, "train", "narrow", "-d", "calib.npz", "-o", "full", code=1)
+    line = refused(capfd, "train", "narrow", "-d", "calib.npz", "-o", "full", code=2)
     assert "full" in line
     with pytest.raises(UsageError, match="resume without"):
         train("narrow", "calib.npz", resume=True)
@@ -207,9 +207,9 @@ def test_what_is_missing_is_named(
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "torch" else find(name)
     )
-    line = refused(capfd, *command, code=1)
+    line = refused(capfd, *command, code=2)
     assert "torch" in line
-    assert "pip install 'intact[train]'" in line
+    assert 'pip install "intact-quantizer[train]"' in line
     assert not [path for path in Path().iterdir() if path.name.startswith("trained")]
 
 
@@ -219,7 +219,7 @@ def test_labels_that_are_no_classes_are_one_line(
     arrays = dict(np.load("calib.npz"))
     arrays["labels"] = np.arange(len(next(iter(arrays.values()))))
     np.savez("wrong.npz", **arrays)
-    line = refused(capfd, "train", "narrow", "-d", "wrong.npz", "-o", "trained", code=1)
+    line = refused(capfd, "train", "narrow", "-d", "wrong.npz", "-o", "trained", code=2)
     assert "labels 0..199 for 10 classes" in line
     assert not [path for path in Path().iterdir() if path.name.startswith("trained")]
 
@@ -233,7 +233,7 @@ def test_a_result_that_cannot_be_written_leaves_what_it_takes_to_resume(
     with monkeypatch.context() as patched:
         patched.setattr(Result, "save", full)
         command = ("train", "narrow", "-d", "calib.npz", "-o", "trained", *QUICK, "--json")
-        assert "no room" in refused(capfd, *command, code=1)
+        assert "no room" in refused(capfd, *command, code=2)
     assert not Path("trained").exists()
     assert Path("trained.train.pt").exists()
     trained(say, "--resume")

@@ -75,6 +75,43 @@ def test_other_constants_are_another_function(form: str, wrong: dict[str, float]
     assert "Erf" in types(written_out(form, 17, **wrong))
 
 
+def approximated(form: str, opset: int = 17, *, cube: float = 0.044715) -> ModelBuilder:
+    """The approximation by Tanh, as libraries multiply it out; the data is a sum itself."""
+    b = ModelBuilder(opset)
+    x = b.node("MatMul", b.input("x", ["batch", 8]), b.weight(8, 8))
+    x = b.node("Add", x, b.weight(8))
+    root, third = b.scalar(math.sqrt(2 / math.pi)), b.scalar(cube)
+    half, one = b.scalar(0.5), b.scalar(1.0)
+    if form == "power":
+        inner = b.node(
+            "Mul", root, b.node("Add", x, b.node("Mul", third, b.node("Pow", x, b.scalar(3))))
+        )
+    elif form == "cube":
+        part = b.node("Mul", x, b.node("Mul", x, b.node("Mul", third, x)))
+        inner = b.node("Mul", root, b.node("Add", x, part))
+    else:
+        squared = b.node("Mul", third, b.node("Mul", x, x))
+        inner = b.node("Mul", b.node("Mul", x, root), b.node("Add", one, squared))
+    tanh = b.node("Add", one, b.node("Tanh", inner))
+    if form == "cube":
+        b.node("Mul", x, b.node("Mul", half, tanh), out="y")
+    else:
+        b.node("Mul", b.node("Mul", half, x), tanh, out="y")
+    b.output("y", ["batch", 8])
+    return b
+
+
+@pytest.mark.parametrize("form", ["power", "cube", "square"])
+def test_the_approximation_is_joined_however_it_is_multiplied_out(form: str) -> None:
+    graph = normalize(approximated(form).build())
+    joined = join(graph, GELU)
+    assert [node.op_type for node in joined.nodes] == ["Gemm", "Gelu"]
+    x = {"x": np.random.default_rng(1).normal(0, 2, (16, 8)).astype(np.float32)}
+    wanted, found = FloatModel(graph, threads=1).run(x), FloatModel(joined, threads=1).run(x)
+    np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=1e-6)
+    assert "Tanh" in types(approximated(form, cube=0.05))
+
+
 def test_what_others_see_stays() -> None:
     b = written_out("half last")
     b.output("erf")

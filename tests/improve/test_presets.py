@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from intact import api, demo
+from intact._extras import install_hint
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.errors import MissingExtraError
@@ -101,13 +102,13 @@ def test_targets_that_stand_for_another_tool_only_calibrate() -> None:
 
 def test_a_preset_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(PRESETS[Preset.BEST], Weakness.NONE, ("rounding", "reconstruct"))
-    monkeypatch.setattr("intact.improve.passes.find_spec", lambda _: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     plan = api.quantize(demo.model_path(), demo.calibration_path(), samples=2).plan
     found = choose_passes(plan, (), "best", readable=True)
     assert [each.name for each in found.requests] == ["rounding"]
     (note,) = found.notes
     assert "best ran without reconstruct: torch is not installed" in note.message
-    assert "intact[train]" in note.remedy
+    assert note.remedy == install_hint("train")
 
 
 def test_the_help_and_the_documents_name_every_pass() -> None:
@@ -167,8 +168,8 @@ def test_poor_channels_and_few_samples_do_no_harm(
 def test_a_pass_without_its_package_says_how_it_is_installed(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intact.improve.passes.find_spec", lambda _: None)
-    message = f"improve {name} needs {PASSES[name].needs}, .*'intact\\[train\\]'"
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    message = f"improve {name} needs {PASSES[name].needs}, .*\\[train\\]"
     with pytest.raises(MissingExtraError, match=message):
         requests_of([name])
     with pytest.raises(MissingExtraError, match=message):

@@ -35,7 +35,7 @@ def test_the_table_has_every_command_of_models() -> None:
         command = app.commands[name]
         assert getattr(command, "recipe", None) is recipe
         assert flags_of(recipe)
-    assert set(app.commands) - set(RECIPES) == {"targets", "demo"}
+    assert set(app.commands) - set(RECIPES) == {"completion", "demo", "targets"}
 
 
 def test_a_remedy_of_another_command_says_so(

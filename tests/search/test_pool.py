@@ -15,7 +15,6 @@ from intact.search import pool as pools
 from intact.search.measuring.trial_data import TrialData
 from intact.search.pool import TrialPool, make_pool
 from intact.search.trial import Ask, Measured, State
-from intact.workers import ray_
 from intact.workers.job import WorkerError
 from intact.workers.pool import MOST_WORKERS, Here, cores
 from intact.workers.processes import ProcessLauncher
@@ -147,8 +146,8 @@ def test_a_number_of_workers_out_of_range_is_refused(workers: int) -> None:
 
 
 def test_ray_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_, "find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'intact\[distributed\]'"):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(MissingExtraError, match=r'pip install "intact-quantizer\[distributed\]"'):
         make_pool(some_trial_data(), distributed=True)
     with pytest.raises(MissingExtraError, match="needs ray"):
         make_pool(some_trial_data(), address="127.0.0.1:1")

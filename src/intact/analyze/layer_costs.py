@@ -14,10 +14,13 @@ from functools import cached_property, partial
 import msgspec
 
 from intact.analyze.errors import layer_results
-from intact.analyze.side_by_side import Array, ComparedPoint, FloatTensors, workers
-from intact.analyze.teacher import OwnResult, Replaced, TeacherForced
-from intact.calibrate.choice import MOST_DB, Errors, FloatRuns
+from intact.analyze.side_by_side import Array, ComparedPoint, workers
+from intact.analyze.teacher import OwnResult, TeacherForced
+from intact.calibrate.choice import Errors, FloatRuns
+from intact.calibrate.observe.observer import FloatTensors
 from intact.data.batching import Batch, real_samples, sample_count
+from intact.engines.piecewise import FloatPieces
+from intact.limits import MOST_DB
 from intact.numerics.error_sums import ChannelErrorSums
 from intact.plan import QuantizedGraph, quantization_points
 from intact.plan.dynamic import dynamic_points
@@ -145,15 +148,19 @@ def layer_costs(
     tensors = [place.tensor for place in forced.places]
     if len(tensors) > _MOST_LAYERS:
         tensors = _noisiest(forced, floats, few.batches[0])
-    replaced = Replaced(plan, tensors)
+    pieces = FloatPieces(plan.graph, tensors)
     total: dict[str, Errors] = {}
     for feeds, real in few.batches:  # the results of one batch at a time are in memory
         of_batch = zip(forced.places, forced.run(feeds, floats.run(feeds)), strict=True)
         results = {place.tensor: own.quantized for place, own in of_batch}
+        known = pieces.values(feeds)
+        ways = [partial(_run_with, pieces, known, {name: results[name]}) for name in tensors]
         own_runs = FloatRuns(
-            plan.graph, [(feeds, real)], threads=workers(threads), model=floats.run
+            plan.graph,
+            [(feeds, real)],
+            threads=workers(threads),
+            model=partial(_run_with, pieces, known, {}),
         )
-        ways = [partial(_run_with, replaced, tensor, results[tensor]) for tensor in tensors]
         for tensor, errors in zip(tensors, own_runs.errors(*ways), strict=True):
             total[tensor] = total[tensor].joined(errors) if tensor in total else errors
     nodes = _nodes(plan)
@@ -162,8 +169,10 @@ def layer_costs(
     return LayerCosts(len(few), tuple(layers))
 
 
-def _run_with(replaced: Replaced, tensor: str, result: Array, feeds: Batch) -> dict[str, Array]:
-    return replaced.run(feeds, tensor, result)
+def _run_with(
+    pieces: FloatPieces, known: Mapping[str, Array], changed: Mapping[str, Array], _: Batch
+) -> dict[str, Array]:
+    return pieces.run(known, changed)
 
 
 def _cost(place: ComparedPoint, nodes: Mapping[str, tuple[str, ...]], errors: Errors) -> LayerCost:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -13,24 +12,24 @@ import numpy as np
 from intact._text import finite
 from intact.analyze.errors import layer_results
 from intact.analyze.layer_costs import LayerCosts, layer_costs, read_tensors
-from intact.analyze.side_by_side import Array, ComparedPoint, FloatTensors, SideBySide, workers
+from intact.analyze.side_by_side import Array, ComparedPoint, SideBySide, workers
 from intact.analyze.teacher import OwnResult, TeacherForced
-from intact.calibrate.choice import MOST_DB, FloatRuns
+from intact.calibrate.choice import FloatRuns
+from intact.calibrate.observe.observer import FloatTensors
 from intact.config import QuantPolicy
 from intact.data.batching import Batch, real_samples
 from intact.data.stream import Samples
 from intact.graph import Graph
 from intact.graph.ops import bias_slot, constant_array
+from intact.limits import INSPECTED, MOST_DB
 from intact.numerics.answers import are_classes
 from intact.numerics.divergence import Bins, Divergence
 from intact.numerics.error_sums import ChannelErrorSums
 from intact.numerics.metrics import agreement, decibels
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points
 
-MOST_SAMPLES = 64
-"""Samples that errors are accumulated over."""
 _OWN = 8
-"""Of these, those on which each layer is run by itself, and alone is quantized."""
+"""Of the samples, those on which each layer is run by itself, and alone is quantized."""
 _AT_ONCE = 2
 """Of these, as many as are run at once where activations are large."""
 _IN_CACHE = 1 << 22
@@ -126,7 +125,7 @@ def model_errors(
     plan: QuantizedGraph,
     samples: Samples,
     *,
-    most: int = MOST_SAMPLES,
+    most: int = INSPECTED,
     costs: LayerCosts | None = None,
     threads: int = 0,
 ) -> ModelErrors:
@@ -307,9 +306,8 @@ def _elements(graph: Graph, tensors: Iterable[str]) -> int:
 
 def _first(samples: Samples, most: int, at_once: int) -> tuple[Samples, int]:
     """Return the first samples, and the size of their batches."""
-    limit = most if samples.limit is None else min(most, samples.limit)
-    few = replace(samples, limit=limit, progress=None)
-    return few, few.batch_size(min(at_once, limit))
+    few = samples.first(most)
+    return few, few.batch_size(at_once)
 
 
 def _kept(samples: Samples, most: int) -> list[tuple[Batch, int]]:

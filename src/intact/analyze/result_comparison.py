@@ -24,7 +24,7 @@ from intact.analyze.compare import (
 )
 from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.analyze.evaluation.figures import Evaluation
-from intact.analyze.layers import MOST_SAMPLES, ModelErrors, model_errors
+from intact.analyze.layers import ModelErrors, model_errors
 from intact.analyze.report.comparison import comparison_page
 from intact.analyze.report.files import check_file
 from intact.analyze.report.layout import require_layout
@@ -34,6 +34,7 @@ from intact.data.signature import input_specs
 from intact.data.stream import AGAIN, Samples
 from intact.errors import IntactError, UsageError
 from intact.formats.registry import expressible
+from intact.limits import INSPECTED
 from intact.numerics.metrics import AccuracyDifference, accuracy_difference, in_top_k
 from intact.plan.provenance import Provenance
 from intact.recipe.reports import CompareOptions
@@ -247,7 +248,7 @@ def _samples(options: CompareOptions, result: Result, results: Sequence[Result])
             options, options.data, result, limit=options.samples, labels=options.labels
         )
     source = next((each for each in results if _takes_inputs_of(result, each)), result)
-    return drawn_samples(result.plan, source.statistics, MOST_SAMPLES)
+    return drawn_samples(result.plan, source.statistics, INSPECTED)
 
 
 def _takes_inputs_of(result: Result, other: Result) -> bool:

@@ -10,18 +10,17 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.calibrate.observe.observer import model_of_outputs
+from intact.calibrate.observe.observer import FloatTensors
 from intact.data.batching import real_samples
 from intact.data.stream import Samples
-from intact.engines.session import Feeds, make_session, run_session
+from intact.engines.session import Feeds
 from intact.engines.simulate import Simulator
-from intact.graph import Graph
+from intact.limits import HELD_AT_ONCE
 from intact.numerics.affine import dequantize
 from intact.plan import QuantizedGraph, TensorEnd
 from intact.program import Tensor
 from intact.workers.threads import map_ahead
 
-_BATCH = 8
 _MOST_WORKERS = 4
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -56,26 +55,6 @@ class ComparedPoint:
     tensor: str
     end: TensorEnd | None
     axis: int | None = None
-
-
-class FloatTensors:
-    """The float model with tensors of it as outputs.
-
-    Args:
-        graph: The model.
-        tensors: Their names.
-        threads: Threads inside one operator.
-    """
-
-    def __init__(self, graph: Graph, tensors: Sequence[str], *, threads: int = 1) -> None:
-        self._tensors = tuple(tensors)
-        self._session = make_session(model_of_outputs(graph, self._tensors), threads=threads)
-
-    def run(self, feeds: Feeds, tensors: Sequence[str] | None = None) -> dict[str, Array]:
-        """Run one batch, and return the tensors by name: all, or some of them."""
-        names = self._tensors if tensors is None else tensors
-        arrays = run_session(self._session, feeds, names) if names else []
-        return dict(zip(names, arrays, strict=True))
 
 
 class SideBySide:
@@ -137,9 +116,8 @@ class SideBySide:
         Raises:
             DataError: A sample does not fit the model.
         """
-        limit = most if samples.limit is None else min(most, samples.limit)
-        limited = replace(samples, limit=limit)
-        size = limited.batch_size(min(_BATCH, limit))
+        limited = replace(samples.first(most), progress=samples.progress)
+        size = limited.batch_size(HELD_AT_ONCE)
 
         def batches() -> Iterator[tuple[Feeds, int]]:
             for feeds, count in limited.batches(size):

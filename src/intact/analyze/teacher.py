@@ -1,23 +1,17 @@
-"""The float model with something replaced, so that each error is seen by itself.
-
-Each layer reads what the float model computes, or one of its tensors or constants is another.
-"""
+"""Each layer on the float model's activations, so that its error is seen by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-import onnx_ir as ir
 
 from intact.analyze.side_by_side import Array, ComparedPoint
 from intact.config import TensorQuantConfig
 from intact.engines.session import Feeds, make_session, run_session
 from intact.engines.simulate import bake, teach
-from intact.errors import PlanError
 from intact.graph.edit import Editor
-from intact.graph.ops import constant_array
 from intact.numerics.dynamic import DynamicQuantizer
 from intact.plan import (
     QuantizedGraph,
@@ -130,71 +124,3 @@ def _levels(config: TensorQuantConfig | None, array: Array) -> Array:
     found = config.fake_quantize(np.where(lost, 0, array), inplace=False)
     found[lost] = np.nan
     return found
-
-
-class Replaced:
-    """The float model with the result of one node replaced.
-
-    Args:
-        plan: Its graph is the float model.
-        tensors: Names of the results that can be replaced, float32.
-    """
-
-    def __init__(self, plan: QuantizedGraph, tensors: Sequence[str]) -> None:
-        editor = Editor(plan.graph.model)
-        self._inputs: dict[str, tuple[str, str]] = {}
-        self._off: Feeds = {}
-        for tensor in dict.fromkeys(tensors):
-            value = editor.value(tensor)
-            consumers = plan.graph.consumers(plan.graph.value(tensor))
-            readers = [(str(node.name), slot) for node, slot in consumers]
-            flag = editor.input(f"replace/{tensor}/flag", ir.DataType.BOOL, [])
-            given = editor.input(f"replace/{tensor}", ir.DataType.FLOAT, [])
-            given.shape = None
-            name = f"replace/{tensor}/Where"
-            result = editor.node("Where", [flag, given, value], name)
-            result.shape = value.shape
-            editor.redirect(value, result, readers)
-            editor.replace_output(value, result)
-            self._inputs[tensor] = str(flag.name), str(given.name)
-            self._off |= self._fed(tensor, np.zeros((), np.float32), is_on=False)
-        self._outputs = [str(value.name) for value in plan.graph.outputs]
-        self._session = make_session(editor.finish(), threads=1)
-
-    def run(self, feeds: Feeds, tensor: str, array: Array) -> dict[str, Array]:
-        """Run one batch with ``array`` for the tensor, and return the outputs by name."""
-        full = {**feeds, **self._off, **self._fed(tensor, array, is_on=True)}
-        found = run_session(self._session, full, self._outputs)
-        return dict(zip(self._outputs, found, strict=True))
-
-    def _fed(self, tensor: str, array: Array, *, is_on: bool) -> Feeds:
-        flag, given = self._inputs[tensor]
-        return {flag: np.asarray(is_on), given: array}
-
-
-class Exchanged:
-    """The float model with constants replaced.
-
-    Args:
-        plan: Its graph is the float model.
-        points: Quantizers of the constants that can be replaced, for the readers of each.
-    """
-
-    def __init__(self, plan: QuantizedGraph, points: Sequence[QuantPoint]) -> None:
-        editor = Editor(plan.graph.model)
-        self._inputs: dict[TensorEnd, str] = {}
-        for point in points:
-            value, array = editor.value(str(point.value.name)), constant_array(point.value)
-            if array is None:
-                raise PlanError(f"{point.end}: {point.value.name} is not a constant of the model")
-            given = editor.optional_input(f"exchange/{point.end}", array)
-            editor.redirect(value, given, [(str(node.name), slot) for node, slot in point.readers])
-            self._inputs[point.end] = str(given.name)
-        self._outputs = [str(value.name) for value in plan.graph.outputs]
-        self._session = make_session(editor.finish(), threads=1)
-
-    def run(self, feeds: Feeds, constants: Mapping[TensorEnd, Array]) -> dict[str, Array]:
-        """Run one batch with these constants, float32, and return the outputs by name."""
-        given = {self._inputs[end]: array for end, array in constants.items()}
-        found = run_session(self._session, {**feeds, **given}, self._outputs)
-        return dict(zip(self._outputs, found, strict=True))

@@ -6,6 +6,7 @@ from intact.analyze import errors
 from intact.analyze.errors import GraphStatistic, QuantLoss
 from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.analyze.evaluation.figures import Evaluation
+from intact.analyze.evaluation.text import TextMetric
 from intact.data.metric import Metric
 from intact.data.progress import begin
 from intact.data.stream import Samples
@@ -25,7 +26,8 @@ def evaluate(options: EvaluateOptions) -> Evaluation:
         IntactError: The folder or the data is wrong.
     """
     begin(options.progress, "reading the result")
-    metric = None if options.metric is None else Metric.of(options.metric)
+    named = TextMetric.named(options.metric)
+    metric = named or (None if options.metric is None else Metric.of(options.metric))
     loaded = load_result(options.result)
     with cluster_of(options) as cluster:
         return evaluate_result(

@@ -29,31 +29,23 @@ from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples
 from intact.data.batching import sample_count as batch_length
-from intact.data.chosen_samples import MOST
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.graph import Graph
 from intact.graph.passes.random_ops import random_values
+from intact.limits import CHANCE_DB, CHOSEN, ENOUGH_DB, MOST_DB, SAFE_DB
 from intact.numerics.answers import are_classes
 from intact.plan import QuantizedGraph, quantization_points
 from intact.plan.given_scales import ScaleTable
 
 _SAFE = "minmax"
 """The method that no other may lose against: it clips nothing."""
-_LOSS_DB = 0.3
-"""What an output may lose against the safe method, dB."""
 _CHANCE = 0.75
 """Standard errors that a loss must exceed."""
-_LIMIT = float(10 ** (_LOSS_DB / 10))
+_LIMIT = float(10 ** (SAFE_DB / 10))
 """The same as a ratio of noise powers."""
-_GAIN_DB = 0.2
-"""What a method must gain against those before it, dB: less is chance, or the machine's floats."""
-GOOD_DB = 25.0
-"""Where every output of the best of two methods has that, no further one is tried, dB."""
 _SURE = 2.0
 """Standard errors beyond which what a few samples say is believed."""
-MOST_DB = 100.0
-"""Bound of decibels: outputs that are equal have infinitely many."""
 
 _FEWEST = 8
 """Samples that methods are tried on first, if there are so many."""
@@ -73,7 +65,7 @@ def sample_count(statistics: Statistics) -> int:
 
     It is counted and not measured, so that the same samples are taken whatever the machine.
     """
-    return min(max(_ELEMENTS // max(elements_of(statistics), 1), _FEWEST), MOST)
+    return min(max(_ELEMENTS // max(elements_of(statistics), 1), _FEWEST), CHOSEN)
 
 
 def elements_of(statistics: Statistics) -> int:
@@ -357,7 +349,7 @@ class Choice(msgspec.Struct, frozen=True):
             runs = min(self.runs, other.runs, key=len)
             return self.on(runs).is_worse_than(other.on(runs))
         gain = other.errors.mean - self.errors.mean
-        return gain > _GAIN_DB and not other.errors.loses(self.errors)
+        return gain > CHANCE_DB and not other.errors.loses(self.errors)
 
     def changed(self, plan: QuantizedGraph) -> Choice:
         """Measure another plan for the same model on the same samples."""
@@ -400,7 +392,7 @@ def choose(
         more = trials.errors(found, used, few)
         found = {at: errors.joined(more[at]) for at, errors in found.items()}
     best = _best(found, found[safe])
-    if min(found[best].decibels.values(), default=MOST_DB) < GOOD_DB:
+    if min(found[best].decibels.values(), default=MOST_DB) < ENOUGH_DB:
         found |= trials.errors([at for at in range(len(methods)) if at not in found], used)
         best = _best(found, found[safe])
     return Choice(trials.plan(best), methods[best], found[best], trials.simulator, used)
@@ -449,6 +441,6 @@ def _best(found: Mapping[int, Errors], safe: Errors) -> int:
     allowed = [at for at, errors in found.items() if not errors.loses(safe)]
     best = allowed[0]
     for at in allowed[1:]:
-        if found[at].mean > found[best].mean + _GAIN_DB:
+        if found[at].mean > found[best].mean + CHANCE_DB:
             best = at
     return best

@@ -211,7 +211,8 @@ def collect(
         if bins:
             _refuse_single_pass(samples, twice, _METHOD)
         passes = _Passes(progress, twice)
-        return _observe(graph, samples, observer, workers, passes, first, chosen, bins)
+        statistics = _observe(graph, samples, observer, workers, passes, first, chosen, bins)
+        return _with_caches(graph, statistics)
     layout = observer.layout
     sizes = known_sizes(graph, layout, tensors)
     if sizes is None:
@@ -227,6 +228,15 @@ def collect(
         statistics.tensors |= found.tensors
         chosen = None  # they are the same in each pass
         del part  # before the next one's session is made
+    return _with_caches(graph, statistics)
+
+
+def _with_caches(graph: Graph, statistics: Statistics) -> Statistics:
+    """Give empty caches the statistics of what is appended to them."""
+    if not all(each.samples for each in statistics.tensors.values()):
+        from intact.calibrate.caches import fill_empty_caches  # decoders have them
+
+        fill_empty_caches(graph, statistics)
     return statistics
 
 

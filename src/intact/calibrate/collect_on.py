@@ -10,25 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from intact.calibrate.collect import Feed, collect
 from intact.calibrate.observe.observer import Observer, find_layout, model_of_outputs
-from intact.calibrate.shards import SampleMap, ShardJob, mapped
+from intact.calibrate.shards import SampleMap, mapped
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
-from intact.data.chosen_samples import MOST, ChosenSamples, Mark
+from intact.data.chosen_samples import ChosenSamples, Mark
 from intact.data.images.labels import FolderLabels
 from intact.data.images.reader import ImageFolder
 from intact.data.progress import Progress
-from intact.data.shards import BatchesHere, FilesThere, Images, Numbered, Source, encode, files_of
+from intact.data.shards import BatchesHere, FilesThere, Images, Numbered, encode, files_of
 from intact.data.stream import Samples
 from intact.engines.session import make_session, run_session
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
-from intact.graph.files.limits import raised_limits
+from intact.limits import CHOSEN, OBSERVED_AT_ONCE
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 _MODEL, _JOB = "model.onnx", "job.msgpack"
 """The files of a saved job."""
-_UNIT = 32
-"""Images come in multiples of the largest batch."""
 
 
 class Counted(msgspec.Struct, frozen=True):
@@ -63,15 +61,6 @@ class Counted(msgspec.Struct, frozen=True):
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    """What a worker counts, beside the model.
-
-    Attributes:
-        source: Of the samples.
-        tensors: Names of the values to observe.
-        max_memory: Of one worker, as in `intact.calibrate.collect`.
-    """
-
-    source: Source
     tensors: tuple[str, ...]
     max_memory: int | None = None
 
@@ -80,42 +69,37 @@ _decode_asked = msgspec.msgpack.Decoder(_Asked).decode
 _decode_counted = msgspec.msgpack.Decoder(Counted).decode
 
 
-class CountingJob(ShardJob):
-    """Counts shards, with one session.
+class CountingJob(NamedTuple):
+    """Counts, with one session; see `intact.calibrate.shards.SampleJob`.
 
-    Args:
+    Attributes:
         graph: The float model.
-        asked: What is counted.
+        tensors: Names of the values to observe.
+        max_memory: Of one worker, as in `intact.calibrate.collect`.
     """
 
-    def __init__(self, graph: Graph, asked: _Asked) -> None:
-        self._graph, self._asked, self.source = graph, asked, asked.source
-
-    @property
-    def graph(self) -> Graph:
-        """The float model."""
-        return self._graph
+    graph: Graph
+    tensors: Sequence[str]
+    max_memory: int | None = None
 
     def save(self, folder: Path) -> None:
         """Write it to a folder."""
-        self._graph.save(folder / _MODEL)
-        (folder / _JOB).write_bytes(encode(self._asked))
+        self.graph.save(folder / _MODEL)
+        (folder / _JOB).write_bytes(encode(_Asked(tuple(self.tensors), self.max_memory)))
 
     @classmethod
     def load(cls, folder: Path) -> CountingJob:
         """Read it."""
         asked = _decode_asked((folder / _JOB).read_bytes())
-        with raised_limits(asked.source.raise_limits):
-            graph = Graph.load(folder / _MODEL)
+        graph = Graph.load(folder / _MODEL)
         mapped(graph.model)
-        return cls(graph, asked)
+        return cls(graph, asked.tensors, asked.max_memory)
 
-    def opened(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], Counted]:
+    def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], Counted]:
         """Make the session."""
-        asked = self._asked
         observer = (  # within a limit of memory, parts of the model are observed
-            Observer(self._graph, asked.tensors, takes_feeds=takes_feeds)
-            if asked.max_memory is None
+            Observer(self.graph, self.tensors, takes_feeds=takes_feeds)
+            if self.max_memory is None
             else None
         )
 
@@ -127,11 +111,11 @@ class CountingJob(ShardJob):
                 done = count
 
             statistics = collect(
-                self._graph,
+                self.graph,
                 samples,
-                asked.tensors,
+                self.tensors,
                 threads=threads,
-                max_memory=asked.max_memory,
+                max_memory=self.max_memory,
                 progress=progress,
                 chosen=chosen,
                 observer=observer,
@@ -139,12 +123,9 @@ class CountingJob(ShardJob):
             return Counted(statistics.to_bytes(compressed=False), done)
 
         def of_shard(samples: Samples) -> Counted:
-            reader = samples.reader
-            return (
-                _of_images(samples, reader, counted)
-                if isinstance(reader, ImageFolder)
-                else counted(samples)
-            )
+            if isinstance(samples.reader, ImageFolder):
+                return _of_images(samples, samples.reader, counted)
+            return counted(samples)
 
         return of_shard
 
@@ -211,9 +192,9 @@ def collect_on(
         size = _batch_size(graph, samples, tensors)
         cut = BatchesHere(samples, size, partial(Feed, samples, size, None, first, chosen))
     else:
-        cut = FilesThere(samples, reader, fixed * -(-_UNIT // fixed))
+        cut = FilesThere(samples, reader, fixed * -(-OBSERVED_AT_ONCE // fixed))
         kept = _KeptImages(samples, reader, cut, first, chosen)
-    job = CountingJob(graph, _Asked(cut.source, tuple(tensors), max_memory))
+    job = CountingJob(graph, tensors, max_memory)
     statistics, done = Statistics(graph.hash), 0
     for shard, reply in cluster.replies(cut, job, threads=threads):
         counted = _decode_counted(reply)
@@ -309,4 +290,4 @@ def _least(marks: Sequence[tuple[Mark, Sequence[str]]], limit: int | None) -> li
     for mark, files in sorted(marks, key=lambda each: each[0].checksum):
         if limit is None or mark.checksum < limit:
             found.setdefault(mark.checksum, files[mark.number])
-    return list(found.values())[:MOST]
+    return list(found.values())[:CHOSEN]

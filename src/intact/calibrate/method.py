@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping
 import msgspec
 import numpy as np
 
-from intact.errors import CalibrationError, nearest
 from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels, Scheme
-from intact.numerics.thresholds import METHODS, estimate_range
+from intact.numerics.thresholds import METHODS, estimate_range, unknown_method
 from intact.numerics.weight_range import weight_range
 from intact.targets import Target
 
@@ -81,9 +80,7 @@ class Method(msgspec.Struct, frozen=True):
         method = msgspec.structs.replace(method, activations=named)
         for name in (method.activations, method.fallback):
             if name not in METHODS:
-                raise CalibrationError(
-                    f"unknown threshold method {name!r}", remedy=nearest(name, METHODS)
-                )
+                raise unknown_method(name)
         # Tried on two numbers, so that a mistake is found before the samples are run.
         sample, levels = np.array([-1, 1], np.float32), Levels(-127, 127, Scheme.SYMMETRIC)
         if weights is not None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -33,11 +32,12 @@ from intact.data.stream import Samples
 from intact.engines.cpu import detect_cpu
 from intact.errors import ClusterError
 from intact.graph import Graph
-from intact.graph.files.limits import raised_limits
-from intact.workers.job import LostError, Opened
+from intact.graph.files.limits import limit_of, raised_limits
+from intact.workers.job import LostError, Opened, class_named, name_of
 from intact.workers.pool import MOST_WORKERS, Pool
 from intact.workers.ray_ import Connection, RayLauncher
 
+_HEAD = "shards.msgpack"
 _TRIES = 3
 """Workers that one shard may cost."""
 _AHEAD = 2
@@ -59,31 +59,24 @@ class _Place(msgspec.Struct, frozen=True):
 _decode_place = msgspec.msgpack.Decoder(_Place).decode
 
 
-class ShardJob(ABC):
-    """What workers do with each shard of samples.
+class SampleJob(Protocol):
+    """What is done with samples, as a worker does it with each shard of them.
 
-    Attributes:
-        source: Of the samples.
+    Workers find the class by its name, so it is at the top of a module.
     """
 
-    source: Source
+    @property
+    def graph(self) -> Graph:
+        """The float model, whose inputs the samples are."""
 
-    @abstractmethod
     def save(self, folder: Path) -> None:
         """Write it to an empty folder."""
 
     @classmethod
-    @abstractmethod
-    def load(cls, folder: Path) -> ShardJob:
-        """Read it."""
+    def load(cls, folder: Path) -> SampleJob:
+        """Read it; weights are mapped when it returns or is open, for the folder goes."""
 
-    @property
-    @abstractmethod
-    def graph(self) -> Graph:
-        """The float model, whose inputs the samples are."""
-
-    @abstractmethod
-    def opened(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], msgspec.Struct]:
+    def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], msgspec.Struct]:
         """Prepare to work; return what is done with the samples of a shard.
 
         Args:
@@ -91,18 +84,45 @@ class ShardJob(ABC):
             takes_feeds: Whether each sample is a batch of its own.
         """
 
+
+class _Head(msgspec.Struct, frozen=True):
+    """What is saved beside a `SampleJob`."""
+
+    kind: str
+    source: Source
+    raise_limits: int
+
+
+class _ShardJob(NamedTuple):
+    """A `SampleJob` as a `intact.workers.job.Job`: it answers shards of the samples of a source."""
+
+    own: SampleJob
+    source: Source
+    raise_limits: int
+
+    def save(self, folder: Path) -> None:
+        (folder / _HEAD).write_bytes(encode(_Head(name_of(self.own), *self[1:])))
+        self.own.save(folder)
+
+    @classmethod
+    def load(cls, folder: Path) -> _ShardJob:
+        head = _decode_head((folder / _HEAD).read_bytes())
+        with raised_limits(head.raise_limits):
+            return cls(class_named(head.kind).load(folder), head.source, head.raise_limits)
+
     def open(self, threads: int) -> Opened:
-        """Prepare to work: what answers a shard, and where that is."""
-        raised = self.source.raise_limits
-        reader = ShardReader(self.graph, self.source, threads)
-        with raised_limits(raised):
-            work = self.opened(threads, takes_feeds=reader.takes_feeds)
+        reader = ShardReader(self.own.graph, self.source, threads)
+        with raised_limits(self.raise_limits):
+            work = self.own.open(threads, takes_feeds=reader.takes_feeds)
 
         def answer(message: bytes) -> bytes:
-            with raised_limits(raised):
+            with raised_limits(self.raise_limits):
                 return encode(work(reader.samples(decode_shard(message))))
 
         return Opened(answer, encode(_Place(detect_cpu().name, reader.sees_files)))
+
+
+_decode_head = msgspec.msgpack.Decoder(_Head).decode
 
 
 def mapped(model: ir.Model) -> None:
@@ -143,12 +163,7 @@ class SampleMap:
         """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Disconnect."""
         self._connection.close()
 
@@ -163,13 +178,13 @@ class SampleMap:
         self._connection.open()
 
     def replies(
-        self, cut: Cut, job: ShardJob, *, threads: int = 0
+        self, cut: Cut, job: SampleJob, *, threads: int = 0
     ) -> Iterator[tuple[Numbered, bytes]]:
         """Yield each shard with the reply of its worker, as they come.
 
         Args:
             cut: The samples.
-            job: What workers load.
+            job: What workers do.
             threads: Of each worker; 0 divides the processors of the cluster.
 
         Raises:
@@ -188,7 +203,8 @@ class SampleMap:
         workers = self._workers
         if workers is None:
             workers = min(max(1, self._connection.processors), MOST_WORKERS)
-        with Pool(launcher, job, workers, tries=_TRIES, ahead=_AHEAD) as pool:
+        shard_job = _ShardJob(job, cut.source, limit_of(1))
+        with Pool(launcher, shard_job, workers, tries=_TRIES, ahead=_AHEAD) as pool:
             pool.start()
             for each, reply in pool.results(cut.shards(workers), message):
                 if isinstance(reply, LostError):
@@ -202,7 +218,7 @@ class SampleMap:
         self,
         samples: Samples,
         size: int,
-        job: Callable[[Source], ShardJob],
+        job: SampleJob,
         *,
         threads: int = 0,
         shards: int = SHARDS,
@@ -216,7 +232,7 @@ class SampleMap:
             samples: The samples; their labels and references are known afterwards, and their
                 progress is told after every shard.
             size: Of a batch.
-            job: Makes what workers load, for what they must know of the samples.
+            job: What workers do.
             threads: As of `replies`.
             shards: For each worker, at least, where there are enough batches.
             first: Filled with the first batch.
@@ -247,7 +263,7 @@ class SampleMap:
                 first.update(next(quiet.batches(size))[0])
         found: dict[int, bytes] = {}
         done = 0
-        for each, reply in self.replies(cut, job(cut.source), threads=threads):
+        for each, reply in self.replies(cut, job, threads=threads):
             found[each.number] = reply
             shard = each.shard
             done += (

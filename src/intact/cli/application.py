@@ -91,6 +91,7 @@ for _command in (
     convert.CONVERT_RANGES,
     TARGETS,
     targets.DEMO,
+    targets.COMPLETION,
 ):
     app.add_command(_command)
 

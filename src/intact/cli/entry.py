@@ -2,24 +2,33 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
+import errno
 import gc
+import io
 import os
 import re
 import sys
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from intact import __version__
+from intact._extras import explained
 from intact.cli.application import WRONG_USE, app
+from intact.cli.parameters import COMPLETE
 from intact.cli.phases import Phases, process_began
-from intact.errors import ExportError, IntactError, UsageError
+from intact.errors import ClusterError, ExportError, IntactError, SearchError
 
-_WRONG, _INTERNAL, _STOPPED = 1, 70, 130
+_NOT_GOOD, _INTERNAL, _STOPPED = 1, 70, 130
+_OF_RESULTS = (ClusterError, ExportError, SearchError, MemoryError)
+"""What right calls may end in."""
+_NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
+_WRONG_PATHS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ENAMETOOLONG)
 _LONGEST_REASON = 200
 _FLAG = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
 
@@ -36,8 +45,11 @@ def run(arguments: Sequence[str] | None = None, *, began: float | None = None) -
         began: Since when its time counts, by ``time.perf_counter``; None for now.
 
     Returns:
-        The exit code: 0 done; 1 a file, the data or a model is wrong; 2 the command line is; 70
-        intact itself is wrong, and a file named in the line says where; 130 stopped by Ctrl-C.
+        The exit code: 0 done; 1 the call was right, and what came of it is not good: a target, a
+        format or a runtime cannot take the model, nothing holds the limits, something is lost
+        while it is written; 2 the call is wrong: an option, a path, a file, a package that is not
+        installed; 70 intact itself is wrong, and a file named in the line says where; 130 stopped
+        by Ctrl-C.
     """
     if not sys.warnoptions:  # what matters is an error or a note; Python's -W shows the rest
         warnings.simplefilter("ignore")
@@ -45,7 +57,10 @@ def run(arguments: Sequence[str] | None = None, *, began: float | None = None) -
     try:
         return _run(given, Phases(time.perf_counter() if began is None else began))
     except Exception as error:  # that nobody foresaw: the user gets a line, we the traceback
-        return _internal(error, given)
+        missing = explained(error) if isinstance(error, ImportError) else None
+        return (
+            _internal(error, given) if missing is None else _complain(missing.with_flags, WRONG_USE)
+        )
 
 
 def _run(given: Sequence[str], phases: Phases) -> int:
@@ -116,15 +131,25 @@ def _not_written(error: OSError) -> int:
     """Say what cannot be written; nothing where whoever read the output has seen enough."""
     _give_up_stdout()
     if isinstance(error, BrokenPipeError):
-        return _WRONG
+        return _NOT_GOOD
     place = f"{error.filename}: " if error.filename else ""
-    return _complain(f"{place}{error.strerror or error}", _WRONG)
+    is_wrong = error.errno in _WRONG_PATHS
+    return _complain(f"{place}{error.strerror or error}", WRONG_USE if is_wrong else _NOT_GOOD)
 
 
 def _code_of(error: Exception) -> int:
     if isinstance(error.__cause__, KeyboardInterrupt):
         return _STOPPED  # and something was written
-    return WRONG_USE if isinstance(error, UsageError) else _WRONG
+    is_full = any(getattr(each, "errno", None) in _NO_ROOM for each in _causes(error))
+    return _NOT_GOOD if is_full or isinstance(error, _OF_RESULTS) else WRONG_USE
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield what an error was raised from, and so on."""
+    cause = error.__cause__
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
 
 
 def _said(error: IntactError | MemoryError, ran: str) -> str:
@@ -141,7 +166,7 @@ def _elsewhere(message: str, ran: str) -> str:
     owners: dict[str, list[str]] = {}
     for flag in dict.fromkeys(_FLAG.findall(message)):
         owner = owner_of(flag, ran)
-        if owner:
+        if owner and f"intact {owner}" not in message:
             owners.setdefault(owner, []).append(flag)
     said = [f"{' and '.join(flags)}: of `intact {owner}`" for owner, flags in owners.items()]
     return f" ({'; '.join(said)})" if said else ""
@@ -174,6 +199,28 @@ def _give_up_stdout() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+_PLAIN = str.maketrans({"\u2500": "-", "\u2501": "-", "\u2026": "."})
+"""What lines of tables are where they cannot be printed."""
+
+
+def _print_anywhere() -> None:
+    """Let every character be printed, where a console or a pipe has an encoding of a few.
+
+    That is so on Windows: output that goes to a file is in the encoding of the system.
+    """
+
+    def plain(error: UnicodeError) -> tuple[str, int]:
+        if not isinstance(error, UnicodeEncodeError):
+            raise error
+        text = error.object[error.start : error.end].translate(_PLAIN)
+        return text.encode("ascii", "replace").decode(), error.end
+
+    codecs.register_error("intact.plain", plain)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="intact.plain")
+
+
 def main() -> None:
     """Run the process's command line and exit.
 
@@ -181,8 +228,15 @@ def main() -> None:
     collecting cyclic garbage while packages load, and taking all of them down again at the end.
     So the collector runs seldom, and the process ends as soon as its output is out.
     """
+    _print_anywhere()
     gc.set_threshold(100_000, 20, 100)
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # in the processes of a search too
+    if COMPLETE in os.environ:
+        from intact.cli.completion import answer
+
+        answered = answer(app, COMPLETE)
+        if answered is not None:
+            sys.exit(answered)
     began = process_began()
     code = run(began=_IMPORTED if began is None else began)
     for stream in (sys.stdout, sys.stderr):

@@ -10,7 +10,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from intact.cli.phases import current
+from intact.cli.phases import QUIET, current
 from intact.errors import UsageError
 from intact.recipe.declare import Option, Options, options_of, shown_default
 from intact.recipe.kinds import Flag
@@ -23,6 +23,8 @@ _COLUMN, _SHORT_COLUMN = 34, 26
 """How wide the flags' column may be."""
 ALL = "intact.help_all"
 """Says in a context that all options are shown."""
+COMPLETE = "_INTACT_COMPLETE"
+"""Of the environment: by it shells ask what may follow."""
 _SENTENCE_END = re.compile(r"(?<=\.)\s(?=[A-Z`])")
 
 
@@ -79,7 +81,7 @@ class Command(click.Command, Generic[O]):
                 for each in options_of(self.recipe).values()
                 if each.flag or each.positional
             ]
-            self.params.append(_HELP_ALL)
+            self.params += [_QUIET, _HELP_ALL]
         return super().get_params(ctx)
 
     def get_short_help_str(self, limit: int = 45) -> str:  # noqa: ARG002
@@ -130,7 +132,8 @@ class Command(click.Command, Generic[O]):
         """Write the options that people need first, or all under the headings of their groups."""
         is_short = bool(self.recipe.first) and ALL not in ctx.meta
         sections = self._first() if is_short else self._all()
-        shown = [self.get_help_option(ctx), _HELP_ALL if self.recipe.first else None]
+        quiet = None if is_short else _QUIET
+        shown = [quiet, self.get_help_option(ctx), _HELP_ALL if self.recipe.first else None]
         records = [each.get_help_record(ctx) for each in shown if each is not None]
         sections[_OTHER] = [*sections.pop(_OTHER), *(each for each in records if each is not None)]
         for heading, rows in sections.items():
@@ -180,6 +183,21 @@ _HELP_ALL = click.Option(
 )
 
 
+def _be_quiet(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[QUIET] = True
+
+
+_QUIET = click.Option(
+    ["--quiet"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    help="Show no progress, and where files are written no summary; errors and --json stay.",
+    callback=_be_quiet,
+)
+
+
 def _positional(options: Iterable[Option]) -> list[tuple[str, str]]:
     return [(each.kind.metavar, each.help) for each in options if each.positional]
 
@@ -192,6 +210,7 @@ def _parameter(each: Option) -> click.Parameter:
             type=click.UNPROCESSED,
             required=False,
             nargs=-1 if each.kind.repeated else 1,
+            shell_complete=_completing(each),
         )
     flags = [f"{each.flag}/{each.off}" if each.off else each.flag, each.name]
     if each.short:
@@ -199,8 +218,23 @@ def _parameter(each: Option) -> click.Parameter:
     if isinstance(each.kind, Flag):
         return click.Option(flags, is_flag=True, default=each.default)
     return click.Option(
-        flags, metavar=each.kind.metavar, type=click.UNPROCESSED, multiple=each.kind.repeated
+        flags,
+        metavar=each.kind.metavar,
+        type=click.UNPROCESSED,
+        multiple=each.kind.repeated,
+        shell_complete=_completing(each),
     )
+
+
+def _completing(each: Option) -> Callable[[click.Context, click.Parameter, str], list[Any]]:
+    """Return what lists the values of an option for a shell."""
+
+    def listed(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[Any]:
+        from intact.cli.completion import values
+
+        return values(each, begun)
+
+    return listed
 
 
 def _parsed(each: Option, value: Any) -> Any:

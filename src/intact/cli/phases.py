@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 START, LOADING, OTHER = "start", "loading packages", "other"
+QUIET = "intact.quiet"
+"""Says in a context that only errors, and what was asked for, are printed."""
 _MOST_START = 30.0
 """Seconds that starting may take; a process that is older was another program before (exec)."""
 _SHOWN = 0.05
@@ -69,6 +71,12 @@ def current() -> Phases:
     context = click.get_current_context(silent=True)
     found = None if context is None else context.find_object(Phases)
     return Phases(time.perf_counter()) if found is None else found
+
+
+def is_quiet() -> bool:
+    """Tell whether ``--quiet`` was given."""
+    context = click.get_current_context(silent=True)
+    return context is not None and bool(context.meta.get(QUIET))
 
 
 def with_phases(value: Mapping[str, Any]) -> dict[str, Any]:

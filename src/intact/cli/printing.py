@@ -1,4 +1,4 @@
-"""How the commands write: tables and lines for people, JSON for scripts, progress on terminals.
+"""How the commands write: tables and lines for people, JSON for scripts, progress on stderr.
 
 Lines are in the markup of rich. It takes 0.05 s to load, so that it is left out where it would show
 nothing: for lines and progress that do not go to a terminal.
@@ -6,16 +6,19 @@ nothing: for lines and progress that do not go to a terminal.
 
 from __future__ import annotations
 
+import codecs
+import json
 import os
 import sys
+import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
 from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
 from intact.cli.markup import without_tags
-from intact.cli.phases import OTHER, Phases, current
+from intact.cli.phases import OTHER, Phases, current, is_quiet
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -26,27 +29,33 @@ if TYPE_CHECKING:
 
 _ASKING = frozenset(["FORCE_COLOR", "TTY_COMPATIBLE"])
 """Variables of the environment that rich reads."""
+SILENT = 5.0
+"""Seconds after which a command that does not write to a terminal tells what it does."""
+_SELDOM = 60.0
+"""Seconds between lines of one phase."""
 _NO_TERMINAL = 1000  # columns: other programs get each row whole, on one line
 
 
 @contextmanager
 def progress(what: str, *, quiet: bool, at_most: int | None = None) -> Iterator[Report]:
-    """Show samples done and time left on stderr while the block runs, if that is a terminal.
+    """Show samples done and time left on stderr while the block runs.
 
-    The time of the block is that of its phases; what follows is the phase ``other``.
+    Where that is no terminal, what takes long writes a line for each phase. The time of the block
+    is that of its phases; what follows is the phase ``other``.
 
     Args:
         what: What is being done first.
-        quiet: Show nothing.
+        quiet: Show nothing; so does ``--quiet``.
         at_most: Samples that there can be, where their number is not known.
     """
     # Lines that a function of the user's prints are not part of the result.
     aside = redirect_stdout(sys.stderr)
     phases = current()
     phases.begin(what)
+    quiet = quiet or is_quiet()
     if quiet or not is_styled(sys.stderr):
-        with aside:
-            yield Unseen(phases)
+        with aside, Lines(phases, what, quiet=quiet) as lines:
+            yield lines
         phases.begin(OTHER)
         return
     from rich.console import Console
@@ -59,18 +68,66 @@ def progress(what: str, *, quiet: bool, at_most: int | None = None) -> Iterator[
     phases.begin(OTHER)
 
 
-class Unseen:
-    """Shows nothing, and measures phases."""
+class Lines:
+    """Writes a line on stderr for each phase, from a time on; measures phases.
 
-    def __init__(self, phases: Phases) -> None:
-        self._phases = phases
+    Quick commands write none: logs of scripts stay empty. The phase that runs when the time has
+    come is told then, by a timer, because nothing else may happen in it for long.
+
+    Args:
+        phases: Take the times.
+        what: The first phase.
+        quiet: Write nothing.
+    """
+
+    def __init__(self, phases: Phases, what: str, *, quiet: bool) -> None:
+        self._phases, self._what, self._quiet = phases, what, quiet
+        self._is_late, self._told = False, 0.0
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | None = None
+
+    def __enter__(self) -> Lines:
+        """Wait for the time from which on lines are written."""
+        if not self._quiet:
+            wait = min(max(0.0, SILENT - self._phases.elapsed), threading.TIMEOUT_MAX)
+            self._timer = threading.Timer(wait, self._begin)
+            self._timer.daemon = True
+            self._timer.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Write no more."""
+        if self._timer is not None:
+            self._timer.cancel()
 
     def __call__(self, done: int, total: int | None) -> None:
         """Take the samples done."""
 
     def phase(self, what: str) -> None:
         """Begin a phase."""
-        self._phases.begin(what)
+        with self._lock:
+            self._phases.begin(what)
+            self._what = what
+            if self._is_late:
+                self._write()
+
+    def stand(self, what: str) -> None:
+        """Tell how far something is that takes very long; it may be called often."""
+        with self._lock:
+            self._what = what
+            if self._is_late and self._phases.elapsed - self._told >= _SELDOM:
+                self._write()
+
+    def _begin(self) -> None:
+        with self._lock:
+            self._is_late = True
+            self._write()
+
+    def _write(self) -> None:
+        self._told = self._phases.elapsed
+        with suppress(OSError, ValueError):  # nobody reads it, or it is closed
+            sys.stderr.write(f"{self._phases.elapsed:.0f} s: {self._what}\n")
+            sys.stderr.flush()
 
 
 class _Report:
@@ -141,7 +198,7 @@ def say(text: str) -> None:
 
 def say_aside(text: str) -> None:
     """Print a dim line where progress is shown: on stderr, if that is a terminal."""
-    if not is_styled(sys.stderr):
+    if is_quiet() or not is_styled(sys.stderr):
         return
     from rich.console import Console
 
@@ -162,4 +219,7 @@ def console() -> Console:
 
 def print_json(value: Any) -> None:
     """Print a value as JSON."""
-    print(msgspec.json.format(msgspec.json.encode(value)).decode())  # noqa: T201
+    text = msgspec.json.format(msgspec.json.encode(value)).decode()
+    if not text.isascii() and codecs.lookup(sys.stdout.encoding or "ascii").name != "utf-8":
+        text = json.dumps(json.loads(text), indent=2)  # which escapes what is not ASCII
+    print(text)  # noqa: T201

@@ -13,7 +13,7 @@ import msgspec
 from intact._text import first_names, kilobytes
 from intact.cli import show_improvements
 from intact.cli.markup import escape
-from intact.cli.phases import with_phases
+from intact.cli.phases import is_quiet, with_phases
 from intact.cli.printing import new_table, print_json, say, show_table
 from intact.cli.show_notes import notes
 from intact.errors import ExportError
@@ -22,6 +22,7 @@ from intact.targets import target_to_json
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.analyze.evaluation.figures import Evaluation
+    from intact.analyze.verdict import Verdict
     from intact.errors import IntactError
     from intact.plan.batch_norms import BatchNormScale
     from intact.plan.inspection import Inspection
@@ -37,6 +38,8 @@ def results(
     found: Result | Results, *, seconds: float, as_json: bool, explain: bool = False
 ) -> None:
     """Print what ``quantize`` made: one result, or one for each target."""
+    if is_quiet() and not as_json:
+        return
     if not isinstance(found, Mapping):
         result(found, seconds=seconds, as_json=as_json, explain=explain)
     elif as_json:
@@ -46,6 +49,7 @@ def results(
         )
     else:
         for each in found.values():
+            verdict(each.verdict)
             say_made(each)
             say(escape(_made_with(each.plan.provenance).removesuffix(", ")))
             _fastest(each)
@@ -77,6 +81,9 @@ def result(found: Result, *, seconds: float, as_json: bool, explain: bool = Fals
     if as_json:
         print_json(with_phases({**json_of(found), "seconds": seconds}))
         return
+    if is_quiet():
+        return
+    verdict(found.verdict)
     say_made(found)
     count = f"{_samples(found)} samples, " if _samples(found) else ""
     say(escape(f"{_made_with(found.plan.provenance)}{count}{seconds:.1f} s"))
@@ -127,6 +134,7 @@ def json_of(found: Result) -> dict[str, object]:
         "samples": _samples(found),
         "notes": [msgspec.to_builtins(note) for note in found.plan.notes],
         "improvements": show_improvements.json_of(found),
+        "verdict": msgspec.to_builtins(found.verdict),
         "loss": msgspec.to_builtins(found.loss),
         "findings": [each.to_json() for each in found.findings],
         "fastest": msgspec.to_builtins(found.fastest),
@@ -144,6 +152,13 @@ def _improvements(found: Result, *, explain: bool) -> None:
         show_improvements.explained(found)
     else:
         show_improvements.in_short(found)
+
+
+def verdict(found: Verdict | None) -> None:
+    """Open with what to do, in one sentence."""
+    if found is not None:
+        style = {"good": "green", "unsure": "yellow"}.get(found.judgement, "red")
+        say(f"[{style}]{escape(found.sentence)}[/]")
 
 
 def _samples(found: Result) -> int:
@@ -325,6 +340,7 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
     if as_json:
         print_json(with_phases(msgspec.to_builtins(found)))
         return
+    verdict(found.verdict)
     figures = found.figures()
     name, *numbers = figures.headings
     table = new_table(escape(figures.title), (name,), numbers=numbers)

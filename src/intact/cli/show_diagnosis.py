@@ -13,9 +13,8 @@ from intact.cli.markup import escape
 from intact.cli.phases import with_phases
 from intact.cli.printing import print_json, say
 from intact.cli.show_layers import model_errors
+from intact.limits import REMEDIES_SECONDS
 
-SECONDS = 300
-"""For the remedies of a result, together, where nobody says how long."""
 _MEASURED = {SIMULATION: "simulated", RUN: "measured"}
 
 
@@ -55,6 +54,6 @@ def _finding(number: int, finding: Finding, folder: Path, *, was_tried: bool) ->
     if finding.gain is not None:
         say(f"   gain: {finding.gain:+.1f} {finding.unit}, {_MEASURED[finding.measured]}")
     elif finding.remedy.startswith("intact "):
-        how = shlex.join(["intact", *sys.argv[1:], "--try", str(SECONDS)])
+        how = shlex.join(["intact", *sys.argv[1:], "--try", str(REMEDIES_SECONDS)])
         measure = "" if was_tried else f"; to measure it: {escape(how)}"
         say(f"   gain: not measured{measure}")

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from intact.cli.markup import escape
-from intact.cli.printing import print_json, say
+from intact.cli.phases import is_quiet
+from intact.cli.printing import new_table, print_json, say, show_table
 from intact.results.execution import Run
 
 
@@ -30,6 +33,8 @@ def run(found: Run, path: Path, *, as_json: bool) -> None:
             }
         )
         return
+    if is_quiet():
+        return
     say(f"[bold]{escape(str(path))}[/]")
     for name, array in found.outputs.items():
         say(f"{escape(name)}: {array.dtype} {list(array.shape)}")
@@ -40,6 +45,59 @@ def run(found: Run, path: Path, *, as_json: bool) -> None:
     for name, reason in found.in_float.items():
         say(f"[yellow]in float[/] {escape(name)}: {escape(reason)}")
     overflows(found.overflows)
+
+
+SHOWN = 4
+"""Samples whose classes are shown."""
+_BEST = 5
+
+
+def classes(found: Mapping[str, Run], *, as_json: bool) -> None:
+    """Print the likeliest classes of some samples, by what computed them; or what outputs are.
+
+    Args:
+        found: Runs on the same samples, float first.
+        as_json: Print JSON.
+    """
+    ranked = {name: _ranked(each) for name, each in found.items()}
+    if as_json:
+        print_json(
+            {
+                "classes": {
+                    name: [[{"class": c, "score": s} for c, s in row] for row in rows]
+                    for name, rows in ranked.items()
+                }
+            }
+        )
+        return
+    last = list(found.values())[-1]
+    if not all(ranked.values()):
+        for name, array in last.outputs.items():
+            span = f"from {array.min()} to {array.max()}"
+            say(f"{escape(name)}: {array.dtype} {list(array.shape)}, {span}")
+        say("[dim]no classes: --output FILE.npz writes the outputs[/]")
+        return
+    for sample in range(last.samples):
+        columns = [f"{name} {what}" for name in ranked for what in ("class", "score")]
+        table = new_table(f"sample {sample}", ("",), numbers=columns)
+        rows = zip(*(each[sample] for each in ranked.values()), strict=True)
+        for place, row in enumerate(rows, 1):
+            cells = (text for number, score in row for text in (str(number), f"{score:.4g}"))
+            table.add_row(str(place), *cells)
+        show_table(table)
+
+
+def _ranked(found: Run) -> list[list[tuple[int, float]]]:
+    """List the best classes and their scores of each sample; none where no output has classes."""
+    scores = next(iter(found.outputs.values()))
+    while scores.ndim > 2 and scores.shape[-1] == 1:  # of global pooling
+        scores = scores[..., 0]
+    if scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype.kind not in "fiu":
+        return []
+    best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, :_BEST]
+    return [
+        [(int(c), float(row[c])) for c in order] for row, order in zip(scores, best, strict=True)
+    ]
 
 
 _OVERFLOW = ("overflows", "sums", "largest", "limit")

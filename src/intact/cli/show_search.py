@@ -15,8 +15,8 @@ from rich.text import Text
 
 from intact.cli import show
 from intact.cli.markup import escape
-from intact.cli.phases import LOADING, OTHER, Phases, current, with_phases
-from intact.cli.printing import Unseen, begun, new_table, observing, print_json, say, show_table
+from intact.cli.phases import LOADING, OTHER, Phases, current, is_quiet, with_phases
+from intact.cli.printing import Lines, begun, new_table, observing, print_json, say, show_table
 
 if TYPE_CHECKING:
     from intact.cli.tables import Table
@@ -84,31 +84,38 @@ def live(*, quiet: bool, at_most: int | None) -> Iterator[tuple[Progress, Report
     screen.named(LOADING)
     # What a function of the user's prints is not part of the result.
     with redirect_stdout(sys.stderr):
+        quiet = quiet or is_quiet()
         if quiet or not console.is_terminal:
-            yield Unseen(phases), _say_nothing
+            with Lines(phases, LOADING, quiet=quiet) as lines:
+                yield lines, _Trials(lines)
         else:
             with Live(screen, console=console, transient=True, refresh_per_second=4):
                 yield _Observed(phases, screen, at_most), screen.tried
     phases.begin(OTHER)
 
 
-class _Observed(Unseen):
+class _Observed:
     """Shows what is done before the first trial and after the last."""
 
     def __init__(self, phases: Phases, screen: Screen, at_most: int | None) -> None:
-        super().__init__(phases)
-        self._screen, self._at_most = screen, at_most
+        self._phases, self._screen, self._at_most = phases, screen, at_most
 
     def __call__(self, done: int, total: int | None) -> None:
         self._screen.observed(done, self._at_most if total is None else total)
 
     def phase(self, what: str) -> None:
-        super().phase(what)
+        self._phases.begin(what)
         self._screen.named(what)
 
 
-def _say_nothing(_: SearchProgress) -> None:
-    """Report to nobody."""
+class _Trials:
+    """Tells how a search stands where there is no terminal, now and then."""
+
+    def __init__(self, lines: Lines) -> None:
+        self._lines = lines
+
+    def __call__(self, progress: SearchProgress) -> None:
+        self._lines.stand(_pace(progress))
 
 
 def _pace(progress: SearchProgress, since: float = 0.0) -> str:
@@ -152,6 +159,8 @@ def found(found: FoundStrategy, *, seconds: float, as_json: bool) -> None:
     """Print what a search found, how long it took and what may come next."""
     if as_json:
         print_json(with_phases({**_as_json(found), "seconds": seconds}))
+        return
+    if is_quiet():
         return
     objective, cost = found.objective, found.cost
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from intact.cli import show
+from intact.cli import printing, show
 from intact.cli.markup import escape
+from intact.cli.phases import current, is_quiet
 from intact.cli.printing import is_styled, new_table, print_json, say, show_table
 
 if TYPE_CHECKING:
@@ -19,12 +20,13 @@ if TYPE_CHECKING:
 
 
 def reporting(*, quiet: bool) -> Callable[[Epoch], None] | None:
-    """Return what prints a line for each epoch on stderr, if that is a terminal."""
-    return None if quiet or not is_styled(sys.stderr) else _say_epoch
+    """Return what prints a line for each epoch on stderr; on no terminal if it takes long."""
+    return None if quiet or is_quiet() else _say_epoch
 
 
 def _say_epoch(epoch: Epoch) -> None:
-    sys.stderr.write(f"{epoch}\n")
+    if is_styled(sys.stderr) or current().elapsed >= printing.SILENT:
+        sys.stderr.write(f"{epoch}\n")
 
 
 def trained(result: Result, *, seconds: float, as_json: bool) -> None:
@@ -33,6 +35,8 @@ def trained(result: Result, *, seconds: float, as_json: bool) -> None:
     if as_json:
         told = {**show.json_of(result), "training": msgspec.to_builtins(found), "seconds": seconds}
         print_json(told)
+        return
+    if is_quiet():
         return
     show.say_made(result)
     if found is not None:

@@ -9,11 +9,13 @@ Formats: numpy's ``numpy.lib.format`` and PKWARE's APPNOTE.TXT (sections 4.3.6 t
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -235,6 +237,22 @@ def _array_at(whole: npt.NDArray[np.uint8], header: _Header, start: int) -> npt.
     return data.reshape(header.shape, order="C" if header.order == "C" else "F")
 
 
+class _MemoryStatus(ctypes.Structure):
+    """MEMORYSTATUSEX of Windows."""
+
+    _fields_ = [
+        ("length", ctypes.c_uint32),
+        ("load", ctypes.c_uint32),
+        *((name, ctypes.c_uint64) for name in ("total", "available", "a", "b", "c", "d", "e")),
+    ]
+
+
+def _available(ask: Callable[[Any], int]) -> int:
+    """Return the memory that Windows has available; a large number where it does not say."""
+    status = _MemoryStatus(length=ctypes.sizeof(_MemoryStatus))
+    return int(status.available) if ask(ctypes.byref(status)) else 1 << 62
+
+
 def _free_memory() -> int:
     """Return the available memory in bytes; the total memory if only that is known."""
     try:
@@ -243,6 +261,9 @@ def _free_memory() -> int:
         return int(lines["MemAvailable"].split()[0]) << 10
     except (OSError, KeyError, ValueError, IndexError):
         pass
+    windows = getattr(ctypes, "windll", None)
+    if windows is not None:
+        return _available(windows.kernel32.GlobalMemoryStatusEx)
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return 1 << 62  # unknown: numpy raises if there is not enough

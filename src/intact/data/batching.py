@@ -39,6 +39,15 @@ def joined(batches: list[Batch]) -> Batch:
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
+def within(size: int, room: int, each: int) -> int:
+    """Return how many samples run at once where each takes some of the room there is.
+
+    >>> within(16, 100, 30), within(16, 100, 1), within(16, 100, 1000)
+    (3, 16, 1)
+    """
+    return max(1, min(size, room // max(1, each)))
+
+
 def padded(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     """Pad an array to a size by repeating its last sample."""
     return np.concatenate([array, np.repeat(array[-1:], size - len(array), axis=0)])

@@ -17,11 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.data.batching import Batch, joined, padded, sample_count
-
-MOST = 32
-"""Samples that are kept at most."""
-_MOST_BYTES = 1 << 26
-"""Bytes of them, but for a single sample, which may be larger."""
+from intact.limits import CHOSEN, CHOSEN_BYTES
 
 
 class Mark(NamedTuple):
@@ -79,12 +75,12 @@ class ChosenSamples:
         self._numbers.insert(at, number)
         self._rows.insert(at, {n: array.copy() for n, array in zip(batch, arrays, strict=True)})
         sizes = (sum(array.nbytes for array in rows.values()) for rows in self._rows)
-        fit = sum(total <= _MOST_BYTES for total in accumulate(sizes))
-        most = max(1, min(MOST, fit))
+        fit = sum(total <= CHOSEN_BYTES for total in accumulate(sizes))
+        most = max(1, min(CHOSEN, fit))
         self.limit = self._sums[most] if most < len(self._sums) else self.limit
         del self._sums[most:], self._numbers[most:], self._rows[most:]
 
-    def batches(self, size: int, most: int = MOST) -> Iterator[tuple[Batch, int]]:
+    def batches(self, size: int, most: int = CHOSEN) -> Iterator[tuple[Batch, int]]:
         """Yield batches of ``size`` samples in order of their checksums, the last one padded.
 
         Samples that cannot be joined are batches of their own.

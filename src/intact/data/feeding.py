@@ -7,7 +7,7 @@ samples.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.data.batching import Batch
-from intact.data.signature import InputSpec, fits, shown_sizes
+from intact.data.shapes import fits
+from intact.data.signature import InputSpec, shown_sizes
 from intact.errors import DataError, UsageError, nearest
 from intact.graph import Graph
 
@@ -35,6 +36,10 @@ class Feeding(msgspec.Struct, frozen=True):
 
     no_batch: tuple[str, ...] = ()
     states: Mapping[str, str] = msgspec.field(default_factory=dict)
+
+    def with_unbatched(self, names: Iterable[str]) -> Feeding:
+        """Return the same with further inputs that have no axis for samples."""
+        return Feeding(tuple(dict.fromkeys((*self.no_batch, *names))), self.states)
 
     def of_graph(self, graph: Graph) -> Feeding:
         """Return the same by the model's own names, in a fixed order.

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
+import re
 import sys
-from collections.abc import Callable
+import sysconfig
+import traceback
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from intact.errors import DataError, nearest
+
+_FRAME = re.compile(r'File "(.+)", line (\d+), in (\S+)')
+"""A line of a traceback."""
 
 
 def import_function(text: str, option: str) -> Callable[..., Any]:
@@ -34,7 +42,8 @@ def import_function(text: str, option: str) -> Callable[..., Any]:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # user code may raise anything
         raise DataError(
-            f"{option} {text}: cannot import {module_name!r} ({describe(error)})"
+            f"{option} {text}: cannot import {module_name!r} ({describe(error)})",
+            remedy=_import_remedy(module_name, error),
         ) from error
     function = getattr(module, name, None) if name else None
     if not callable(function):
@@ -51,7 +60,54 @@ def import_function(text: str, option: str) -> Callable[..., Any]:
     return found
 
 
+def _import_remedy(module: str, error: BaseException) -> str:
+    """Say how to mend an import that fails; "" where the place of the error says it."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    if module != error.name and not module.startswith(f"{error.name}."):
+        return f"install {error.name} for {sys.executable}"
+    here = [path.stem for path in Path().glob("*.py")]
+    hint = nearest(module, here) if here else ""
+    if hint.startswith("did you mean"):
+        return hint
+    return f"run this in the folder of {module.partition('.')[0]}.py, or name it in PYTHONPATH"
+
+
 def describe(error: BaseException) -> str:
-    """Format type and message of any exception on one line."""
+    """Format type and message of any exception on one line, with the line of the user's code."""
     message = " ".join(str(error).split())
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    frames = [] if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
+    place = place_of(frames)
+    return f"{said} ({place})" if place else said
+
+
+def place_of(frames: Iterable[traceback.FrameSummary]) -> str:
+    """Name file, line and function of the last frame that is of the user's code; "" for none.
+
+    That is what belongs neither to Python or installed packages nor to this package.
+    """
+    place = ""
+    for frame in frames:
+        path = Path(frame.filename)
+        if frame.filename.startswith("<") or any(map(path.is_relative_to, _not_of_users())):
+            continue
+        with contextlib.suppress(ValueError):
+            path = path.relative_to(Path.cwd())
+        inside = "" if frame.name.startswith("<") else f", in {frame.name}"
+        place = f"{path}:{frame.lineno}{inside}"
+    return place
+
+
+def place_in(text: str) -> str:
+    """Name the place in a traceback that another process wrote as text; "" for none."""
+    found = _FRAME.findall(text)
+    return place_of(traceback.FrameSummary(file, int(line), name) for file, line, name in found)
+
+
+@functools.cache
+def _not_of_users() -> frozenset[Path]:
+    """Return the folders of Python, of installed packages and of this one."""
+    paths = sysconfig.get_paths()
+    places = {paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    return frozenset({Path(__file__).parent.parent, *map(Path, places)})

@@ -21,13 +21,14 @@ from intact.data.arrays import as_array, is_array, plain, shape_of
 from intact.data.batching import Batch
 from intact.data.columns import Columns
 from intact.data.feeding import Feeding, arranged, takes_feeds
-from intact.data.functions import describe
+from intact.data.functions import describe, place_in
 from intact.data.images.decode import BadImageError, decode, is_picture, require_pillow
 from intact.data.images.fit import ImageInput, image_input
 from intact.data.images.reader import blank, draw, is_image
 from intact.data.labels import is_reference
 from intact.data.preprocess import Preprocess
-from intact.data.signature import LABELS, InputSpec, fits, other_sample
+from intact.data.shapes import fits
+from intact.data.signature import LABELS, InputSpec, other_sample
 from intact.errors import DataError, IntactError
 from intact.graph import Graph
 from intact.graph.aliases import by_own_name
@@ -427,5 +428,7 @@ def _of_one(value: Any) -> Any:
 def _reason(error: Exception) -> str:
     """Format an exception on one line; one of a worker process holds its traceback as text."""
     if "Traceback (most recent call last)" in str(error):
-        return f"raises {str(error).strip().splitlines()[-1].strip()}"
+        place = place_in(str(error))
+        said = str(error).strip().splitlines()[-1].strip()
+        return f"raises {said} ({place})" if place else f"raises {said}"
     return f"raises {describe(error)}"

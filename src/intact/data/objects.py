@@ -18,7 +18,8 @@ from intact.data.arrays import is_array, shape_of
 from intact.data.images.decode import is_picture
 from intact.data.images.reader import evenly_spread, is_image
 from intact.data.items import Holds, Opened
-from intact.data.signature import InputSpec, fits
+from intact.data.shapes import fits
+from intact.data.signature import InputSpec
 from intact.errors import DataError
 
 Specs = Mapping[str, InputSpec]

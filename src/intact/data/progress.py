@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -9,14 +10,17 @@ Progress: TypeAlias = Callable[[int, int | None], None]
 """Takes the samples done and, where known, of all; with an attribute ``phase``, a function, also
 the name of each part of the work that begins: the count then starts anew."""
 
+_log = logging.getLogger("intact")
+
 
 def begin(progress: Progress | None, what: str) -> None:
-    """Name what begins, to whoever wants to know.
+    """Name what begins, to whoever wants to know: the caller, and the log of the package.
 
     Args:
         progress: Of the caller.
         what: In a few words: ``timing both models``.
     """
+    _log.info("%s", what)
     phase = getattr(progress, "phase", None)
     if phase is not None:
         phase(what)

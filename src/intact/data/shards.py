@@ -28,7 +28,6 @@ from intact.data.signature import input_specs
 from intact.data.stream import AGAIN, Samples
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
-from intact.graph.files.limits import limit_of
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -90,7 +89,6 @@ class Source(msgspec.Struct, frozen=True):
         seen: Some of the images.
         preprocess: Of images, as a file of it.
         skip_bad: Whether images that cannot be read are left out.
-        raise_limits: How far the limits of files are raised.
     """
 
     name: str
@@ -100,7 +98,6 @@ class Source(msgspec.Struct, frozen=True):
     seen: tuple[FolderProbe, ...] = ()
     preprocess: bytes = b""
     skip_bad: bool = False
-    raise_limits: int = 1
 
 
 class Rows(msgspec.Struct, frozen=True, array_like=True):
@@ -226,9 +223,7 @@ class BatchesHere:
         feed: Callable[[], Iterable[tuple[Batch, int, RealPositions | None]]],
         each: int = SHARDS,
     ) -> None:
-        self.source = Source(
-            samples.source, samples.mask, samples.feeding.no_batch, raise_limits=limit_of(1)
-        )
+        self.source = Source(samples.source, samples.mask, samples.feeding.no_batch)
         self._count, self._size, self._feed, self._each = samples.count, size, feed, each
 
     def shards(self, workers: int) -> Iterator[Numbered]:
@@ -283,7 +278,6 @@ class FilesThere:
             tuple(one for one in seen if one is not None),
             preprocess_to_toml(reader.takes.preprocess),
             reader.skip_bad,
-            limit_of(1),
         )
 
     def shards(self, workers: int) -> Iterator[Numbered]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact.data.shapes import fits, sample_remedy, shape_remedy
 from intact.errors import DataError, ModelError, nearest
 from intact.graph import Graph
 
@@ -154,7 +154,7 @@ def check_ranks(
     """
     for name, array in batch.items():
         if name in specs and array.dtype.kind in _NUMBERS and array.ndim != len(specs[name].shape):
-            raise _other_shape(f"{source}: input {name!r}", array.shape, specs[name].shape)
+            raise _other_shape(source, name, array.shape, specs[name].shape)
 
 
 def _check_array(
@@ -163,7 +163,7 @@ def _check_array(
     where = f"{source}: input {name!r}"
     _refuse_other_dtype(where, spec, array)
     if array.ndim != len(spec.shape) or not fits(array.shape[1:], spec.shape[1:]):
-        raise _other_shape(where, array.shape, spec.shape)
+        raise _other_shape(source, name, array.shape, spec.shape)
     ready, wrong, what = _converted(spec, array)
     if wrong is not None and wrong.any():
         bad = int(np.argmax(wrong.reshape(len(ready), -1).any(axis=1)))
@@ -234,7 +234,10 @@ def _shown(shape: tuple[int | None, ...]) -> str:
     return f"[{', '.join(['N', *sizes])}]" if shape else "[]"
 
 
-def _other_shape(where: str, shape: tuple[int, ...], expected: tuple[int | None, ...]) -> DataError:
+def _other_shape(
+    source: str, name: str, shape: tuple[int, ...], expected: tuple[int | None, ...]
+) -> DataError:
+    where = f"{source}: input {name!r}"
     if fits(shape, expected[1:]):
         return DataError(
             f"{where}: one sample of shape {list(shape)} without an axis for samples, the model "
@@ -243,7 +246,7 @@ def _other_shape(where: str, shape: tuple[int, ...], expected: tuple[int | None,
         )
     return DataError(
         f"{where}: samples of shape {_shown(shape)}, the model takes {_shown(expected)}",
-        remedy=_shape_remedy(shape, expected),
+        remedy=shape_remedy(shape, expected, name),
     )
 
 
@@ -255,39 +258,12 @@ def other_sample(where: str, shape: tuple[int, ...], expected: tuple[int | None,
         shape: Of the sample, without an axis for samples.
         expected: Of the model's input, with it.
     """
-    found = _transposed((1, *shape), expected)
-    remedy = "check its size and layout"
-    if found:
-        remedy = f"transpose the axes to {tuple(axis - 1 for axis in found[1:])}"
     return DataError(
         f"{where}: a sample of shape {list(shape)}, the model takes {_shown(expected)}",
-        remedy=remedy,
+        remedy=sample_remedy(shape, expected[1:], 0),
     )
-
-
-def _shape_remedy(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> str:
-    found = _transposed(shape, expected)
-    if found:
-        return f"transpose the axes to {found}"
-    return "put the samples along axis 0 and check the layout"
-
-
-def _transposed(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> tuple[int, ...]:
-    """Return the order of the axes in which a batch fits; empty if there is none."""
-    if len(shape) == len(expected):
-        for axes in itertools.permutations(range(1, len(shape))):
-            if fits(tuple(shape[axis] for axis in axes), expected[1:]):
-                return (0, *axes)
-    return ()
 
 
 def shown_sizes(shape: tuple[int | None, ...]) -> str:
     """Format a shape with ? for any size."""
     return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
-
-
-def fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
-    """Tell whether a shape is one of those expected; None stands for any size."""
-    return len(shape) == len(expected) and all(
-        want in (None, have) for have, want in zip(shape, expected, strict=True)
-    )

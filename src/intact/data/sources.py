@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,6 +19,7 @@ from intact.data.images.fit import image_input
 from intact.data.images.reader import (
     DecodedFolder,
     ImageFolder,
+    is_image,
     labelled_files,
     open_folder,
     open_images,
@@ -30,9 +32,44 @@ from intact.data.signature import InputSpec, input_specs
 from intact.data.stream import Samples
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
-from intact.graph.files.regular import open_file
+from intact.graph.files.regular import is_url, open_file, remedy_for_absent
 
 _NPZ, _NPY, _PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # the first bytes of the files
+
+_TABLE = (
+    "if it lists labels, give the folder of the images; if it holds numbers, write them as an "
+    "array with numpy.save"
+)
+_PACKED = "unpack it, and give the folder of its images"
+_OTHERS = {
+    **dict.fromkeys([".csv", ".tsv", ".txt"], _TABLE),
+    **dict.fromkeys([".gz", ".tar", ".tgz", ".zip"], _PACKED),
+    **dict.fromkeys([".pt", ".pth"], "write its tensors as arrays with numpy.savez"),
+}
+"""What to do with files of other kinds that hold data, by suffix."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """How text and sounds are read.
+
+    Attributes:
+        tokenizer: As of `intact.data.text.tokenizer.TextTokenizer`.
+        context: Tokens of a window of text, or the most of a line.
+        sample_rate: Of sounds, in samples a second.
+    """
+
+    tokenizer: Any = None
+    context: int | None = None
+    sample_rate: int | None = None
+
+    @property
+    def is_of_text(self) -> bool:
+        """Whether it says that the data is text or tokens."""
+        return self.tokenizer is not None or self.context is not None
+
+
+_TEXT = frozenset({".md", ".text", ".txt"})
+"""Suffixes of files that are text."""
 
 
 def load_arrays(path: Path, flag: str = "--data") -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
@@ -53,14 +90,15 @@ def load_arrays(path: Path, flag: str = "--data") -> npt.NDArray[Any] | dict[str
         with open_file(path) as file:
             start = file.read(len(_NPY))
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file", remedy=f"check {flag}") from error
+        remedy = remedy_for_absent(path, f"check {flag}")
+        raise DataError(f"{path}: no such file", remedy=remedy) from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: cannot be read ({reason})") from error
     if start.startswith(_PICKLE):
         raise _pickled(path)
     if not start.startswith((_NPZ, _NPY)):
-        raise DataError(f"{path}: not an .npz or .npy file", remedy="write it with numpy.savez")
+        raise DataError(f"{path}: not an .npz or .npy file", remedy=_remedy_for_other(path))
     try:
         return map_npy(path) if start.startswith(_NPY) else read_npz(path)
     except DataError:
@@ -68,10 +106,19 @@ def load_arrays(path: Path, flag: str = "--data") -> npt.NDArray[Any] | dict[str
     except PickledError as error:
         raise _pickled(path) from error
     except Exception as error:  # numpy, zipfile and zlib raise a dozen unrelated classes
+        if path.suffix.lower() in _OTHERS:
+            remedy = _remedy_for_other(path)
+            raise DataError(f"{path}: not an .npz or .npy file", remedy=remedy) from error
         reason = str(error) or type(error).__name__
         raise DataError(
             f"{path}: damaged or truncated ({reason})", remedy="write or copy it again"
         ) from error
+
+
+def _remedy_for_other(path: Path) -> str:
+    """Say how to give what a file of another kind holds."""
+    write = "write its samples with numpy.savez, or give a function that yields them"
+    return _OTHERS.get(path.suffix.lower(), write)
 
 
 def _pickled(path: Path) -> DataError:
@@ -123,6 +170,7 @@ def open_samples(
     feeding: Feeding | None = None,
     step: Step | None = None,
     transform: Callable[[Any], Any] | None = None,
+    reading: Reading | None = None,
 ) -> Samples:
     """Open calibration or evaluation data.
 
@@ -149,6 +197,8 @@ def open_samples(
         step: Runs the float model for its states.
         transform: Applied to each sample, an array or an image of Pillow, before anything else; of
             a model with several inputs to their dict.
+        reading: How text and sounds are read; a source of text is the path of a file, texts, or
+            rows of token ids.
 
     Raises:
         DataError: The source is missing, unreadable, of no known kind or has pickled objects; the
@@ -159,8 +209,22 @@ def open_samples(
     """
     if limit is not None and limit < 1:  # a slice would accept a negative number
         raise UsageError(f"samples is {limit}", remedy="give 1 or more, or None for all")
+    reading = reading or Reading()
+    opened, feeding = None, feeding or Feeding()
+    if takes_text(source, reading):
+        from intact.data.text.source import open_text  # few need it
+
+        text = open_text(_texts(source, reading), graph, reading.tokenizer, reading.context, limit)
+        opened, mask = text.opened, mask or text.mask
+        feeding = feeding.with_unbatched(text.no_batch)
     specs = input_specs(graph)
-    feeding = (feeding or Feeding()).of_graph(graph)
+    feeding = feeding.of_graph(graph)
+    if opened is None and holds_sounds(source):
+        from intact.data.sounds import open_sounds  # few need it
+
+        states = frozenset(feeding.states.values())
+        sounds = open_sounds(source, specs, states, reading.sample_rate, limit)
+        opened, feeding = sounds.opened, feeding.with_unbatched(sounds.no_batch)
     if takes_feeds(specs, feeding) and mask is not None:
         raise UsageError(
             f"--mask {mask} is for inputs that all have samples along axis 0", remedy="leave it out"
@@ -172,12 +236,16 @@ def open_samples(
     refuse_other_rank(mask, specs)
     mask = None if mask is None else graph.aliases.get(mask, mask)
     name = str(source) if isinstance(source, str | Path) else "data"
+    if is_image_file(source):
+        source = [source]  # a list of one
     layout = Layout(name, graph, specs, preprocess or Preprocess(), feeding, mask, transform)
-    reader = _images(source, layout, limit, labels, skip_bad=skip_bad)
+    reader: ImageFolder | Items | None = None
+    if opened is None:
+        reader = _images(source, layout, limit, labels, skip_bad=skip_bad)
     if isinstance(reader, ImageFolder):  # its threads apply mean and scale already
         exact = {reader.takes.name: reader.takes.spec}
         return Samples(name, exact, reader, limit=limit, count=len(reader))
-    items = reader or Items(_opened(source, specs, limit), layout)
+    items = reader or Items(opened or _opened(source, specs, limit), layout)
     count = items.count()
     is_once = isinstance(items.opened.items, Iterator)
     return Samples(
@@ -233,6 +301,35 @@ def _images(
     return open_images(*listed, layout.specs, layout.preprocess, limit=limit, skip_bad=skip_bad)
 
 
+def takes_text(source: object, reading: Reading) -> bool:
+    """Tell whether a source is text or tokens: an option says so, or the name of the file."""
+    is_text = isinstance(source, str | Path) and Path(source).suffix.lower() in _TEXT
+    return is_text or reading.is_of_text
+
+
+def _texts(source: Any, reading: Reading) -> Any:
+    """Return a source of text as the path of a text, or as what holds texts or tokens.
+
+    Raises:
+        UsageError: It has arrays by name, which no tokenizer is for.
+    """
+    if isinstance(source, str | Path):
+        text, path = str(source), Path(source)
+        if os.path.isdir(path):  # noqa: PTH112 - pathlib raises for a name that is too long
+            raise UsageError(f"{text}: is a folder, and text is a file", remedy="join its files")
+        if path.suffix in {".npz", ".npy"}:
+            source = load_arrays(path)
+        elif ":" in text and not os.path.exists(path):  # noqa: PTH110
+            return FunctionSource(text)
+    if isinstance(source, Mapping):
+        given = "tokenizer" if reading.tokenizer is not None else "context"
+        raise UsageError(
+            f"--{given} is for text or rows of tokens, and the data has arrays by name",
+            remedy="leave it out",
+        )
+    return source
+
+
 def _exact(source: object, layout: Layout) -> Mapping[str, InputSpec]:
     """Return the specs of the inputs; of images with the size that they are brought to."""
     if layout.transform is not None or not holds_images(source):
@@ -244,15 +341,34 @@ def _exact(source: object, layout: Layout) -> Mapping[str, InputSpec]:
 def is_folder(source: object) -> TypeGuard[str | Path]:
     """Tell whether a source is a folder of images."""
     # os.path, because pathlib raises for a name that is too long.
-    return isinstance(source, str | Path) and os.path.isdir(source)  # noqa: PTH112
+    is_any = isinstance(source, str | Path) and os.path.isdir(source)  # noqa: PTH112
+    return is_any and not holds_sounds(source)
+
+
+def holds_sounds(source: object) -> TypeGuard[str | Path]:
+    """Tell whether a source is a ``.wav`` file, or a folder with some and no images."""
+    if not isinstance(source, str | Path):
+        return False
+    if not os.path.isdir(source):  # noqa: PTH112 - as above
+        return Path(source).suffix.lower() == ".wav"
+    from intact.data.sounds import is_sound_folder
+
+    return is_sound_folder(Path(source))
+
+
+def is_image_file(source: object) -> TypeGuard[str | Path]:
+    """Tell whether a source is the path of one image."""
+    is_path = isinstance(source, str | Path) and is_image(source)
+    return is_path and os.path.isfile(source)  # type: ignore[arg-type]  # noqa: PTH113
 
 
 def has_image_steps(source: object, transform: Callable[[Any], Any] | None = None) -> bool:
-    """Tell whether the steps of images are applied: to a folder, or to objects with images.
+    """Tell whether the steps of images are applied: to a folder, a file, or objects with images.
 
     A transform takes their place.
     """
-    return transform is None and (is_folder(source) or holds_images(source))
+    is_path = is_folder(source) or is_image_file(source)
+    return transform is None and (is_path or holds_images(source))
 
 
 def _opened(source: object, specs: Mapping[str, InputSpec], limit: int | None) -> Opened:
@@ -267,8 +383,7 @@ def _opened(source: object, specs: Mapping[str, InputSpec], limit: int | None) -
         if isinstance(loaded, np.ndarray):
             loaded = only_input(text, loaded, specs)
         return Opened([loaded], "the file", is_kept=True, holds=Holds.BATCHES)
-    if ":" in text:
+    if ":" in text and not is_url(path):
         return Opened(FunctionSource(text), "the function")
-    raise DataError(
-        f"{text}: no such file", remedy="give a folder, an .npz, an .npy or module:function"
-    )
+    kinds = "give a folder, an .npz, an .npy or module:function"
+    raise DataError(f"{text}: no such file", remedy=remedy_for_absent(path, kinds))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -94,6 +94,22 @@ class Samples:
         """
         for rows, count, _ in self.masked_batches(size):
             yield rows, count
+
+    def real_batches(self, size: int) -> Iterator[tuple[Batch, int]]:
+        """Yield the same batches without padding, unless the model fixes their size.
+
+        Raises:
+            DataError: As for ``batches``.
+        """
+        whole = self.fixed_batch is not None  # such a model cannot run fewer
+        for feeds, count in self.batches(size):
+            yield feeds if whole else {name: array[:count] for name, array in feeds.items()}, count
+
+    def first(self, most: int) -> Samples:
+        """Return the first samples; their progress is not told, and ``count`` is at most theirs."""
+        limit = most if self.limit is None else min(most, self.limit)
+        count = limit if self.count is None else min(limit, self.count)
+        return replace(self, limit=limit, count=count, progress=None)
 
     def masked_batches(self, size: int) -> Iterator[tuple[Batch, int, RealPositions | None]]:
         """Yield the same batches, each with its real positions, bool ``[size, S]``; None without

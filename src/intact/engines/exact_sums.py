@@ -22,8 +22,6 @@ OPTION = "session.x64quantprecision"
 EXACT = f"{OPTION}=1"
 """As it is printed beside the runtime's name."""
 
-HEARD_DB = 3.0
-"""What saturating sums cost an output to be mentioned: then half of its noise is theirs."""
 
 SATURATES = "this processor saturates pairs of 8-bit products at 16 bits"
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from intact.limits import LATENCY_SECONDS
+
 _BLOCKS, _WARM_UP, _TIMED = 5, 2, 5
 _ROUNDS = 16
-_SECONDS = 4.0
-"""For each of the two; one run of each is timed however long it takes."""
 
 
 class Latency(NamedTuple):
@@ -28,7 +28,7 @@ class Latency(NamedTuple):
 
 
 def latencies(
-    first: Callable[[], object], second: Callable[[], object], *, seconds: float = _SECONDS
+    first: Callable[[], object], second: Callable[[], object], *, seconds: float = LATENCY_SECONDS
 ) -> Latency:
     """Time blocks of runs in turn, as many as there is time for.
 
@@ -53,6 +53,7 @@ def blocks_in_turn(
     seconds: float,
     rounds: int = _BLOCKS,
     clock: Callable[[], float] | None = None,
+    longest: float = 0.0,
 ) -> Iterator[tuple[list[float], ...]]:
     """Yield rounds of blocks of runs, one block of each model, in seconds a run.
 
@@ -61,6 +62,8 @@ def blocks_in_turn(
         seconds: For all, in all; one round is timed however long it takes.
         rounds: At most, as there is time for.
         clock: Seconds of the runs; None for the wall's, which tells the time that is left anyway.
+        longest: For all, in all, where runs are so long that the rounds take more than `seconds`: a
+            block is one run then.
     """
     clock = time.perf_counter if clock is None else clock
     share = seconds / rounds / max(len(runs), 1)
@@ -68,7 +71,8 @@ def blocks_in_turn(
     for _ in range(rounds):
         yield tuple(_block(run, share, clock) for run in runs)
         now = time.perf_counter()
-        if now - start + (now - last) > seconds:  # the next would take as long as this one
+        # The next round would take as long as this one.
+        if now - start + (now - last) > max(seconds, longest):
             return
         last = now
 
@@ -78,7 +82,7 @@ def _block(
 ) -> list[float]:
     """Return the seconds of a few runs, the first ones left out where there is time for others."""
     times: list[float] = []
-    while len(times) < _WARM_UP + _TIMED and sum(times) < seconds:
+    while not times or (len(times) < _WARM_UP + _TIMED and sum(times) < seconds):
         start = clock()
         function()
         times.append(clock() - start)

@@ -177,6 +177,12 @@ def _open_large(
         return _open(str(path), options, left_out)
 
 
+_UNKNOWN_OPERATOR = re.compile(
+    r"No Op registered for (\S+)|[ :]([\w.]*:?\w+)\(-?\d+\) is not a registered function"
+)
+"""How ONNX Runtime says that it has no such operator."""
+
+
 def _open(
     source: str | bytes, options: ort.SessionOptions, left_out: Sequence[str]
 ) -> ort.InferenceSession:
@@ -192,9 +198,15 @@ def _open(
                 f"ONNX Runtime {ort.__version__} runs no opset of {newest[1]} beyond {newest[2]}",
                 remedy="export the model with that opset or an older one",
             ) from error
+        remedy = "check that it runs there before quantizing"
+        unknown = _UNKNOWN_OPERATOR.search(str(error))
+        if unknown is not None:
+            remedy = (
+                f"export the model without {unknown[1] or unknown[2]}, from operators of ONNX: "
+                "none of another library is loaded"
+            )
         raise ModelError(
-            f"ONNX Runtime {ort.__version__} refuses the model: {_first_line(error)}",
-            remedy="check that it runs there before quantizing",
+            f"ONNX Runtime {ort.__version__} refuses the model: {_first_line(error)}", remedy=remedy
         ) from error
     for each in session.get_outputs():
         if _NO_TENSOR.match(each.type):

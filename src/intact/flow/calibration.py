@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -16,36 +16,33 @@ from intact.analyze.diagnose.evidence import Calibrated
 from intact.calibrate.assign import assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose, elements_of
 from intact.calibrate.collect import collect
-from intact.calibrate.method import counted_bins
+from intact.calibrate.method import Method, counted_bins
 from intact.calibrate.original import Original, OriginalComparison
 from intact.calibrate.statistics import Statistics
-from intact.data.batching import Batch, sample_count
+from intact.data.batching import Batch, sample_count, within
 from intact.data.chosen_samples import ChosenSamples
-from intact.data.feeding import Feeding
 from intact.data.preprocess import Preprocess
 from intact.data.sources import has_image_steps
 from intact.data.stream import Samples
 from intact.errors import UsageError
-from intact.flow.look import CalibrationSamples, look_at_samples
+from intact.flow.look import CalibrationSamples
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
+from intact.limits import TRIED_AT_ONCE
 from intact.plan import Note, NoteKind
 from intact.plan.given_scales import ScaleTable
-from intact.recipe.groups import CalibrationOptions, SpeedOptions
+from intact.recipe.groups import CalibrationOptions, LabelOptions, SpeedOptions
 from intact.results.first_run import draw_sample
 from intact.results.job import Job, Scaled
 from intact.results.recipes import open_fed
 
 if TYPE_CHECKING:
-    from intact.analyze.diagnose.findings import Finding
     from intact.calibrate.shards import SampleMap
     from intact.recipe.groups import DataSource
 
 _SMALL = 1 << 26
 """Bytes of weights of which several copies in memory do not matter."""
-_BATCH = 4
-"""Samples that plans are tried on at once: the floats of a runtime may change with it."""
-_TRIED_AT_ONCE = 1 << 26
+_TRIED_ELEMENTS = 1 << 26
 """Elements of activations that they have at most, but for a single sample."""
 _BYTES = 8
 """Memory for each element of them that a simulation takes, as measured with a DNSMOS."""
@@ -119,7 +116,7 @@ class Calibration:
     def recalibrated(self, job: Job, graph: Graph) -> Scaled:
         """Plan a job on a graph that a rewrite made, and give that plan its scales."""
         own = job.on(graph)
-        observed = self.observe(graph, required_tensors(own.plan, self.given), [job])
+        observed = self.observe(graph, required_tensors(own.plan, self.given), job.methods)
         return self.scaled(own, observed)
 
     def scaled(self, job: Job, observed: Observed | None) -> Scaled:
@@ -135,30 +132,28 @@ class Calibration:
             plan = assign(job.plan, None, job.methods[0], given)
             plan.provenance = plan.provenance.observed(options.mask, options.method_options)
             return Scaled(plan, None, None, given)
-        names = dict.fromkeys((*observed.inputs, *required_tensors(job.plan, given)))
+        names = dict.fromkeys((*observed.samples.specs, *required_tensors(job.plan, given)))
         statistics = observed.statistics.only(names)
         choice = choose(job.plan, statistics, job.methods, observed.runs, given)
-        plan, fed = choice.plan, observed.feeding
+        plan, fed = choice.plan, observed.samples.feeding
         provenance = plan.provenance.observed(options.mask, options.method_options)
         provenance = provenance.fed(fed.no_batch, fed.states, observed.shapes)
         plan.provenance = provenance.drawn_from(self.drawn)
         plan = plan.with_notes(observed.notes)
         return Scaled(plan, statistics, choice, given)
 
-    def observe(
-        self, graph: Graph, required: Sequence[str], jobs: Sequence[Job]
-    ) -> Observed | None:
-        """Run the float model over the data; None where there is none.
+    def observe(self, graph: Graph, required: Sequence[str], methods: Iterable[Method]) -> Observed:
+        """Run the float model over the data.
 
         Args:
             graph: The float model.
             required: Names of tensors.
-            jobs: What is made of it.
+            methods: Of thresholds, which scales are chosen by.
+
+        Raises:
+            UsageError: There are no samples.
         """
-        data = self.data
-        if data is None:
-            return None
-        opened = self._open(data, graph)
+        opened = self._open(graph)
         # The inputs too, quantized or not: `verify` draws new ones from their distributions.
         inputs = tuple(opened.specs)
         first: Batch = {}
@@ -172,10 +167,10 @@ class Calibration:
             max_memory=self.options.max_memory,
             first=first,
             chosen=chosen,
-            bins=counted_bins(method for job in jobs for method in job.methods),
+            bins=counted_bins(methods),
         )
         size = max(elements_of(statistics), 1)
-        batch = opened.batch_size(max(1, min(_BATCH, _TRIED_AT_ONCE // size)))
+        batch = opened.batch_size(within(TRIED_AT_ONCE, _TRIED_ELEMENTS, size))
         threads = self.options.threads or os.cpu_count() or 1
         if self.options.max_memory is not None:
             threads = min(threads, self.options.max_memory // (_BYTES * batch * size))
@@ -183,15 +178,13 @@ class Calibration:
         notes = _skipped(opened.skipped)
         if self.cluster is not None:
             notes += tuple(Note(NoteKind.CALIBRATION, "", each) for each in self.cluster.doubts)
-        fed, shapes = opened.feeding, opened.usual_shapes
-        is_free = opened.has_free_batch
+        shapes = opened.usual_shapes  # before a further pass
         different = len(chosen.marks) if chosen.limit is None else None
         known = Calibrated(inputs, different, self.options.mask is not None)
         seen = CalibrationSamples(
             runs, known, self.preprocess, self.drawn > 0, self.options.threads
         )
-        signs = look_at_samples(seen, statistics)
-        return Observed(statistics, inputs, notes, first, fed, shapes, seen, signs, is_free)
+        return Observed(opened, statistics, notes, first, shapes, seen)
 
     @property
     def _collect(self) -> Callable[..., Statistics]:
@@ -207,17 +200,18 @@ class Calibration:
         Raises:
             UsageError: There are none.
         """
+        return replace(self._open(graph), progress=self.options.progress)
+
+    def _open(self, graph: Graph) -> Samples:
         if self.data is None:
             raise UsageError("there are no samples", remedy="give some with --data")
-        return replace(self._open(self.data, graph), progress=self.options.progress)
-
-    def _open(self, data: DataSource, graph: Graph) -> Samples:
         return open_fed(
-            data,
+            self.data,
             graph,
             self.options,
             preprocess=Preprocess() if self.drawn else self.preprocess,
             limit=self.options.samples,
+            labels=self.options.labels if isinstance(self.options, LabelOptions) else None,
             mask=self.options.mask,
             skip_bad=self.options.skip_bad,
         )
@@ -226,21 +220,16 @@ class Calibration:
 class Observed(NamedTuple):
     """What a pass over the samples gave."""
 
+    samples: Samples
+    """What was read, for further passes. Every result keeps the statistics of their inputs."""
     statistics: Statistics
-    inputs: tuple[str, ...]
-    """The inputs of the model, which every result keeps the statistics of."""
     notes: tuple[Note, ...]
     first: Batch
     """The inputs of one sample."""
-    feeding: Feeding
     shapes: Mapping[str, tuple[int, ...]]
     """What most samples have where the model leaves it open."""
     seen: CalibrationSamples
     """Some samples, to try plans on, and what is known of all."""
-    signs: tuple[Finding, ...] = ()
-    """What is odd about the samples."""
-    has_free_batch: bool = False
-    """Whether a batch may have any number of samples."""
 
     @property
     def runs(self) -> FloatRuns:
@@ -253,7 +242,7 @@ class Observed(NamedTuple):
         Raises:
             UsageError: The model fixes another number.
         """
-        if self.has_free_batch:
+        if self.samples.has_free_batch:
             rows = np.arange(count)
             return {
                 name: array[rows % len(array)] for name, array in self.runs.batches[0][0].items()

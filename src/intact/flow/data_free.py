@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 import onnx_ir as ir
 
+from intact._extras import install_hint, is_installed
 from intact.calibrate.noise import matched_noise
 from intact.calibrate.remembered import remembered
 from intact.data.progress import begin
@@ -70,13 +70,13 @@ def drawn_data(model: ir.Model, options: QuantizationOptions) -> DrawnData:
     begin(options.progress, "drawing images")
     start = matched_noise(graph, known, spec, sizes)
     layers = f"{len(known)} BatchNormalization{'s' * (len(known) > 1)}"
-    if find_spec("torch") is None:
+    if not is_installed("torch"):
         noise, mean, deviation = start
         images = noise * np.float32(deviation) + mean
         note = _note(
             f"calibrated on {count} images of noise, with the mean and deviation that the first of "
             f"{layers} remember: torch is not installed, which draws better ones",
-            'pip install "intact[train]"',
+            install_hint("train"),
         )
     else:
         from intact.improve.learn.drawing import drawn

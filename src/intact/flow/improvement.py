@@ -15,13 +15,10 @@ from intact.data.progress import Progress, begin
 from intact.data.stream import Samples
 from intact.graph import Graph
 from intact.improve.passes import PASSES, Request, Stage
+from intact.limits import CHOSEN
 from intact.plan.gains import Gain, Improvement
 from intact.results.job import Scaled
 from intact.results.result import Tried
-
-MOST_SAMPLES = 32
-"""Samples on which the outputs are compared before and after a pass."""
-
 
 Recalibrate = Callable[[Graph], Scaled]
 """Calibrates a graph that a rewrite made, for the same target and samples."""
@@ -54,7 +51,7 @@ class Improver:
         """
         if scaled.choice is None or not self.requests:
             return scaled
-        best = now = scaled._replace(choice=scaled.choice.on(runs.first(MOST_SAMPLES)))
+        best = now = scaled._replace(choice=scaled.choice.on(runs.first(CHOSEN)))
         tried: list[Tried] = []
         open_since = 0
         for number, request in enumerate(self.requests, 1):

@@ -10,11 +10,13 @@ import msgspec
 
 from intact.analyze.diagnose.evidence import Calibrated, Evidence
 from intact.analyze.diagnose.loss import Loss, explained, find_loss
-from intact.analyze.diagnose.registry import QUICK, Inquiry
+from intact.analyze.diagnose.registry import Inquiry
+from intact.analyze.verdict import Measured, Verdict, verdict
 from intact.calibrate.assign import assign
 from intact.calibrate.choice import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.errors import IntactError
+from intact.limits import QUICK
 from intact.plan import QuantizedGraph
 from intact.results.job import Job
 
@@ -124,6 +126,28 @@ def look_at_plan(
         inquiry = Inquiry(evidence, seconds=QUICK, asked=inquiry.asked, found=findings)
     inquiry.evidence = evidence.written()  # without simulators, which have copies of weights
     return PlanFindings(loss, findings, inquiry)
+
+
+def verdict_of(looked: PlanFindings, findings: Sequence[Finding]) -> Verdict | None:
+    """Judge a result by what calibration measured; None where it had no samples.
+
+    Args:
+        looked: What was found before files were written.
+        findings: All that was found, worst first.
+    """
+    if looked.inquiry is None:
+        return None
+    evidence, loss = looked.inquiry.evidence, looked.loss
+    errors = evidence.errors
+    agrees = next((each.agrees for each in errors.outputs.values() if len(each.agrees)), None)
+    measured = Measured(
+        samples=len(evidence.plan_runs),
+        agreement=None if agrees is None else 100 * float(agrees.mean()),
+        decibels=min(errors.decibels.values(), default=None),
+        where="" if loss is None else loss.node,
+        is_drawn=evidence.is_drawn,
+    )
+    return verdict(measured.explained_by(findings))
 
 
 def look_at_runtime(

@@ -18,6 +18,7 @@ from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.data.stream import AGAIN
 from intact.errors import SearchError, UsageError
+from intact.flow.calibration import Calibration
 from intact.flow.shapes import (
     Shapes,
     logged_shapes,
@@ -28,6 +29,7 @@ from intact.flow.shapes import (
     with_shapes,
 )
 from intact.flow.torch_models import with_exported
+from intact.limits import SEARCH_CACHE_BYTES, SEARCH_SESSION_BYTES
 from intact.recipe.budget import Budget
 from intact.recipe.options import ReplayOptions, SearchOptions
 from intact.results.first_run import draw_sample, run_once
@@ -64,11 +66,6 @@ from intact.search.space import Candidate, Space
 from intact.search.strategy import Strategy
 from intact.search.trial import Goal, Trial
 
-_CACHE_BYTES = 1 << 30
-"""Of activations that all workers together keep, to go on from where candidates begin to differ."""
-_SESSION_BYTES = 1 << 29
-"""Of weights in all compiled pieces."""
-
 
 @dataclass(frozen=True, repr=False)
 class FoundStrategy:
@@ -100,6 +97,10 @@ class FoundStrategy:
     log: Path | None
     was_stopped: bool = False
     remarks: tuple[str, ...] = ()
+
+    def worries(self) -> list[str]:
+        """Tell what may surprise, and what the strategy loses."""
+        return [*self.remarks, *self.result.worries()]
 
     def __repr__(self) -> str:
         """Name the best trial, its score and its cost."""
@@ -163,7 +164,9 @@ def search(options: SearchOptions) -> FoundStrategy:
         look=partial(values_of, graph=graph, options=options, data=options.data),
     )
     begin(options.progress, "calibrating")
-    setup = Setup.of(spaced, method, options, deployment, preprocess)
+    calibration = Calibration(options, preprocess, data=options.data)
+    observe = partial(calibration.observe, methods=[method])
+    setup = Setup.of(spaced, method, options, deployment, preprocess, observe)
     course = _Course(options, budget, path, models.shapes)
     course.affordable(setup)
     setup = setup.rounded(options, path)
@@ -290,8 +293,8 @@ class _Course:
             setup.samples,
             scored,
             threads=threads,
-            cache_bytes=_CACHE_BYTES // workers,
-            session_bytes=_SESSION_BYTES // workers,
+            cache_bytes=SEARCH_CACHE_BYTES // workers,
+            session_bytes=SEARCH_SESSION_BYTES // workers,
             roundings=setup.rounding.roundings,
         )
         pool = make_pool(

@@ -25,7 +25,13 @@ from intact.data.progress import begin
 from intact.data.stream import AGAIN
 from intact.errors import UsageError
 from intact.flow.calibration import Calibration, Observed, OriginalCheck
-from intact.flow.look import PlanFindings, look_at_plan, look_at_runtime
+from intact.flow.look import (
+    PlanFindings,
+    look_at_plan,
+    look_at_runtime,
+    look_at_samples,
+    verdict_of,
+)
 from intact.flow.shapes import Shaped, expanded, prepared, shaped
 from intact.improve.presets import choose_passes
 from intact.placement.alternatives import Alternatives
@@ -40,6 +46,8 @@ from intact.results.values import refuse_nothing_to_do, values_of, with_values
 if TYPE_CHECKING:
     import onnx_ir as ir
 
+    from intact.analyze.diagnose.findings import Finding
+    from intact.data.batching import Batch
     from intact.flow.data_free import DrawnData
     from intact.placement.choice import Fastest
     from intact.plan.given_scales import ScaleTable
@@ -174,6 +182,7 @@ class TargetRun:
         calibration: How samples are read and observed.
         job: What is made.
         observed: What the float model's tensors are; None without samples.
+        signs: What is odd about the samples.
         others: Plans that may lose less; None without samples.
         comparing: The graph with the given model.
         scaled: The plan, with scales once they are chosen.
@@ -186,6 +195,7 @@ class TargetRun:
     calibration: Calibration
     job: Job
     observed: Observed | None
+    signs: tuple[Finding, ...]
     others: Alternatives | None
     comparing: OriginalCheck
     scaled: Scaled
@@ -254,12 +264,23 @@ class Observe:
         ]
         needs = [name for job in jobs for name in required_tensors(job.plan, given)]
         needs += [name for each in others if each is not None for name in each.tensors]
-        observed = calibration.observe(graph, needs, jobs)
-        sample = None if observed is None else observed.first
+        observed: Observed | None = None
+        sample: Batch | None = None
+        signs: tuple[Finding, ...] = ()
+        if calibration.data is not None:
+            methods = [method for job in jobs for method in job.methods]
+            observed = calibration.observe(graph, needs, methods)
+            sample, signs = observed.first, look_at_samples(observed.seen, observed.statistics)
         comparing = OriginalCheck(calibration, graph, sample, self.pool)
         return [
             TargetRun(
-                calibration, job, observed, each, comparing, Scaled(job.plan, None, None, given)
+                calibration,
+                job,
+                observed,
+                signs,
+                each,
+                comparing,
+                Scaled(job.plan, None, None, given),
             )
             for job, each in zip(jobs, others, strict=True)
         ]
@@ -357,9 +378,8 @@ class MeasureLoss(Stage):
     def run(self, state: TargetRun) -> TargetRun:
         """Ask the quick checks."""
         state.begin("measuring the loss")
-        observed = state.observed
-        seen, signs = (None, ()) if observed is None else (observed.seen, observed.signs)
-        looked = look_at_plan(state.job, state.scaled, seen, signs, state.run_once)
+        seen = None if state.observed is None else state.observed.seen
+        looked = look_at_plan(state.job, state.scaled, seen, state.signs, state.run_once)
         # Its sessions have copies of weights.
         return replace(state, looked=looked, scaled=state.scaled._replace(choice=None))
 
@@ -397,6 +417,7 @@ class Look(Stage):
         start = state.calibration.start
         spent = None if state.fastest is not None else time.perf_counter() - start
         state.result.findings = look_at_runtime(state.looked, state.result, spent)
+        state.result.verdict = verdict_of(state.looked, state.result.findings)
         return state
 
 
@@ -452,13 +473,12 @@ def make_results(
 
 def _through_stages(state: TargetRun, refusals: Refusals) -> TargetRun | None:
     """Take a target through its stages; None where it is refused."""
-    signs = () if state.observed is None else state.observed.signs
     for stage in OWN:
         if stage.stops_all:
             state = stage.run(state)
             continue
         further: TargetRun | None = None
-        with refusals.of(state.name), blaming(signs):
+        with refusals.of(state.name), blaming(state.signs):
             further = stage.run(state)
         if further is None:
             return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from intact._extras import require
 from intact.data.images.steps import ImageSteps
 from intact.data.preprocess import Preprocess
-from intact.errors import DataError, MissingExtraError
+from intact.errors import DataError
 from intact.recipe.kinds import is_instance
 from intact.results.recipes import preprocess_of
 
@@ -28,12 +29,7 @@ def require_torch() -> None:
     Raises:
         MissingExtraError: It is not installed.
     """
-    from importlib.util import find_spec
-
-    if find_spec("torch") is None:
-        raise MissingExtraError(
-            "training needs torch, which is not installed", remedy="pip install 'intact[train]'"
-        )
+    require("training", ["torch"], "train")
 
 
 O = TypeVar("O", bound="Options")  # noqa: E741

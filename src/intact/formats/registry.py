@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 import onnx
 import onnx_ir as ir
 
-from intact.errors import PlanError, UsageError, nearest
+from intact._extras import require
+from intact.errors import ExportError, PlanError, UsageError, nearest
 from intact.formats.base.format import (
     Exported,
     Expressible,
@@ -23,13 +24,12 @@ from intact.formats.base.format import (
     Reader,
     Runtime,
     require_files,
-    require_packages,
 )
 from intact.graph import load_model
 from intact.graph.files.regular import open_file
 from intact.graph.traversal import nodes_of
 from intact.plan import QuantizedGraph
-from intact.targets import Target
+from intact.targets import Target, load_target, target_names
 
 if TYPE_CHECKING:
     from importlib import metadata
@@ -149,7 +149,7 @@ def chosen_formats(target: Target, asked: Iterable[str] | None) -> tuple[str, ..
         )
     for each in names:
         writer = FORMATS[each].writer
-        require_packages(f"format {each}", writer.packages, writer.extra)
+        require(f"format {each}", writer.packages, writer.extra)
     return names
 
 
@@ -159,7 +159,36 @@ def export(plan: QuantizedGraph, formats: Iterable[str], io: Io) -> dict[str, Ex
     Raises:
         ExportError: A format cannot express the plan; everything that it cannot is listed.
     """
-    return {name: FORMATS[name].writer.write(plan, io) for name in formats}
+    written = {}
+    for name in formats:
+        with of_its_targets(name, plan.target):
+            written[name] = FORMATS[name].writer.write(plan, io)
+    return written
+
+
+@contextlib.contextmanager
+def of_its_targets(name: str, target: Target) -> Iterator[None]:
+    """Say of what a format refuses which targets it is for, where the plan's is not one of them."""
+    try:
+        yield
+    except ExportError as error:
+        if name in target.formats or not target.formats:
+            raise
+        made_for = _targets_of(name)
+        if not made_for:
+            raise
+        raise ExportError(
+            f"format {name} is not one of target {target.name}: {error.problem}",
+            remedy=f"give --target {made_for[0]}, or leave out --format",
+            listed=error.unsaid,
+        ) from error
+
+
+def _targets_of(name: str) -> list[str]:
+    """Name the targets whose first format is this; one of its own name first."""
+    targets = map(load_target, target_names())
+    found = [each.name for each in targets if each.formats[:1] == (name,)]
+    return sorted(found, key=lambda each: (each != name, len(each), each))
 
 
 def runnable(formats: Iterable[str]) -> tuple[str, ...]:
@@ -183,7 +212,7 @@ def runtime_of(name: str) -> Runtime:
 
 
 def expressible(formats: Iterable[str]) -> Expressible:
-    """What plans may ask of all of some formats."""
+    """Return what plans may ask of all of some formats."""
     found = Expressible()
     for name in formats:
         found &= FORMATS[name].writer.expressible
@@ -245,6 +274,7 @@ def model_reader(model: object) -> tuple[str, Reader] | None:
     readers = [(name, each.reader) for name, each in described() if each.reader is not None]
     by_content = (row for row in readers if row[1].recognizes(path, head))
     by_suffix = (row for row in readers if path.suffix.lower() in row[1].suffixes)
+    # Content first: a suffix is only a guess, which several formats may share.
     return next(by_content, None) or next(by_suffix, None)
 
 
@@ -254,7 +284,7 @@ def _is_quantized(model: ir.Model) -> bool:
 
 
 def _head(path: Path) -> bytes:
-    """The first 8 bytes of a file; none where there is no such file."""
+    """Return the first 8 bytes of a file; none where there is no such file."""
     try:
         with open_file(path) as file:
             return file.read(8)

@@ -55,7 +55,7 @@ def read_scales(path: str | Path, graph: Graph | None = None) -> ScaleTable:
 
 
 def _reader(data: bytes, path: Path) -> ScaleReader:
-    """The reader that recognizes a table; those that guess are asked last."""
+    """Return the reader that recognizes a table; those that guess are asked last."""
     readers = [each for _, row in described() if row.reader for each in row.reader.scales()]
     for reader in sorted(readers, key=lambda each: each.is_guess):
         if reader.recognizes(data):

@@ -36,6 +36,7 @@ def aliases_of(model: ir.Model) -> dict[str, str]:
     def read(stored: Mapping[str, str]) -> dict[str, str]:
         if not ports.issuperset(stored.values()):
             raise ValueError(stored)
+        # A second name that is another tensor's own would make that one ambiguous.
         return {alias: name for alias, name in stored.items() if alias not in ports}
 
     return metadata_of(model, METADATA_KEY, read, {})

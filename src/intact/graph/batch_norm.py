@@ -95,10 +95,12 @@ def recall(node: ir.Node, key: str = METADATA_KEY) -> BatchNorm | None:
     try:
         fields = json.loads(text)
         arrays = {
+            # Without `validate` foreign characters would be skipped, not refused.
             name: np.frombuffer(base64.b64decode(fields[name], validate=True), dtype="<f4")
             for name in _ARRAYS
         }
         sizes = {array.size for array in arrays.values()}
+        # What stood in front has the channels of the input, which the weight need not tell.
         channels = output_channels(node) if key == METADATA_KEY else None
         if len(sizes) != 1 or channels not in {None, *sizes}:
             raise ValueError("it has another number of channels than the node")

@@ -37,7 +37,7 @@ class Editor(GraphBuilder):
         self._values |= {str(v.name): v for node in self.model.graph for v in node.outputs}
 
     def value(self, name: str) -> ir.Value:
-        """The copy's value of that name, or what was bound in its place.
+        """Return the copy's value of that name, or what was bound in its place.
 
         Raises:
             KeyError: There is no such value.
@@ -57,6 +57,7 @@ class Editor(GraphBuilder):
             if slot != IMPLICIT_SLOT:
                 self.nodes_by_name[name].replace_input_with(slot, new)
                 continue
+            # A copy, because replacing an input changes what is walked through.
             for use in tuple(old.uses()):
                 if use.node.graph is not self.model.graph:
                     use.node.replace_input_with(use.idx, new)
@@ -87,6 +88,7 @@ class Editor(GraphBuilder):
         for old, new in pairs:
             old.replace_all_uses_with(new, replace_graph_outputs=True)
         self.model.graph.remove(node, safe=True)
+        # Named only now: two values of one graph may not share a name.
         for name, (old, new) in zip(names, pairs, strict=True):
             new.name, new.type = name, old.type if old.type is not None else new.type
             new.shape = old.shape if old.shape is not None else new.shape
@@ -115,6 +117,7 @@ class Editor(GraphBuilder):
         graph = self.model.graph
         graph.sort()
         for name, value in list(graph.initializers.items()):
+            # An initializer that is also an input belongs to the model's interface.
             if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
                 del graph.initializers[name]
         return self.model

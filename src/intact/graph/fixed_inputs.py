@@ -93,6 +93,7 @@ def _fits(number: Number, dtype: np.dtype[Any]) -> bool:
     if dtype.kind == "b":
         return number in (0, 1)
     if dtype.kind == "f":
+        # This refuses NaN as well, which compares as false.
         return abs(number) <= float(np.finfo(dtype).max)
     limits = np.iinfo(dtype)
     return limits.min <= number <= limits.max and int(number) == number

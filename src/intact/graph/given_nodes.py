@@ -86,6 +86,7 @@ class GivenNodes:
                     found[given.name] = GivenNode(given.op_type, (given.name,))
             else:
                 parts = reached[id(given)]
+                # A node that reaches too many computes sizes or constants for all of them.
                 behind = [] if parts is None else _behind(parts, writers, tensors)
                 new = [name for name in behind if name not in given_names]
                 found[given.name] = GivenNode(given.op_type, tuple(new or behind))
@@ -95,6 +96,7 @@ class GivenNodes:
         """Return the tensors that are left and first reached from each node; None where many."""
         by_tensor: dict[str, frozenset[str] | None] = {}
         found: dict[int, frozenset[str] | None] = {}
+        # From the outputs on: what a node leads to is known before the node itself is asked.
         for given in reversed(self._nodes):
             parts: frozenset[str] | None = frozenset()
             for name in given.writes:
@@ -124,6 +126,7 @@ class _Given:
         self.reads = [value.name for value in node.inputs if value is not None and value.name]
         for attribute in node.attributes.values():
             if not attribute.is_ref() and attribute.type is ir.AttributeType.GRAPH:
+                # The results of a body are read by the node that it belongs to.
                 results = attribute.as_graph().outputs
                 self.reads += [value.name for value in results if value.name]
 
@@ -136,6 +139,7 @@ class _Given:
 def _unite(left: frozenset[str] | None, right: frozenset[str] | None) -> frozenset[str] | None:
     if left is None or right is None:
         return None
+    # Sharing one set where the other is empty spares a copy for each node.
     both = left | right if left and right else left or right
     return both if len(both) <= _MOST_PARTS else None
 

@@ -51,6 +51,7 @@ class _Digest:
         self.hexdigest = self._hash.hexdigest
 
     def data(self, content: bytes | memoryview) -> None:
+        # Else two fields could be divided elsewhere and hash the same.
         self._hash.update(len(content).to_bytes(8, "little"))
         self._hash.update(content)
 
@@ -67,6 +68,7 @@ class _Digest:
             self.text(value.name, str(value.dtype), str(value.shape))
         self.text("outputs", *(value.name for value in graph.outputs))
         self.text("initializers")
+        # Sorted, as the order of initializers means nothing.
         for name in sorted(graph.initializers):
             self.text(name)
             self.tensor(graph.initializers[name].const_value)
@@ -96,6 +98,7 @@ class _Digest:
                 if is_ref
                 else ir.serde.serialize_attribute(attribute)
             )
+            # Exporters write traces and paths there, which change nothing.
             proto.doc_string = ""
             self.data(proto.SerializeToString(deterministic=True))
 
@@ -289,6 +292,7 @@ class Graph:
             return None
         name = value.name or ""
         if name not in self._arrays:
+            # A view, so that being read-only does not change the model's own array.
             array = np.asarray(value.const_value.numpy()).view()
             array.flags.writeable = False
             self._arrays[name] = array
@@ -368,6 +372,7 @@ class Graph:
                 if value is not None:
                     found.setdefault(value, []).append((node, slot))
             for value in values_read_inside(node):
+                # A node that also reads it at a slot is listed there already.
                 if all(reader is not node for reader, _ in found.get(value, ())):
                     found.setdefault(value, []).append((node, IMPLICIT_SLOT))
         return {value: tuple(readers) for value, readers in found.items()}
@@ -393,6 +398,7 @@ def values_read_inside(node: ir.Node) -> dict[ir.Value, None]:
 
 def _shape_or_index_values(graph: Graph) -> frozenset[str]:
     ends_in_shape: set[ir.Value] = set()
+    # Readers come before what they read, so that one pass is enough.
     for value in reversed(graph.values):
         readers = graph.consumers(value)
         if value.is_graph_output() or not readers:

@@ -57,6 +57,7 @@ class Names:
         """Mark a name as free."""
         if name:
             self._taken.discard(self._key(name))
+            # A freed name may be lower than the number at which the next search would begin.
             self._next.clear()
 
     def claim(self, things: Iterable[_Named]) -> list[_Named]:

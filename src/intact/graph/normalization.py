@@ -89,11 +89,13 @@ def normalize(
     given = GivenNodes(model)
     if shapes:
         set_input_shapes(model, shapes)
+    # 1. What all passes go by: order, names, types, and no claim of the file.
     library.sort_nodes(model)
     forget_claims(model)
     make_names_unique(model)
     widen_floats(model)
     library.lift_constants(model)
+    # 2. One form of each operator, and the constants and lengths that follow.
     write_sums_as_adds(model)
     write_pads(model)
     if depends_on_opset(model):
@@ -101,6 +103,8 @@ def normalize(
         write_opset_forms(model)
     _simplify(model)
     write_pads(model)  # simplifying may have computed the lengths
+    # 3. The linear layers. A division is a Mul first, the only product that is folded; a MatMul
+    # takes nothing before it is a Gemm, and is none with a weight of three axes.
     write_as_products(model)
     write_zeros_as_pads(model)
     turn_weights(model)
@@ -108,17 +112,20 @@ def normalize(
     join_dense_layers(model)
     while fold_batch_norms(model) + fold_scales(model):
         pass  # either may follow the other
+    # Behind folding, which takes beta into the bias: that is rounded once so.
     plain_gemms(model)
     pool_spatial_means(model)
     library.remove_unused(model)
     if not library.knows_shapes(model):  # of what the passes above have made
         library.infer_shapes(model)
+    # 4. What is left unknown. The runtime is asked by name, so new nodes get theirs before.
     infer_types(model)
     make_names_unique(model)
     if ask_runtime(model):
         library.infer_shapes(model)
     _refuse_negative_sizes(model)
     forget_made_up_names(model)
+    # Last, as it goes by the names and nodes that stay.
     given.follow(model)
     graph = Graph(model)
     if not graph.inputs:
@@ -152,12 +159,14 @@ def _simplify(model: ir.Model) -> None:
     with contextlib.ExitStack() as protection:
         library.remove_unused(model)  # rules skip values that dead nodes read
         library.infer_shapes(model)
+        # One sum for all rounds, or each could fill as much again.
         room, is_protected = MOST_FILLED, False
         for _ in range(_MOST_ROUNDS):
             changed = inline_ifs(model) > 0
             if changed:
                 write_sums_as_adds(model)
             if not library.is_simple(model):
+                # Names are protected once and only where the library runs: renaming costs time.
                 if not is_protected:
                     protection.enter_context(protected_names(model))
                     is_protected = True

@@ -91,6 +91,7 @@ def weight_slot(node: ir.Node) -> int | None:
     spec = op_spec(node)
     if spec is None or spec.kind is not OpKind.COMPUTE:
         return None
+    # The right side first: layers are written as data times weight.
     candidates = (1, 0) if spec.channel_axis == -1 else (1,)
     return next((slot for slot in candidates if is_constant(input_value(node, slot))), None)
 

@@ -92,6 +92,7 @@ class Origins(msgspec.Struct, frozen=True):
 def packed(indices: npt.NDArray[np.integer[Any]]) -> str:
     """Write numbers below 2**31 as text: their differences, compressed."""
     flat = indices.reshape(-1).astype(_STORED)
+    # Elements mostly follow one another, so that differences compress to almost nothing.
     differences = np.diff(flat, prepend=_STORED.type(0)).astype(_STORED)
     return base64.b64encode(zlib.compress(differences.tobytes(), 1)).decode()
 

@@ -42,6 +42,7 @@ def set_states(model: ir.Model, states: Sequence[State]) -> None:
 def _flat(state: State) -> list[float]:
     """Return the numbers of the first value; one where all are equal."""
     numbers = [float(number) for number in state.first.reshape(-1)]
+    # As a rule all are zero, and the metadata stay short whatever the size.
     return numbers[:1] if len(set(numbers)) == 1 else numbers
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -11,13 +11,13 @@ import numpy.typing as npt
 from intact.data.stream import Samples
 from intact.engines.session import make_session, run_session
 from intact.graph import Graph
+from intact.limits import HELD_AT_ONCE
 
 Doubles = npt.NDArray[np.float64]
 
 MOST_SAMPLES = 128
 SPREAD = 6.0
 """Standard deviations that normal values are taken to stay within: one in 1e9 does not."""
-_BATCH = 8
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,13 @@ def observe_channels(
         if tensor.name not in shown:
             outputs.append(copy.value(tensor.name))
     session = make_session(copy.model, threads=threads)
-    limit = most if samples.limit is None else min(most, samples.limit)
-    limited = replace(samples, limit=limit, progress=None)
+    limited = samples.first(most)
     names = [tensor.name for tensor in tensors]
     found: dict[str, Channels] = {}
-    for feeds, count in limited.batches(limited.batch_size(min(_BATCH, limit))):
+    for feeds, count in limited.batches(limited.batch_size(HELD_AT_ONCE)):
         arrays = run_session(session, dict(feeds), names)
         for tensor, array in zip(tensors, arrays, strict=True):
+            # The last batch may be filled up; a fixed one cannot be cut, as axis 0 may be no batch.
             real = array if limited.fixed_batch is not None else array[:count]
             own = _channels(tensor, real)
             seen = found.get(tensor.name)

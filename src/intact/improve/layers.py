@@ -47,11 +47,13 @@ class Layer:
         if bias is None and len(node.inputs) > _BIAS and node.inputs[_BIAS] is not None:
             return None
         is_dense = facts(node).channel_axis == -1
+        # A transposed input has its samples where channels are expected.
         if is_dense and (weight.ndim != 2 or Gemm.of(node).transA != 0):
             return None
         groups = 1 if is_dense else Conv.of(node).group
         layer = Layer(node, weight, bias, groups)
         rows = (1, layer.outputs)
+        # A Gemm may add a whole matrix, which no factor of a channel scales.
         return layer if bias is None or (bias.size in rows and bias.shape[-1:] != ()) else None
 
     @property
@@ -143,4 +145,5 @@ def _own(graph: Graph, node: ir.Node, slot: int) -> npt.NDArray[Any] | None:
     array = graph.constant(value)
     if value is None or array is None or array.dtype != np.float32:
         return None
+    # Other readers would get the scaled constant too.
     return array if len(value.uses()) == 1 and not value.is_graph_output() else None

@@ -11,13 +11,13 @@ import importlib
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
-from intact.errors import MissingExtraError, UsageError, nearest
+from intact._extras import is_installed, require
+from intact.errors import UsageError, nearest
 from intact.graph import Graph
 
 _REQUEST = re.compile(r"\s*([A-Za-z0-9-]+)\s*(?:\{([^{}]*)\})?\s*")
@@ -112,7 +112,7 @@ class Pass(msgspec.Struct, frozen=True):
     @property
     def is_installed(self) -> bool:
         """Whether the package that it needs is there."""
-        return not self.needs or find_spec(self.needs) is not None
+        return not self.needs or is_installed(self.needs)
 
     def load(self) -> Callable[..., Any]:
         """Import the function."""
@@ -272,11 +272,8 @@ def requests_of(texts: Iterable[str]) -> tuple[Request, ...]:
             raise UsageError(
                 f"--improve {each} and --improve {found[each.name]}", remedy="leave one out"
             )
-        if not PASSES[each.name].is_installed:
-            raise MissingExtraError(
-                f"--improve {each.name} needs {PASSES[each.name].needs}, which is not installed",
-                remedy="pip install 'intact[train]'",
-            )
+        if PASSES[each.name].needs:
+            require(f"--improve {each.name}", [PASSES[each.name].needs], "train")
         found[each.name] = each
     return tuple(found[name] for name in PASSES if name in found)
 
@@ -299,6 +296,7 @@ def rewrite(graph: Graph, texts: Iterable[str]) -> Graph:
 
 
 def _import(function: str) -> Callable[..., Any]:
+    # Named as text, so that the table costs no import: some passes need torch.
     module, _, name = function.partition(":")
     found: Callable[..., Any] = getattr(importlib.import_module(module), name)
     return found

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from intact._extras import install_hint
 from intact.graph import output_channel_axis, weight_slot
 from intact.improve.passes import EXPECTED_BIAS, PASSES, Request, requests_of
 from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
@@ -68,9 +69,9 @@ PRESETS: Mapping[Preset, Mapping[Weakness, tuple[str, ...]]] = MappingProxyType(
 def passes_of(preset: Preset, weaknesses: Iterable[Weakness]) -> tuple[str, ...]:
     """Return the passes of a preset, in the order in which they run."""
     table = PRESETS[preset]
-    choose_passes = {name for each in weaknesses for name in table.get(each, ())}
-    choose_passes.update(table.get(Weakness.NONE, ()))
-    return tuple(name for name in PASSES if name in choose_passes)
+    wanted = {name for each in weaknesses for name in table.get(each, ())}
+    wanted.update(table.get(Weakness.NONE, ()))
+    return tuple(name for name in PASSES if name in wanted)
 
 
 def weaknesses_of(plan: QuantizedGraph) -> tuple[Weakness, ...]:
@@ -107,6 +108,7 @@ def _are_unlike(weight: npt.NDArray[Any], axis: int | None) -> bool:
     others = tuple(each for each in range(weight.ndim) if each != axis)
     # without a copy of the weight
     reach = np.maximum(weight.max(axis=others), -weight.min(axis=others))
+    # Channels without weights lose nothing and would pull the median down.
     middle = float(np.median(reach[reach > 0])) if reach.any() else 0.0
     return middle > 0 and bool(np.log2(reach.max() / middle) >= _LOST_BITS)
 
@@ -166,7 +168,7 @@ def choose_passes(
                 "",
                 f"preset {level} ran without {', '.join(missing)}: "
                 f"{PASSES[missing[0]].needs} is not installed",
-                remedy='pip install "intact[train]"',
+                remedy=install_hint("train"),
             )
         )
     return Choice(requests_of(names), tuple(notes))

@@ -158,6 +158,26 @@ def accuracy_difference(
     )
 
 
+def binomial_interval(successes: int, trials: int) -> tuple[float, float]:
+    """Return the 95 % interval of a probability, as fractions.
+
+    It is Wilson's (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927), which holds for few trials and near
+    0 and 1 too.
+
+    Args:
+        successes: In how many trials it happened.
+        trials: Their number, 1 or more.
+
+    >>> binomial_interval(8, 8)[1]
+    1.0
+    """
+    share, square = successes / trials, _NORMAL_95**2
+    centre = (share + square / (2 * trials)) / (1 + square / trials)
+    spread = share * (1 - share) / trials + square / (4 * trials * trials)
+    margin = _NORMAL_95 * math.sqrt(spread) / (1 + square / trials)
+    return max(centre - margin, 0.0), min(centre + margin, 1.0)
+
+
 def decibels(signal: float, noise: float) -> float:
     """Return the ratio of two powers, dB: infinite without noise, minus infinity without signal."""
     if noise == 0.0:

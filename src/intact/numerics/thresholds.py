@@ -188,6 +188,23 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
 WEIGHT_METHODS = ("minmax", "mse", "max_range", "power2_range")
 """Those of them that are defined for weights; see ``weight_range``."""
 
+_ELSEWHERE = {
+    "entropy": ("kl", "ONNX Runtime and TensorRT"),
+    "histogram": ("mse", "PyTorch"),
+    "max": ("minmax", "TensorRT"),
+    "min_max": ("minmax", "NNCF"),
+}
+"""What other tools call a method: its name here, and who calls it so."""
+
+
+def unknown_method(name: str) -> CalibrationError:
+    """Return the error of a name that no method has; with the nearest, or what others call so."""
+    known = _ELSEWHERE.get(name.lower())
+    remedy = nearest(name, METHODS)
+    if known is not None:
+        remedy = f"{known[0]!r} is what {known[1]} call{'s' * (' and ' not in known[1])} so"
+    return CalibrationError(f"unknown threshold method {name!r}", remedy=remedy)
+
 
 def estimate_range(
     distribution: Distribution, levels: Levels, method: str, **options: float
@@ -214,9 +231,7 @@ def estimate_range(
     (-1.0, 3.0)
     """
     if method not in METHODS:
-        raise CalibrationError(
-            f"unknown threshold method {method!r}", remedy=nearest(method, METHODS)
-        )
+        raise unknown_method(method)
     chosen = METHODS[method]
     if not chosen.fits(levels):
         others = ", ".join(sorted(m.name for m in METHODS.values() if m.fits(levels)))

@@ -12,27 +12,22 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.choice import MOST_DB
 from intact.data.batching import Batch
 from intact.engines.cpu import detect_cpu
 from intact.engines.latency import in_turn, lower_quartiles
 from intact.errors import IntactError
 from intact.formats.base.format import Deployed, Exported, Runtime
+from intact.limits import MOST_DB, PLACEMENT_SECONDS, SAME_SPEED
 from intact.ops.operators import Conv
 from intact.placement.cache import KnownChoice, PieceTime, TimingCache, key_of
 from intact.placement.costs import Profile, corrected, from_table, measured, signature
 from intact.placement.pieces import Costs, Pieces
 from intact.plan import QuantizedGraph
 
-_LEAST_SECONDS = 3.0
-"""Spent on timing at least, where that is needed."""
-_MOST_SECONDS = 120.0
 _TOO_SHORT = 2e-5
 """Runs that take less are not timed: the call takes longer than the kernels."""
 _MIXED = 3
 """Solutions that are built and profiled in turn; each corrects the costs of the next."""
-_SAME = 1.02
-"""Times that differ by less are the same: the placement with more integers is taken."""
 _MOST_ROUNDS = 0.8
 """Part of the rounds in which a placement with fewer integers must be faster."""
 _PRICES = tuple(np.logspace(-3, 4, 15))
@@ -141,7 +136,7 @@ class FastestSearch:
 
     def __post_init__(self) -> None:
         """Divide the plan, and bound the time."""
-        self.seconds = min(max(self.seconds, _LEAST_SECONDS), _MOST_SECONDS)
+        self.seconds = min(max(self.seconds, PLACEMENT_SECONDS[0]), PLACEMENT_SECONDS[1])
         self._start = time.perf_counter()
         self._pieces = Pieces.of(self.plan)
         self._none = np.zeros(len(self._pieces.names), np.bool_)
@@ -269,7 +264,7 @@ class FastestSearch:
         best = accepted[0]
         for at in accepted[1:]:
             wins = sum(each[at] < each[best] for each in rounds)
-            if _SAME * times[at] < times[best] and wins >= _MOST_ROUNDS * len(rounds):
+            if SAME_SPEED * times[at] < times[best] and wins >= _MOST_ROUNDS * len(rounds):
                 best = at
         return 1 if floats and times[1] < times[best] else best
 

@@ -25,15 +25,12 @@ from intact.engines.simulate import Simulator
 from intact.errors import IntactError
 from intact.graph import Graph
 from intact.graph.edit import Editor
+from intact.limits import SAFE_DB, TOLD_DB
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
 from intact.plan.topology import decoded
 from intact.results.job import Decide, Job
 
-GAIN_DB = 1.0
-"""What float must gain on some part, dB."""
-_MORE_DB = 0.3
-"""What more nodes in float must gain beside others, dB: they need no further conversion."""
 UNDO = "--quantize-heads undoes it"
 
 
@@ -87,7 +84,7 @@ class Heads(msgspec.Struct, frozen=True):
         judge = _Judge(job.plan.graph, self._parts, choice.runs, threads)
         first = best = judge.errors(choice.plan)
         found: tuple[str, ...] = ()
-        least = GAIN_DB
+        least = TOLD_DB
         for names in candidates:
             plan = kept(job, names, statistics, choice.method, given, decoded)
             if plan is None:
@@ -95,7 +92,7 @@ class Heads(msgspec.Struct, frozen=True):
             errors = judge.errors(plan)
             gain = max(gains(best, errors).values(), default=0.0)
             if gain > least and not errors.loses(best) and is_held(job, plan):
-                found, best, least = names, errors, _MORE_DB
+                found, best, least = names, errors, SAFE_DB
         if not found:
             return job
         return job.in_float(found, _note(found, joins, first, best), decoded)

@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from intact.calibrate.assign import assign
-from intact.calibrate.choice import MOST_DB, Choice
+from intact.calibrate.choice import Choice
 from intact.data.batching import Batch, sample_count
 from intact.engines.simulate import Simulator
 from intact.errors import UsageError
 from intact.formats.base.format import Exported, Format
 from intact.formats.registry import FORMATS, export
+from intact.limits import MOST_DB
 from intact.placement.cache import TimingCache
 from intact.placement.choice import Fastest, FastestSearch
 from intact.plan import Note, NoteKind, QuantizedGraph

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import msgspec
 
-from intact.calibrate.choice import GOOD_DB, MOST_DB, Choice
+from intact.calibrate.choice import Choice
 from intact.calibrate.front import Front
 from intact.calibrate.statistics import Statistics
-from intact.placement.heads import GAIN_DB, UNDO, gains, is_held, kept
+from intact.limits import ENOUGH_DB, MOST_DB, TOLD_DB
+from intact.placement.heads import UNDO, gains, is_held, kept
 from intact.plan import Note, NoteKind
 from intact.plan.given_scales import ScaleTable
 from intact.plan.topology import spectral
@@ -48,7 +49,7 @@ class Spectra(msgspec.Struct, frozen=True):
             loss on another, or where the target's formats cannot hold it.
         """
         job = self.job
-        if min(choice.errors.decibels.values(), default=MOST_DB) >= GOOD_DB:
+        if min(choice.errors.decibels.values(), default=MOST_DB) >= ENOUGH_DB:
             return job
         best = choice
         found: tuple[str, ...] = ()
@@ -58,7 +59,7 @@ class Spectra(msgspec.Struct, frozen=True):
                 continue
             tried = choice.changed(plan)
             gain = max(gains(best.errors, tried.errors).values(), default=0.0)
-            if gain > GAIN_DB and not tried.errors.loses(best.errors) and is_held(job, plan):
+            if gain > TOLD_DB and not tried.errors.loses(best.errors) and is_held(job, plan):
                 found, best = names, tried
         if not found:
             return job

@@ -11,7 +11,7 @@ _MARKERS = {
     "Softmax": {"Exp"},
     "HardSwish": {"Clip", "HardSigmoid"},
     "LayerNormalization": {"Sqrt"},
-    "Gelu": {"Erf"},
+    "Gelu": {"Erf", "Tanh"},
 }
 """Composite operator to operators of which each way of writing it out has at least one: a test that
 costs little, before patterns are matched. In the order of the opsets that they need.

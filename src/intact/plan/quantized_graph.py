@@ -138,6 +138,8 @@ class QuantizedGraph:
         baked: The integers of constants whose ends are BAKED or PASSIVE_BAKED, by the end that
             names their quantization point. They are used as they are, even if quantizing the
             float constant gives other integers. Copies share the arrays; nothing writes to them.
+        preprocessing: The steps of its samples, as the TOML of a result's folder, for the files
+            that are written; "" where they are not known. It is not stored.
     """
 
     graph: Graph
@@ -147,6 +149,7 @@ class QuantizedGraph:
     notes: tuple[Note, ...] = ()
     provenance: Provenance = field(default_factory=Provenance)
     baked: dict[TensorEnd, Codes] = field(default_factory=dict)
+    preprocessing: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
         """Count quantized nodes, configs and other figures of the plan."""

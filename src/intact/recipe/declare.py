@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import (
@@ -28,7 +30,7 @@ from typing import (
     dataclass_transform,
 )
 
-from intact.errors import FLAGS, UsageError
+from intact.errors import FLAGS, IntactWarning, UsageError
 from intact.recipe.kinds import Flag, Kind, Unfit
 
 P = ParamSpec("P")
@@ -311,7 +313,9 @@ def public(recipe: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R
                 raise TypeError(f"{function.__name__}(): {error}") from None
             options = recipe(*args, **kwargs)
             with options.in_force():
-                return function(options)
+                found = function(options)
+            warn_of(found)
+            return found
 
         signature = signature_of(cast(Any, recipe))
         answer = inspect.signature(function).return_annotation
@@ -325,6 +329,23 @@ def public(recipe: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R
         return call
 
     return decorate
+
+
+def warn_of(found: object) -> None:
+    """Warn the caller of what a result tells of weight: by ``worries()``, or in ``warnings``.
+
+    The warning is of the line that called the package. The command line, which prints the same,
+    shows no warnings.
+    """
+    tell = getattr(found, "worries", None)
+    told = getattr(found, "warnings", ()) if tell is None else tell()
+    if not told:
+        return
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("intact."):
+        level, frame = level + 1, frame.f_back
+    for each in told:
+        warnings.warn(each, IntactWarning, stacklevel=level)
 
 
 def _refuse_unknown(name: str, recipe: Any, given: Mapping[str, object]) -> None:

@@ -22,6 +22,7 @@ from intact.recipe.kinds import (
 )
 from intact.recipe.numbers import Constant, Count, Memory, Number, Numbers, Whole
 from intact.recipe.pairs import Pairs, Shapes
+from intact.recipe.reading import ReadOptions
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -76,11 +77,11 @@ RUNNABLE = Given(
     text="the folder of a result, or the path of a model",
 )
 DATA = Given(
-    "a folder of images, an .npz or .npy file, MODULE:FUNCTION, or arrays, tensors, a loader or a "
-    "dataset",
+    "a folder of images or sounds, a text, an .npz or .npy file, MODULE:FUNCTION, or arrays, "
+    "tensors, a loader or a dataset",
     (),
     "FOLDER|FILE|MODULE:FUNCTION",
-    text="a folder of images, an .npz or .npy file, or MODULE:FUNCTION",
+    text="a folder of images or sounds, a text, an .npz or .npy file, or MODULE:FUNCTION",
 )
 LOADED = "A loaded model, or a torch.nn.Module, will do too; it is not changed."
 ARRAYS = (
@@ -88,8 +89,8 @@ ARRAYS = (
     "a DataLoader or dataset, a list or an iterator of batches or of samples (see docs/data.md)."
 )
 SAMPLES = (
-    "Samples: a folder of images, an .npz keyed by input name (and `labels`), an .npy, or "
-    "MODULE:FUNCTION that yields dicts of arrays."
+    "Samples: a folder of images or of .wav files, a .txt (with --tokenizer), an .npz keyed by "
+    "input name (and `labels`), an .npy, or MODULE:FUNCTION that yields dicts of arrays."
 )
 TRANSFORM: Instance[Any] = Instance("a function of a sample that returns what the model takes")
 PROGRESS: Instance[Any] = Instance("a function of the samples done and the samples in all")
@@ -286,7 +287,7 @@ class SampleOptions(Options, kw_only=True):
     )
 
 
-class FeedOptions(Options, kw_only=True):
+class FeedOptions(ReadOptions, kw_only=True):
     """How samples become what the model takes."""
 
     section: ClassVar[str] = "States and inputs without a batch"
@@ -562,7 +563,7 @@ class ComparisonOptions(
 
     headings: ClassVar[Mapping[str, str]] = {
         group.section: f"{group.section} (left out, as for the calibration)"
-        for group in (ArrayStepOptions, FeedOptions)
+        for group in (ArrayStepOptions, FeedOptions, ReadOptions)
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from intact.limits import EVALUATED_AT_ONCE, RUN_AT_ONCE
 from intact.recipe.declare import Options, option, required
 from intact.recipe.groups import (
     ARRAYS,
@@ -80,9 +81,15 @@ class EvaluateOptions(LabelOptions, ClusterOptions, ComparisonOptions):
         in_python="A result will do too.",
     )
     metric: str | MetricFunction | Metric | None = option(
-        Given("MODULE:FUNCTION, or a function", (), "MODULE:FUNCTION"),
+        Given(
+            "MODULE:FUNCTION, perplexity, cosine, or a function",
+            (),
+            "MODULE:FUNCTION|perplexity|cosine",
+            text="MODULE:FUNCTION, perplexity or cosine",
+        ),
         None,
-        "Scores a model: function(outputs, references) -> number, or numbers by name.",
+        "Scores a model: function(outputs, references) -> number, or numbers by name. Of language "
+        "models perplexity or cosine are measured, whichever fits; a name demands it.",
     )
     samples: int | None = option(Count(), None, "Use at most so many samples; left out, all.")
     top_k: int = option(
@@ -237,7 +244,9 @@ class CompareOptions(LabelOptions, ComparisonOptions):
     samples: int | None = option(
         Count(), None, "Use at most so many samples for the accuracy; left out, all."
     )
-    batch: int = option(Whole(least=1), 100, "Samples in one run for accuracy and latency.")
+    batch: int = option(
+        Whole(least=1), EVALUATED_AT_ONCE, "Samples in one run for accuracy and latency."
+    )
 
 
 class CompareCommand(TerminalOptions, CompareOptions):
@@ -331,7 +340,7 @@ class RunOptions(ComparisonOptions):
         target(), None, "The hardware of a quantized model that is no result.", short="-t"
     )
     samples: int | None = option(Count(), None, "Use at most so many samples; left out, all.")
-    batch: int = option(Whole(least=1), 16, "Samples in one run.")
+    batch: int = option(Whole(least=1), RUN_AT_ONCE, "Samples in one run.")
 
 
 class ExecuteOptions(RunOptions):
@@ -367,8 +376,12 @@ class RunCommand(TerminalOptions, RunOptions):
     )
 
     _: KW_ONLY
-    output: str | Path = required(
-        File("FILE.npz"), "Where the outputs go.", flag="--output", short="-o"
+    output: str | Path | None = option(
+        File("FILE.npz"),
+        None,
+        "Where the outputs go; left out, the likeliest classes of both models are printed for the "
+        "first samples, and nothing is written.",
+        short="-o",
     )
     integer: bool = option(Flag(), False, "The integers of the target, bit for bit (the default).")
     simulate: bool = option(Flag(), False, "Quantized values in float32.")

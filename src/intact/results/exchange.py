@@ -44,7 +44,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from intact._files import is_ours, short_name
+from intact._files import is_ours, lock, short_name
 from intact.errors import OutputError
 
 IsOwn = Callable[[Path], bool]
@@ -229,7 +229,7 @@ def _locked(folder: Path) -> int | None:
     path = folder / _LOCK
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
-        _lock(descriptor)
+        lock(descriptor, inherited=True)
         if os.stat(path).st_ino == os.fstat(descriptor).st_ino:  # noqa: PTH116 - beside fstat
             return descriptor
         raise FileNotFoundError(errno.ENOENT, "another has its name")
@@ -238,26 +238,6 @@ def _locked(folder: Path) -> int | None:
         if isinstance(error, BlockingIOError | FileNotFoundError):
             raise
         return None
-
-
-def _lock(descriptor: int) -> None:
-    """Lock a file until it is closed.
-
-    Raises:
-        BlockingIOError: It is locked.
-        OSError: It cannot be.
-    """
-    if sys.platform == "win32":
-        import msvcrt
-
-        try:
-            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-        except PermissionError as error:
-            raise BlockingIOError(str(error)) from error
-    else:
-        import fcntl
-
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _stagings(folder: Path) -> list[Path]:

@@ -143,10 +143,8 @@ def _collected(samples: Samples, batch: int, once: Callable[[Batch], tuple[Array
     total = 0
     size = samples.batch_size(batch)
     carried = Carried(samples.feeding.states, samples.specs)
-    for feeds, count in samples.batches(size):
-        whole = samples.fixed_batch is not None  # such a model cannot run fewer
-        rows = size if whole else count
-        part = feeds if whole else {name: array[:rows] for name, array in feeds.items()}
+    for part, count in samples.real_batches(size):
+        rows = count if samples.fixed_batch is None else size
         outputs, tensors = once(carried.into(part))
         carried.keep(outputs)
         parts.append((real_samples(outputs, rows, count), real_samples(tensors, rows, count)))

@@ -32,6 +32,7 @@ from intact.formats.base.format import CHANGED, IN_FLOAT, Deployed, Runtime, exe
 from intact.formats.registry import FORMATS
 from intact.graph import OPS, Graph, OpKind
 from intact.graph.passes.random_ops import random_values
+from intact.limits import SAME_DB
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Direction, Note, NoteKind, QuantizedGraph, TensorEnd, quantizes
 
@@ -40,8 +41,6 @@ if TYPE_CHECKING:
     from intact.formats.base.report import Verification
     from intact.results.result import Result
 
-_FLOOR_DB = 10.0
-"""Signal to noise above which two outputs are taken for the same: 8 bits give 20 to 40 dB."""
 _NOT_FINITE = "are not finite"
 _STEPS = 1.0
 """Differences of one quantization step are rounding."""
@@ -256,7 +255,7 @@ def _difference(outputs: Arrays, expected: Arrays, infinite: Collection[str] = (
         if not finite.any():
             continue
         decibels = sqnr_db(reference[finite], array[finite])
-        if decibels < _FLOOR_DB:
+        if decibels < SAME_DB:
             return f"output {name!r} has {decibels:.1f} dB of signal to noise"
     return ""
 
@@ -265,7 +264,7 @@ def _differs(found: Verification) -> bool:
     """Tell whether a layer, or else an output, differs from the plan's integers beyond rounding."""
     if any(layer.largest > _STEPS for layer in found.layers):
         return True
-    return any(not output.sqnr_db >= _FLOOR_DB for output in found.outputs)  # NaN is none
+    return any(not output.sqnr_db >= SAME_DB for output in found.outputs)  # NaN is none
 
 
 def _first_at_fault(plan: QuantizedGraph, found: Verification) -> tuple[str, str]:

@@ -12,7 +12,7 @@ import msgspec
 from intact.calibrate.choice import Choice
 from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
-from intact.data.preprocess import Preprocess
+from intact.data.preprocess import Preprocess, preprocess_to_toml
 from intact.errors import ExportError
 from intact.formats.base.format import Exported, Io
 from intact.formats.base.storage import storage_notes
@@ -61,6 +61,7 @@ class Deployment(msgspec.Struct, frozen=True):
         notes: tuple[Note, ...] = (),
     ) -> Result:
         """Write a calibrated plan, and say in it as what."""
+        plan = replace(plan, preprocessing=preprocess_to_toml(preprocess).decode())
         plan, exports = self._written(plan)
         notes += tuple(note for exported in exports.values() for note in exported.notes)
         notes += storage_notes(plan, {name: FORMATS[name] for name in exports})

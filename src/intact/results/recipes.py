@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import onnx_ir as ir
 
-from intact.calibrate.states import state_step
-from intact.data.feeding import Feeding
+from intact.calibrate.observe.observer import FloatTensors
+from intact.data.batching import Batch
+from intact.data.feeding import Arrays, Feeding, Step
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
-from intact.data.sources import open_samples
+from intact.data.sources import Reading, open_samples
 from intact.data.stream import Samples
 from intact.errors import UsageError
 from intact.formats.scales import scales_of_model, tensor_names
@@ -234,9 +235,35 @@ def open_fed(
     """
     kept = kept or Provenance()
     feeding = Feeding(tuple(options.no_batch) or kept.no_batch, options.state or kept.states)
-    step = state_step(graph, feeding)
-    how = {"transform": options.transform, **how}
+    step = _state_step(graph, feeding)
+    reading = Reading(options.tokenizer, options.context, options.sample_rate)
+    how = {"transform": options.transform, "reading": reading, **how}
     return open_samples(data, graph, feeding=feeding, step=step, **how)
+
+
+def _state_step(graph: Graph, feeding: Feeding) -> Step | None:
+    """Return what runs the float model for its states alone; None where it has none.
+
+    What it gives for one sample, the next one takes. It has one thread, so that the states do not
+    depend on how many there are.
+
+    Raises:
+        UsageError: The model has no such input or output.
+    """
+    outputs = list(feeding.of_graph(graph).states)
+    if not outputs:
+        return None
+
+    @cache
+    def model() -> FloatTensors:
+        return FloatTensors(graph, outputs)
+
+    takes = {str(value.name) for value in graph.inputs}
+
+    def step(feed: Batch) -> Arrays:
+        return model().run({name: array for name, array in feed.items() if name in takes})
+
+    return step
 
 
 def cluster_of(options: ClusterOptions) -> AbstractContextManager[SampleMap | None]:

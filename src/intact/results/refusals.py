@@ -14,7 +14,7 @@ from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.errors import CalibrationError, ExportError, IntactError, PlanError, UsageError
 from intact.formats.base.format import Io
-from intact.formats.registry import FORMATS
+from intact.formats.registry import FORMATS, of_its_targets
 from intact.graph import Graph
 from intact.numerics.histogram import accumulate, new_workspace
 from intact.plan import QuantizedGraph
@@ -73,7 +73,7 @@ def refuse_structure(plan: QuantizedGraph, formats: Iterable[str], io: Io = Io.I
     Raises:
         ExportError: A format cannot express it; all that it cannot is listed.
     """
-    writers = [writer for name in formats if (writer := FORMATS[name].writer).foresees]
+    writers = {name: FORMATS[name].writer for name in formats if FORMATS[name].writer.foresees}
     if not writers or _has_open_sizes(plan.graph):
         return
     try:
@@ -81,9 +81,10 @@ def refuse_structure(plan: QuantizedGraph, formats: Iterable[str], io: Io = Io.I
         scaled = assign(plan, _as_if_observed(plan), method)
     except (CalibrationError, PlanError):  # levels of another kind, told by who assigns scales
         return
-    for writer in writers:
+    for name, writer in writers.items():
         try:
-            writer.refuse(scaled, io)
+            with of_its_targets(name, plan.target):
+                writer.refuse(scaled, io)
         except PlanError:  # levels without integer arithmetic
             continue
 

@@ -128,18 +128,25 @@ def _not_in_place(targets: Sequence[Target]) -> list[Target]:
     return [without_in_place(target) for target in targets]
 
 
+_DEVICES = frozenset(
+    ["aux", "con", "nul", "prn", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))]
+)
+"""Names that Windows keeps for devices."""
+
+
 def distinct_names(targets: Sequence[Target]) -> tuple[str, ...]:
     """List the names of the targets."""
     names = tuple(target.name for target in targets)
     if not names:
         raise UsageError("there is no target", remedy="name one: see `intact targets`")
     for name in names:
-        if Path(name).name != name or name.startswith(".") or "\\" in name:
+        is_name = Path(name).name == name and not name.startswith(".") and "\\" not in name
+        if not is_name or name.partition(".")[0].lower() in _DEVICES or name.endswith((".", " ")):
             raise UsageError(
                 f"target {name!r} cannot give a folder its name", remedy="rename it in its file"
             )
-        if names.count(name) > 1:
-            raise UsageError(
+        if [other.casefold() for other in names].count(name.casefold()) > 1:
+            raise UsageError(  # some file systems do not tell cases apart
                 f"target {name} is given twice", remedy="leave one out, or rename it in its file"
             )
     return names

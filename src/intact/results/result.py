@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -32,11 +33,12 @@ from intact._text import Figures, kilobytes
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
 from intact.data.stream import Samples
-from intact.errors import IntactError, OutputError, PlanError
+from intact.errors import IntactError, OutputError, PlanError, python_words
 from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.formats.registry import FORMATS, ONNX_QDQ, described, exported_in
 from intact.graph import Graph, save_model
+from intact.graph.files.regular import remedy_for_absent
 from intact.graph.files.save import given_bytes
 from intact.plan import QuantizedGraph, load_plan, save_plan
 from intact.plan.gains import Improvement
@@ -62,6 +64,7 @@ if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.analyze.diagnose.loss import Loss
     from intact.analyze.report.notebook import ReportPage
+    from intact.analyze.verdict import Verdict
     from intact.improve.trained import Trained
     from intact.placement.choice import Fastest
     from intact.recipe.groups import DataSource
@@ -92,6 +95,7 @@ class Result:
         recipe: The options that made it, as TOML; empty where they are not known.
         loss: What calibration found to be lost, where that is much. It is not stored: decibels
             differ a little between machines, and the files do not.
+        verdict: What to do, in one sentence, by what calibration measured; not stored either.
         findings: What the checks found that every calibration makes, worst first; likewise not
             stored.
         improvements: What improvement passes did, with seconds, where this result was just made;
@@ -108,6 +112,7 @@ class Result:
     folder: Path | None = None
     recipe: str = ""
     loss: Loss | None = None
+    verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
     improvements: tuple[Tried, ...] = ()
     fastest: Fastest | None = None
@@ -121,10 +126,16 @@ class Result:
         """Name the target, the formats and the folder."""
         quantized = sum(decision.quantized for decision in self.plan.decisions.values())
         where = "in memory" if self.folder is None else f"in {str(self.folder)!r}"
+        worries = "".join(f"\nwarning: {each}" for each in self.worries())
         return (
             f"Result({self.plan.target.name}: {quantized} of {len(self.plan.decisions)} nodes "
-            f"quantized, as {', '.join(self.exports)}, {where})"
+            f"quantized, as {', '.join(self.exports)}, {where}){worries}"
         )
+
+    def worries(self) -> list[str]:
+        """Tell what was lost or odd when it was made, worst first, each with what mends it."""
+        loss = [] if self.loss is None else [str(self.loss)]
+        return [*loss, *map(_worry, self.findings)]
 
     def _repr_html_(self) -> str:
         """Summarize it as a table, for a notebook."""
@@ -143,8 +154,9 @@ class Result:
         notes = [str(note) for note in plan.notes[:_SHOWN_NOTES]]
         if len(plan.notes) > _SHOWN_NOTES:
             notes.append(f"{len(plan.notes) - _SHOWN_NOTES} more notes")
-        loss = [] if self.loss is None else [str(self.loss)]
-        return Figures("quantized model", ("", ""), rows, [*loss, *notes]).to_html()
+        judged = [] if self.verdict is None else [str(self.verdict)]
+        worries = [f"warning: {each}" for each in self.worries()]
+        return Figures("quantized model", ("", ""), rows, [*judged, *worries, *notes]).to_html()
 
     def report(self, data: DataSource | None = None, **options: Any) -> ReportPage:
         """Report on it as one page; a notebook shows it.
@@ -258,6 +270,18 @@ class Result:
         return float_bytes, _file_bytes(self.folder / self.deployed_file)
 
 
+def _worry(finding: Finding) -> str:
+    """Write a finding with its first remedy, in the words of Python."""
+    remedy = python_words(finding.remedy)
+    first = next(iter(finding.remedies), None)
+    if not remedy and first is not None:
+        options = ", ".join(f"{name}={value!r}" for name, value in first.options.items())
+        remedy = f"quantize with {options}" if options else python_words(first.text)
+    place = f" at {finding.node}" if finding.node else ""
+    said = f"{finding.cause}{place}: {finding.evidence}"
+    return f"{said}; {remedy}" if remedy else said
+
+
 class Results(dict[str, Result]):
     """Results by the names of their targets.
 
@@ -268,6 +292,12 @@ class Results(dict[str, Result]):
     def __init__(self, made: Mapping[str, Result], refused: Mapping[str, IntactError]) -> None:
         super().__init__(made)
         self.refused = dict(refused)
+
+    def worries(self) -> list[str]:
+        """Tell what was lost or odd, and which targets refused, by the names of the targets."""
+        refused = [f"{name}: refused: {error}" for name, error in self.refused.items()]
+        found = [f"{name}: {each}" for name, made in self.items() for each in made.worries()]
+        return [*refused, *found]
 
 
 def save_several(results: Mapping[str, Result], folder: Path, recipe: str = "") -> None:
@@ -336,14 +366,35 @@ def _refuse_unfinished(folder: Path) -> None:
             )
 
 
+def _no_result(folder: Path, missing: str) -> PlanError:
+    """Return the error of what should be the folder of a result, and lacks a file.
+
+    Args:
+        folder: As it was given: it may be a file, or not be there.
+        missing: The first file that it lacks.
+    """
+    make = "make one: intact quantize {} --data DATA --output {}"
+    named = shlex.quote(str(folder))
+    if os.path.isfile(folder):  # noqa: PTH113 - pathlib raises for a name that is too long
+        is_inside = (folder.parent / PLAN).is_file()
+        return PlanError(
+            f"{folder} is a file, and not the folder of a result",
+            remedy=f"give {folder.parent}" if is_inside else make.format(named, "out"),
+        )
+    if not os.path.isdir(folder):  # noqa: PTH112 - likewise
+        remedy = remedy_for_absent(folder, make.format("MODEL", named))
+        return PlanError(f"{folder} does not exist", remedy=remedy)
+    return PlanError(
+        f"{folder}: no {missing} in it",
+        remedy="give a folder that intact wrote, with all its files",
+    )
+
+
 def _require(path: Path) -> None:
     if path.name == PLAN:
         refuse_several(path.parent)
     if not os.path.isfile(path):  # noqa: PTH113 - pathlib raises for a name that is too long
-        raise PlanError(
-            f"{path.parent}: no {path.name} in it",
-            remedy="give a folder that intact wrote, with all its files",
-        )
+        raise _no_result(path.parent, path.name)
 
 
 def _statistics(path: Path, plan: QuantizedGraph) -> Statistics | None:
@@ -367,9 +418,9 @@ def _recipe(path: Path) -> str:
 
 
 def _naming(plan: QuantizedGraph, steps: bytes) -> QuantizedGraph:
-    """Return the plan with the hash of the preprocessing file that lies beside it."""
+    """Return the plan with the preprocessing, and the hash of its file that lies beside it."""
     named = plan.provenance.preprocessed(hashlib.sha256(steps).hexdigest())
-    return replace(plan, provenance=named)
+    return replace(plan, provenance=named, preprocessing=steps.decode())
 
 
 def _preprocess(path: Path, plan: QuantizedGraph) -> Preprocess:

@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.choice import FloatRuns, choose
-from intact.calibrate.collect import collect
-from intact.calibrate.method import counted_bins
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.unlike import broken_ties, fully_untied
 from intact.data.batching import Batch
-from intact.data.chosen_samples import ChosenSamples
 from intact.data.metric import Metric, MetricFunction
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
@@ -29,11 +26,11 @@ from intact.formats.registry import expressible
 from intact.graph import Graph
 from intact.graph.passes.expand import expand as expand_operators
 from intact.improve.passes import rewrite
+from intact.limits import TIMED_AT_ONCE
 from intact.plan import Note, Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.options import SearchOptions
 from intact.results.job import Deployment
-from intact.results.recipes import open_fed
 from intact.results.result import Result, check_output
 from intact.results.sources import original_of
 from intact.results.values import Values, refuse_nothing_to_do
@@ -46,10 +43,6 @@ from intact.search.space import Candidate, Space, deployable
 from intact.search.weight_rounding import Rounding, is_rounded, rounding_of
 from intact.targets import Target
 
-_BATCH = 32
-_TRIED_AT_ONCE = 4
-"""Samples that plans are tried on at once, as `quantize` does."""
-
 
 def latency_of(planner: Planner, samples: Samples, *, threads: int) -> Callable[[Candidate], float]:
     """Return what measures the milliseconds of a candidate in ONNX Runtime, for 32 samples.
@@ -57,7 +50,7 @@ def latency_of(planner: Planner, samples: Samples, *, threads: int) -> Callable[
     Each is timed in turn with the float model and its share of that is taken, so that a machine
     that grows slower or faster meanwhile favours none.
     """
-    feeds = next(iter(samples.batches(samples.batch_size(_BATCH))))[0]
+    feeds = next(iter(samples.batches(samples.batch_size(TIMED_AT_ONCE))))[0]
     float_model = FloatModel(planner.space.plan.graph, threads=threads)
 
     exact = not planner.space.plan.target.saturates_pairs
@@ -118,6 +111,7 @@ class Setup:
         options: SearchOptions,
         deployment: Deployment,
         preprocess: Preprocess,
+        observe: Callable[[Graph, Sequence[str]], Seen],
     ) -> Setup:
         """Observe the float model, and price the choices.
 
@@ -127,43 +121,20 @@ class Setup:
             options: As a call gave them.
             deployment: What is written.
             preprocess: What is done to the samples.
+            observe: Runs a graph over the samples, and counts what tensors of these names are.
 
         Raises:
             UsageError: No choice changes the cost.
             IntactError: The samples do not fit, or what is asked for cannot be written.
         """
         space = spaced(())
-        samples = open_fed(
-            options.data,
-            space.plan.graph,
-            options,
-            preprocess=preprocess,
-            limit=options.samples,
-            labels=options.labels,
-            skip_bad=options.skip_bad,
-            mask=options.mask,
-        )
-        minimize, threads = options.minimize, options.threads
         ties = _Ties.of(space, deployment)
-        observed = tuple(dict.fromkeys((*samples.specs, *required(space), *ties.needs)))
-        first: Batch = {}
-        chosen = ChosenSamples(whole=samples.takes_feeds)
-        statistics = collect(
-            space.plan.graph,
-            samples,
-            observed,
-            threads=threads,
-            progress=options.progress,
-            max_memory=options.max_memory,
-            first=first,
-            chosen=chosen,
-            bins=counted_bins([method]),
-        )
-        batches = list(chosen.batches(samples.batch_size(_TRIED_AT_ONCE)))
-        broken = ties.broken(statistics, method, batches, threads)
+        seen = observe(space.plan.graph, (*required(space), *ties.needs))
+        samples, statistics = seen.samples, seen.statistics
+        minimize, threads = options.minimize, options.threads
+        broken = ties.broken(statistics, method, seen.runs)
         space = spaced(broken) if broken else space
-        compared = original_of(options.model, threads=threads).compare(space.plan.graph, first)
-        shapes = samples.usual_shapes  # before a further pass
+        compared = original_of(options.model, threads=threads).compare(space.plan.graph, seen.first)
         planner = Planner(space, statistics, method)
         # What cannot be written shall be said before hours are spent on it.
         deployment.result(planner.plan(space.default), statistics, preprocess)
@@ -183,7 +154,7 @@ class Setup:
             samples,
             deployment,
             preprocess,
-            shapes,
+            seen.shapes,
             threads,
             compared.notes,
         )
@@ -231,6 +202,30 @@ class Setup:
         return self.deployment.result(found, known, self.preprocess, self.notes)
 
 
+class Seen(Protocol):
+    """What a pass of the float model over the samples gave."""
+
+    @property
+    def samples(self) -> Samples:
+        """What was read, for further passes."""
+
+    @property
+    def statistics(self) -> Statistics:
+        """Of the tensors that were asked for, and of the inputs."""
+
+    @property
+    def first(self) -> Batch:
+        """The inputs of one sample."""
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Those of most samples, where the model leaves them open."""
+
+    @property
+    def runs(self) -> FloatRuns:
+        """Some samples, to try plans on."""
+
+
 Spaced: TypeAlias = Callable[[Collection[TensorEnd]], Space]
 """From the inputs of joins that are requantized to the choices."""
 
@@ -265,16 +260,11 @@ class _Ties(NamedTuple):
         return () if self.untied is None else required_tensors(self.untied)
 
     def broken(
-        self,
-        statistics: Statistics,
-        method: Method,
-        batches: Sequence[tuple[Batch, int]],
-        threads: int,
+        self, statistics: Statistics, method: Method, runs: FloatRuns
     ) -> frozenset[TensorEnd]:
         """Decide, as `quantize` does, which of them the outputs gain by breaking."""
         if self.untied is None:
             return frozenset()
-        runs = FloatRuns(self.space.plan.graph, batches, threads=threads)
         choice = choose(self.apart(()), statistics, [method], runs)
         return broken_ties(self.untied, statistics, choice, self.apart)
 

@@ -147,6 +147,7 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     addition_shift: int | None = None
     multiplier_bits: int | None = None
     reciprocal_scale: bool | None = None
+    nan_is_highest: bool | None = None
     scales_in_turn: bool | None = None
     ratio_conversions: bool | None = None
     fused_bias: bool | None = None
@@ -186,6 +187,8 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         reciprocal_scale: A float is quantized by multiplication with the float32 reciprocal of the
             scale, not by division by the scale. A float result of products is scaled by the
             reciprocal of the product of both reciprocals.
+        nan_is_highest: What is no number (0 / 0) gets the highest code where a float is quantized;
+            otherwise the lowest.
         fused_bias: A float bias is added to a float result by a fused multiply-add, with one
             rounding.
         folded_factor: With ``float32_ends``, the factor of the output's grid is folded into the
@@ -231,6 +234,7 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     addition_shift: int = 20
     multiplier_bits: int | None = None
     reciprocal_scale: bool = False
+    nan_is_highest: bool = False
     scales_in_turn: bool = False
     ratio_conversions: bool = False
     fused_bias: bool = False

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -95,7 +95,7 @@ class Order(msgspec.Struct, frozen=True):
     """The first message to a worker elsewhere.
 
     Attributes:
-        job: ``module:class`` of the job.
+        job: The name of its class.
         threads: For the worker.
         folder: Of the saved job, where the worker is on the same machine.
         versions: That it must have, by package.
@@ -106,10 +106,16 @@ class Order(msgspec.Struct, frozen=True):
     folder: str = ""
     versions: dict[str, str] = {}
 
-    @staticmethod
-    def name_of(job: Job) -> str:
-        """Return the name by which a worker finds the class of a job."""
-        return f"{type(job).__module__}:{type(job).__qualname__}"
+
+def name_of(value: object) -> str:
+    """Return the name by which a worker finds the class of something: ``module:class``."""
+    return f"{type(value).__module__}:{type(value).__qualname__}"
+
+
+def class_named(name: str) -> Any:
+    """Import the class of a name of `name_of`."""
+    module, _, kind = name.partition(":")
+    return getattr(import_module(module), kind)
 
 
 class Server:
@@ -127,8 +133,7 @@ class Server:
         return _encoded(lambda: self._answered(message))
 
     def _opened(self, order: Order, folder: Path) -> bytes:
-        module, _, name = order.job.partition(":")
-        kind: type[Job] = getattr(import_module(module), name)
+        kind: type[Job] = class_named(order.job)
         self._answer, hello = kind.load(folder).open(order.threads)
         return hello
 

@@ -10,7 +10,6 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from queue import Empty, SimpleQueue
-from types import TracebackType
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from intact.errors import ClusterError, UsageError
@@ -214,12 +213,7 @@ class Pool:
         """Return itself."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Close it."""
         self.close()
 

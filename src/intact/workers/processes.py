@@ -21,7 +21,16 @@ from typing import Any, BinaryIO
 
 from intact.errors import UsageError
 from intact.workers.folders import new_owner, temporary_folder
-from intact.workers.job import Job, LostError, Order, Server, decode_order, decode_reply, encode
+from intact.workers.job import (
+    Job,
+    LostError,
+    Order,
+    Server,
+    decode_order,
+    decode_reply,
+    encode,
+    name_of,
+)
 from intact.workers.pool import Deliver
 
 _PROGRAM = "from intact.workers.processes import main; main()"
@@ -78,7 +87,7 @@ class ProcessLauncher:
         data = self._folder / "data"
         data.mkdir()
         job.save(data)
-        self._order = encode(Order(Order.name_of(job), self._threads, str(data)))
+        self._order = encode(Order(name_of(job), self._threads, str(data)))
 
     def start(self, deliver: Deliver) -> ProcessWorker:
         """Start a process."""

@@ -15,12 +15,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
-from importlib.util import find_spec
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
-from intact.errors import ClusterError, MissingExtraError
+from intact._extras import require
+from intact.errors import ClusterError
 from intact.workers.folders import new_owner, remove_left, temporary_folder
 from intact.workers.job import (
     Job,
@@ -31,6 +31,7 @@ from intact.workers.job import (
     decode_order,
     decode_reply,
     encode,
+    name_of,
 )
 from intact.workers.pool import Deliver
 
@@ -63,11 +64,7 @@ class Connection:
     """
 
     def __init__(self, address: str | None = None, what: str = "--cluster") -> None:
-        if find_spec("ray") is None:
-            raise MissingExtraError(
-                f"{what} needs ray, which is not installed",
-                remedy="pip install 'intact[distributed]'",
-            )
+        require(what, ["ray"], "distributed")
         self._address = address
 
     def open(self) -> None:
@@ -214,7 +211,7 @@ class RayLauncher:
             num_cpus=claimed, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
         threads = self._threads or max(1, processors // workers)
-        self._order = encode(Order(Order.name_of(job), threads, versions=versions()))
+        self._order = encode(Order(name_of(job), threads, versions=versions()))
         with temporary_folder(self.owner) as folder:
             job.save(folder)
             self._files = ray.put(packed(folder))

@@ -13,11 +13,12 @@ import intact
 from intact.analyze.diagnose import arithmetic
 from intact.analyze.diagnose.arithmetic import SumFindings, sum_findings
 from intact.analyze.diagnose.diagnosis import Diagnosis, decibels_of, diagnosis_of, first_runs
-from intact.analyze.diagnose.evidence import WELL_DB, Evidence
+from intact.analyze.diagnose.evidence import Evidence
 from intact.calibrate.choice import FloatRuns
 from intact.data.sources import open_samples
 from intact.engines import cpu
 from intact.engines.simulate import Simulator
+from intact.limits import WELL_DB
 from intact.plan import QuantizedGraph
 from tests.models import ModelBuilder
 from tests.plans import HEADER, calibrate, own_target, planned
@@ -124,7 +125,7 @@ def _on(monkeypatch: pytest.MonkeyPatch, target: str, *, saturates: bool) -> Sum
 def test_a_processor_that_saturates_everything_is_a_finding(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(arithmetic, "_LOST_DB", 100.0)
+    monkeypatch.setattr(arithmetic, "LITTLE_DB", 100.0)
     (found,) = _on(monkeypatch, "onnxruntime", saturates=True).findings
     assert found.cause == "pair_saturation"
     assert "session.x64quantprecision=1" in found.evidence
@@ -132,7 +133,7 @@ def test_a_processor_that_saturates_everything_is_a_finding(
 
 
 def test_a_processor_that_saturates_a_little_is_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arithmetic, "_LOST_DB", -100.0)
+    monkeypatch.setattr(arithmetic, "LITTLE_DB", -100.0)
     found = _on(monkeypatch, "onnxruntime", saturates=True)
     assert found.findings == ()
     assert found.note.startswith("this processor saturates pairs of 8-bit products: output 'y' has")

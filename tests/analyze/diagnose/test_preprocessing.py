@@ -232,6 +232,23 @@ def test_chance_and_one_class_are_found_without_a_remedy_that_is_an_option() -> 
     values[:, 2] += 100
     (found,) = findings(b.build(), values, NONE)
     assert "class 2 for all 256 samples" in found.evidence
+    assert "samples of several classes" in found.remedies[0].text
+
+
+@pytest.mark.parametrize("wrong", [0.0, 0.1, 0.5])
+def test_answers_that_are_far_surer_than_right_are_named(wrong: float) -> None:
+    b = ModelBuilder()
+    b.output(b.node("Softmax", b.input("x", ["N", 10])), ["N", 10])
+    random = np.random.default_rng(1)
+    labels = random.integers(0, 10, 256)
+    values = 5 * np.eye(10, dtype=np.float32)[labels]  # sure of 0.94
+    labels = np.where(random.random(256) < wrong, random.integers(0, 10, 256), labels)
+    found = findings(b.build(), values, NONE, labels)
+    assert bool(found) == (wrong == 0.5)
+    for each in found:
+        assert "as sure as if it were for 94." in each.evidence
+        assert 0 < each.severity < 0.5  # quantizers are looked at all the same
+        assert "size, crop" in each.remedies[0].text
 
 
 def test_samples_that_are_sorted_by_class_are_kept_evenly_spread() -> None:

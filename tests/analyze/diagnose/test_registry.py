@@ -9,13 +9,16 @@ import numpy as np
 import pytest
 
 import intact
-from intact.analyze.diagnose import quick_findings, registry
-from intact.analyze.diagnose.evidence import Evidence
+from intact.analyze.diagnose import evidence, quick_findings, registry
+from intact.analyze.diagnose.evidence import DIAGNOSED, Calibrated, Evidence
 from intact.analyze.diagnose.findings import CAUSES, Finding
 from intact.analyze.diagnose.registry import CHECKS, Check, Inquiry, Need
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.assign import required_tensors
+from intact.calibrate.choice import FloatRuns, elements_of
+from intact.calibrate.collect import collect
+from intact.data.sources import open_samples
 from tests.models import ModelBuilder
-from tests.plans import calibrated
+from tests.plans import calibrated, planned
 
 
 def test_each_cause_has_a_check_and_each_check_is_there() -> None:
@@ -90,3 +93,21 @@ def test_labels_that_are_shifted_are_no_wrong_preprocessing(shift: int) -> None:
         assert f"if 1 is {'added to' if shift > 0 else 'subtracted from'}" in found[0].evidence
     else:
         assert any("more than chance" in each.evidence for each in found)
+
+
+def test_quantize_looks_for_causes_on_fewer_samples_where_they_are_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    b = ModelBuilder()
+    b.output(b.conv(b.input("x", ["batch", 3, 8, 8]), 3, 4))
+    plan = planned(b.build())
+    data = {"x": np.random.default_rng(0).normal(size=(16, 3, 8, 8)).astype(np.float32)}
+    seen = collect(plan.graph, open_samples(data, plan.graph), tensors=required_tensors(plan))
+    runs = FloatRuns(plan.graph, [({"x": each[None]}, 1) for each in data["x"]], threads=1)
+    diagnosed = Evidence(runs, statistics=seen)
+    quantized = Evidence(runs, statistics=seen, calibrated=Calibrated(("x",)))
+    assert len(quantized.few) == len(diagnosed.few) == DIAGNOSED
+    for samples, wanted in ((0.5, 1), (3.5, 3)):
+        monkeypatch.setattr(evidence, "MOST_ELEMENTS", int(samples * elements_of(seen)))
+        assert len(Evidence(runs, statistics=seen, calibrated=Calibrated(("x",))).few) == wanted
+        assert len(Evidence(runs, statistics=seen).few) == DIAGNOSED

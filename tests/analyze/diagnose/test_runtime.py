@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -119,7 +120,15 @@ def test_once_as_fast_is_no_finding(
 
 @pytest.mark.parametrize(
     ("rounds", "times", "expected"),
-    [(2, 2.0, False), (3, 1.2, True), (3, 1.1, False), (5, 1.1, True), (5, 1.04, False)],
+    [
+        (1, 2.0, False),
+        (2, 1.4, False),
+        (2, 1.6, True),
+        (3, 1.2, True),
+        (3, 1.1, False),
+        (5, 1.1, True),
+        (5, 1.04, False),
+    ],
 )
 def test_a_little_slower_takes_more_rounds(
     rounds: int, times: float, *, expected: bool, result: Result, monkeypatch: pytest.MonkeyPatch
@@ -155,6 +164,28 @@ def test_nothing_is_timed_where_that_would_take_long(
     asked = timed(monkeypatch, *[(0.004, 0.008)] * 5)
     assert slow_sign(runtime_of(result), DATA, lambda _: None, 1e-6) == []
     assert asked == []
+
+
+@pytest.mark.parametrize("times", [1.0, 1.02, 1.13, 3.0])
+@pytest.mark.parametrize("seconds", [1e-3, 0.015, 0.1])
+def test_runs_of_any_length_are_timed_in_a_part_of_the_time(
+    seconds: float, times: float, result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, spent = [0.0], 10.0
+
+    def taking(each: float) -> Any:
+        def run(_: object) -> None:
+            now[0] += each
+
+        return run
+
+    for clock in ("perf_counter", "thread_time"):
+        monkeypatch.setattr(f"time.{clock}", lambda: now[0])
+    made = runtime_of(result)
+    made = msgspec.structs.replace(made, load=lambda: taking(times * seconds))
+    found = slow_sign(made, DATA, taking(seconds), spent)
+    assert [each.cause for each in found] == ["slower_than_float"] * (times > 1.05)
+    assert now[0] <= 0.2 * spent
 
 
 @pytest.mark.parametrize(

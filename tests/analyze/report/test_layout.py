@@ -86,5 +86,5 @@ def test_without_the_extra_the_command_to_install_it_is_named(
         return found(name, *rest, **named)
 
     monkeypatch.setattr(builtins, "__import__", missing)
-    with pytest.raises(MissingExtraError, match=r"pip install 'intact\[report\]'"):
+    with pytest.raises(MissingExtraError, match=r'pip install "intact-quantizer\[report\]"'):
         layered(2, [(0, 1)])

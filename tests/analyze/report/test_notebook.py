@@ -90,5 +90,5 @@ def test_without_the_extra_there_is_a_summary_and_a_command(
 ) -> None:
     monkeypatch.setitem(sys.modules, "fast_sugiyama", None)
     assert "onnxruntime" in shown(result)
-    with pytest.raises(MissingExtraError, match=r"pip install 'intact\[report\]'"):
+    with pytest.raises(MissingExtraError, match=r'pip install "intact-quantizer\[report\]"'):
         result.report()

@@ -310,5 +310,5 @@ def test_without_pillow_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> N
         return real(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtraError, match=r'pip install "intact\[image\]"'):
+    with pytest.raises(MissingExtraError, match=r'pip install "intact-quantizer\[image\]"'):
         require_pillow()

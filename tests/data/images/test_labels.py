@@ -82,7 +82,7 @@ def test_a_csv_with_or_without_a_header_in_any_order(tmp_path: Path, text: str) 
         ("b/../a.png,1\n", "line 1: 'b/../a.png' is not a path inside"),
         ("/a.png,1\n", "line 1: '/a.png' is not a path inside"),
         ("b\\e.png,1\n", "is not a path inside the folder; write it relative"),
-        ("a.png;1\n", "line 1 has 1 columns; write file,label"),
+        ("a.png;1\n", "line 1: columns are separated by ';'; write file,label, by commas"),
         ("a.png,1,x\n", "line 1 has 3 columns"),
         ('"a.png,1\n', "not CSV"),
         (f"{'a' * 200_000},1\n", "not CSV"),

@@ -50,7 +50,7 @@ def folder_of(folder: Path, graph: Graph = GRAPH, **options: Any) -> ImageFolder
 
 
 def own_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("intact-images")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("intact-map")]
 
 
 @pytest.fixture(autouse=True)

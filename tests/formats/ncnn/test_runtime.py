@@ -20,7 +20,7 @@ RELU = "7767517\n2 2\nInput x 0 1 x 0=3\nReLU y 1 1 x y\n"
 
 def test_runtime_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'intact\[ncnn\]'"):
+    with pytest.raises(MissingExtraError, match=r'pip install "intact-quantizer\[ncnn\]"'):
         NcnnRuntime(RELU, b"")
 
 

@@ -117,7 +117,7 @@ def test_without_openvino_the_onnx_model_is_written(
     assert [path.name for path in tmp_path.iterdir()] == [ONNX_FILE]
     assert exported.nbytes() == (tmp_path / ONNX_FILE).stat().st_size
     note = next(note for note in exported.notes if "openvino" in note.message)
-    assert note.remedy == "pip install 'intact[openvino]'"
+    assert note.remedy == 'pip install "intact-quantizer[openvino]"'
     read = FORMAT.read(tmp_path, plan)
     assert isinstance(read, OpenVinoModel)
     assert not read.ir_files

@@ -187,6 +187,52 @@ def test_what_micro_lacks_is_refused() -> None:
         FORMATS["tflite"].writer.write(plan, Io.INT8)
 
 
+@pytest.mark.parametrize("function", ["Clip", "Relu", "Abs", "Neg"])
+def test_functions_of_whole_numbers_give_what_onnx_runtime_does(function: str) -> None:
+    b = ModelBuilder(18)
+    x = b.input("x", [1, 4, 8])
+    y = b.node("MatMul", x, b.weight(8, 8))
+    best = b.node("Sub", b.node("ArgMax", y, axis=2, keepdims=0), b.constant(np.int64(4)))
+    ends = [b.constant(np.int64(each)) for each in (-2, 1)] if function == "Clip" else []
+    best = b.node(function, best, *ends)
+    b.output(b.node("Cast", best, to=TensorProto.FLOAT), [1, 4])
+    b.output(y, [1, 4, 8])
+    data = {"x": np.random.default_rng(0).normal(size=(8, 4, 8)).astype(np.float32)}
+    made = intact.quantize(b.build(), data, target="tflite", io="float")
+    verified = intact.verify(made, data)
+    assert not any(each.mismatches for each in verified.layers)
+    assert not any(each.mismatches for each in verified.outputs)
+
+
+@pytest.mark.parametrize("form", ["Sign", "Div"])
+def test_what_kernels_lack_of_whole_numbers_is_refused(form: str) -> None:
+    b = ModelBuilder(18)
+    best = b.node("ArgMax", b.node("MatMul", b.input("x", [1, 8]), b.weight(8, 8)), axis=1)
+    others = [b.constant(np.int64(2))] if form == "Div" else []
+    b.output(b.node("Cast", b.node(form, best, *others, name="odd"), to=TensorProto.FLOAT), [1, 1])
+    with pytest.raises(ExportError, match=r"cannot hold 'odd': .*(only|alone)"):
+        intact.quantize(b.build(), _unread(), target="tflite", io="float")
+
+
+@pytest.mark.parametrize("target", ["tflite", "tflite-16x8", "tflite-xnnpack"])
+def test_quotients_by_zero_get_the_codes_of_the_ends(target: str) -> None:
+    b = ModelBuilder(17)
+    ratio = b.node("Div", b.input("x", ["batch", 8]), b.input("y", ["batch", 8]), name="ratio")
+    ratio = b.node("Unsqueeze", ratio, b.constant(np.array([1])))
+    b.output(b.node("MatMul", ratio, b.constant(np.eye(8, dtype=np.float32))))
+    random = np.random.default_rng(0)
+    data = {name: random.uniform(0.5, 2, (16, 8)).astype(np.float32) for name in "xy"}
+    keep = ("Div",) if target == "tflite-16x8" else ("Reciprocal", "Mul")
+    made = intact.quantize(b.build(), data, target=target, keep_float=keep, io="float")
+    odd = {
+        "x": np.array([[3, -3, 1e30, -1e30, 3, 0, 1, 1]], np.float32),
+        "y": np.array([[0, 0, 1e-5, 1e-5, 1e-20, 0, 1, 2]], np.float32),
+    }
+    verified = intact.verify(made, odd)
+    assert not any(each.mismatches for each in verified.layers)
+    assert not any(each.mismatches for each in verified.outputs)
+
+
 def _refused() -> onnx.ModelProto:
     """A model with a node that intact does not write, behind one that it does."""
     b = ModelBuilder(17)

@@ -151,8 +151,8 @@ def test_without_the_extra_there_is_one_clear_line(monkeypatch: pytest.MonkeyPat
         raise metadata.PackageNotFoundError
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtraError, match=r'pip install "intact\[tflite\]"'):
+    with pytest.raises(MissingExtraError, match=r'pip install "intact-quantizer\[tflite\]"'):
         TfliteRuntime(content)
     monkeypatch.setattr(metadata, "version", unknown)
-    with pytest.raises(MissingExtraError, match=r'pip install "intact\[tflite\]"'):
+    with pytest.raises(MissingExtraError, match=r'pip install "intact-quantizer\[tflite\]"'):
         litert_version()

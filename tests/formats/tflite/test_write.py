@@ -102,7 +102,7 @@ def test_without_the_extra_there_is_one_clear_line(monkeypatch: pytest.MonkeyPat
         return load(name, *rest, **more)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(MissingExtraError, match=r'pip install "intact\[tflite\]"'):
+    with pytest.raises(MissingExtraError, match=r'pip install "intact-quantizer\[tflite\]"'):
         write_tflite(classifier())
 
 

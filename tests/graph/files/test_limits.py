@@ -229,7 +229,7 @@ def test_limits_are_raised_by_the_option(
 ) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(loop(NODE_RUNS).SerializeToString())
-    assert entry.run(["inspect", str(path)]) == 1
+    assert entry.run(["inspect", str(path)]) == 2
     assert "allow it with --raise-limits 3" in capsys.readouterr().err
     assert entry.run(["inspect", str(path), "--raise-limits", "3"]) == 0
     inspect(path, raise_limits=3)

@@ -45,7 +45,7 @@ def test_a_model_is_tried_once_where_nothing_new_can_be_inferred(
 ) -> None:
     tried: list[object] = []
 
-    def counted(work: Callable[[], object]) -> bool:
+    def counted(work: Callable[[], object], elsewhere: object) -> bool:
         tried.append(work)
         return survives(work)
 
@@ -54,6 +54,14 @@ def test_a_model_is_tried_once_where_nothing_new_can_be_inferred(
     assert len(tried) == 1
 
 
+@pytest.fixture(params=["forked", "started"])
+def _process(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models are tried in a copy of this process, or where there are none in another."""
+    if request.param == "started":
+        monkeypatch.setattr("intact.graph.files.trial._FORKS", False)
+
+
+@pytest.mark.usefixtures("_process")
 @pytest.mark.parametrize("opset", [9, 13, 18])
 def test_a_slice_behind_a_window_that_is_too_large(opset: int) -> None:
     b = ModelBuilder(opset)
@@ -67,6 +75,7 @@ def test_a_slice_behind_a_window_that_is_too_large(opset: int) -> None:
         normalize(b.build())
 
 
+@pytest.mark.usefixtures("_process")
 def test_a_slice_behind_sizes_that_folding_computes() -> None:
     b = ModelBuilder()
     x = b.input("x", [1, 2, 4, 4])

@@ -132,7 +132,9 @@ def test_an_unknown_sampler_is_refused_with_the_nearest_name() -> None:
 def test_a_missing_extra_is_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     landscape = constant()
-    with pytest.raises(MissingExtraError, match=r"needs optuna.*pip install 'intact\[search\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r'needs optuna.*pip install "intact-quantizer\[search\]"'
+    ):
         make_sampler(name, landscape.space, Goal(), landscape.cost, 0)
     assert SAMPLERS[name].extra == "search"
 

@@ -19,9 +19,10 @@ from intact.analyze.diagnose.weights import USUAL_BITS
 from intact.calibrate.choice import Errors, FloatRuns, Run
 from intact.config import TensorQuantConfig
 from intact.engines.cpu import on_this_processor
-from intact.engines.exact_sums import EXACT, HEARD_DB, saturates_pairs
+from intact.engines.exact_sums import EXACT, saturates_pairs
 from intact.errors import IntactError
 from intact.graph import data_slots, weight_slot
+from intact.limits import HALF_DB, LITTLE_DB
 from intact.plan import QuantizedGraph
 from intact.plan.overflows import pairs_may_saturate, wrapping_sums
 from intact.plan.points import has_logarithmic_levels
@@ -44,8 +45,6 @@ _FEWEST_BITS = 4
 """Fewer cost more than what they mend."""
 _EXACT_PAIRS = 7
 """Bits of weights with which no pair of products leaves 16 bits: 2 * 255 * 64 fits."""
-_LOST_DB = 3.0
-"""Signal to noise below which what a processor does to exact sums is a finding: half is noise."""
 
 
 class Computed(msgspec.Struct, frozen=True):
@@ -292,13 +291,13 @@ def _of_processor(
         return SumFindings()
     if deployed is not None:
         heard = _Heard.of(_decibels(runs, deployed), simulated, exactly)
-        if heard is None or heard.left >= _LOST_DB:
+        if heard is None or heard.left >= LITTLE_DB:
             return SumFindings(note=_note(heard, remedies))
     computed = computed_errors(replace(plan, target=here), runs, in_float=in_float)
     if computed is None or not computed.worst:
         return SumFindings()
     heard = _Heard.of(computed.errors.decibels, simulated, exactly)
-    if heard is None or heard.left >= _LOST_DB:
+    if heard is None or heard.left >= LITTLE_DB:
         return SumFindings(note=_note(heard, remedies))
     found = Finding(
         "pair_saturation",
@@ -346,7 +345,7 @@ class _Heard(NamedTuple):
         """Compare outputs here with those of exact sums; None where that is not worth a word."""
         output = min(decibels, key=lambda name: decibels[name], default="")
         exact = simulated.decibels.get(output, 0.0)
-        if not output or not decibels[output] < exact - HEARD_DB:
+        if not output or not decibels[output] < exact - HALF_DB:
             return None
         said = (
             f"this processor saturates pairs of 8-bit products: output {output!r} has "

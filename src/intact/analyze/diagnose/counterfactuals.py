@@ -7,6 +7,7 @@ of the noise goes away is what the cause explains.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,13 +17,12 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.analyze.diagnose.noise import Part
-from intact.analyze.teacher import Exchanged, Replaced
+from intact.analyze.errors import layer_results
 from intact.calibrate.choice import FloatRuns, Run
-from intact.calibrate.observe.observer import model_of_outputs
 from intact.calibrate.scales.masked import NEGLIGIBLE
 from intact.config import TensorQuantConfig
-from intact.data.batching import Batch, real_samples, sample_count
-from intact.engines.session import make_session, run_session
+from intact.data.batching import real_samples, sample_count
+from intact.engines.piecewise import FloatPieces
 from intact.numerics.affine import fake_quantize, params_from_range
 from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels
@@ -54,17 +54,12 @@ class Counterfactuals:
     ) -> None:
         self._output, self._config = output, point.config
         self._name = str(point.value.name)
-        self._replaced = Replaced(plan, [self._name])
-        is_input = any(value is point.value for value in plan.graph.inputs)
-        model = None if is_input else model_of_outputs(plan.graph, [self._name])
-        session = None if model is None else make_session(model, threads=1)
-        self._batches: list[tuple[Batch, int, Array, Array]] = []
-        for (feeds, real), outputs in zip(runs.batches, runs.outputs(), strict=True):
-            found = feeds[self._name] if session is None else None
-            if session is not None:
-                (found,) = run_session(session, feeds, [self._name])
-            if found is not None:
-                self._batches.append((feeds, real, found, outputs[output]))
+        self._pieces = FloatPieces(plan.graph, [self._name])
+        values = [
+            (self._pieces.values(feeds, limit=math.inf), feeds, real)
+            for feeds, real in runs.batches
+        ]
+        self._batches = [(known, sample_count(feeds), real) for known, feeds, real in values]
         self._now = self._noise(partial(point.config.fake_quantize, inplace=False))
 
     def explained(self, without: Without) -> float:
@@ -74,16 +69,16 @@ class Counterfactuals:
         """
         if self._config.grid.exponential or not self._now > 0:
             return 0.0
-        tensor = QuantizedValues(self._config, [found for _, _, found, _ in self._batches])
+        tensor = QuantizedValues(self._config, [known[self._name] for known, _, _ in self._batches])
         return 1.0 - self._noise(without(tensor)) / self._now
 
     def _noise(self, quantizer: Quantizer) -> float:
         total = 0.0
-        for feeds, real, found, wanted in self._batches:
-            array = quantizer(found).astype(np.float32)
-            outputs = self._replaced.run(feeds, self._name, array)
-            pair = {"made": outputs[self._output], "wanted": wanted}
-            pair = real_samples(pair, sample_count(feeds), real)
+        for known, size, real in self._batches:
+            array = quantizer(known[self._name]).astype(np.float32)
+            outputs = self._pieces.run(known, {self._name: array})
+            pair = {"made": outputs[self._output], "wanted": known[self._output]}
+            pair = real_samples(pair, size, real)
             total += float(np.sum((pair["made"].astype(np.float64) - pair["wanted"]) ** 2))
         return total
 
@@ -272,7 +267,11 @@ class ConstantTrials:
         self, plan: QuantizedGraph, runs: FloatRuns, output: str, points: Sequence[QuantPoint]
     ) -> None:
         self._runs, self._output = runs, output
-        self._model = Exchanged(plan, points)
+        self._readers = {
+            point.end: [(str(node.name), slot) for node, slot in point.readers] for point in points
+        }
+        self._pieces = FloatPieces(plan.graph, [place.tensor for place in layer_results(plan)])
+        self._known = {id(feeds): self._pieces.values(feeds) for feeds, _ in runs.batches}
 
     def powers(self, parts: Sequence[Part]) -> list[float]:
         """Return the noise powers with each of some groups quantized as in the plan."""
@@ -298,7 +297,11 @@ class ConstantTrials:
 
     def _noises(self, changes: Sequence[dict[TensorEnd, Array]]) -> list[float]:
         def run_of(constants: dict[TensorEnd, Array]) -> Run:
-            return lambda feeds: self._model.run(feeds, constants)
+            given = {
+                reader: array for end, array in constants.items() for reader in self._readers[end]
+            }
+            pieces = self._pieces.exchanged(given)
+            return lambda feeds: pieces.run(self._known[id(feeds)], {})
 
         found = self._runs.errors(*map(run_of, changes))
         return [float(each.outputs[self._output].noise.sum()) for each in found]

@@ -14,6 +14,7 @@ from intact.analyze.diagnose.findings import Finding
 from intact.calibrate.choice import elements_of
 from intact.engines.simulate import Simulator
 from intact.errors import DataError
+from intact.limits import RUN_AT_ONCE
 
 _CHANCE = 0.05
 """Probability of so many lost answers among those that changed, under which it is no chance."""
@@ -21,7 +22,6 @@ _ELEMENTS = 1 << 29
 """Elements of activations that are run at most: about four seconds for each model."""
 _FEWEST = 256
 """Samples that are run at least, if there are so many."""
-_BATCH = 16
 _SEVERITY = 0.5
 """Of what no cause explains: it comes behind those that were measured."""
 
@@ -66,7 +66,7 @@ def _right(
     simulator = Simulator(evidence.plan, threads=evidence.threads)
     chosen: list[tuple[npt.NDArray[np.int64], ...]] = []
     seen = 0
-    for feeds, count in samples.batches(samples.batch_size(_BATCH)):
+    for feeds, count in samples.batches(samples.batch_size(RUN_AT_ONCE)):
         if seen >= most:
             continue  # labels are those of a whole pass
         seen += count

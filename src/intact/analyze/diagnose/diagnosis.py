@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -19,19 +18,21 @@ from intact.analyze.diagnose.findings import Finding
 from intact.analyze.diagnose.quantizers import Tensors, cut_in_calibration, quantizer_findings
 from intact.analyze.diagnose.registry import Inquiry
 from intact.analyze.diagnose.weights import BEST, OF_WEIGHTS
+from intact.analyze.layer_costs import LayerCosts
 from intact.analyze.layers import ModelErrors, model_errors
-from intact.calibrate.choice import MOST_DB, Errors, FloatRuns
-from intact.calibrate.observe.observer import model_of_outputs
+from intact.calibrate.choice import Errors, FloatRuns
+from intact.calibrate.observe.observer import FloatTensors
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.stream import Samples
-from intact.engines.session import make_session, run_session
 from intact.engines.simulate import Simulator
+from intact.limits import HELD_AT_ONCE, MOST_DB
 from intact.plan import QuantizedGraph
 
 _CUT = 0.01
 """Part of the values that calibration saw beyond the codes from which on clipping is no chance."""
-_BATCH = 8
+_ELEMENTS = 1 << 26
+"""Elements of activations that are looked at, but for those of the first batch."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -44,6 +45,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
         is_drawn: Whether inputs were drawn from what calibration saw, as no data were given.
         notes: What is no fault of the result, but good to know.
         errors: Of the outputs and of each layer; None where they were not asked for.
+        costs: What layers alone cost the outputs; None where that was not measured.
     """
 
     findings: tuple[Finding, ...]
@@ -52,6 +54,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     is_drawn: bool = False
     notes: tuple[str, ...] = ()
     errors: ModelErrors | None = None
+    costs: LayerCosts | None = None
 
     def __repr__(self) -> str:
         """Name the causes."""
@@ -115,6 +118,7 @@ def diagnosis_of(evidence: Evidence, *, layers: bool = True) -> Diagnosis:
         evidence.is_drawn,
         notes=(sums.note,) if sums.note else (),
         errors=errors,
+        costs=evidence.measured_costs,
     )
 
 
@@ -177,12 +181,6 @@ def first_runs(
     return FloatRuns(plan.graph, _batches(samples, max(most, DIAGNOSED)), threads=threads)
 
 
-def few_samples(samples: Samples, most: int) -> Samples:
-    """Return the first samples."""
-    limit = most if samples.limit is None else min(most, samples.limit)
-    return replace(samples, limit=limit, progress=None)
-
-
 def decibels_on(plan: QuantizedGraph, runs: FloatRuns) -> dict[str, float]:
     """Return each output's signal to quantization noise on some samples, dB."""
     computed = computed_errors(plan, runs)
@@ -195,10 +193,10 @@ def decibels_on(plan: QuantizedGraph, runs: FloatRuns) -> dict[str, float]:
 
 def _batches(samples: Samples, most: int) -> list[tuple[Batch, int]]:
     """Keep the first samples, for runs of the float model and of the simulation."""
-    few = few_samples(samples, most)
+    few = samples.first(most)
     return [
         ({name: array.copy() for name, array in feeds.items()}, count)
-        for feeds, count in few.batches(few.batch_size(min(_BATCH, few.limit or _BATCH)))
+        for feeds, count in few.batches(few.batch_size(HELD_AT_ONCE))
     ]
 
 
@@ -207,19 +205,18 @@ def _tensors(
 ) -> Tensors:
     """Run the float model for the quantized activations."""
     names = list(dict.fromkeys(str(point.value.name) for point in simulator.points.values()))
-    inputs = {str(value.name) for value in plan.graph.inputs}
-    computed = [name for name in names if name not in inputs]
-    session = make_session(model_of_outputs(plan.graph, computed)) if computed else None
+    model = FloatTensors(plan.graph, names, threads=0)
     parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in names}
+    elements = 0
     for feeds, count in batches:
-        arrays = {name: feeds[name] for name in names if name in feeds}
-        if session is not None:
-            arrays |= dict(zip(computed, run_session(session, feeds, computed), strict=True))
-        for name, array in real_samples(arrays, sample_count(feeds), count).items():
+        if elements > _ELEMENTS:  # what is here says enough, and decoders have gigabytes of it
+            break
+        for name, array in real_samples(model.run(feeds), sample_count(feeds), count).items():
             parts[name].append(array)
+            elements += array.size
     # Without a batch axis the first batch stands for all, as samples may differ in their shapes.
     return {
-        name: np.concatenate(each) if _can_join(each) else each[0]
+        name: np.concatenate(each) if len(each) > 1 and _can_join(each) else each[0]
         for name, each in parts.items()
         if each
     }

@@ -11,22 +11,23 @@ import msgspec
 import numpy as np
 
 from intact.analyze.diagnose.runtime import Runtime
-from intact.calibrate.choice import MOST_DB, Errors, FloatRuns, Powers
+from intact.calibrate.choice import Errors, FloatRuns, Powers, elements_of
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.simulate import Simulator
 from intact.errors import PlanError
+from intact.limits import MOST_DB, WELL_DB
 from intact.plan import QuantizedGraph
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.arithmetic import SumFindings
     from intact.analyze.layer_costs import LayerCosts
 
-WELL_DB = 30.0
-"""Signal to noise of every output from which on a result is well: causes are not looked for."""
-LEAST_DB = 15.0
-"""Signal to noise below which an output is said to be lost: 8 bits usually give 20 to 40 dB."""
+MOST_ELEMENTS = 1 << 25
+"""Of the activations of the samples that `quantize` looks for causes on: some 15 processor seconds.
+"""
+
 DIAGNOSED = 8
 """Samples at least on which causes are looked for."""
 
@@ -115,8 +116,14 @@ class Evidence:
 
     @cached_property
     def few(self) -> FloatRuns:
-        """The samples on which quantizers and layers are tried."""
-        return self.plan_runs.first(DIAGNOSED)
+        """The samples on which quantizers and layers are tried; `quantize` takes fewer large ones.
+
+        Some 60 plans are run on each of them, and all activations of them are kept.
+        """
+        samples = DIAGNOSED
+        if self.calibrated is not None and self.statistics is not None:
+            samples = min(samples, MOST_ELEMENTS // max(elements_of(self.statistics), 1))
+        return self.plan_runs.first(max(samples, 1))
 
     @cached_property
     def simulator(self) -> Simulator:
@@ -150,6 +157,11 @@ class Evidence:
         # `quantize` has little time: a batch tells which layer costs most.
         runs = self.few if self.calibrated is None else self.few.first(1)
         return layer_costs(self.plan, runs, threads=self.threads)
+
+    @property
+    def measured_costs(self) -> LayerCosts | None:
+        """The same, if a check has asked for it."""
+        return self.__dict__.get("costs")
 
     @cached_property
     def sums(self) -> SumFindings:

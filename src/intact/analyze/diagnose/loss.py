@@ -14,26 +14,22 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
-from intact.analyze.diagnose.evidence import LEAST_DB
-from intact.calibrate.choice import MOST_DB, Choice, FloatRuns, Powers, rows_of
+from intact.calibrate.choice import Choice, FloatRuns, Powers, rows_of
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError
+from intact.limits import AGREEING, LOST_DB, MOST_DB, TOLD_DB
 from intact.plan import QuantizedGraph, quantization_points
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.evidence import Evidence
     from intact.analyze.diagnose.findings import Finding
 
-_AGREEING = 0.95
-"""Share of the decisions that a good result has in common with the float model."""
 _CHANCE = 0.01
 """Probability of so few common decisions by chance, below which they are said to be too few."""
 _FEWEST = 8
 """Samples at least, to say what an output tells apart."""
 _SCORES = 16
 """Numbers of an output at most that is one of scores: more are seldom the same for all samples."""
-_LEAST_GAIN_DB = 1.0
-"""What keeping nodes in float must gain to be worth mentioning."""
 _OF_OTHERS = frozenset(["calibration_samples", "labels", "preprocessing"])
 """Causes that lie in the samples, and in no layer."""
 
@@ -113,7 +109,7 @@ def find_loss(choice: Choice) -> Loss | None:
     lost = [
         name
         for name in decibels
-        if decibels[name] < LEAST_DB or _disagrees(errors[name]) or name in drowned
+        if decibels[name] < LOST_DB or _disagrees(errors[name]) or name in drowned
     ]
     output = min(lost, key=lambda name: decibels[name], default="")
     if not output:
@@ -161,7 +157,7 @@ def explained(
         loss = replace(loss, node=name, op_type=node.op_type)
     others = [each for each in findings if each is not cause]
     cause, others = _with_measured(cause, others)
-    if loss.decibels + (cause.gain or 0.0) >= LEAST_DB > loss.decibels:
+    if loss.decibels + (cause.gain or 0.0) >= LOST_DB > loss.decibels:
         return loss, (cause, *others)
     candidates = (*([tuple(sorted(losing))] if losing else []), *_sets(evidence, loss.output))
     best = max(loss.decibels + (cause.gain or 0.0), 0.0)  # less than the noise is nothing
@@ -170,14 +166,14 @@ def explained(
         if plan is None:
             continue
         regained = _measured(plan, evidence.plan_runs).get(loss.output, math.inf)
-        if regained >= MOST_DB or regained < best + _LEAST_GAIN_DB:
+        if regained >= MOST_DB or regained < best + TOLD_DB:
             continue  # nothing before the output is left quantized
         options = accepts(plan)
         if options is None:
             continue
         best = regained
         cause = _offering(cause, names, options, best - loss.decibels)
-        if best >= LEAST_DB:
+        if best >= LOST_DB:
             break
     return loss, (cause, *others)
 
@@ -217,7 +213,7 @@ def _disagrees(powers: Powers) -> bool:
     """Tell whether fewer than 95 % of the decisions agree, by more than chance."""
     count, same = len(powers.agrees), int(powers.agrees.sum())
     at_most = (
-        math.comb(count, k) * _AGREEING**k * (1 - _AGREEING) ** (count - k) for k in range(same + 1)
+        math.comb(count, k) * AGREEING**k * (1 - AGREEING) ** (count - k) for k in range(same + 1)
     )
     return count > 0 and sum(at_most) < _CHANCE
 
@@ -237,9 +233,12 @@ def _drowned(choice: Choice) -> set[str]:
             rows_of(outputs[name], count)
             for (_, count), outputs in zip(runs.batches, runs.outputs(), strict=True)
         ]
+        sizes = {part.shape[1] for part in parts}
+        if len(sizes) > 1 or max(sizes) > _SCORES:
+            continue  # no scores: sequences, or the logits of each of their tokens
         rows = np.concatenate(parts).astype(np.float64)
         spread = float(np.square(rows - rows.mean(axis=0)).sum())
-        if rows.shape[1] <= _SCORES and 0 < spread < float(powers.noise.sum()):
+        if 0 < spread < float(powers.noise.sum()):
             found.add(name)
     return found
 

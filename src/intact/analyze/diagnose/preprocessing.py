@@ -25,17 +25,21 @@ from intact.analyze.diagnose.preparations import (
     swapped,
 )
 from intact.analyze.diagnose.trials import Floats, Kept, Outcome, Trials, kept_samples
+from intact.analyze.diagnose.wrong_answers import (
+    OFF,
+    PROVEN,
+    broken,
+    class_labels,
+    shifted,
+    wrong,
+)
 from intact.data.images.reader import ImageFolder
 from intact.data.preprocess import NORMALIZATIONS, Preprocess
 from intact.data.stream import Samples
 from intact.graph import Graph
 from intact.numerics.answers import (
     are_classes,
-    is_chance,
-    is_one_class,
-    label_shift,
     most_information,
-    probabilities,
 )
 
 _ROUNDS = (8, 32, 128, 256)
@@ -60,18 +64,10 @@ _PROMISING = 0.05
 """Part by which a way must be better for more samples to be worth while."""
 _CONTRAST = 4.0
 """How many times the contrast a trained net bears badly: by twice it is trained, to be robust."""
-_OFF = 0.25
-"""Mismatch with BatchNormalizations up to which training and test data usually differ: training
-augments, and forgets."""
 _NEARER = 2.0
 """How many times as near another way must be."""
-_SURE = 0.5
-"""Mean probability of the class given above which answers are sure."""
 _SMOOTH = 0.5
 """Correlation of neighbours above which an array is a picture."""
-
-PROVEN, LIKELY = 2.0, 1.5
-"""Severities: another way is better by measurement; the present one is wrong by itself."""
 
 
 class _Way(msgspec.Struct, frozen=True, eq=False):
@@ -132,10 +128,10 @@ def preprocessing_findings(
     trials = Trials.of(graph, samples, kept, threads)
     case = _case(samples, kept, trials, preprocess)
     if case is None:
-        return _broken(trials.run(_ROUNDS[1]), kept, "")
-    shifted = _shifted(trials.run(_ROUNDS[-1]), kept) if kept.labels is not None else []
-    if shifted:
-        return shifted
+        return broken(trials.run(_ROUNDS[1]), kept, "")
+    of_labels = shifted(trials.run(_ROUNDS[-1]), kept) if kept.labels is not None else []
+    if of_labels:
+        return of_labels
     steps, waiting = Steps.of(case.given), preparations(case.data, case.axis, case.given)
     for number, count in enumerate(_ROUNDS):
         present = case.run(steps, count)
@@ -147,7 +143,7 @@ def preprocessing_findings(
         waiting = [way.preparation for way in _leaders(case, ways, max(1, _LEADERS - number))]
         if not number and case.data.shape[case.axis] == len("rgb"):
             waiting += [swapped(each) for each in waiting if not each.steps.rearranges]
-    return found or _impossible(case) or _broken(present, kept, case.name)
+    return found or _impossible(case) or broken(present, kept, case.name)
 
 
 def _judged(case: _Case, present: Outcome, ways: Sequence[_Way]) -> list[Finding]:
@@ -217,23 +213,16 @@ def _figure(judge: _Judge, outcome: Outcome, case: _Case) -> float:
     telling = float(outcome.information.mean())
     if judge is _by_answers:
         return telling
-    labels = _class_labels(case.kept, outcome)
+    labels = class_labels(case.kept, outcome)
     if labels is None:
         return -math.inf
     right = float(outcome.right(labels).mean())
     return right + telling / 1e3  # of equals the surer one
 
 
-def _class_labels(kept: Kept, outcome: Outcome) -> npt.NDArray[np.int64] | None:
-    labels, scores = kept.labels, outcome.scores
-    if labels is None or scores is None or labels.min() < 0 or labels.max() >= scores.shape[1]:
-        return None
-    return labels[: len(scores)]
-
-
 def _by_labels(case: _Case, present: Outcome, way: _Way) -> str:
     """Say how many more samples are right; "" where it may be chance."""
-    labels = _class_labels(case.kept, present)
+    labels = class_labels(case.kept, present)
     if labels is None or way.outcome.scores is None:
         return ""
     before, after = present.right(labels), way.outcome.right(labels)
@@ -264,7 +253,7 @@ def _by_memory(case: _Case, present: Outcome, way: _Way) -> str:
     count = len(present.moments[0][0])
     parts = [slice(start, None, 4) for start in range(4)] if count >= 8 else [slice(None)]
     pairs = [(present.mismatch(each), way.outcome.mismatch(each)) for each in parts]
-    if not all(had > _NEARER * has and had > _OFF for had, has in pairs):
+    if not all(had > _NEARER * has and had > OFF for had, has in pairs):
         return ""
     return f"{_memory(present)}, {way.outcome.mismatch():.2g} with {way.preparation.name}"
 
@@ -284,7 +273,7 @@ def _by_answers(case: _Case, present: Outcome, way: _Way) -> str:
     """
     if present.scores is None or way.outcome.scores is None:
         return ""
-    labels = _class_labels(case.kept, present)
+    labels = class_labels(case.kept, present)
     if not are_classes(present.scores, labels) or not _is_picture(case):
         return ""
     if not _tells_more(present, way.outcome) or _is_opposed(present, way.outcome, labels):
@@ -293,11 +282,21 @@ def _by_answers(case: _Case, present: Outcome, way: _Way) -> str:
         return ""
     if labels is not None:
         return _accuracies(present.right(labels), way.outcome.right(labels), way)
+    return _differing(present, way)
+
+
+def _differing(present: Outcome, way: _Way) -> str:
+    """Say how alike the answers are, and that they differ with other samples."""
+    assert present.scores is not None  # noqa: S101
+    count, classes = present.scores.shape
     had, has = (float(each.information.mean()) for each in (present, way.outcome))
-    return (
-        f"the float model's answers tell {had:.2f} bits of a sample among {len(present.scores)}, "
-        f"{has:.2f} with {way.preparation.name}"
-    )
+    bits = f"{had:.2f} bits of a sample, {has:.2f} so"
+    if had < _TELLING * most_information(count, classes):
+        told = f"gives nearly the same answer for all {count} samples; with"
+        told += f" {way.preparation.name} they differ ({bits})"
+    else:
+        told = f"gives answers that differ more with {way.preparation.name} ({bits})"
+    return f"the float model {told}: the numbers are probably not what it was trained on"
 
 
 def _tells_more(present: Outcome, other: Outcome) -> bool:
@@ -318,7 +317,7 @@ def _tells_more(present: Outcome, other: Outcome) -> bool:
 
 def _is_opposed(present: Outcome, other: Outcome, labels: npt.NDArray[np.int64] | None) -> bool:
     """Tell whether memory or labels speak for the present way."""
-    if present.moments and other.mismatch() > _BETTER * max(present.mismatch(), _OFF):
+    if present.moments and other.mismatch() > _BETTER * max(present.mismatch(), OFF):
         return True
     return labels is not None and present.right(labels).sum() > other.right(labels).sum()
 
@@ -403,76 +402,4 @@ def _impossible(case: _Case) -> list[Finding]:
     if low >= 0 and high <= 1 and 1 < steps.mean.max() <= 255:
         small = tuple((steps.mean / 255).tolist()), tuple((steps.scale * 255).tolist())
         remedies.insert(0, Remedy(options=_options(mean=small[0], scale=small[1])))
-    return [_wrong(case.name, evidence, remedies)]
-
-
-def _shifted(outcome: Outcome, kept: Kept) -> list[Finding]:
-    """Find labels that are numbered from another class on: the answers are right but for that.
-
-    Some models have a class for the background in front of all others, and some label files
-    begin at 1.
-    """
-    if outcome.scores is None or kept.labels is None:
-        return []
-    labels, chosen = kept.labels[: len(outcome.scores)], outcome.scores.argmax(axis=1)
-    offset = label_shift(chosen, labels)
-    if not offset:
-        return []
-    count, right = len(labels), int((chosen == labels).sum())
-    mended = int((chosen == labels + offset).sum())
-    evidence = (
-        f"the float model is right for {100 * right / count:.1f} % of {count} samples, for "
-        f"{100 * mended / count:.1f} % if 1 is "
-        f"{'added to' if offset > 0 else 'subtracted from'} each label"
-    )
-    text = (
-        f"give labels that are {'larger' if offset > 0 else 'smaller'} by 1: they are numbered "
-        "from another class on than the model's outputs"
-    )
-    return [Finding("labels", evidence, PROVEN, remedies=(Remedy(text=text),), unit="points")]
-
-
-def _broken(outcome: Outcome, kept: Kept, name: str) -> list[Finding]:
-    """Find answers that are wrong whatever is done to the samples."""
-    if outcome.scores is None:
-        return []
-    count, classes = outcome.scores.shape
-    labels = _class_labels(kept, outcome)
-    remedy = Remedy(
-        text="check that the samples are those of the model, with its size, order and labels"
-    )
-    if labels is not None:
-        right = int(outcome.right(labels).sum())
-        if is_chance(right, count, classes):
-            return [
-                _wrong(
-                    name,
-                    f"the float model is right for {100 * right / count:.1f} % of {count} samples, "
-                    f"no more than by chance among {classes} classes",
-                    [remedy],
-                    "points",
-                )
-            ]
-    if is_one_class(outcome.scores) and are_classes(outcome.scores, labels) and _is_sure(outcome):
-        chosen = int(outcome.scores[0].argmax())
-        return [
-            _wrong(name, f"the float model gives class {chosen} for all {count} samples", [remedy])
-        ]
-    return []
-
-
-def _is_sure(outcome: Outcome) -> bool:
-    """Tell whether answers are sure ones, on data unlike what BatchNormalizations remember.
-
-    A net that is not trained may give one class for all too, and is not sure of it.
-    """
-    assert outcome.scores is not None  # noqa: S101
-    if outcome.moments and outcome.mismatch() <= _OFF:
-        return False
-    return float(probabilities(outcome.scores).max(axis=1).mean()) > _SURE
-
-
-def _wrong(name: str, evidence: str, remedies: Sequence[Remedy], unit: str = "dB") -> Finding:
-    return Finding(
-        "preprocessing", evidence, LIKELY, tensor=name, remedies=tuple(remedies), unit=unit
-    )
+    return [wrong(case.name, evidence, remedies)]

@@ -42,12 +42,11 @@ from intact.calibrate.scales.masked import MASKED_BEYOND
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantPolicy
 from intact.engines.simulate import Simulator
+from intact.limits import USUAL_DB
 from intact.plan import QuantizedGraph, QuantPoint
 
 Doubles = npt.NDArray[np.float64]
 
-_FEW_DB = 20.0
-"""Signal to noise that 8 bits leave of a healthy net at least."""
 _TRIED = 8
 """Tensors that are left in float, one at a time."""
 _OFFERED = 3
@@ -61,6 +60,8 @@ _OF_ONE_TENSOR = ("outlier_channel", "heavy_tail", "unlike_ranges", "attention_m
 _MOST = 0.1
 """Part of the values of a joined tensor that its scale cuts off, if it is that of another."""
 WIDEN = Remedy(options={"method": "minmax", "method_options": None, "scales": None})
+NO_TABLE = Remedy(options={"scales": None})
+"""Where scales were given: the samples choose these, by the method that all others have."""
 _NO_TAIL = Remedy(
     options={"method": "percentile", "method_options": {"percentile": 99.99}, "scales": None}
 )
@@ -110,7 +111,7 @@ def quantizer_findings(
         loss = _Loss(plan, runs, output, min(1.0, activations / total), heard)
         named += _of_activations(noises, tensors, loss)
     usual: list[Finding] = []
-    if decibels[output] >= _FEW_DB:
+    if decibels[output] >= USUAL_DB:
         usual = [each for each in named if each.cause in _USUAL]
         named = [each for each in named if each not in usual]
     if not named:
@@ -142,7 +143,7 @@ def _costliest(
     if not gains or not total > 0:
         return []
     left, first = gains[0]
-    if decibels >= _FEW_DB and left > total / 2:
+    if decibels >= USUAL_DB and left > total / 2:
         return []
     regained = decibels + 10 * math.log10(total / left)
     name = str(points[first].value.name)
@@ -357,8 +358,8 @@ def _clipping(seen: _Seen) -> _Named | None:
         f"{100 * seen.outside:.2g} % of its values lie outside of {seen.low:.4g} to {seen.high:.4g}"
     )
     is_fixed = bool(seen.point.config.dominator.detail.get("fixed"))  # no method changes it
-    remedy = Remedy(options={"keep_float": [seen.point.end.node]}) if is_fixed else WIDEN
-    return _Named("clipping", why, (remedy,), whole_range)
+    keep = Remedy(options={"keep_float": [seen.point.end.node]})
+    return _Named("clipping", why, (keep,) if is_fixed else (NO_TABLE, WIDEN), whole_range)
 
 
 def _outlier(seen: _Seen) -> _Named | None:

@@ -17,19 +17,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intact.analyze.diagnose.evidence import WELL_DB, Evidence
+from intact.analyze.diagnose.evidence import Evidence
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.sample_signs import MORE_SAMPLES
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.choice import Errors, FloatRuns, Run
 from intact.calibrate.collect import collect
-from intact.calibrate.observe.observer import model_of_outputs
+from intact.calibrate.observe.observer import FloatTensors
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.preprocess import Preprocess
-from intact.engines.session import make_session, run_session
 from intact.engines.simulate import Simulator
 from intact.graph import Graph
+from intact.limits import STRANGE_DB, WELL_DB
 from intact.numerics.answers import CLASSES
 from intact.plan import QuantizedGraph
 
@@ -47,8 +47,6 @@ _FEW_NUMBERS = 1 << 22
 """Elements of all observed tensors and samples up to which halves of the samples are tried."""
 _FEW_WEIGHTS = 1 << 24
 """Elements of a model's constants up to which they are."""
-_MOST_OF_NOISE_DB = 6.0
-"""What new samples lose more where three quarters of their noise are values beyond the ranges."""
 _POOR = 0.2
 """Severity of samples that do not show the ranges of others."""
 
@@ -147,7 +145,7 @@ def held_out_findings(
     seen, new = errors.decibels, beyond.decibels
     lost = [name for name in new.keys() & seen.keys() if new[name] < WELL_DB]
     worst = max(lost, key=lambda name: (seen[name] - new[name], name), default="")
-    if not worst or seen[worst] - new[worst] < _MOST_OF_NOISE_DB:
+    if not worst or seen[worst] - new[worst] < STRANGE_DB:
         return []
     evidence = (
         f"{count} samples are too few to show the ranges of others: with those of one half, output "
@@ -208,13 +206,10 @@ def _mismatch(graph: Graph, runs: FloatRuns) -> float:
     from intact.calibrate.remembered import FIRST, SampleMoments, memories_of
 
     memories = dict(list(memories_of(graph).items())[:FIRST])
-    inputs = {str(value.name) for value in graph.inputs}
-    computed = [name for name in memories if name not in inputs]
-    session = make_session(model_of_outputs(graph, computed), threads=1) if computed else None
+    model = FloatTensors(graph, [*memories])
     moments: dict[str, list[SampleMoments]] = {name: [] for name in memories}
     for feeds, real in runs.batches:
-        ran = [] if session is None else run_session(session, feeds, computed)
-        tensors = {**feeds, **dict(zip(computed, ran, strict=True))}
+        tensors = model.run(feeds)
         for name, parts in moments.items():
             parts.append(SampleMoments.of(tensors[name], real))
     found = [SampleMoments.joined(moments[name]).mismatch(each) for name, each in memories.items()]

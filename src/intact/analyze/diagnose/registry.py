@@ -24,8 +24,6 @@ from intact.calibrate.choice import elements_of
 if TYPE_CHECKING:
     from intact.calibrate.statistics import Statistics
 
-QUICK = 0.12
-"""Seconds of processor time that a check may take at the end of `quantize`."""
 PER_ELEMENT = 0.03 / (1 << 22)
 """Seconds for each element of activations that a plan is simulated on, as `calibrate.choice` has
 it."""

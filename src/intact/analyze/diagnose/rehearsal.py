@@ -73,6 +73,7 @@ class Rehearsal:
         trial: Trial | None = None,
     ) -> None:
         self._result, self._made_by, self._trial = result, made_by, trial
+        self._planned: dict[str, tuple[Job, QuantizedGraph | None]] = {}
 
     def takes(self, values: Mapping[str, Any]) -> bool:
         """Tell whether a call would make a result that runs, as far as that can be told here.
@@ -83,10 +84,10 @@ class Rehearsal:
         if self._before is None:
             return True
         try:
-            job = self._job(values)
             if self._changed(values) <= _SCALES_ALONE:
+                self._job(values)
                 return True
-            scaled = self._scaled(job, values)
+            job, scaled = self._plan(values)
         except IntactError:
             return False
         if scaled is None:
@@ -111,7 +112,7 @@ class Rehearsal:
         if self._decibels is None:
             return None
         with contextlib.suppress(IntactError):
-            scaled = self._scaled(self._job(values), values)
+            _, scaled = self._plan(values)
             if scaled is not None:
                 return self._trial.decibels(scaled) - self._decibels
         return None
@@ -122,7 +123,7 @@ class Rehearsal:
         if self._made_by is None:
             return None
         with contextlib.suppress(IntactError):
-            return self._scaled(self._job(self._made_by), self._made_by)
+            return self._plan(self._made_by)[1]
         return None
 
     @cached_property
@@ -137,6 +138,14 @@ class Rehearsal:
         made_by = self._made_by or {}
         names = (values.keys() | made_by.keys()) - {"output"}
         return {name for name in names if values.get(name) != made_by.get(name)}
+
+    def _plan(self, values: Mapping[str, Any]) -> tuple[Job, QuantizedGraph | None]:
+        """Plan a call and give it scales, once; what is written and simulated is the same plan."""
+        key = repr(sorted(values.items(), key=lambda item: item[0]))
+        if key not in self._planned:
+            job = self._job(values)
+            self._planned[key] = job, self._scaled(job, values)
+        return self._planned[key]
 
     def _job(self, values: Mapping[str, Any]) -> Job:
         """Plan a call on the model of the result."""

@@ -26,6 +26,7 @@ from intact.engines.simulate import Simulator
 from intact.errors import DataError, IntactError, UsageError
 from intact.formats.registry import expressible
 from intact.improve.passes import Request
+from intact.limits import RUN_AT_ONCE
 from intact.recipe.command_line import command_line
 from intact.recipe.file import COMMAND, recipe_options
 from intact.recipe.options import QuantizeCommand, QuantizeOptions
@@ -46,7 +47,6 @@ _LEAST_GAIN = {"dB": 0.5, "points": 0.5, "times": 0.1}
 """What a remedy must gain to be offered, by unit."""
 _ENOUGH = 0.9
 """Part of what the best remedy regains that a cheaper one is to regain."""
-_BATCH = 16
 _ANY = "onnxruntime"
 """A target, where the model's own is not named."""
 
@@ -204,7 +204,7 @@ class TriedRemedies:
         if unit == "points":
             return _accuracy(result, samples)
         if unit == "times":
-            feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
+            feeds, _ = next(iter(samples.batches(samples.batch_size(RUN_AT_ONCE))))
             return speedup(result.plan.graph, runtime_of(result), feeds)
         found = decibels_of(result.plan, samples, threads=self._options.threads)
         return min(found.values(), default=0.0)
@@ -235,7 +235,7 @@ def _accuracy(result: Result, samples: Samples) -> float:
     output = simulator.outputs[0]
     chosen = [
         simulator.run(feeds)[0][output][:count].argmax(axis=1)
-        for feeds, count in samples.batches(samples.batch_size(_BATCH))
+        for feeds, count in samples.batches(samples.batch_size(RUN_AT_ONCE))
     ]
     labels = samples.labels()  # of the samples that were read last
     if labels is None:

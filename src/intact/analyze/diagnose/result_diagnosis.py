@@ -14,7 +14,6 @@ from intact.analyze.diagnose.diagnosis import (
     Diagnosis,
     decibels_on,
     diagnosis_of,
-    few_samples,
     first_runs,
 )
 from intact.analyze.diagnose.evidence import Evidence
@@ -30,6 +29,7 @@ from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.graph import Graph
+from intact.limits import DRAWN
 from intact.plan import QuantizedGraph
 from intact.recipe.reports import DiagnoseOptions
 from intact.results.preprocessing import steps_for
@@ -39,8 +39,6 @@ from intact.results.sources import load_result
 
 _OBSERVED = 32
 """Samples on which tensors are observed that only a remedy quantizes."""
-_DRAWN = 32
-"""Samples that are drawn where there are no data."""
 
 
 def diagnose(options: DiagnoseOptions) -> Diagnosis:
@@ -52,7 +50,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     begin(options.progress, "reading the result")
     loaded = load_result(options.result)
     if options.data is None:
-        samples, preprocess = loaded.draw_samples(_DRAWN), loaded.preprocess
+        samples, preprocess = loaded.draw_samples(DRAWN), loaded.preprocess
     else:
         preprocess = steps_for(options, options.data, loaded.preprocess)
         samples = open_for_result(
@@ -108,7 +106,7 @@ class _Trial:
 
     def observed(self, graph: Graph, tensors: Sequence[str]) -> Statistics:
         """Observe tensors on some of the samples."""
-        return collect(graph, few_samples(self._samples, _OBSERVED), tensors, threads=self._threads)
+        return collect(graph, self._samples.first(_OBSERVED), tensors, threads=self._threads)
 
 
 def _runs_of(result: Result, samples: Samples, threads: int) -> FloatRuns:

@@ -14,11 +14,21 @@ import msgspec
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.data.batching import Batch
 from intact.engines.cpu import on_this_processor
-from intact.engines.exact_sums import HEARD_DB, saturates_pairs
+from intact.engines.exact_sums import saturates_pairs
 from intact.engines.latency import blocks_in_turn
 from intact.engines.session import FloatModel
 from intact.errors import ExportError, IntactError
 from intact.graph import OPS, Graph, OpKind, data_slots, weight_slot
+from intact.limits import (
+    HALF_DB,
+    HELD_AT_ONCE,
+    LONG_RUNS_SECONDS,
+    LONG_RUNS_SHARE,
+    SLOWER,
+    SLOWNESS_SECONDS,
+    SLOWNESS_SHARE,
+    WORTH_OF_TIME,
+)
 from intact.ops.operators import QUANTIZERS
 from intact.plan import QuantizedGraph
 from intact.plan.overflows import sums_wrapped_in_floats
@@ -28,26 +38,16 @@ if TYPE_CHECKING:
     from intact.calibrate.choice import Errors, FloatRuns, Run
 
 _USUAL_BITS = 8
-_SECONDS = 1.0
-"""For each of the two models that are timed, in all."""
-_SLOWER = {3: 1.15, 5: 1.05}
-"""Times as long as the float model takes, in each of so many rounds, from which on it is no chance:
-a little in three rounds may be."""
-_ROUNDS = min(_SLOWER)
+_ROUNDS = min(SLOWER)
 """How many times a model must be slower, at least; where there is time for five, each of them."""
 _LEAST_SECONDS = 2e-4
 """Models that take less are not timed: the call takes as long as the kernels."""
-_LITTLE = 0.025
-"""Part of the time of a quantization that the sign of slowness may take for each model."""
 SPEED = 0.5
 """Severity of what costs nothing but time: what makes outputs wrong comes first."""
 _FEW = 8
 """Samples that show what saturating sums cost."""
 _MOST_BYTES = 1 << 28
 """Of what was written: larger files are not loaded again only to see whether sums saturate."""
-_MUCH = 0.1
-"""Part of the time that is worth a remedy."""
-_BATCH = 8
 _PROFILED = 5
 """Runs whose kernels are timed."""
 FASTEST = {"fastest": True}
@@ -104,7 +104,7 @@ def check_slowness(evidence: Evidence) -> list[Finding]:
     runtime, samples = evidence.runtime, evidence.samples
     if runtime is None or samples is None or runtime.load is None:
         return []
-    feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
+    feeds, _ = next(iter(samples.batches(samples.batch_size(HELD_AT_ONCE))))
     with contextlib.suppress(IntactError):  # a model that the runtime refuses: `verify` says it
         return slowness_findings(evidence.plan, runtime, feeds)
     return []
@@ -230,7 +230,7 @@ def saturation_findings(
     except IntactError:  # `verify` says it
         return []
     exact = simulated.decibels
-    if all(db > exact.get(name, db) - HEARD_DB for name, db in here.decibels.items()):
+    if all(db > exact.get(name, db) - HALF_DB for name, db in here.decibels.items()):
         return []
     from intact.analyze.diagnose.arithmetic import processor_finding  # with much else
 
@@ -290,7 +290,8 @@ def slowness_findings(plan: QuantizedGraph, runtime: Runtime, feeds: Batch) -> l
     )
     narrower = _for_fallback(plan, runtime.in_float) if runtime.in_float else ()
     remedies = (*(each for each in narrower if each.options), Remedy(options=FASTEST))
-    lost = min(slower.lost, _MUCH) if runtime.in_float else slower.lost  # float kernels are why
+    # Where a layer runs in float, that is why.
+    lost = min(slower.lost, WORTH_OF_TIME) if runtime.in_float else slower.lost
     severity = SPEED * lost
     return [Finding("slower_than_float", evidence, severity, remedies=remedies, unit="times")]
 
@@ -310,14 +311,20 @@ def slow_sign(
         return []
     start = time.perf_counter()
     in_float(feeds)
-    if time.perf_counter() - start > _LITTLE * seconds / _ROUNDS:
+    if 2 * _ROUNDS * (time.perf_counter() - start) > LONG_RUNS_SHARE * seconds:
         return []  # the blocks would take longer
     run = runtime.load()
-    left = 2 * _LITTLE * seconds - (time.perf_counter() - start)
-    if left <= 0:
-        return []
     run(feeds)
-    blocks = _blocks_of_both(lambda: in_float(feeds), lambda: run(feeds), min(left / 2, _SECONDS))
+    spent = time.perf_counter() - start
+    little, most = (part * seconds - spent for part in (2 * SLOWNESS_SHARE, LONG_RUNS_SHARE))
+    if most <= 0:
+        return []
+    blocks = _blocks_of_both(
+        lambda: in_float(feeds),
+        lambda: run(feeds),
+        min(max(little, 0.0) / 2, SLOWNESS_SECONDS),
+        most,
+    )
     slower = _always_slower(blocks)
     if slower is None:
         return []
@@ -334,7 +341,7 @@ def time_if_slower(graph: Graph, runtime: Runtime, feeds: Batch) -> Slower | Non
     Returns:
         None where it is not slower in each round, or where the models are too small to be timed.
     """
-    return _always_slower(_timed(graph, runtime, feeds))
+    return _always_slower(_timed(graph, runtime, feeds, LONG_RUNS_SECONDS))
 
 
 def speedup(graph: Graph, runtime: Runtime, feeds: Batch) -> float:
@@ -348,17 +355,22 @@ def speedup(graph: Graph, runtime: Runtime, feeds: Batch) -> float:
     return first / second
 
 
-def _timed(graph: Graph, runtime: Runtime, feeds: Batch) -> Iterator[tuple[list[float], ...]]:
+def _timed(
+    graph: Graph, runtime: Runtime, feeds: Batch, longest: float = 0.0
+) -> Iterator[tuple[list[float], ...]]:
     """Yield blocks of times of both models, in float first; the first run of each is not timed."""
     if runtime.load is None:
         raise ExportError("no runtime here runs both models", remedy="measure on the hardware")
     model, run = FloatModel(graph, threads=1), runtime.load()
     model.run(feeds), run(feeds)
-    yield from _blocks_of_both(lambda: model.run(feeds), lambda: run(feeds))
+    yield from _blocks_of_both(lambda: model.run(feeds), lambda: run(feeds), longest=longest)
 
 
 def _blocks_of_both(
-    in_float: Callable[[], object], quantized: Callable[[], object], seconds: float = _SECONDS
+    in_float: Callable[[], object],
+    quantized: Callable[[], object],
+    seconds: float = SLOWNESS_SECONDS,
+    longest: float = 0.0,
 ) -> Iterator[tuple[list[float], ...]]:
     """Time both models in turn, each on one thread, whose own time is counted.
 
@@ -368,8 +380,11 @@ def _blocks_of_both(
         in_float: Runs the float model once.
         quantized: Runs the quantized one.
         seconds: For each of them, in all.
+        longest: For both, where runs are long.
     """
-    return blocks_in_turn((in_float, quantized), seconds=2 * seconds, clock=time.thread_time)
+    return blocks_in_turn(
+        (in_float, quantized), seconds=2 * seconds, clock=time.thread_time, longest=longest
+    )
 
 
 def _always_slower(blocks: Iterable[tuple[list[float], ...]]) -> Slower | None:
@@ -377,10 +392,10 @@ def _always_slower(blocks: Iterable[tuple[list[float], ...]]) -> Slower | None:
     times: list[tuple[float, float]] = []
     for one, other in blocks:
         pair = min(one), min(other)
-        if min(pair) < _LEAST_SECONDS or pair[1] < min(_SLOWER.values()) * pair[0]:
+        if min(pair) < _LEAST_SECONDS or pair[1] < min(SLOWER.values()) * pair[0]:
             return None
         times.append(pair)
-    wanted = min((each for rounds, each in _SLOWER.items() if rounds <= len(times)), default=None)
+    wanted = min((each for rounds, each in SLOWER.items() if rounds <= len(times)), default=None)
     if wanted is None or any(quantized < wanted * in_float for in_float, quantized in times):
         return None
     fastest = [min(column) for column in zip(*times, strict=True)]

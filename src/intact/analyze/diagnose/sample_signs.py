@@ -142,7 +142,7 @@ def _equal(
         return None
     varying = {name: _variation(array) for name, array in kept.items()}
     constant = [name for name, each in seen.items() if each.minimum == each.maximum]
-    if max(varying.values()) > _ALIKE and not constant:
+    if max(varying.values()) > _ALIKE and (not constant or _differs(runs)):
         return None
     ran = zip(runs.outputs(), runs.batches, strict=True)
     outputs = _joined([_samples(each, sample_count(feeds), real) for each, (feeds, real) in ran])
@@ -166,6 +166,24 @@ def _equal(
             name,
         )
     return None
+
+
+def _differs(runs: FloatRuns) -> bool:
+    """Tell whether an output of the first two samples differs, without running all the others.
+
+    The logits of all samples of a decoder would take gigabytes, and masks are always constant.
+    """
+    few = runs.first(2)
+    ran = zip(few.outputs(), few.batches, strict=True)
+    parts = [_samples(each, sample_count(feeds), real) for each, (feeds, real) in ran]
+    one, other = (parts[0], parts[-1]) if len(parts) > 1 else (parts[0], {})
+    for name, array in one.items():
+        if array.dtype.kind != "f":
+            continue
+        pair = (array[:1], other.get(name, array[1:2])[:1])
+        if not np.array_equal(*pair):
+            return True
+    return False
 
 
 def _few(count: int, different: int) -> Finding | None:
@@ -222,6 +240,8 @@ def _variation(array: npt.NDArray[Any]) -> float:
     around 0 where there is one element.
     """
     rows = array.reshape(len(array), -1).astype(np.float64)
+    if not rows.size:  # an empty cache
+        return 0.0
     if not np.isfinite(rows).all():
         return 1.0
     around = rows.mean() if rows.shape[1] > 1 else 0.0

@@ -20,15 +20,12 @@ from intact.calibrate.choice import FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError, PlanError
+from intact.limits import CLIPPED_DB, CUT
 from intact.plan import QuantizedGraph, quantization_points
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.evidence import Evidence
 
-_CUT = 0.05
-"""Part of the values beyond the codes that no method gives up for finer steps."""
-_LEAST_GAIN_DB = 0.5
-"""What another method must gain where clipping is said to cost."""
 
 Replan = Callable[[str | None], QuantizedGraph]
 """From the method of activations to the plan that it gives, without scales that were given; None
@@ -76,7 +73,7 @@ def _tried(finding: Finding, runs: FloatRuns, replan: Replan) -> Finding | None:
     except IntactError:  # a target may have no such plan
         return None
     gain = after - before
-    if gain < _LEAST_GAIN_DB:
+    if gain < CLIPPED_DB:
         return None
     return msgspec.structs.replace(finding, gain=gain, measured=SIMULATION)
 
@@ -97,7 +94,7 @@ def _clipped(plan: QuantizedGraph, statistics: Statistics) -> list[Finding]:
         and not point.is_passed_on
         and str(point.value.name) in statistics.tensors
     ]
-    much = [each for each in losses if each[0].share > _CUT and each[0].noise > CUT_AWAY]
+    much = [each for each in losses if each[0].share > CUT and each[0].noise > CUT_AWAY]
     cut, point = max(much, key=lambda each: each[0].noise, default=(None, None))
     if cut is None or point is None:
         return []

@@ -10,13 +10,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.observe.observer import model_of_outputs
+from intact.calibrate.observe.observer import FloatTensors
 from intact.calibrate.remembered import FIRST, Remembered, SampleMoments, memories_of
 from intact.data.batching import Batch, padded
 from intact.data.stream import Samples
-from intact.engines.session import make_session, run_session
 from intact.errors import DataError
 from intact.graph import Graph
+from intact.limits import RUN_AT_ONCE
 from intact.numerics.answers import information
 
 Doubles = npt.NDArray[np.float64]
@@ -24,7 +24,6 @@ Floats = npt.NDArray[np.float32]
 
 _MOST_BYTES = 1 << 26
 """Of the samples that are kept, as of those that calibration chooses."""
-_BATCH = 16
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -120,14 +119,13 @@ class Trials:
         known = [name for name in memories if name != output][:FIRST]
         self.memories = tuple(memories[name] for name in known)
         self.names = tuple(known)
-        inputs = {str(value.name) for value in graph.inputs}
-        self._outputs = [output, *(name for name in known if name not in inputs)]
-        self._session = make_session(model_of_outputs(graph, self._outputs), threads=threads)
+        self._output = output
+        self._model = FloatTensors(graph, [output, *known], threads=threads)
 
     @staticmethod
     def of(graph: Graph, samples: Samples, kept: Kept, threads: int) -> Trials:
         """Make the trials with a batch size that the model takes."""
-        return Trials(graph, kept, samples.batch_size(_BATCH), threads)
+        return Trials(graph, kept, samples.batch_size(RUN_AT_ONCE), threads)
 
     def run(self, count: int, changed: Mapping[str, Floats] | None = None) -> Outcome:
         """Run the model on the first samples.
@@ -140,9 +138,8 @@ class Trials:
         scores: list[Floats] = []
         moments: list[list[SampleMoments]] = [[] for _ in self.names]
         for feed, real in self._batches(inputs, min(count, self._kept.count)):
-            ran = run_session(self._session, feed, self._outputs)
-            found = {**feed, **dict(zip(self._outputs, ran, strict=True))}
-            first, tensors = ran[0], [found[name] for name in self.names]
+            found = self._model.run(feed)
+            first, tensors = found[self._output], [found[name] for name in self.names]
             if first.ndim == 2 and first.shape[0] == self._size and first.shape[1] > 1:
                 scores.append(first[:real])
             for place, tensor in zip(moments, tensors, strict=True):

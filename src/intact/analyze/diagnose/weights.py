@@ -178,7 +178,8 @@ def _clipping(weight: Constant, _: _Points, __: Target) -> _Named | None:
         return None
     steps = np.asarray(weight.point.config.scale, np.float64)
     channels = steps if steps.ndim else steps[None]
-    rows = np.moveaxis(weight.array - weight.now, weight.point.config.grid.axis or 0, 0)
+    rounded = np.atleast_1d(weight.array - weight.now)  # a constant may have no axes
+    rows = np.moveaxis(rounded, weight.point.config.grid.axis or 0, 0)
     lost = np.square(rows.astype(np.float64)).reshape(len(channels), -1).mean(axis=1)
     if not lost.sum() > CUT_AWAY * np.sum(channels**2) / 12:
         return None

@@ -9,18 +9,24 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from intact.analyze.doubts import PREPROCESSED, doubts_of
 from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputComparison
-from intact.analyze.evaluation.run import Models, Pass, Scores, run_both
+from intact.analyze.evaluation.run import Models, Pass, Scores, own_runtime, run_both
+from intact.analyze.evaluation.text import TextFigures, TextMetric, TextScores
+from intact.analyze.verdict import Measured, verdict
+from intact.data.batching import Batch, real_samples
 from intact.data.metric import Metric, OutputRecord
 from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.engines.exact_sums import EXACT
 from intact.engines.latency import latencies
-from intact.errors import DataError, UsageError
+from intact.errors import DataError, ExportError, UsageError
+from intact.formats.base.format import Deployed
 from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph
+from intact.limits import LITTLE_DB
 from intact.numerics.metrics import (
     AccuracyDifference,
     accuracy_difference,
@@ -33,8 +39,6 @@ from intact.targets.advice import quantize_for_saturating_pairs
 if TYPE_CHECKING:
     from intact.calibrate.shards import SampleMap
 
-LITTLE_IN_COMMON = 3.0
-"""Signal to quantization noise, dB, under which half of an output's power is noise."""
 _NO_FLOAT = (
     "no float figures: without its codes the model that was read computes something else (an "
     "activation that its ranges stand for?), or the data is not preprocessed as it wants"
@@ -48,7 +52,7 @@ def evaluate_result(
     reference: Graph | None = None,
     batch: int = 100,
     threads: int = 0,
-    metric: Metric | None = None,
+    metric: Metric | TextMetric | None = None,
     top_k: int = 5,
     timed: bool = True,
     scored: Callable[[Scores, npt.NDArray[np.int64]], None] | None = None,
@@ -64,7 +68,8 @@ def evaluate_result(
         threads: Threads inside one operator; 0 lets the runtime choose.
         metric: Scores all outputs of each model after the pass. Only then are they all kept in
             memory, with what comes along with the samples; else that is the first output alone,
-            and only if it has classes.
+            and only if it has classes. Of a language model it may name the figure; left out, the
+            one that fits is measured.
         top_k: Also report how often the right class is among so many best ones.
         timed: Measure the latency, where the model runs in the runtime that it is deployed to.
         scored: Called with the quantized model's scores, [samples, classes], and the labels, if
@@ -82,10 +87,13 @@ def evaluate_result(
     for what, number in (("batch", batch), ("top_k", top_k)):
         if number < 1:
             raise UsageError(f"{what} is {number}", remedy="give 1 or more")
+    asked = metric if isinstance(metric, TextMetric) else None
+    metric = None if isinstance(metric, TextMetric) else metric
     samples = replace(samples, keep_references=metric is not None)
     size = samples.batch_size(batch)
     graph = result.plan.graph if reference is None else reference
     _refuse_other_ends(graph, result.plan.graph)
+    text = TextScores.of(graph, asked)
     models: Models | None = None
     doubts: tuple[str, ...] = ()
     if cluster is None:
@@ -93,15 +101,14 @@ def evaluate_result(
         models = Models(graph, result, threads)
         runtime = models.runtime
         begin(samples.progress, "evaluating")
-        seen, first = run_both(models, samples, size, keeps_outputs=metric is not None)
+        keeps = metric is not None
+        seen, first = run_both(models, samples, size, keeps_outputs=keeps, text=text)
     else:
-        from intact.analyze.evaluation.shards import run_both_on
+        from intact.analyze.evaluation.shards import EvaluationJob, run_both_on
 
         begin(samples.progress, "evaluating on the cluster")
-        keeps = metric is not None
-        seen, first, runtime = run_both_on(
-            cluster, result, reference, samples, size, keeps_outputs=keeps, threads=threads
-        )
+        job = EvaluationJob(result, reference, size, metric is not None, text)
+        seen, first, runtime = run_both_on(cluster, job, samples, threads=threads)
         doubts = cluster.doubts
     scores = seen.scores()
     labels = _class_labels(samples, seen, scores, is_optional=metric is not None)
@@ -131,17 +138,100 @@ def evaluate_result(
         float_is_trained=reference is None and bool(result.plan.provenance.trained),
         remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
     )
-    name = next(iter(result.exports))
-    if timed and name != ONNX_QDQ:
-        evaluation.why_no_latency = f"it is deployed as {name}, and was run by the {runtime}"
-    elif timed:  # run by what it is deployed to
+    is_deployed = next(iter(result.exports)) == ONNX_QDQ
+    evaluation.text = _text_figures(seen, models if timed else None, asked, is_deployed)
+    if timed:
         begin(samples.progress, "timing both models")
-        both = models or Models(graph, result, threads)
-        found = latencies(lambda: both.in_float.run(first), lambda: both.quantized(first))
-        evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio
-        evaluation.latency_runs = found.runs
-    is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
+        _time(evaluation, models or Models(graph, result, threads), result, first, threads)
+    evaluation.verdict = verdict(measured_by(evaluation, doubts=len(doubts)))
+    is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_DB
     return _without_float(evaluation) if is_other else evaluation
+
+
+def _time(
+    evaluation: Evaluation, models: Models, result: Result, first: Batch, threads: int
+) -> None:
+    """Time both models, the quantized one in what it is deployed to; other runtimes by one sample.
+
+    Args:
+        evaluation: Gets the times, or why there are none.
+        models: Both models.
+        result: What quantization gave.
+        first: The first batch.
+        threads: Of the runtimes.
+    """
+    name = next(iter(result.exports))
+    if name == ONNX_QDQ:
+        found = latencies(lambda: models.in_float.run(first), lambda: models.quantized(first))
+    else:
+        runtime = own_runtime(result)
+        if runtime is None:
+            ran = evaluation.runtime
+            evaluation.why_no_latency = f"it is deployed as {name}, and was run by the {ran}"
+            return
+        size = evaluation.latency_batch
+        is_open = all(_is_open(value) for value in result.plan.graph.inputs)
+        one = real_samples(first, size, 1) if is_open else first
+        evaluation.latency_batch = 1 if is_open else size
+        try:
+            run = runtime.runner(Deployed(result.plan, result.exports[name], None, threads))
+        except ExportError as error:
+            evaluation.why_no_latency = str(error)
+            return
+        found = latencies(lambda: models.in_float.run(one), lambda: run(one))
+    evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio
+    evaluation.latency_runs = found.runs
+
+
+def _is_open(value: ir.Value) -> bool:
+    """Tell whether the number of samples of an input is free."""
+    return (
+        value.shape is not None and bool(len(value.shape)) and not isinstance(value.shape[0], int)
+    )
+
+
+def measured_by(found: Evaluation, *, doubts: int = 0) -> Measured:
+    """Return what a verdict follows from.
+
+    Args:
+        found: The evaluation.
+        doubts: Of its last warnings, those that are not of the float model.
+    """
+    change = None if found.accuracy is None else found.accuracy.difference
+    levels = [each.sqnr_db for each in found.outputs.values()] or [found.sqnr_db]
+    numbers = [level for level in levels if not math.isnan(level)]
+    of_float = found.warnings[: len(found.warnings) - doubts]
+    return Measured(
+        samples=found.samples,
+        change=None if change is None else (change.difference, change.low, change.high),
+        agreement=found.agreement,
+        decibels=min(numbers, default=None),
+        metrics=found.metrics,
+        wrong=next(iter(of_float), ""),
+    )
+
+
+def _text_figures(
+    seen: Pass, models: Models | None, asked: TextMetric | None, is_deployed: bool
+) -> TextFigures | None:
+    """Return the figures of a language model; None of others, and of what predicts nothing.
+
+    Raises:
+        UsageError: Perplexity is asked for of a model that sees the tokens that it would predict.
+    """
+    text = seen.text
+    if text is None or seen.sees_what_follows:
+        if asked is TextMetric.PERPLEXITY:
+            raise UsageError(
+                f"--metric perplexity: {seen.output} of a token depends on the tokens behind it, "
+                "which the model would have to predict",
+                remedy="give --metric cosine, or leave it out",
+            )
+        return None
+    generated = None
+    if models is not None and is_deployed:
+        generated = text.generated(models.in_float.run, models.quantized)
+    return text.figures(generated)
 
 
 def _refuse_other_ends(reference: Graph, graph: Graph) -> None:
@@ -163,7 +253,7 @@ def _warnings(
     error: OutputComparison,
 ) -> tuple[str, ...]:
     doubts = () if scores is None else doubts_of(scores[0], labels)
-    if doubts or not error.sqnr_db < LITTLE_IN_COMMON:
+    if doubts or not error.sqnr_db < LITTLE_DB:
         return doubts
     return (f"the outputs have little in common: {PREPROCESSED}",)
 
@@ -188,6 +278,7 @@ def _without_float(found: Evaluation) -> Evaluation:
         metrics={name: (nan, after) for name, (_, after) in found.metrics.items()},
         warnings=(),
         why_no_float=_NO_FLOAT,
+        verdict=None,
     )
 
 

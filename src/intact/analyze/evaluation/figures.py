@@ -9,9 +9,13 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from intact._text import Figures, decibels, kilobytes, times
+from intact.analyze.evaluation.text import TextFigures
+from intact.analyze.verdict import Verdict
 from intact.engines.exact_sums import EXACT, SATURATES
 from intact.numerics.metrics import AccuracyDifference
 
+_SHOWN = 12
+"""Outputs that are listed; of more, caches of a decoder say, the worst stands for all."""
 _TRAINED = (
     "float is the trained network without its quantizers; --float-model MODEL compares with the "
     "model before training"
@@ -80,6 +84,8 @@ class Evaluation:
         codes: Inputs whose data was taken as codes: both models got the numbers of these.
         float_is_trained: Whether the float model is not the one that was quantized, but has the
             weights that were trained since.
+        verdict: What to do, in one sentence; None where there is nothing to judge by.
+        text: Figures of a language model; None of others.
     """
 
     samples: int
@@ -104,6 +110,8 @@ class Evaluation:
     codes: tuple[str, ...] = ()
     float_is_trained: bool = False
     why_no_latency: str = ""
+    verdict: Verdict | None = None
+    text: TextFigures | None = None
 
     def __repr__(self) -> str:
         """Name the figures that matter most."""
@@ -116,13 +124,15 @@ class Evaluation:
         return f"Evaluation({', '.join([f'{self.samples} samples', *figures])})"
 
     def __str__(self) -> str:
-        """Write the table that the command prints."""
-        return str(self.figures())
+        """Write the verdict and the table that the command prints."""
+        opening = "" if self.verdict is None else f"{self.verdict}\n"
+        return opening + str(self.figures())
 
     def _repr_html_(self) -> str:
         """Write the table for a notebook."""
         figures = self.figures()
-        return replace(figures, lines=[*figures.lines, *self.warnings]).to_html()
+        opening = () if self.verdict is None else (str(self.verdict),)
+        return replace(figures, lines=[*opening, *figures.lines, *self.warnings]).to_html()
 
     def figures(self) -> Figures:
         """Write all figures as texts."""
@@ -132,11 +142,15 @@ class Evaluation:
             word = "run" if set(self.latency_runs) == {1} else "runs"
             title += f"; latency of {self.latency_batch} at once, median of {runs} {word}"
         lines = [self.why_no_float] if self.why_no_float else list(self._errors())
+        if self.text is not None:
+            lines = [*self.text.lines(), *lines]
         if self.float_is_trained:
             lines.append(_TRAINED)
         if EXACT in self.runtime:
             remedy = f": {self.remedy}" if self.remedy else ""
             lines.append(f"{SATURATES}; {EXACT} avoids that, and is slower{remedy}")
+        if self.latency_ms is not None and "ONNX Runtime" not in self.runtime:
+            lines.append("latency: float in ONNX Runtime, quantized in what it is deployed to")
         if self.codes:
             lines.append(f"{', '.join(self.codes)}: taken as codes, both models got their numbers")
         rows = list(self._rows())
@@ -148,9 +162,13 @@ class Evaluation:
         """Write the error of each output, the scored one first."""
         agree = "" if self.agreement is None else f", agreement {self.agreement:.2f} %"
         yield f"output {self.output}: {_error(OutputComparison(self.sqnr_db, self.cosine))}{agree}"
-        for name, error in self.outputs.items():
-            if name != self.output:
-                yield f"output {name}: {_error(error)}"
+        others = {name: each for name, each in self.outputs.items() if name != self.output}
+        if len(others) > _SHOWN:
+            worst = min(others, key=lambda name: others[name].sqnr_db)
+            yield f"{len(others)} other outputs, the worst {worst}: {_error(others[worst])}"
+            return
+        for name, error in others.items():
+            yield f"output {name}: {_error(error)}"
 
     def _rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Write what there is of each kind of figure, (name, float, quantized, change)."""
@@ -163,6 +181,8 @@ class Evaluation:
                 before, after = self.accuracy.top_k
                 name = f"top-{self.accuracy.k} %"
                 yield name, f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}"
+        if self.text is not None:
+            yield from self.text.rows()
         sizes = (kilobytes(self.bytes[0]), kilobytes(self.bytes[1]))
         yield "size", *sizes, times(self.bytes[0] / self.bytes[1], "smaller", "larger")
         if self.latency_ms is not None:

@@ -9,19 +9,23 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from intact.analyze.evaluation.text import TextScores
 from intact.data.batching import Batch
 from intact.data.feeding import Carried
 from intact.data.metric import OutputRecord
 from intact.data.stream import Samples
+from intact.engines.exact_sums import saturates_pairs
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
+from intact.formats.base.format import Deployed, Runtime
 from intact.formats.onnx_qdq.run import QdqRuntime
-from intact.formats.registry import ONNX_QDQ
+from intact.formats.registry import FORMATS, ONNX_QDQ
 from intact.graph import Graph
 from intact.numerics.error_sums import ErrorSums
 from intact.plan.points import has_logarithmic_levels
 from intact.program.lower import lower
 from intact.results.result import Result
+from intact.targets.advice import quantize_for_saturating_pairs
 
 Scores = npt.NDArray[np.float32]
 Arrays = Mapping[str, npt.NDArray[Any]]
@@ -30,11 +34,35 @@ Run: TypeAlias = Callable[[Batch], Arrays]
 
 def _quantized(result: Result, threads: int) -> tuple[str, Run]:
     """Choose what runs the quantized model: the file itself, else what computes the same."""
-    if next(iter(result.exports)) == ONNX_QDQ:
+    name = next(iter(result.exports))
+    if name == ONNX_QDQ:
         return _deployed(result, threads)
     if has_logarithmic_levels(result.plan):
         return _simulated(result, threads)
-    return _integers(result, threads)
+    return _in_runtime(result, name, threads) or _integers(result, threads)
+
+
+def own_runtime(result: Result) -> Runtime | None:
+    """Return what runs what is deployed, if it is here and computes as the target describes.
+
+    On a processor that saturates pairs of products, for which the target has a variant, it does
+    not.
+    """
+    name = next(iter(result.exports))
+    runtime, target = FORMATS[name].runtime, result.plan.target
+    if runtime is None or not runtime.is_timed or not runtime.can_run(result.exports[name]):
+        return None
+    is_other = saturates_pairs() and bool(quantize_for_saturating_pairs(target))
+    return None if is_other else runtime
+
+
+def _in_runtime(result: Result, name: str, threads: int) -> tuple[str, Run] | None:
+    """What was written in its own runtime, as applications run it."""
+    runtime = own_runtime(result)
+    if runtime is None:
+        return None
+    run = runtime.opened(Deployed(result.plan, result.exports[name], None, threads))
+    return None if run is None else (runtime.name(), run)
 
 
 def _simulated(result: Result, threads: int) -> tuple[str, Run]:
@@ -89,6 +117,8 @@ class Pass:
             be as large as the samples, and is not kept.
         shape: Of the scored output in the last batch.
         samples: How many there were.
+        text: What is scored of a language model; None of others.
+        sees_what_follows: Whether it is none that predicts: its scores depend on later tokens.
     """
 
     output: str
@@ -97,14 +127,16 @@ class Pass:
     pairs: list[tuple[Scores, Scores]] = field(default_factory=list)
     shape: tuple[int, ...] = ()
     samples: int = 0
+    text: TextScores | None = None
+    sees_what_follows: bool = False
     _has_classes: bool = True
 
     @staticmethod
-    def of(outputs: Sequence[str], *, keeps_outputs: bool) -> Pass:
+    def of(outputs: Sequence[str], *, keeps_outputs: bool, text: TextScores | None = None) -> Pass:
         """Begin a pass over outputs of these names, the first of which is scored."""
         errors = {name: ErrorSums() for name in outputs}
         records = (OutputRecord(), OutputRecord()) if keeps_outputs else ()
-        return Pass(outputs[0], errors, records)
+        return Pass(outputs[0], errors, records, text=text)
 
     def add(self, want: Arrays, have: Arrays, size: int, count: int) -> None:
         """Add what both models gave for a batch of ``size`` samples, ``count`` of them real."""
@@ -135,6 +167,9 @@ class Pass:
             sums.join(more.errors[name])
         for record, other in zip(self.records, more.records, strict=True):
             record.join(other)
+        self.sees_what_follows |= more.sees_what_follows
+        if self.text is not None and more.text is not None:
+            self.text.take(more.text.rows())
 
     def scores(self) -> tuple[Scores, Scores] | None:
         """Return the scored output, [samples, classes]; None if it has no classes."""
@@ -145,7 +180,12 @@ class Pass:
 
 
 def run_both(
-    models: Models, samples: Samples, size: int, *, keeps_outputs: bool
+    models: Models,
+    samples: Samples,
+    size: int,
+    *,
+    keeps_outputs: bool,
+    text: TextScores | None = None,
 ) -> tuple[Pass, Batch]:
     """Run both models over samples.
 
@@ -154,18 +194,25 @@ def run_both(
         samples: The samples.
         size: Of a batch.
         keeps_outputs: Keep all outputs, for a metric.
+        text: Scores a language model; None for others.
 
     Returns:
         What was seen, and the first batch.
     """
-    seen = Pass.of(models.in_float.outputs, keeps_outputs=keeps_outputs)
+    seen = Pass.of(models.in_float.outputs, keeps_outputs=keeps_outputs, text=text)
     first: Batch = {}
     carried = Carried(samples.feeding.states, samples.specs)  # of the quantized model itself
     for feeds, count in samples.batches(size):
-        first = first or feeds
         found = models.quantized(carried.into(feeds))
         carried.keep(found)
-        seen.add(models.in_float.run(feeds), found, size, count)
+        in_float = models.in_float.run(feeds)
+        seen.add(in_float, found, size, count)
+        if text is not None:
+            if not first:
+                run = models.in_float.run
+                seen.sees_what_follows = text.sees_what_follows(run, feeds, in_float)
+            text.add(feeds, in_float, found, count)
+        first = first or feeds
     return seen, first
 
 

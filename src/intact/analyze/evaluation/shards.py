@@ -7,33 +7,27 @@ sums, and the outputs that figures are made of here: the scores, or all for a me
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy.typing as npt
 
 from intact.analyze.evaluation.run import Models, Pass, run_both
-from intact.calibrate.shards import SampleMap, ShardJob
+from intact.analyze.evaluation.text import TextMetric, TextScores
+from intact.calibrate.shards import SampleMap
 from intact.data.batching import Batch
-from intact.data.shards import Array, Source, encode
+from intact.data.shards import Array, encode
 from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.graph import Graph
-from intact.graph.files.limits import raised_limits
 from intact.numerics.error_sums import ErrorSums, SavedSums
 from intact.results.result import Result
 
 _RESULT, _FLOAT, _JOB = "result", "float.onnx", "job.msgpack"
 """What a saved job consists of."""
-
-
-class _Asked(msgspec.Struct, frozen=True):
-    source: Source
-    size: int
-    keeps_outputs: bool
 
 
 class _Outputs(msgspec.Struct, frozen=True, array_like=True):
@@ -52,29 +46,30 @@ class _Seen(msgspec.Struct, frozen=True):
     errors: dict[str, SavedSums]
     scores: tuple[Array, Array] | None
     outputs: tuple[tuple[_Outputs, ...], ...]
+    text: dict[str, Array] | None
+    sees_what_follows: bool
 
 
-_decode_asked = msgspec.msgpack.Decoder(_Asked).decode
+_decode_asked = msgspec.msgpack.Decoder(tuple[int, bool, str]).decode
 _decode_seen = msgspec.msgpack.Decoder(_Seen).decode
 
 
-@dataclass(frozen=True)
-class EvaluationJob(ShardJob):
-    """Runs both models over shards.
+class EvaluationJob(NamedTuple):
+    """Runs both models; see `intact.calibrate.shards.SampleJob`.
 
     Attributes:
-        source: Of the samples.
         result: What quantization gave.
         reference: The float model to compare with; None for the result's own.
         size: Samples in a batch.
         keeps_outputs: All outputs are sent back, for a metric.
+        text: Scores a language model; None for others.
     """
 
-    source: Source
     result: Result
     reference: Graph | None
     size: int
     keeps_outputs: bool
+    text: TextScores | None
 
     @property
     def graph(self) -> Graph:
@@ -83,54 +78,48 @@ class EvaluationJob(ShardJob):
 
     def save(self, folder: Path) -> None:
         """Write it to a folder."""
+        text = "" if self.text is None else self.text.metric.value
         replace(self.result).save(folder / _RESULT)  # a copy: it stays where it is
         if self.reference is not None:
             self.reference.save(folder / _FLOAT)
-        asked = _Asked(self.source, self.size, self.keeps_outputs)
-        (folder / _JOB).write_bytes(encode(asked))
+        (folder / _JOB).write_bytes(encode((self.size, self.keeps_outputs, text)))
 
     @classmethod
     def load(cls, folder: Path) -> EvaluationJob:
         """Read it."""
-        asked = _decode_asked((folder / _JOB).read_bytes())
-        with raised_limits(asked.source.raise_limits):
-            result = Result.load(folder / _RESULT)
-            has_reference = (folder / _FLOAT).is_file()
-            reference = Graph.load(folder / _FLOAT) if has_reference else None
-        return cls(asked.source, result, reference, asked.size, asked.keeps_outputs)
+        has_reference = (folder / _FLOAT).is_file()
+        result = Result.load(folder / _RESULT)
+        reference = Graph.load(folder / _FLOAT) if has_reference else None
+        size, keeps_outputs, metric = _decode_asked((folder / _JOB).read_bytes())
+        graph = result.plan.graph if reference is None else reference
+        text = TextScores.of(graph, TextMetric.named(metric)) if metric else None
+        return cls(result, reference, size, keeps_outputs, text)
 
-    def opened(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Seen]:
+    def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Seen]:
         """Load both models."""
         del takes_feeds
         reference = self.graph if self.reference is None else self.reference
         models = Models(reference, self.result, threads)
 
         def seen(samples: Samples) -> _Seen:
-            found, _ = run_both(models, samples, self.size, keeps_outputs=self.keeps_outputs)
+            # Each part counts for itself; the parts are joined where they come together.
+            text = None if self.text is None else self.text.anew()
+            keeps = self.keeps_outputs
+            found, _ = run_both(models, samples, self.size, keeps_outputs=keeps, text=text)
             return _seen(models.runtime, found)
 
         return seen
 
 
 def run_both_on(
-    cluster: SampleMap,
-    result: Result,
-    reference: Graph | None,
-    samples: Samples,
-    size: int,
-    *,
-    keeps_outputs: bool,
-    threads: int = 0,
+    cluster: SampleMap, job: EvaluationJob, samples: Samples, *, threads: int = 0
 ) -> tuple[Pass, Batch, str]:
     """Run both models over samples on a cluster, as `run_both` does here.
 
     Args:
         cluster: Whose workers do it.
-        result: As of `EvaluationJob`.
-        reference: As of `EvaluationJob`.
+        job: What they do.
         samples: The samples; their labels are known afterwards.
-        size: As of `EvaluationJob`.
-        keeps_outputs: As of `EvaluationJob`.
         threads: Of each worker; 0 divides the processors of the cluster.
 
     Returns:
@@ -142,15 +131,14 @@ def run_both_on(
         IntactError: As of `run_both`.
     """
     first: Batch = {}
-
-    def job(source: Source) -> EvaluationJob:
-        return EvaluationJob(source, result, reference, size, keeps_outputs)
-
-    replies = cluster.replies_in_order(samples, size, job, threads=threads, first=first)
+    replies = cluster.replies_in_order(samples, job.size, job, threads=threads, first=first)
     seen = [_decode_seen(reply) for reply in replies]
     runtimes = sorted({each.runtime for each in seen})
-    passes = (_pass_of(each, size) for each in seen)
-    return reduce(_joined, passes), first, " and ".join(runtimes)
+    return (
+        reduce(_joined, (_pass_of(each, job.size, job.text) for each in seen)),
+        first,
+        " and ".join(runtimes),
+    )
 
 
 def _joined(one: Pass, more: Pass) -> Pass:
@@ -158,8 +146,11 @@ def _joined(one: Pass, more: Pass) -> Pass:
     return one
 
 
-def _pass_of(seen: _Seen, size: int) -> Pass:
+def _pass_of(seen: _Seen, size: int, text: TextScores | None) -> Pass:
     found = Pass.of(tuple(seen.errors), keeps_outputs=bool(seen.outputs))
+    if seen.text is not None and text is not None:
+        found.text, found.sees_what_follows = text.anew(), seen.sees_what_follows
+        found.text.take({name: each.array() for name, each in seen.text.items()})
     found.samples, found.shape = seen.samples, seen.shape
     found.errors = {name: ErrorSums.of(sums) for name, sums in seen.errors.items()}
     if seen.scores is not None:
@@ -183,6 +174,8 @@ def _seen(runtime: str, found: Pass) -> _Seen:
             tuple(_Outputs(_sendable(arrays), count) for arrays, count in record.batches())
             for record in found.records
         ),
+        None if found.text is None else _sendable(found.text.rows()),
+        found.sees_what_follows,
     )
 
 

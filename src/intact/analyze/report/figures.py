@@ -11,6 +11,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from intact.analyze.verdict import Verdict
+
 REPORT_VERSION = 1
 
 
@@ -444,6 +446,7 @@ class Report(_Figures, frozen=True):
         floats: What is float, and why.
         notes: What the plan says of the whole model.
         samples: Of the errors of layers; 0 where none were measured.
+        verdict: What to do, in one sentence; None where nothing was measured.
         drawn: Whether those samples were drawn from the statistics.
         outputs: Errors of the model's outputs.
         accuracy: On samples of the user.
@@ -466,6 +469,7 @@ class Report(_Figures, frozen=True):
     floats: tuple[FloatNodes, ...] = ()
     notes: tuple[str, ...] = ()
     samples: int = 0
+    verdict: Verdict | None = None
     drawn: bool = False
     outputs: tuple[Output, ...] = ()
     accuracy: Accuracy | None = None

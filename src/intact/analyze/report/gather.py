@@ -12,7 +12,8 @@ import msgspec
 
 from intact import __version__
 from intact._files import write_whole
-from intact.analyze.diagnose.findings import CAUSES
+from intact.analyze.diagnose.findings import CAUSES, Finding
+from intact.analyze.layer_costs import LayerCosts
 from intact.analyze.layers import ModelErrors, model_errors
 from intact.analyze.report import figures
 from intact.analyze.report.files import check_tables, write_tables
@@ -20,10 +21,12 @@ from intact.analyze.report.layout import require_layout
 from intact.analyze.report.logs import search_of, training_of
 from intact.analyze.report.network import decibels, floats_of, network_of, note_text
 from intact.analyze.report.page import page_of
+from intact.analyze.verdict import Measured, Verdict, verdict
 from intact.data.progress import begin
 from intact.data.stream import AGAIN, Samples
 from intact.errors import DataError, IntactError, UsageError, nearest
 from intact.formats.base.report import Verification
+from intact.limits import DRAWN, EVALUATED_AT_ONCE
 from intact.plan.inspection import inspect_plan
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import COMMAND, RECIPE
@@ -37,12 +40,8 @@ from intact.results.result import REPORT, Result
 from intact.results.samples import open_for_result
 from intact.results.sources import load_result
 
-_DRAWN = 32
-"""Samples that are drawn where there are no data."""
 _PROFILED, _PROFILED_MS = 10, 1000.0
 """Runs whose kernels are timed, and how long they may take; two in any case."""
-_BATCH = 100
-"""Samples whose latency is measured, as by `evaluate`."""
 _AGAIN = "again"
 """Folder that the command on the page writes to."""
 
@@ -74,8 +73,9 @@ def report_with_page(options: ReportOptions) -> tuple[figures.Report, bytes]:
     result = load_result(options.result)
     path = _path(options, result)
     parts = _Parts(options, result)
+    findings = parts.of("diagnosis", parts.findings)
     errors = parts.of("errors", parts.errors)
-    found = gather(options, result, parts, errors)
+    found = gather(options, result, parts, findings, errors)
     begin(options.progress, "writing")
     page = page_of(found)
     if path is not None:
@@ -85,7 +85,11 @@ def report_with_page(options: ReportOptions) -> tuple[figures.Report, bytes]:
 
 
 def gather(
-    options: ReportOptions, result: Result, parts: _Parts, errors: ModelErrors | None
+    options: ReportOptions,
+    result: Result,
+    parts: _Parts,
+    findings: tuple[figures.Finding, ...] | None,
+    errors: ModelErrors | None,
 ) -> figures.Report:
     """Gather what a report says.
 
@@ -93,12 +97,12 @@ def gather(
         options: As a call gave them.
         result: The result.
         parts: Measures what is wanted, and notes what cannot be measured.
+        findings: Of a diagnosis; None where that is left out.
         errors: Of its layers.
 
     Raises:
         IntactError: The data is wrong.
     """
-    findings = parts.of("diagnosis", parts.findings)
     accuracy = parts.of("accuracy", parts.accuracy)
     verified = parts.of("verification", parts.verified)
     begin(options.progress, "drawing")
@@ -112,6 +116,7 @@ def gather(
         floats=floats_of(network),
         notes=tuple(note_text(note) for note in plan.notes if not note.node),
         samples=0 if errors is None else errors.samples,
+        verdict=_verdict(options, parts, accuracy, errors),
         drawn=options.data is None,
         outputs=() if errors is None else tuple(_outputs(errors)),
         accuracy=accuracy,
@@ -128,6 +133,27 @@ def gather(
         recipe=result.recipe,
         left_out=parts.left_out,
     )
+
+
+def _verdict(
+    options: ReportOptions,
+    parts: _Parts,
+    accuracy: figures.Accuracy | None,
+    errors: ModelErrors | None,
+) -> Verdict | None:
+    """Judge the result by what was measured; None where nothing was."""
+    if accuracy is None and errors is None:
+        return None
+    levels = [] if errors is None else [each.error.sqnr_db for each in errors.outputs]
+    of_errors = 0 if errors is None else errors.samples
+    measured = Measured(
+        samples=of_errors if accuracy is None else accuracy.samples,
+        change=None if accuracy is None else accuracy.change,
+        agreement=None if accuracy is None else accuracy.agreement,
+        decibels=min(levels, default=None),
+        is_drawn=options.data is None,
+    )
+    return verdict(measured.explained_by(parts.diagnosed))
 
 
 def _path(options: ReportOptions, result: Result) -> Path | None:
@@ -149,12 +175,15 @@ class _Parts:
     Attributes:
         left_out: The parts that the report lacks, with the reason.
         times: What kernels take, ms, by node; empty where it was not measured.
+        diagnosed: The findings of the diagnosis.
     """
 
     def __init__(self, options: ReportOptions, result: Result) -> None:
         self._options, self._result = options, result
         self.left_out: dict[str, str] = {}
         self.times: dict[str, float] = {}
+        self._costs: LayerCosts | None = None
+        self.diagnosed: tuple[Finding, ...] = ()
 
     def of(self, name: str, measure: Callable[[], T | None]) -> T | None:
         """Measure a part, unless it is left out; what cannot be measured is told on the page."""
@@ -175,10 +204,10 @@ class _Parts:
         options, result = self._options, self._result
         begin(options.progress, "measuring the errors of layers")
         if options.data is None:
-            samples = result.draw_samples(_DRAWN)
+            samples = result.draw_samples(DRAWN)
         else:
             samples = open_for_result(options, options.data, result, limit=options.samples)
-        return model_errors(result.plan, samples, threads=options.threads)
+        return model_errors(result.plan, samples, costs=self._costs, threads=options.threads)
 
     def findings(self) -> tuple[figures.Finding, ...]:
         """Diagnose."""
@@ -187,7 +216,8 @@ class _Parts:
         most = options_of(DiagnoseOptions)["samples"].default
         samples = min(self._options.samples or most, most)
         own = self._taken(DiagnoseOptions, samples=samples, layers=False)
-        found = diagnose(own).findings
+        found = diagnose(own)
+        self._costs, self.diagnosed = found.costs, found.findings
         return tuple(
             figures.Finding(
                 each.cause,
@@ -198,7 +228,7 @@ class _Parts:
                 each.gain,
                 each.unit,
             )
-            for each in found
+            for each in found.findings
         )
 
     def accuracy(self) -> figures.Accuracy | None:
@@ -260,7 +290,7 @@ def _kernel_times(result: Result, samples: Samples, runs: int, *, threads: int) 
     """
     from intact.formats.onnx_qdq.executed import profile_kernels
 
-    feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
+    feeds, _ = next(iter(samples.batches(samples.batch_size(EVALUATED_AT_ONCE))))
     exact = not result.plan.target.saturates_pairs
     kernels = profile_kernels(result.exported.model, feeds, runs=runs, threads=threads, exact=exact)
     times: dict[str, float] = {}

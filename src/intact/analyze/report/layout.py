@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from intact.errors import MissingExtraError
+from intact._extras import missing
 
 NODE_WIDTH, NODE_HEIGHT = 156, 40
 """Pixels of a node."""
@@ -49,9 +49,7 @@ def require_layout() -> None:
     try:
         import fast_sugiyama  # noqa: F401
     except ImportError as error:
-        raise MissingExtraError(
-            "a report needs the package fast-sugiyama", remedy="pip install 'intact[report]'"
-        ) from error
+        raise missing("a report", ["fast-sugiyama"], "report") from error
 
 
 def layered(count: int, edges: Sequence[tuple[int, int]]) -> Layout:

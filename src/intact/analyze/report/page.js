@@ -69,7 +69,8 @@ function summarySection() {
       `${slow === null ? "" : `float ${fixed(slow, 2)} ms; `}${accuracy.speedup ? `${ratio(accuracy.speedup, "faster", "slower")}; ` : ""}${accuracy.batch} at once`));
   }
   boxes.push(figure("Integer nodes", `${whole(summary.integer)} of ${whole(summary.nodes)}`, widths()));
-  return section("summary", "Summary", h("dl", {class: "figures"}, boxes), metricsTable(), floatList(), verificationTable(), remarks());
+  const verdict = report.verdict && h("p", {class: `verdict ${report.verdict.judgement}`}, report.verdict.sentence);
+  return section("summary", "Summary", verdict, h("dl", {class: "figures"}, boxes), metricsTable(), floatList(), verificationTable(), remarks());
 }
 
 function level(output) { return output.sqnr_db === null ? Infinity : output.sqnr_db; }

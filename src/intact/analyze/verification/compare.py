@@ -70,10 +70,11 @@ def compare(
         model = Deployed(subject.plan, subject.exports[name], kernels, threads)
         found = run(model, batches_of(samples, size, place))
     else:
-        from intact.analyze.verification.shards import compare_on
+        from intact.analyze.verification.shards import VerificationJob, compare_on
 
         begin(samples.progress, f"comparing on the cluster{place}")
-        found = compare_on(cluster, subject, name, kernels, samples, size, threads=threads)
+        job = VerificationJob(subject, name, kernels, size)
+        found = compare_on(cluster, job, samples, threads=threads)
     if subject.result is not None:
         found.format = name
     if samples.takes_feeds:  # formats see batches, whose lengths say nothing here

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import onnx_ir as ir
 
 from intact.analyze.verification.subject import Subject, batches_of, chosen_format
-from intact.calibrate.shards import SampleMap, ShardJob, mapped
-from intact.data.shards import Source, encode
+from intact.calibrate.shards import SampleMap, mapped
+from intact.data.shards import encode
 from intact.data.stream import Samples
 from intact.errors import ClusterError
 from intact.formats.base.format import Deployed
 from intact.formats.base.report import Verification
 from intact.graph import Graph
-from intact.graph.files.limits import raised_limits
 from intact.numerics.error_sums import ErrorSums, SavedSums
 from intact.results.result import Result
 from intact.targets import Target
@@ -31,7 +31,6 @@ _RESULT, _JOB = "result", "job.msgpack"
 
 
 class _Asked(msgspec.Struct, frozen=True):
-    source: Source
     target: Target
     deployed: str
     kernels: str | None
@@ -50,19 +49,16 @@ _decode_asked = msgspec.msgpack.Decoder(_Asked).decode
 _decode_found = msgspec.msgpack.Decoder(_Found).decode
 
 
-@dataclass(frozen=True)
-class VerificationJob(ShardJob):
-    """Compares shards.
+class VerificationJob(NamedTuple):
+    """Compares; see `intact.calibrate.shards.SampleJob`.
 
     Attributes:
-        source: Of the samples.
         subject: What is verified.
         deployed: The name of its format.
         kernels: As of `intact.analyze.verification.compare.compare`.
         size: Samples in a batch.
     """
 
-    source: Source
     subject: Subject
     deployed: str
     kernels: str | None
@@ -81,26 +77,24 @@ class VerificationJob(ShardJob):
         elif subject.file is not None:
             file = f"deployed{subject.file.suffix}"
             shutil.copyfile(subject.file, folder / file)
-        target = subject.plan.target
-        asked = _Asked(self.source, target, self.deployed, self.kernels, self.size, file)
+        asked = _Asked(subject.plan.target, self.deployed, self.kernels, self.size, file)
         (folder / _JOB).write_bytes(encode(asked))
 
     @classmethod
     def load(cls, folder: Path) -> VerificationJob:
         """Read it."""
         asked = _decode_asked((folder / _JOB).read_bytes())
-        with raised_limits(asked.source.raise_limits):
-            subject = (
-                Subject.of_file(folder / asked.file, asked.target)
-                if asked.file
-                else Subject.of_result(Result.load(folder / _RESULT))
-            )
+        subject = (
+            Subject.of_file(folder / asked.file, asked.target)
+            if asked.file
+            else Subject.of_result(Result.load(folder / _RESULT))
+        )
         mapped(subject.plan.graph.model)
         if isinstance(model := getattr(subject.exports[asked.deployed], "model", None), ir.Model):
             mapped(model)
-        return cls(asked.source, subject, asked.deployed, asked.kernels, asked.size)
+        return cls(subject, asked.deployed, asked.kernels, asked.size)
 
-    def opened(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Found]:
+    def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Found]:
         """Choose what verifies."""
         del takes_feeds
         plan, exported = self.subject.plan, self.subject.exports[self.deployed]
@@ -116,24 +110,14 @@ class VerificationJob(ShardJob):
 
 
 def compare_on(
-    cluster: SampleMap,
-    subject: Subject,
-    deployed: str,
-    kernels: str | None,
-    samples: Samples,
-    size: int,
-    *,
-    threads: int = 0,
+    cluster: SampleMap, job: VerificationJob, samples: Samples, *, threads: int = 0
 ) -> Verification:
     """Compare what was deployed with its plan on a cluster.
 
     Args:
         cluster: Whose workers do it.
-        subject: As of `VerificationJob`.
-        deployed: As of `VerificationJob`.
-        kernels: As of `VerificationJob`.
+        job: What they do.
         samples: The inputs; their labels are known afterwards.
-        size: As of `VerificationJob`.
         threads: Of each worker; 0 divides the processors of the cluster.
 
     Raises:
@@ -142,12 +126,8 @@ def compare_on(
         UsageError: The samples have an order, or can be read once only.
         IntactError: The runtime refuses the model, or is not installed there.
     """
-
-    def job(source: Source) -> VerificationJob:
-        return VerificationJob(source, subject, deployed, kernels, size)
-
     # A shard loads the model in its runtime, so there are few.
-    replies = cluster.replies_in_order(samples, size, job, threads=threads, shards=1)
+    replies = cluster.replies_in_order(samples, job.size, job, threads=threads, shards=1)
     merged, *others = (_verification_of(reply) for reply in replies)
     for each in others:
         _refuse_others(merged, each)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import onnx_ir as ir
 
 from intact.calibrate.synthetic import evenly_drawn_samples
-from intact.data.batching import Batch
+from intact.data.batching import Batch, within
 from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.data.stream import Samples
@@ -20,6 +20,7 @@ from intact.formats.base.format import Deployed, Exported
 from intact.formats.base.report import Verification
 from intact.formats.registry import model_reader, runnable, runtime_of
 from intact.graph import Graph
+from intact.limits import RUN_AT_ONCE
 from intact.plan import QuantizedGraph
 from intact.results.result import Result
 from intact.targets import Target
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 _Verify: TypeAlias = Callable[[Deployed, Iterable[Batch]], Verification]
 
-_BATCH = 16
-"""Samples at once, at most."""
 _VALUES = 1 << 25
 """Activations of a batch, at most: all are held at once, in 20 to 30 bytes each (measured)."""
 
@@ -87,17 +86,16 @@ class Subject:
 
 def batch_size_of(samples: Samples, graph: Graph) -> int:
     """Return how many samples are compared at once: as many as memory is meant for."""
-    return samples.batch_size(max(1, min(_BATCH, _VALUES // max(1, values_of(graph)))))
+    return samples.batch_size(within(RUN_AT_ONCE, _VALUES, values_of(graph)))
 
 
 def batches_of(samples: Samples, size: int, place: str = "") -> Iterator[Batch]:
     """Yield samples as the verifications take them, so many at once."""
-    whole = samples.fixed_batch is not None  # such a model cannot run fewer
     begin(samples.progress, f"reading samples{place}")
-    for number, (batch, count) in enumerate(samples.batches(size)):
+    for number, (batch, _) in enumerate(samples.real_batches(size)):
         if not number:
             begin(samples.progress, f"comparing{place}")
-        yield batch if whole else {name: array[:count] for name, array in batch.items()}
+        yield batch
     begin(samples.progress, f"summing up{place}")
 
 

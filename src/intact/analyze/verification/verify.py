@@ -19,6 +19,7 @@ from intact.data.stream import AGAIN, Samples
 from intact.errors import ClusterError, DataError, IntactError, UsageError
 from intact.formats.base.report import Verification
 from intact.formats.registry import runnable
+from intact.limits import VERIFIED
 from intact.recipe.reports import VerifyAllOptions, VerifyOptions
 from intact.results.execution import in_numbers
 from intact.results.preprocessing import steps_for
@@ -29,8 +30,6 @@ from intact.results.sources import default_target, load_result, names_deployed, 
 if TYPE_CHECKING:
     from intact.calibrate.shards import SampleMap
     from intact.recipe.groups import TargetSource
-
-_SAMPLES = 64
 
 
 def verify(options: VerifyOptions) -> Verification:
@@ -51,7 +50,7 @@ def verify(options: VerifyOptions) -> Verification:
     mapped = cluster_of(options)
     begin(options.progress, "reading the result")
     subject = _subject(options.result, options.target)
-    samples = _SAMPLES if options.samples is None and observed is None else options.samples
+    samples = VERIFIED if options.samples is None and observed is None else options.samples
     pixels = observed is None and subject.result is not None
     opened = _open(options, subject, samples, pixels=pixels)
     if observed is not None:
@@ -80,7 +79,7 @@ def verify_all(options: VerifyAllOptions) -> list[Verification]:
 
 def _verify_all(options: VerifyAllOptions, cluster: SampleMap | None) -> list[Verification]:
     kernels = options.kernels
-    samples = _SAMPLES if options.samples is None else options.samples
+    samples = VERIFIED if options.samples is None else options.samples
     begin(options.progress, "reading the result")
     given = options.result
     inside = [] if isinstance(given, Result) else results_in(Path(given))
@@ -144,7 +143,7 @@ def _open(
         pixels: Bytes are pixels, as they are for calibration and evaluation, and no codes.
     """
     if options.data is None:
-        opened = subject.draw_samples(_SAMPLES if count is None else count)
+        opened = subject.draw_samples(VERIFIED if count is None else count)
     else:
         opened = open_fed(
             options.data,

@@ -16,10 +16,11 @@ import onnxruntime as ort
 
 from intact.data.batching import Batch
 from intact.data.signature import InputSpec, input_specs
-from intact.engines.session import make_session, run_bound, run_session
+from intact.engines.session import Feeds, make_session, run_bound, run_session
 from intact.errors import CalibrationError
 from intact.graph import Graph
 from intact.graph.edit import Editor
+from intact.limits import OBSERVED_AT_ONCE
 
 
 class Observed(msgspec.Struct, frozen=True):
@@ -45,8 +46,6 @@ Shape = tuple[int, ...]
 Run = Callable[[dict[str, npt.NDArray[Any]], Sequence[str]], Sequence[npt.NDArray[Any]]]
 
 """Runs the model on a batch and returns the tensors of these names."""
-
-_LARGEST_BATCH = 32
 
 _BATCH_ELEMENTS = 1 << 20
 
@@ -128,7 +127,7 @@ def find_layout(
         return BatchLayout(size, axes)
     found = _inferred(graph, computed) or _measured(specs, computed, run)
     elements = sum(math.prod(shape) for shape, _ in found.values())
-    size = _LARGEST_BATCH
+    size = OBSERVED_AT_ONCE
     while size > 1 and size * elements > _BATCH_ELEMENTS:
         size //= 2
     axes |= {name: axis for name, (_, axis) in found.items()}
@@ -412,3 +411,33 @@ def model_of_outputs(graph: Graph, names: Sequence[str]) -> ir.Model:
         editor.model.graph.outputs.clear()
         editor.model.graph.outputs.extend(outputs)
     return editor.finish()
+
+
+class FloatTensors:
+    """The float model with some of its tensors as outputs.
+
+    Args:
+        graph: The model.
+        tensors: Their names; of inputs too, which are not computed.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+    """
+
+    def __init__(self, graph: Graph, tensors: Sequence[str], *, threads: int = 1) -> None:
+        inputs = {str(value.name) for value in graph.inputs}
+        self._tensors = tuple(tensors)
+        computed = [name for name in self._tensors if name not in inputs]
+        self._session = (
+            make_session(model_of_outputs(graph, computed), threads=threads) if computed else None
+        )
+        self._computed = frozenset(computed)
+
+    def run(
+        self, feeds: Feeds, tensors: Sequence[str] | None = None
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Run one batch, and return the tensors by name: all, or some of them."""
+        names = self._tensors if tensors is None else tensors
+        wanted = [name for name in names if name in self._computed]
+        found = dict(feeds)
+        if self._session is not None and wanted:
+            found |= zip(wanted, run_session(self._session, feeds, wanted), strict=True)
+        return {name: found[name] for name in names}

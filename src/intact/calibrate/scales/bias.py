@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import partial
 from shlex import quote
@@ -28,6 +29,8 @@ _ROOM = 2
 """A repaired bias takes at most 1/2 of the accumulator and leaves the rest to the products."""
 _FINE = 2.0**22
 """Steps that the bias of a channel without weights has at most: exact in float32."""
+_FELT_DB = 1.0
+"""What weights must round more for a remedy to be worth while."""
 _BEYOND_HALF = 4
 """A bias that is to be lost is a quarter of a step, which every rounding makes 0."""
 
@@ -67,7 +70,7 @@ def assign_biases(plan: QuantizedGraph, memo: Memo | None = None) -> list[Note]:
             weight_config.set_checked(fitted.weight)
         if fitted.overflows:
             kind, is_given = plan.target.bias.dtype, _is_settled(weight_config)
-            notes.append(_note(node, fitted.overflows, kind, is_given=is_given))
+            notes.append(_note(node, fitted, kind, is_given=is_given))
         if fitted.lost:
             notes.append(_note_of_lost(plan, node, fitted.lost))
         config.set_checked(fitted.bias)
@@ -130,6 +133,7 @@ class _Fitted(NamedTuple):
         weight: That of the weight.
         is_raised: The weight's had to be raised for it.
         overflows: In how many channels it did not fit.
+        added: What raising adds to the rounding noise of the weight, dB.
         lost: In how many channels the hardware does not add it.
     """
 
@@ -137,6 +141,7 @@ class _Fitted(NamedTuple):
     weight: QuantParams | None
     is_raised: bool
     overflows: int
+    added: float
     lost: int
 
 
@@ -158,7 +163,31 @@ def _fitted(
     scale = config.params
     if scale is None:
         raise CalibrationError(f"{node.name}: its bias has no scale")
-    return _Fitted(scale, weight.params, weight.params is not before, overflows, lost)
+    is_raised = weight.params is not before
+    added = _noise_added(layer, weight, before) if is_raised and overflows else 0.0
+    return _Fitted(scale, weight.params, is_raised, overflows, added, lost)
+
+
+def _noise_added(
+    layer: BiasedLayer, weight: TensorQuantConfig, before: QuantParams | None
+) -> float:
+    """Return by how many decibels the rounding noise of a weight grows with its scales.
+
+    A step of ``s`` rounds with a mean square of ``s**2 / 12``, and no more than that of the values,
+    which are 0 then.
+    """
+    value = layer.node.inputs[layer.weight.slot] if layer.weight is not None else None
+    if value is None or value.const_value is None or before is None or weight.scale is None:
+        return 0.0
+    values, axis = value.const_value.numpy(), weight.grid.axis
+    rows = values.reshape(1, -1) if axis is None else np.moveaxis(values, axis, 0)
+    rows = rows.reshape(len(rows), -1)
+    most = np.einsum("ij,ij->i", rows, rows, dtype=np.float64) / max(rows.shape[1], 1)
+    had, has = (
+        float(np.minimum(np.square(scale.astype(np.float64)) / 12, most).sum())
+        for scale in (np.asarray(before.scale), np.asarray(weight.scale))
+    )
+    return 10 * math.log10(has / had) if has > had > 0 else 0.0
 
 
 def rescale_bias(plan: QuantizedGraph, node: ir.Node) -> None:
@@ -284,8 +313,8 @@ def _set_bias_scale(
     config.set_params(scale)
 
 
-def _note(node: ir.Node, channels: int, kind: DType, *, is_given: bool) -> Note:
-    overflow = f"the {kind} bias would overflow in {channels} channel(s); "
+def _note(node: ir.Node, fitted: _Fitted, kind: DType, *, is_given: bool) -> Note:
+    overflow = f"the {kind} bias would overflow in {fitted.overflows} channel(s); "
     if is_given:
         return Note(
             NoteKind.BIAS_OVERFLOW,
@@ -293,11 +322,12 @@ def _note(node: ir.Node, channels: int, kind: DType, *, is_given: bool) -> Note:
             overflow + "it saturates there, because the weight scale is given",
             "give the weight a larger scale, or keep the node float",
         )
+    raised = f"their weight scale was raised, which adds {fitted.added:.1f} dB to the noise of its "
     return Note(
         NoteKind.BIAS_OVERFLOW,
         str(node.name),
-        overflow + "their weight scale was raised",
-        "equalize the layer or keep it float if its accuracy matters",
+        overflow + raised + "weights",
+        "equalize the layer or keep it float" if fitted.added >= _FELT_DB else "",
     )
 
 

@@ -63,10 +63,12 @@ def write(made: Result | Mapping[str, Result], options: OutputOptions, *, quiet:
         return
     from intact import api
     from intact.cli import show_report
+    from intact.cli.phases import is_quiet
     from intact.cli.printing import progress as shown
 
     given = {name: getattr(options, name, None) for name in ("data", "skip_bad", "threads")}
     arguments: dict[str, Any] = {name: value for name, value in given.items() if value}
+    quiet = quiet or is_quiet()
     for result in made.values() if isinstance(made, Mapping) else [made]:
         with shown(LOADING, quiet=quiet) as progress:
             found = api.report(result, leave_out=_LATER, progress=progress, **arguments)

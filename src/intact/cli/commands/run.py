@@ -26,7 +26,9 @@ def _run(given: Given[RunCommand]) -> None:
     """Run a model on data by one of its executors and write the outputs.
 
     Arrays are keyed by input and output names. Data in the integer type of an input is taken as
-    codes; then the outputs are codes too.
+    codes; then the outputs are codes too. Without --output, the likeliest classes are printed.
+
+    Example: intact run out/ --data cat.jpg
 
     Example: intact run out/ --integer --data x.npz --output y.npz
     """
@@ -44,15 +46,27 @@ def _run(given: Given[RunCommand]) -> None:
     chosen = [name for name, wanted in flags.items() if wanted]
     if len(chosen) > 1:
         raise UsageError(f"--{chosen[0]} and --{chosen[1]}", remedy="choose one")
-    output = Path(options.output)
-    _refuse_output(output, options.data)
+    output = None if options.output is None else Path(options.output)
+    executor = chosen[0] if chosen else "integer"
+    arguments = given.of(ExecuteOptions)
+    if output is None:
+        arguments["samples"] = min(options.samples or show_runs.SHOWN, show_runs.SHOWN)
+    else:
+        _refuse_output(output, options.data)
     with shown("running", quiet=options.as_json, at_most=options.samples) as progress:
         found = api.execute(
-            **given.of(ExecuteOptions),
-            executor=chosen[0] if chosen else "integer",
+            **arguments,
+            executor=executor,
             observe=None if options.every else (),
             progress=progress,
         )
+        if output is None:
+            both = {executor: found}
+            if executor != "float":
+                both = {"float": api.execute(**arguments, executor="float"), **both}
+    if output is None:
+        show_runs.classes(both, as_json=options.as_json)
+        return
     save_arrays(output, {**found.tensors, **found.outputs})
     show_runs.run(found, output, as_json=options.as_json)
 
@@ -102,10 +116,11 @@ def _refuse_output(path: Path, data: object) -> None:
 
 def _is_tflite_file(path: Path) -> bool:
     """Tell a ``.tflite`` from the folder of a result; a file of another kind is refused."""
+    from intact.graph.files.regular import remedy_for_absent
     from intact.results.sources import names_deployed
 
     if not path.exists():
-        raise ModelError(f"{path} does not exist", remedy="check the path")
+        raise ModelError(f"{path} does not exist", remedy=remedy_for_absent(path, "check the path"))
     if path.is_dir():
         return False
     if path.suffix == ".tflite":

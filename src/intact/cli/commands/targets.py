@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from intact.cli.parameters import Command, Given
+from intact.cli.parameters import COMPLETE, Command, Given
 from intact.recipe.declare import options_of
 from intact.recipe.reports import DemoCommand, ShowTargetCommand
 
@@ -42,5 +42,22 @@ def _demo(given: Given[DemoCommand]) -> None:
     show.evaluation(found, as_json=given.options.as_json)
 
 
+@click.argument("shell", metavar="SHELL", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+def _complete(context: click.Context, shell: str) -> None:
+    """Print what makes a shell complete commands, flags and names.
+
+    Examples:
+
+    eval "$(intact completion bash)", in ~/.bashrc; likewise zsh
+
+    intact completion fish > ~/.config/fish/completions/intact.fish
+    """
+    from intact.cli.completion import script
+
+    click.echo(script(context.find_root().command, COMPLETE, shell))
+
+
+COMPLETION = click.command("completion")(_complete)
 SHOW = Command("show", ShowTargetCommand, _show_target)
 DEMO = Command("demo", DemoCommand, _demo)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
+from intact._extras import missing
 from intact.data.images.steps import (
     LARGEST_IMAGE,
     ImageSteps,
@@ -23,7 +24,6 @@ from intact.data.images.steps import (
     SideRounding,
     Size,
 )
-from intact.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -86,10 +86,7 @@ def require_pillow() -> None:
             WebPImagePlugin,
         )
     except ImportError as error:
-        raise MissingExtraError(
-            "images need Pillow, which is not installed",
-            remedy='pip install "intact[image]"',
-        ) from error
+        raise missing("an image", ["Pillow"], "image") from error
     log = logging.getLogger("PIL")
     if not log.handlers:  # otherwise its warnings mix with our output
         log.addHandler(logging.NullHandler())

@@ -130,7 +130,13 @@ def _text(path: Path, label: str) -> str:
 
 def _entry(row: list[str], where: str) -> tuple[str, int]:
     if len(row) != 2:
-        raise DataError(f"{where} has {len(row)} columns", remedy="write file,label")
+        other = next((mark for mark in (";", "\t", "|") if len(row) == 1 and mark in row[0]), "")
+        if other:
+            raise DataError(
+                f"{where}: columns are separated by {other!r}", remedy="write file,label, by commas"
+            )
+        plural = "s" * (len(row) != 1)
+        raise DataError(f"{where} has {len(row)} column{plural}", remedy="write file,label")
     text, number = row[0], row[1].strip()
     path = PurePosixPath(text)
     if path.is_absolute() or ".." in path.parts or "\\" in text:

@@ -25,7 +25,6 @@ from intact.data.images.steps import Resampling, Size
 from intact.data.preprocess import Preprocess
 from intact.data.signature import LABELS, InputSpec
 from intact.errors import DataError
-from intact.workers.threads import map_ahead
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -194,6 +193,8 @@ class ImageFolder:
         Raises:
             DataError: A file is not an image, damaged or too large (with ``skip_bad``: all are).
         """
+        from intact.workers.threads import map_ahead  # arrays are read without it
+
         self.skipped, self.bad = [], []
         starts = range(0, len(self.files), self._size)
         for made in map_ahead(self._make, starts, self._threads, self._ahead):

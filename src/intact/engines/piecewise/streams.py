@@ -212,12 +212,14 @@ class Streams:
         at_end: By end: the quantizer of readers, after that of the producer.
         ends: The end of each such reader.
         constants: The quantization point of a constant, by reader.
+        cuts: Values that are cut without a quantizer.
     """
 
     at_output: dict[str, Quantizer] = field(default_factory=dict)
     at_end: dict[str, Quantizer] = field(default_factory=dict)
     ends: Mapping[Reader, str] = field(default_factory=dict)
     constants: dict[Reader, QuantPoint] = field(default_factory=dict)
+    cuts: frozenset[str] = frozenset()
 
     @staticmethod
     def of(
@@ -265,7 +267,8 @@ class Streams:
 
     def is_cut(self, value: ir.Value, reader: Reader) -> bool:
         """Tell whether there is a quantizer between the producer and a reader."""
-        return str(value.name) in self.at_output or reader in self.ends
+        name = str(value.name)
+        return name in self.at_output or name in self.cuts or reader in self.ends
 
     def quantizer(self, stream: Stream) -> Quantizer | None:
         """Return the quantizer of a stream; None if it is the producer's own result."""

@@ -285,7 +285,7 @@ class OutputComparer:
         return list(self._found.values())
 
     def classes(self) -> Classes | None:
-        """The classes that the first output decides, if it does."""
+        """Return the classes that the first output decides, if it does."""
         return self._classes
 
 

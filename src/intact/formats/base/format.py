@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-import importlib.util
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 import msgspec
 import numpy.typing as npt
 
-from intact.errors import ExportError, MissingExtraError, ModelError, PlanError
+from intact._extras import is_installed
+from intact.errors import ExportError, ModelError, PlanError
 from intact.plan import Note, Overrides, QuantizedGraph
 from intact.targets import Target
 
@@ -154,7 +154,7 @@ class Deployed(msgspec.Struct, frozen=True):
     threads: int = 0
 
     def held(self, kind: type[_Kind]) -> _Kind:
-        """The exported model, which must be of this class.
+        """Return the exported model, which must be of this class.
 
         Raises:
             PlanError: It is of another.
@@ -418,6 +418,13 @@ class Runtime(Protocol):
         """
         raise ExportError("there is nothing here that runs it")
 
+    def opened(self, deployed: Deployed) -> Callable[[Feeds], Feeds] | None:
+        """Load what was written once, and return what runs batches of it, as applications do.
+
+        The outputs are numbers, as of `run`. None where each run would load it anew.
+        """
+        return None
+
     def load(self, deployed: Deployed) -> object:
         """Let the runtime load what was written, where no inputs are known to run it on."""
         raise ExportError("there is nothing here that loads it")
@@ -459,26 +466,6 @@ class Format(msgspec.Struct, frozen=True):
     writer: Writer
     reader: Reader | None = None
     runtime: Runtime | None = None
-
-
-def is_installed(package: str) -> bool:
-    """Whether a package of others can be imported."""
-    # Looked for, not imported: a command that only asks must not pay for loading a runtime.
-    return importlib.util.find_spec(package) is not None
-
-
-def require_packages(what: str, packages: Iterable[str], extra: str) -> None:
-    """Refuse what cannot be done for want of a package.
-
-    Raises:
-        MissingExtraError: One is not installed; with the line that installs it.
-    """
-    for package in packages:
-        if not is_installed(package):
-            raise MissingExtraError(
-                f"{what} needs {package}, which is not installed",
-                remedy=f"pip install 'intact[{extra}]'",
-            )
 
 
 def require_files(folder: Path, names: Iterable[str]) -> None:

@@ -15,6 +15,7 @@ from intact.formats.base.comparison import activations, differences, stored_feed
 from intact.formats.base.format import Feeds
 from intact.formats.base.report import Verification, overflow_reports
 from intact.formats.base.verification import EngineBeside
+from intact.limits import RUN_AT_ONCE
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program, Shape, Tensor
 from intact.program.forms import moved_last
@@ -185,10 +186,6 @@ def _codes(array: Array, tensor: Tensor) -> Array:
     return np.asarray(np.clip(np.nan_to_num(steps, nan=_FAR), -_FAR, _FAR).astype(np.int64) + zero)
 
 
-_BATCH = 16
-"""Samples run at once: every activation of a batch is held, several times."""
-
-
 def verify_observed(
     plan: QuantizedGraph,
     feeds: Feeds,
@@ -263,6 +260,6 @@ def _parts(program: Program, feeds: Mapping[str, Array]) -> Iterator[slice]:
     """Cut the samples into batches; those of a model of fixed size are one."""
     count = sample_count(feeds)
     fixed = any(tensor.shape[:1] != (None,) for tensor in program.inputs.values())
-    size = count if fixed else _BATCH
+    size = count if fixed else RUN_AT_ONCE
     for start in range(0, max(count, 1), max(size, 1)):
         yield slice(start, start + size)

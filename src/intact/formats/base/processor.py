@@ -39,7 +39,7 @@ class ProcessorFinding:
 def saturation(
     model: ir.Model, by_default: list[OutputComparison], target: Target
 ) -> ProcessorFinding:
-    """What saturating pairs of products change where apps run a model with default options.
+    """Return what saturating pairs of products change where apps run a model with default options.
 
     Args:
         model: What ONNX Runtime runs.
@@ -59,7 +59,7 @@ def saturation(
 
 
 def plan_on_processor(plan: QuantizedGraph, instructions: InstructionSet | None) -> QuantizedGraph:
-    """The plan with the arithmetic of its target's kernels for a processor."""
+    """Return the plan with the arithmetic of its target's kernels for a processor."""
     return replace(plan, target=plan.target.on(instructions))
 
 
@@ -94,7 +94,7 @@ class AsDescribed:
     def finding(
         self, instructions: InstructionSet | None, *, saturates: bool = False, remedy: str = ""
     ) -> ProcessorFinding | None:
-        """What was found; None where nothing is computed otherwise.
+        """Return what was found; None where nothing is computed otherwise.
 
         Args:
             instructions: What this processor's kernels use.

@@ -212,7 +212,7 @@ class OutputsOfSimulation:
         self.engine: IntegerEngine | None = None
 
     def add(self, feeds: Feeds, _shown: object) -> Arrays:
-        """The expected outputs of one batch."""
+        """Return the expected outputs of one batch."""
         return self._simulator.run(dict(feeds))[0]
 
 

@@ -260,6 +260,7 @@ def write_softmax(layer: Layer) -> None:
         },
     )
     exponentials = exp_on_negative_values(differences, _DIFFERENCE_BITS)
+    # Beyond the reach differences count as 0, whose exponential is 1.
     exponentials[reach:] = 0
     note = "exp(-d * scale) for differences d of 0 to 255, fractions of 2^31"
     arguments = [params, layer.array(exponentials.astype(np.int32), "_exponentials", note)]

@@ -105,6 +105,7 @@ def static_shapes(program: Program) -> dict[str, Lengths]:
     """
     shapes: dict[str, Lengths] = {}
     faults: dict[str, str] = {}
+    # Both are known before any step; what is not, each step tells from these.
     for tensor in (*program.inputs.values(), *_constants(program)):
         _note(tensor, _as_declared(tensor.shape), shapes, faults)
     for step in program.steps:
@@ -116,6 +117,7 @@ def static_shapes(program: Program) -> dict[str, Lengths]:
 
 
 def _constants(program: Program) -> list[Tensor]:
+    # An output may be a constant that no step reads.
     candidates = itertools.chain(program.tensors(), program.outputs.values())
     return [tensor for tensor in candidates if tensor.is_constant]
 
@@ -302,6 +304,7 @@ static union {{
 
 
 def _is_named(parameter: str, calls: Iterable[str]) -> bool:
+    # A layer's comment may hold a name that equals a parameter.
     words = " ".join(line for line in calls if "/*" not in line)
     return parameter in words.replace("(", " ").replace(",", " ").replace(")", " ").split()
 

@@ -39,6 +39,7 @@ def identifier(name: str) -> str:
     text = re.sub(r"[^A-Za-z0-9]+", "_", name).strip("_")[:_LONGEST].rstrip("_")
     if not text or text[0].isdigit():
         text = "x" + text
+    # POSIX keeps names that end in `_t` for its own types.
     return f"{text}_" if text.lower() in RESERVED or text.endswith("_t") else text
 
 

@@ -85,6 +85,7 @@ def grid(lengths: Sequence[int], operands: Sequence[Sequence[int]]) -> Grid:
     axes = [
         (length, tuple(operand[axis] for operand in operands))
         for axis, length in enumerate(lengths)
+        # Axes of one element step nowhere, and would only keep their neighbours from being joined.
         if length != 1
     ]
     joined: list[tuple[int, tuple[int, ...]]] = []
@@ -105,6 +106,7 @@ def grid(lengths: Sequence[int], operands: Sequence[Sequence[int]]) -> Grid:
 
 
 def _continues(outer: Sequence[int], length: int, inner: Sequence[int]) -> bool:
+    # Two axes are one run where the outer step is the whole inner axis, in every operand.
     return all(far == length * near for far, near in zip(outer, inner, strict=True))
 
 
@@ -223,6 +225,7 @@ def _pad(operation: Pad, ins: _Shapes, outs: _Shapes) -> list[Move]:
 @MOVES.register(Tile)
 def _tile(operation: Tile, ins: _Shapes, _: _Shapes) -> list[Move]:
     pairs = zip(operation.repeats, ins[0], strict=True)
+    # Each axis in two: how often it repeats, with a step of 0, and the axis itself.
     lengths = tuple(itertools.chain.from_iterable(pairs))
     strides = tuple(itertools.chain.from_iterable((0, each) for each in contiguous(ins[0])))
     return [_one(lengths, strides, contiguous(lengths))]

@@ -75,6 +75,7 @@ def _fixed_point(name: str) -> Requantization:
         {
             "FIRST": "multiplier",
             "SECOND": "shift",
+            # Unsigned, because sums that wrap are undefined in C for signed integers.
             "START": "(bias != NULL) ? (uint32_t)bias[channel] : 0U",
             "FINISH": f"requantize_{name}(signed_bits(sum), multiplier[scale], shift[scale])",
             "MEAN_OF_SUM": "divide_by_power(sum, 20)",

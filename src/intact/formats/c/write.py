@@ -91,6 +91,7 @@ def codes_of_whole(encoding: Encoding) -> tuple[int, np.ndarray]:
         Unsupported: There are too many.
     """
     scale, zero = float(encoding.scale.reshape(-1)[0]), int(encoding.zero_point.reshape(-1)[0])
+    # One step beyond the range on each side: the ends of the table are codes that saturate.
     least = int(np.floor((encoding.quant_min - zero - 1) * scale))
     most = int(np.ceil((encoding.quant_max - zero + 1) * scale))
     if most - least >= _LARGEST_TABLE:
@@ -247,6 +248,7 @@ def _say(layer: Layer, number: int, sources: Sources, mark: int) -> None:
     ins = ", ".join(shape_text(layer.shape(tensor)) for tensor in step.activations)
     outs = ", ".join(shape_text(layer.shape(tensor)) for tensor in step.outputs)
     still = " (in place)" if len(sources.calls) == mark else ""
+    # Written behind the calls, since only then is it known whether there are any.
     written, sources.calls[mark:] = sources.calls[mark:], []
     which = getattr(step.operation, "kind", "")
     kind = f"{type(step.operation).__name__}{f' {which}' if which else ''}"

@@ -112,7 +112,7 @@ def _scales_at(point: QuantPoint) -> TensorScales | None:
 
 
 def _version_0(tensors: Iterable[TensorScales]) -> Json:
-    """Two objects by tensor name, a list of one encoding or of one a channel in each."""
+    """Make two objects by tensor name, a list of one encoding or of one a channel in each."""
     narrow = [each for each in tensors if not each.is_bias]
     return {
         "version": "0.6.1",
@@ -140,7 +140,7 @@ def _by_channel(tensor: TensorScales) -> list[Json]:
 
 
 def _version_1(tensors: Iterable[TensorScales]) -> Json:
-    """Two lists of encodings with names; offsets as in version 0, whatever the sign of codes."""
+    """Make two lists of encodings with names; offsets as in version 0, whatever the sign."""
     narrow = [each for each in tensors if not each.is_bias]
     return {
         "version": "1.0.0",
@@ -162,7 +162,7 @@ def _named(tensor: TensorScales) -> Json:
 
 
 def _version_2(tensors: Iterable[TensorScales]) -> Json:
-    """One list in the terms of ONNX's QuantizeLinear, biases among them."""
+    """Make one list in the terms of ONNX's QuantizeLinear, biases among them."""
     return {"version": "2.0.0", "encodings": [_as_onnx(each) for each in tensors]}
 
 

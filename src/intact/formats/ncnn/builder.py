@@ -47,6 +47,7 @@ class Layer:
 
 def _parameter(key: int, value: Parameter) -> str:
     if isinstance(value, tuple):
+        # ncnn tells an array by a key of -23300 and below, and reads its length first.
         return f"{-23300 - key}={','.join([str(len(value)), *map(_number, value)])}"
     return f"{key}={_number(value)}"
 

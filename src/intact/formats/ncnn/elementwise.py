@@ -158,6 +158,8 @@ def _binary(operation: Elementwise, step: Step, builder: NcnnBuilder) -> None:
     if operation.kind not in _BINARY:
         raise Unsupported(f"intact writes no ncnn layer for the operation {operation.kind}")
     top = builder.blob(step.outputs[0])
+    # A scalar is a parameter of the layer, always on the right: on the left the operation is
+    # turned.
     for slot, number in ((1, _BINARY), (0, _REVERSED)):
         array, other = input_of(step, slot).data, input_of(step, 1 - slot)
         if array is not None and array.size == 1:
@@ -189,6 +191,7 @@ def _without_batch(shape: tuple[int, ...], axes: int) -> Sample:
             raise Unsupported("its constant operand differs between samples")
         shape = shape[1:]
     found = (1,) * (axes - len(shape)) + tuple(shape)
+    # Asked for its refusal only: a blob has four axes at most.
     lengths(found)
     return found
 

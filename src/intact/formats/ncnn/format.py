@@ -103,6 +103,13 @@ class _Runtime(Runtime):
         written = write_ncnn(lower_nodes(deployed.plan))
         return NcnnRuntime(written.param, written.weights, threads=deployed.threads)
 
+    def opened(self, deployed: Deployed) -> Callable[[Feeds], Feeds]:
+        from intact.formats.ncnn.run import NcnnRuntime, run_opened
+
+        written = write_ncnn(lower_nodes(deployed.plan))
+        runtime = NcnnRuntime(written.param, written.weights, threads=deployed.threads)
+        return lambda feeds: run_opened(deployed.plan, written, runtime, feeds)
+
     def runner(self, deployed: Deployed) -> Callable[[Feeds], object]:
         from intact.formats.ncnn.run import NcnnRuntime, run_samples
 

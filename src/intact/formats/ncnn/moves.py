@@ -58,6 +58,7 @@ def _transpose(operation: Transpose, step: Step, builder: NcnnBuilder) -> None:
     if order[0] != 0 or axes not in _ORDERS:
         raise Unsupported(f"it moves the batch, or has more axes than a blob: {list(order)}")
     names = {2: "hw", 3: "chw", 4: "cdhw"}[axes]
+    # ncnn's orders begin with the innermost axis, `w`.
     brought = "".join(names[axis - 1] for axis in reversed(order[1:]))
     builder.unary("Permute", step, {0: _ORDERS[axes].split().index(brought)})
 
@@ -170,5 +171,6 @@ def _axis_of_sample(axis: int, step: Step) -> int:
     """Find the axis of a sample along which a step works."""
     if axis == 0:
         raise Unsupported("it works along the batch")
+    # Asked for its refusal only.
     lengths((1,) * (rank_of(input_of(step)) - 1))
     return axis - 1

@@ -164,6 +164,7 @@ def _dense(operation: FullyConnected, step: Step, builder: NcnnBuilder) -> None:
     parameters |= _activation(operation.bounds)
     data = _data(step, weight, outputs)
     bottom, top = builder.read(step), builder.blob(result)
+    # ncnn's layer takes a vector or a matrix of rows; what has more axes becomes one.
     if rank > 3:
         shape = sample(source)
         rows, inner = builder.inner(source), builder.inner(result)

@@ -22,12 +22,13 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from intact._extras import require
 from intact.data.batching import sample_count
 from intact.engines.cpu import detect_cpu, instruction_sets
 from intact.engines.integer.engine import IntegerEngine
 from intact.errors import ExportError
 from intact.formats.base.comparison import LayerComparison, OutputComparer, comparisons
-from intact.formats.base.format import Feeds, require_packages
+from intact.formats.base.format import Feeds
 from intact.formats.base.processor import AsDescribed, plan_on_processor
 from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
 from intact.formats.ncnn.model import MAGIC, NcnnModel, WrittenProduct
@@ -55,7 +56,7 @@ def ncnn_version() -> str:
     Raises:
         MissingExtraError: It is not installed.
     """
-    require_packages("running ncnn", ("ncnn",), "ncnn")
+    require("running ncnn", ("ncnn",), "ncnn")
     return f"ncnn {version('ncnn')}"
 
 
@@ -145,14 +146,20 @@ def run_ncnn(
     Raises:
         ExportError: ncnn refuses the model, or fails on it.
     """
-    runtime = NcnnRuntime(model.param, model.weights, threads=threads)
-    given = model.fed(feeds)
-    found = run_samples(runtime, given, model.outputs.values())
+    return run_opened(plan, model, NcnnRuntime(model.param, model.weights, threads=threads), feeds)
+
+
+def run_opened(
+    plan: QuantizedGraph, model: NcnnModel, runtime: NcnnRuntime, feeds: Feeds
+) -> dict[str, _Array]:
+    """Run a written model that is loaded; as `run_ncnn`."""
+    found = run_samples(runtime, model.fed(feeds), model.outputs.values())
     shapes = {str(value.name): value.shape for value in plan.graph.outputs}
     outputs = {}
     for name, blob in model.outputs.items():
         array = found[blob]
         lengths = [each if isinstance(each, int) else -1 for each in (shapes[name] or ())][1:]
+        # NumPy works out one open length, not two.
         outputs[name] = array.reshape(len(array), *lengths) if lengths.count(-1) < 2 else array
     return outputs
 
@@ -358,5 +365,6 @@ def _shaped(array: Array, shape: tuple[int, ...]) -> Array:
 
 def _compare(found: LayerComparison, deployed: Array, expected: Array, bounds: Bounds) -> None:
     if bounds != Bounds():
+        # The engine clamps in a step of its own, behind the tensor that is compared.
         expected = np.clip(expected, np.float32(bounds.low), np.float32(bounds.high))
     found.add(deployed, expected)

@@ -192,6 +192,7 @@ def _fused_activations(program: Program) -> Mapping[str, Step]:
     readers: dict[str, list[Step]] = {}
     for step in program.steps:
         for tensor in step.activations if step.nodes else ():
+            # By value, not by name: conversions between a product and its activation are no layers.
             readers.setdefault(tensor.value, []).append(step)
     found = {}
     for step in program.steps:

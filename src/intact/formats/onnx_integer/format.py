@@ -21,6 +21,7 @@ from intact.formats.base.format import (
     WrittenFiles,
     read_files,
 )
+from intact.formats.base.maker import lasting, made_by
 from intact.formats.onnx_integer.write import write_onnx_integer
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.program import Program
@@ -60,7 +61,8 @@ class _Writer(Writer):
     def write(self, plan: QuantizedGraph, io: Io) -> Exported:
         program = integer_program(plan, float_ends=io is Io.FLOAT)
         notes = [Note(NoteKind.EXPORT, "", _PAIRS)] if _may_saturate(program) else []
-        return WrittenFiles({ONNX_INTEGER_FILE: write_onnx_integer(program)}, notes=notes)
+        content = write_onnx_integer(program, lasting(made_by(plan)))
+        return WrittenFiles({ONNX_INTEGER_FILE: content}, notes=notes)
 
     def read(self, folder: Path, _plan: QuantizedGraph) -> Exported:
         return WrittenFiles(read_files(folder, (ONNX_INTEGER_FILE,)))
@@ -75,7 +77,8 @@ class _Runtime(Runtime):
         from intact.formats.onnx_integer.run import verify_onnx_integer
 
         plan, floats = deployed.plan, deployed.has_float_ends
-        content = write_onnx_integer(integer_program(plan, float_ends=floats))
+        program = integer_program(plan, float_ends=floats)
+        content = write_onnx_integer(program, lasting(made_by(plan)))
         deployed.require_unchanged({ONNX_INTEGER_FILE: content})
         return verify_onnx_integer(
             plan, content, batches, float_ends=floats, threads=deployed.threads

@@ -13,6 +13,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import ExportError
+from intact.formats.base.maker import PRODUCER
 from intact.graph.builder import Attribute, GraphBuilder, typed_value
 from intact.graph.files.save import LARGEST_FILE
 from intact.program import Program, Tensor
@@ -37,7 +38,7 @@ class OnnxBuilder(GraphBuilder):
         return self._values[value.name]
 
     def value(self, value: Value) -> ir.Value:
-        """The ONNX value of one of the graph; a fixed one is an initializer."""
+        """Return the ONNX value of one of the graph; a fixed one is an initializer."""
         if value.data is None:
             return self._values[value.name]
         if value.name not in self.initializers:
@@ -202,7 +203,7 @@ def _take(builder: OnnxBuilder, node: Node) -> None:
 
 
 def _with_zeros(builder: OnnxBuilder, node: Node) -> list[ir.Value | None]:
-    """Operands and their zero points, which are left out where both are 0."""
+    """Return operands and their zero points, which are left out where both are 0."""
     zeros = (node.options["zero"], node.options["weight_zero"])
     values = _inputs(builder, node)
     if zeros == (0, 0):
@@ -342,29 +343,36 @@ _WRITERS.register(Op.EXPAND)(_with_numbers("Expand", "lengths"))
 _WRITERS.register(Op.TILE)(_with_numbers("Tile", "repeats"))
 
 
+# All reductions take their axes as inputs from opset 18 on.
 OPSET, IR_VERSION = 18, 10
-PRODUCER = "intact"
 
 
-def write_onnx_integer(program: Program) -> bytes:
+def write_onnx_integer(program: Program, maker: Mapping[str, str] = {}) -> bytes:
     """Return a program as an ONNX model.
 
     Args:
         program: Floats stand at its ends alone, or nowhere.
+        maker: What the file says of who made it.
 
     Raises:
         ExportError: Some steps cannot be written with integers; all of them are listed.
     """
-    return integer_model(realize(program), program)
+    return integer_model(realize(program), program, maker=maker)
 
 
-def integer_model(graph: IntegerGraph, program: Program, shown: tuple[str, ...] = ()) -> bytes:
+def integer_model(
+    graph: IntegerGraph,
+    program: Program,
+    shown: tuple[str, ...] = (),
+    maker: Mapping[str, str] = {},
+) -> bytes:
     """Return a graph as an ONNX model.
 
     Args:
         graph: What `realize` made of the program.
         program: Named in the metadata: what codes at the ends stand for.
         shown: Names of values that are given too, behind the outputs.
+        maker: What the file says of who made it.
     """
     builder = OnnxBuilder()
     for value in graph.inputs:
@@ -375,6 +383,7 @@ def integer_model(graph: IntegerGraph, program: Program, shown: tuple[str, ...] 
     outputs = [made[name] for name in (*(value.name for value in graph.outputs), *shown)]
     whole = builder.graph(outputs, opset=OPSET, name="integer")
     model = ir.Model(whole, ir_version=IR_VERSION, producer_name=PRODUCER)
+    model.metadata_props.update(maker)
     ends = {**program.inputs, **program.outputs}
     model.metadata_props.update({f"quantization.{n}": _text(t) for n, t in ends.items()})
     proto = ir.to_proto(model)

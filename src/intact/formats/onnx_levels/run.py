@@ -81,7 +81,10 @@ def verify_levels(
     outputs = [str(value.name) for value in editor.model.graph.outputs]
     shown = [exported.levels[end] for end in ends]
     editor.model.graph.outputs.extend(
-        editor.value(name) for name in dict.fromkeys(shown) if name not in outputs
+        # One name may stand for several ends, and be an output already.
+        editor.value(name)
+        for name in dict.fromkeys(shown)
+        if name not in outputs
     )
     session = make_session(editor.finish(), threads=threads)
 
@@ -126,6 +129,7 @@ class _Reference:
         _, simulated = self._taught.run(dict(feeds) | taught, observe=self.ends)
         for end, array in simulated.items():
             config = self._plan.configs[end]
+            # As codes, because floats of one level may differ in their last bit.
             have, want = (config.quantize(each).astype(np.int64) for each in (shown[end], array))
             self._found[end].add(have, want)
         return self._alone.run(dict(feeds))[0]

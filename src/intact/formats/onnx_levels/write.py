@@ -19,6 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.config import Rounding, TensorQuantConfig
+from intact.formats.base.maker import sign
 from intact.graph import save_model
 from intact.graph.edit import Editor
 from intact.graph.files.save import file_bytes
@@ -111,9 +112,11 @@ def write_levels(plan: QuantizedGraph) -> LevelsModel:
         if point.is_constant:
             writer.constant(point)
         elif not point.is_passed_on:
+            # Ends that are passed on have the levels of what is quantized before them.
             writer.activation(point)
     writer.result.notes += overflow_notes(plan)
     writer.result.model = bare(writer.editor.finish())
+    sign(writer.result.model, plan)
     return writer.result
 
 
@@ -137,6 +140,7 @@ class _Writer:
         self.editor.redirect(value, result, readers)
         if point.at_output:
             self.editor.replace_output(value, result)
+            # Quantizers that some readers have for themselves come behind the producer's.
             self.editor.rebind(str(point.value.name), result)
         self.result.levels[point.end] = str(result.name)
 

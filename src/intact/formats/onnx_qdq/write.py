@@ -24,6 +24,7 @@ from intact.config import QuantState, Rounding, TensorQuantConfig
 from intact.errors import ExportError, ModelError
 from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
+from intact.formats.base.maker import sign
 from intact.formats.base.storage import (
     GatheredCodes,
     StoredWeights,
@@ -259,6 +260,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
         writer.result.notes += share_codes(writer.editor, plan, writer.result.stored)
         writer.result.notes += writer.block_notes()
     writer.result.model = bare(writer.editor.finish())
+    sign(writer.result.model, plan)
     return writer.result
 
 

@@ -175,6 +175,7 @@ def _part_readers(editor: Editor) -> None:
     for nodes in readers.values():
         if any(node.op_type in RECURRENT for node in nodes):
             before = nodes[0].inputs[0]
+            # Each behind the one before: equal maxima would be joined to one again.
             for node in nodes[1:]:
                 before = None if before is None else editor.kept(before)
                 node.replace_input_with(0, before)
@@ -223,6 +224,7 @@ def _equal_values(graph: ir.Graph) -> dict[ir.Value | None, ir.Value]:
 def _identity(value: ir.Value | None) -> object:
     """Return what tells a value from others: its numbers where it is a small constant."""
     fixed = None if value is None else value.const_value
+    # Digesting large weights would take time, and only small constants are written twice.
     if fixed is None or fixed.size > _SMALL:
         return value
     return fixed.dtype, tuple(fixed.shape), fixed.numpy().tobytes()

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intact._extras import install_hint, is_installed
 from intact.formats.base.format import (
     ANY_SIZE,
     Deployed,
@@ -17,7 +18,6 @@ from intact.formats.base.format import (
     Io,
     Runtime,
     Writer,
-    is_installed,
     read_files,
 )
 from intact.formats.openvino.intermediate import (
@@ -55,7 +55,7 @@ class _Writer(Writer):
                     "",
                     f"{XML_FILE} and {BIN_FILE} are not written, because openvino is not "
                     f"installed; OpenVINO runs {ONNX_FILE} as well",
-                    "pip install 'intact[openvino]'",
+                    install_hint("openvino"),
                 )
             )
         return written
@@ -101,6 +101,9 @@ class _Runtime(Runtime):
             in_float = float_nodes(deployed.plan, runtime.executed)
             model.executed = Executed(in_float, in_integers, tuple(in_integers))
         return runtime
+
+    def opened(self, deployed: Deployed) -> Callable[[Feeds], Feeds]:
+        return self.runner(deployed)
 
     def runner(self, deployed: Deployed) -> Callable[[Feeds], Feeds]:
         runtime = self.load(deployed)

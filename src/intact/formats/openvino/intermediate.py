@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact._extras import install_hint
 from intact.errors import ExportError, MissingExtraError
+from intact.formats.base.maker import PRODUCER
 from intact.graph import save_model
 
 XML_FILE, BIN_FILE = "model.xml", "model.bin"
@@ -45,7 +47,7 @@ def intermediate_files(model: ir.Model, *, exact: bool = False) -> dict[str, byt
         import openvino  # type: ignore[import-untyped,unused-ignore]
     except ImportError as error:
         raise MissingExtraError(
-            f"openvino cannot be imported ({error})", remedy="pip install 'intact[openvino]'"
+            f"openvino cannot be imported ({error})", remedy=install_hint("openvino")
         ) from error
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -57,6 +59,9 @@ def intermediate_files(model: ir.Model, *, exact: bool = False) -> dict[str, byt
             # Behind the compression, which makes the integers that are packed.
             _pack_weights(read)
             _name_in_order(read, set())
+            for key in sorted(model.metadata_props):
+                if key.startswith(f"{PRODUCER}."):
+                    read.set_rt_info(model.metadata_props[key], key.split("."))
             if exact:
                 read.set_rt_info("0", ["runtime_options", "DYNAMIC_QUANTIZATION_GROUP_SIZE"])
             # By default all floats would be rounded to float16.
@@ -122,6 +127,7 @@ def _two_a_byte(codes: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
     [241, 3]
     """
     halves = np.resize(codes.reshape(-1).astype(np.uint8) & 0xF, codes.size + codes.size % 2)
+    # `resize` repeats the codes, and the half byte left over has to be the same each time.
     halves[codes.size :] = 0
     return np.asarray(halves[0::2] | halves[1::2] << 4, np.uint8)
 
@@ -154,4 +160,5 @@ def _bodies(operation: Any) -> list[Any]:
 
 
 def _is_unnamed(operation: Any) -> bool:
+    # Without a name of its own an operation is called by its number in the process.
     return bool(operation.get_friendly_name() == operation.get_name())

@@ -55,7 +55,7 @@ READY, DONE, FAILED = "ready", "done", "failed"
 
 
 def instructions_in_use(limit: str) -> InstructionSet | None:
-    """The best instructions of this processor that oneDNN uses; None where that is not known.
+    """Return the best instructions of this processor that oneDNN uses; None if not known.
 
     Args:
         limit: Value of ``ONEDNN_MAX_CPU_ISA``, or "".
@@ -223,7 +223,7 @@ def main(folder: Path) -> None:
 
 
 def _tell(line: str) -> None:
-    sys.stdout.write(line + "\x00n")
+    sys.stdout.write(line + "\n")
     sys.stdout.flush()
 
 

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from intact._extras import require
 from intact.errors import DataError, ExportError
-from intact.formats.base.format import require_packages
 from intact.formats.openvino.intermediate import XML_FILE
 from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel
 
@@ -76,7 +76,7 @@ class OpenVinoRuntime:
     """
 
     def __init__(self, path: Path, observe: Sequence[str] = (), *, threads: int = 0) -> None:
-        require_packages("running OpenVINO", ("openvino",), "openvino")
+        require("running OpenVINO", ("openvino",), "openvino")
         import openvino  # type: ignore[import-untyped,unused-ignore]
 
         core = openvino.Core()
@@ -86,6 +86,7 @@ class OpenVinoRuntime:
             settings["INFERENCE_NUM_THREADS"] = threads
         try:
             model = core.read_model(path)
+            # Before compiling, which renames and joins nodes.
             known = {operation.get_friendly_name() for operation in model.get_ops()}
             self.outputs = tuple(output.get_any_name() for output in model.outputs)
             self._observed = tuple(observe)
@@ -106,6 +107,7 @@ class OpenVinoRuntime:
             results = self._model(dict(feeds))
         except (RuntimeError, KeyError) as error:
             raise ExportError(f"OpenVINO fails on this input: {_reason(error)}") from error
+        # Copied: the next run writes into the same memory.
         arrays = [np.array(results[place]) for place in self._places]
         count = len(self.outputs)
         outputs = dict(zip(self.outputs, arrays[:count], strict=True))
@@ -156,7 +158,7 @@ def openvino_version() -> str:
     Raises:
         MissingExtraError: There is none.
     """
-    require_packages("running OpenVINO", ("openvino",), "openvino")
+    require("running OpenVINO", ("openvino",), "openvino")
     from importlib import metadata
 
     return metadata.version("openvino")
@@ -190,6 +192,7 @@ def _executed(model: Any, known: set[str]) -> tuple[ExecutedNode, ...]:
 
 def _plain(name: str, known: set[str]) -> str:
     """Return the name that a node had in the file."""
+    # As it is first: a name of the file may hold what OpenVINO appends.
     for cut in (name, name.removesuffix(_SUFFIX), name.rsplit(_ATTACHED, 1)[0]):
         if cut in known:
             return cut

@@ -1,6 +1,6 @@
 """Floats that OpenVINO gets wrong, and the node behind them that prevents it.
 
-Several nodes read a result of integers: some would be multiplied twice.
+1. Several nodes read a result of integers: some would be multiplied twice.
 
 Its low-precision pass puts the scales of a product behind it, as a Multiply, and moves that on
 through the nodes that read it: Relu, a mean, a maximum. Where the Multiply has another reader as
@@ -10,50 +10,50 @@ a bias lies between and prevents it. Measured with openvino 2026.4.1 over 6 kind
 18 of readers. Some operators alone are several readers, because OpenVINO computes them so: a sum of
 squares multiplies what it reads by itself.
 
-A convolution of rows, ``[N, C, W]``, without a bias is reduced along them, also behind what its
+2. A convolution of rows, ``[N, C, W]``, without a bias is reduced along them, also behind what its
 scales are moved through (a Relu, a transposition, a maximum): they are wrong then (-3 to 3 dB).
 Those of images are right.
 
-Rows are reduced along them, and constants for each channel are added, multiplied or raised to
+3. Rows are reduced along them, and constants for each channel are added, multiplied or raised to
 behind, also behind what moves or scales all alike: samples and channels change places in what comes
 out (-11 to 16 dB), in float models too. Not so of images; a maximum behind the reduction prevents
 it. Measured with openvino 2026.4.1 over 10 reductions, 2 pools, 6 nodes behind and 5 before them.
 Beside a convolution of rows each reduction of rows gets one: what else goes wrong there was not
 measured.
 
-A quantizer reads the largest or smallest number along axes, or what is computed of it: OpenVINO
+4. A quantizer reads the largest or smallest number along axes, or what is computed of it: OpenVINO
 fuses both, and what comes out agrees with neither (0 to 19 dB, with AVX-512 VNNI and with AVX2).
 
-A value is multiplied for each channel, and by negative numbers too: OpenVINO's CPU plugin takes the
-factors into the quantizer behind, which then multiplies all channels by the first one's. Not so
+5. A value is multiplied for each channel, and by negative numbers too: OpenVINO's CPU plugin takes
+the factors into the quantizer behind, which then multiplies all channels by the first one's. Not so
 positive ones, which other passes have taken before, and one factor for all channels. Several
 multiplications become one, scalars move across them, and quantizers move before what moves values.
 A shift of each channel's own in a BatchNormalization prevents it. Measured with openvino 2026.4.1.
 
-A window moves over the axis of a matrix product that its scales lie along: OpenVINO moves them
+6. A window moves over the axis of a matrix product that its scales lie along: OpenVINO moves them
 through MaxPool, AveragePool and nearest Resize as if that axis were the channels. It refuses the
 model then, or gives numbers that are wrong (9 dB), also where the product is multiplied by a
 constant before; not behind a bias or a Relu.
 
-A constant multiplies a matrix product with weights, also behind its bias, by row or element:
+7. A constant multiplies a matrix product with weights, also behind its bias, by row or element:
 OpenVINO moves the product's own scales, which lie along the columns, through it as if both were of
 one kind (-5 to 9 dB; not by column, nor by one number, nor behind a Relu). Weights of more than two
 axes are as bad as no bias, wherever several nodes read.
 
-A Relu, or one with slopes, makes of a product without a bias what negative numbers multiply behind
-it: OpenVINO takes the factors into the product, in front of the Relu (-4 to 16 dB); scalars move
-through shapes, sums prevent it. Measured over 9 kinds of products and 20 of nodes behind.
+8. A Relu, or one with slopes, makes of a product without a bias what negative numbers multiply
+behind it: OpenVINO takes the factors into the product, in front of the Relu (-4 to 16 dB); scalars
+move through shapes, sums prevent it. Measured over 9 kinds of products and 20 of nodes behind.
 
-A product of two activations has a number for each column behind, added, multiplied or a slope: one
-that multiplies is read beyond its end (-700 dB, NaN, and otherwise in each run), also behind a
+9. A product of two activations has a number for each column behind, added, multiplied or a slope:
+one that multiplies is read beyond its end (-700 dB, NaN, and otherwise in each run), also behind a
 Relu; behind other functions of one number the product's kernel is one whose pairs saturate, on
 processors with 8-bit dot products as well.
 
-A quantizer reads a transposed convolution without groups whose kernel is smaller than its stride
-along some axis, also behind a Relu: OpenVINO computes it in floats and takes its scales and bias
-into the quantizer, which then gives all channels the first one's (-12 to 11 dB). Not so without a
-quantizer, nor where the kernel is as large as its stride. Measured with openvino 2026.4.1 on AVX2
-over 1 to 32 channels, with and without a bias.
+10. A quantizer reads a transposed convolution without groups whose kernel is smaller than its
+stride along some axis, also behind a Relu: OpenVINO computes it in floats and takes its scales and
+bias into the quantizer, which then gives all channels the first one's (-12 to 11 dB). Not so
+without a quantizer, nor where the kernel is as large as its stride. Measured with openvino 2026.4.1
+on AVX2 over 1 to 32 channels, with and without a bias.
 
 A maximum with the lowest number changes no number; nothing is moved through it, nor fused across.
 """
@@ -119,25 +119,40 @@ def keep_results(editor: Editor, plan: QuantizedGraph) -> list[str]:
     Returns:
         The names of those results.
     """
-    results = _results(editor.model, plan)
+    model = editor.model
+    results = _bare_results(model, plan)
+    # 1. Several readers, 2. convolutions of rows that are reduced.
     found = [value for value in results if _is_fork(value) or _is_reduced_row(value)]
-    found += _by_columns(editor.model, plan)
-    found += _mirrored(editor.model, {*results, *_dense(editor.model, plan)})
-    found += [value for value in _extremes(editor.model) if _reaches_quantizer(value)]
-    found += [value for value in _turned(editor.model) if value not in found]
-    reduced, spread = _reduced_rows(editor.model), _spread(editor.model, plan)
-    for others in (_windowed(editor.model, plan), _rescaled(editor.model, plan), reduced, spread):
+    # 9. A number for each column behind a product of two activations.
+    found += _products_by_columns(model, plan)
+    # 8. Negative factors behind a Relu.
+    found += _results_before_negation(model, {*results, *_matrix_products(model, plan)})
+    # 4. The largest or smallest number in front of a quantizer.
+    found += [value for value in _extremes(model) if _reaches_quantizer(value)]
+    # 5. Factors of both signs for channels, in front of a quantizer.
+    found += [value for value in _channels_of_both_signs(model) if value not in found]
+    for others in (
+        # 6. Windows over the columns of a product.
+        _products_under_windows(model, plan),
+        # 7. Factors otherwise than by column.
+        _products_before_factors(model, plan),
+        # 3. Rows that are reduced in front of constants for channels.
+        _reduced_rows(model),
+        # 10. Transposed convolutions with gaps in front of a quantizer.
+        _transposed_with_gaps(model, plan),
+    ):
         found += [value for value in others if value not in found]
     found = [value for value in found if value.dtype is None or value.dtype.is_floating_point()]
     for value in found:
-        uses = [use for use in value.uses() if use.node.graph is editor.model.graph]
+        # Collected before the maximum is added, which reads the value too.
+        uses = [use for use in value.uses() if use.node.graph is model.graph]
         kept = editor.kept(value)
         for use in uses:
             use.node.replace_input_with(use.idx, kept)
     return [str(value.name) for value in found]
 
 
-def _results(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
+def _bare_results(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     """Return what products without a bias give, also times constants, in order."""
     integers = _in_integers(plan)
     bare: dict[ir.Value, None] = {}
@@ -151,9 +166,9 @@ def _results(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     return list(bare)
 
 
-def _by_columns(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
+def _products_by_columns(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     """Return the products of two activations that have a number for each column behind."""
-    origin = {value: value for value in _of_activations(model, plan)}
+    origin = {value: value for value in _activation_products(model, plan)}
     found: dict[ir.Value, None] = {}
     for node in model.graph:
         sources = [value for value in node.inputs if value in origin]
@@ -169,7 +184,7 @@ def _by_columns(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     return list(found)
 
 
-def _of_activations(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
+def _activation_products(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     """Return what products of two activations give."""
     integers = _in_integers(plan)
     return [
@@ -182,15 +197,15 @@ def _of_activations(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     ]
 
 
-def _dense(model: ir.Model, plan: QuantizedGraph) -> Iterator[ir.Value]:
-    """Yield what matrix products with weights of two axes give."""
+def _matrix_products(model: ir.Model, plan: QuantizedGraph) -> Iterator[ir.Value]:
+    """Yield what matrix products in integers give."""
     integers = _in_integers(plan)
     for node in model.graph:
         if node.domain == "" and node.op_type == "MatMul" and str(node.name) in integers:
             yield node.outputs[0]
 
 
-def _mirrored(model: ir.Model, products: set[ir.Value]) -> list[ir.Value]:
+def _results_before_negation(model: ir.Model, products: set[ir.Value]) -> list[ir.Value]:
     """Return what Relus make of products, also times constants, before negative factors."""
     scaled, rectified = {*products}, set[ir.Value]()
     found: list[ir.Value] = []
@@ -229,7 +244,7 @@ def _is_zero(array: _Floats | None) -> bool:
     return array is not None and not array.any()
 
 
-def _windowed(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
+def _products_under_windows(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     """Return the products that windows read, also times constants."""
     products = _products(model, plan, lambda node: node.op_type in FACTORS)
     readers = (n for n in model.graph if n.domain == "" and n.op_type in _OVER_AXES)
@@ -237,7 +252,7 @@ def _windowed(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     return list(dict.fromkeys(value for value in read if value in products and value is not None))
 
 
-def _spread(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
+def _transposed_with_gaps(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     """Return what transposed convolutions with places without a tap give to quantizers."""
     integers = _in_integers(plan)
     return [
@@ -254,6 +269,7 @@ def _spread(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
 def _leaves_places(node: ir.Node) -> bool:
     """Check for one group, several channels, and a stride beyond the kernel."""
     weight = _fixed_array(node, _WEIGHT_SLOT)
+    # With one channel the first one's scale is right.
     if weight is None or node.attributes.get_int("group", 1) != 1 or weight.shape[1] == 1:
         return False
     kernel = weight.shape[2:]
@@ -261,7 +277,7 @@ def _leaves_places(node: ir.Node) -> bool:
     return any(size < stride for size, stride in zip(kernel, strides, strict=True))
 
 
-def _rescaled(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
+def _products_before_factors(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     """Return the products, also with a bias, that constants multiply otherwise than by column."""
 
     def keeps_columns(node: ir.Node) -> bool:
@@ -313,7 +329,7 @@ def _extremes(model: ir.Model) -> list[ir.Value]:
     return [n.outputs[0] for n in model.graph if n.domain == "" and n.op_type in _EXTREMES]
 
 
-def _turned(model: ir.Model) -> list[ir.Value]:
+def _channels_of_both_signs(model: ir.Model) -> list[ir.Value]:
     """Return what channels are multiplied to, some by negative numbers, and a quantizer reads."""
     found: list[ir.Value] = []
     factors: dict[ir.Value, _Floats] = {}
@@ -349,11 +365,11 @@ def _factors(node: ir.Node) -> _Floats | None:
         case "Div" | "LayerNormalization":
             return _by_channel(node, _fixed_array(node, 1))
         case "BatchNormalization":
-            return _normalized(node)
+            return _norm_factors(node)
     return None
 
 
-def _normalized(node: ir.Node) -> _Floats | None:
+def _norm_factors(node: ir.Node) -> _Floats | None:
     """Return the factors of a BatchNormalization."""
     norm = parameters_of(node)
     return None if norm is None or _differ(norm.beta - norm.mean * norm.ratio) else norm.ratio
@@ -400,6 +416,7 @@ def _is_quantized(value: ir.Value) -> bool:
 def _is_fork(value: ir.Value) -> bool:
     uses = value.uses()
     twice = any(use.node.op_type in _READ_TWICE for use in uses)
+    # An output of the model reads the value too.
     return len(uses) + value.is_graph_output() + twice > 1
 
 
@@ -461,16 +478,16 @@ def _has_bias(node: ir.Node) -> bool:
 
 def _has_constant(node: ir.Node) -> bool:
     """Check for an input that does not depend on the model's own, through quantizers too."""
-    return any(is_constant(_unquantized(value)) for value in node.inputs if value is not None)
+    return any(is_constant(_before_quantizer(value)) for value in node.inputs if value is not None)
 
 
 def _fixed_array(node: ir.Node, slot: int) -> _Floats | None:
     """Return the numbers of an input that does not depend on the model's own."""
     value = input_value(node, slot)
-    return None if value is None else constant_array(_unquantized(value))
+    return None if value is None else constant_array(_before_quantizer(value))
 
 
-def _unquantized(value: ir.Value) -> ir.Value:
+def _before_quantizer(value: ir.Value) -> ir.Value:
     maker = value.producer()
     source = None if maker is None or maker.domain != DOMAIN else maker.inputs[0]
     return value if source is None else source

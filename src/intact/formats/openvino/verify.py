@@ -96,10 +96,12 @@ class View:
         alone = [[names[name]] for name in tensors if name in residuals]
         freely = [names[name] for name in tensors if name not in residuals]
         besides = [list(floats)] if floats else []
+        # The first model shows nothing: it is the one that users run, and the others are held
+        # against it.
         return View(tensors, names, [[], freely, *alone, *besides], frozenset(found), scales)
 
     def without(self, names: set[str]) -> View:
-        """The same view without the tensors of these names in OpenVINO."""
+        """Return the same view without the tensors of these names in OpenVINO."""
         tensors = {n: t for n, t in self.tensors.items() if self.names[n] not in names}
         groups = [[name for name in group if name not in names] for group in self.groups]
         return replace(self, tensors=tensors, groups=groups)
@@ -185,7 +187,7 @@ class _InProcess:
         return [model.run(feeds) for model in self._models]
 
     def close(self) -> None:
-        """Nothing has to be ended here."""
+        """Do nothing: nothing has to be ended here."""
 
 
 @contextmanager
@@ -200,6 +202,7 @@ def compiled_models(
     with tempfile.TemporaryDirectory() as folder:
         exported.save(Path(folder))
         path = Path(folder) / (XML_FILE if exported.ir_files else ONNX_FILE)
+        # Each tensor that is left out may let a kernel fuse again, which hides others in turn.
         while True:
             models = _opened(path, view.groups, limit, threads)
             try:
@@ -295,7 +298,7 @@ def verify_openvino(
 
 
 def _without_saturation(program: Program, in_float: Mapping[str, str]) -> Program:
-    """The program as it is computed where products run in floats, whose sums hold every pair.
+    """Return the program as computed where products run in floats, whose sums hold every pair.
 
     What is fused behind a product may run alone, and in floats, without changing its sums.
     """
@@ -324,7 +327,7 @@ def _runtime(limit: str) -> str:
 
 
 def _limit(target: Target) -> str:
-    """The instructions under which sums saturate in pairs, where those of the target do."""
+    """Return the instructions under which sums saturate in pairs, where those of the target do."""
     return _SATURATING if target.saturates_pairs and not detect_cpu().saturates_pairs else ""
 
 

@@ -19,6 +19,7 @@ from intact.config import Rounding
 from intact.errors import ExportError
 from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
+from intact.formats.base.maker import sign
 from intact.formats.base.storage import StoredWeights, is_looked_up, stored_readers
 from intact.formats.openvino.blocks import BlockWriter
 from intact.formats.openvino.dialect import (
@@ -303,6 +304,7 @@ def write_openvino(plan: QuantizedGraph) -> OpenVinoModel:
     if writer.result.has_blocks:
         writer.result.notes.append(Note(NoteKind.EXPORT, "", _BLOCKS))
     writer.result.model = writer.finish()
+    sign(writer.result.model, plan)
     return writer.result
 
 
@@ -394,6 +396,7 @@ class _Writer:
         """Return the model, sorted, without what nothing reads and what no runtime does."""
         drop_clamps(self.editor.model.graph, lambda node: node.op_type == OP_TYPE)
         model = self.editor.finish()
+        # OpenVINO's reader knows no functions of a model's own.
         inline_functions(model)
         bare(model)
         if any(node.domain == DOMAIN for node in model.graph):
@@ -414,6 +417,7 @@ class _Writer:
 
     def _stored_ends(self, point: QuantPoint) -> tuple[ir.Value, ir.Value]:
         """Return the ends of a point's dominator, stored once."""
+        # Apart for constants, whose stored range may be wider than that of activations.
         key = (id(point.config.dominator), point.is_constant)
         if key not in self._ends:
             numbers = quantizer(point)

@@ -75,6 +75,7 @@ def plan_of_tmfile(source: str | Path | bytes, target: Target) -> QuantizedGraph
     read = read_int8(source)
     graph, method = normalize(read.model), Method.of(target)
     plan = assign(build_plan(graph, target), None, method, read.scales)
+    # A file does not note whether its scales were passed on; only the scales themselves show it.
     if not target.topology.in_place or _has_the_scales(plan, read.scales):
         return plan
     return assign(build_plan(graph, without_in_place(target)), None, method, read.scales)
@@ -177,6 +178,7 @@ class _Runtime(Runtime):
         plan, files = deployed.plan, deployed.files
         content = files.get(MODEL_FILE)
         try:
+            # From the bytes that were written, so that what the file lost shows in the comparison.
             found = None if content is None else plan_of_tmfile(content, plan.target)
         except CalibrationError as error:
             raise ExportError(

@@ -101,6 +101,7 @@ def _effective(
 ) -> QuantParams | None:
     """Return the scale of a tensor; its own inside a fusion where none is passed on."""
     producer = plan.producer_config(value)
+    # The plan has no scale inside a fusion, but the tool's model has the tensor, and a line for it.
     is_hidden = producer is not None and producer.state is QuantState.OVERLAPPED
     if is_hidden and not plan.target.topology.in_place:
         return own_params(plan, value)
@@ -186,11 +187,11 @@ def _constants(plan: QuantizedGraph) -> Iterator[_Constant]:
                 scales = np.atleast_1d(np.asarray(point.config.scale, np.float64))
                 scales = np.where(zeros.get(str(node.name), False), 0.0, scales)
                 if node.op_type == _DECONVOLUTION:
-                    scales = _of_deconvolution(plan, node, scales, role)
+                    scales = _deconvolution_scales(plan, node, scales, role)
                 yield _Constant(str(point.value.name), role, point.config, scales)
 
 
-def _of_deconvolution(
+def _deconvolution_scales(
     plan: QuantizedGraph, node: ir.Node, scales: npt.NDArray[np.float64], role: Role
 ) -> npt.NDArray[np.float64]:
     """Return the scales that the tool writes of a Deconvolution: it takes the first axis for
@@ -201,6 +202,7 @@ def _of_deconvolution(
     if weight is None or data is None:
         return scales
     largest = np.abs(weight).max(axis=tuple(range(1, weight.ndim)), initial=0)
+    # In float32, so that the decimals are the tool's to the last one.
     found = largest.astype(np.float32) / np.float32(127)
     if role is Role.BIAS:
         found = found * np.float32(data.scale)
@@ -314,12 +316,14 @@ def parse_table(data: bytes, source: str, graph: Graph | None = None) -> ScaleTa
             f"{source}: not a text file", remedy="give a table as Tengine's quantization tool wrote"
         ) from error
     refuse_too_many(source, text.count("\n"))
-    lines = [_parsed(line, f"line {k}", source) for k, line in _lines(text)]
+    lines = [_parse_line(line, f"line {k}", source) for k, line in _lines(text)]
     unsigned = any(line.zero_point for line in lines)
     inputs = {} if graph is None else _input_channels(graph)
+    # Scales of outputs, written by hand, are taken; with as many inputs as outputs they are
+    # believed to be the tool's.
     used = [line for line in lines if inputs.get(line.name) != len(line.scales)]
     left_out = len(lines) - len(used)
-    entries = [_entry(line, source, unsigned=unsigned) for line in used]
+    entries = [_scale_entry(line, source, unsigned=unsigned) for line in used]
     return ScaleTable.of(source, entries, {_OF_INPUTS: left_out} if left_out else None)
 
 
@@ -340,7 +344,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
             yield number, line.strip()
 
 
-def _parsed(line: str, place: str, source: str) -> _Line:
+def _parse_line(line: str, place: str, source: str) -> _Line:
     last = line.rsplit(None, 2)  # from the right: names may hold spaces
     if len(last) == 3 and _SCALE.fullmatch(last[1]) and _ZERO_POINT.fullmatch(last[2]):
         return _Line(place, last[0], [float(last[1])], int(last[2]))
@@ -358,7 +362,7 @@ def _parsed(line: str, place: str, source: str) -> _Line:
     return _Line(place, " ".join(words[:first]), channels, None)
 
 
-def _entry(line: _Line, source: str, *, unsigned: bool) -> tuple[str, str, GivenScale]:
+def _scale_entry(line: _Line, source: str, *, unsigned: bool) -> tuple[str, str, GivenScale]:
     try:
         if line.zero_point is None:
             return line.place, line.name, GivenScale.of([scale or 1.0 for scale in line.scales])

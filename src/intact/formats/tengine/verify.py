@@ -100,6 +100,7 @@ class _Deployed:
         """Return the outputs, and the codes of tensors by the model's names for them."""
         wanted = {value: self.tensors[value] for value in values}
         count = sample_count(feeds)
+        # Every file has a batch of one; it stays fixed on reading where a node mixes samples.
         step = 1 if self._is_single else max(count, 1)
         parts = []
         for start in range(0, count, step):

@@ -121,6 +121,7 @@ def parse_ranges(data: bytes, source: str) -> ScaleTable:
 def holds_ranges(data: bytes) -> bool:
     """Check whether a JSON document is one of ranges, and not of encodings."""
     try:
+        # Only that key is decoded: the file may be large, and of another format.
         return bool(msgspec.json.decode(data, type=_Probe).tensorrt)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return False

@@ -178,6 +178,7 @@ def table_scales(written: WrittenModel) -> Iterator[str]:
         for name, given in table.scales.items():
             if in_model.get(name, set()) != {given.scale.tobytes()}:
                 yield f"{file}: {name!r}"
+        # Of several scales for one tensor no table has any.
         single = (name for name, scales in in_model.items() if len(scales) == 1)
         yield from (f"{file}: lacks {name!r}" for name in single if name not in table)
 
@@ -304,7 +305,7 @@ def _channel_axis(product: ir.Node, slot: int, rank: int) -> int | None:
 
 
 def _all_inputs(written: WrittenModel) -> Iterator[str]:
-    """Look at the products; one in float may read what an integer one beside it reads as codes."""
+    """Look at integer products; one in float may read codes that another layer reads too."""
     for node in written.model.graph:
         if node.op_type in _PRODUCTS and str(node.name) not in written.floats:
             quantized = [_is_quantized(value) for value in node.inputs[:2]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,6 +86,7 @@ class DeployedFile:
     def _typed(self, name: str, array: Array) -> Array:
         """Return whole numbers as int32 where the file has them so."""
         port = self._runtime.inputs.get(str(self._inputs[name].key))
+        # A program made for Micro holds int64 as int32: Micro has no kernels of int64.
         if port is None or array.dtype != np.int64 or port.dtype != np.int32:
             return array
         return array.astype(np.int32)
@@ -113,10 +114,18 @@ def run_tflite(
         DataError: The file does not take what the plan does.
         MissingExtraError: ai-edge-litert is not installed.
     """
-    runtime = TfliteRuntime(content, kernels=kernels, threads=threads)
+    return open_tflite(plan, TfliteRuntime(content, kernels=kernels, threads=threads))(feeds)
+
+
+def open_tflite(plan: QuantizedGraph, runtime: TfliteRuntime) -> Callable[[Feeds], Arrays]:
+    """Return what runs batches of a written file; as `run_tflite`."""
     lowered, program, file = written_file(plan, runtime)
-    outputs, _ = file.run(stored_feeds(program, feeds, lowered.inputs))
-    return numbers_of(outputs, program.outputs)
+
+    def run(feeds: Feeds) -> Arrays:
+        outputs, _ = file.run(stored_feeds(program, feeds, lowered.inputs))
+        return numbers_of(outputs, program.outputs)
+
+    return run
 
 
 def written_file(
@@ -183,6 +192,7 @@ def _shown_of_written(
         for other in theirs:
             alike = (other.value, other.end) == (tensor.value, tensor.end)
             if alike and _same_levels(tensor, other):
+                # Each is taken once: several forms of a value may have equal levels.
                 theirs.remove(other)
                 yield tensor.name, FileTensorRef.of(other.name, tensor, other.permutation)
                 break

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from intact._extras import is_installed
 from intact.errors import ExportError, ModelError, PlanError, UsageError
 from intact.formats.base.format import (
     ANY_SIZE,
@@ -25,9 +26,9 @@ from intact.formats.base.format import (
     Runtime,
     Writer,
     WrittenFiles,
-    is_installed,
     read_files,
 )
+from intact.formats.base.maker import made_by
 from intact.formats.tflite.reader.decode import open_tflite
 from intact.formats.tflite.write import refuse_structure, write_tflite
 from intact.plan import Note, NoteKind, QuantizedGraph
@@ -40,7 +41,7 @@ from intact.targets import Target
 if TYPE_CHECKING:
     from intact.formats.base.report import Verification
     from intact.formats.tflite.read import TfliteModel
-    from intact.formats.tflite.run import Kernels
+    from intact.formats.tflite.run import Kernels, TfliteRuntime
 
 TFLITE_FILE = "model.int8.tflite"
 
@@ -106,8 +107,18 @@ def _kernels(deployed: Deployed) -> Kernels:
     return Kernels.REF if kind is Interpreter.MICRO else Kernels(kind.value)
 
 
+def _as_applications(deployed: Deployed) -> TfliteRuntime:
+    """Load a file with the kernels that applications get; those of reference are for comparing."""
+    from intact.formats.tflite.run import Kernels, TfliteRuntime
+
+    (content,) = deployed.files.values()
+    kernels = _kernels(deployed)
+    fast = Kernels.XNNPACK if kernels is Kernels.REF else kernels
+    return TfliteRuntime(content, kernels=fast, threads=max(deployed.threads, 1))
+
+
 def _interpreter(deployed: Deployed) -> Interpreter:
-    """The kernels that are asked for, or that compute as the target does."""
+    """Return the kernels that are asked for, or that compute as the target does."""
     name = deployed.kernels or deployed.plan.target.kernels or Interpreter.REF.value
     if name not in set(Interpreter):
         raise UsageError(f"--kernels {name!r}", remedy=f"choose {', '.join(Interpreter)}")
@@ -136,7 +147,7 @@ class _Writer(Writer):
 
     def write(self, plan: QuantizedGraph, io: Io) -> WrittenFiles:
         program = _program(plan)
-        files = {TFLITE_FILE: write_tflite(program, io=io, target=plan.target)}
+        files = {TFLITE_FILE: write_tflite(program, io=io, target=plan.target, made=made_by(plan))}
         notes = [*_narrow_ends(program), *(() if io is Io.FLOAT else _float_ends(program))]
         return WrittenFiles(files, notes=notes)
 
@@ -240,18 +251,22 @@ class _Runtime(Runtime):
         threads = max(deployed.threads, 1)
         return TfliteRuntime(content, kernels=_kernels(deployed), threads=threads)
 
+    def opened(self, deployed: Deployed) -> Callable[[Feeds], Feeds] | None:
+        from intact.formats.tflite.deployed import open_tflite
+
+        is_written = not isinstance(deployed.exported, ReadTflite)
+        if not is_written or _interpreter(deployed) is Interpreter.MICRO:
+            return None
+        return open_tflite(deployed.plan, _as_applications(deployed))
+
     def runner(self, deployed: Deployed) -> Callable[[Feeds], object]:
         """Load it with the kernels that applications get; those of reference are for comparing."""
         from intact.formats.base.comparison import stored_feeds
         from intact.formats.tflite.deployed import written_file
-        from intact.formats.tflite.run import Kernels, TfliteRuntime
 
-        (content,) = deployed.files.values()
-        kind = _interpreter(deployed)
-        if kind is Interpreter.MICRO:
+        if _interpreter(deployed) is Interpreter.MICRO:
             raise ExportError("TensorFlow Lite Micro here tells nothing of a device's time")
-        kernels = Kernels.XNNPACK if kind is Interpreter.REF else Kernels(kind.value)
-        runtime = TfliteRuntime(content, kernels=kernels, threads=max(deployed.threads, 1))
+        runtime = _as_applications(deployed)
         lowered, program, file = written_file(deployed.plan, runtime)
         return lambda feeds: file.run(stored_feeds(program, feeds, lowered.inputs))
 

@@ -120,6 +120,8 @@ def _outputs(builder: ModelBuilder) -> list[ir.Value]:
         source = builder.alias.get(index, index)
         operand = builder.operand(source)
         value = operand.value
+        # An output needs a node of its own, which an input or an output that was listed before is
+        # not.
         if value.producer() is None or value in outputs:
             copy = builder.moved("Identity", [operand], None, operand.shape)
             value = copy.value
@@ -204,6 +206,7 @@ class _Configurer:
             is_bias = input_role(node, slot) is Role.BIAS
             state = QuantState.PASSIVE_BAKED if is_bias else QuantState.BAKED
         config = parameters.config(state)
+        # Readers that see one constant through several scales cannot share a config.
         root = self._known.setdefault((operand.value, parameters.key), config)
         if root is not config:
             root.dominate(config)

@@ -11,6 +11,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
+from intact._extras import missing
 from intact.errors import DataError, ExportError, MissingExtraError
 from intact.program import Array
 
@@ -88,6 +89,7 @@ def stderr_into(file: BinaryIO) -> Iterator[None]:
     except OSError:  # there is no stderr
         yield
         return
+    # The descriptor, not `sys.stderr`: compiled code knows nothing of Python's object.
     os.dup2(file.fileno(), _STDERR)
     try:
         yield
@@ -261,6 +263,7 @@ class TfliteRuntime:
             return outputs, {}
         places: dict[str | int, int] = {}
         for each in interpreter.get_tensor_details():
+            # By number as well, since names of a file need not be unique.
             places |= {each["index"]: each["index"], each["name"]: each["index"]}
         unknown = [key for key in observe if key not in places]
         if unknown:
@@ -296,7 +299,4 @@ def _in_one_line(error: Exception) -> str:
 
 
 def _missing() -> MissingExtraError:
-    return MissingExtraError(
-        "running TFLite files needs ai-edge-litert, which is not installed",
-        remedy='pip install "intact[tflite]"',
-    )
+    return missing("running TFLite files", ["ai-edge-litert"], "tflite")

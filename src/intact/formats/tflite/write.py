@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import NoReturn
 
@@ -49,7 +50,13 @@ TensorFlow Lite Micro: tflite-micro 0.dev20261023 was asked.
 _DESCRIPTION = "Written by intact"
 
 
-def write_tflite(program: Program, *, io: Io = Io.INT8, target: Target | None = None) -> bytes:
+def write_tflite(
+    program: Program,
+    *,
+    io: Io = Io.INT8,
+    target: Target | None = None,
+    made: Mapping[str, str] = {},
+) -> bytes:
     """Write a lowered plan as the bytes of a ``.tflite`` file; equal programs give equal bytes.
 
     The file has one subgraph and a signature ``serving_default`` with the model's own input and
@@ -61,17 +68,19 @@ def write_tflite(program: Program, *, io: Io = Io.INT8, target: Target | None = 
         io: Whether those steps are kept.
         target: What it was quantized for, on which operators there are and the remedy depend.
 
+        made: What the file says of who made it, as metadata.
+
     Raises:
         ExportError: Steps that TFLite does not have; all are listed.
         MissingExtraError: ai-edge-litert or flatbuffers is not installed.
     """
     if io is Io.FLOAT:
-        return program_to_tflite(program, target)
+        return program_to_tflite(program, target, made)
     try:
         integers = integer_io(program)
     except ExportError as error:
         _raise_with_ends(_build(program, target)[1], error)
-    return program_to_tflite(integers, target)
+    return program_to_tflite(integers, target, made)
 
 
 def refuse_structure(program: Program, io: Io, target: Target | None = None) -> None:
@@ -100,11 +109,13 @@ def _raise_with_ends(unsupported: UnsupportedNodes, ends: ExportError) -> NoRetu
     raise unsupported.error() from ends
 
 
-def program_to_tflite(program: Program, target: Target | None = None) -> bytes:
+def program_to_tflite(
+    program: Program, target: Target | None = None, made: Mapping[str, str] = {}
+) -> bytes:
     """Write a program as it stands; see `write_tflite`."""
     builder, unsupported = _build(program, target)
     unsupported.raise_any()
-    return serialize(builder, program.inputs, program.outputs, _DESCRIPTION)
+    return serialize(builder, program.inputs, program.outputs, _DESCRIPTION, made)
 
 
 def _build(

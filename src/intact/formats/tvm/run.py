@@ -12,9 +12,10 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from intact._extras import require
 from intact.errors import ExportError
 from intact.formats.base.comparison import stored_feeds
-from intact.formats.base.format import Feeds, require_packages
+from intact.formats.base.format import Feeds
 from intact.formats.base.report import Verification
 from intact.formats.base.verification import Arrays, EngineBeside, compare
 from intact.formats.tvm.write import TvmModule, of_one_sample, relax_module
@@ -39,7 +40,7 @@ class TvmRuntime:
     """
 
     def __init__(self, module: TvmModule) -> None:
-        require_packages("running a TVM module", PACKAGES, "tvm")
+        require("running a TVM module", PACKAGES, "tvm")
         self.name = f"TVM {metadata.version('apache-tvm')}, llvm"
         self._module = module
         try:
@@ -112,6 +113,7 @@ def verify_tvm(
     shown = graph.shown()
     written, watched = TvmRuntime(module), TvmRuntime(relax_module(graph, tuple(shown)))
     outputs = {
+        # A constant is the same for every sample, and has no axis of them to join along.
         name: None if tensor.is_constant else _batch_axis(tensor)
         for name, tensor in program.outputs.items()
     }
@@ -130,7 +132,7 @@ def verify_tvm(
 
 
 def _batch_axis(tensor: Tensor) -> int:
-    """The axis along which samples lie; the first where no length is open."""
+    """Return the axis along which samples lie; the first where no length is open."""
     return tensor.shape.index(None) if None in tensor.shape else 0
 
 

@@ -39,6 +39,7 @@ class ScriptBuilder:
         self.lines: list[str] = []
         self.arrays: dict[str, npt.NDArray[np.generic]] = {}
         self._names: dict[str, str] = {}
+        # The text is parsed as Python: names of a model must not be words of it, nor of TVMScript.
         self._used = Names([*keyword.kwlist, *keyword.softkwlist, *_RESERVED])
 
     def input(self, value: Value) -> str:
@@ -131,6 +132,7 @@ def _floor_div(builder: ScriptBuilder, node: Node) -> str:
     """Write a quotient; one by powers of two is a shift, which keeps the sign."""
     value, divisor = node.inputs
     data = divisor.data
+    # A power of two has one bit, which the number below it lacks.
     if data is None or (data & (data - 1)).any():
         return f"R.floor_divide({builder.use(value)}, {builder.use(divisor)})"
     bits = np.frexp(data.astype(np.float64))[1] - 1

@@ -35,8 +35,10 @@ _DECLARED = {
 """The fields of a graph that hold one message a tensor, and what messages call them."""
 
 _STANDARD = ("", "ai.onnx")
+# Without these a copy of the constant would hide how often a loop turns.
 _COPIES = ("Identity", "Cast")
 _COUNTING = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
+# More than any limit: a loop without end is refused like one that turns too often.
 _ENDLESS = 1 << 63
 _DEEPEST = 100
 """Calls within calls. Exporters have some ten; libraries follow them by recursion."""
@@ -60,6 +62,7 @@ def refuse_crowded(proto: onnx.ModelProto, where: str) -> None:
     Raises:
         ModelError: There are too many.
     """
+    # Only counted, never looked into: nothing has bounded the file yet.
     counts = Counter({"functions": len(proto.functions)})
     for graph in _graphs(proto):
         counts.update({what: len(getattr(graph, field, ())) for field, what in _DECLARED.items()})
@@ -108,6 +111,7 @@ def refuse_endless(proto: onnx.ModelProto, where: str) -> None:
         (found.runs, NODE_RUNS, "nodes to run, as often as its loops turn", "shorten its loops"),
     ):
         if count > limit_of(usual):
+            # Thirty functions that nest have a number of nodes that fills a line.
             shown = str(count) if count < 10**15 else f"about 10^{len(str(count)) - 1}"
             raise ModelError(
                 f"{where} has {shown} {what}, {limit_of(usual)} are allowed",
@@ -127,6 +131,7 @@ class _Lengths:
     def add_up(self, nodes: Iterable[onnx.NodeProto], constants: Mapping[str, int]) -> _Length:
         """Add up nodes, their bodies and the functions that they call."""
         nodes = list(nodes)
+        # Nearly every model ends here; what follows looks at all attributes twice.
         if not self._functions and not any(_bodies(node) for node in nodes):
             return _Length(len(nodes), len(nodes))
         constants = _with_copies(nodes, {**constants, **dict(_single_integers(nodes))})
@@ -138,6 +143,7 @@ class _Lengths:
             ]
             turns = _turns(node, constants)
             count += 1 + called.nodes + sum(each.nodes for each in inside)
+            # Integers of Python: nested loops multiply to what no fixed width holds.
             runs += 1 + called.runs + turns * sum(each.runs for each in inside)
         return _Length(count, runs)
 
@@ -154,6 +160,7 @@ class _Lengths:
                 )
             self._known[key] = None  # begun
             self._depth += 1
+            # Without constants: names of the caller mean nothing in a function.
             self._known[key] = self.add_up(function.node, {})
             self._depth -= 1
         found = self._known[key]
@@ -178,7 +185,7 @@ def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def _turns(node: onnx.NodeProto, constants: Mapping[str, int]) -> int:
-    """How often the bodies of a node run for certain; 1 where that is not known.
+    """Return how often the bodies of a node run for certain; 1 where that is not known.
 
     A loop without a number of turns goes on until its condition ends it.
     """
@@ -188,6 +195,7 @@ def _turns(node: onnx.NodeProto, constants: Mapping[str, int]) -> int:
         return 1
     turns, condition = (*node.input, "")[:2]
     if turns:
+        # At least 1, or a negative number of turns would make up for other loops.
         return max(1, constants.get(turns, 1))
     return _ENDLESS if constants.get(condition, not condition) else 1
 
@@ -216,7 +224,7 @@ def _may_end(body: onnx.GraphProto) -> bool:
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, int]:
-    """The initializers that are one integer or truth value, by name."""
+    """Return the initializers that are one integer or truth value, by name."""
     found = {each.name: _integer(each) for each in graph.initializer if _is_single(each)}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -238,6 +246,7 @@ def _is_single(tensor: onnx.TensorProto) -> bool:
 
 
 def _integer(tensor: onnx.TensorProto) -> int | None:
+    # No file is opened here: where it lies is checked only afterwards.
     if not _is_single(tensor) or tensor.data_location == onnx.TensorProto.EXTERNAL:
         return None
     try:

@@ -49,6 +49,7 @@ class MappedFile(msgspec.Struct, frozen=True, eq=False):
             ValueError: The file is empty.
         """
         with open_file(path) as file:
+            # The map outlives the handle, which is closed on return.
             pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             return MappedFile(path.resolve(), pages, _identity(os.fstat(file.fileno())))
 
@@ -77,6 +78,7 @@ class MappedTensor(ir.Tensor[npt.NDArray[np.generic]]):
         self, file: MappedFile, offset: int, dtype: ir.DataType, shape: ir.Shape, name: str | None
     ) -> None:
         sizes = shape.numpy()
+        # ONNX stores little-endian whatever the machine is.
         kind = dtype.numpy().newbyteorder("<")
         count = int(np.prod(sizes, dtype=np.int64))
         array = np.frombuffer(file.pages, kind, count=count, offset=offset).reshape(sizes)
@@ -101,6 +103,7 @@ def tensor_bytes(tensor: ir.TensorProtocol) -> memoryview:
 
 
 def _identity(found: os.stat_result) -> _Identity:
+    # Device and inode tell of replacing, size and time of overwriting in place.
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
@@ -120,6 +123,7 @@ def refuse_bad_place(tensor: onnx.TensorProto, folder: Path | None, where: str) 
             no file; the message names the tensor.
     """
     for entry in tensor.external_data:
+        # `int` alone would also take signs, spaces, underscores and digits of other scripts.
         if entry.key in _NUMBERS and not (entry.value.isascii() and entry.value.isdecimal()):
             raise ModelError(
                 f"{where}: external data of tensor {tensor.name!r} has {entry.key} {entry.value!r}",
@@ -137,9 +141,11 @@ def _place(location: str, folder: Path | None, what: str) -> Path:
     Raises:
         ModelError: It leads out of the folder, by its text or by links, or to no regular file.
     """
+    # By the rules of both systems: what is relative to one may be absolute to the other.
     kinds = (PurePosixPath(location), PureWindowsPath(location))
     try:
         root = None if folder is None else folder.resolve()
+        # Resolved, because a link inside the folder may lead out of it.
         path = Path(location) if root is None else (root / location).resolve()
         is_other = root is not None and path.exists() and not path.is_file()
     except (OSError, ValueError, RuntimeError) as error:  # too long, a null byte, a loop of links
@@ -160,7 +166,7 @@ def read_tensor(tensor: onnx.TensorProto, folder: Path | None, where: str) -> np
     """Return the values of a tensor, which may be in an external file.
 
     Raises:
-        ModelError: As of `map_external`.
+        ModelError: See `map_external`.
         ValueError, TypeError: Data do not fit type and shape.
     """
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
@@ -197,6 +203,7 @@ def _map_data(
         )
     path = _check_place(tensor, folder or Path(tensor.base_dir), where)
     try:
+        # A tensor without elements needs no file, and an empty file cannot be mapped.
         if path not in files and tensor.size:
             files[path] = MappedFile.open(path)
         return _read(tensor, files[path]) if tensor.size else _empty(tensor)
@@ -210,6 +217,7 @@ def _read(tensor: ir.ExternalTensor, file: MappedFile) -> ir.TensorProtocol:
     offset = tensor.offset or 0
     if tensor.dtype.bitwidth >= 8:
         return MappedTensor(file, offset, tensor.dtype, tensor.shape, tensor.name)
+    # NumPy has no type of fewer bits: onnx-ir unpacks these from a copy.
     packed = onnx.TensorProto(
         name=tensor.name,
         data_type=int(tensor.dtype),
@@ -234,6 +242,7 @@ def _check_place(tensor: ir.ExternalTensor, folder: Path, where: str) -> Path:
     if tensor.dtype is ir.DataType.STRING or any(size < 0 for size in sizes):
         raise ModelError(f"{what} has type {tensor.dtype.name} and shape {list(sizes)}")
     offset, present = tensor.offset or 0, path.stat().st_size
+    # A length is optional in the file; where it is there it may only be larger than needed.
     length = tensor.nbytes if tensor.length is None else tensor.length
     if offset < 0 or length < tensor.nbytes:
         raise ModelError(

@@ -42,6 +42,7 @@ def raised_limits(factor: int) -> Iterator[None]:
     Args:
         factor: 1 or more.
     """
+    # The larger of both: a block inside cannot lower what the user allowed outside.
     token = _FACTOR.set(max(factor, _FACTOR.get()))
     try:
         yield

@@ -16,7 +16,7 @@ from intact.graph.files.foreign import refuse_foreign
 from intact.graph.files.opset import modernize
 from intact.graph.files.protobuf import Span, read_without_weights
 from intact.graph.files.quiet import quiet
-from intact.graph.files.regular import read_file
+from intact.graph.files.regular import read_file, remedy_for_absent
 from intact.graph.files.sparse import dense_initializers
 from intact.graph.files.tensors import own_tensors
 from intact.graph.passes.library import sort_nodes
@@ -35,10 +35,10 @@ def load_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     """Read a model as `read_model` does; one of opset 7 to 10 is converted to opset 13.
 
     Args:
-        source: As of `read_model`.
+        source: What `read_model` takes.
 
     Raises:
-        ModelError: As of `read_model`; or the opset is older than 7 or cannot be converted.
+        ModelError: `read_model` raises it; or the opset is older than 7 or cannot be converted.
     """
     return modernize(read_model(source), _where(source))
 
@@ -68,6 +68,7 @@ def read_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
         folder = path.parent
         proto, weights = _read(path, where)
         model = _deserialize(proto, folder, where)
+        # Only now: neither protobuf nor onnx-ir has held the weights of a large file.
         _put_back(model, weights)
     _check_graph(model, where)
     sort_nodes(model)  # onnx-ir cannot clone it otherwise
@@ -101,13 +102,15 @@ def _read(path: Path, where: str) -> tuple[onnx.ModelProto, _Weights]:
             return _read_mapped(path)
         data = read_file(path)
     except FileNotFoundError:
-        raise ModelError(f"{where} does not exist", remedy="check the path") from None
+        remedy = remedy_for_absent(path, "check the path")
+        raise ModelError(f"{where} does not exist", remedy=remedy) from None
     except IsADirectoryError:
         raise ModelError(f"{where} is a folder", remedy="name the .onnx file inside it") from None
     except OSError as error:
         raise ModelError(f"{where} cannot be read: {error.strerror or error}") from error
     except Exception as error:  # protobuf's DecodeError has no importable base of its own
         raise _not_onnx(where) from error
+    # Zero bytes are a valid message of protobuf, with nothing in it.
     if not data:
         raise ModelError(f"{where} is empty (0 bytes)", remedy="export or copy it again")
     proto = onnx.ModelProto()
@@ -161,6 +164,7 @@ def _deserialize(proto: onnx.ModelProto, folder: Path | None, where: str) -> ir.
     except ModelError:
         raise
     except Exception as error:  # onnx-ir raises many kinds for a malformed model
+        # onnx-ir wraps the cause in errors that print the whole message it was in.
         reason = _first_line(error.__cause__ or error)
         raise ModelError(f"{where} is a malformed ONNX model: {reason}") from error
 

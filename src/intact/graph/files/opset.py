@@ -18,7 +18,7 @@ from intact.errors import ModelError
 from intact.graph.files.claims import forget_claims
 from intact.graph.files.save import weights_as_inputs
 from intact.graph.files.tensors import own_tensors
-from intact.graph.files.trial import survives
+from intact.graph.files.trial import Elsewhere, survives
 from intact.graph.given_nodes import GivenNodes
 from intact.graph.ops import input_value
 from intact.graph.passes import library
@@ -90,11 +90,13 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     before = model.opset_imports[""]
     _refuse_lost_meanings(model)
     model = _in_lasting_forms(model)
+    # The converter drops functions, and copies weights in protobuf, which ends at 2 GiB.
     functions = _functions_at(model, opset)
     proto, absent = weights_as_inputs(model, larger_than=_READ_BY_CONVERTER)
     axes = _along_last_axis(proto) if before < SINGLE_AXIS else {}
     ports = {value.name for value in model.graph.inputs}
-    if not survives(lambda: _attempt(proto, opset)):
+    other = Elsewhere(f"{__name__}:attempt_bytes", proto.SerializeToString, (opset,))
+    if not survives(lambda: _attempt(proto, opset), other):
         raise ModelError(
             f"cannot be converted to opset {opset}: ONNX's converter crashes on it, which it does "
             "on impossible sizes"
@@ -108,6 +110,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
             f"cannot be converted to opset {opset}: {_culprit(proto, opset)}"
         ) from error
     result.functions.update(functions)
+    # The new model shares tensors with the converted message until here.
     own_tensors(result)
     _attach(result, absent, ports)
     make_names_unique(result)
@@ -119,6 +122,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     needed = max(
         (ir_version for since, ir_version in _IR_VERSIONS.items() if since <= opset), default=0
     )
+    # Never lower: in an older version every initializer had to be an input.
     result.ir_version = max(model.ir_version, needed)
     return result
 
@@ -129,6 +133,11 @@ def _attempt(proto: onnx.ModelProto, opset: int) -> None:
         onnx.shape_inference.infer_shapes(version_converter.convert_version(proto, opset))
     except Exception:  # as there
         _culprit(proto, opset)
+
+
+def attempt_bytes(content: bytes, opset: int) -> None:
+    """Do the same with a model as bytes, in another process."""
+    _attempt(onnx.ModelProto.FromString(content), opset)
 
 
 def _attach(result: ir.Model, weights: list[ir.Value], ports: set[str | None]) -> None:
@@ -163,6 +172,7 @@ def _restore_names(source: onnx.ModelProto, converted: onnx.ModelProto) -> None:
         if node.op_type not in (old.op_type, _REPLACED.get(old.op_type)):
             continue
         for lost, new in zip(old.input, node.input, strict=False):
+            # `_rename` does not look into bodies, so what they read keeps its name.
             if lost not in present and new not in known | inner | {""}:
                 _rename(converted.graph, new, lost)
                 present.add(lost)
@@ -276,6 +286,7 @@ def _culprit(proto: onnx.ModelProto, opset: int) -> str:
         return _reason(error)
     known = {each.name: each for each in (*inferred.value_info, *inferred.input)}
     constants = {tensor.name: tensor for tensor in inferred.initializer}
+    # The converter's messages name no node.
     for node in inferred.node:
         alone = onnx.ModelProto()
         alone.CopyFrom(proto)

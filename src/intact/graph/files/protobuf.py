@@ -16,6 +16,7 @@ import onnx
 
 _MODEL_GRAPH, _GRAPH_INITIALIZER, _TENSOR_RAW_DATA = 7, 5, 9
 _VARINT, _EIGHT_BYTES, _LENGTH, _FOUR_BYTES = 0, 1, 2, 5
+# 64 bits, seven in a byte.
 _LONGEST_VARINT = 10
 
 
@@ -76,6 +77,7 @@ def read_without_weights(
             tensor = proto.graph.initializer.add()
             tensor.MergeFromString(header)
             if tensor.name in spans:
+                # The data are put back by name.
                 raise ValueError(f"two initializers have the name {tensor.name!r}")
             spans[tensor.name] = data
     return proto, spans
@@ -86,6 +88,7 @@ def _split(pages: mmap.mmap, tensor: Span) -> tuple[bytes, Span | None]:
     header, data = b"", None
     for field in _fields(pages, tensor):
         if field.is_message(_TENSOR_RAW_DATA):
+            # Of several fields the last counts, as in the protobuf library.
             data = field.payload
         else:
             header += pages[slice(*field.whole)]
@@ -106,6 +109,7 @@ def _fields(pages: mmap.mmap, span: Span) -> Iterator[_Field]:
         elif kind in (_EIGHT_BYTES, _FOUR_BYTES):
             length = 8 if kind == _EIGHT_BYTES else 4
         else:
+            # What is left are groups, which onnx.proto does not use.
             raise ValueError(f"wire type {kind}")
         end = position + length
         if end > span.end:
@@ -153,6 +157,7 @@ def frame_weights(
         header = tensor.SerializeToString(deterministic=True)
         header += _tag(_TENSOR_RAW_DATA, size)
         frames.append(_tag(_GRAPH_INITIALIZER, len(header) + size) + header)
+    # Fields may come in any order: the weights end the graph, and the graph ends the file.
     length = len(graph) + sum(len(frame) for frame in frames) + sum(size for _, size in weights)
     frames[0] = (
         rest.SerializeToString(deterministic=True) + _tag(_MODEL_GRAPH, length) + graph + frames[0]

@@ -65,6 +65,7 @@ def note_given_bytes(model: ir.Model) -> None:
     Folding a Transpose makes a second constant of a tensor that others read too, and half floats
     become twice as wide: what is computed with is larger than what was given.
     """
+    # A model that was normalized before keeps what it was at first.
     if GIVEN_BYTES_KEY not in model.metadata_props:
         set_metadata(model, GIVEN_BYTES_KEY, file_bytes(model))
 
@@ -141,6 +142,7 @@ def in_place(model: ir.Model) -> InPlace | None:
     inside = sum(tensor.nbytes for tensor in weights) - sum(tensor.nbytes for tensor in mapped)
     if len(folders) != 1 or inside > _MOST_HELD:
         return None
+    # A reader opens the path anew and would read what has replaced the mapped file.
     if not all(file.is_still_there() for file in {tensor.file for tensor in mapped}):
         return None
     proto = ir.to_proto(rest)
@@ -226,6 +228,7 @@ def _write_beside(model: ir.Model, path: Path) -> None:
     rest, weights = detach_weights(model, larger_than=_EXTERNAL_FROM)
     proto = ir.to_proto(rest)
     data = path.with_name(f"{path.name}.data")
+    # In this order: the model never appears before its weights.
     with appearing(data, path) as (data_file, file):
         for tensor in weights:
             offset = -(-data_file.tell() // _ALIGNMENT) * _ALIGNMENT
@@ -256,6 +259,7 @@ def _write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
     for start in range(0, len(content), _BLOCK):
         block = content[start : start + _BLOCK]
         if block == _ZEROS[: len(block)]:
+            # A hole at the end counts too: `appearing` extends the file to here.
             file.seek(len(block), os.SEEK_CUR)
         else:
             file.write(block)

@@ -55,6 +55,7 @@ def dense_initializers(
 def _refuse_too_large(proto: onnx.ModelProto, where: str, allowed: int) -> None:
     """Check the bytes of all dense tensors together, before one is made."""
     tensors = [each for graph in _graphs(proto.graph) for each in graph.sparse_initializer]
+    # All at once: each alone may be below a limit that together they exceed.
     needed = sum(map(_dense_bytes, tensors))
     if needed > allowed:
         largest = max(tensors, key=_dense_bytes).values.name

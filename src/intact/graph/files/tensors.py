@@ -66,6 +66,7 @@ def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         if array.shape != tuple(tensor.shape):  # numpy infers a dimension of -1
             raise ValueError(f"tensor {tensor.name!r} has the dimensions {list(tensor.shape)}")
         return ir.Tensor(array, dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
+    # The object is copied, for its name; the data stay shared.
     return copy.copy(tensor)
 
 

@@ -212,7 +212,9 @@ def _multiply(graph: ir.Graph, node: ir.Node) -> bool:
     if data is None or divisor is None or divisor.size == 0:
         return False
     with np.errstate(all="ignore"):
+        # In float64, so that the reciprocal is rounded once.
         reciprocals = (1.0 / divisor.astype(np.float64)).astype(np.float32)
+    # Refused: reciprocals that overflow, vanish or lose bits as subnormal numbers.
     sizes = np.abs(reciprocals)
     if not ((sizes >= _SMALLEST) & np.isfinite(sizes)).all():
         return False
@@ -281,6 +283,7 @@ def _pad(graph: ir.Graph, node: ir.Node) -> bool:
 def _zeros(value: ir.Value | None, axis: int) -> int | None:
     """Return the length of constant zeros along an axis; None for anything else, also for -0."""
     array = constant_array(value)
+    # Adding or padding +0 is no -0, of which 1 / x has the other sign.
     if array is None or array.dtype != np.float32 or array.any() or np.signbit(array).any():
         return None
     return int(array.shape[axis])

@@ -132,6 +132,7 @@ class Composite:
             for axis, each in enumerate(lengths)
         ]
         computed = [axis for axis, each in enumerate(wanted) if isinstance(each, ir.Value)]
+        # A target without computed numbers folds, and formats take no other.
         if len(computed) == 1 and -1 not in wanted:
             wanted[computed[0]] = -1
             computed = []
@@ -180,6 +181,7 @@ class Composite:
             return found
         whole = self("Shape", value, dtype=ir.DataType.INT64, shape=[len(shape)])
         computed = self("Gather", whole, self.integers(axis % len(shape)), shape=[1])
+        # Remembered, so that a Reshape that keeps the length writes 0 in its place.
         self._lengths[computed] = (value, axis % len(shape))
         return computed
 
@@ -205,6 +207,8 @@ class Composite:
                 final.append(None)
                 continue
             maker = new.producer()
+            # What the node only hands on (an input, a constant) keeps its name behind an Identity,
+            # and so does a value that is already the result of another output.
             is_own = maker is not None and PART_KEY in maker.metadata_props
             is_free = is_own and new not in taken
             result = new if is_free else self("Identity", new, shape=axes_of(new))

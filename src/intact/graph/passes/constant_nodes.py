@@ -70,7 +70,7 @@ def fold_in_runtime(
 
 
 def _constants(node: ir.Node) -> dict[str, npt.NDArray[Any]] | None:
-    """What a node reads, by name; None where something is no constant."""
+    """Return what a node reads, by name; None where something is no constant."""
     found = {}
     for value in node.inputs:
         array = constant_array(value)
@@ -82,7 +82,7 @@ def _constants(node: ir.Node) -> dict[str, npt.NDArray[Any]] | None:
 
 
 def _elements(value: ir.Value) -> int | None:
-    """The size of a value; None where it is not known."""
+    """Return the size of a value; None where it is not known."""
     if value.shape is None or not value.shape.is_static():
         return None
     return math.prod(value.shape.numpy())
@@ -104,8 +104,10 @@ def _run(
     imports = [helper.make_opsetid("", opset)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=_IR_VERSION)
     options = ort.SessionOptions()
+    # As written: an optimizer would fold the constants itself, by other code.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
+    # One node runs once: starting threads would take longer.
     options.intra_op_num_threads = 1
     try:
         session = ort.InferenceSession(

@@ -53,6 +53,7 @@ def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
     while while_new:  # what a composite was written with may be expanded in turn
         new = [n for n in editor.model.graph if _is_among(n, wanted) and str(n.name) not in tried]
         for node in new:
+            # A node that stays as it is would be found again.
             tried.add(str(node.name))
             try:
                 EXPANSIONS[node.op_type](editor, node)
@@ -76,7 +77,7 @@ def _is_among(node: ir.Node, op_types: Collection[str]) -> bool:
 
 
 def _layer_norm(editor: Editor, node: ir.Node) -> None:
-    """``(x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias``.
+    """Write ``(x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias``.
 
     A node that outputs mean or deviation, or whose input has unknown rank, is not expanded.
     Source: the definition of the ONNX operator.
@@ -109,6 +110,7 @@ def _layer_norm(editor: Editor, node: ir.Node) -> None:
     variance = mean(add("Mul", centred, centred))
     small = editor.initializer(f"{node.name}_epsilon", epsilon)
     deviation = add("Sqrt", add("Add", variance, small, shape=reduced), shape=reduced)
+    # One division a row instead of one an element.
     factor = add("Reciprocal", deviation, shape=reduced)
     result = add("Mul", add("Mul", centred, factor), scale)
     bias = input_value(node, 2)
@@ -118,7 +120,7 @@ def _layer_norm(editor: Editor, node: ir.Node) -> None:
 
 
 def _division(editor: Editor, node: ir.Node) -> None:
-    """``x * (1 / y)``, which differs from ``x / y`` by one rounding of float32.
+    """Write ``x * (1 / y)``, which differs from ``x / y`` by one rounding of float32.
 
     A node of other numbers than float32 is not expanded.
     """
@@ -131,7 +133,7 @@ def _division(editor: Editor, node: ir.Node) -> None:
 
 
 def _hard_sigmoid(editor: Editor, node: ir.Node) -> None:
-    """``clip(alpha * x + beta, 0, 1)``.
+    """Write ``clip(alpha * x + beta, 0, 1)``.
 
     A node whose input is not float32 is not expanded. Source: the definition of the ONNX operator.
     """
@@ -148,7 +150,7 @@ def _hard_sigmoid(editor: Editor, node: ir.Node) -> None:
 
 
 def _power(editor: Editor, node: ir.Node) -> None:
-    """``x * x * x``, and ``(x * x) * (x * x)``, for the constant exponents 3 and 4.
+    """Write ``x * x * x``, and ``(x * x) * (x * x)``, for the constant exponents 3 and 4.
 
     A node of other exponents, or of other numbers than float32, is not expanded.
     """
@@ -169,7 +171,7 @@ def _power(editor: Editor, node: ir.Node) -> None:
 
 
 def _rms_normalization(editor: Editor, node: ir.Node) -> None:
-    """RMSNormalization: ``x / sqrt(mean(x^2) + epsilon) * scale`` over the axes from ``axis`` on.
+    """Expand RMSNormalization: ``x / sqrt(mean(x^2) + epsilon) * scale``, from ``axis`` on.
 
     A node that outputs more, or whose input has unknown rank, is not expanded.
     """
@@ -183,7 +185,7 @@ def _rms_normalization(editor: Editor, node: ir.Node) -> None:
 
 
 def _unit(written: Composite, data: ir.Value, axes: list[int]) -> ir.Value:
-    """``x / sqrt(mean(x^2) + epsilon)``."""
+    """Write ``x / sqrt(mean(x^2) + epsilon)``."""
     squares = written.reduce("ReduceMean", written("Mul", data, data), axes)
     small = written.constant(np.array(written.number("epsilon", 1e-5)), data)
     factor = written("Reciprocal", written("Sqrt", written("Add", squares, small)))
@@ -191,16 +193,18 @@ def _unit(written: Composite, data: ir.Value, axes: list[int]) -> ir.Value:
 
 
 def _instances(editor: Editor, node: ir.Node) -> None:
-    """InstanceNormalization and GroupNormalization: each channel, or group of channels, by itself.
+    """Expand InstanceNormalization and GroupNormalization.
 
-    A node whose input has unknown rank is not expanded. Groups of opsets 18 to 20 are instances
-    already (see `intact.graph.passes.opset_forms`).
+    Each channel, or group of channels, is normalized by itself. A node whose input has unknown rank
+    is not expanded. Groups of opsets 18 to 20 are instances already (see
+    `intact.graph.passes.opset_forms`).
     """
     written = Composite(editor, node)
     data, scale, bias = (written.input(slot) for slot in range(3))
     if data is None or scale is None or bias is None or data.shape is None:
         return
     rank, groups = len(data.shape), written.integer("num_groups")
+    # Without positions there is nothing to take a mean of.
     if rank < 3 and not groups:
         return
     grouped = data
@@ -225,7 +229,7 @@ def _along(written: Composite, value: ir.Value, lengths: list[int]) -> ir.Value:
 
 
 def _mean_variance(editor: Editor, node: ir.Node) -> None:
-    """MeanVarianceNormalization: ``(x - mean) / (sqrt(mean(x^2) - mean^2) + 1e-9)``.
+    """Expand MeanVarianceNormalization: ``(x - mean) / (sqrt(mean(x^2) - mean^2) + 1e-9)``.
 
     A node whose input has unknown rank is not expanded. Source: the definition of the operator.
     """
@@ -237,16 +241,18 @@ def _mean_variance(editor: Editor, node: ir.Node) -> None:
     given = node.attributes.get_ints("axes", (0, 2, 3)) or ()
     axes = sorted(axis % rank for axis in given)
     centred = written("Sub", data, written.reduce("ReduceMean", data, axes))
+    # Of centred data, since the difference of two means of squares loses digits.
     variance = written.reduce("ReduceMean", written("Mul", centred, centred), axes)
     deviation = written("Add", written("Sqrt", variance), written.constant(np.array(1e-9), data))
     written.put(written("Div", centred, deviation))
 
 
 def _skip_layer(editor: Editor, node: ir.Node) -> None:
-    """SkipLayerNormalization and the simplified one: a sum, then the normalization of its rows.
+    """Expand SkipLayerNormalization and the simplified one.
 
-    A node that outputs mean or deviation, or whose input has unknown rank, is not expanded; the
-    first needs LayerNormalization, of opset 17. Source: ONNX Runtime's contributed operators.
+    They are a sum, then the normalization of its rows. A node that outputs mean or deviation, or
+    whose input has unknown rank, is not expanded; the first needs LayerNormalization, of opset 17.
+    Source: ONNX Runtime's contributed operators.
     """
     written = Composite(editor, node, "RMSNormalization")
     is_simple = node.op_type == "SkipSimplifiedLayerNormalization"
@@ -274,7 +280,7 @@ def _skip_layer(editor: Editor, node: ir.Node) -> None:
 
 
 def _reduction(editor: Editor, node: ir.Node) -> None:
-    """ReduceL1, ReduceL2, ReduceSumSquare, ReduceLogSum and ReduceLogSumExp by sums.
+    """Expand ReduceL1, ReduceL2, ReduceSumSquare, ReduceLogSum and ReduceLogSumExp by sums.
 
     A node with computed axes, of unknown rank, or of integers, is not expanded.
     """
@@ -290,6 +296,7 @@ def _reduction(editor: Editor, node: ir.Node) -> None:
     axes = sorted(int(axis) % rank for axis in given)
     if not axes and written.integer("noop_with_empty_axes"):
         return
+    # No axes mean all of them, unless the node says that they mean none.
     axes = axes or list(range(rank))
     keep = written.integer("keepdims", 1) == 1
     written.put(_REDUCTIONS[node.op_type](written, data, axes, keep))
@@ -300,7 +307,7 @@ def _sum(written: Composite, data: ir.Value, axes: list[int], keep: bool) -> ir.
 
 
 def _log_sum_exp(written: Composite, data: ir.Value, axes: list[int], keep: bool) -> ir.Value:
-    """``log(sum(exp(x - max))) + max``, which no large number overflows."""
+    """Write ``log(sum(exp(x - max))) + max``, which no large number overflows."""
     highest = written.reduce("ReduceMax", data, axes)
     total = _sum(written, written("Exp", written("Sub", data, highest)), axes, keep)
     if not keep:
@@ -318,7 +325,7 @@ _REDUCTIONS: dict[str, Callable[[Composite, ir.Value, list[int], bool], ir.Value
 
 
 def _unit_length(editor: Editor, node: ir.Node) -> None:
-    """LpNormalization: ``x / norm``, 0 where the norm is 0, as ONNX Runtime has it.
+    """Expand LpNormalization: ``x / norm``, 0 where the norm is 0, as ONNX Runtime has it.
 
     A node of other norms than the first two, or whose input has unknown rank, is not expanded.
     """
@@ -328,6 +335,7 @@ def _unit_length(editor: Editor, node: ir.Node) -> None:
         return
     axis = written.integer("axis", -1) % len(data.shape)
     norm = _REDUCTIONS[f"ReduceL{power}"](written, data, [axis], True)
+    # A norm of 0 has a data of 0 only, and 0 divided by anything is 0.
     least = written.constant(np.array(np.finfo(np.float32).tiny), data)
     written.put(written("Div", data, written("Max", norm, least)))
 

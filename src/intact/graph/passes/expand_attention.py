@@ -117,6 +117,7 @@ def expand_heads(editor: Editor, node: ir.Node) -> None:
         masks.pad(padding, filler)
     if addend is not None:
         masks.add(addend)
+    # ONNX Runtime takes 0 for a scale that is not given.
     scale = written.number("scale") or _scale(query)
     result = _attend(written, query, key, value, scale, masks)
     written.put(_flat(written, result.value), key, value)
@@ -143,6 +144,7 @@ def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
         if not isinstance(width, int) or width % (heads + 2 * kinds):
             raise Unsupported(UNKNOWN)
         size = width // (heads + 2 * kinds)
+        # Queries, keys and values lie behind one another in one operand.
         ends = np.cumsum([0, heads * size, kinds * size, kinds * size]).tolist()
         query, key, value = (
             written.part(query, 2, first, last) for first, last in itertools.pairwise(ends)
@@ -161,10 +163,12 @@ def expand_grouped_attention(editor: Editor, node: ir.Node) -> None:
         key = written.concat([past_key, key], 2)
         value = written.concat([past_value, value], 2)
     masks = _Masks(written, written.length(query, 2), written.length(key, 2))
+    # The runtime's window counts the place itself, this one what is before it.
     reach = written.integer("local_window_size", -1)
     masks.window(past, reach - 1 if reach > 0 else -1, 0)
     one = written.constant(np.array(1, np.int64))
     count = written("Cast", lengths, dtype=_INT64, to=int(_INT64))
+    # The runtime gives the index of each sequence's last key, not their number.
     masks.end(written("Add", count, one))
     addend = written.input(10)
     if addend is not None:
@@ -193,7 +197,7 @@ def _scale(query: ir.Value) -> float:
 
 
 def _by_heads(written: Composite, value: ir.Value, heads: int) -> ir.Value:
-    """``[batch, places, heads * size]`` as ``[batch, heads, places, size]``."""
+    """Return ``[batch, places, heads * size]`` as ``[batch, heads, places, size]``."""
     width = (axes_of(value) or [None])[-1]
     size = width // heads if isinstance(width, int) else -1
     lengths = [written.length(value, 0), written.length(value, 1), heads, size]
@@ -201,7 +205,7 @@ def _by_heads(written: Composite, value: ir.Value, heads: int) -> ir.Value:
 
 
 def _flat(written: Composite, value: ir.Value) -> ir.Value:
-    """``[batch, heads, places, size]`` as ``[batch, places, heads * size]``."""
+    """Return ``[batch, heads, places, size]`` as ``[batch, places, heads * size]``."""
     moved = written.transpose(value, (0, 2, 1, 3))
     last = [written.length(moved, axis) for axis in (2, 3)]
     width = last[0] * last[1] if isinstance(last[0], int) and isinstance(last[1], int) else -1
@@ -246,13 +250,15 @@ def _attend(
     masks: _Masks,
     cap: float = 0.0,
 ) -> _Attended:
-    """``softmax(cap(query @ key' * scale) + masks) @ value``; heads may share keys and values.
+    """Write ``softmax(cap(query @ key' * scale) + masks) @ value``.
 
-    Those of one key and value are rows of one product, so that nothing is repeated.
+    Heads may share keys and values. Those of one key and value are rows of one product, so that
+    nothing is repeated.
     """
     heads, kinds = ((axes_of(each) or [])[1] for each in (query, key))
     is_shared = heads != kinds and isinstance(heads, int) and isinstance(kinds, int)
     if scale != 1.0:
+        # Before the product, where there are fewer numbers than scores.
         query = written("Mul", query, written.constant(np.array(scale), query))
     turned = written.transpose(key, (0, 1, 3, 2))
 
@@ -274,7 +280,7 @@ def _attend(
 
 
 def _regroup(written: Composite, value: ir.Value, count: object) -> ir.Value:
-    """``[batch, heads, places, n]`` with another number of heads, and more or fewer places."""
+    """Return ``[batch, heads, places, n]`` with another number of heads, and of places."""
     shape, ends = axes_of(value) or [], [written.length(value, axis) for axis in (0, 3)]
     if not isinstance(count, int):
         return value
@@ -323,6 +329,7 @@ class _Masks:
             allowed = np.ones(distance.shape, bool)
             allowed &= (distance <= before) | (before < 0)
             allowed &= (-distance <= after) | (after < 0)
+            # A mask that forbids nothing is left out.
             if not allowed.all():
                 self._constant = allowed
             return
@@ -353,6 +360,7 @@ class _Masks:
         if mask.dtype is _BOOL and array is not None:
             array = np.where(array, 0, MASKED).astype(np.float32)
         if array is not None:
+            # Not below it: exporters write -inf, and a row of nothing else makes Softmax NaN.
             mask = written.constant(np.maximum(array, np.float32(MASKED)))
         elif mask.dtype is _BOOL:
             if not is_short:

@@ -22,7 +22,7 @@ _Folded = tuple[np.ndarray, np.ndarray]
 
 
 def expand_batch_norm(editor: Editor, node: ir.Node) -> None:
-    """``x * ratio + offset``, with ``ratio = gamma / sqrt(variance + epsilon)`` of each channel.
+    """Write ``x * ratio + offset`` by channel, ``ratio = gamma / sqrt(variance + epsilon)``.
 
     A node stays as it is if it trains, if a parameter is computed or gives no finite number, or if
     its input is not float32 of known rank.
@@ -77,6 +77,7 @@ def _fold_into_readers(editor: Editor, node: ir.Node, norm: BatchNorm) -> bool:
     for layer, (weight, bias) in layers:
         replace_constant(graph, layer, 1, weight, editor.names.fresh(f"{layer.name}_weight"))
         replace_constant(graph, layer, 2, bias, editor.names.fresh(f"{layer.name}_bias"))
+        # A MatMul has no bias, which takes the offset.
         layer.op_type = "Conv" if layer.op_type == "Conv" else "Gemm"
         remember(layer, norm, INPUT_KEY)
     result.replace_all_uses_with(source)
@@ -95,6 +96,7 @@ def _fold(layer: ir.Node, slot: int, norm: BatchNorm) -> _Folded | None:
     row = constant_array(bias)
     if bias is not None and row is None:
         return None
+    # So that weight and bias are rounded once.
     wide = weight.astype(np.float64)
     factors = _factors(layer, wide, norm)
     if factors is None:

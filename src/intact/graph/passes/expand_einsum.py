@@ -47,6 +47,7 @@ def expand_einsum(editor: Editor, node: ir.Node) -> None:
     whole = operands.pop(0)
     while operands:
         right = operands.pop(0)
+        # A letter that a later operand has must not be summed yet.
         later = {letter for each in operands for letter in each.letters}
         whole = _join(written, whole, right, later | set(result))
     whole = _sum(written, whole, set(result))
@@ -145,10 +146,13 @@ def _join(written: Composite, left: _Operand, right: _Operand, kept: set[str]) -
     right = _sum(written, right, kept | set(left.letters))
     both = [letter for letter in left.letters if letter in right.letters]
     summed = [letter for letter in both if letter not in kept]
+    # 1. A MatMul does not broadcast what it sums.
     if any(_is_stretched(letter, left, right) for letter in summed):
         return _sum(written, _multiply(written, left, right), kept)
+    # 2. Nothing is summed: an element-wise product.
     if not summed:
         return _multiply(written, left, right)
+    # 3. A MatMul. A constant goes to the right, where it is the weight of a dense layer.
     leading = [letter for letter in both if letter in kept]
     if not leading and _is_constant(left) and not _is_constant(right):
         left, right = right, left

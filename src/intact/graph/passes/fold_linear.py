@@ -58,6 +58,7 @@ def absorb(
             return False
         new_weight = scaled.astype(weight.dtype)
         new_bias = (ratio * (shift - mean) + beta).astype(weight.dtype)
+    # A variance of 0 without epsilon, say: then the node stays, whatever it gives.
     if not (np.isfinite(new_weight).all() and np.isfinite(new_bias).all()):
         return False
     replace_constant(graph, linear, 1, new_weight, f"{linear.name}_weight")
@@ -81,6 +82,7 @@ def _bias_row(linear: ir.Node, bias: np.ndarray | None, channels: int) -> _Doubl
 def _scale_weight(
     linear: ir.Node, weight: np.ndarray, ratio: npt.NDArray[np.floating]
 ) -> _Doubles | None:
+    # Each fold rounds to the weight's type once.
     wide = weight.astype(np.float64)
     channels = ratio.shape[0]
     if linear.op_type == ConvTranspose.name:
@@ -185,6 +187,7 @@ def _row(linear: ir.Node, value: ir.Value | None) -> npt.NDArray[np.float64] | N
     """Return a constant as one number per channel; None if it is not constant within a channel."""
     array, channels = constant_array(value), output_channels(linear)
     weight = constant_array(linear.inputs[1])
+    # More axes than the result has would add axes to it.
     if array is None or weight is None or channels is None or array.ndim > weight.ndim:
         return None
     shape = (1,) * (weight.ndim - array.ndim) + array.shape
@@ -200,4 +203,5 @@ def _remember(
     if norm is not None:
         gamma, shift = norm.gamma * ratio, norm.beta * ratio + beta
         scaled = gamma.astype(np.float32), shift.astype(np.float32)
+        # Without names: no arrays of the given model hold these numbers.
         remember(linear, BatchNorm(*scaled, norm.mean, norm.variance, norm.epsilon))

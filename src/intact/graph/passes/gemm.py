@@ -41,6 +41,7 @@ def _flatten(graph: ir.Graph, node: ir.Node) -> bool:
     weight, other = constant_array(node.inputs[slot]), node.inputs[1 - slot]
     if weight is None or weight.ndim <= 2 or any(length != 1 for length in weight.shape[:-2]):
         return False
+    # With fewer axes the result would lose those of length 1.
     if other is None or other.shape is None or len(other.shape) < weight.ndim:
         return False
     replace_constant(graph, node, slot, weight.reshape(weight.shape[-2:]), f"{node.name}_weight")
@@ -119,6 +120,7 @@ def _dense(product: ir.Value | None, reader: ir.Node) -> ir.Node | None:
         return None
     if node.domain != "" or node.op_type != "MatMul":
         return None
+    # Whoever else reads the product needs it without the bias.
     if len(product.uses()) != 1 or product.is_graph_output():
         return None
     data, weight = node.inputs[0], constant_array(input_value(node, 1))

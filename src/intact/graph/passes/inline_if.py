@@ -66,6 +66,7 @@ def _inline(node: ir.Node, branch: ir.Graph, used: Counter[str | None], names: N
     constants = list(branch.initializers.values())
     branch.outputs.clear()
     branch.initializers.clear()
+    # onnx-ir lets a node or constant belong to one graph only.
     branch.remove(moved)
     _rename([*constants, *(value for each in moved for value in each.outputs)], used, names)
     for value in constants:
@@ -78,12 +79,14 @@ def _inline(node: ir.Node, branch: ir.Graph, used: Counter[str | None], names: N
     parent.insert_before(node, [*moved, *copies])
     parent.remove(node, safe=True)
     for attribute in node.attributes.values():
+        # Else the branch that is gone would still count as a reader.
         _release(attribute.as_graph())
 
 
 def _rename(values: Iterable[ir.Value], used: Counter[str | None], names: Names) -> None:
     """Give values names that no other graph has."""
     for value in values:
+        # Both branches may write one name; the last that is inlined keeps it.
         if value.name and used[value.name] > 1:
             used[value.name] -= 1
             value.name = names.fresh(value.name)

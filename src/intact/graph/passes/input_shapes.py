@@ -41,6 +41,7 @@ def set_input_shapes(model: ir.Model, shapes: Mapping[str, Sizes]) -> None:
                 named.setdefault(str(dim), set()).add(size)
         merged = zip(old, sizes, strict=True)
         value.shape = ir.Shape([dim if size is None else size for dim, size in merged])
+    # A name that got two sizes does not say which of them other tensors have.
     _substitute(model, {name: sizes.pop() for name, sizes in named.items() if len(sizes) == 1})
 
 

@@ -20,7 +20,7 @@ from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 from intact.ops.operators import Reduce
 
-_CLOSE = 1e-4
+CLOSE = 1e-4
 """Relative tolerance for the constants of formulas."""
 
 
@@ -65,6 +65,7 @@ def join(graph: Graph, joined: Joining) -> Graph:
     The opset is raised if needed. A graph without a match is returned unchanged, as is one that
     cannot be converted to that opset.
     """
+    # Asked before anything is copied, as most graphs have none.
     if not any(True for _ in _matches_that_fit(graph, joined)):
         return graph
     given = graph.model
@@ -74,6 +75,7 @@ def join(graph: Graph, joined: Joining) -> Graph:
         except ModelError:
             return graph
     editor = Editor(graph.model)
+    # A list, because joining changes what is searched.
     for match in list(_matches_that_fit(graph, joined)):
         name = str(match.last.name)
         old = editor.nodes_by_name[name].outputs[0]
@@ -83,6 +85,7 @@ def join(graph: Graph, joined: Joining) -> Graph:
         result = editor.node(
             joined.op_type, inputs, f"{name}_{kind}", match.attributes, shape=data.shape
         )
+        # The inverse of a permutation is what sorts it.
         result = _brought(editor, result, tuple(int(k) for k in np.argsort(match.order)))
         written, kind_of, shape = str(old.name), old.type, old.shape
         old.replace_all_uses_with(result, replace_graph_outputs=True)
@@ -185,12 +188,13 @@ def is_number(value: ir.Value | None, number: float) -> bool:
     return (
         array is not None
         and array.size == 1
-        and math.isclose(float(array.reshape(())), number, rel_tol=_CLOSE)
+        and math.isclose(float(array.reshape(())), number, rel_tol=CLOSE)
     )
 
 
 def _remove_unread(graph: ir.Graph) -> None:
     """Remove nodes whose results are unused."""
+    # From the end, so that what only a removed node has read goes too.
     for node in reversed(tuple(graph)):
         read = any(value.uses() or value.is_graph_output() for value in node.outputs)
         if not read:

@@ -68,6 +68,7 @@ def _match(graph: Graph, root: ir.Node) -> Match | None:
 def _mean_of_variance(value: ir.Value | None) -> _Mean | None:
     """Return the mean of ``mean(x^2) - mean^2``, of which the smallest may be 0."""
     value = _skip_views(value)
+    # Rounding may bring the difference below 0, which exports prevent.
     limited = producer(value, "Max", "Relu")
     if limited is not None and limited.op_type == "Relu":
         value = _skip_views(limited.inputs[0])
@@ -119,6 +120,7 @@ def _length(mean: _Mean) -> int:
 def _skip_views(value: ir.Value | None) -> ir.Value | None:
     """Return what a value only gives another shape."""
     node = producer(value, *_VIEWS)
+    # An Expand may repeat values; only one that keeps their number is a view.
     while node is not None and _size(node.inputs[0]) == _size(node.outputs[0]):
         value = node.inputs[0]
         node = producer(value, *_VIEWS)
@@ -154,6 +156,7 @@ def _find_affine(
     if factor is None:
         return None, scale, bias
     last: ir.Node | None = None
+    # Scale and centred data are multiplied in either order.
     while (reader := sole_reader(graph, factor, "Mul")) is not None:
         other = other_operand(reader, factor.outputs[0])
         row = _along(other, mean)

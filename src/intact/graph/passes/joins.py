@@ -23,6 +23,7 @@ from intact.graph.passes.join import (
     sides,
     sole_reader,
 )
+from intact.graph.passes.join_gelu import gelu
 from intact.graph.passes.join_moments import by_moments
 
 __all__ = ["JOINS", "join"]
@@ -30,38 +31,6 @@ __all__ = ["JOINS", "join"]
 _SIXTH = 1.0 / 6.0
 _TOLERANCE = 1e-4
 """How much the slope of a HardSigmoid may differ from 1/6."""
-
-
-def _gelu(graph: Graph) -> Iterator[Match]:
-    """Find ``x / 2 * (1 + erf(x / sqrt 2))``, with the factor 1/2 in one of three places."""
-    for node in graph.nodes:
-        if is_node(node, "Erf"):
-            data = divide_out(input_value(node, 0), math.sqrt(0.5))
-            last = None if data is None else _last_of_gelu(graph, node, data)
-            if data is not None and last is not None:
-                yield Match(data, last)
-
-
-def _last_of_gelu(graph: Graph, erf: ir.Node, data: ir.Value) -> ir.Node | None:
-    added = sole_reader(graph, erf, "Add")
-    if added is None or not is_number(other_operand(added, erf.outputs[0]), 1.0):
-        return None
-    first = sole_reader(graph, added, "Mul")
-    if first is None:
-        return None
-    other = other_operand(first, added.outputs[0])
-    if other is not data:
-        halved = divide_out(other, 0.5)
-        if halved is data:
-            return first
-        if not is_number(other, 0.5):
-            return None
-    second = sole_reader(graph, first, "Mul")
-    if second is None:
-        return None
-    rest = other_operand(second, first.outputs[0])
-    fits = is_number(rest, 0.5) if other is data else rest is data
-    return second if fits else None
 
 
 def _hard_swish(graph: Graph) -> Iterator[Match]:
@@ -76,17 +45,20 @@ def _hard_swish(graph: Graph) -> Iterator[Match]:
 
 def _hard_swish_data(node: ir.Node) -> ir.Value | None:
     """Return ``x`` if a node is the last of the formula."""
+    # 1. (x * clip) / 6
     whole = producer(divide_out(node.outputs[0], _SIXTH), "Mul")
-    if whole is not None:  # (x * clip) / 6
+    if whole is not None:
         return next((x for x, gate in sides(whole) if _is_clipped(gate, x)), None)
     if node.op_type != "Mul":
         return None
     for left, right in sides(node):
+        # 2. x * (clip / 6), also with that as a HardSigmoid
         if _is_sigmoid(right, left) or _is_clipped(divide_out(right, _SIXTH), left):
-            return left  # x * (clip / 6)
+            return left
+        # 3. (x / 6) * clip
         data = divide_out(left, _SIXTH)
         if _is_clipped(right, data):
-            return data  # (x / 6) * clip
+            return data
     return None
 
 
@@ -174,6 +146,7 @@ def _row(node: ir.Node, before: ir.Node, length: int) -> np.ndarray | None:
     array = constant_array(other_operand(node, before.outputs[0]))
     if array is None or array.dtype != np.float32 or array.size not in {1, length}:
         return None
+    # A column of that many numbers lies along another axis.
     if array.size == length and (array.ndim == 0 or array.shape[-1] != length):
         return None
     return np.broadcast_to(array.reshape(-1), (length,)).copy()
@@ -206,6 +179,7 @@ def _reduced_data(value: ir.Value | None, op_type: str) -> ir.Value | None:
     data = None if node is None else node.inputs[0]
     if node is None or data is None or not reduces_last(node, keepdims=reshape is None):
         return None
+    # A Reshape may do more than give back the axis that was reduced.
     kept = (*(data.shape or ()),)[:-1]
     if reshape is not None and (value is None or tuple(value.shape or ()) != (*kept, 1)):
         return None
@@ -215,7 +189,7 @@ def _reduced_data(value: ir.Value | None, op_type: str) -> ir.Value | None:
 JOINS: dict[str, Joining] = {
     each.op_type: each
     for each in (
-        Joining("Gelu", 20, _gelu),
+        Joining("Gelu", 20, gelu),
         Joining("HardSwish", 14, _hard_swish),
         Joining("LayerNormalization", 17, _layer_norm),
         Joining("Softmax", 11, _softmax),

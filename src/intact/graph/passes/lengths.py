@@ -123,9 +123,11 @@ class _Lengths:
             return None
         if value not in self._found:
             self._depth += 1
+            # A chain of a hostile file would exhaust Python's stack.
             found = self._compute(value) if self._depth <= _DEEPEST else None
             self._depth -= 1
             dims = _dims(value)
+            # How many lengths there are gives the rank at least.
             if found is None and dims is not None and len(dims) == 1 and isinstance(dims[0], int):
                 found = [None] * dims[0] if 0 <= dims[0] <= _MOST else None
             self._found[value] = found

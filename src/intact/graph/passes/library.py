@@ -9,13 +9,15 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator
 
+import onnx
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from intact.errors import ModelError
 from intact.graph.files.quiet import quiet
+from intact.graph.files.save import weights_as_inputs
 from intact.graph.files.tensors import own_tensors
-from intact.graph.files.trial import survives
+from intact.graph.files.trial import Elsewhere, survives
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.constant_nodes import fold_in_runtime, is_computed_by_runtime
 from intact.graph.passes.lengths import learn_shapes
@@ -68,6 +70,7 @@ def lift_constants(model: ir.Model) -> bool:
         raise ModelError(f"a Constant node has no value: {error}") from error
     if modified:
         own_tensors(model)
+    # A default that a caller may override would keep every weight from being folded.
     modified |= common.RemoveInitializersFromInputsPass()(model).modified
     if modified and model.ir_version < 4:
         model.ir_version = 4  # before 4 every initializer had to be an input
@@ -108,8 +111,9 @@ def infer_shapes(model: ir.Model) -> bool:
     Raises:
         ModelError: It would end the process: a Slice reads a tensor of a negative size.
     """
+    # Tried in a child process only where it can crash, since that costs the work once more.
     if _has_slice(model) and (_TRIED not in model.meta or _may_learn_sizes(model)):
-        _try_first(lambda: infer(model))
+        _try_first(lambda: infer(model), model, infer_bytes)
         model.meta[_TRIED] = True
     with quiet():
         modified = infer(model)
@@ -137,8 +141,30 @@ def _has_slice(model: ir.Model) -> bool:
     return any(node.op_type == "Slice" for node in all_nodes(model))
 
 
-def _try_first(work: Callable[[], object]) -> None:
-    if not survives(work):
+def infer_bytes(content: bytes) -> None:
+    """Infer the shapes of a model as bytes, in another process."""
+    infer(ir.from_proto(onnx.ModelProto.FromString(content)))
+
+
+def fold_bytes(content: bytes) -> None:
+    """Fold the constants of a model as bytes, in another process."""
+    fold_constants(ir.from_proto(onnx.ModelProto.FromString(content)))
+
+
+_READ_BY_INFERENCE = 1 << 10
+"""Bytes of a constant whose values inference may read; of others it takes the shape."""
+
+
+def _without_weights(model: ir.Model) -> bytes:
+    proto, _ = weights_as_inputs(model, larger_than=_READ_BY_INFERENCE)
+    return bytes(proto.SerializeToString())
+
+
+def _try_first(
+    work: Callable[[], object], model: ir.Model, elsewhere: Callable[[bytes], None]
+) -> None:
+    other = Elsewhere(f"{__name__}:{elsewhere.__name__}", lambda: _without_weights(model))
+    if not survives(work, other):
         raise ModelError(
             "the model makes a tensor of a negative size, which a Slice reads: a window or a "
             "negative pad is larger than what it is applied to, or a size below 0 is declared",
@@ -249,6 +275,7 @@ def fold_constants(model: ir.Model, only: Collection[ir.Node] | None = None) -> 
         result = fold(
             model,
             onnx_shape_inference=True,
+            # No limit on what is read: a Transpose of a large weight is to be folded.
             input_size_limit=1 << 40,
             output_size_limit=_LARGEST_GROWTH,
             should_fold=by_library,
@@ -257,10 +284,11 @@ def fold_constants(model: ir.Model, only: Collection[ir.Node] | None = None) -> 
 
     with _without_functions(model), _hidden_ifs(model), quiet():
         if _has_slice(model) and _may_learn_sizes(model):
-            _try_first(work)
+            _try_first(work, model, fold_bytes)
         modified = work()
         while fold_in_runtime(model, is_meant, _LARGEST_GROWTH):
             modified = True
+            # What was computed may be what the library's own folding waited for.
             work()
         return modified
 

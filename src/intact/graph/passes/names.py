@@ -31,6 +31,7 @@ def make_names_unique(model: ir.Model) -> int:
     """
     values = _values(model.graph)
     ports = [*model.graph.inputs, *model.graph.outputs]
+    # Bodies first: what they read is known by name only, and their names stay.
     taken = Names((value.name for value in _inner_values(model)), first=1)
     given = taken.claim(dict.fromkeys((*ports, *model.graph.initializers.values(), *values)))
     nodes = Names(first=1)
@@ -63,8 +64,10 @@ def protected_names(model: ir.Model) -> Iterator[None]:
         if producer is not None:
             writers[mark] = producer.name or ""
         value.name = mark
+    # The nodes are kept too, or a new one could get the identity of one that is gone.
     own_nodes = {id(node): (node, node.name or "") for node in nodes_of(graph)}
     yield
+    # First, as what is not registered would not be renamed back.
     _register_stray_constants(graph)
     _restore_nodes(graph, own_nodes, writers)
     _restore_values(model, originals)
@@ -93,6 +96,7 @@ def _restore_values(model: ir.Model, originals: dict[str, str]) -> None:
             # A new value, perhaps named after one of the model's: "<mark>/shape".
             for mark in {f"{_MARK}{part}{_MARK}" for part in name.split(_MARK)[1::2]}:
                 name = name.replace(mark, every.get(mark, ""))
+            # Marked until all old names are back, which a new one must not take.
             value.name = f"{_MARK}new{_MARK}{id(value)}{_MARK}{name}"
     _name_new_values(model)
 

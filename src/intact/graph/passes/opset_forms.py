@@ -159,6 +159,7 @@ def _open_lengths(
         shape: The shape; None where it is not known.
         kept: The first lengths that are those of what is reshaped, too.
     """
+    # A 0 in a target copies a length instead of being one.
     if shape is None or 0 in shape:
         return None
     open_length = [0 if axis < len(kept) else -1 for axis in range(len(shape))]
@@ -170,6 +171,7 @@ def _restore(names: _Names, node: ir.Node, data: ir.Value, target: list[int] | N
     """Add a Reshape to the shape of ``data`` behind a node; it takes the name of the result."""
     result = node.outputs[0]
     written, is_output = result.name, result.is_graph_output()
+    # Before the Reshape is added, which reads the result too.
     readers = tuple(result.uses())
     if target is None:
         shape = _add(names, node, "Shape", [data], "shape", {}, before=True)
@@ -184,6 +186,7 @@ def _restore(names: _Names, node: ir.Node, data: ir.Value, target: list[int] | N
         graph.outputs[:] = [restored if each is result else each for each in graph.outputs]
     result.name = names.values.fresh(f"{written}_flat")
     restored.name, restored.type, restored.shape = written, result.type, result.shape
+    # Of the matrix now; inference finds it again.
     result.shape = None
 
 

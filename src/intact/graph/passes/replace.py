@@ -35,6 +35,7 @@ def replace_constant(
         node.resize_inputs(slot + 1)
     if old is not None and old.name and len(old.uses()) == 1 and not old.is_graph_output():
         node.replace_input_with(slot, None)
+        # Taken out before the new one comes in, which has the same name.
         del graph.initializers[old.name]
         node.replace_input_with(slot, add_constant(graph, array, old.name))
     else:

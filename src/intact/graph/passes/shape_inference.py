@@ -26,7 +26,12 @@ def infer(model: ir.Model) -> bool:
     _declare_constants(model)
     try:
         inferred = onnx.shape_inference.infer_shapes(
-            _with_few_constants(model), check_type=False, strict_mode=False, data_prop=True
+            # Not strict: one node that ONNX rejects would end it for all others. With data, as
+            # lengths are computed by nodes.
+            _with_few_constants(model),
+            check_type=False,
+            strict_mode=False,
+            data_prop=True,
         )
     except Exception as error:  # it raises what protobuf and its own checks raise
         _log.warning("shapes are not inferred: %s", error)
@@ -56,6 +61,7 @@ def _with_few_constants(model: ir.Model) -> onnx.ModelProto:
         if large:  # in the order that they had
             stored.clear()
             stored.update(given)
+    # One that is also a graph input is declared already.
     inputs = [ir.to_proto(value) for value in large if value not in ports]
     proto.graph.input.extend(inputs)
     return proto

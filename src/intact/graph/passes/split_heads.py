@@ -43,6 +43,7 @@ def _split(graph: ir.Graph, node: ir.Node) -> int:
     if parts is None or node.outputs[0].is_graph_output():
         return 0
     chosen = [(use.node, _index(use.node, parts)) for use in node.outputs[0].uses()]
+    # All or none: with one reader left the Transpose would be computed beside the slices.
     if any(index is None or last.graph is not graph for last, index in chosen):
         return 0
     for first, index in chosen:
@@ -111,6 +112,7 @@ def _take(graph: ir.Graph, last: ir.Node, parts: _Parts, index: int) -> None:
     names, values, title = node_names(graph), value_names(graph), str(last.name)
     heads = [length for length in parts.shape[parts.axis + 1 :] if isinstance(length, int)]
     width = math.prod(heads)
+    # At most one is open, the number of samples, so that one -1 is enough.
     front = [length if isinstance(length, int) else -1 for length in parts.shape[: parts.axis]]
 
     def constant(*numbers: int) -> ir.Value:

@@ -42,6 +42,7 @@ def infer_types(model: ir.Model) -> int:
         if spec is None or spec.kind not in _KEEPS_TYPE or spec.converts:
             continue
         known = _input_type(node)
+        # Further outputs (masks, indices) have types of their own.
         for value in node.outputs[:1]:
             if known is not None and value.type is None:
                 value.type = known
@@ -59,6 +60,7 @@ def ask_runtime(model: ir.Model) -> int:
         The number of values that got a type or a shape.
     """
     unknown = {str(value.name): value for node in model.graph for value in _unknown(node)}
+    # A session takes time; what only unknown operators read is never quantized.
     if not any(op_spec(use.node) for value in unknown.values() for use in value.uses()):
         return 0
     proto, _ = weights_as_inputs(model)
@@ -95,6 +97,7 @@ def _inferred_by_runtime(
     import onnxruntime as ort
 
     options = ort.SessionOptions()
+    # Only types are asked for: optimizing would take time, and could drop what is asked about.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     options.log_severity_level = 4
     try:

@@ -64,6 +64,7 @@ def widen_floats(model: ir.Model) -> frozenset[ir.DataType]:
     computed = frozenset(_types_in_use(model, ports | _cast_constants(model.graph))) & _NARROW
     for node in all_nodes(model):
         _widen_attributes(node)
+    # Before types change, since float16 ports are known by them.
     types = _ports(model.graph)
     change_tensors(model, _widen_tensor)
     for value in _all_values(model):
@@ -235,6 +236,7 @@ def _cast_port(graph: ir.Graph, port: ir.Value) -> None:
             cast = _cast(graph, port, ir.DataType.FLOAT)
             for node, slot in readers:
                 node.replace_input_with(slot, cast.outputs[0])
+            # In front of all nodes, since any of them may read the input.
             graph.insert_before(graph[0], cast)
         port.type = half
         return

@@ -40,12 +40,14 @@ def write_pads(model: ir.Model) -> int:
         return 0
     changed, waiting = 0, windows
     while waiting:  # the first of them depends on no other
+        # A length behind a window is only right once its pads are written.
         uncertain = _behind(waiting)
         _forget(uncertain)
         library.infer_shapes(model)
         ready = [node for node in waiting if input_value(node, 0) not in uncertain]
         waiting = [node for node in waiting if input_value(node, 0) in uncertain]
         changed += sum(_replace(model.graph, node) for node in ready)
+    # What was inferred with rounding up was of the runtime's count, not of the pads.
     _forget(_behind(windows))
     library.infer_shapes(model)
     return changed
@@ -83,14 +85,18 @@ def _replace(graph: ir.Graph, node: ir.Node) -> bool:
     if window is None:
         return False
     options = AveragePool.of(node)
+    # 1. Lengths that a transposed convolution names: ONNX has them win over pads.
     if "output_shape" in node.attributes:
         return _pad_to_shape(node, window)
+    # 2. SAME, of which the side with the odd pad is named.
     if options.pads_to_same:
         return _pad_to_same(node, window)
     before, behind, kernel = window.before, window.behind, window.kernel
+    # 3. VALID, which is no pads at all.
     if node.op_type == ConvTranspose.name or not options.ceil_mode:
         _set_pads(node, [*before, *behind])
         return True
+    # 4. Lengths that are rounded up.
     spans = window.spans
     axes = zip(window.sizes, spans, window.strides, before, behind, strict=True)
     added = [_pad_behind(*axis) for axis in axes]

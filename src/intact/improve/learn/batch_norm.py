@@ -117,6 +117,7 @@ class FoldedNorm(nn.Module):
         self.bias = nn.Parameter(torch.tensor(norm.beta))
         self.register_buffer("running_mean", torch.tensor(norm.mean))
         self.register_buffer("running_var", torch.tensor(norm.variance))
+        # Not in a state dict: it follows from the plan.
         self.register_buffer("alive", torch.from_numpy(alive.astype(np.float32)), persistent=False)
         self.epsilon, self._names = norm.epsilon, norm.names
         self.strategy = strategy
@@ -229,8 +230,10 @@ def _batch(result: Tensor, channels: int, statistics: Statistics) -> tuple[Tenso
             "a batch of one has no variance to normalize by",
             remedy="train on larger batches, or with batch_norm='frozen'",
         )
+    # Half floats overflow in a sum of squares.
     wide = result if result.dtype.itemsize >= _FLOAT32_BYTES else result.float()
     variance, mean = torch.var_mean(wide, axes, correction=0)
+    # PyTorch normalizes by the biased variance and remembers the unbiased one.
     statistics.seen = mean.detach(), variance.detach() * (count / (count - 1))
     return mean, variance
 

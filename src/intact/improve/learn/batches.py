@@ -12,9 +12,8 @@ import numpy.typing as npt
 from intact.data.batching import Batch
 from intact.data.stream import Samples
 from intact.errors import DataError
+from intact.limits import TRAINING_BYTES
 
-_MEMORY = 2 << 30
-"""Bytes of samples that are kept; of more, a part at a time is read, shuffled and used."""
 _SHARE, _MOST = 0.1, 2048
 """How many of the samples are held out: a tenth, and no more than so many."""
 _FEWEST = 2
@@ -54,7 +53,9 @@ class Pool:
         DataError: There are too few samples, or a sample does not fit the model.
     """
 
-    def __init__(self, samples: Samples, size: int, seed: int, memory: int = _MEMORY) -> None:
+    def __init__(
+        self, samples: Samples, size: int, seed: int, memory: int = TRAINING_BYTES
+    ) -> None:
         self._samples, self._memory, self.source = samples, memory, samples.source
         self.size = samples.batch_size(size)
         self._takes_feeds = samples.takes_feeds
@@ -72,6 +73,7 @@ class Pool:
         self.labels = samples.labels()
         held = self._held_count(total, samples.fixed_batch or 1)
         order = np.random.default_rng(seed).permutation(total)
+        # Drawn once, so that no epoch trains on what judges it.
         self._held = frozenset(order[:held].tolist())
         self._seed, self._total = seed, total
         self.count = total - held
@@ -84,6 +86,7 @@ class Pool:
                 remedy=f"give at least {_FEWEST * unit}, some hundred as a rule",
             )
         wanted = min(max(round(_SHARE * total), 1), _MOST)
+        # At least one whole batch is left to train on.
         return min(-(-wanted // unit), total // unit - 1) * unit
 
     @property
@@ -138,6 +141,7 @@ class Pool:
                 continue
             window.append((index, item))
             used += sum(array.nbytes for array in item.values())
+            # At full batches only, or each window would leave some samples over.
             if self._kept is None and used >= self._memory and len(window) % self.size == 0:
                 yield window
                 window, used = [], 0

@@ -121,6 +121,7 @@ class BlockLearner:
         unit = self._unit(draws)
         rates = [float(group["lr"]) for group in groups]
         optimizer = torch.optim.Adam(groups)
+        # Range first: after the last step nothing more is drawn.
         for step, (given, floats, targets) in zip(range(pace.steps), draws, strict=False):
             share = step / pace.steps
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -164,6 +165,7 @@ class BlockLearner:
 
     def _add_bias(self, step: QuantizeBias) -> None:
         name = step.reads[0]
+        # A bias that other layers read cannot be learned for this one.
         if name not in self._slices.values or len(self._slices.readers(name)) != 1:
             return
         data, weight = (self._slices.quantizers[key] for key in (step.data, step.weight))
@@ -276,6 +278,7 @@ def scales_of(slices: Slices, block: Block) -> frozenset[str]:
     return frozenset(
         key
         for key in mine
+        # A scale that quantizes in other blocks too is not this block's to move.
         if mine.count(key) == count[key]
         and slices.quantizers[key].size is not None
         and key not in slices.given

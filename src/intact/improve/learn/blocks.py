@@ -46,6 +46,7 @@ class Steps:
         """Return the instructions for the constants that some of the steps read."""
         wanted = {key for step in self.steps[first:end] for key in step.reads}
         found = []
+        # From the end: what a wanted constant is computed from stands before it.
         for each in reversed(self.constants):
             if wanted & set(each.writes):
                 found.append(each)
@@ -116,6 +117,7 @@ def articulations(steps: Steps, sizes: Mapping[str, int]) -> dict[int, str]:
         single = [p for p in range(before + 1, after + 1) if _single(places[p], sizes)]
         quantized = [p for p in single if isinstance(steps.steps[p - 1], Quantize)]
         if single:
+            # Behind a quantizer if there is one, so that it is learned with what it quantizes.
             at = quantized[-1] if quantized else single[0]
             found[at] = _single(places[at], sizes)
     return found

@@ -33,6 +33,7 @@ def trainable(plan: QuantizedGraph, value: ir.Value) -> bool:
     of a module that was exported.
     """
     readers = [(n, s) for n, s in plan.graph.consumers(value) if s != IMPLICIT_SLOT]
+    # Fewer readers than uses: a body reads it too, which is not trained.
     if not plan.graph.is_float(value) or not readers or len(readers) < len(value.uses()):
         return False
     if any(TensorEnd.input(str(node.name), slot) in plan.baked for node, slot in readers):
@@ -98,6 +99,7 @@ class Constants(nn.Module):
                 self.keys[name] = self.keys[same[name]]
                 continue
             self.keys[name] = key = free_key(name, self)
+            # A copy: arrays of a graph are read-only, and training changes this one.
             tensor = torch.from_numpy(np.array(array))
             if name in learned:
                 self.register_parameter(key, nn.Parameter(tensor))
@@ -143,6 +145,7 @@ def _copies(
         if name not in learned or name not in layouts or _is_folded(graph, graph.value(name)):
             continue
         other = first.setdefault(layouts[name], name)
+        # One layout: both are of one tensor. Equal values: nothing was folded into one of them.
         if other != name and np.array_equal(arrays[other], arrays[name]):
             found[name] = other
     return found

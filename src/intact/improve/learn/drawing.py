@@ -99,6 +99,7 @@ def drawn(
         learned = torch.from_numpy(np.array(noise))
         with torch.no_grad():
             first = float(network.loss(learned * deviation + offset))
+        # The first loss has counted what a forward pass costs.
         steps = int(options.work / max(_PASSES * network.cost, 1.0))
         steps = max(min(options.steps, steps), options.fewest)
         best, least = learned, first
@@ -159,6 +160,7 @@ class _Network:
                 torch.stack(each)[:, known.live] for each in zip(*parts, strict=True)
             )
             mean = means.mean(0)  # chunks are of one size
+            # The variance over all is that within chunks and that between their means.
             variance = variances.mean(0) + (means - mean).square().mean(0)
             spread = (variance + _EPSILON).sqrt() / known.deviation
             off = (mean - known.mean) / known.deviation

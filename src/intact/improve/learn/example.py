@@ -80,6 +80,8 @@ def example_of(
     for candidate in _prepare(names, first, preparation):
         ways = [candidate.item, _batch_of_one(candidate.item)]
         if candidate.is_sample:
+            # Whether an item is a sample or a batch only the module knows: the likelier is tried
+            # first.
             ways.reverse()
         if candidate.is_known:
             return as_example(names, ways[0], others), data
@@ -168,6 +170,7 @@ def _is_whole(names: Sequence[str], data: Sequence[Any]) -> bool:
     shapes = [np.shape(each) for each in data]
     if any(not shape for shape in shapes) or len({shape[0] for shape in shapes}) > 1:
         return False
+    # For one input two equal shapes are two samples, unlike ones are samples and labels.
     return len(names) > 1 or len(shapes[0]) != len(shapes[1]) or shapes[0] != shapes[1]
 
 

@@ -100,6 +100,7 @@ def runs(module: nn.Module, example: Mapping[str, Tensor]) -> bool:
 
 def _in_float32(module: nn.Module) -> nn.Module:
     """Return a module whose weights are float32, which is what targets have."""
+    # A copy only where it is needed: a module may be large.
     if any(each.dtype is not torch.float32 for each in module.parameters()):
         return copy.deepcopy(module).float()
     return module
@@ -136,11 +137,13 @@ def _in_evaluation(module: nn.Module) -> Iterator[nn.Module]:
     try:
         module.eval()
         if device.type != "cpu":
+            # The exporter's example and the weights have to be on one device.
             module.cpu()
         yield module
     finally:
         if device.type != "cpu":
             module.to(device)
+        # Each part on its own: parts of one module may be in different modes.
         for each, mode in modes.items():
             each.training = mode
 

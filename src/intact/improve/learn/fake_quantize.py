@@ -44,6 +44,7 @@ Round: TypeAlias = Callable[[Tensor], Tensor]
 
 def _half_up(steps: Tensor) -> Tensor:
     nearest = torch.round(steps)
+    # `torch.round` takes halves to even: those that went down are one too low.
     return nearest + (steps - nearest == 0.5)
 
 
@@ -245,6 +246,7 @@ def _gradients_in_loops(
 
 def _flat(tensor: Tensor) -> np.ndarray[Any, Any]:
     """Return a tensor without gaps as an array of one dimension, in the order of its memory."""
+    # Not `reshape`, which would copy a tensor whose axes lie in another order.
     flat: np.ndarray[Any, Any] = tensor.detach().as_strided((tensor.numel(),), (1,)).numpy()
     return flat
 

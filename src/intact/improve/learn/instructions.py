@@ -142,6 +142,7 @@ def quantizer_keys(plan: QuantizedGraph) -> dict[int, tuple[str, QuantPoint]]:
         root = id(point.config.dominator)
         if root not in found and bias_scale_sources(plan, point) is None:
             key = str(point.end).replace(".", "/")  # PyTorch takes no points in names
+            # Names that differ in points and slashes alone come to one key.
             while key in taken:
                 key += "_"
             taken.add(key)
@@ -186,6 +187,7 @@ class _Builder:
         name = str(node.name)
         weight, bias = weight_slot(node), bias_slot(node)
         late = (
+            # Weights are quantized as deployed, with the normalization in them: after folding.
             {slot for slot in (weight, bias) if slot is not None} if name in self._normed else set()
         )
         for slot, value in enumerate(node.inputs):

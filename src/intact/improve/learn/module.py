@@ -166,6 +166,7 @@ class QuantizedModule(nn.Module):
         else:
             values |= fed
             run(0, count, values)
+        # Only after the pass: what runs again for the backward pass must not count twice.
         for key, found in each_pass.statistics.items():
             self._norm(key).keep(found)
         outputs = tuple(values[key] for key in program.outputs)
@@ -461,6 +462,7 @@ def _unfold(weight: Tensor, bias: Tensor, norm: BatchNorm, axis: int) -> None:
     shape = [1] * weight.ndim
     shape[axis] = -1
     with torch.no_grad():
+        # In float64, so that folding them again gives the deployed constants.
         weight.copy_(weight.double() / factor.reshape(shape))
         bias.copy_((bias.double() - added) / factor)
 

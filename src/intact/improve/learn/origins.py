@@ -39,6 +39,7 @@ def origins(model: ir.Model, shapes: Mapping[str, tuple[int, ...]]) -> Origins:
         shapes: Shapes of the float tensors in the module's state, by name.
     """
     found = Origins(dict(shapes))
+    # Normalizing once more takes as long as the first time: most models do not need it.
     if _is_plain(model, found) or found.size >= 2 ** (_MOST_BITS - 1):
         return found
     marks = _Marks(found)
@@ -159,6 +160,7 @@ def _independent(model: ir.Model, found: Origins) -> frozenset[str]:
         )
         read = node.inputs[: _VALUES.get(node.op_type)]
         if has_body or not dependent.isdisjoint(read):
+            # A body may read anything of the graph, so its node counts as dependent.
             dependent.update(node.outputs)
         else:
             names.update(str(value.name) for value in node.outputs)

@@ -64,9 +64,10 @@ class PreparedModule(QuantizedModule):
                 "them once",
                 remedy="use kl_stepwise, which reads them once",
             )
+        # The cheapest: these scales are only there until the module is calibrated.
         method = Method.of(plan.target, "minmax", "minmax")
         super().__init__(
-            assign(plan, _observed(plan, [example]), method),
+            assign(plan, _collect(plan, [example]), method),
             learning=learning,
             batch_norm=batch_norm,
         )
@@ -105,7 +106,7 @@ class PreparedModule(QuantizedModule):
     def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Run a batch, and observe it while calibrating."""
         if self._is_calibrating:
-            fed = self._fed(inputs, named)
+            fed = self._name_inputs(inputs, named)
             self._waiting.append({name: _array(tensor) for name, tensor in fed.items()})
             if sum(array.nbytes for each in self._waiting for array in each.values()) > _BUFFER:
                 self._observe()
@@ -115,11 +116,12 @@ class PreparedModule(QuantizedModule):
         """Add what waits to the statistics."""
         if not self._waiting:
             return
-        found = _observed(self._unscaled, self._waiting)
+        found = _collect(self._unscaled, self._waiting)
         if self._statistics is None:
             self._statistics = found
         else:
             self._statistics.merge(found)
+        # Of the first batch only: methods are compared on samples that are kept.
         if not self._tried:
             first = self._waiting[0]
             count = min(_TRIED, len(next(iter(first.values()))))
@@ -133,7 +135,7 @@ def _array(tensor: Tensor) -> np.ndarray:
     return np.array((plain.float() if plain.is_floating_point() else plain).numpy())
 
 
-def _observed(plan: QuantizedGraph, batches: list[Batch]) -> Statistics:
+def _collect(plan: QuantizedGraph, batches: list[Batch]) -> Statistics:
     samples = open_samples(batches, plan.graph)
     names: dict[str, Any] = dict.fromkeys((*samples.specs, *required_tensors(plan)))
     return collect(plan.graph, samples, tuple(names))

@@ -73,6 +73,7 @@ class Float32Module(nn.Module):
         for name, before in kept.items():
             tensor = getattr(self, name)
             if tensor.dtype != before.dtype:
+                # From before the conversion: what went through half precision has lost digits.
                 tensor.data = before.to(tensor.device)
         return self
 
@@ -307,6 +308,7 @@ def bias_codes(bias: Tensor, data: Quantizer, weight: Quantizer) -> tuple[Tensor
         weight: The quantizer of its weight.
     """
     with torch.no_grad():
+        # Multiplied in float32, as deployed scales are, and only then widened.
         scale = torch.clamp(weight.scale() * data.scale(), min=_TINY).double()
         return torch.round(bias.detach().double() / scale), scale
 

@@ -162,6 +162,7 @@ class _Run:
         floats = quantized = self._source.fit
         floats_held = quantized_held = self._source.held_out
         for index, block in enumerate(self._work.blocks):
+            # Blocks that are resumed are run too: those behind need their activations.
             wanted = floats.advance(self._slices, block, FLOAT)
             wanted_held = floats_held.advance(self._slices, block, FLOAT)
             if index < resumed:
@@ -231,6 +232,7 @@ class _Run:
         """Return what a block reaches on held-out samples, dB, with what it may have learned."""
         self._put(learned, scales, begun)
         reached = decibels(self._slices, block, *held_out)
+        # A bias that the target clips would be another one than was learned.
         is_out = self._slices.overflows(block) or math.isnan(reached)
         return -math.inf if is_out else reached
 
@@ -267,8 +269,10 @@ class _Run:
         return None if folder is None else folder / "reconstruction.pt"
 
     def _identity(self) -> dict[str, Any]:
+        # A folder may be moved between runs.
         options = {k: v for k, v in asdict(self._options).items() if k != "folder"}
         plan = hashlib.blake2b(plan_to_json(self._plan), digest_size=16)
+        # The plan's text has no integers, which decide what is learned as well.
         for end in sorted(self._plan.baked):
             plan.update(str(end).encode() + self._plan.baked[end].tobytes())
         digest = self._source.digest

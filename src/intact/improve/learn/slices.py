@@ -160,6 +160,7 @@ class Slices:
             self._step(each, held, mode)
         for each in self.steps.steps[block.first : block.end]:
             self._step(each, held, mode)
+        # The rest is let go, so that memory holds what one block computes.
         return {key: held[key] for key in {*block.keeps, *block.writes}}
 
     def _read_constants(self, block: Block) -> Collection[str]:
@@ -294,6 +295,7 @@ def _outside(graph: Graph, node: ir.Node) -> Apply:
                 device = tensor.device
                 feeds[str(value.name)] = np.ascontiguousarray(tensor.detach().cpu().numpy())
         found = dict(zip(names, run_session(session, feeds, names), strict=True))
+        # An output without a name keeps its place among the results.
         empty = torch.zeros(0)
         results = tuple(
             torch.from_numpy(np.array(found[str(v.name)])).to(device) if v.name else empty

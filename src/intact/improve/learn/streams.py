@@ -32,6 +32,7 @@ class Stream:
         """Run a block on all units."""
         with torch.no_grad():
             found = [
+                # Kept on the CPU: all samples of both models do not fit on a GPU.
                 {k: t.cpu() for k, t in slices.run(block, to_device(slices, unit), mode).items()}
                 for unit in self.units
             ]
@@ -72,8 +73,7 @@ class Source:
             most: Maximum number of samples.
             batch: Samples of a unit, where the model leaves it open.
         """
-        limit = most if samples.limit is None else min(most, samples.limit)
-        limited = replace(samples, limit=limit, progress=None)
+        limited = samples.first(most)
         # Twice a unit, because every second sample goes to the other half.
         size = limited.batch_size(2 * batch)
         is_free = limited.fixed_batch is None and size > 1
@@ -130,6 +130,7 @@ class Draws:
         size = min(self._size, total)
         while True:
             order = torch.randperm(total, generator=self._random)
+            # Full batches only: what is left over comes in the next order.
             for start in range(0, total - size + 1, size):
                 rows = order[start : start + size]
                 yield [{k: t[rows] for k, t in values.items()} for values in self._rows]

@@ -31,6 +31,7 @@ def teacher_of(module: QuantizedModule, threads: int = 0) -> Teacher:
 
 def by_weights(module: QuantizedModule) -> Teacher:
     """Return a teacher with the weights that a module's plan has in float, where the module is."""
+    # A module of its own: the weights of the one that is trained move.
     twin = QuantizedModule(module.plan).to(device_of(module)).eval()
     twin.enable_quantizers(False)
 

@@ -186,6 +186,7 @@ class Trainer:
         place, steps = self._place, self._pool.steps
         self._module.train()
         for index, batch in enumerate(self._pool.epoch(place.epoch)):
+            # Drawn and dropped: the order of an epoch is the same as before the kill.
             if index < place.step:
                 continue
             loss = self._step(index, batch)
@@ -247,6 +248,7 @@ class Trainer:
         self._done.epochs.append(epoch)
         if held_out < earlier or not self._best:
             self._done.best = number
+            # Cloned, because the optimizer changes the tensors of a state in place.
             self._best = {n: t.detach().clone() for n, t in self._module.state_dict().items()}
         elif number - self._done.best >= self._schedule.patience:
             self._done.stopped = f"no gain in {self._schedule.patience} epochs"
@@ -378,6 +380,8 @@ def parameter_groups(module: QuantizedModule, rate: float) -> list[dict[str, Any
                 grouped.add(weight)
                 step = float(quantizer.scale().detach().mean())
                 node = each.reads[0].partition("/folded/")[2]
+                # The quantizer's steps are of the folded weight, which the normalization
+                # multiplies.
                 step /= _norm_ratio(module, node) if node else 1.0
                 groups.append({"params": [weight], "lr": rate * step})
     usual = float(np.median([group["lr"] for group in groups])) if groups else rate * 0.01

@@ -63,6 +63,7 @@ class WayBack:
         for name, tensor in found.items():
             if name not in self._lost:
                 self._take(name, tensor)
+        # Behind the trained ones, with which they have to agree.
         self._take_others(found)
         whole = {}
         for name, start in self._origins.starts.items():

@@ -106,6 +106,7 @@ class Work:
         is_learned = [bool(each.layers or scales_of(slices, each)) for each in found]
         batch = options.batch if stream.is_free else count
         learned = sum(slices.weights_of(name) for each in found for name in each.layers)
+        # Small nets have little to learn: without this they would take as long as large ones.
         most = min(options.work, LEAST_WORK + options.per_weight * learned)
         work = most if stream.is_free else math.inf
         paces = divide_work(
@@ -135,6 +136,7 @@ def divide_work(
     share, left = math.inf, options.work
     for index, work in enumerate(full):
         rest = len(full) - index
+        # From the cheapest on: what these do not need, the others share.
         if work * rest > left:
             share = left / rest
             break

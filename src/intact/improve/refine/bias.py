@@ -24,13 +24,13 @@ from intact.graph import bias_slot
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.expected import expected_moments
 from intact.improve.refine.walk import Stop, Walk, bake
+from intact.limits import MOST_DB
 from intact.ops.operators import Gemm
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.lower.chains import Points
 
 MOST_SAMPLES = 512
-_MOST_DB = 100.0
 
 
 def refine_bias(
@@ -91,6 +91,7 @@ def correct_expected_bias(
         threads: Not used.
         report: Not called: nothing is measured here.
     """
+    # The table of passes calls every refinement alike.
     del samples, threads, report
     plan = plan.copy()
     points, known = Points.of(plan), expected_moments(plan.graph)
@@ -108,6 +109,7 @@ def correct_expected_bias(
         error = layer.view(layer.weight.astype(np.float64) - rounded).sum(axis=3)
         shift = np.einsum("goi,gi->go", error, moments[0].reshape(layer.groups, -1)).reshape(-1)
         if np.isfinite(shift).all():
+            # The errors are of the weight alone; a Gemm multiplies the product.
             found.move(plan, points, shift * Gemm.of(node).alpha)
     return plan
 
@@ -170,6 +172,7 @@ class _Differences:
         axis = -1 if layer.is_dense else 1
         found = _Differences(0, *(np.zeros(layer.outputs) for _ in range(3)))
         pairs = list(zip(stop.results, stop.quantized, strict=True))
+        # Alternating batches: samples that are sorted by class fall into both halves.
         for results, arrays in pairs[start::2]:
             wanted, actual = results[0], stop.run(arrays)[0]
             rows = np.moveaxis(wanted, axis, 0).reshape(layer.outputs, -1).astype(np.float64)
@@ -205,9 +208,10 @@ class _Differences:
         """Return signal to noise with a shift, dB, at most 100."""
         signal, lost = float(self.signal.sum()), float(self._errors(shift).sum())
         if signal <= 0 or lost <= 0:
-            return _MOST_DB if lost <= 0 else -_MOST_DB
-        return float(np.clip(10 * np.log10(signal / lost), -_MOST_DB, _MOST_DB))
+            return MOST_DB if lost <= 0 else -MOST_DB
+        return float(np.clip(10 * np.log10(signal / lost), -MOST_DB, MOST_DB))
 
     def _errors(self, shift: Doubles) -> Doubles:
         errors = self.squares - 2 * shift * self.total + self.count * shift**2
+        # Rounding may leave a difference of large sums below 0.
         return np.asarray(np.maximum(errors, 0.0))

@@ -41,6 +41,8 @@ class Block:
         nodes, read = [reader], set(reader.inputs)
         while (follower := _follower(plan, walk, nodes[-1])) is not None:
             others = {each for each in follower.inputs if each not in nodes[-1].outputs}
+            # A value that is read twice is fed once, and may be quantized otherwise for each
+            # reader.
             again = {each for each in others & read if each is not None and not is_constant(each)}
             if again or len(nodes) == _MOST_NODES:
                 break
@@ -89,6 +91,7 @@ def _is_known(walk: Walk, node: ir.Node, but: ir.Value) -> bool:
     """Tell whether a node has one output and all its inputs are constants or known."""
     if len([value for value in node.outputs if value.name]) != 1 or not node.outputs[0].name:
         return False
+    # A body reads values of the graph that are not among the inputs.
     if any(True for a in node.attributes.values() if a.type in _BODIES):
         return False
     return all(

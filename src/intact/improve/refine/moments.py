@@ -56,6 +56,8 @@ class LastMoments:
             node.attributes.get_string("auto_pad"),
         )
         key = (node.inputs[0], end, *geometry)
+        # Only of the last layer: queries, keys and values follow one another, and moments are
+        # large.
         if self._found is None or key != self._key:
             self._found = Moments.of(layer, pairs[::2]), Moments.of(layer, pairs[1::2])
             self._key = key
@@ -178,6 +180,7 @@ def _steps(samples: int, positions: Sequence[int], rows: int | None) -> list[int
     for axis in range(len(positions)):
         step = math.floor(left ** (1 / (len(positions) - axis)))
         steps[axis] = max(min(step, positions[axis]), 1)
+        # What one axis cannot leave out, the next ones do.
         left /= steps[axis]
     return steps
 
@@ -219,5 +222,6 @@ def _spread(node: ir.Node, array: Array, reach: tuple[int, ...], strides: tuple[
         for r, (before, behind), more in zip(reach, pads, added, strict=True)
     ]
     wide = np.pad(spread, ((0, 0), (0, 0), *((max(a, 0), max(b, 0)) for a, b in around)))
+    # Pads of a transposed convolution may cut more than a kernel reaches.
     inner = (slice(max(-a, 0), min(b, 0) or None) for a, b in around)
     return wide[(slice(None), slice(None), *inner)]

@@ -161,6 +161,8 @@ class _Search:
         is_alone = not group.tried and len(group.points) == 1
         if not group.tried:
             reach = _reach(before[::2]) if is_alone else (-math.inf, math.inf)
+            # Only of a tensor alone is it known how far its values reach: others of its group come
+            # later.
             group.tried = list(self._candidates(group.root, *reach))
             group.noise = np.zeros((2, len(group.tried)))
         blocks = self._blocks(point)
@@ -212,6 +214,7 @@ class _Search:
         signal, noise = powers.T
         with np.errstate(invalid="ignore", divide="ignore"):
             ratios = np.where(signal > 0, noise / signal, 0.0)
+        # NaN would be the least for `argmin`.
         return float(np.where(np.isfinite(ratios), ratios, np.inf).sum())
 
     def _candidates(
@@ -235,6 +238,7 @@ class _Search:
             if is_wider and bottom <= low and high <= top:
                 continue
             found = params_of(grid, bottom * lower, top * upper, truncates=truncates)
+            # Compared as the target stores it, or a candidate could gain by digits that are lost.
             found = stored(found, target.arithmetic.scale_precision)
             key = found.scale.tobytes(), found.zero_point.tobytes()
             if key not in seen:
@@ -257,6 +261,7 @@ class _Search:
             return
         group.root.set_checked(group.root.grid.check_params(*group.tried[best]))
         group.root.observer = OBSERVER
+        # Scales of biases follow from those of the data.
         for reader in self._plan.graph.nodes:
             ends = (TensorEnd.input(str(reader.name), k) for k in range(len(reader.inputs)))
             configs = (self._plan.configs.get(end) for end in ends)

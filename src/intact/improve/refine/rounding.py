@@ -191,6 +191,7 @@ class RoundingSite:
         weight = self.layer.lay_out(trial.unfold(best.rounded))
         shift = None
         if is_centred and self.layer.bias is not None:
+            # Of all samples: the choice is made, and a mean is better the more it is of.
             shift = trial.shift(best.rounded, fit + held_out).reshape(self.layer.bias.shape)
         return RoundingChoice(best.scale, weight, shift, best.before, best.after)
 
@@ -274,6 +275,7 @@ class _Trial:
         workers = 1 if self.weight.size * len(ZOOMS) > _MANY else len(DAMPINGS)
         with ThreadPoolExecutor(workers) as pool:
             jobs = [pool.submit(self._try_damping, damping) for damping in DAMPINGS]
+        # In their order: of equal errors the weakest damping wins.
         for job in jobs:
             # inputs that hardly vary leave rounding errors alone
             with contextlib.suppress(np.linalg.LinAlgError):
@@ -295,6 +297,7 @@ class _Trial:
         # Inputs that are always 0 would leave a matrix without an inverse.
         ridge = np.where(mean > 0, damping * mean, 1.0) * np.eye(count)
         damped = moments + ridge
+        # The ridge pulls towards the weight as it was, not towards 0.
         wanted = self.weight @ (cross + ridge)
         solved = np.linalg.solve(damped, wanted.transpose(0, 2, 1))
         aim = np.asarray(solved.transpose(0, 2, 1), np.float64)
@@ -302,6 +305,7 @@ class _Trial:
         zooms = POWERS if self.config.grid.power_of_two else ZOOMS
         scales = np.stack([zoom_scale(self.config, own, zoom) for zoom in zooms])
         turns = Turns.of(damped, 0.0)
+        # Several scales at once as long as they fit into memory.
         some = max(_MANY // max(self.weight.size, 1), 1)
         parts = (scales[at : at + some] for at in range(0, len(scales), some))
         errors = [self._errors(turns, aim, part) for part in parts]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import msgspec
@@ -22,6 +22,7 @@ from intact.engines.integer.islands import model_of_nodes
 from intact.engines.session import make_session, run_session
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
+from intact.limits import WALKED_AT_ONCE
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.program.lower.chains import Points
 from intact.program.operations import FloatNodes
@@ -30,8 +31,6 @@ Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = dict[ir.Value, Array]
 Run: TypeAlias = Callable[[Arrays], list[Array]]
 """Computes a node's outputs from its inputs and its quantized constants."""
-
-_BATCH = 10
 
 
 @dataclass(frozen=True)
@@ -79,17 +78,14 @@ class Walk:
         self._plan, self._threads, self._before = plan, threads, before
         self._quantizes_constants = constants
         self.points = Points.of(plan)
-        limit = most if samples.limit is None else min(most, samples.limit)
-        limited = replace(samples, limit=limit, progress=None)
+        limited = samples.first(most)
         self._progress = samples.progress
-        size = limited.batch_size(min(_BATCH, limit))
         inputs = {str(value.name): value for value in plan.graph.inputs}
-        whole = limited.fixed_batch is not None  # such a model cannot run fewer
         batches: list[tuple[Arrays, int]] = [
-            ({inputs[n]: array if whole else array[:count] for n, array in feeds.items()}, count)
-            for feeds, count in limited.batches(size)
+            ({inputs[name]: array for name, array in feeds.items()}, count)
+            for feeds, count in limited.real_batches(limited.batch_size(WALKED_AT_ONCE))
         ]
-        is_divided = len(batches) == 1 and not whole
+        is_divided = len(batches) == 1 and limited.fixed_batch is None
         self._in_float: list[Arrays] = (
             _halves(*batches[0]) if is_divided else [values for values, _ in batches]
         )
@@ -230,6 +226,7 @@ def bake(
     codes = point.config.quantize(values.astype(np.float64))
     point.config.transition(state)
     plan.baked[point.end] = codes
+    # Points are made once; without this, later readers would round the weight again.
     baked = msgspec.structs.replace(point, baked=codes)
     for node, slot in point.readers:
         points.at_input[str(node.name), slot] = baked

@@ -133,6 +133,7 @@ def is_free(plan: QuantizedGraph, node: ir.Node, slot: int, point: QuantPoint) -
         and slot == 1
         and point.is_constant
         and len(point.readers) == 1
+        # A scale that others share is not this layer's to change.
         and len(config.group()) == 1
         and config.observer != GIVEN
         and not is_fixed(config)

@@ -77,6 +77,7 @@ class Absorption:
             beta, reach = norm.beta, DEVIATIONS * np.abs(norm.gamma)
             low, high = (np.asarray(each, np.float64) for each in (beta - reach, beta + reach))
         shift = np.where(high <= self.bounds[1], np.maximum(low, 0.0), 0.0)
+        # One scale for the tensor: only what lowers its largest value helps.
         is_smaller = (high - shift).max(initial=0.0) < high.max(initial=0.0)
         return shift if is_smaller and np.isfinite(shift).all() else nothing
 
@@ -126,6 +127,7 @@ def absorb(
 def _add(graph: ir.Graph, layer: Layer, shift: Doubles) -> None:
     """Add to the result of a layer; its bias may have been changed before."""
     node = layer.node
+    # Read anew: the layer may itself have taken over a shift of one in front.
     value = node.inputs[2] if len(node.inputs) > 2 else None
     tensor = None if value is None else value.const_value
     before = np.zeros(layer.outputs, np.float32) if tensor is None else tensor.numpy()
@@ -139,6 +141,7 @@ def _can_shift(layer: Layer) -> bool:
     node = layer.node
     if output_channel_axis(node) is None or Gemm.of(node).beta == 0:
         return False
+    # A MatMul has no place for a bias.
     return node.op_type != "MatMul" if layer.bias is None else layer.bias.size == layer.outputs
 
 
@@ -186,11 +189,13 @@ def _passes(node: ir.Node, value: ir.Value, channels: int) -> bool:
         return False
     if facts(node).reshapes:
         return drops_ones(value, node.outputs[0], channels)
+    # The pads of a mean are zeros, which do not shift; a maximum ignores them.
     return node.op_type in POOLS and (node.op_type.endswith("MaxPool") or not _pads(node))
 
 
 def _takes(reader: Layer, layer: Layer, value: ir.Value) -> bool:
     """Tell whether a layer sees the shift everywhere."""
+    # At its border fewer windows overlap, so that a constant is not the same everywhere.
     if reader.node.op_type == "ConvTranspose" or reader.inputs != layer.outputs:
         return False
     is_flat = value.shape is not None and len(value.shape) == 2

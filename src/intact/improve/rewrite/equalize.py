@@ -77,9 +77,9 @@ class Equalization:
     """The factors that equalize a graph, chosen once and written as often as is needed.
 
     Args:
-        graph: As for `equalize`.
-        seen: As for `equalize`.
-        per_channel: As for `equalize`.
+        graph: What `equalize` takes.
+        seen: What `equalize` takes.
+        per_channel: What `equalize` takes.
 
     Attributes:
         ties: Which factors there are, by the nodes and tensors of the graph.
@@ -173,6 +173,7 @@ class _Factors:
         for layer in ties.layers:
             if str(layer.node.outputs[0].name) not in seen:
                 self._limit_to(ties.out[layer.node], np.log(_largest_factors(layer)))
+        # Limits hold factors from growing; what is over a limit already is not shrunk by it.
         self._most = np.maximum(self._most, 0.0)
 
     def balance(self) -> None:
@@ -194,6 +195,7 @@ class _Factors:
         self._hold(tied.ids[is_cut])
         with np.errstate(divide="ignore", invalid="ignore"):
             room = reach.max(initial=0.0) / reach
+            # No channel may reach a bound that did not act on it before.
             room = np.where(seen.high > 0, np.minimum(room, above / seen.high), room)
             room = np.where(seen.low < 0, np.minimum(room, below / seen.low), room)
             room = np.where(np.isnan(room), _LARGEST, np.minimum(room, _LARGEST))
@@ -228,6 +230,7 @@ class _Factors:
                 wrote.add(ids, reach * _exp(self.logarithms, ids))
         # Half, because a factor moves both sides: what is written up, what is read down.
         moves = (read.means() - wrote.means()) / 2
+        # A channel without weights on one side has no share to balance.
         moves[~np.isfinite(moves) | ~self._free] = 0.0
         after = np.clip(self.logarithms + moves, -np.log(_LARGEST), self._most)
         moved = float(np.abs(after - self.logarithms).max(initial=0.0))
@@ -244,6 +247,7 @@ class _Means:
     def add(self, ids: Ids, reach: Doubles) -> None:
         """Add what channels have of the largest; what has nothing does not count."""
         own = (ids >= 0) & (reach > 0)
+        # Logarithms, since factors multiply: their mean does not depend on which side is larger.
         shares = np.log(reach[own] / reach.max(initial=0.0))
         np.add.at(self._sums, ids[own], shares)
         np.add.at(self._counts, ids[own], 1)

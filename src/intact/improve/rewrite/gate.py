@@ -9,7 +9,7 @@ What does not gain is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -35,6 +35,7 @@ from intact.improve.rewrite.absorb import absorb, absorptions
 from intact.improve.rewrite.equalize import Equalization, tensors_of
 from intact.improve.rewrite.smooth import Widths
 from intact.improve.rewrite.ties import Ties
+from intact.limits import CHANCE_DB, HELD_AT_ONCE
 from intact.plan import Overrides, QuantizedGraph, build_plan
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.operations import FloatNodes
@@ -43,10 +44,7 @@ Array = npt.NDArray[np.float32]
 Planned = Callable[[Graph], QuantizedGraph]
 """Makes a plan without scales of a graph, or of a part of it."""
 
-GAIN_DB = 0.2
-"""What a rewrite must gain, dB: less is chance."""
 MOST_SAMPLES = 32
-_BATCH = 8
 STRENGTHS = (1.0, 0.5)
 """How far a block is equalized: wholly, or by the root of the factors."""
 
@@ -75,12 +73,8 @@ class Gate:
         widths = Widths.of(plan)
         bits = Overrides(weight_bits=widths.weight_bits, activation_bits=widths.activation_bits)
         planned = partial(build_plan, target=plan.target, overrides=bits)
-        limit = most if samples.limit is None else min(most, samples.limit)
-        limited = replace(samples, limit=limit, progress=None)
-        feeds = [
-            feed if limited.fixed_batch is not None else _first(feed, count)
-            for feed, count in limited.batches(limited.batch_size(_BATCH))
-        ]
+        limited = samples.first(most)
+        feeds = [feed for feed, _ in limited.real_batches(limited.batch_size(HELD_AT_ONCE))]
         return Gate(plan.graph, planned, Method.of(plan.target), feeds, threads)
 
     def decibels(self, nodes: Collection[str], *graphs: Graph) -> list[float]:
@@ -192,8 +186,8 @@ def equalize_measured(
 
     Args:
         gate: Measures them.
-        seen: As for `equalize`.
-        per_channel: As for `equalize`.
+        seen: What `equalize` takes.
+        per_channel: What `equalize` takes.
         report: Takes the gain of each block.
     """
     graph = gate.graph
@@ -211,7 +205,7 @@ def equalize_measured(
             continue  # a part of the model that cannot be quantized alone
         # NaN, where nothing could be compared, would count as the largest.
         best = int(np.argmax(np.nan_to_num(after, nan=-np.inf)))
-        kept = bool(after[best] > before + GAIN_DB)
+        kept = bool(after[best] > before + CHANCE_DB)
         report(Gain(nodes[-1], before, after[best], kept))
         if kept:
             found[block] = STRENGTHS[best]
@@ -259,6 +253,7 @@ class _Part:
         sizes = {str(value.name): value.shape for value in sources}
         for value in (*model.graph.inputs, *(v for node in model.graph for v in node.outputs)):
             shape = sizes.get(str(value.name))
+            # Nothing infers shapes here, and a plan goes by them.
             value.shape = None if shape is None else shape.copy()
         return Graph(model)
 
@@ -282,7 +277,7 @@ def absorb_measured(
 
     Args:
         gate: Measures them.
-        seen: As for `absorb`.
+        seen: What `absorb` takes.
         report: Takes the gain of each layer.
     """
     chosen = set()
@@ -294,7 +289,7 @@ def absorb_measured(
             before, after = gate.decibels(each.nodes, gate.graph, absorb(gate.graph, seen, [name]))
         except IntactError:
             continue  # a part of the model that cannot be quantized alone
-        kept = after > before + GAIN_DB
+        kept = after > before + CHANCE_DB
         report(Gain(each.nodes[-1], before, after, kept))
         if kept:
             chosen.add(name)

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact.data.batching import within
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.graph import Graph, weight_slot
@@ -31,6 +32,7 @@ from intact.graph.batch_norm import recall, remember
 from intact.graph.passes.replace import replace_constant
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.moments import unfold_inputs
+from intact.limits import HELD_AT_ONCE
 from intact.numerics.affine import fake_quantize
 from intact.numerics.affine_params import params_from_range
 from intact.numerics.metrics import decibels
@@ -76,7 +78,6 @@ Floats = npt.NDArray[np.float32]
 
 ALPHAS = (0.25, 0.4, 0.5, 0.6, 0.75)
 MOST_SAMPLES = 64
-_BATCH = 8
 _ROWS = 1024
 """Products of a batch that errors are measured on."""
 _LARGEST = 2.0**10
@@ -177,6 +178,7 @@ def _pairs(graph: Graph) -> Iterator[_Pair]:
 
 def _constants(graph: Graph, node: ir.Node, channels: int) -> tuple[tuple[ir.Node, int], ...]:
     """Find scale and bias of a normalization over the last axis; empty where there are none."""
+    # 1. A LayerNormalization has both.
     if node.op_type == LayerNormalization.name and not node.domain:
         slots = [(node, slot) for slot in (1, 2) if slot < len(node.inputs) and node.inputs[slot]]
         is_last = LayerNormalization.of(node).axis == -1
@@ -184,8 +186,10 @@ def _constants(graph: Graph, node: ir.Node, channels: int) -> tuple[tuple[ir.Nod
         return tuple(slots) if fits else ()
     bias = _operand(graph, node, "Add", channels)
     if bias is None:
+        # 2. A Mul alone.
         scale = _operand(graph, node, "Mul", channels)
         return () if scale is None else ((node, scale),)
+    # 3. An Add behind a Mul: both have to be divided.
     before = node.inputs[1 - bias]
     front = None if before is None else before.producer()
     if before is None or front is None or not _is_own_result(graph, before):
@@ -215,6 +219,7 @@ def _is_own(graph: Graph, node: ir.Node, slot: int, channels: int) -> bool:
         and array.dtype == np.float32
         and array.shape[-1:] == (channels,)
         and array.size == channels
+        # Others that read it would get it divided too.
         and len(value.uses()) == 1
         and not value.is_graph_output()
     )
@@ -243,10 +248,9 @@ def _observe(
     by_name = {str(v.name): v for node in shown.graph for v in node.outputs}
     shown.graph.outputs.extend(by_name[name] for name in names)
     model = FloatModel(Graph(shown), threads=threads)
-    limit = most if samples.limit is None else min(most, samples.limit)
-    limited = replace(samples, limit=limit, progress=None)
-    count = limit if samples.count is None else min(limit, samples.count)
-    size = limited.batch_size(max(min(_BATCH, count // 2), 1))
+    limited = samples.first(most)
+    # Two batches at least: one decides, the other checks.
+    size = limited.batch_size(within(HELD_AT_ONCE, limited.count or most, 2))
     found = []
     for feeds, _ in limited.batches(size):
         results = model.run(feeds)
@@ -269,6 +273,7 @@ def _smooth_one(
     factors += [_factors(largest, np.max(reaches, axis=0), alpha) for alpha in ALPHAS]
     noise = partial(_noise, pair, widths=widths, axis=axis)
     errors = [noise(seen[::2], each) for each in factors]
+    # Without factors comes first: of equal errors it wins.
     best = int(np.argmin(errors))
     if not best:
         return

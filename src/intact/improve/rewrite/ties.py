@@ -72,10 +72,10 @@ class Ties:
     @staticmethod
     def of(graph: Graph) -> Ties:
         """Find the factors of a graph."""
-        tracing = _Tracer(graph)
+        tracer = _Tracer(graph)
         for node in graph.nodes:
-            tracing.add(node)
-        return tracing.finish()
+            tracer.add(node)
+        return tracer.finish()
 
     def nodes_of(self, graph: Graph, block: int) -> list[ir.Node]:
         """Return the nodes of a block in order: its layers, and all between them."""
@@ -109,6 +109,7 @@ class _Tracer:
 
     def add(self, node: ir.Node) -> None:
         layer = Layer.of(self.graph, node)
+        # What a body does with a value is not followed.
         for value in values_read_inside(node):
             self._hold(value)
         if layer is not None:
@@ -139,6 +140,7 @@ class _Tracer:
             return {"Concat": self._concat, "Mul": self._multiply}.get(kind, self._sum)(node)
         if value not in self.ids:
             return False
+        # Input 0 alone commutes: a slope that a layer computes has to stay what it is.
         for other in node.inputs[1:]:
             self._hold(other)
         if facts(node).clamps:
@@ -294,6 +296,7 @@ def _between_layers(blocks: Ids, into: Sequence[Ids], out: Sequence[Ids]) -> Ids
     """Leave the blocks of factors that a layer writes and a layer reads; the others get ``-1``."""
     sides = []
     for ids in (into, out):
+        # The last place is that of -1, and is dropped.
         seen = np.zeros(len(blocks) + 1, bool)
         seen[np.concatenate([*ids, np.array([-1])])] = True
         sides.append(seen[:-1])

@@ -59,7 +59,8 @@ def to_codes(
     """Return the codes of real numbers: divide by the scale, round, clamp; all in their floats.
 
     The zero point is added before or after rounding as the arithmetic says. What is no number
-    becomes the lowest code, as in ONNX Runtime's vector code; on hardware it may become anything.
+    becomes the lowest code, as in ONNX Runtime's vector code, or the highest where the arithmetic
+    says so; on hardware it may become anything.
 
     Args:
         reals: float32 or float64, any shape.
@@ -88,6 +89,7 @@ def to_codes(
         (float(low), float(high)),
         ROUNDING_CODES[rounding or arithmetic.rounding],
         arithmetic.reciprocal_scale,
+        float(high if arithmetic.nan_is_highest else low),
         codes.reshape(shape),
     )
     return codes
@@ -124,6 +126,7 @@ def _quantize(
     limits: Any,
     rounding: int,
     reciprocal: bool,
+    of_nan: float,
     codes: Any,
 ) -> None:
     """Fill ``codes`` with those of ``reals``, both ``[before, channels, after]``.
@@ -136,6 +139,7 @@ def _quantize(
         limits: Smallest and largest code.
         rounding: A mode of ``ROUNDING_CODES``.
         reciprocal: Multiply by the factor, not divide.
+        of_nan: The code of what is no number.
         codes: Written.
     """
     low, high = limits
@@ -147,5 +151,7 @@ def _quantize(
                 real = reals[outer, channel, inner]
                 steps = real * factor if reciprocal else real / factor
                 code = np.float64(round_float(steps + before, rounding)) + after
+                if code != code:  # noqa: PLR0124 - NaN
+                    code = of_nan
                 code = code if code > low else low
                 codes[outer, channel, inner] = np.int32(code if code < high else high)

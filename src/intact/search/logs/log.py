@@ -17,7 +17,7 @@ from typing import Self
 
 import msgspec
 
-from intact._files import without_links
+from intact._files import lock, without_links
 from intact.errors import DataError, IntactError, OutputError, UsageError
 from intact.search.logs.line import (
     LONGEST_LINE,
@@ -236,16 +236,12 @@ def _closing_if_it_fails(file: io.FileIO) -> Iterator[None]:
 
 
 def _lock(file: io.FileIO, path: Path) -> None:
-    """Lock the file; fail if another process is writing it, where the system supports locks.
+    """Lock the file; fail if another process is writing it, where the file system has locks.
 
     This kind of lock is not inherited by workers that outlive a killed search.
     """
     try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock(file.fileno(), inherited=False)
     except (BlockingIOError, PermissionError) as error:
         raise OutputError(
             f"{path}: another search is writing this log", remedy="wait for it, or stop it"

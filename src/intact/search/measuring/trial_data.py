@@ -20,6 +20,7 @@ from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
+from intact.limits import RUN_AT_ONCE, SEARCH_SAMPLES_BYTES
 from intact.search.measuring.objective import (
     Arrays,
     Objective,
@@ -171,19 +172,10 @@ def _refuse_not_finite(outputs: Arrays) -> None:
         )
 
 
-CHUNK = 16
-
-"""Samples in one run. Larger batches are not faster, and this one stays in the processor's
-caches.
-"""
-
 _FIRST_CHUNKS = 2
 
 """The first run is split into so many chunks, so that trials on few samples use several cores."""
 
-SAMPLE_BYTES = 4 << 30
-
-"""Default limit for the samples and float outputs in memory, in bytes."""
 
 ORDER_SEED = 0
 
@@ -273,8 +265,8 @@ class TrialData:
         samples: Samples,
         objective: Objective | None = None,
         *,
-        chunk: int = CHUNK,
-        max_bytes: int = SAMPLE_BYTES,
+        chunk: int = RUN_AT_ONCE,
+        max_bytes: int = SEARCH_SAMPLES_BYTES,
         threads: int = 0,
         error: float = ERROR,
         cache_bytes: int | None = None,

@@ -14,7 +14,6 @@ candidate, a neighbour of the best one is measured.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import warnings
 from abc import abstractmethod
@@ -24,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from intact.errors import MissingExtraError
+from intact._extras import require
 from intact.search.samplers.annealing import moved
 from intact.search.samplers.base import Cost, GeneratorSampler, SearchGenerator
 from intact.search.space import Candidate, Space
@@ -55,11 +54,7 @@ class OptunaSampler(GeneratorSampler):
     batch: int
 
     def __init__(self, space: Space, goal: Goal, cost: Cost, seed: int) -> None:
-        if importlib.util.find_spec("optuna") is None:
-            raise MissingExtraError(
-                f"the sampler {self.name!r} needs optuna, which is not installed",
-                remedy="pip install 'intact[search]'",
-            )
+        require(f"the sampler {self.name!r}", ["optuna"], "search")
         super().__init__(space, goal, cost, seed)
 
     @abstractmethod

@@ -128,6 +128,13 @@ def test_what_is_no_finite_number_saturates() -> None:
     values = np.asarray([np.nan, np.inf, -np.inf, 3e38, -3e38], np.float32)
     ours = run_step(Quantize(), AFTER, [((5,), None)], ((5,), int8(1e-3, 7)), values)
     assert ours.tolist() == [-128, 127, -128, 127, -128]
+    highest = msgspec.structs.replace(RECIPROCAL, nan_is_highest=True)
+    ends = [(values.shape, None)], [(values.shape, int8(1e-3, 7))]
+    program = one_step(Quantize(), highest, *ends)
+    ours = computed(program, values)
+    assert ours.tolist() == [127, 127, -128, 127, -128]
+    found = litert(program_to_tflite(program), values, kernels=XNNPACK)
+    np.testing.assert_array_equal(ours, found)
 
 
 @pytest.mark.parametrize("axis", [1, -2])

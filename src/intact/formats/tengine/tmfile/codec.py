@@ -240,6 +240,7 @@ def _data(
         )
     if fields["size"] < size:
         raise wire.damaged(f"{called} of shape {list(shape)} has {fields['size']} bytes")
+    # Many constants may name one buffer, so that a small file would become a large model.
     wire.charge(size)
     return as_array(wire.bytes(fields["data"], size), NUMPY[element], shape)
 
@@ -264,6 +265,7 @@ def _node(wire: Wire, index: int, fields: Options, tensors: int) -> FileNode:
     operator = wire.record(fields["operator"], OPERATOR)
     kind = operator_name(operator["number"])
     options: Options = {}
+    # Operators that are not known are kept, so that the reader names all of them at once.
     record = OPERATORS[kind].options if kind in OPERATORS else None
     if record is not None:
         if operator["options"] == NOTHING:
@@ -412,6 +414,7 @@ class _Encoder:
         return self._put(np.array([len(numbers), *numbers], "<u4").tobytes())
 
     def _text(self, text: str) -> int:
+        # A name made in Python may hold lone surrogates, which plain UTF-8 refuses.
         data = text.encode("utf-8", "surrogatepass") + b"\0"
         return self._record(TEXT, size=len(data), data=self._put(data))
 

@@ -175,7 +175,7 @@ class TmFileBuilder:
         dead = self._dead.get(step.nodes[0])
         return Constant(tensor.value, slot, data, tensor.as_in_model(data), encoding, dead)
 
-    def stored(self, constant: Constant, array: Array, *, by_channel: bool = False) -> FileTensor:
+    def store(self, constant: Constant, array: Array, *, by_channel: bool = False) -> FileTensor:
         """Return the file's tensor for a constant; steps that store it alike share one.
 
         Args:
@@ -187,6 +187,7 @@ class TmFileBuilder:
             Unsupported: The plan leaves it float, or gives it what Tengine does not have.
         """
         element, quantization = self.scales.of_constant(constant, array, by_channel=by_channel)
+        # A bias of two layers has two scales, those of input times weight, and is two tensors then.
         scales = b"" if quantization is None else quantization.scale.tobytes()
         key = (constant.name, b"".join((str(array.shape).encode(), bytes([element]), scales)))
         if key not in self._constants:
@@ -223,7 +224,7 @@ class TmFileBuilder:
         Args:
             step: Which; the node has the name of its first node.
             operator: Name in Tengine.
-            inputs: Names of activations, and constants that are `stored`.
+            inputs: Names of activations, and constants from `store`.
             options: What the operator has.
             clamps: Add a second node for the bounds; otherwise the options hold them.
         """
@@ -249,6 +250,7 @@ class TmFileBuilder:
             return "ReLu", {"negative_slope": 0.0}
         if not bounds.low <= bounds.high:
             raise Unsupported(f"it clips to {bounds.low} .. {bounds.high}")
+        # As in ONNX, where an absent bound is the largest float32.
         low, high = max(bounds.low, -_LARGEST), min(bounds.high, _LARGEST)
         return "Clip", {"min": low, "max": high}
 
@@ -278,13 +280,14 @@ class TmFileBuilder:
                 found[name] = (tensor.value, tensor)
         return found
 
-    def finished(self) -> TmFile:
+    def finish(self) -> TmFile:
         """Return the file: nodes in the model's order, each behind the constants that it reads.
 
         Raises:
             Unsupported: An output of the model is not that of a node, or a node has others.
         """
         nodes = _FileOrder(self._nodes, self._activations)
+        # Copies were added last, but stand where their nodes stand in the model.
         for entry in sorted(self._entries, key=lambda entry: entry.position):
             nodes.add(entry)
         outputs: dict[int, list[int]] = {}
@@ -295,6 +298,7 @@ class TmFileBuilder:
             writer, number = nodes.writers[tensor], nodes.numbers[tensor]
             outputs.setdefault(writer, []).append(number)
         for writer, numbers in outputs.items():
+            # The file names output nodes: all that such a node writes is an output.
             if nodes.nodes[writer].outputs != tuple(numbers):
                 raise Unsupported(
                     f"node {nodes.nodes[writer].name!r} has outputs that are none of the model's, "
@@ -361,6 +365,7 @@ class _FileOrder:
             if tensor.kind is Kind.CONSTANT and tensor not in self.numbers:
                 self._append(self._names.fresh(tensor.name), "Const", (), (tensor,), {})
         is_input = entry.operator == "InputOp"
+        # An input has no node in ONNX, so that one may have its name already.
         name = self._names.fresh(entry.name) if is_input else entry.name
         self._append(name, entry.operator, inputs, entry.outputs, entry.options)
 
@@ -373,6 +378,8 @@ class _FileOrder:
         options: Options,
     ) -> None:
         for tensor in outputs:
+            # Tengine's tool counts on it that a tensor has a larger number than what it is computed
+            # from.
             self.numbers[tensor] = len(self.numbers)
             self.writers[tensor] = len(self.nodes)
         read, written = (tuple(self.numbers[t] for t in each) for each in (inputs, outputs))

@@ -41,7 +41,7 @@ _LAST_AXIS = 3
 
 @READERS.register("Concat")
 def _read_concat(builder: OnnxBuilder, node: FileNode) -> None:
-    """Concat."""
+    """Read Concat."""
     values = [builder.activation(index) for index in node.inputs]
     shapes = [builder.shapes[value] for value in values]
     rank = len(shapes[0]) if shapes else 0
@@ -72,8 +72,9 @@ def _read_flatten(builder: OnnxBuilder, node: FileNode) -> None:
     rows = (shape[0], math.prod(shape[first : last + 1]))
     output = node.outputs[0]
     declared = builder.tensor(output).shape
+    # Some files note four dimensions for their rows, and their later nodes read these.
     if declared == (*rows, 1, 1):
-        builder.reshaped(node, value, declared, output=output)
+        builder.reshape(node, value, declared, output=output)
     elif math.prod(rows) != math.prod(shape):
         raise Unsupported(f"it flattens axes {first} to {last} of {list(shape)}")
     else:
@@ -82,7 +83,7 @@ def _read_flatten(builder: OnnxBuilder, node: FileNode) -> None:
 
 @READERS.register("Reshape")
 def _read_reshape(builder: OnnxBuilder, node: FileNode) -> None:
-    """Reshape; 0 keeps a length where the option says so, and that of the batch."""
+    """Read Reshape; 0 keeps a length where the option says so, and that of the batch."""
     options = node.options
     value = builder.activation(slot(node.inputs, 0))
     before = builder.shapes[value]
@@ -96,10 +97,10 @@ def _read_reshape(builder: OnnxBuilder, node: FileNode) -> None:
             raise Unsupported(f"it reshapes to {list(wanted[:8])}")
         kept = before[axis] if axis < len(before) else 0
         lengths.append(kept if length == 0 else length)
-    builder.reshaped(node, value, _completed(before, lengths), output=node.outputs[0])
+    builder.reshape(node, value, _fill_in_length(before, lengths), output=node.outputs[0])
 
 
-def _completed(before: Shape, lengths: list[int]) -> Shape:
+def _fill_in_length(before: Shape, lengths: list[int]) -> Shape:
     """Return lengths with the one that is -1 worked out."""
     if lengths.count(-1) > 1 or 0 in lengths:
         raise Unsupported(f"{list(before)} cannot become {lengths[:8]}")
@@ -123,7 +124,7 @@ def _write_reshape(_: Reshape | Flatten, step: Step, builder: TmFileBuilder) -> 
 
 @READERS.register("Squeeze")
 def _read_squeeze(builder: OnnxBuilder, node: FileNode) -> None:
-    """Squeeze: of the axes that are named, those of length 1; else all of length 1."""
+    """Read Squeeze: of the axes that are named, those of length 1; else all of length 1."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     given = [node.options[f"dim_{k}"] for k in range(4)]
@@ -132,25 +133,26 @@ def _read_squeeze(builder: OnnxBuilder, node: FileNode) -> None:
         raise Unsupported(f"its axes are {named}")
     axes = {_AXES_OF_TENSORFLOW[axis] for axis in named} if named else set(range(len(shape)))
     result = tuple(length for axis, length in enumerate(shape) if axis not in axes or length != 1)
-    builder.reshaped(node, value, result or (1,), output=node.outputs[0])
+    builder.reshape(node, value, result or (1,), output=node.outputs[0])
 
 
 @READERS.register("Unsqueeze", "ExpandDims")
 def _read_unsqueeze(builder: OnnxBuilder, node: FileNode) -> None:
-    """Unsqueeze and ExpandDims: axes of length 1 more."""
+    """Read Unsqueeze and ExpandDims: axes of length 1 more."""
     value = builder.activation(slot(node.inputs, 0))
     axes = node.options["axes"] or () if node.operator == "Unsqueeze" else (node.options["axis"],)
     result = list(builder.shapes[value])
+    # Ascending, since they are axes of the result.
     for axis in sorted(axes):
         if not 0 <= axis <= len(result) or len(result) > 7:
             raise Unsupported(f"it makes axes {list(axes[:8])}")
         result.insert(axis, 1)
-    builder.reshaped(node, value, tuple(result), output=node.outputs[0])
+    builder.reshape(node, value, tuple(result), output=node.outputs[0])
 
 
 @READERS.register("Permute", "Transpose")
 def _read_transpose(builder: OnnxBuilder, node: FileNode) -> None:
-    """Permute and Transpose."""
+    """Read Permute and Transpose."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     order: Shape = node.options.get("order") or ()
@@ -170,7 +172,7 @@ def _write_transpose(operation: Transpose, step: Step, builder: TmFileBuilder) -
 
 @READERS.register("Slice")
 def _read_slice(builder: OnnxBuilder, node: FileNode) -> None:
-    """Slice: parts as Caffe cuts them, a piece of one axis, or a piece of each."""
+    """Read Slice: parts as Caffe cuts them, a piece of one axis, or a piece of each."""
     options = node.options
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
@@ -179,8 +181,9 @@ def _read_slice(builder: OnnxBuilder, node: FileNode) -> None:
         edges = (0, *(options["slice_points"] or ()), shape[axis])
         sizes = [after - before for before, after in pairwise(edges)]
         if not options["slice_points"]:
+            # Lengths that leave a rest are refused in `_add_parts`.
             sizes = [shape[axis] // len(node.outputs)] * len(node.outputs)
-        _parts(builder, node, value, axis, sizes)
+        _add_parts(builder, node, value, axis, sizes)
         return
     if options["is_mxnet"] or options["is_onnx"]:
         axis = axis_in(options["axis"], len(shape))
@@ -211,7 +214,7 @@ def _read_slice(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(Slice)
 def _write_slice(operation: Slice, step: Step, builder: TmFileBuilder) -> None:
-    """Forwards: of one axis, or of several without steps."""
+    """Write one that goes forwards: of one axis, or of several without steps."""
     value = builder.value(step)
     shape = builder.shape(value)
     builder.refuse_rescaling(step)
@@ -249,7 +252,7 @@ def _write_slice(operation: Slice, step: Step, builder: TmFileBuilder) -> None:
 
 @READERS.register("Split")
 def _read_split(builder: OnnxBuilder, node: FileNode) -> None:
-    """Split: in Caffe copies, else parts along an axis."""
+    """Read Split: in Caffe copies, else parts along an axis."""
     options = node.options
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
@@ -261,10 +264,10 @@ def _read_split(builder: OnnxBuilder, node: FileNode) -> None:
     axis = axis_in(options["axis"], len(shape))
     count = len(node.outputs)
     sizes = list(options["sizes"] or ()) or [shape[axis] // count] * count
-    _parts(builder, node, value, axis, sizes)
+    _add_parts(builder, node, value, axis, sizes)
 
 
-def _parts(
+def _add_parts(
     builder: OnnxBuilder, node: FileNode, value: ir.Value, axis: int, sizes: list[int]
 ) -> None:
     shape = builder.shapes[value]
@@ -290,7 +293,7 @@ def _write_split(operation: Split, step: Step, builder: TmFileBuilder) -> None:
 
 @READERS.register("Pad")
 def _read_pad(builder: OnnxBuilder, node: FileNode) -> None:
-    """Pad."""
+    """Read Pad."""
     value, shape = image(builder, node)
     options = node.options
     starts, ends = ([options[f"{axis}_{end}"] for axis in "nchw"] for end in (0, 1))
@@ -308,7 +311,7 @@ def _read_pad(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(Pad)
 def _write_pad(operation: Pad, step: Step, builder: TmFileBuilder) -> None:
-    """A number around images, in float."""
+    """Write a number around images, in float."""
     if operation.mode is not PadMode.CONSTANT:
         raise Unsupported("it mirrors, or repeats what is outermost")
     pads = operation.pads
@@ -323,7 +326,7 @@ def _write_pad(operation: Pad, step: Step, builder: TmFileBuilder) -> None:
 
 @READERS.register("Interp", "Resize", "Upsample")
 def _read_interp(builder: OnnxBuilder, node: FileNode) -> None:
-    """Interp, Resize and Upsample: to the nearest pixel or between pixels, from the corner."""
+    """Read Interp, Resize and Upsample: to the nearest pixel or between pixels, from the corner."""
     options = node.options
     value, shape = image(builder, node)
     kind, named = NEAREST, ("scale_h", "scale_w")
@@ -360,7 +363,7 @@ def _read_interp(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(Resize)
 def _write_resize(operation: Resize, step: Step, builder: TmFileBuilder) -> None:
-    """Images to the nearest pixel or between pixels, from the corner."""
+    """Write images to the nearest pixel or between pixels, from the corner."""
     shape, result = builder.image_shape(step), builder.result_shape(step)
     rows = list(zip(shape[2:], result[2:], strict=True))
     is_linear = operation.mode is ResizeMode.LINEAR

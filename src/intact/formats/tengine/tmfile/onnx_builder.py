@@ -45,6 +45,7 @@ class OnnxBuilder(GraphBuilder):
         self.file = file
         self.batch = batch
         self.shapes: dict[ir.Value, Shape] = {}
+        # Files may leave names empty and repeat them.
         self._tensor_names = [
             self.names.fresh(each.name or f"tensor_{number}")
             for number, each in enumerate(file.tensors)
@@ -103,7 +104,7 @@ class OnnxBuilder(GraphBuilder):
         numbers = (tensor.data.astype(np.int64) - zero_point) * scale.astype(np.float64)
         return np.asarray(numbers, np.float32).reshape(tensor.shape)
 
-    def stored(self, index: int, shape: Shape | None = None) -> ir.Value:
+    def store(self, index: int, shape: Shape | None = None) -> ir.Value:
         """Return a constant of the file as an initializer, in another shape if one is given.
 
         Raises:
@@ -122,6 +123,7 @@ class OnnxBuilder(GraphBuilder):
         if key not in self._reshaped:
             name = self.name(index)
             if index in self._stored:
+                # The first form keeps the file's name, by which tables of scales find it.
                 name = self.names.fresh(f"{name}/reshaped")
             self._reshaped[key] = self.constant(name, numbers.reshape(shape))
             self._stored.setdefault(index, self._reshaped[key])
@@ -184,7 +186,7 @@ class OnnxBuilder(GraphBuilder):
         self._compute(node, "Split", inputs, zip(results, shapes, strict=True), {"axis": axis})
         self._activations.update(zip(node.outputs, results, strict=True))
 
-    def reshaped(
+    def reshape(
         self,
         node: FileNode,
         value: ir.Value,

@@ -105,7 +105,7 @@ READ: Mapping[str, Spelling] = {each.name: each for each in SPELLINGS if each.na
 """By Tengine's name; ReLu is a Relu where its slope is 0."""
 
 
-def activated(builder: OnnxBuilder, node: FileNode, value: ir.Value, activation: int) -> None:
+def add_activation(builder: OnnxBuilder, node: FileNode, value: ir.Value, activation: int) -> None:
     """Add what a node applies to its result."""
     if activation not in ACTIVATIONS:
         raise Unsupported(f"its activation is {activation}")
@@ -118,7 +118,7 @@ def activated(builder: OnnxBuilder, node: FileNode, value: ir.Value, activation:
 
 @READERS.register("ReLu")
 def _read_relu(builder: OnnxBuilder, node: FileNode) -> None:
-    """ReLu, perhaps with a slope for negative numbers."""
+    """Read ReLu, perhaps with a slope for negative numbers."""
     slope = node.options["negative_slope"]
     value = builder.activation(slot(node.inputs, 0))
     attributes = {"alpha": slope} if slope else None
@@ -128,17 +128,17 @@ def _read_relu(builder: OnnxBuilder, node: FileNode) -> None:
 
 @READERS.register("ReLu6")
 def _read_relu6(builder: OnnxBuilder, node: FileNode) -> None:
-    """ReLu6."""
-    _clipped(builder, node, 0, 6)
+    """Read ReLu6."""
+    _add_clip(builder, node, 0, 6)
 
 
 @READERS.register("Clip")
 def _read_clip(builder: OnnxBuilder, node: FileNode) -> None:
-    """Clip."""
-    _clipped(builder, node, node.options["min"], node.options["max"])
+    """Read Clip."""
+    _add_clip(builder, node, node.options["min"], node.options["max"])
 
 
-def _clipped(builder: OnnxBuilder, node: FileNode, low: float, high: float) -> None:
+def _add_clip(builder: OnnxBuilder, node: FileNode, low: float, high: float) -> None:
     if not low <= high:
         raise Unsupported(f"it clips to {low} .. {high}")
     value = builder.activation(slot(node.inputs, 0))
@@ -148,19 +148,19 @@ def _clipped(builder: OnnxBuilder, node: FileNode, low: float, high: float) -> N
 
 @READERS.register("PReLU")
 def _read_prelu(builder: OnnxBuilder, node: FileNode) -> None:
-    """PReLU: a slope for each channel, or one."""
+    """Read PReLU: a slope for each channel, or one."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     count = builder.numbers(slot(node.inputs, 1)).size
     if len(shape) < 2 or count not in (1, shape[1]):
         raise Unsupported(f"{count} slopes for {list(shape)}")
-    slopes = builder.stored(slot(node.inputs, 1), (count, *(1,) * (len(shape) - 2)))
+    slopes = builder.store(slot(node.inputs, 1), (count, *(1,) * (len(shape) - 2)))
     builder.compute(node, "PRelu", [value, slopes], shape, output=node.outputs[0])
 
 
 @WRITERS.register(PRelu)
 def _write_prelu(_: PRelu, step: Step, builder: TmFileBuilder) -> None:
-    """A slope for each channel; Tengine's uint8 reads slopes in float16."""
+    """Write a slope for each channel; Tengine's uint8 reads slopes in float16."""
     shape = builder.shape(builder.value(step))
     is_int8 = builder.scales.element is Element.INT8
     builder.refuse_elements(Element.UINT8)
@@ -172,13 +172,13 @@ def _write_prelu(_: PRelu, step: Step, builder: TmFileBuilder) -> None:
         raise Unsupported(f"its slopes have the shape {list(slope.data.shape)}")
     if slope.data.size == 1 and is_int8 and shape[1] > 1:
         raise Unsupported("Tengine's int8 has a slope for each channel, not one")
-    slopes = builder.stored(slope, slope.data.reshape(-1))
+    slopes = builder.store(slope, slope.data.reshape(-1))
     builder.add(step, "PReLU", [builder.value(step), slopes])
 
 
 @READERS.register("Dropout", "Noop")
 def _read_identity(builder: OnnxBuilder, node: FileNode) -> None:
-    """Operators that do nothing."""
+    """Read operators that do nothing."""
     value = builder.activation(slot(node.inputs, 0))
     builder.compute(node, "Identity", [value], builder.shapes[value], output=node.outputs[0])
 
@@ -191,7 +191,7 @@ def _write_identity(_: Identity, step: Step, builder: TmFileBuilder) -> None:
 
 @READERS.register(*READ)
 def _read_function(builder: OnnxBuilder, node: FileNode) -> None:
-    """A function of one tensor."""
+    """Read a function of one tensor."""
     spelling = READ[node.operator]
     value = builder.activation(slot(node.inputs, 0))
     attributes = {ours: node.options[theirs] for theirs, ours in spelling.options.items()}
@@ -221,7 +221,7 @@ def _write_function(operation: Function, step: Step, builder: TmFileBuilder) -> 
 
 @READERS.register("Softmax")
 def _read_softmax(builder: OnnxBuilder, node: FileNode) -> None:
-    """Softmax."""
+    """Read Softmax."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     axis = node.options["axis"]
@@ -241,7 +241,7 @@ def _write_softmax(operation: Softmax, step: Step, builder: TmFileBuilder) -> No
 
 @READERS.register("Eltwise")
 def _read_eltwise(builder: OnnxBuilder, node: FileNode) -> None:
-    """Eltwise of one or two inputs."""
+    """Read Eltwise of one or two inputs."""
     kind = node.options["type"]
     if kind in _SINGLE and len(node.inputs) == 1:
         value = builder.activation(slot(node.inputs, 0))
@@ -255,12 +255,12 @@ def _read_eltwise(builder: OnnxBuilder, node: FileNode) -> None:
     # Tengine spreads the second operand over the first.
     if builder.is_constant(first) and pair.commutes:
         first, second = second, first
-    _pair(builder, node, pair.onnx, first, second, swaps=pair.commutes)
+    _add_pair(builder, node, pair.onnx, first, second, swaps=pair.commutes)
 
 
 @WRITERS.register(Elementwise)
 def _write_elementwise(operation: Elementwise, step: Step, builder: TmFileBuilder) -> None:
-    """Two tensors, the second of which may be a constant or spread over the first."""
+    """Write two tensors, the second of which may be a constant or spread over the first."""
     pair = next((each for each in PAIRS if each.kind is operation.kind), None)
     if pair is None:
         raise Unsupported(f"Tengine has no {builder.operator(step)}")
@@ -286,7 +286,7 @@ def _write_elementwise(operation: Elementwise, step: Step, builder: TmFileBuilde
     }
     if tensors[second].is_constant:
         constant = builder.constant(step, second)
-        inputs: list[Operand] = [value, builder.stored(constant, constant.in_model)]
+        inputs: list[Operand] = [value, builder.store(constant, constant.in_model)]
         builder.add(step, "Eltwise", inputs, options)
     else:
         builder.add(step, "Eltwise", [value, builder.value(step, second)], options)
@@ -310,33 +310,33 @@ def _refuse_spread(kind: Binary, builder: TmFileBuilder, shape: Shape, over: Sha
 
 @READERS.register("Maximum", "Minimum")
 def _read_extreme(builder: OnnxBuilder, node: FileNode) -> None:
-    """Maximum and Minimum of two inputs of one shape."""
+    """Read Maximum and Minimum of two inputs of one shape."""
     kind = "Max" if node.operator == "Maximum" else "Min"
     shapes = {builder.shape(index) for index in node.inputs}
     if len(node.inputs) != 2 or len(shapes) != 1:
         raise Unsupported(f"it takes {len(node.inputs)} inputs of shapes {sorted(shapes)[:4]}")
-    _pair(builder, node, kind, *node.inputs, swaps=True)
+    _add_pair(builder, node, kind, *node.inputs, swaps=True)
 
 
-def _pair(
+def _add_pair(
     builder: OnnxBuilder, node: FileNode, op_type: str, first: int, second: int, *, swaps: bool
 ) -> None:
     """Add an operator of two inputs, the smaller of which is spread as Tengine's kernels do."""
     left = builder.activation(first)
     shape = builder.shapes[left]
     if builder.is_constant(second):
-        right = builder.stored(second, _spread(builder.tensor(second).shape, shape))
+        right = builder.store(second, _spread_shape(builder.tensor(second).shape, shape))
     else:
         right = builder.activation(second)
         other = builder.shapes[right]
         if swaps and math.prod(other) > math.prod(shape):
             left, right, shape, other = right, left, other, shape
-        if _spread(other, shape) != other:
+        if _spread_shape(other, shape) != other:
             raise Unsupported(f"it joins {list(shape)} and {list(other)}")
     builder.compute(node, op_type, [left, right], shape, output=node.outputs[0])
 
 
-def _spread(shape: Shape, over: Shape) -> Shape:
+def _spread_shape(shape: Shape, over: Shape) -> Shape:
     """Return a shape with which numbers are spread over a larger tensor.
 
     One number goes everywhere, as many as there are channels go to those, as many as an image has
@@ -367,12 +367,13 @@ def _write_float_nodes(operation: FloatNodes, step: Step, builder: TmFileBuilder
 
 
 def _clamp(step: Step, builder: TmFileBuilder) -> None:
-    """Relu or Clip; Tengine's int8 Clip must not make codes that wrap around."""
+    """Write Relu or Clip; Tengine's int8 Clip must not make codes that wrap around."""
     operator, options = builder.clamp(step)
     before = builder.scales.of_activation(builder.value(step))
     after = builder.scales.of_activation(step.outputs[0].value)
     is_int8 = builder.scales.element is Element.INT8
     if operator == "Clip" and is_int8 and before is not None and after is not None:
+        # The kernel casts what lies beyond 127 to int8; incoming codes reach no further.
         reach = 127 * float(before.scale[0])
         largest = max(min(reach, abs(options["min"])), min(reach, abs(options["max"])))
         if largest / float(after.scale[0]) >= _FULL_CODE:

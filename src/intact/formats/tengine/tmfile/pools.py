@@ -103,7 +103,7 @@ def _cut(number: int, by: int) -> int:
 
 @READERS.register("Pooling")
 def _read_pooling(builder: OnnxBuilder, node: FileNode) -> None:
-    """Pooling: the largest or the mean of windows, or of the whole image."""
+    """Read Pooling: the largest or the mean of windows, or of the whole image."""
     options = node.options
     value, shape = image(builder, node)
     if options["method"] not in {*PoolMethod}:
@@ -120,25 +120,26 @@ def _read_pooling(builder: OnnxBuilder, node: FileNode) -> None:
     starts = (options["pad_top"], options["pad_left"])
     rows = list(zip(shape[2:], kernel, strides, starts, strict=True))
     axes = [windows(flavor, *row) for row in rows]
-    ends = [_behind(each, *row[:3]) for each, row in zip(axes, rows, strict=True)]
+    ends = [_padding_behind(each, *row[:3]) for each, row in zip(axes, rows, strict=True)]
     attributes: dict[str, Attribute] = {
         "kernel_shape": kernel,
         "strides": strides,
         "pads": (axes[0].first, axes[1].first, *ends),
     }
+    # Means leave the padding out in FLOOR alone, and there only without the bit.
     if is_mean and options["flavor"]:
-        attributes["count_include_pad"] = _counts(axes)
+        attributes["count_include_pad"] = _counts_padding(axes)
     result = (*shape[:2], axes[0].count, axes[1].count)
     builder.compute(node, of_windows, [value], result, attributes, output=output)
 
 
-def _behind(each: Windows, length: int, kernel: int, stride: int) -> int:
+def _padding_behind(each: Windows, length: int, kernel: int, stride: int) -> int:
     """Return the padding behind the elements: as before them if that makes no window more."""
     count = 1 + (length + 2 * each.first - kernel) // stride
     return each.first if count == each.count else each.last
 
 
-def _counts(axes: list[Windows]) -> int:
+def _counts_padding(axes: list[Windows]) -> int:
     """Return whether means count the padding, as ONNX has it."""
     if not any(each.first for each in axes):
         return 0  # what reaches over the edge is not counted
@@ -149,7 +150,7 @@ def _counts(axes: list[Windows]) -> int:
 
 @WRITERS.register(Pool)
 def _write_pool(operation: Pool, step: Step, builder: TmFileBuilder) -> None:
-    """Windows, if one of the ways in which Tengine lays them gives those of the step."""
+    """Write windows, if one of the ways in which Tengine lays them gives those of the step."""
     shape, result = builder.image_shape(step)[2:], builder.result_shape(step)[2:]
     pads = flat(operation.pads)
     if operation.kernel == shape and (any(pads) or result != (1, 1)):
@@ -158,7 +159,7 @@ def _write_pool(operation: Pool, step: Step, builder: TmFileBuilder) -> None:
     for flavor in _flavors(operation, pads):
         is_total = flavor == Flavor.TOTAL
         starts = _totals(pads) if is_total else pads[:2]
-        if _lies(flavor, shape, operation, starts, pads, result):
+        if _gives_windows(flavor, shape, operation, starts, pads, result):
             ends = pads[2:] if is_total else starts  # Tengine works these out for itself
             padding = (*starts, *ends)
             _add_pool(step, builder, method, operation.kernel, operation.strides, padding, flavor)
@@ -179,7 +180,7 @@ def _flavors(operation: Pool, pads: Shape) -> Iterator[int]:
         yield Flavor.TOTAL
 
 
-def _lies(
+def _gives_windows(
     flavor: int, shape: Shape, operation: Pool, starts: Shape, pads: Shape, result: Shape
 ) -> bool:
     """Whether Tengine's windows are those of the step."""
@@ -226,7 +227,7 @@ def _add_pool(
 
 @READERS.register("Reduction")
 def _read_reduction(builder: OnnxBuilder, node: FileNode) -> None:
-    """Reduction over up to four axes, over all where none is given."""
+    """Read Reduction over up to four axes, over all where none is given."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     if node.options["type"] not in _REDUCTIONS:
@@ -248,7 +249,7 @@ def _read_reduction(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(Reduce)
 def _write_reduce(operation: Reduce, step: Step, builder: TmFileBuilder) -> None:
-    """Pools of whole images, and means over one to four axes."""
+    """Write pools of whole images, and means over one to four axes."""
     operator = builder.operator(step)
     method = next((theirs for theirs, (*_, name) in _POOLS.items() if name == operator), None)
     if method is not None:

@@ -17,7 +17,7 @@ from intact.formats.tengine.tmfile.onnx_builder import READERS, OnnxBuilder, ima
 from intact.formats.tengine.tmfile.operators import (
     Activation,
 )
-from intact.formats.tengine.tmfile.pointwise import ACTIVATIONS, activated
+from intact.formats.tengine.tmfile.pointwise import ACTIVATIONS, add_activation
 from intact.graph.builder import Attribute
 from intact.program import Step
 from intact.program.float_operations import BatchNormalization
@@ -39,7 +39,7 @@ PADS = ("pad_top", "pad_left", "pad_bottom", "pad_right")
 
 @READERS.register("Convolution")
 def _read_convolution(builder: OnnxBuilder, node: FileNode) -> None:
-    """Convolution, with what it applies to its sums."""
+    """Read Convolution, with what it applies to its sums."""
     options = node.options
     value, shape = image(builder, node)
     weight = builder.tensor(slot(node.inputs, 1)).shape
@@ -65,12 +65,12 @@ def _read_convolution(builder: OnnxBuilder, node: FileNode) -> None:
         "group": group,
     }
     result = (shape[0], weight[0], *lengths)
-    _weighted(builder, node, "Conv", value, result, attributes, weight[0])
+    _add_weighted(builder, node, "Conv", value, result, attributes, weight[0])
 
 
 @WRITERS.register(Convolution)
 def _write_convolution(operation: Convolution, step: Step, builder: TmFileBuilder) -> None:
-    """Images; bounds go into the Convolution if its activation can be that."""
+    """Write one of images; bounds go into the Convolution if its activation can be that."""
     builder.image_shape(step)
     if step.inputs[RESIDUAL_SLOT:]:
         raise Unsupported("a tensor is added to its sums")
@@ -87,7 +87,7 @@ def _write_convolution(operation: Convolution, step: Step, builder: TmFileBuilde
     }
     inputs: list[Operand] = [
         builder.value(step),
-        builder.stored(weight, array, by_channel=True),
+        builder.store(weight, array, by_channel=True),
         *_bias(step, builder),
     ]
     builder.add(step, "Convolution", inputs, options, clamps=activation is None)
@@ -95,7 +95,7 @@ def _write_convolution(operation: Convolution, step: Step, builder: TmFileBuilde
 
 @READERS.register("Deconvolution")
 def _read_deconvolution(builder: OnnxBuilder, node: FileNode) -> None:
-    """Deconvolution; weights lie as ONNX has them, input channels first."""
+    """Read Deconvolution; weights lie as ONNX has them, input channels first."""
     options = node.options
     value, shape = image(builder, node)
     weight = builder.tensor(slot(node.inputs, 1)).shape
@@ -128,14 +128,14 @@ def _read_deconvolution(builder: OnnxBuilder, node: FileNode) -> None:
     if options["activation"] not in (Activation.NONE, Activation.RELU):
         raise Unsupported(f"its activation is {options['activation']}")
     result = (shape[0], channels, *lengths)
-    _weighted(builder, node, "ConvTranspose", value, result, attributes, channels)
+    _add_weighted(builder, node, "ConvTranspose", value, result, attributes, channels)
 
 
 @WRITERS.register(TransposedConvolution)
 def _write_transposed_convolution(
     operation: TransposedConvolution, step: Step, builder: TmFileBuilder
 ) -> None:
-    """Images, in float."""
+    """Write one of images, in float."""
     builder.refuse_elements(Element.INT8, Element.UINT8)
     builder.image_shape(step)
     if 1 in operation.strides:
@@ -154,14 +154,15 @@ def _write_transposed_convolution(
     array = _inputs_first(weight.data, operation.groups)
     inputs: list[Operand] = [
         builder.value(step),
-        builder.stored(weight, array),
+        # In float alone, hence without scales by channel.
+        builder.store(weight, array),
         *_bias(step, builder),
     ]
     builder.add(step, "Deconvolution", inputs, options)
 
 
 def _inputs_first(weight: np.ndarray, groups: int) -> np.ndarray:
-    """``[O, *K, C / groups]`` as ``[C, O / groups, *K]``."""
+    """Return ``[O, *K, C / groups]`` as ``[C, O / groups, *K]``."""
     outputs, *kernel, inputs = weight.shape
     apart = weight.reshape(groups, outputs // groups, *kernel, inputs)
     last = apart.ndim - 1
@@ -193,12 +194,12 @@ def flat(pads: Pads) -> Shape:
 def _bias(step: Step, builder: TmFileBuilder) -> Iterator[FileTensor]:
     if step.inputs[2] is not None:
         bias = builder.constant(step, 2)
-        yield builder.stored(bias, bias.data, by_channel=True)
+        yield builder.store(bias, bias.data, by_channel=True)
 
 
 @READERS.register("FullyConnected")
 def _read_fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
-    """FullyConnected: images are taken as rows, and results have the rank of the input."""
+    """Read FullyConnected: images are taken as rows, and results have the rank of the input."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     weight = builder.tensor(slot(node.inputs, 1)).shape
@@ -209,8 +210,8 @@ def _read_fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
         raise Unsupported(f"{weight[1]} weights a row do not fit {list(shape)}")
     if len(shape) > 2:
         value = builder.compute(node, "Flatten", [value], rows, {"axis": 1}, part="flatten")
-    bias = [builder.stored(slot(node.inputs, 2), (weight[0],))] if len(node.inputs) > 2 else []
-    inputs = [value, builder.stored(slot(node.inputs, 1)), *bias]
+    bias = [builder.store(slot(node.inputs, 2), (weight[0],))] if len(node.inputs) > 2 else []
+    inputs = [value, builder.store(slot(node.inputs, 1)), *bias]
     rows = (shape[0], weight[0])
     output = node.outputs[0]
     if len(shape) == 2:
@@ -218,12 +219,12 @@ def _read_fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
         return
     value = builder.compute(node, "Gemm", inputs, rows, {"transB": 1})
     result = (*rows, *(1,) * (len(shape) - 2))
-    builder.reshaped(node, value, result, part="reshape", output=output)
+    builder.reshape(node, value, result, part="reshape", output=output)
 
 
 @WRITERS.register(FullyConnected)
 def _write_fully_connected(_: FullyConnected, step: Step, builder: TmFileBuilder) -> None:
-    """Rows."""
+    """Write a layer of rows."""
     rank = len(builder.shape(builder.value(step)))
     weight = builder.constant(step, 1)
     if rank != 2:
@@ -234,7 +235,7 @@ def _write_fully_connected(_: FullyConnected, step: Step, builder: TmFileBuilder
         raise Unsupported("it has one output, with which Tengine's int8 kernel crashes")
     inputs: list[Operand] = [
         builder.value(step),
-        builder.stored(weight, weight.data, by_channel=True),
+        builder.store(weight, weight.data, by_channel=True),
         *_bias(step, builder),
     ]
     builder.add(step, "FullyConnected", inputs, {"output_channel": channels})
@@ -242,7 +243,7 @@ def _write_fully_connected(_: FullyConnected, step: Step, builder: TmFileBuilder
 
 @READERS.register("Gemm")
 def _read_gemm(builder: OnnxBuilder, node: FileNode) -> None:
-    """Gemm, with constant weights."""
+    """Read Gemm, with constant weights."""
     options = node.options
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
@@ -253,21 +254,22 @@ def _read_gemm(builder: OnnxBuilder, node: FileNode) -> None:
     if weight[across] != shape[1]:
         raise Unsupported(f"it multiplies {list(shape)} by {list(weight)}")
     channels = weight[1 - across]
-    bias = [builder.stored(slot(node.inputs, 2), (channels,))] if len(node.inputs) > 2 else []
+    bias = [builder.store(slot(node.inputs, 2), (channels,))] if len(node.inputs) > 2 else []
     attributes = {"alpha": options["alpha"], "beta": options["beta"], "transB": across}
-    inputs = [value, builder.stored(slot(node.inputs, 1)), *bias]
+    inputs = [value, builder.store(slot(node.inputs, 1)), *bias]
     result = (shape[0], channels)
     builder.compute(node, "Gemm", inputs, result, attributes, output=node.outputs[0])
 
 
 @READERS.register("BatchNormalization")
 def _read_batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
-    """BatchNormalization; Caffe's has no gamma and beta, and a factor on its statistics."""
+    """Read BatchNormalization; Caffe's has no gamma and beta, and a factor on its statistics."""
     value = builder.activation(slot(node.inputs, 0))
     shape = builder.shapes[value]
     if len(shape) not in (2, 3, 4):
         raise Unsupported(f"its input has the shape {list(shape)}")
     given = node.options["rescale_factor"]
+    # Statistics are multiplied by its reciprocal, which has to be a float32.
     if given and not _SMALLEST <= abs(given) < np.inf:
         raise Unsupported(f"its factor is {given}")
     # As in Caffe, where a factor of 0 says that no statistics were gathered.
@@ -293,36 +295,36 @@ def _read_batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
 def _write_batch_normalization(
     operation: BatchNormalization, step: Step, builder: TmFileBuilder
 ) -> None:
-    """One that no convolution holds, in float."""
+    """Write one that no convolution holds, in float."""
     builder.refuse_elements(Element.INT8, Element.UINT8)
     rank = len(builder.shape(builder.value(step)))
     if rank not in (3, 4):
         raise Unsupported(f"its input has {rank} dimensions; Tengine's has 3 or 4")
     constants = [builder.constant(step, slot) for slot in (1, 2, 3, 4)]
     inputs: list[Operand] = [builder.value(step)]
-    inputs += [builder.stored(constant, constant.data) for constant in constants]
+    inputs += [builder.store(constant, constant.data) for constant in constants]
     options = {"rescale_factor": 1.0, "epsilon": operation.epsilon, "caffe_flavor": 0}
     builder.add(step, "BatchNormalization", inputs, options)
 
 
 @READERS.register("Scale")
 def _read_scale(builder: OnnxBuilder, node: FileNode) -> None:
-    """Scale: a factor for each channel, and perhaps a summand."""
+    """Read Scale: a factor for each channel, and perhaps a summand."""
     value, shape = image(builder, node)
     along = (1, shape[1], 1, 1)
     for index in node.inputs[1:3]:
         if builder.tensor(index).size != shape[1]:
             raise Unsupported(f"{builder.tensor(index).size} factors for {shape[1]} channels")
-    factors = builder.stored(slot(node.inputs, 1), along)
+    factors = builder.store(slot(node.inputs, 1), along)
     if len(node.inputs) == 2:
         builder.compute(node, "Mul", [value, factors], shape, output=node.outputs[0])
         return
     value = builder.compute(node, "Mul", [value, factors], shape, part="mul")
-    summands = builder.stored(slot(node.inputs, 2), along)
+    summands = builder.store(slot(node.inputs, 2), along)
     builder.compute(node, "Add", [value, summands], shape, output=node.outputs[0])
 
 
-def _weighted(
+def _add_weighted(
     builder: OnnxBuilder,
     node: FileNode,
     op_type: str,
@@ -332,13 +334,15 @@ def _weighted(
     channels: int,
 ) -> None:
     """Add a convolution and what is applied to its sums."""
-    bias = [builder.stored(slot(node.inputs, 2), (channels,))] if len(node.inputs) > 2 else []
-    inputs = [value, builder.stored(slot(node.inputs, 1)), *bias]
+    bias = [builder.store(slot(node.inputs, 2), (channels,))] if len(node.inputs) > 2 else []
+    inputs = [value, builder.store(slot(node.inputs, 1)), *bias]
     activation = node.options["activation"]
     if activation < 0:
         builder.compute(node, op_type, inputs, shape, attributes, output=node.outputs[0])
         return
-    activated(builder, node, builder.compute(node, op_type, inputs, shape, attributes), activation)
+    add_activation(
+        builder, node, builder.compute(node, op_type, inputs, shape, attributes), activation
+    )
 
 
 def _padding(options: Mapping[str, int], axis: str, length: int) -> tuple[int, int]:

@@ -60,14 +60,15 @@ def float_model(file: TmFile) -> ir.Model:
         )
     if not file.outputs:
         raise ModelError(f"{file.source}: it has no outputs", remedy="convert the model again")
-    return with_open_batch(lambda batch: _model(_built(file, batch=batch)))
+    return with_open_batch(lambda batch: _model(_build(file, batch=batch)))
 
 
-def _built(file: TmFile, *, batch: bool) -> OnnxBuilder:
+def _build(file: TmFile, *, batch: bool) -> OnnxBuilder:
     builder = OnnxBuilder(file, batch=batch)
     unsupported: list[tuple[str, str, str]] = []
     written: set[int] = set()
     for number, node in enumerate(file.nodes):
+        # A value of ONNX has one producer, and nodes that read it could mean either.
         again = written.intersection(node.outputs)
         written.update(node.outputs)
         try:
@@ -92,6 +93,7 @@ def _read(builder: OnnxBuilder, node: FileNode) -> None:
                 raise Unsupported(f"its input is {tensor.element.name} {list(tensor.shape)}")
             builder.feed(index, tensor.shape)
         return
+    # Constants are added where they are read, in the shape that is needed there.
     if node.operator == "Const":
         return
     if node.operator not in READERS:

@@ -38,7 +38,7 @@ def write_float(graph: Graph) -> bytes:
     """
     keep = tuple({node.op_type for node in graph.nodes})
     plan = build_plan(graph, load_target("tengine"), Overrides(keep_float=keep))
-    return _written(plan, {}, _CUT, quantized=False)
+    return _write_plan(plan, {}, _CUT, quantized=False)
 
 
 def write_int8(plan: QuantizedGraph) -> bytes:
@@ -57,7 +57,7 @@ def write_int8(plan: QuantizedGraph) -> bytes:
         for name, decision in plan.decisions.items()
         if not decision.quantized
     }
-    return _written(
+    return _write_plan(
         plan,
         reasons,
         lambda: advice(_CUT, quantize_for("tengine", plan.target.name)),
@@ -65,18 +65,19 @@ def write_int8(plan: QuantizedGraph) -> bytes:
     )
 
 
-def _written(
+def _write_plan(
     plan: QuantizedGraph,
     floats: Mapping[str, str],
     remedy: str | Callable[[], str],
     *,
     quantized: bool,
 ) -> bytes:
-    plan = replace(plan, graph=_of_one_sample(plan.graph))
+    plan = replace(plan, graph=_fix_batch_to_one(plan.graph))
     program = lower_nodes(plan)
     builder = TmFileBuilder(program, plan, quantized=quantized)
     found = UnsupportedNodes("Tengine cannot hold", remedy)
     builder.add_inputs(found)
+    # In the model's order, in which reasons are then listed.
     for step in sorted((step for step in program.steps if step.nodes), key=builder.position):
         left = [name for name in step.nodes if name in floats]
         for name in left:
@@ -87,12 +88,12 @@ def _written(
     builder.add_copies(found)
     found.raise_any()
     with found.collect("outputs"):
-        return encode(builder.finished())
+        return encode(builder.finish())
     # Behind `collect`, which takes up why a file cannot be finished.
     raise found.error()
 
 
-def _of_one_sample(graph: Graph) -> Graph:
+def _fix_batch_to_one(graph: Graph) -> Graph:
     """Return a graph with the open first length of each input 1, and what follows from that."""
     model = graph.model.clone()
     for value in model.graph.inputs:

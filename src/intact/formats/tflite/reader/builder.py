@@ -149,6 +149,7 @@ class ModelBuilder(TensorBuilder):
 
     def stand_for(self, index: int, other: int) -> None:
         """Give a tensor the values of another one, with a scale of its own."""
+        # A copy: layouts that one of them gets later belong to its own scale.
         values = dict(self.activations[other].values)
         self.activations[index] = Activation(self.tensor(index), self.parameters(index), values)
 
@@ -168,6 +169,7 @@ class ModelBuilder(TensorBuilder):
         if value.name is None:
             is_port = self.is_output(index) and layout is ChannelLayout.FIRST
             first = not activation.values and not is_port
+            # The name is that of the layout in the file, which callers see; an output waits for it.
             name = self.claim(index) if first or layout is ChannelLayout.FILE else ""
             value.name = name or self.graph.names.fresh(f"{self._names[index]}/{layout.value}")
         activation.values[layout] = value

@@ -73,6 +73,7 @@ def window_pads(
             total = max((length - 1) * stride + reach - size, 0)
         else:
             length, total = (size - reach) // stride + 1, 0
+        # The file states the length as well; where both differ, it was not this padding.
         if length != wanted or length < 1:
             raise Unsupported(f"its windows give {length} elements where its output has {wanted}")
         pads.append((total // 2, total - total // 2))

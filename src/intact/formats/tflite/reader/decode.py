@@ -64,6 +64,7 @@ class Table:
     def __init__(self, wire: Wire, position: int) -> None:
         self._wire = wire
         self._position = position
+        # By the table, because thousands may share one place of the file.
         wire.charge(_TABLE)
         self._fields = position - wire.number(position, "<i")
         self._fields_size = wire.number(self._fields, "<H")
@@ -122,6 +123,7 @@ class Table:
         if offsets.size > most:
             raise self._wire.damaged(f"a list of it has {offsets.size} entries, more than {most}")
         start = self._target(slot) + 4
+        # Each offset counts from where it stands itself.
         positions = start + 4 * np.arange(offsets.size) + offsets.astype(np.int64)
         return [Table(self._wire, int(position)) for position in positions]
 
@@ -135,6 +137,7 @@ class Table:
         if at + 2 > self._fields_size:
             return None
         offset = self._wire.number(self._fields + at, "<H")
+        # An offset of 0 says that the field has its default.
         if offset == 0:
             return None
         if offset + size > self._size:

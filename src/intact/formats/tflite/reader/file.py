@@ -78,6 +78,7 @@ def positions(sparsity: Sparsity, shape: tuple[int, ...]) -> npt.NDArray[np.int6
         stride * math.prod(inner[rank + k] for k, own in enumerate(sparsity.blocks) if own == axis)
         for axis, stride in enumerate(strides)
     ]
+    # An axis in blocks steps from block to block, its inner axis within one.
     steps += [strides[axis] for axis in sparsity.blocks]
     places = np.zeros(1, np.int64)
     flat = np.zeros(1, np.int64)
@@ -373,6 +374,7 @@ def parameters_of(tensor: FileTensor) -> Parameters | None:
             f" {list(tensor.shape)}"
         )
     shape = () if axis is None else scale.shape
+    # Files may leave zero points out where all are 0.
     zeros = np.zeros(1, np.int64) if zero_point.size == 0 else zero_point
     spread = np.broadcast_to(zeros.reshape(() if zeros.size == 1 else shape), shape)
     signed = tensor.element is not Element.UINT8

@@ -24,7 +24,7 @@ _MOST_GATHERED = 1 << 16
 
 @READERS.register("RESHAPE", "SQUEEZE", "EXPAND_DIMS")
 def reshape(builder: ModelBuilder, op: Operator) -> None:
-    """RESHAPE, SQUEEZE and EXPAND_DIMS: the shape is the output's.
+    """Read RESHAPE, SQUEEZE and EXPAND_DIMS: the shape is the output's.
 
     Where batch and channels stay what they are, it is a reshape with the channels first too.
     """
@@ -63,7 +63,7 @@ def reshape(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("TRANSPOSE")
 def transpose(builder: ModelBuilder, op: Operator) -> None:
-    """TRANSPOSE; one that only says where the channels lie is none in this graph."""
+    """Read TRANSPOSE; one that only says where the channels lie is none in this graph."""
     index, output = slot(op.inputs, 0), op.outputs[0]
     shape, permutation = builder.tensor(index).shape, builder.list_of(slot(op.inputs, 1))
     if sorted(permutation) != list(range(len(shape))):
@@ -76,12 +76,14 @@ def transpose(builder: ModelBuilder, op: Operator) -> None:
     given, kept = builder.parameters(index), builder.parameters(output)
     activation = builder.activation(index)
     may_share = given is None or given.equals(kept)
+    # An output of the graph needs a value of its own.
     may_share &= activation is not None and rank > 2 and not builder.is_output(output)
     layouts = (
         [ChannelLayout.FILE]
         if activation is None
         else [each for each in ChannelLayout if each in activation.values]
     )
+    # In whichever layouts it adds nothing, a Transpose is only another name.
     for source in layouts or [ChannelLayout.FILE]:
         for target in ChannelLayout:
             order = _composed(permutation, source, target)
@@ -116,7 +118,7 @@ def _composed(
 
 @READERS.register("GATHER")
 def gather(builder: ModelBuilder, op: Operator) -> None:
-    """GATHER, by stored indices or by those that the caller feeds."""
+    """Read GATHER, by stored indices or by those that the caller feeds."""
     index, chosen = slot(op.inputs, 0), slot(op.inputs, 1)
     shape, indices = builder.tensor(index).shape, builder.tensor(chosen)
     if op.options["batch_dims"]:
@@ -140,7 +142,7 @@ def gather(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("TILE")
 def tile(builder: ModelBuilder, op: Operator) -> None:
-    """TILE."""
+    """Read TILE."""
     index, repeats = slot(op.inputs, 0), builder.list_of(slot(op.inputs, 1))
     shape = builder.tensor(index).shape
     if len(repeats) != len(shape) or min(repeats, default=1) < 1:
@@ -157,7 +159,7 @@ def tile(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("BROADCAST_TO")
 def broadcast_to(builder: ModelBuilder, op: Operator) -> None:
-    """BROADCAST_TO: the shape is the output's."""
+    """Read BROADCAST_TO: the shape is the output's."""
     index, output = slot(op.inputs, 0), builder.tensor(op.outputs[0])
     shape = builder.tensor(index).shape
     ahead = (1,) * (output.rank - len(shape))
@@ -176,7 +178,7 @@ def broadcast_to(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("PAD", "PADV2")
 def pad(builder: ModelBuilder, op: Operator) -> None:
-    """PAD and PADV2: with zeros, or with a stored number."""
+    """Read PAD and PADV2: with zeros, or with a stored number."""
     index, pads = slot(op.inputs, 0), _pads(builder, op)
     require_same_scale(builder, index, op.outputs[0])
     layout = builder.layout_of(index)
@@ -204,7 +206,7 @@ def _filler(builder: ModelBuilder, index: int) -> float:
 
 @READERS.register("MIRROR_PAD")
 def mirror_pad(builder: ModelBuilder, op: Operator) -> None:
-    """MIRROR_PAD, as a Gather along each axis that grows: ONNX mirrors in one way only."""
+    """Read MIRROR_PAD, as a Gather along each axis that grows: ONNX mirrors in one way only."""
     index, pads = slot(op.inputs, 0), _pads(builder, op)
     require_same_scale(builder, index, op.outputs[0])
     with_edge = int(op.options["mode"]) == 1
@@ -226,6 +228,7 @@ def mirror_pad(builder: ModelBuilder, op: Operator) -> None:
         grown[axis] = len(indices)
         inputs: list[Input] = [operand, builder.integers(*indices)]
         operand = builder.moved("Gather", inputs, {"axis": axis}, tuple(grown))
+    # Nothing was mirrored: the output still needs a value of its own.
     if operand.value.name is not None:
         operand = builder.moved("Identity", [operand], None, operand.shape)
     builder.write(op.outputs[0], operand.value)
@@ -244,7 +247,7 @@ def _pads(builder: ModelBuilder, op: Operator) -> list[tuple[int, int]]:
 
 @READERS.register("DENSIFY")
 def densify(builder: ModelBuilder, op: Operator) -> None:
-    """DENSIFY: a sparse constant with its zeros."""
+    """Read DENSIFY: a sparse constant with its zeros."""
     index, output = slot(op.inputs, 0), op.outputs[0]
     require_shape(builder, output, builder.tensor(index).shape)
     given, kept = parameters_of(builder.tensor(index)), parameters_of(builder.tensor(output))
@@ -255,7 +258,7 @@ def densify(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("QUANTIZE", "DEQUANTIZE")
 def requantize(builder: ModelBuilder, op: Operator) -> None:
-    """QUANTIZE and DEQUANTIZE: the same numbers at another end, or as floats.
+    """Read QUANTIZE and DEQUANTIZE: the same numbers at another end, or as floats.
 
     A float input of the graph needs no node: it is quantized where it is read.
     """

@@ -123,6 +123,7 @@ def _aliases(file: TfliteFile) -> dict[int, int]:
         if op.name != "DEQUANTIZE" or len(op.inputs) != 1 or len(op.outputs) != 1:
             continue
         source, output = op.inputs[0], op.outputs[0]
+        # Only where nothing else reads the integers: these keep their own name then.
         alone = readers[source] == 1 and source in made and source not in ports
         if alone and outputs[output] and not readers[output] and output not in file.inputs:
             found[output] = source

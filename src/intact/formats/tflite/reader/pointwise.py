@@ -49,6 +49,7 @@ def _operands(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, list[
     computed = [index for index in indices if not builder.is_constant(index)]
     if not computed:
         raise Unsupported("all its inputs are constants")
+    # An operand of fewer axes would meet the open batch with an axis that is none.
     same = all(builder.tensor(index).rank == rank for index in computed)
     refuse_mixed_batch(builder, not same)
     layout = builder.layout_of(*computed) if same else ChannelLayout.FILE
@@ -62,7 +63,7 @@ def _operands(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, list[
 
 @READERS.register(*_PAIRS)
 def binary(builder: ModelBuilder, op: Operator) -> None:
-    """Operators on two operands; the kernels of MAXIMUM and MINIMUM compare codes."""
+    """Read operators on two operands; the kernels of MAXIMUM and MINIMUM compare codes."""
     if op.name in {"MAXIMUM", "MINIMUM"}:
         for index in op.inputs:
             require_same_scale(builder, index, op.outputs[0])
@@ -76,13 +77,14 @@ def _needs_other_scales(builder: ModelBuilder, op: Operator) -> None:
     """Check that int16 operands do not all have powers of two as scales, which kernels shift."""
     found = [builder.parameters(index) for index in (*op.inputs, *op.outputs)]
     wide = [float(each.scale) for each in found if each and each.bits > 8 and each.axis is None]
+    # A mantissa of exactly 1/2 is a power of two.
     if wide and all(math.frexp(scale)[0] == 0.5 for scale in wide):
         raise Unsupported("it shifts int16 codes, as all scales are powers of two")
 
 
 @READERS.register("EQUAL", "NOT_EQUAL", "GREATER", "LESS")
 def comparison(builder: ModelBuilder, op: Operator) -> None:
-    """Comparisons, of codes only where they are of one scale: the kernels round other ones."""
+    """Read comparisons, of codes only where they are of one scale: the kernels round other ones."""
     first, second = (builder.parameters(slot(op.inputs, number)) for number in (0, 1))
     if (first is None) != (second is None) or (first is not None and not first.equals(second)):
         raise Unsupported("it compares integers of different scales")
@@ -103,7 +105,7 @@ _PLAIN = {Element.FLOAT32, Element.INT32, Element.INT64, Element.BOOL}
 
 @READERS.register("CAST")
 def cast(builder: ModelBuilder, op: Operator) -> None:
-    """CAST between floats, indices and truth values."""
+    """Read CAST between floats, indices and truth values."""
     layout, source = _source(builder, op)
     given, wanted = (builder.tensor(index).element for index in (slot(op.inputs, 0), op.outputs[0]))
     if not {given, wanted} <= _PLAIN:
@@ -116,7 +118,7 @@ def cast(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("SQUARED_DIFFERENCE")
 def squared_difference(builder: ModelBuilder, op: Operator) -> None:
-    """SQUARED_DIFFERENCE: Sub, then Mul of that with itself."""
+    """Read SQUARED_DIFFERENCE: Sub, then Mul of that with itself."""
     layout, operands = _operands(builder, op)
     difference = builder.node("Sub", operands)
     builder.write(op.outputs[0], builder.node("Mul", [difference, difference]), layout)
@@ -132,7 +134,7 @@ def _source(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, Operand
 
 @READERS.register(*_FUNCTIONS)
 def unary(builder: ModelBuilder, op: Operator) -> None:
-    """Functions of one operand."""
+    """Read functions of one operand."""
     spelling = _FUNCTIONS[op.name]
     attributes: dict[str, float | str] = {}
     for theirs, ours in spelling.options.items():
@@ -151,14 +153,14 @@ def unary(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("RELU", "RELU6", "RELU_N1_TO_1")
 def clamp(builder: ModelBuilder, op: Operator) -> None:
-    """RELU, RELU6 and RELU_N1_TO_1 as operators of their own."""
+    """Read RELU, RELU6 and RELU_N1_TO_1 as operators of their own."""
     layout, source = _source(builder, op)
     builder.write(op.outputs[0], add_activation(builder, source, Fused[op.name]), layout)
 
 
 @READERS.register("RELU_0_TO_1")
 def relu_0_to_1(builder: ModelBuilder, op: Operator) -> None:
-    """RELU_0_TO_1."""
+    """Read RELU_0_TO_1."""
     layout, source = _source(builder, op)
     value = builder.node("Clip", [source, builder.number(0), builder.number(1)])
     builder.write(op.outputs[0], value, layout)
@@ -166,7 +168,7 @@ def relu_0_to_1(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("PRELU")
 def prelu(builder: ModelBuilder, op: Operator) -> None:
-    """PRELU with a stored slope."""
+    """Read PRELU with a stored slope."""
     layout, source = _source(builder, op)
     index = slot(op.inputs, 1)
     if not builder.is_constant(index):
@@ -183,7 +185,7 @@ def prelu(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("RSQRT")
 def rsqrt(builder: ModelBuilder, op: Operator) -> None:
-    """RSQRT: Sqrt, then Reciprocal."""
+    """Read RSQRT: Sqrt, then Reciprocal."""
     layout, source = _source(builder, op)
     value = builder.node("Reciprocal", [builder.node("Sqrt", [source])])
     builder.write(op.outputs[0], value, layout)
@@ -191,7 +193,7 @@ def rsqrt(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("SQUARE")
 def square(builder: ModelBuilder, op: Operator) -> None:
-    """SQUARE: Mul with itself."""
+    """Read SQUARE: Mul with itself."""
     layout, source = _source(builder, op)
     builder.write(op.outputs[0], builder.node("Mul", [source, source]), layout)
 
@@ -205,7 +207,7 @@ _ALONG_CHANNELS = {
 
 @READERS.register(*_ALONG_CHANNELS)
 def along_channels(builder: ModelBuilder, op: Operator) -> None:
-    """Operators along the last axis of the file."""
+    """Read operators along the last axis of the file."""
     if op.options.get("beta", 1.0) != 1.0:
         raise Unsupported(f"its beta is {op.options['beta']:g}")
     rank = builder.tensor(slot(op.inputs, 0)).rank
@@ -220,7 +222,7 @@ def along_channels(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register(*_REDUCTIONS)
 def reduction(builder: ModelBuilder, op: Operator) -> None:
-    """MEAN, SUM, REDUCE_MAX and REDUCE_MIN."""
+    """Read MEAN, SUM, REDUCE_MAX and REDUCE_MIN."""
     index, keep = slot(op.inputs, 0), bool(op.options["keep_dims"])
     shape = builder.tensor(index).shape
     rank = len(shape)
@@ -251,7 +253,7 @@ def reduction(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register(*_POSITIONS)
 def position(builder: ModelBuilder, op: Operator) -> None:
-    """ARG_MAX and ARG_MIN: the position of the first of equal elements."""
+    """Read ARG_MAX and ARG_MIN: the position of the first of equal elements."""
     index, output = slot(op.inputs, 0), builder.tensor(op.outputs[0])
     shape = builder.tensor(index).shape
     axes = builder.list_of(slot(op.inputs, 1))

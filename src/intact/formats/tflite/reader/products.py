@@ -31,7 +31,7 @@ _WIDE = 48
 
 @READERS.register("CONV_2D")
 def convolution(builder: ModelBuilder, op: Operator) -> None:
-    """CONV_2D, grouped where the weight has fewer channels than the data."""
+    """Read CONV_2D, grouped where the weight has fewer channels than the data."""
     data, weight = builder.tensor(slot(op.inputs, 0)), builder.tensor(slot(op.inputs, 1))
     require_rank(data, 4)
     require_rank(weight, 4)
@@ -44,7 +44,7 @@ def convolution(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("DEPTHWISE_CONV_2D")
 def depthwise(builder: ModelBuilder, op: Operator) -> None:
-    """DEPTHWISE_CONV_2D: a convolution with a group for each channel."""
+    """Read DEPTHWISE_CONV_2D: a convolution with a group for each channel."""
     data, weight = builder.tensor(slot(op.inputs, 0)), builder.tensor(slot(op.inputs, 1))
     require_rank(data, 4)
     require_rank(weight, 4)
@@ -78,7 +78,7 @@ def _window(builder: ModelBuilder, op: Operator, weight: Operand, groups: int) -
 
 @READERS.register("TRANSPOSE_CONV")
 def transposed_convolution(builder: ModelBuilder, op: Operator) -> None:
-    """TRANSPOSE_CONV: output shape, weight ``[out, h, w, in]``, data, bias."""
+    """Read TRANSPOSE_CONV: output shape, weight ``[out, h, w, in]``, data, bias."""
     weight_index, data_index = slot(op.inputs, 1), slot(op.inputs, 2)
     data, output = builder.tensor(data_index), builder.tensor(op.outputs[0])
     require_rank(data, 4)
@@ -95,6 +95,7 @@ def transposed_convolution(builder: ModelBuilder, op: Operator) -> None:
         before.append(cut)
         after.append(max(rest, 0))
         more.append(max(-rest, 0))
+        # ONNX takes no output_padding of a whole stride.
         if not 0 <= more[-1] < stride:
             raise Unsupported(f"its output of {wanted} elements does not come of {size}")
     require_shape(builder, op.outputs[0], (data.shape[0], *output.shape[1:3], weight.shape[1]))
@@ -124,7 +125,7 @@ def _cut(op: Operator, size: int, wanted: int, stride: int, width: int) -> tuple
 
 @READERS.register("FULLY_CONNECTED")
 def fully_connected(builder: ModelBuilder, op: Operator) -> None:
-    """FULLY_CONNECTED: the data is a matrix of rows as wide as the weight's."""
+    """Read FULLY_CONNECTED: the data is a matrix of rows as wide as the weight's."""
     data, weight_tensor = builder.tensor(slot(op.inputs, 0)), builder.tensor(slot(op.inputs, 1))
     require_rank(weight_tensor, 2)
     if op.options["weights_format"]:
@@ -137,6 +138,7 @@ def fully_connected(builder: ModelBuilder, op: Operator) -> None:
     output = builder.tensor(op.outputs[0])
     if output.size != rows * outputs:
         require_shape(builder, op.outputs[0], (rows, outputs))
+    # Rows are elements in the order of the file, however many axes it has.
     source = builder.in_file_order(slot(op.inputs, 0))
     if source.shape != (rows, width):
         source = builder.reshaped(source, (rows, width))
@@ -157,7 +159,7 @@ def fully_connected(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("BATCH_MATMUL")
 def batch_matmul(builder: ModelBuilder, op: Operator) -> None:
-    """BATCH_MATMUL, with either factor transposed."""
+    """Read BATCH_MATMUL, with either factor transposed."""
     left, right = (_factor(builder, op, number) for number in (0, 1))
     ranks = {builder.tensor(slot(op.inputs, number)).rank for number in (0, 1)}
     refuse_mixed_batch(builder, len(ranks) > 1 or min(ranks) < 3)

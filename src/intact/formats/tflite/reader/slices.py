@@ -27,9 +27,10 @@ _LOWEST = -(2**31)
 
 @READERS.register("CONCATENATION")
 def concatenation(builder: ModelBuilder, op: Operator) -> None:
-    """CONCATENATION; only the uint8 kernel brings its inputs to one scale."""
+    """Read CONCATENATION; only the uint8 kernel brings its inputs to one scale."""
     output = builder.tensor(op.outputs[0])
     axis = axis_in(int(op.options["axis"]), output.rank)
+    # A constant has the batch of the file, which does not grow with an open one.
     refuse_mixed_batch(builder, axis == 0 or any(map(builder.is_constant, op.inputs)))
     shapes = [builder.tensor(index).shape for index in op.inputs]
     rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes if len(shape) == output.rank}
@@ -54,13 +55,13 @@ def concatenation(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("SPLIT")
 def split(builder: ModelBuilder, op: Operator) -> None:
-    """SPLIT: the axis, the data; equal parts."""
+    """Read SPLIT: the axis, the data; equal parts."""
     _split(builder, op, slot(op.inputs, 1), builder.list_of(slot(op.inputs, 0)), None)
 
 
 @READERS.register("SPLIT_V")
 def split_v(builder: ModelBuilder, op: Operator) -> None:
-    """SPLIT_V: the data, the sizes (one may be -1), the axis."""
+    """Read SPLIT_V: the data, the sizes (one may be -1), the axis."""
     _split(
         builder,
         op,
@@ -103,7 +104,7 @@ def _split(
 
 @READERS.register("PACK")
 def pack(builder: ModelBuilder, op: Operator) -> None:
-    """PACK: each input gets an axis of one element, along which they are put together."""
+    """Read PACK: each input gets an axis of one element, along which they are put together."""
     output = builder.tensor(op.outputs[0])
     axis = axis_in(int(op.options["axis"]), output.rank)
     refuse_mixed_batch(builder, axis == 0)
@@ -121,7 +122,7 @@ def pack(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("UNPACK")
 def unpack(builder: ModelBuilder, op: Operator) -> None:
-    """UNPACK, the inverse."""
+    """Read UNPACK, the inverse."""
     index = slot(op.inputs, 0)
     shape, count = builder.tensor(index).shape, len(op.outputs)
     axis = axis_in(int(op.options["axis"]), len(shape))
@@ -157,7 +158,7 @@ class Cut:
 
 @READERS.register("SLICE")
 def slice_(builder: ModelBuilder, op: Operator) -> None:
-    """SLICE: where it begins and how much of each axis is kept, -1 for the rest."""
+    """Read SLICE: where it begins and how much of each axis is kept, -1 for the rest."""
     shape = builder.tensor(slot(op.inputs, 0)).shape
     begin, size = builder.list_of(slot(op.inputs, 1)), builder.list_of(slot(op.inputs, 2))
     if not len(begin) == len(size) == len(shape):
@@ -175,7 +176,7 @@ def slice_(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("STRIDED_SLICE")
 def strided_slice(builder: ModelBuilder, op: Operator) -> None:
-    """STRIDED_SLICE, with all masks."""
+    """Read STRIDED_SLICE, with all masks."""
     cuts, shape = strided_cuts(builder, op)
     require_shape(builder, op.outputs[0], shape)
     _cut(builder, op, cuts)
@@ -188,9 +189,11 @@ def strided_cuts(builder: ModelBuilder, op: Operator) -> tuple[list[Cut], tuple[
     if not len(begins) == len(ends) == len(steps) or op.options["offset"]:
         raise Unsupported("its begins, ends and steps are of different lengths, or offsets")
     kinds = [_kind(op, k) for k in range(len(begins))]
+    # The ellipsis stands for all axes that no other position names.
     skipped = len(shape) - sum(kind in ("keep", "drop") for kind in kinds)
     if skipped < 0 or kinds.count("ellipsis") > 1 or 0 in steps:
         raise Unsupported(f"it cuts {len(begins)} axes of {list(shape)} in steps {list(steps)}")
+    # Axes that are not named at the end are kept whole, as by an ellipsis there.
     if "ellipsis" not in kinds:
         kinds.append("ellipsis")
     cuts: list[Cut] = []
@@ -289,6 +292,7 @@ def compute(builder: ModelBuilder, op: Operator) -> None:
     else:
         arrays = [builder.array(index) for index in op.inputs if index >= 0]
         try:
+            # Before it is computed: the result may not fit into memory.
             _check_growth(op, arrays, output.size)
             with np.errstate(all="ignore"):
                 result = np.asarray(_KNOWN[op.name](arrays, op))

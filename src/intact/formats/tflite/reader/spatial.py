@@ -24,7 +24,7 @@ _POOLS, _RESIZES = rows_by_code(POOLS), rows_by_code(RESIZES)
 
 @READERS.register(*_POOLS)
 def pool(builder: ModelBuilder, op: Operator) -> None:
-    """AVERAGE_POOL_2D and MAX_POOL_2D: pads count in neither."""
+    """Read AVERAGE_POOL_2D and MAX_POOL_2D: pads count in neither."""
     op_type = _POOLS[op.name].onnx
     data, output = builder.tensor(slot(op.inputs, 0)), builder.tensor(op.outputs[0])
     require_rank(data, 4)
@@ -52,7 +52,7 @@ def pool(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register(*_RESIZES)
 def resize(builder: ModelBuilder, op: Operator) -> None:
-    """RESIZE_BILINEAR and RESIZE_NEAREST_NEIGHBOR."""
+    """Read RESIZE_BILINEAR and RESIZE_NEAREST_NEIGHBOR."""
     mode = _RESIZES[op.name].ours.value
     data, output = builder.tensor(slot(op.inputs, 0)), builder.tensor(op.outputs[0])
     require_rank(data, 4)
@@ -71,6 +71,7 @@ def resize(builder: ModelBuilder, op: Operator) -> None:
     if mode == "nearest":  # halves go up where coordinates are rounded
         attributes["nearest_mode"] = "floor" if how == "asymmetric" else "round_prefer_ceil"
     source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
+    # By lengths and not by factors, since TFLite's coordinates follow from lengths.
     lengths = builder.integers(*output.shape[1:3])
     value = builder.node("Resize", [source, None, None, lengths], attributes)
     builder.write(op.outputs[0], value, ChannelLayout.FIRST)
@@ -78,7 +79,7 @@ def resize(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("DEPTH_TO_SPACE")
 def depth_to_space(builder: ModelBuilder, op: Operator) -> None:
-    """DEPTH_TO_SPACE: depth is split as block row, block column, channel."""
+    """Read DEPTH_TO_SPACE: depth is split as block row, block column, channel."""
     data, (block,) = builder.tensor(slot(op.inputs, 0)), positive_options(op, "block_size")
     require_rank(data, 4)
     batch, height, width, depth = data.shape
@@ -94,7 +95,7 @@ def depth_to_space(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("SPACE_TO_DEPTH")
 def space_to_depth(builder: ModelBuilder, op: Operator) -> None:
-    """SPACE_TO_DEPTH, the inverse."""
+    """Read SPACE_TO_DEPTH, the inverse."""
     data, (block,) = builder.tensor(slot(op.inputs, 0)), positive_options(op, "block_size")
     require_rank(data, 4)
     batch, height, width, depth = data.shape
@@ -110,7 +111,8 @@ def space_to_depth(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("SPACE_TO_BATCH_ND")
 def space_to_batch(builder: ModelBuilder, op: Operator) -> None:
-    """SPACE_TO_BATCH_ND of images: pads with zeros, then puts the pixels of blocks in samples."""
+    """Read SPACE_TO_BATCH_ND of images: it pads, then puts the pixels of blocks in samples."""
+    # Pixels become samples, so that the number of these cannot stay open.
     refuse_mixed_batch(builder, True)
     data, blocks, pads = _blocks(builder, op)
     padded = tuple(
@@ -134,7 +136,7 @@ def space_to_batch(builder: ModelBuilder, op: Operator) -> None:
 
 @READERS.register("BATCH_TO_SPACE_ND")
 def batch_to_space(builder: ModelBuilder, op: Operator) -> None:
-    """BATCH_TO_SPACE_ND of images, the inverse: what was padded is cropped."""
+    """Read BATCH_TO_SPACE_ND of images, the inverse: what was padded is cropped."""
     refuse_mixed_batch(builder, True)
     data, (rows, columns), crops = _blocks(builder, op)
     samples, high, wide, depth = data.shape

@@ -322,6 +322,7 @@ class TensorBuilder(NodeBuilder):
             # Counted before the numbers are made, which take four times as much as codes.
             self.charge(array.size)
             numbers = array if parameters is None else parameters.numbers(array)
+            # The float graph is one of float32 throughout.
             if numbers.dtype == np.float16:
                 numbers = numbers.astype(np.float32)
             value = self.graph.constant(self.claim(index), numbers)

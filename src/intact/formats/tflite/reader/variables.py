@@ -115,6 +115,7 @@ class _Walk:
             raise self._error(op, "its variable has no VAR_HANDLE before it")
         if op.name == _ASSIGN:
             self.held[name] = self.same.get(op.inputs[1], op.inputs[1])
+        # What was assigned before in this run is what is read; only the first read is a state.
         elif name in self.held:
             self._needs_alike(op, op.outputs[0], self.file.tensors[self.held[name]])
             self.same[op.outputs[0]] = self.held[name]

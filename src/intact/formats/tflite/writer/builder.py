@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
@@ -62,6 +63,8 @@ class FileBuilder:
     Attributes:
         tensors: Those of the file, by name.
         operators: In order.
+        makers: Which operator computes a tensor's values, by the tensor's name, not what moves
+            them; `QUOTIENT` where that is a product with a reciprocal.
         quantized_inside: Floats that operators quantize while they run, by the names of the codes
             that programs have for them.
     """
@@ -74,6 +77,7 @@ class FileBuilder:
     ) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
+        self.makers: dict[str, str] = {}
         self.quantized_inside: dict[str, Tensor] = {}
         self._taken = set(reserved)
         self._floats: dict[str, Tensor] = {}
@@ -124,10 +128,17 @@ class FileBuilder:
         if any(_is_wide(tensor) for tensor in (*inputs, *outputs)):
             version = max(version, int16_version(code))
             if code in _POWERS_OF_TWO and options is not None:
+                # Said outright, because the field is true where a file leaves it out.
                 options = options.extended(potScaleInt16=False)
         names = tuple(self.mention(tensor) for tensor in inputs)
         results = tuple(self.mention(tensor) for tensor in outputs)
         self.operators.append(Operator(code, version, names, results, options))
+        made_by = [self.makers.get(name, "") for name in names]
+        if code in _MOVES:
+            code = made_by[0]
+        elif code == "MUL" and "DIV" in made_by:
+            code = QUOTIENT
+        self.makers.update(dict.fromkeys(results, code))
 
     def constant(self, name: str, data: Array, encoding: Encoding | None = None) -> Tensor:
         """Return a new constant; int32 and float32 data need no encoding."""
@@ -170,7 +181,7 @@ class FileBuilder:
         encoding: Encoding | None,
         like: Tensor,
         *,
-        plain: type[np.generic] = np.float32,
+        plain: type[np.generic] | np.dtype[Any] = np.float32,
     ) -> Tensor:
         """Return a new tensor between two operators; its open axis is as long as that of another.
 
@@ -203,6 +214,9 @@ def in_file(tensor: Tensor) -> Tensor:
     return replace(tensor, data=data, plain=np.dtype(np.float32))
 
 
+QUOTIENT = "a quotient"
+"""What multiplies by the result of a DIV."""
+_MOVES = frozenset({"RESHAPE", "TRANSPOSE"})
 _POWERS_OF_TWO = frozenset({"ADD", "SUB"})
 """Operators that compute otherwise where all scales are powers of two, unless told not to."""
 
@@ -357,8 +371,9 @@ def add_clamp(builder: FileBuilder, source: Tensor, output: Tensor, bounds: Boun
     """
     encoding = output.encoding
     version = 1 if encoding is None else 2
-    # 1. RELU alone, the one clamp that every runtime rescales in.
-    if _alike(bounds, Bounds(0), encoding):
+    # 1. RELU alone, the one clamp that every runtime rescales in; whole numbers have none.
+    is_whole = encoding is None and source.dtype.kind in "iu"
+    if not is_whole and _alike(bounds, Bounds(0), encoding):
         builder.operator("RELU", (source,), (output,), version=version)
         return
     # 2. Another scale: it has to be the output's before any other clamp.
@@ -370,15 +385,18 @@ def add_clamp(builder: FileBuilder, source: Tensor, output: Tensor, bounds: Boun
         else:
             source = add_rescaled(builder, source, encoding, output.name)
     # 3. RELU6, now that the scales are one.
-    if _alike(bounds, Bounds(0, 6), encoding):
+    if not is_whole and _alike(bounds, Bounds(0, 6), encoding):
         builder.operator("RELU6", (source,), (output,), version=version)
         return
     # 4. Any other range: MAXIMUM and MINIMUM are in every runtime.
-    limits = _limits(bounds, encoding)
+    limits = _limits(bounds, encoding, source.dtype)
     for count, (code, limit) in enumerate(limits, start=1):
         name = f"{output.name}_{code.lower()}"
-        last = count == len(limits)
-        result = output if last else builder.intermediate(name, output.shape, encoding, output)
+        result = (
+            output
+            if count == len(limits)
+            else builder.intermediate(name, output.shape, encoding, output, plain=source.dtype)
+        )
         constant = builder.constant(f"{name}_limit", limit, encoding)
         options = Options("MaximumMinimumOptions")
         builder.operator(code, (source, constant), (result,), options, version=version)
@@ -392,10 +410,17 @@ def add_rescaled(builder: FileBuilder, source: Tensor, encoding: Encoding, name:
     return result
 
 
-def _limits(bounds: Bounds, encoding: Encoding | None) -> list[tuple[str, Array]]:
+def _limits(
+    bounds: Bounds, encoding: Encoding | None, plain: np.dtype[Any]
+) -> list[tuple[str, Array]]:
     """Return the operators that apply both bounds; at least one, so that there is a result."""
-    kind = np.dtype(np.float32) if encoding is None else encoding.dtype
+    kind: np.dtype[Any] = plain if plain.kind in "iu" else np.dtype(np.float32)
+    kind = kind if encoding is None else encoding.dtype
     low, high = (bounds.low, bounds.high) if encoding is None else code_range(bounds, encoding)
+    if encoding is None and kind.kind in "iu":
+        ends: np.iinfo[Any] = np.iinfo(str(kind))
+        low = max(ends.min, math.ceil(low)) if np.isfinite(low) else ends.min
+        high = min(ends.max, math.floor(high)) if np.isfinite(high) else ends.max
     limits = []
     if np.isfinite(bounds.low) or not np.isfinite(bounds.high):
         limits.append(("MAXIMUM", np.asarray(low, kind)))

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from intact.errors import ExportError, MissingExtraError
+from intact._extras import missing
+from intact.errors import ExportError
 from intact.formats.tflite.writer.builder import FileBuilder, Operator, Options
 from intact.program import Array, Encoding, Tensor
 
@@ -40,6 +41,7 @@ def serialize(
     inputs: Mapping[str, Tensor],
     outputs: Mapping[str, Tensor],
     description: str,
+    metadata: Mapping[str, str] = {},
 ) -> bytes:
     """Return the file; the same builder gives the same bytes.
 
@@ -48,6 +50,7 @@ def serialize(
         inputs: By the name that the signature gives them.
         outputs: By the name that the signature gives them.
         description: Free text in the file's head.
+        metadata: Texts by name.
 
     Raises:
         MissingExtraError: The schema's module or flatbuffers is not installed.
@@ -84,6 +87,7 @@ def serialize(
     model.description = description
     model.operatorCodes = [_operator_code(schema, *each) for each in codes]
     model.subgraphs = [graph]
+    model.metadata = [_metadata(schema, *each, buffers) for each in metadata.items()] or None
     model.buffers = buffers.found
     model.signatureDefs = [_signature(schema, inputs, outputs, places)]
     return _packed(model)
@@ -99,10 +103,7 @@ def load_schema() -> Any:
         import flatbuffers  # noqa: F401
         from ai_edge_litert import schema_py_generated
     except ImportError as error:
-        raise MissingExtraError(
-            "TFLite files need ai-edge-litert and flatbuffers, which are not installed",
-            remedy='pip install "intact[tflite]"',
-        ) from error
+        raise missing("a TFLite file", ["ai-edge-litert", "flatbuffers"], "tflite") from error
     return schema_py_generated
 
 
@@ -126,6 +127,13 @@ class _Buffers:
             buffer.data = np.frombuffer(content, np.uint8)
             self.found.append(buffer)
         return place
+
+
+def _metadata(schema: Any, name: str, text: str, buffers: _Buffers) -> Any:
+    found = schema.MetadataT()
+    found.name = name
+    found.buffer = buffers.place(np.frombuffer(text.encode(), np.uint8))
+    return found
 
 
 def _tensor(schema: Any, tensor: Tensor, lengths: list[int], buffers: _Buffers) -> Any:
@@ -177,6 +185,7 @@ def _options(schema: Any, options: Options) -> Any:
 def _operator_code(schema: Any, code: str, version: int) -> Any:
     result = schema.OperatorCodeT()
     result.builtinCode = getattr(schema.BuiltinOperator, code)
+    # Readers from before version 3a know this field only, and take 127 for "see the other".
     result.deprecatedBuiltinCode = min(result.builtinCode, _LAST_OLD_CODE)
     result.version = version
     return result

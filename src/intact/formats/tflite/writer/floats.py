@@ -222,7 +222,7 @@ def _cast(before: np.dtype[Any], after: np.dtype[Any]) -> Options:
 
 @NODE_WRITERS.register(*_POSITIONS)
 def _position(node: _Node) -> None:
-    """ArgMax and ArgMin: of equal elements the first."""
+    """Write ArgMax and ArgMin: of equal elements the first."""
     data, result = node.data, node.result
     if node.whole("select_last_index"):
         raise Unsupported("it takes the last of equal elements, TFLite the first")
@@ -242,7 +242,7 @@ def _position(node: _Node) -> None:
 
 @NODE_WRITERS.register("TopK")
 def _top(node: _Node) -> None:
-    """TopK: TOPK_V2 along the last axis; the least are the largest of what is negated."""
+    """Write TopK: TOPK_V2 along the last axis; the least are the largest of what is negated."""
     count = int(node.constant(1).item())
     rank = len(node.data.shape)
     axis = axis_of(node.node, rank, -1)
@@ -300,7 +300,7 @@ def _places(node: _Node, slot: int, lengths: Sequence[int | None]) -> Tensor:
 
 @NODE_WRITERS.register("GatherND")
 def _gather_nd(node: _Node) -> None:
-    """GatherND: GATHER_ND."""
+    """Write GatherND: GATHER_ND."""
     if node.whole("batch_dims"):
         raise Unsupported("it gathers by sample")
     count = node.operand(1).shape[-1]
@@ -310,7 +310,7 @@ def _gather_nd(node: _Node) -> None:
 
 @NODE_WRITERS.register("GatherElements")
 def _gather_elements(node: _Node) -> None:
-    """GatherElements: GATHER along the last axis, each row with its own indices."""
+    """Write GatherElements: GATHER along the last axis, each row with its own indices."""
     data, indices = node.data, node.operand(1)
     rank = len(data.shape)
     axis = axis_of(node.node, rank, 0)
@@ -327,7 +327,7 @@ def _gather_elements(node: _Node) -> None:
 
 @NODE_WRITERS.register("ScatterND")
 def _scatter_nd(node: _Node) -> None:
-    """ScatterND at constant places: SCATTER_ND into zeros, chosen from where it writes."""
+    """Write ScatterND at constant places: SCATTER_ND into zeros, chosen from where it writes."""
     data, updates, result = node.data, node.operand(2), node.result
     reduction = node.node.attributes.get_string("reduction", "none") or "none"
     if reduction not in ("none", "add"):
@@ -337,9 +337,10 @@ def _scatter_nd(node: _Node) -> None:
     lengths = np.array(data.shape, np.int64)
     indices = node.constant(1)
     places = np.mod(indices, lengths[: indices.shape[-1]])
-    rows_by_ours = np.zeros(tuple(lengths), np.int64)
-    np.add.at(rows_by_ours, tuple(np.moveaxis(places, -1, 0)), 1)
-    if reduction == "none" and rows_by_ours.max(initial=0) > 1:
+    written = np.zeros(tuple(lengths), np.int64)
+    np.add.at(written, tuple(np.moveaxis(places, -1, 0)), 1)
+    # SCATTER_ND adds up what is written to one place; without a reduction the last one stays.
+    if reduction == "none" and written.max(initial=0) > 1:
         raise Unsupported("it writes some places twice")
     inputs = (node.number(places, np.int32), updates, node.number(lengths, np.int32))
     scattered = node.part(data.shape, _type(data))
@@ -347,7 +348,7 @@ def _scatter_nd(node: _Node) -> None:
     if reduction == "add":
         node.add("ADD", (data, scattered), result, options="AddOptions")
         return
-    mask = node.number(rows_by_ours > 0, np.bool_)
+    mask = node.number(written > 0, np.bool_)
     node.add("SELECT_V2", (mask, scattered, data), result, options="SelectV2Options")
 
 
@@ -356,7 +357,7 @@ def _scatter_nd(node: _Node) -> None:
 
 @NODE_WRITERS.register("CumSum")
 def _cumulative_sum(node: _Node) -> None:
-    """CumSum: CUMSUM."""
+    """Write CumSum: CUMSUM."""
     axis = node.builder.integers(f"{node.node.name}/axis", int(node.constant(1).item()))
     fields = {name: node.whole(name) == 1 for name in ("exclusive", "reverse")}
     node.add("CUMSUM", (node.data, axis), node.result, options="CumsumOptions", **fields)
@@ -376,7 +377,7 @@ _TABLES = {"ABS": "AbsOptions", "SQUARE": "SquareOptions"}
 
 @NODE_WRITERS.register(*_REDUCTIONS)
 def _reduction(node: _Node) -> None:
-    """Reductions of functions of the elements."""
+    """Write reductions of functions of the elements."""
     before, code, after = _REDUCTIONS[node.node.op_type]
     data, result = node.data, node.result
     axes = axes_of(node.node, len(data.shape))
@@ -392,7 +393,7 @@ def _reduction(node: _Node) -> None:
 
 @NODE_WRITERS.register("LRN")
 def _local_response_normalization(node: _Node) -> None:
-    """LRN: the window of channels is a product with a band of ones.
+    """Write LRN: the window of channels is a product with a band of ones.
 
     LOCAL_RESPONSE_NORMALIZATION has no even windows, and LiteRT 2.3.0's reference kernel sums an
     element less than its other one does.
@@ -428,7 +429,7 @@ def _local_response_normalization(node: _Node) -> None:
 
 @NODE_WRITERS.register("Mod")
 def _modulo(node: _Node) -> None:
-    """Mod: FLOOR_MOD; what has the dividend's sign is that of the magnitudes."""
+    """Write Mod: FLOOR_MOD; what has the dividend's sign is that of the magnitudes."""
     data, divisor = node.data, node.operand(1)
     if not node.whole("fmod"):
         node.add("FLOOR_MOD", (data, divisor), node.result, options="FloorModOptions")

@@ -54,13 +54,14 @@ def _add_reshape(builder: FileBuilder, source: Tensor, output: Tensor, lengths: 
 
 @WRITERS.register(Reshape)
 def _write_reshape(operation: Reshape, step: Step, builder: FileBuilder) -> None:
-    """RESHAPE: what the batch grows to must be the -1, so that the file can be resized."""
+    """Write RESHAPE: what the batch grows to must be the -1, so that the file can be resized."""
     output = step.outputs[0]
     lengths = list(operation.shape)
     open_axes = [axis for axis, length in enumerate(output.shape) if length is None]
     if len(open_axes) > 1:
         raise Unsupported(f"{output.name!r} has more than one open axis")
     for axis in open_axes:
+        # A shape may have one -1, which has to be the batch.
         lengths = [_known(n, k, output.shape) for k, n in enumerate(lengths)]
         lengths[axis] = -1
     _add_reshape(builder, data_of(step), output, lengths)
@@ -73,7 +74,7 @@ def _known(length: int, axis: int, shape: Shape) -> int:
 
 @WRITERS.register(Transpose)
 def _write_transpose(operation: Transpose, step: Step, builder: FileBuilder) -> None:
-    """TRANSPOSE."""
+    """Write TRANSPOSE."""
     add_transpose(builder, data_of(step), step.outputs[0], operation.permutation)
 
 
@@ -88,7 +89,7 @@ def add_transpose(
 
 @WRITERS.register(Concat)
 def _write_concat(operation: Concat, step: Step, builder: FileBuilder) -> None:
-    """CONCATENATION, of as many at once as kernels of microcontrollers take."""
+    """Write CONCATENATION, of as many at once as kernels of microcontrollers take."""
     output, parts = step.outputs[0], [part for part in step.inputs if part is not None]
     while len(parts) > _MOST_JOINED:
         groups = [parts[k : k + _MOST_JOINED] for k in range(0, len(parts), _MOST_JOINED)]
@@ -102,7 +103,7 @@ def _write_concat(operation: Concat, step: Step, builder: FileBuilder) -> None:
 
 @WRITERS.register(Pad)
 def _write_pad(operation: Pad, step: Step, builder: FileBuilder) -> None:
-    """PAD fills with the zero point, that is with real 0."""
+    """Write PAD, which fills with the zero point, that is with real 0."""
     if any(min(pair) < 0 for pair in operation.pads):
         raise Unsupported(f"negative pads {operation.pads}: TFLite cannot cut with a PAD")
     pads = builder.constant(f"{step.name}/pads", np.asarray(operation.pads, np.int32))
@@ -114,7 +115,7 @@ def _write_pad(operation: Pad, step: Step, builder: FileBuilder) -> None:
 
 @WRITERS.register(Slice)
 def _write_slice(operation: Slice, step: Step, builder: FileBuilder) -> None:
-    """STRIDED_SLICE, whose masks are the open ends."""
+    """Write STRIDED_SLICE, whose masks are the open ends."""
     data = data_of(step)
     begins, open_begins = _ends(operation.starts)
     ends, open_ends = _ends(operation.stops)
@@ -138,7 +139,7 @@ def _ends(values: Sequence[_Bound]) -> tuple[list[int], int]:
 
 @WRITERS.register(Split)
 def _write_split(operation: Split, step: Step, builder: FileBuilder) -> None:
-    """SPLIT into equal parts, SPLIT_V into others."""
+    """Write SPLIT into equal parts, SPLIT_V into others."""
     data = data_of(step)
     axis = builder.integers(f"{step.name}/axis", operation.axis)
     count = len(operation.sizes)
@@ -155,7 +156,7 @@ def _write_split(operation: Split, step: Step, builder: FileBuilder) -> None:
 
 @WRITERS.register(Gather)
 def _write_gather(operation: Gather, step: Step, builder: FileBuilder) -> None:
-    """GATHER with constant indices."""
+    """Write GATHER with constant indices."""
     data = data_of(step)
     # TensorFlow Lite Micro reads indices of int32 only.
     indices = builder.constant(f"{step.name}/indices", operation.indices.astype(np.int32))
@@ -165,7 +166,7 @@ def _write_gather(operation: Gather, step: Step, builder: FileBuilder) -> None:
 
 @WRITERS.register(Lookup)
 def _write_lookup(operation: Lookup, step: Step, builder: FileBuilder) -> None:
-    """GATHER with computed indices."""
+    """Write GATHER with computed indices."""
     data, indices = data_of(step), step.inputs[1]
     if indices is None or indices.dtype not in (np.int32, np.int64):
         raise Unsupported("its indices are neither int32 nor int64")
@@ -175,13 +176,13 @@ def _write_lookup(operation: Lookup, step: Step, builder: FileBuilder) -> None:
 
 @WRITERS.register(Tile)
 def _write_tile(operation: Tile, step: Step, builder: FileBuilder) -> None:
-    """CONCATENATION of copies along each axis: TensorFlow Lite Micro has no TILE."""
+    """Write CONCATENATION of copies along each axis: TensorFlow Lite Micro has no TILE."""
     _add_copies(builder, data_of(step), step.outputs[0], operation.repeats)
 
 
 @WRITERS.register(Expand)
 def _write_expand(_: Expand, step: Step, builder: FileBuilder) -> None:
-    """BROADCAST_TO, or copies where the batch is open: its shape would be fixed."""
+    """Write BROADCAST_TO, or copies where the batch is open: its shape would be fixed."""
     data, output = data_of(step), step.outputs[0]
     if None not in output.shape:
         shape = builder.integers(f"{step.name}/shape", [n for n in output.shape if n is not None])
@@ -248,14 +249,14 @@ def _along(axis: int) -> Options:
 
 @WRITERS.register(DepthToSpace)
 def _write_depth_to_space(operation: DepthToSpace, step: Step, builder: FileBuilder) -> None:
-    """DEPTH_TO_SPACE, whose reference kernel is registered for version 1 only; it takes int8."""
+    """Write DEPTH_TO_SPACE, whose reference kernel has version 1 only, which takes int8."""
     options = Options("DepthToSpaceOptions", {"blockSize": operation.block})
     builder.operator("DEPTH_TO_SPACE", (data_of(step),), step.outputs, options)
 
 
 @WRITERS.register(SpaceToDepth)
 def _write_space_to_depth(operation: SpaceToDepth, step: Step, builder: FileBuilder) -> None:
-    """SPACE_TO_DEPTH."""
+    """Write SPACE_TO_DEPTH."""
     options = Options("SpaceToDepthOptions", {"blockSize": operation.block})
     version = version_of(step.outputs[0])
     builder.operator("SPACE_TO_DEPTH", (data_of(step),), step.outputs, options, version=version)

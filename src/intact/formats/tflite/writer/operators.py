@@ -18,6 +18,7 @@ from intact.formats.tflite.spellings import (
     rows_by_ours,
 )
 from intact.formats.tflite.writer.builder import (
+    QUOTIENT,
     WRITERS,
     FileBuilder,
     Options,
@@ -30,7 +31,7 @@ from intact.formats.tflite.writer.builder import (
 from intact.formats.tflite.writer.moves import add_transpose, version_of
 from intact.ops import functions
 from intact.ops.functions import Unary
-from intact.program import Array, Step, Tensor
+from intact.program import Array, Encoding, Step, Tensor
 from intact.program.arithmetic.functions import function_of_codes
 from intact.program.operations import (
     BatchMatMul,
@@ -61,8 +62,10 @@ _FUNCTIONS, _PAIRS, _REDUCTIONS = (
 
 @WRITERS.register(Elementwise)
 def _write_elementwise(operation: Elementwise, step: Step, builder: FileBuilder) -> None:
-    """ADD and its like."""
+    """Write ADD and its like."""
     kind = _PAIRS[operation.kind]
+    if kind.code == "DIV" and step.outputs[0].dtype == np.int64:
+        raise Unsupported("LiteRT divides floats and int32 only")
     add_bounded(
         builder,
         kind.code,
@@ -77,10 +80,13 @@ def _write_elementwise(operation: Elementwise, step: Step, builder: FileBuilder)
 
 @WRITERS.register(Function)
 def _write_function(operation: Function, step: Step, builder: FileBuilder) -> None:
-    """Functions of one operand."""
+    """Write functions of one operand."""
     data, output = data_of(step), step.outputs[0]
     if operation.kind is functions.clamp:
         add_clamp(builder, data, output, operation.bounds)
+        return
+    if data.encoding is None and data.dtype.kind in "iu":
+        _add_of_whole_numbers(builder, operation.kind, data, output)
         return
     if operation.kind is functions.reciprocal and output.encoding is None:
         one = builder.constant(f"{step.name}/one", np.ones((), np.float32))
@@ -112,6 +118,19 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
         version=_version(spelling.code, spelling.integer, step),
         fusable=False,
     )
+
+
+def _add_of_whole_numbers(builder: FileBuilder, kind: Unary, data: Tensor, output: Tensor) -> None:
+    """Add a function of int32 or int64, which is no code; LiteRT has the negative alone."""
+    if kind not in (functions.negative, functions.absolute):
+        raise Unsupported(f"TFLite computes {kind} of floats and codes only")
+    is_last, name = kind is functions.negative, f"{output.name}_negative"
+    negative = (
+        output if is_last else builder.intermediate(name, data.shape, None, data, plain=data.dtype)
+    )
+    builder.operator("NEG", (data,), (negative,), Options("NegOptions"))
+    if not is_last:
+        builder.operator("MAXIMUM", (data, negative), (output,), Options("MaximumMinimumOptions"))
 
 
 def _options(spelling: Spelling[Unary], operation: Function) -> Options | None:
@@ -148,6 +167,7 @@ def _add_table(builder: FileBuilder, table: Array, data: Tensor, output: Tensor)
     place = builder.intermediate(f"{output.name}_place", data.shape, None, data, plain=np.int32)
     kinds = {"inDataType": _INT8, "outDataType": _INT32}
     builder.operator("CAST", (data,), (whole,), Options("CastOptions", kinds))
+    # Codes begin at -128, places in the table at 0.
     lowest = builder.integers(f"{output.name}_lowest", np.iinfo(np.int8).max + 1)
     builder.operator("ADD", (whole, lowest), (place,), Options("AddOptions"))
     held = builder.constant(f"{output.name}_table", table.astype(np.int8), output.encoding)
@@ -209,6 +229,7 @@ def _add_round(builder: FileBuilder, data: Tensor, output: Tensor) -> None:
     below = between("FLOOR", (data,))
     rest = between("SUB", (data, below), "SubOptions")
     odd = between("FLOOR_MOD", (below, two), "FloorModOptions")
+    # Over an odd floor a half rounds up as well: the next float below it counts as more.
     limit = between("SUB", (half, between("MUL", (odd, step), "MulOptions")), "SubOptions")
     is_above = between("GREATER", (rest, limit), "GreaterOptions", kind=np.bool_)
     kinds = {"inDataType": _BOOL, "outDataType": _FLOAT32}
@@ -222,13 +243,13 @@ _ROUNDED = {functions.ceil: _add_ceil, functions.round_half_even: _add_round}
 
 @WRITERS.register(PRelu)
 def _write_prelu(_: PRelu, step: Step, builder: FileBuilder) -> None:
-    """PRELU."""
+    """Write PRELU."""
     builder.operator("PRELU", step.inputs, step.outputs)
 
 
 @WRITERS.register(Softmax)
 def _write_softmax(operation: Softmax, step: Step, builder: FileBuilder) -> None:
-    """SOFTMAX or LOG_SOFTMAX over the last axis, to which another is brought first."""
+    """Write SOFTMAX or LOG_SOFTMAX over the last axis, to which another is brought first."""
     data, output = data_of(step), step.outputs[0]
     rank = len(data.shape)
     axis = operation.axis % rank
@@ -251,7 +272,7 @@ def _write_softmax(operation: Softmax, step: Step, builder: FileBuilder) -> None
 
 @WRITERS.register(Reduce)
 def _write_reduce(operation: Reduce, step: Step, builder: FileBuilder) -> None:
-    """MEAN and its like."""
+    """Write MEAN and its like."""
     kind = _REDUCTIONS[operation.kind]
     axes = builder.integers(f"{step.name}/axes", operation.axes)
     options = Options(kind.table, {"keepDims": operation.keep_dims})
@@ -261,7 +282,7 @@ def _write_reduce(operation: Reduce, step: Step, builder: FileBuilder) -> None:
 
 @WRITERS.register(FullyConnected)
 def _write_fully_connected(operation: FullyConnected, step: Step, builder: FileBuilder) -> None:
-    """FULLY_CONNECTED; the version of per-channel weights is the 12th."""
+    """Write FULLY_CONNECTED; the version of per-channel weights is the 12th."""
     data, weight, bias = weighted_inputs(step)
     bias = bias_or_zeros(builder, step, data, weight, bias)
     if data.encoding is None:
@@ -310,7 +331,7 @@ def _write_dynamic(operation: DynamicFullyConnected, step: Step, builder: FileBu
 
 @WRITERS.register(BatchMatMul)
 def _write_batch_matmul(operation: BatchMatMul, step: Step, builder: FileBuilder) -> None:
-    """BATCH_MATMUL."""
+    """Write BATCH_MATMUL."""
     add_bounded(
         builder,
         "BATCH_MATMUL",
@@ -323,22 +344,53 @@ def _write_batch_matmul(operation: BatchMatMul, step: Step, builder: FileBuilder
     )
 
 
+_UNBOUNDED = {
+    "DIV": ("MINIMUM", "MAXIMUM"),
+    "EXP": ("MINIMUM",),
+    "POW": ("MINIMUM", "MAXIMUM"),
+    QUOTIENT: ("MINIMUM", "MAXIMUM"),
+}
+"""Makers of floats that may be larger than int32 counts of any steps, and what clamps these."""
+
+
 @WRITERS.register(Quantize)
 def _write_quantize(_: Quantize, step: Step, builder: FileBuilder) -> None:
-    """QUANTIZE of floats."""
-    builder.operator("QUANTIZE", (data_of(step),), step.outputs, Options("QuantizeOptions"))
+    """Write QUANTIZE of floats."""
+    data, encoding = data_of(step), step.outputs[0].encoding
+    if encoding is not None and encoding.axis is None:
+        data = _within_codes(data, encoding, builder)
+    builder.operator("QUANTIZE", (data,), step.outputs, Options("QuantizeOptions"))
+
+
+def _within_codes(data: Tensor, encoding: Encoding, builder: FileBuilder) -> Tensor:
+    """Clamp floats that may be any number to what codes reach; return others as they are.
+
+    LiteRT's own kernels and TFLite Micro convert to int32 and add the zero point before they clamp:
+    what is larger, as a quotient by a code of 0 is, gets the code of the other end. What is no
+    number passes the MINIMUM, and the MAXIMUM makes it the lowest.
+    """
+    ends = {"MINIMUM": encoding.quant_max, "MAXIMUM": encoding.quant_min}
+    for code in _UNBOUNDED.get(builder.makers.get(data.name, ""), ()):
+        name = f"{data.name}_{code.lower()}"
+        end = ((ends[code] - encoding.zero_point) * encoding.scale).item()
+        limit = np.asarray(end, np.float32)
+        constant = builder.constant(f"{name}_limit", limit)
+        operands = (constant, data) if code == "MINIMUM" else (data, constant)
+        data = builder.intermediate(name, data.shape, None, data)
+        builder.operator(code, operands, (data,), Options("MaximumMinimumOptions"))
+    return data
 
 
 @WRITERS.register(Requantize)
 def _write_requantize(_: Requantize, step: Step, builder: FileBuilder) -> None:
-    """QUANTIZE of codes."""
+    """Write QUANTIZE of codes."""
     options = Options("QuantizeOptions")
     builder.operator("QUANTIZE", (data_of(step),), step.outputs, options, version=2)
 
 
 @WRITERS.register(Dequantize)
 def _write_dequantize(_: Dequantize, step: Step, builder: FileBuilder) -> None:
-    """DEQUANTIZE."""
+    """Write DEQUANTIZE."""
     options = Options("DequantizeOptions")
     builder.operator("DEQUANTIZE", (data_of(step),), step.outputs, options, version=2)
 

@@ -190,7 +190,7 @@ _POOLS, _RESIZES = rows_by_ours(POOLS), rows_by_ours(RESIZES)
 @WRITERS.register(Convolution)
 @_in_plane
 def _write_convolution(operation: Convolution, step: Step, builder: FileBuilder) -> None:
-    """CONV_2D or DEPTHWISE_CONV_2D, after a PAD where neither SAME nor VALID says the pads."""
+    """Write CONV_2D or DEPTHWISE_CONV_2D, behind a PAD where SAME and VALID are other pads."""
     data, weight, bias = weighted_inputs(step)
     weights = constant_data(weight)
     channels = data.shape[-1]
@@ -211,12 +211,14 @@ def _write_convolution(operation: Convolution, step: Step, builder: FileBuilder)
         options = Options("DepthwiseConv2DOptions", {**fields, "depthMultiplier": multiplier})
         dilated = any(each != 1 for each in operation.dilations)
         code, version = "DEPTHWISE_CONV_2D", 3 if integer else 2 if dilated else 1
+        # The depthwise kernel has its output channels last, hence also its scales.
         kernel = builder.constant(
             f"{weight.name}_depthwise", weights.transpose(3, 1, 2, 0), last_axis(weight.encoding)
         )
     else:
         grouped = operation.groups > 1
         options = Options("Conv2DOptions", fields)
+        # CONV_2D has groups from its version 6 on.
         code, version, kernel = "CONV_2D", 6 if grouped else 3 if integer else 1, weight
     bias = bias_or_zeros(builder, step, data, weight, bias)
     add_bounded(
@@ -237,7 +239,7 @@ _LARGEST_WINDOW = 1 << 16
 @WRITERS.register(TransposedConvolution)
 @_in_plane
 def _write_transposed(operation: TransposedConvolution, step: Step, builder: FileBuilder) -> None:
-    """TRANSPOSE_CONV; pads that SAME does not mean are cut off its full result.
+    """Write TRANSPOSE_CONV; pads that SAME does not mean are cut off its full result.
 
     It has neither groups nor dilations: what they leave out of the kernel becomes zeros, which
     change no sum.
@@ -299,7 +301,7 @@ def _add_cut(builder: FileBuilder, step: Step, full: Tensor, pads: Pads) -> None
 @WRITERS.register(Pool)
 @_in_plane
 def _write_pool(operation: Pool, step: Step, builder: FileBuilder) -> None:
-    """AVERAGE_POOL_2D or MAX_POOL_2D."""
+    """Write AVERAGE_POOL_2D or MAX_POOL_2D."""
     data, output = data_of(step), step.outputs[0]
     maximum = operation.kind is PoolKind.MAX
     if maximum or operation.count_pads:
@@ -313,6 +315,7 @@ def _write_pool(operation: Pool, step: Step, builder: FileBuilder) -> None:
             operation.kernel,
             operation.strides,
             fill=fill,
+            # SAME leaves pads out of an average, and these count.
             may_be_same=maximum,
         )
     else:
@@ -433,7 +436,7 @@ def _add_averages_in_parts(
 @WRITERS.register(Resize)
 @_in_plane
 def _write_resize(operation: Resize, step: Step, builder: FileBuilder) -> None:
-    """RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR."""
+    """Write RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR."""
     data, kind = data_of(step), _RESIZES[operation.mode]
     fields = {"alignCorners": operation.align_corners, "halfPixelCenters": operation.half_pixel}
     version = 3 if operation.half_pixel or operation.align_corners else 2

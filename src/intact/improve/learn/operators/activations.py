@@ -114,19 +114,19 @@ def _along(node: ir.Node, function: Callable[[Tensor, int], Tensor]) -> Apply:
 
 @operator("Softmax")
 def softmax(node: ir.Node) -> Apply:
-    """Exponentials divided by their sum."""
+    """Divide exponentials by their sum."""
     return _along(node, torch.softmax)
 
 
 @operator("LogSoftmax")
 def log_softmax(node: ir.Node) -> Apply:
-    """Logarithm of Softmax."""
+    """Compute the logarithm of Softmax."""
     return _along(node, torch.log_softmax)
 
 
 @operator("Hardmax")
 def hardmax(node: ir.Node) -> Apply:
-    """1 at the first of the largest elements, 0 elsewhere."""
+    """Give 1 at the first of the largest elements, 0 elsewhere."""
 
     def one_hot(x: Tensor, axis: int) -> Tensor:
         places = x.argmax(axis, keepdim=True)

@@ -21,6 +21,7 @@ _Function: TypeAlias = Callable[..., Tensor]
 
 def _quotient(x: Tensor, y: Tensor) -> Tensor:
     whole = not (x.is_floating_point() or y.is_floating_point())
+    # Integers are divided as in C: torch would make floats of them.
     return torch.div(x, y, rounding_mode="trunc") if whole else torch.div(x, y)
 
 
@@ -141,6 +142,7 @@ def cast(node: ir.Node) -> Apply:
     """Convert to a type; FLOAT stays the dtype in which the graph is computed."""
     kind = ir.DataType(Cast.of(node).to)
     dtype, source = dtype_of(kind), node.inputs[0]
+    # The module may compute in float64, where a Cast to FLOAT must not narrow.
     if kind is ir.DataType.FLOAT and source is not None and source.dtype is kind:
         return lambda x: x
     return lambda x: x.to(dtype())

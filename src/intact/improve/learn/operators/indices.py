@@ -27,6 +27,7 @@ _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 def _positive(indices: Tensor, size: int) -> Tensor:
     """Count indices from the front, as int64."""
     indices = indices.long()
+    # torch refuses negative indices, which ONNX counts from the end.
     return torch.where(indices < 0, indices + size, indices)
 
 

@@ -42,6 +42,7 @@ def reshape(node: ir.Node) -> Apply:
         # torch finds no length for -1 where there are no elements.
         if x.numel() == 0:
             return x.reshape(_resolve_lengths(x.shape, lengths, copies=copies))
+        # With elements a 0 always copies: a length of 0 would leave none.
         return x.reshape([x.shape[k] if n == 0 else n for k, n in enumerate(lengths)])
 
     return apply
@@ -97,6 +98,7 @@ def unsqueeze(node: ir.Node) -> Apply:
     def apply(x: Tensor, axes: Tensor | None = None) -> Tensor:
         found = listed(axes) or ()
         rank = x.ndim + len(found)
+        # In order: each place is one of the result, counted with those before it.
         for axis in sorted(nonnegative(axis, rank) for axis in found):
             x = x.unsqueeze(axis)
         return x
@@ -159,6 +161,7 @@ def _cut(x: Tensor, axis: int, places: range) -> Tensor:
 
 def add_padding(x: Tensor, pads: Pads, value: float = 0.0) -> Tensor:
     """Pad the last axes with a value; negative pads take elements away."""
+    # torch lists pads from the last axis on.
     flat = [each for pair in reversed(pads) for each in pair]
     return F.pad(x, flat, value=value) if any(flat) else x
 

@@ -11,8 +11,6 @@ from intact.errors import Unsupported
 from intact.improve.learn.operators.rules import Apply, Integers, nonnegative, operator, outputs
 from intact.ops import operators
 
-"""By default, of all operators that add one to a variance."""
-
 
 def _epsilon(node: ir.Node) -> float:
     return operators.Stabilized.of(node).epsilon
@@ -40,6 +38,7 @@ def batch_norm(node: ir.Node) -> Apply:
 def instance_norm(node: ir.Node) -> Apply:
     """Normalize each channel of each sample."""
     epsilon = _epsilon(node)
+    # Not torch's own, which refuses instances of one element.
     return lambda x, scale, shift: torch.group_norm(x, x.shape[1], scale, shift, epsilon)
 
 
@@ -85,6 +84,7 @@ def _scaled_layer_norm(
     x: Tensor, shape: Integers, scale: Tensor | None, shift: Tensor | None, epsilon: float
 ) -> Tensor:
     given = [each for each in (scale, shift) if each is not None]
+    # ONNX broadcasts scale and bias; torch takes whole ones only.
     if all(tuple(each.shape) == shape for each in given):
         return F.layer_norm(x, shape, scale, shift, epsilon)
     result = F.layer_norm(x, shape, None, None, epsilon)
@@ -124,6 +124,8 @@ def local_response_norm(node: ir.Node) -> Apply:
     alpha, beta, bias, size = options.alpha, options.beta, options.bias, options.size
 
     def apply(x: Tensor) -> Tensor:
+        # An even window reaches one further behind, as ONNX says; torch's own reaches further in
+        # front.
         squares = F.pad((x * x).flatten(2), (0, 0, (size - 1) // 2, size // 2))
         sums = squares.unfold(1, size, 1).sum(-1).reshape(x.shape)
         return x / (bias + alpha / size * sums) ** beta

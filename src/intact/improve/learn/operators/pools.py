@@ -74,6 +74,7 @@ def max_pool(node: ir.Node) -> Apply:
             return (found, torch.zeros_like(found)) if with_places else found
         padding = tuple(before for before, _ in pads)
         before = (0,) * len(kernel)
+        # Pads of -inf never win; torch's own pads may be no longer than half the window.
         if not _fits(pads, kernel):
             x_sizes, x = _sizes(x), add_padding(x, pads, -math.inf)
             before, padding = padding, before

@@ -47,6 +47,7 @@ def conv(node: ir.Node) -> Apply:
         strides, dilations = windows.steps(len(kernel))
         pads = windows.padding(x.shape[2:], kernel)
         padding = tuple(before for before, _ in pads)
+        # torch pads both sides alike.
         if not is_even(pads):
             x, padding = add_padding(x, pads), (0,) * len(kernel)
         convolve = _CONVOLUTIONS[len(kernel) - 1]
@@ -57,7 +58,7 @@ def conv(node: ir.Node) -> Apply:
 
 @operator("ConvTranspose")
 def transposed_conv(node: ir.Node) -> Apply:
-    """The gradient of a convolution: data ``[N, C, *S]``, weights ``[C, M / group, *kernel]``."""
+    """Compute a convolution's gradient: data ``[N, C, *S]``, weights ``[C, M / group, *K]``."""
     _refuse_rank(node)
     windows = ConvTranspose.of(node)
     extra, wanted, group = windows.output_padding, windows.output_shape, windows.group
@@ -84,6 +85,7 @@ def transposed_conv(node: ir.Node) -> Apply:
         )
         convolve = _TRANSPOSED[rank - 1]
         if all(before >= 0 for before, _ in pads) and all(
+            # torch's bounds for what it adds behind.
             0 <= more < max(stride, dilation)
             for more, stride, dilation in zip(behind, strides, dilations, strict=True)
         ):
@@ -121,7 +123,7 @@ def _transposed_pads(
 
 @operator("Gemm")
 def gemm(node: ir.Node) -> Apply:
-    """``alpha * A * B + beta * C``, with A ``[M, K]`` and B ``[K, N]``, either transposed."""
+    """Compute ``alpha * A * B + beta * C``: A ``[M, K]``, B ``[K, N]``, either transposed."""
     options = Gemm.of(node)
     alpha, beta, left, right = options.alpha, options.beta, options.transA, options.transB
 
@@ -172,6 +174,7 @@ def attention(node: ir.Node) -> Apply:
     def apply(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
         q, k, v = split(query, heads[0]), split(key, heads[1]), split(value, heads[1])
         repeats = q.shape[1] // k.shape[1]
+        # Several heads of queries share one of keys; torch wants as many of both.
         k, v = (x if repeats == 1 else x.repeat_interleave(repeats, 1) for x in (k, v))
         causal = is_causal
         # torch takes a mask or the causal one, not both.

@@ -133,6 +133,7 @@ def recurrent(node: ir.Node) -> Apply:
             first: _State = (start(hidden), start(memory) if has_cell else None)
             advance = partial(step, cell, _weights(k, w, r, bias, peepholes))
             is_reverse = k == 1 or direction == "reverse"
+            # Of all steps at once: only what depends on the state is computed step by step.
             sums = F.linear(x, w[k], None if bias is None else bias[k].chunk(2)[0])
             runs.append(_run(advance, sums, first, lengths, is_reverse))
         results = [torch.stack([run[0] for run in runs], 1)]
@@ -164,6 +165,7 @@ def _run(
             state = after
             states.append(after[0])
             continue
+        # Behind the end of a sequence its state stays.
         inside = (place < lengths).unsqueeze(-1)
         states.append(torch.where(inside, after[0], torch.zeros_like(after[0])))
         state = (
@@ -217,6 +219,7 @@ def _cells(node: ir.Node, directions: int) -> list[_Cell]:
             raise Unsupported(f"training has no activation {name!r}")
         function, numbers = _ACTIVATIONS[name.lower()]
         given = [
+            # The lists have no entry for functions without that number: they are used up in order.
             own.pop(0) if own else default
             for own, default in zip((alphas, betas), numbers, strict=False)
         ]

@@ -125,6 +125,7 @@ class _Method:
             weights = _cubic(x[:, None] - places, self.cubic)
         if self.excludes:
             weights = np.where((places < 0) | (places > last), 0, weights)
+        # Places beyond the edge are the edge's; weights that are left out must not darken it.
         return np.clip(places, 0, last), weights / weights.sum(1, keepdims=True)
 
     def _spread(
@@ -150,7 +151,7 @@ def _triangle(distance: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
 
 
 def _cubic(distance: npt.NDArray[np.floating], a: float) -> npt.NDArray[np.float64]:
-    """Keys' cubic convolution."""
+    """Compute Keys' cubic convolution."""
     d = np.abs(distance.astype(np.float64))
     inner = ((a + 2) * d - (a + 3)) * d * d + 1
     outer = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
@@ -240,6 +241,7 @@ def _axes(
     if wanted is None:
         scales = scales or [1.0] * len(sizes)
         return [
+            # In float32 like the runtime: in float64 a length could be one less.
             _Axis(size, int(_f32(scale) * _f32(size)), scale)
             for size, scale in zip(sizes, scales, strict=True)
         ]

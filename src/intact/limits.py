@@ -1,0 +1,125 @@
+"""The numbers that decide what a user sees: each with its reason, all in this place.
+
+From which noise a result is called lost, what a change must gain to be made or told, how much
+slower is slow, how long a command may take for it, how much memory. What is only a matter of how
+something is computed stays where it is computed.
+"""
+
+from __future__ import annotations
+
+# ---- Samples that run at once --------------------------------------------------------------------
+# In their last bits a runtime's floats may change with the batch, and with them what is chosen by
+# them. So no size depends on the machine or its threads, and there is one for each way of running.
+
+TRIED_AT_ONCE = 4
+"""Many plans, in several threads at once: memory for them is what there is least of."""
+HELD_AT_ONCE = 8
+"""A float and a quantized model of which all activations are held."""
+WALKED_AT_ONCE = 10
+"""One node after the other, each on all samples, of which the activations between are held."""
+RUN_AT_ONCE = 16
+"""Outputs, or layers from given inputs: larger batches are not faster, and these stay in caches."""
+OBSERVED_AT_ONCE = 32
+"""Tensors that are counted; fewer where they are large."""
+TIMED_AT_ONCE = 32
+"""Candidates whose latency is compared."""
+EVALUATED_AT_ONCE = 100
+"""What `evaluate` runs and times, and so what a report says of latency."""
+
+# ---- Signal to quantization noise, dB ------------------------------------------------------------
+# 8 bits usually leave an output 20 to 40 dB.
+
+WELL_DB = 30.0
+"""Where every output has that, a result is well: causes are not looked for."""
+ENOUGH_DB = 25.0
+"""Where every output of the best of two methods has that, no further method is tried."""
+USUAL_DB = 20.0
+"""What 8 bits leave of a healthy net at least: below that, what every quantizer does is a fault."""
+LOST_DB = 15.0
+"""Below that an output is said to be lost."""
+SAME_DB = 10.0
+"""Above that two runtimes are taken to compute the same."""
+LITTLE_DB = 3.0
+"""Below that an output has little in common with the float model's: half of its power is noise."""
+HALF_DB = 3.0
+"""What a processor's sums cost an output to be mentioned: then half of its noise is theirs."""
+MOST_DB = 100.0
+"""Where outputs are equal and have infinitely many."""
+
+# ---- What a change must gain, dB -----------------------------------------------------------------
+
+TOLD_DB = 1.0
+"""To be worth nodes in float, or a line about them."""
+CLIPPED_DB = 0.5
+"""What another method must gain where clipping is said to cost."""
+SAFE_DB = 0.3
+"""What an output may lose against the safe method; what more nodes in float must gain beside
+others, which need no further conversion."""
+CHANCE_DB = 0.2
+"""Less is chance, or the machine's floats."""
+STRANGE_DB = 6.0
+"""What new samples lose more where three quarters of their noise are values beyond the ranges."""
+
+# ---- Decisions of classifiers --------------------------------------------------------------------
+
+AGREEING = 0.95
+"""Share of the decisions that a good result has in common with the float model."""
+TOLERATED = 1.0
+"""Points of accuracy that a deployed model may lose: 99 % of the float model's, as MLPerf asks for
+(Reddi et al., "MLPerf Inference Benchmark", 2020), where that is near 100 %."""
+CUT = 0.05
+"""Share of a tensor's values beyond its codes that no method gives up for finer steps."""
+
+# ---- Speed ---------------------------------------------------------------------------------------
+
+SLOWER = {2: 1.5, 3: 1.15, 5: 1.05}
+"""Times as long as the float model takes, in each of so many rounds, from which on it is no chance:
+a little in few rounds may be."""
+SAME_SPEED = 1.02
+"""Times that differ by less are the same: the placement with more integers is taken."""
+WORTH_OF_TIME = 0.1
+"""Share of the time that is worth a remedy."""
+
+# ---- Time that a command takes, seconds ----------------------------------------------------------
+
+QUICK = 0.12
+"""Of a processor, for a check at the end of `quantize`."""
+SLOWNESS_SHARE = 0.025
+"""Share of the time of a quantization that each model runs to see whether it became slower."""
+LONG_RUNS_SHARE = 0.15
+"""The same for both models together, where runs are long and each round shows the sign: other
+models end at the first."""
+LONG_RUNS_SECONDS = 20.0
+"""For both models of a diagnosis, where runs are long."""
+SLOWNESS_SECONDS = 1.0
+"""For each of the two models that a diagnosis times, in all."""
+REMEDIES_SECONDS = 300
+"""For the remedies of a result, together, where nobody says how long."""
+LATENCY_SECONDS = 4.0
+"""For each of the two models of `evaluate`; one run of each is timed however long it takes."""
+PLACEMENT_SECONDS = (3.0, 120.0)
+"""For timing what is faster in float, at least and at most."""
+
+# ---- Memory, bytes -------------------------------------------------------------------------------
+
+SEARCH_SAMPLES_BYTES = 4 << 30
+"""Samples and float outputs that trials run on."""
+SEARCH_CACHE_BYTES = 1 << 30
+"""Activations that all workers together keep, to go on from where candidates begin to differ."""
+SEARCH_SESSION_BYTES = 1 << 29
+"""Weights in all pieces that they have compiled."""
+TRAINING_BYTES = 2 << 30
+"""Samples that are kept; of more, a part at a time is read, shuffled and used."""
+CHOSEN_BYTES = 1 << 26
+"""Samples that are kept to try plans on, but for a single one, which may be larger."""
+
+# ---- Samples -------------------------------------------------------------------------------------
+
+CHOSEN = 32
+"""Kept to try plans on, and to compare outputs before and after a pass."""
+DRAWN = 32
+"""Drawn where there are no data."""
+VERIFIED = 64
+"""Compared by `verify` with the runtime."""
+INSPECTED = 64
+"""That the errors of layers are accumulated over."""
