@@ -164,7 +164,7 @@ def test_tells_its_files_from_others(tmp_path: Path) -> None:
 
 def test_a_constant_has_each_shape_that_it_is_read_in() -> None:
     numbers = np.arange(4, dtype=np.float32)
-    builder = OnnxBuilder(file_of("PReLU", None, (1, 4, 2, 2), numbers), batch=None)
+    builder = OnnxBuilder(file_of("PReLU", None, (1, 4, 2, 2), numbers), batch=False)
     shapes: tuple[tuple[int, ...] | None, ...] = ((4, 1, 1), None, (4,), (4, 1, 1))
     stored = [builder.store(1, shape) for shape in shapes]
     assert [tuple(each.const_value.numpy().shape) for each in stored if each.const_value] == [
