@@ -66,7 +66,8 @@ AGREEING = 0.95
 """Share of the decisions that a good result has in common with the float model."""
 TOLERATED = 1.0
 """Points of accuracy that a deployed model may lose: 99 % of the float model's, as MLPerf asks for
-(Reddi et al., "MLPerf Inference Benchmark", 2020), where that is near 100 %."""
+(Reddi et al., "MLPerf Inference Benchmark", 2020), where that is near 100 %. Of perplexity as many
+percent."""
 CUT = 0.05
 """Share of a tensor's values beyond its codes that no method gives up for finer steps."""
 

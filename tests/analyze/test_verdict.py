@@ -30,6 +30,27 @@ def test_accuracy_is_judged_by_its_interval(
     assert said in found.sentence
 
 
+NAN = float("nan")
+
+
+@pytest.mark.parametrize(
+    ("growth", "judgement", "said"),
+    [
+        ((0.3, -0.2, 0.8), Judgement.GOOD, "good to deploy: perplexity +0.30 % [-0.20, +0.80]"),
+        ((38.5, 19.4, 60.6), Judgement.LOSES, "loses beyond chance: perplexity +38.50 %"),
+        ((2.0, -1.0, 5.0), Judgement.UNSURE, "give more text"),
+        ((2.0, NAN, NAN), Judgement.UNSURE, "cannot be told from one window"),
+        ((NAN, NAN, NAN), Judgement.LOSES, "loses much: an output has 5.0 dB"),
+    ],
+)
+def test_texts_are_judged_by_perplexity(
+    growth: tuple[float, float, float], judgement: Judgement, said: str
+) -> None:
+    found = verdict(Measured(samples=4, growth=growth, decibels=5.0))
+    assert found.judgement is judgement
+    assert said in found.sentence
+
+
 @pytest.mark.parametrize(
     ("samples", "agreement", "decibels", "judgement", "said"),
     [

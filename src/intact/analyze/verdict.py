@@ -1,7 +1,7 @@
 """One sentence on a result that can be acted on, made from the figures that were measured.
 
-Accuracy tells most, then how often the answers are the float model's, then decibels. What few
-samples say counts by its interval.
+Accuracy tells most, of texts their perplexity, then how often the answers are the float model's,
+then decibels. What few samples say counts by its interval.
 """
 
 from __future__ import annotations
@@ -59,6 +59,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         samples: On how many samples.
         change: Quantized minus float accuracy in points, with the ends of its 95 % interval; None
             without labels.
+        growth: Percent by which the perplexity of a text grows, with the ends of its 95 % interval,
+            NaN for one window; None of other models.
         agreement: Percent of the samples with the float model's best class; None without classes.
         decibels: Signal to quantization noise of the worst output; None where it has none.
         metrics: Figures of a metric by name, (float, quantized).
@@ -71,6 +73,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
 
     samples: int
     change: tuple[float, float, float] | None = None
+    growth: tuple[float, float, float] | None = None
     agreement: float | None = None
     decibels: float | None = None
     metrics: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
@@ -110,7 +113,7 @@ def verdict(found: Measured) -> Verdict:
         return Verdict(Judgement.UNSURE, told)
     if not found.samples:
         return Verdict(Judgement.UNSURE, "cannot be told without samples; give some")
-    for judge in (_by_accuracy, _by_metrics, _by_agreement, _by_decibels):
+    for judge in (_by_accuracy, _by_perplexity, _by_metrics, _by_agreement, _by_decibels):
         judged = judge(found)
         if judged is not None:
             judgement, told = judged
@@ -145,6 +148,21 @@ def _by_accuracy(found: Measured) -> _Judged | None:
         f"{_about(needed)}"
     )
     return Judgement.UNSURE, told
+
+
+def _by_perplexity(found: Measured) -> _Judged | None:
+    if found.growth is None or not math.isfinite(found.growth[0]):
+        return None
+    percent, low, high = found.growth
+    if not math.isfinite(low + high):
+        told = f"cannot be told from one window: perplexity {percent:+.1f} %; give more text"
+        return Judgement.UNSURE, told
+    grows = f"perplexity {percent:+.2f} % [{low:+.2f}, {high:+.2f}] on {_samples(found)}"
+    if high <= TOLERATED:
+        return Judgement.GOOD, f"good to deploy: {grows}"
+    if low > 0:
+        return Judgement.LOSES, f"loses beyond chance: {grows}"
+    return Judgement.UNSURE, f"cannot be told from {_samples(found)}: {grows}; give more text"
 
 
 def _by_metrics(found: Measured) -> _Judged | None:

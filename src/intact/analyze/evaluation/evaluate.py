@@ -14,7 +14,7 @@ import onnx_ir as ir
 from intact.analyze.doubts import PREPROCESSED, doubts_of
 from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputComparison
 from intact.analyze.evaluation.run import Models, Pass, Scores, own_runtime, run_both
-from intact.analyze.evaluation.text import TextFigures, TextMetric, TextScores
+from intact.analyze.evaluation.text import PerplexityFigures, TextFigures, TextMetric, TextScores
 from intact.analyze.verdict import Measured, verdict
 from intact.data.batching import Batch, real_samples
 from intact.data.metric import Metric, OutputRecord
@@ -204,6 +204,7 @@ def measured_by(found: Evaluation, *, doubts: int = 0) -> Measured:
     return Measured(
         samples=found.samples,
         change=None if change is None else (change.difference, change.low, change.high),
+        growth=found.text.change if isinstance(found.text, PerplexityFigures) else None,
         agreement=found.agreement,
         decibels=min(numbers, default=None),
         metrics=found.metrics,
