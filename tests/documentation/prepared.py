@@ -187,6 +187,7 @@ def photos_of_models_with_colours() -> None:
 
 
 PREPARED: Mapping[str, Callable[[], Names | None]] = {
+    "README.md": language_models,
     "data.md": data,
     "compare.md": compared,
     "diagnosis.md": diagnosis,

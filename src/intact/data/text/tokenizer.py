@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from intact._extras import missing
 from intact.data.functions import describe
 from intact.data.text.inputs import Ids
-from intact.errors import DataError, MissingExtraError
+from intact.errors import DataError
 from intact.graph.files.regular import read_file
 
 FILE = "tokenizer.json"
@@ -98,10 +99,7 @@ def _read(path: Path) -> Any:
     try:
         import tokenizers
     except ImportError as error:
-        raise MissingExtraError(
-            "text needs the package tokenizers, which is not installed",
-            remedy='pip install "intact[text]"',
-        ) from error
+        raise missing("text", ["tokenizers"], "text") from error
     try:
         content = read_file(path)
     except OSError as error:
