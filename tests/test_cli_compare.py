@@ -87,10 +87,10 @@ def test_the_page_holds_names_as_text_alone_and_is_the_same_each_time(
     ("arguments", "code", "said"),
     [
         (["one"], 2, "1 result to compare; name the folders of two or more results"),
-        (["one", "none"], 1, "no plan.json in it; give a folder that intact wrote"),
-        (["one", "[bold]two", "--data", "none.npz"], 1, "none.npz: no such file"),
-        (["one", "[bold]two", "--output", "none/page.html"], 1, "there is no folder none"),
-        (["one", "[bold]two", "--output", "one"], 1, "is a folder; name a file"),
+        (["one", "none"], 2, "none does not exist; did you mean 'one'?"),
+        (["one", "[bold]two", "--data", "none.npz"], 2, "none.npz: no such file"),
+        (["one", "[bold]two", "--output", "none/page.html"], 2, "there is no folder none"),
+        (["one", "[bold]two", "--output", "one"], 2, "is a folder; name a file"),
     ],
 )
 def test_what_cannot_be_compared_is_refused_in_a_line(

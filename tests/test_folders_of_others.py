@@ -123,7 +123,7 @@ def test_a_command_that_reads_it_changes_nothing(
     before = snapshot(place)
     code = run([word.format(out=tmp_path) for word in READING[name]])
     assert snapshot(place) == before
-    assert code == (1 if name in REFUSED else 0)
+    assert code == (2 if name in REFUSED else 0)
 
 
 @pytest.mark.slow

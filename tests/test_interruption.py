@@ -107,6 +107,6 @@ def test_a_message_of_onnx_runtime_stands_in_the_error_alone(
     line = ["quantize", str(tmp_path / "m.onnx"), "--data", str(tmp_path / "x.npz")]
     code = run([*line, "--output", str(tmp_path / "out")])
     error = capfd.readouterr().err
-    assert code == 1
+    assert code == 2
     assert error.startswith("intact: ")
     assert error.count("\n") == 1

@@ -41,6 +41,7 @@ def made(digits_model: Path, digits_calib: Images) -> Made:
         "partly": quantized(keep_float=["Gemm"]),
         "percentile": quantized(method="percentile", method_options={"percentile": 95}),
         "tflite": quantized(target="tflite"),
+        "micro": quantized(target="tflite-micro"),
     }
 
 
@@ -154,8 +155,10 @@ def test_latency_is_measured_where_it_can_be(made: Made, digits_test: Images) ->
     assert second is not None
     assert first.latency_ms is not None
     assert first.latency_ms[1] > 0
-    assert second.latency_ms is None
-    assert any("no latency of tflite" in remark for remark in found.remarks)
+    assert second.latency_ms is not None  # in its own runtime, by one sample
+    assert second.latency_batch == 1
+    found = compared(made, "usual", "micro", data=data, latency=True, batch=4)
+    assert any("no latency of micro" in remark for remark in found.remarks)
 
 
 def test_different_models_say_so() -> None:

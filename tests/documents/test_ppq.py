@@ -159,7 +159,7 @@ PAIRS = [
 ]
 
 
-def test_properties_of_which_some_exclude_each_other() -> None:
+def test_seven_properties_of_which_some_exclude_each_other() -> None:
     names = ("PER_TENSOR", "PER_CHANNEL", "LINEAR", "EXPONENTIAL", "SYMMETRICAL", "ASYMMETRICAL")
     own = ("PER_BLOCK", "PER_ROW")
     assert {each.name for each in P} == {*names, "POWER_OF_2", *own}

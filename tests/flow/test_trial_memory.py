@@ -46,7 +46,7 @@ def test_as_many_threads_as_cores_try_several_samples_at_once(
 def test_a_large_model_is_tried_on_one_sample_at_once(
     tried: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(calibration, "_TRIED_AT_ONCE", 1000)
+    monkeypatch.setattr(calibration, "_TRIED_ELEMENTS", 1000)
     quantized()
     assert tried == [(3, 1)]
 

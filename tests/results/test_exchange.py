@@ -167,10 +167,10 @@ def test_folders_of_others_are_no_litter(tmp_path: Path) -> None:
 def test_where_files_cannot_be_locked_young_litter_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(descriptor: int) -> None:
+    def refused(_descriptor: int, *, inherited: bool) -> None:
         raise OSError(37, "No locks available")
 
-    monkeypatch.setattr(replacement, "_lock", refused)
+    monkeypatch.setattr(replacement, "lock", refused)
     litter = tmp_path / ".out.abcd_123"
     (litter / "next").mkdir(parents=True)
     litter.chmod(0o700)

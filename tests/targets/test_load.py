@@ -157,7 +157,9 @@ def test_control_characters_do_not_reach_the_terminal(tmp_path: Path) -> None:
 
 
 def test_many_rules_are_checked_in_linear_time(tmp_path: Path) -> None:
-    rules = "".join(f"[[op]]\nops=['Conv']\nwhen={{opset_min={i}}}\n" for i in range(20_000))
+    rules = "".join(
+        f"[[op]]\nops=['Conv']\nwhen={{max_consumers={i + 1}}}\n" for i in range(20_000)
+    )
     assert len(target(tmp_path, rules).rules) == 20_000
 
 

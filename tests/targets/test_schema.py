@@ -326,7 +326,7 @@ scales = "unify_inputs"
     assert not quantizes(node("Add", value("a", None), value("b", None)))
 
 
-def test_conditions_on_consumers_constants_weights_and_opset(tmp_path: Path) -> None:
+def test_conditions_on_consumers_constants_and_weights(tmp_path: Path) -> None:
     text = """
 [[op]]
 ops = ["Relu"]
@@ -336,7 +336,7 @@ ops = ["Add"]
 when = { constant_input = false }
 [[op]]
 ops = ["MatMul"]
-when = { weight_ranks = [2], opset_min = 13 }
+when = { weight_ranks = [2] }
 """
     made = target(tmp_path, text)
     assert made.rule_for(node("Relu", value("x", X))) is made.rules[0]

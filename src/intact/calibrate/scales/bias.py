@@ -17,6 +17,7 @@ from intact.calibrate.scales.roles import is_fixed, refuse_not_finite
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import CalibrationError
 from intact.graph import Graph, bias_slot, data_slots, weight_slot
+from intact.limits import TOLD_DB
 from intact.numerics.affine_params import QuantParams
 from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.given_scales import GIVEN
@@ -29,8 +30,6 @@ _ROOM = 2
 """A repaired bias takes at most 1/2 of the accumulator and leaves the rest to the products."""
 _FINE = 2.0**22
 """Steps that the bias of a channel without weights has at most: exact in float32."""
-_FELT_DB = 1.0
-"""What weights must round more for a remedy to be worth while."""
 _BEYOND_HALF = 4
 """A bias that is to be lost is a quarter of a step, which every rounding makes 0."""
 
@@ -327,7 +326,7 @@ def _note(node: ir.Node, fitted: _Fitted, kind: DType, *, is_given: bool) -> Not
         NoteKind.BIAS_OVERFLOW,
         str(node.name),
         overflow + raised + "weights",
-        "equalize the layer or keep it float" if fitted.added >= _FELT_DB else "",
+        "equalize the layer or keep it float" if fitted.added >= TOLD_DB else "",
     )
 
 

@@ -57,7 +57,7 @@ def intermediate_files(model: ir.Model, *, exact: bool = False) -> dict[str, byt
             read = openvino.Core().read_model(source)
             _compress_weights(read)
             # Behind the compression, which makes the integers that are packed.
-            _pack_weights(read)
+            _pack_weights(read, in_blocks=exact)
             _name_in_order(read, set())
             for key in sorted(model.metadata_props):
                 if key.startswith(f"{PRODUCER}."):
@@ -86,10 +86,11 @@ def _compress_weights(model: Any) -> None:
         compress(model)
 
 
-def _pack_weights(model: Any) -> None:
+def _pack_weights(model: Any, *, in_blocks: bool) -> None:
     """Store codes that fit 4 bits two a byte, behind a Convert to the bytes that they were.
 
-    A convolution on a constant of 4 bits itself would run in floats (measured: 2026.4.1).
+    A convolution on a constant of 4 bits itself would run in floats (measured: 2026.4.1); weights in
+    blocks are meant to, and their pattern has one Convert alone.
     """
     import openvino  # type: ignore[import-untyped,unused-ignore]
     from openvino import opset1
@@ -109,7 +110,7 @@ def _pack_weights(model: Any) -> None:
         constant = openvino.op.Constant(tensor)
         widened = None
         for reader in readers:
-            if reader.get_node().get_type_name() == "Convert":  # what it gives is the same
+            if in_blocks and reader.get_node().get_type_name() == "Convert":
                 reader.replace_source_output(constant.output(0))
                 continue
             widened = widened or opset1.convert(constant, kind)
