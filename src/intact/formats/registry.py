@@ -172,7 +172,8 @@ def of_its_targets(name: str, target: Target) -> Iterator[None]:
     try:
         yield
     except ExportError as error:
-        if name in target.formats or not target.formats:
+        is_own = name in target.formats or not target.formats
+        if is_own or "--target" not in error.with_flags:  # no other target would help
             raise
         made_for = _targets_of(name)
         if not made_for:

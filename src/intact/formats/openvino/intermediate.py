@@ -89,8 +89,8 @@ def _compress_weights(model: Any) -> None:
 def _pack_weights(model: Any, *, in_blocks: bool) -> None:
     """Store codes that fit 4 bits two a byte, behind a Convert to the bytes that they were.
 
-    A convolution on a constant of 4 bits itself would run in floats (measured: 2026.4.1); weights in
-    blocks are meant to, and their pattern has one Convert alone.
+    A convolution on a constant of 4 bits itself would run in floats (measured: 2026.4.1). Weights
+    in blocks are meant to, and their pattern has one Convert alone.
     """
     import openvino  # type: ignore[import-untyped,unused-ignore]
     from openvino import opset1
