@@ -398,12 +398,12 @@ class _Trial:
         """Return the error of each block by rounding to nearest: ``[1, outputs, blocks]``."""
         lost = self._levels(scale).nearest(self.weight) - self.weight
         size, moments = self.config.grid.block or 1, self.fit[2]
-        found = np.empty(self._by_block(scale).shape)
-        for at in range(found.shape[-1]):
-            part = slice(at * size, (at + 1) * size)
+        found = []
+        for at in range(0, self.weight.shape[2], size):
+            part = slice(at, at + size)
             inside = lost[:, :, part] @ moments[:, part, part]
-            found[:, :, at] = np.einsum("goi,goi->go", inside, lost[:, :, part])
-        return found
+            found.append(np.einsum("goi,goi->go", inside, lost[:, :, part]))
+        return np.stack(found, axis=-1)
 
     def _stored(self, scale: Scales) -> Scales:
         """Return scales of blocks as the target holds them."""
