@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import intact
-from intact.formats.base.storage import tied_tables
 from intact.graph import normalize
+from intact.graph.tied_tables import tied_tables
 from tests.formats.onnx_qdq import test_shared_codes
 from tests.formats.onnx_qdq.test_shared_codes import IDS, WIDTH, tied
 

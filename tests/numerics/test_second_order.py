@@ -47,6 +47,34 @@ def least_error(weight: Doubles, moments: Doubles, levels: Levels) -> float:
     return total
 
 
+def in_blocks(levels: Levels, inputs: int, block: int, seed: int = 0) -> Levels:
+    """The same codes, with a scale of either sign for each block."""
+    random = np.random.default_rng(seed)
+    shape = (*levels.scale.shape[:2], -(-inputs // block))
+    scale = random.uniform(0.2, 0.8, shape) * random.choice((-1, 1), shape)
+    return Levels(scale, np.zeros(1), levels.low, levels.high, block)
+
+
+@pytest.mark.parametrize("block", [2, 5, 64])
+def test_blocks_have_the_levels_of_their_own_scales(block: int) -> None:
+    """As with a group for each block; passing errors on still helps, in whatever order."""
+    inputs = 90
+    weight, moments, levels = case(0, inputs)
+    levels = in_blocks(levels, inputs, block)
+    nearest = levels.nearest(weight)
+    for at in range(levels.scale.shape[2]):
+        part = slice(at * block, (at + 1) * block)
+        own = Levels(levels.scale[:, :, at : at + 1], np.zeros(1), levels.low, levels.high)
+        np.testing.assert_array_equal(nearest[:, :, part], own.nearest(weight[:, :, part]))
+    moments = moments + 1e-3 * np.trace(moments[0]) * np.eye(inputs)
+    turned = round_in_turn(weight, moments, levels, 0.0)
+    found = descend(turned, weight @ moments, moments, levels)
+    for rounded in (turned, found):
+        np.testing.assert_array_equal(levels.nearest(rounded), rounded)
+    assert error(weight, found, moments) <= error(weight, turned, moments)
+    assert error(weight, turned, moments) < 0.7 * error(weight, nearest, moments)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_it_lies_between_the_best_and_the_nearest(seed: int) -> None:
     weight, moments, levels = case(seed)

@@ -15,7 +15,7 @@ from intact.data.progress import Progress, begin
 from intact.data.stream import Samples
 from intact.graph import Graph
 from intact.improve.passes import PASSES, Request, Stage
-from intact.limits import CHOSEN
+from intact.limits import CHOSEN, OUTPUT_BYTES
 from intact.plan.gains import Gain, Improvement
 from intact.results.job import Scaled
 from intact.results.result import Tried
@@ -51,7 +51,7 @@ class Improver:
         """
         if scaled.choice is None or not self.requests:
             return scaled
-        best = now = scaled._replace(choice=scaled.choice.on(runs.first(CHOSEN)))
+        best = now = scaled._replace(choice=scaled.choice.on(runs.first(_count(runs))))
         tried: list[Tried] = []
         open_since = 0
         for number, request in enumerate(self.requests, 1):
@@ -94,6 +94,13 @@ class Improver:
             return again._replace(choice=again.choice.on(choice.runs))
         plan = run(best.plan, samples, report=gains.append, **arguments)
         return best._replace(plan=plan, choice=choice.changed(plan))
+
+
+def _count(runs: FloatRuns) -> int:
+    """Return how many samples outputs are compared on: as many as there is memory for."""
+    one = runs.first(1)
+    size = sum(array.nbytes for each in one.outputs() for array in each.values())
+    return max(min(CHOSEN, OUTPUT_BYTES * len(one) // max(size, 1)), 1)
 
 
 def _errors(scaled: Scaled) -> Errors:

@@ -352,7 +352,11 @@ class Improve(Stage):
         calibration, observed, job = state.calibration, state.observed, state.job
         if not job.requests:
             return state
-        if observed is None or isinstance(calibration.data, Iterator):
+        if observed is None:
+            raise UsageError(
+                f"the pass {job.requests[0].name} needs samples", remedy="give some with --data"
+            )
+        if isinstance(calibration.data, Iterator):
             raise UsageError(
                 f"--improve {job.requests[0].name} runs samples a second time", remedy=AGAIN
             )

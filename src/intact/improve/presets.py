@@ -20,6 +20,7 @@ from intact._extras import install_hint
 from intact.graph import output_channel_axis, weight_slot
 from intact.improve.passes import EXPECTED_BIAS, PASSES, Request, requests_of
 from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
+from intact.plan.stored_weights import is_stored
 
 FEW_BITS = 6
 """Up to so many bits rounding to nearest is felt."""
@@ -84,11 +85,13 @@ def _weaknesses(plan: QuantizedGraph) -> Iterator[Weakness]:
     for node in plan.graph.nodes:
         slot = weight_slot(node)
         value = None if slot is None else node.inputs[slot]
-        if slot is None or value is None or not plan.is_quantized(node):
+        weight = plan.configs.get(TensorEnd.input(str(node.name), slot or 0))
+        if slot is None or value is None or weight is None:
             continue
-        weight = plan.configs.get(TensorEnd.input(str(node.name), slot))
+        if not plan.is_quantized(node) and not is_stored(weight):
+            continue
         array = plan.graph.constant(value)
-        if weight is None or array is None or not array.size:
+        if array is None or not array.size:
             continue
         if weight.bits <= FEW_BITS:
             yield Weakness.FEW_WEIGHT_BITS

@@ -32,30 +32,43 @@ class Levels:
     """What weights are rounded to: ``scale * (code - zero_point)`` with codes ``low`` to ``high``.
 
     Attributes:
-        scale: ``[..., outputs, 1]``, positive.
+        scale: ``[..., outputs, blocks]``, not 0; one block where all inputs have one scale.
         zero_point: Whole numbers, of that shape or one number.
         low: The lowest code.
         high: The highest.
+        block: How many neighbouring inputs have a scale together; None for all.
     """
 
     scale: Doubles
     zero_point: Doubles
     low: int
     high: int
+    block: int | None = None
 
     def nearest(self, weight: Doubles) -> Doubles:
-        """Return the levels nearest to weights ``[..., outputs, any]``, ties to even."""
-        codes = np.rint(weight / self.scale) + self.zero_point
+        """Return the levels nearest to weights ``[..., outputs, inputs]``, ties to even."""
+        scale, zero = self.scale, self.zero_point
+        if self.block is not None:
+            blocks = self.blocks_of(weight.shape[-1])
+            scale, zero = (
+                np.broadcast_to(each, scale.shape)[..., blocks] for each in (scale, zero)
+            )
+        codes = np.rint(weight / scale) + zero
         codes = np.minimum(np.maximum(codes, self.low), self.high)  # np.clip takes thrice as long
-        return np.asarray((codes - self.zero_point) * self.scale)
+        return np.asarray((codes - zero) * scale)
 
-    def of_rows(self, groups: int, outputs: int) -> tuple[Doubles, Doubles, float, float]:
-        """Return scales and zero points, ``[groups, outputs]``, and the bounds of the codes."""
+    def blocks_of(self, inputs: int) -> npt.NDArray[np.int64]:
+        """Return the block of each input, ``[inputs]``."""
+        return np.arange(inputs, dtype=np.int64) // (self.block or max(inputs, 1))
+
+    def of_rows(self, groups: int, outputs: int) -> tuple[Doubles, Doubles]:
+        """Return scales and zero points, ``[groups, outputs, blocks]``."""
+        shape = (groups, outputs, self.scale.shape[-1])
         scale, zero = (
-            np.ascontiguousarray(np.broadcast_to(each, (groups, outputs, 1))[:, :, 0], np.float64)
+            np.ascontiguousarray(np.broadcast_to(each, shape), np.float64)
             for each in (self.scale, self.zero_point)
         )
-        return scale, zero, float(self.low), float(self.high)
+        return scale, zero
 
 
 @dataclass(frozen=True)
@@ -86,11 +99,15 @@ class Turns:
         ordered = np.take_along_axis(weight, self.order[:, None, :], axis=2)
         rounded = np.empty_like(ordered)
         count, of_rows = weight.shape[2], levels.of_rows(*weight.shape[:2])
+        blocks = levels.blocks_of(count)[self.order]
+        bounds = float(levels.low), float(levels.high)
         squares = np.zeros(weight.shape[:2])
         for start in range(0, count, _BLOCK):
             end = min(start + _BLOCK, count)
             errors = np.empty((*weight.shape[:2], end - start))
-            round_columns(ordered, rounded, errors, self.upper, *of_rows, start, end)
+            round_columns(
+                ordered, rounded, errors, self.upper, *of_rows, blocks, *bounds, start, end
+            )
             ordered[:, :, end:] -= errors @ self.upper[:, start:end, end:]
             squares += np.einsum("goi,goi->go", errors, errors)
         result = np.empty_like(rounded)
@@ -155,12 +172,14 @@ def descend(rounded: Doubles, wanted: Doubles, moments: Doubles, levels: Levels)
     moments = np.ascontiguousarray(moments)
     rest = wanted - found @ moments
     of_rows = levels.of_rows(*found.shape[:2])
+    bounds = float(levels.low), float(levels.high)
+    blocks = np.tile(levels.blocks_of(found.shape[2]), (len(found), 1))
     for _ in range(_SWEEPS):
         moved = 0
         for start in range(0, found.shape[2], _BLOCK):
             end = min(start + _BLOCK, found.shape[2])
             block, before = rest[:, :, start:end].copy(), found[:, :, start:end].copy()
-            here = descend_columns(found, block, moments, *of_rows, start, end)
+            here = descend_columns(found, block, moments, *of_rows, blocks, *bounds, start, end)
             if here:
                 moved += here
                 rest -= (found[:, :, start:end] - before) @ moments[:, start:end]

@@ -1,7 +1,8 @@
 """Compiled loops of `intact.numerics.second_order`: some columns of weights at a time.
 
 All arrays are float64 in C order: weights ``[groups, outputs, inputs]``, scales and zero points
-``[groups, outputs]``, second moments and triangles ``[groups, inputs, inputs]``. A row at a time,
+``[groups, outputs, blocks]``, second moments and triangles ``[groups, inputs, inputs]``; but for
+``blocks``, int64 ``[groups, inputs]``, which says to which block a column belongs. A row at a time,
 with the columns in the inner loop, so that what a row needs stays in the fastest cache.
 """
 
@@ -15,15 +16,16 @@ from numba import njit, types
 from intact.numerics.loop_cache import CACHED
 
 _Read = types.Array(types.float64, 3, "C", readonly=True)
-_Scale = types.Array(types.float64, 2, "C", readonly=True)
+_Block = types.Array(types.int64, 2, "C", readonly=True)
 _Write = types.Array(types.float64, 3, "C")
 _Turn = types.void(
     _Write,
     _Write,
     _Write,
     _Read,
-    _Scale,
-    _Scale,
+    _Read,
+    _Read,
+    _Block,
     types.float64,
     types.float64,
     types.int64,
@@ -33,8 +35,9 @@ _Descend = types.int64(
     _Write,
     _Write,
     _Read,
-    _Scale,
-    _Scale,
+    _Read,
+    _Read,
+    _Block,
     types.float64,
     types.float64,
     types.int64,
@@ -58,6 +61,7 @@ def round_columns(
     upper: Any,
     scale: Any,
     zero: Any,
+    blocks: Any,
     low: Any,
     high: Any,
     start: Any,
@@ -70,8 +74,9 @@ def round_columns(
     """
     for group in range(weight.shape[0]):
         for row in range(weight.shape[1]):
-            step, offset = scale[group, row], zero[group, row]
             for column in range(start, end):
+                block = blocks[group, column]
+                step, offset = scale[group, row, block], zero[group, row, block]
                 now = weight[group, row, column]
                 near = _nearest(now, step, offset, low, high)
                 rounded[group, row, column] = near
@@ -88,6 +93,7 @@ def descend_columns(
     moments: Any,
     scale: Any,
     zero: Any,
+    blocks: Any,
     low: Any,
     high: Any,
     start: Any,
@@ -101,8 +107,9 @@ def descend_columns(
     moved = 0
     for group in range(found.shape[0]):
         for row in range(found.shape[1]):
-            step, offset = scale[group, row], zero[group, row]
             for column in range(start, end):
+                block = blocks[group, column]
+                step, offset = scale[group, row, block], zero[group, row, block]
                 now = found[group, row, column]
                 aim = now + rest[group, row, column - start] / moments[group, column, column]
                 change = _nearest(aim, step, offset, low, high) - now

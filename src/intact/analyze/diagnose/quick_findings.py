@@ -132,6 +132,8 @@ def held_out_findings(
     middle = len(runs.batches) // 2
     if not _FEW <= count <= len(runs) or numbers > _FEW_NUMBERS or not middle:
         return []
+    if not required_tensors(plan):
+        return []  # stored weights alone: no range follows from samples
     stored = runs.graph.model.graph.initializers.values()
     if sum(each.const_value.size for each in stored if each.const_value) > _FEW_WEIGHTS:
         return []  # each half takes a session with all weights

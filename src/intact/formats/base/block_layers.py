@@ -15,8 +15,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.formats.base.float_layers import FloatComparison
-from intact.formats.base.storage import is_looked_up
 from intact.graph import constant_array, input_value
+from intact.graph.tied_tables import is_looked_up
 from intact.numerics.dynamic import DynamicQuantizer
 from intact.ops.operators import Gemm
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd, quantization_points

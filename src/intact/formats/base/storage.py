@@ -20,8 +20,9 @@ import onnx_ir as ir
 
 from intact.errors import ExportError
 from intact.formats.base.format import Format
-from intact.graph import Graph, is_constant, weight_slot
+from intact.graph import weight_slot
 from intact.graph.edit import Editor
+from intact.graph.tied_tables import is_same, tied_tables
 from intact.plan import Note, NoteKind, QuantizedGraph, QuantPoint, quantization_points
 from intact.plan.stored_weights import is_stored
 from intact.plan.widths import scheme_at
@@ -100,49 +101,7 @@ def _have_equal_codes(table: QuantPoint, weight: QuantPoint, *, is_turned: bool)
     if table.config.bits != weight.config.bits:
         return False
     one, other = table.constant_codes(), weight.constant_codes()
-    return _is_same(one, other.T if is_turned else other)
-
-
-def tied_tables(graph: Graph) -> Iterator[tuple[ir.Node, ir.Node, bool]]:
-    """Yield lookups, layers whose weight is their table, and whether that is transposed there."""
-    lookups: dict[tuple[int, ...], dict[ir.Value, ir.Node]] = {}
-    for node in graph.nodes:
-        table = node.inputs[0] if is_looked_up(node, 0) else None
-        if table is not None and table.const_value is not None and is_constant(table):
-            # By shape, so that only constants that can be equal are compared.
-            lookups.setdefault(_shape(table), {}).setdefault(table, node)
-    for layer in graph.nodes if lookups else ():
-        slot = weight_slot(layer)
-        weight = None if slot is None else layer.inputs[slot]
-        if weight is None or weight.const_value is None:
-            continue
-        if weight in lookups.get(_shape(weight), {}):
-            yield lookups[_shape(weight)][weight], layer, False
-            continue
-        for table, lookup in lookups.get(_shape(weight)[::-1], {}).items():
-            if are_equal(table, weight, is_turned=True):
-                yield lookup, layer, True
-
-
-def _shape(value: ir.Value) -> tuple[int, ...]:
-    return () if value.const_value is None else tuple(value.const_value.shape.numpy())
-
-
-def are_equal(first: ir.Value, second: ir.Value, *, is_turned: bool) -> bool:
-    """Tell whether two constants hold the same numbers, one of them transposed if `is_turned`."""
-    one, other = first.const_value, second.const_value
-    if one is None or other is None or one.dtype is not other.dtype:
-        return False
-    shapes = tuple(one.shape.numpy()), tuple(other.shape.numpy())
-    if is_turned:
-        is_matrix = len(shapes[0]) == 2
-        return is_matrix and shapes[0] == shapes[1][::-1] and _is_same(one.numpy(), other.numpy().T)
-    return shapes[0] == shapes[1] and _is_same(one.numpy(), other.numpy())
-
-
-def _is_same(one: np.ndarray, other: np.ndarray) -> bool:
-    # The first row tells nearly all unequal tables apart, which are large and may be mapped.
-    return bool(np.array_equal(one[:1], other[:1]) and np.array_equal(one, other))
+    return is_same(one, other.T if is_turned else other)
 
 
 def stored_twice(lookup: ir.Node, layer: ir.Node, why: str) -> Note:
@@ -187,11 +146,6 @@ def stored_readers(
     for node, slot in point.readers:
         parted[0 if is_stored(plan.input_config(node, slot)) else 1].append((node, slot))
     return parted
-
-
-def is_looked_up(node: ir.Node, slot: int) -> bool:
-    """Tell whether a node reads rows of a constant only."""
-    return node.op_type == "Gather" and slot == 0
 
 
 class StoredWeights:

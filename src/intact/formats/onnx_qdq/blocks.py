@@ -24,9 +24,10 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import ExportError
-from intact.formats.base.storage import OTHER_SCALES, is_looked_up, stored_twice, tied_tables
+from intact.formats.base.storage import OTHER_SCALES, stored_twice
 from intact.graph import constant_array, input_value
 from intact.graph.edit import Editor
+from intact.graph.tied_tables import is_looked_up, tied_tables
 from intact.numerics.blocks import block_rows
 from intact.numerics.packing import pack_bits, unpack_bits
 from intact.ops.operators import Gemm

@@ -12,16 +12,11 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
-from intact.formats.base.storage import (
-    LOOKED_UP_IN_FLOAT,
-    OTHER_SCALES,
-    are_equal,
-    stored_twice,
-    tied_tables,
-)
+from intact.formats.base.storage import LOOKED_UP_IN_FLOAT, OTHER_SCALES, stored_twice
 from intact.formats.onnx_qdq.reader.parameters import is_dequantize
 from intact.graph import is_constant, weight_slot
 from intact.graph.edit import Editor
+from intact.graph.tied_tables import are_equal, tied_tables
 from intact.plan import Note, QuantizedGraph, TensorEnd
 
 _TURNED = {"perm": [1, 0]}

@@ -25,12 +25,7 @@ from intact.errors import ExportError, ModelError
 from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
 from intact.formats.base.maker import sign
-from intact.formats.base.storage import (
-    GatheredCodes,
-    StoredWeights,
-    is_looked_up,
-    stored_readers,
-)
+from intact.formats.base.storage import GatheredCodes, StoredWeights, stored_readers
 from intact.formats.onnx_qdq.reader.parameters import Container, container_for, is_quantize
 from intact.formats.onnx_qdq.shared_codes import share_codes
 from intact.formats.onnx_qdq.shield import keep_as_planned
@@ -40,6 +35,7 @@ from intact.graph.files.opset import convert_opset
 from intact.graph.files.save import file_bytes, message_of
 from intact.graph.ops import clamp_bounds
 from intact.graph.origins import bare
+from intact.graph.tied_tables import is_looked_up
 from intact.plan import (
     Note,
     NoteKind,

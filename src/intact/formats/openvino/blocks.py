@@ -14,8 +14,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import ExportError
-from intact.formats.base.storage import tied_tables
 from intact.graph.edit import Editor
+from intact.graph.tied_tables import tied_tables
 from intact.plan import QuantizedGraph, QuantPoint
 
 

@@ -20,7 +20,7 @@ from intact.errors import ExportError
 from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
 from intact.formats.base.maker import sign
-from intact.formats.base.storage import StoredWeights, is_looked_up, stored_readers
+from intact.formats.base.storage import StoredWeights, stored_readers
 from intact.formats.openvino.blocks import BlockWriter
 from intact.formats.openvino.dialect import (
     DOMAIN,
@@ -36,6 +36,7 @@ from intact.graph import Role, input_role, save_model
 from intact.graph.edit import Editor
 from intact.graph.files.save import file_bytes
 from intact.graph.origins import bare
+from intact.graph.tied_tables import is_looked_up
 from intact.graph.traversal import nodes_of
 from intact.plan import (
     Note,

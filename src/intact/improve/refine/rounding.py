@@ -17,6 +17,7 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -24,10 +25,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.calibrate.scales.bias import rescale_bias
-from intact.config import QuantState, TensorQuantConfig
+from intact.calibrate.scales.ranges import stored_scales
+from intact.config import Granularity, PerBlock, QuantState, TensorQuantConfig
 from intact.data.stream import Samples
 from intact.errors import Unsupported
 from intact.graph import bias_slot, output_channel_axis
+from intact.graph.tied_tables import tied_tables
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.moments import LastMoments, Moments
 from intact.improve.refine.walk import Stop, Walk, bake
@@ -38,6 +41,7 @@ from intact.ops.operators import Gemm
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.lower.chains import Points
+from intact.targets.blocks import Blocks, ScaleType
 
 MOST_SAMPLES = 512
 ZOOMS = tuple(1 - step / 40 for step in range(21))
@@ -54,6 +58,8 @@ OBSERVER = "second-order"
 _DATA, _WEIGHT = 0, 1
 
 Scales = npt.NDArray[np.float32]
+Means: TypeAlias = tuple[Doubles, Doubles, Doubles]
+"""Means of x by x, x by z and z by z: see `Moments.means`."""
 
 
 def refine_rounding(
@@ -83,9 +89,10 @@ def refine_rounding(
         DataError: A sample does not fit the model.
     """
     plan = plan.copy()
-    walk, moments = Walk(plan, samples, most=most, threads=threads), LastMoments()
+    walk, moments = Walk(plan, samples, most=most, threads=threads, ends=False), LastMoments()
+    tied = _tied_layers(plan, walk.points)
     for stop in walk:
-        site = RoundingSite.of(plan, walk.points, stop.node)
+        site = None if stop.node in tied else RoundingSite.of(plan, walk.points, stop.node)
         found = None if site is None else site.choose(*site.moments(walk.points, stop, moments))
         if site is None or found is None:
             continue
@@ -94,11 +101,28 @@ def refine_rounding(
     return plan
 
 
+def _tied_layers(plan: QuantizedGraph, points: Points) -> frozenset[ir.Node]:
+    """List layers whose weight in blocks is that of a lookup: a file has them once.
+
+    With integers of its own such a layer would cost as much as the table once more.
+    """
+    stored = {
+        node
+        for point in points.at_input.values()
+        if point.config.grid.block is not None and point.is_constant
+        for node, _ in point.readers
+    }
+    if not stored:
+        return frozenset()  # comparing tables reads them from disk
+    pairs = tied_tables(plan.graph)
+    return frozenset(layer for lookup, layer, _ in pairs if {lookup, layer} <= stored)
+
+
 class RoundingChoice(msgspec.Struct, frozen=True):
     """How the weight of a layer is rounded.
 
     Attributes:
-        scale: The weight's scale, ``[]`` or ``[channels]``.
+        scale: The weight's scale, ``[]``, ``[channels]`` or that of each block.
         weight: The numbers that its integers stand for, shaped as it is stored.
         shift: What its bias moves by, shaped like it, so that the means of results stay; None
             where the bias is not changed.
@@ -126,11 +150,13 @@ class RoundingSite:
         layer: The layer.
         weight: Where its weight is quantized.
         bias: Where its bias is, if that is in integers and may be changed.
+        blocks: How the target holds weights in blocks.
     """
 
     layer: Layer
     weight: QuantPoint
     bias: QuantPoint | None
+    blocks: Blocks | None = None
 
     @staticmethod
     def of(plan: QuantizedGraph, points: Points, node: ir.Node) -> RoundingSite | None:
@@ -140,15 +166,15 @@ class RoundingSite:
         if weight is None or not is_free(plan, node, _WEIGHT, weight):
             return None
         layer = Layer.of(plan.graph, node)
-        axis = weight.config.granularity.axis
-        if layer is None or axis not in (None, output_channel_axis(node)):
+        if layer is None or not _fits(layer, weight.config.granularity):
             return None
         slot = bias_slot(node)
         bias = None if slot is None else points.at_input.get((name, slot))
         is_own = bias is not None and bias.config.state is QuantState.PASSIVE
         is_whole = layer.bias is not None and layer.bias.size == layer.outputs
         is_added = Gemm.of(node).beta != 0
-        return RoundingSite(layer, weight, bias if is_own and is_whole and is_added else None)
+        own_bias = bias if is_own and is_whole and is_added else None
+        return RoundingSite(layer, weight, own_bias, plan.target.blocks)
 
     def moments(
         self, points: Points, stop: Stop, last: LastMoments
@@ -184,7 +210,8 @@ class RoundingSite:
         if not (fit.count and held_out.count and fit.is_finite() and held_out.is_finite()):
             return None
         is_centred = self.bias is not None
-        trial = _Trial.of(self.layer, self.weight.config, fit, held_out, centred=is_centred)
+        means = [each.means(centred=is_centred) for each in (fit, held_out)]
+        trial = _Trial.of(self.layer, self.weight.config, self.blocks, *means)
         best = trial.best()
         if np.isneginf(best.after):
             return None
@@ -217,12 +244,14 @@ class _Attempt(msgspec.Struct, frozen=True):
     Attributes:
         scale: The weight's scale.
         rounded: Levels, ``[groups, outputs, inputs * taps]``.
+        damping: Its strength.
         before: Signal to noise of the layer's result on held-out samples by the plan, dB.
         after: The same with these levels.
     """
 
     scale: Scales
     rounded: Doubles
+    damping: float = 0.0
     before: float = 0.0
     after: float = 0.0
 
@@ -237,22 +266,27 @@ class _Trial:
         config: How the weight is quantized.
         fit: Means of the samples that decide what is tried: x by x, x by z, z by z.
         held_out: Those of the samples that decide what is kept.
+        blocks: How the target holds weights in blocks.
     """
 
     layer: Layer
     weight: Doubles
     config: TensorQuantConfig
-    fit: tuple[Doubles, Doubles, Doubles]
-    held_out: tuple[Doubles, Doubles, Doubles]
+    fit: Means
+    held_out: Means
+    blocks: Blocks | None = None
 
     @staticmethod
     def of(
-        layer: Layer, config: TensorQuantConfig, fit: Moments, held_out: Moments, *, centred: bool
+        layer: Layer,
+        config: TensorQuantConfig,
+        blocks: Blocks | None,
+        fit: Means,
+        held_out: Means,
     ) -> _Trial:
         wide = layer.view(layer.weight.astype(np.float64))
         weight = wide.reshape(*wide.shape[:2], -1)
-        means = (fit.means(centred=centred), held_out.means(centred=centred))
-        return _Trial(layer, weight, config, *means)
+        return _Trial(layer, weight, config, fit, held_out, blocks)
 
     def best(self) -> _Attempt:
         """Return the scale and the levels with the least error on held-out samples.
@@ -268,13 +302,22 @@ class _Trial:
             after = decibels(power, self._held_out_error(tried.rounded))
             if after > best.after:
                 best = msgspec.structs.replace(tried, before=before, after=after)
+        if self.config.grid.block is None or np.isneginf(best.after):
+            return best
+        # Descending takes longest where all else needs one scale: it follows the best damping.
+        rounded = self._descend(best)
+        after = decibels(power, self._held_out_error(rounded))
+        if after > best.after:
+            best = msgspec.structs.replace(best, rounded=rounded, after=after)
         return best
 
     def _try_all(self) -> Iterator[_Attempt]:
         """Try each strength of damping, side by side; those that cannot be are left out."""
-        workers = 1 if self.weight.size * len(ZOOMS) > _MANY else len(DAMPINGS)
+        at_once = len(ZOOMS) if self.config.grid.block is None else 1
+        workers = 1 if self.weight.size * at_once > _MANY else len(DAMPINGS)
         with ThreadPoolExecutor(workers) as pool:
-            jobs = [pool.submit(self._try_damping, damping) for damping in DAMPINGS]
+            scale = None if self.config.grid.block is None else self._block_scale()
+            jobs = [pool.submit(self._try_damping, damping, scale) for damping in DAMPINGS]
         # In their order: of equal errors the weakest damping wins.
         for job in jobs:
             # inputs that hardly vary leave rounding errors alone
@@ -286,34 +329,94 @@ class _Trial:
         scale = np.asarray(self.config.scale, np.float32)
         return _Attempt(scale, self._levels(scale).nearest(self.weight))
 
-    def _try_damping(self, damping: float) -> _Attempt:
-        """Choose scale and levels with one strength of damping.
+    def _try_damping(self, damping: float, scale: Scales | None) -> _Attempt:
+        """Choose levels with one strength of damping, and the scale where it is not given.
 
         What is rounded is the weight that is best in real numbers on the quantized inputs.
         """
+        damped, wanted = self._damped(damping)
+        solved = np.linalg.solve(damped, wanted.transpose(0, 2, 1))
+        aim = np.asarray(solved.transpose(0, 2, 1), np.float64)
+        turns = Turns.of(damped, 0.0)
+        if scale is not None:
+            return _Attempt(scale, turns.round(aim, self._levels(scale))[0], damping)
+        scale = self._scale(turns, aim)
+        levels = self._levels(scale)
+        rounded = descend(turns.round(aim, levels)[0], wanted, damped, levels)
+        return _Attempt(scale, rounded, damping)
+
+    def _damped(self, damping: float) -> tuple[Doubles, Doubles]:
+        """Return second moments with a ridge, and the wanted results times the inputs."""
         _, cross, moments = self.fit
         count = self.weight.shape[2]
         mean = np.trace(moments, axis1=1, axis2=2)[:, None, None] / count
         # Inputs that are always 0 would leave a matrix without an inverse.
         ridge = np.where(mean > 0, damping * mean, 1.0) * np.eye(count)
-        damped = moments + ridge
         # The ridge pulls towards the weight as it was, not towards 0.
-        wanted = self.weight @ (cross + ridge)
-        solved = np.linalg.solve(damped, wanted.transpose(0, 2, 1))
-        aim = np.asarray(solved.transpose(0, 2, 1), np.float64)
+        return moments + ridge, self.weight @ (cross + ridge)
+
+    def _descend(self, tried: _Attempt) -> Doubles:
+        """Return better levels than those of an attempt."""
+        damped, wanted = self._damped(tried.damping)
+        return descend(tried.rounded, wanted, damped, self._levels(tried.scale))
+
+    def _scale(self, turns: Turns, aim: Doubles) -> Scales:
+        """Choose the scale of each channel, or of all, with which least is lost.
+
+        Args:
+            turns: In which the weight is rounded.
+            aim: The weight to be rounded.
+        """
         own = np.asarray(self.config.scale, np.float32)
         zooms = POWERS if self.config.grid.power_of_two else ZOOMS
         scales = np.stack([zoom_scale(self.config, own, zoom) for zoom in zooms])
-        turns = Turns.of(damped, 0.0)
         # Several scales at once as long as they fit into memory.
         some = max(_MANY // max(self.weight.size, 1), 1)
         parts = (scales[at : at + some] for at in range(0, len(scales), some))
         errors = [self._errors(turns, aim, part) for part in parts]
         best = self._least(np.concatenate(errors, axis=1))
         scale = np.take_along_axis(scales, self._by_scale(best)[None], axis=0)[0]
-        scale = np.asarray(scale, np.float32)
-        levels = self._levels(scale)
-        return _Attempt(scale, descend(turns.round(aim, levels)[0], wanted, damped, levels))
+        return np.asarray(scale, np.float32)
+
+    def _block_scale(self) -> Scales:
+        """Choose the scale of each block with which rounding to nearest loses least of results.
+
+        What is lost is counted within the block, by the second moments of its own inputs: errors of
+        other blocks are as likely of one sign as of the other.
+        """
+        own = np.asarray(self.config.scale, np.float32)
+        best, least = own, np.full(self._by_block(own).shape, np.inf)
+        for zoom in ZOOMS:
+            scale = self._stored(own * np.float32(zoom))
+            error = self._block_errors(scale)
+            is_better = error < least
+            best = np.where(self._of_blocks(is_better), scale, best)
+            least = np.where(is_better, error, least)
+        return best
+
+    def _block_errors(self, scale: Scales) -> Doubles:
+        """Return the error of each block by rounding to nearest: ``[1, outputs, blocks]``."""
+        lost = self._levels(scale).nearest(self.weight) - self.weight
+        size, moments = self.config.grid.block or 1, self.fit[2]
+        found = []
+        for at in range(0, self.weight.shape[2], size):
+            part = slice(at, at + size)
+            inside = lost[:, :, part] @ moments[:, part, part]
+            found.append(np.einsum("goi,goi->go", inside, lost[:, :, part]))
+        return np.stack(found, axis=-1)
+
+    def _stored(self, scale: Scales) -> Scales:
+        """Return scales of blocks as the target holds them."""
+        kind = ScaleType.FLOAT32 if self.blocks is None else self.blocks.scale_type
+        return stored_scales(scale, kind)
+
+    def _by_block(self, of_blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """View what has the shape of the scales of blocks as ``[1, outputs, blocks]``."""
+        return np.moveaxis(of_blocks, self.config.grid.axis or 0, -1)[None]
+
+    def _of_blocks(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Bring ``[1, outputs, blocks]`` into the shape of the scales of blocks."""
+        return np.moveaxis(array[0], -1, self.config.grid.axis or 0)
 
     def _errors(self, turns: Turns, aim: Doubles, scales: Scales) -> Doubles:
         """Return the error of each output with each of some scales: ``[groups, scales, outputs]``.
@@ -346,10 +449,16 @@ class _Trial:
     def _levels(self, scale: Scales) -> Levels:
         config, params = self.config, self.config.params
         zero = np.zeros(scale.shape) if params is None else params.zero_point
+        block, bounds = config.grid.block, (config.quant_min, config.quant_max)
+        if block is not None:
+            scales, zeros = (
+                np.ascontiguousarray(self._by_block(each), np.float64) for each in (scale, zero)
+            )
+            return Levels(scales, zeros, *bounds, block)
         groups, outputs, _ = self.weight.shape
         shape = (groups, outputs, 1) if scale.ndim else (1, 1, 1)
         scales, zeros = (np.asarray(each, np.float64).reshape(shape) for each in (scale, zero))
-        return Levels(scales, zeros, config.quant_min, config.quant_max)
+        return Levels(scales, zeros, *bounds)
 
     def _held_out_error(self, rounded: Doubles) -> float:
         return float(squared_error(self.weight, rounded, *self.held_out).sum())
@@ -364,6 +473,14 @@ class _Trial:
         lost = np.einsum("goi,gi->go", self.weight, x) - np.einsum("goi,gi->go", rounded, z)
         options = Gemm.of(self.layer.node)
         return np.asarray(lost * (options.alpha / options.beta))
+
+
+def _fits(layer: Layer, grain: Granularity) -> bool:
+    """Tell whether scales lie along the outputs of a layer, or in blocks along its inputs."""
+    outputs = output_channel_axis(layer.node)
+    if isinstance(grain, PerBlock):
+        return layer.is_dense and outputs is not None and grain.axis == 1 - outputs
+    return grain.axis in (None, outputs)
 
 
 def _beside(levels: list[Levels], outputs: int) -> Levels:

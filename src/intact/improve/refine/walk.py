@@ -42,7 +42,8 @@ class Stop:
         run: Computes the node.
         in_float: Its inputs in the float model, for each batch.
         quantized: Its inputs in the quantized model, with the constants of the current plan.
-        results: Its outputs in the float model, for each batch, in the order of its outputs.
+        results: Its outputs in the float model, for each batch, in the order of its outputs; none
+            where the walk leaves out ends.
     """
 
     node: ir.Node
@@ -63,6 +64,8 @@ class Walk:
         before: Called with each node before its quantized inputs are computed: it may change their
             scales.
         constants: Whether constants are quantized; else the quantized model has those in float.
+        ends: Whether results are computed that no node reads. Those of a language model are its
+            largest.
     """
 
     def __init__(
@@ -74,7 +77,9 @@ class Walk:
         threads: int = 0,
         before: Callable[[ir.Node], None] | None = None,
         constants: bool = True,
+        ends: bool = True,
     ) -> None:
+        self._computes_ends = ends
         self._plan, self._threads, self._before = plan, threads, before
         self._quantizes_constants = constants
         self.points = Points.of(plan)
@@ -108,6 +113,10 @@ class Walk:
             floats = {v: v.const_value.numpy() for v in constants if v.const_value is not None}
             in_float = [_select_read(node, values) | floats for values in self._in_float]
             quantized = [self._inputs(node, values) | constants for values in self._quantized]
+            if not self._computes_ends and not any(self._readers[v] for v in _outputs(node)):
+                yield Stop(node, run, in_float, quantized, [])
+                self._forget(node)
+                continue
             results = [run(arrays) for arrays in in_float]
             yield Stop(node, run, in_float, quantized, results)
             for values, arrays in zip(self._in_float, results, strict=True):

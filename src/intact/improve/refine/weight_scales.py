@@ -28,6 +28,7 @@ from intact.numerics.error_sums import ChannelErrorSums
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.plan.gains import Report, unreported
 from intact.plan.given_scales import GIVEN
+from intact.plan.stored_weights import is_stored
 from intact.program.lower.attributes import bounds_of, joined
 from intact.program.lower.chains import chains
 from intact.program.operations import Bounds
@@ -128,7 +129,7 @@ def is_free(plan: QuantizedGraph, node: ir.Node, slot: int, point: QuantPoint) -
     config = point.config
     ends = [TensorEnd.input(str(node.name), each) for each in (slot, bias_slot(node) or slot)]
     return (
-        plan.is_quantized(node)
+        (plan.is_quantized(node) or is_stored(config))
         and facts(node).channel_axis is not None
         and slot == 1
         and point.is_constant

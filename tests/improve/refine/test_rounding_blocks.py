@@ -1,0 +1,93 @@
+"""Second-order rounding of weights in blocks, whose layers compute in float."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+
+import intact
+from intact.calibrate.assign import assign
+from intact.calibrate.method import Method
+from intact.config import QuantState
+from intact.data.sources import open_samples
+from intact.engines.session import FloatModel
+from intact.engines.simulate import Simulator
+from intact.errors import UsageError
+from intact.improve.refine.rounding import OBSERVER, refine_rounding
+from intact.plan import QuantizedGraph, TensorEnd
+from intact.plan.gains import Gain
+from intact.targets import in_blocks, load_target
+from tests.block_nets import WORDS, decoder, dense_net
+from tests.plans import planned
+
+Arrays = dict[str, npt.NDArray[np.float32]]
+LAYERS = ("first", "second", "third")
+
+
+def mixed(count: int, seed: int) -> Arrays:
+    """Inputs that depend on each other, as those of layers do: 12 numbers, mixed, and noise."""
+    mix = np.random.default_rng(5).normal(size=(12, 100))
+    random = np.random.default_rng(seed)
+    x = random.normal(size=(count, 12)) @ mix + 0.1 * random.normal(size=(count, 100))
+    return {"x": (x / 3).astype(np.float32)}
+
+
+def plan_of(
+    model: onnx.ModelProto, size: int = 32, bits: int = 4, *, zero_points: bool = False
+) -> QuantizedGraph:
+    target = in_blocks(load_target("onnxruntime"), size, bits, zero_points=zero_points)
+    return assign(planned(model, target), None, Method.of(target))
+
+
+def lost(plan: QuantizedGraph, feeds: Arrays) -> float:
+    wanted = FloatModel(plan.graph, threads=1).run(feeds)["y"]
+    found = Simulator(plan, threads=1).run(feeds)[0]["y"]
+    return float(np.mean((wanted - found) ** 2))
+
+
+@pytest.mark.parametrize("zero_points", [False, True])
+@pytest.mark.parametrize(("size", "bits"), [(16, 4), (32, 4), (32, 2)])
+def test_less_is_lost_on_other_samples(size: int, bits: int, zero_points: bool) -> None:
+    plan, fitted = plan_of(dense_net(), size, bits, zero_points=zero_points), mixed(400, 1)
+    samples = open_samples(fitted, plan.graph)
+    gains: list[Gain] = []
+    better = refine_rounding(plan, samples, threads=1, report=gains.append)
+    other = mixed(200, 7)
+    assert lost(better, other) < 0.6 * lost(plan, other)
+    assert [each.node for each in gains if each.kept] == list(LAYERS)
+    for name in LAYERS:
+        end = TensorEnd.input(name, 1)
+        own, codes = better.configs[end], better.baked[end]
+        assert (own.state, own.observer) == (QuantState.BAKED, OBSERVER)
+        assert own.quant_min <= codes.min() < codes.max() <= own.quant_max
+        scale = np.asarray(own.scale)
+        assert np.array_equal(scale, scale.astype(np.float16))
+    assert not plan.baked
+    again = refine_rounding(plan, samples, threads=1)
+    assert again.baked.keys() == better.baked.keys()
+    assert all(np.array_equal(codes, again.baked[end]) for end, codes in better.baked.items())
+
+
+def test_the_preset_rounds_and_the_runtime_computes_it() -> None:
+    made = intact.quantize(dense_net(), mixed(64, 1), block=32, preset="balanced")
+    (rounding,) = made.improvements
+    assert rounding.improvement.name == "rounding"
+    assert rounding.improvement.kept
+    assert all(point in made.plan.baked for point in (TensorEnd.input(n, 1) for n in LAYERS))
+    compared = intact.verify(made, mixed(8, 2)).float_layers
+    assert len(compared) == len(LAYERS)
+    assert not any(each.differs for each in compared)
+
+
+def test_a_table_and_the_layer_that_multiplies_with_it_stay_one() -> None:
+    plan = plan_of(decoder())
+    ids = np.random.default_rng(0).integers(0, WORDS, (64, 9))
+    better = refine_rounding(plan, open_samples({"ids": ids}, plan.graph), threads=1)
+    assert set(better.baked) == {TensorEnd.input("layer", 1)}
+
+
+def test_without_data_the_preset_asks_for_some() -> None:
+    with pytest.raises(UsageError, match="rounding needs samples"):
+        intact.quantize(dense_net(), block=32, preset="balanced")
