@@ -127,7 +127,7 @@ def test_what_loses_more_than_allowed_fails(job: Any) -> None:
 
 def test_an_error_of_a_command_fails_its_step_and_says_why(job: Any) -> None:
     done = job(model="none.onnx").run("Quantize", "Evaluate", "Judge")
-    assert done.code == 1
+    assert done.code == 2
     assert "'none.onnx' does not exist" in done.log
     assert not (done.folder / "summary").exists()
 

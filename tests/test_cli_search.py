@@ -127,8 +127,8 @@ def test_a_trial_is_realized_by_its_number(here: Path, say: Any, fails: Any) -> 
         (("--minimize", "byte"), 2, "no cost 'byte'; did you mean 'bytes'?"),
         (("--trial", "3"), 2, "--trial without --replay"),
         (("--replay", "x", "--resume"), 2, "--replay and --resume"),
-        (("--replay", "none.jsonl"), 1, "none.jsonl: cannot be read"),
-        (("--replay", "model.onnx"), 1, "model.onnx: line 1"),
+        (("--replay", "none.jsonl"), 2, "none.jsonl: cannot be read"),
+        (("--replay", "model.onnx"), 2, "model.onnx: line 1"),
         (("--resume",), 2, "there is no log to resume"),
         (("--target", "tvm", "--minimize", "bytes"), 2, "no choice changes the bytes of tvm"),
         (("--budget", "1", "--min-score", "101"), 2, "--min-score 101 cannot be reached"),
@@ -138,7 +138,7 @@ def test_a_trial_is_realized_by_its_number(here: Path, say: Any, fails: Any) -> 
             "no strategy so far reaches a score of 100, after 1 trial in ",
         ),
         (("--budget", "1", "--max-cost", "1"), 2, "no candidate costs less than"),
-        (("--objective", "json:nothing"), 1, "nothing"),
+        (("--objective", "json:nothing"), 2, "nothing"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -186,7 +186,7 @@ class TestStopping:
         running.send_signal(signal.SIGINT)
         printed, complaints = running.communicate(timeout=60)
         assert (running.returncode, printed) == (130, "")
-        assert complaints.count("\n") == 1
+        assert complaints.count("intact: ") == 1  # behind the lines of phases
         assert re.search(r"\d trial\(s\) are in out\.search\.jsonl: --resume", complaints)
         assert not (here / "out").exists()
 

@@ -434,7 +434,8 @@ def test_outputs_are_not_written_over_the_data(result: Path, fails: Callable[...
         (["quantize", "model.onnx", "-d", "calib.npz", "-o", ""], "--output is ''; give "),
         (
             ["quantize", "model.onnx", "-d", "", "-o", "out"],
-            "--data is ''; give a folder of images, an .npz or .npy file, or MODULE:FUNCTION\n",
+            "--data is ''; give a folder of images or sounds, a text, an .npz or .npy file, or "
+            "MODULE:FUNCTION\n",
         ),
         (
             ["quantize", "", "-d", "calib.npz", "-o", "out"],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from unittest import mock
 
 import pytest
@@ -15,6 +16,14 @@ ray = pytest.importorskip("ray")
 def interrupt(*_: object, **__: object) -> None:
     signal.raise_signal(signal.SIGINT)
     interrupt.went_on = True  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def _usual_handler() -> Iterator[None]:
+    """Let Ctrl-C raise, whatever another test of this process has left: else it would end it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_an_interrupted_start_is_finished_and_ended() -> None:

@@ -25,6 +25,7 @@ from intact.numerics.error_sums import ErrorSums
 from intact.plan.points import has_logarithmic_levels
 from intact.program.lower import lower
 from intact.results.result import Result
+from intact.targets import target_names
 from intact.targets.advice import quantize_for_saturating_pairs
 
 Scores = npt.NDArray[np.float32]
@@ -46,14 +47,15 @@ def own_runtime(result: Result) -> Runtime | None:
     """Return what runs what is deployed, if it is here and computes as the target describes.
 
     On a processor that saturates pairs of products, for which the target has a variant, it does
-    not.
+    not; nor for a description of one's own, of hardware that this runtime is not.
     """
     name = next(iter(result.exports))
     runtime, target = FORMATS[name].runtime, result.plan.target
     if runtime is None or not runtime.is_timed or not runtime.can_run(result.exports[name]):
         return None
+    is_own = target.name not in target_names()
     is_other = saturates_pairs() and bool(quantize_for_saturating_pairs(target))
-    return None if is_other else runtime
+    return None if is_own or is_other else runtime
 
 
 def _in_runtime(result: Result, name: str, threads: int) -> tuple[str, Run] | None:
