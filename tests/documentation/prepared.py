@@ -189,6 +189,7 @@ def photos_of_models_with_colours() -> None:
 PREPARED: Mapping[str, Callable[[], Names | None]] = {
     "README.md": language_models,
     "data.md": data,
+    "blocks.md": language_models,
     "compare.md": compared,
     "diagnosis.md": diagnosis,
     "from-hago.md": small_model,
