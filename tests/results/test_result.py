@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import onnx_ir as ir
 import pytest
 
 from intact import api, demo
-from intact.data.preprocess import Preprocess
+from intact.data.preprocess import Preprocess, preprocess_to_toml
 from intact.errors import OutputError, PlanError
 from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
@@ -118,7 +119,7 @@ def read_result() -> Result:
     x = b.node("Conv", x, b.stored((5, 4, 1, 1)), b.bias(5), name="conv")
     b.pair(x, 0.05, np.uint8(90), out="y")
     b.output("y")
-    plan = read(b.build())
+    plan = replace(read(b.build()), preprocessing=preprocess_to_toml(Preprocess()).decode())
     return Result(plan, None, {"onnx_qdq": write_qdq(plan)})
 
 

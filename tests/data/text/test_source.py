@@ -263,7 +263,7 @@ def test_without_the_package_the_extra_is_named(
 ) -> None:
     (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(MissingExtraError, match=r"intact\[text\]"):
+    with pytest.raises(MissingExtraError, match=r"intact-quantizer\[text\]"):
         read(corpus, decoder, tokenizer=tmp_path, context=8)
     with pytest.raises(IntactError, match=r"give tokenizer tokenizer.json"):
         read(corpus, decoder, context=8)
