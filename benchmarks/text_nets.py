@@ -9,6 +9,7 @@ writes a BERT-like encoder. Weights come by name, [inputs, outputs]; `random_wei
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -141,7 +142,7 @@ def _node(
     return output
 
 
-class _Decoder:
+class _Decoder(ABC):
     """What both forms of a decoder share."""
 
     opset = _OPSET
@@ -162,13 +163,13 @@ class _Decoder:
         ]
         self.present: list[ir.Value] = []
 
+    @abstractmethod
     def begin(self) -> None:
         """Add inputs and what all layers share."""
-        raise NotImplementedError
 
+    @abstractmethod
     def layers(self, x: ir.Value) -> ir.Value:
         """Add all layers and the last normalization."""
-        raise NotImplementedError
 
     def node(self, op: str, *inputs: ir.Value | None, at: str, **attributes: Any) -> ir.Value:
         return _node(self.build, op, inputs, f"{at}/{op}", attributes)

@@ -122,13 +122,24 @@ def _stored_configs(
     configs, scheme = {}, target.weight_scheme(rule)
     for slot, axis in stored_axes(node, scheme, target).items():
         end = TensorEnd.input(str(node.name), slot)
-        bits = overrides.bits_at(end, is_weight=True, has_weight=True)
-        if bits is not None and scheme.block is not None:
-            from intact.targets.blockwise import check_width
-
-            check_width(f"--bits {node.name}", bits, target, scheme.block)
-        configs[end] = stored_config(scheme, axis, bits)
+        configs[end] = stored_config(scheme, axis, _weight_bits(end, scheme, target, overrides))
     return configs
+
+
+def _weight_bits(
+    end: TensorEnd, scheme: TensorScheme, target: Target, overrides: Overrides
+) -> int | None:
+    """Return the width that the user asks for at a weight; None for the scheme's own.
+
+    Raises:
+        UsageError: The target has no blocks of that width.
+    """
+    bits = overrides.bits_at(end, is_weight=True, has_weight=True)
+    if bits is not None and scheme.block is not None:
+        from intact.targets.blockwise import check_width  # which few plans need
+
+        check_width(f"--bits {end.node}", bits, target, scheme.block)
+    return bits
 
 
 def _input_config(
@@ -139,15 +150,11 @@ def _input_config(
     if role is Role.BIAS:
         return _bias_config(node, slot, schemes.target, rule)
     if role is Role.WEIGHT and rule.quantizes_weight and rule.quantizes_input(slot):
-        bits = overrides.bits_at(end, is_weight=True, has_weight=True)
         scheme = schemes.target.weight_scheme(rule)
         axis = weight_scale_axis(node)
         if scheme.block is not None:
             axis = stored_axes(node, scheme, schemes.target)[slot]
-            if bits is not None:
-                from intact.targets.blockwise import check_width
-
-                check_width(f"--bits {node.name}", bits, schemes.target, scheme.block)
+        bits = _weight_bits(end, scheme, schemes.target, overrides)
         return config_from_scheme(scheme, axis, bits)
     if role is Role.DATA and rule.quantizes_input(slot) and not adds_to_products(node, slot):
         bits = overrides.bits_at(end, is_weight=False, has_weight=weight is not None)

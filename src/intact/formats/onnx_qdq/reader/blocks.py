@@ -32,6 +32,7 @@ from intact.graph import constant_array, input_value, is_constant
 from intact.graph.passes.replace import replace_value
 from intact.numerics.affine import dequantize
 from intact.numerics.packing import unpack_bits
+from intact.ops import DENSE, IN_BLOCKS
 from intact.plan import Note, NoteKind, TensorEnd
 from intact.plan.stored_weights import STORED
 
@@ -40,7 +41,7 @@ _WIDTHS = (2, 4, 8)
 _BYTE = 8
 _OF_ZEROS = np.float32(2.0**-24)
 """The scale of a block of zeros."""
-_READERS = {("MatMul", 1), ("Gemm", 1), ("Gather", 0)}
+_READERS = {(each, 1 if each in DENSE else 0) for each in IN_BLOCKS}
 """What reads a weight in blocks, with its slot."""
 _FUSED = (
     "{count} product(s) read a DequantizeLinear with blocks along its first axis (first: {first}): "
