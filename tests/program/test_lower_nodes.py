@@ -81,6 +81,10 @@ def test_steps_of_no_node_are_conversions() -> None:
     ("build", "reason"),
     [
         (node("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]), "its window is dilated"),
+        (
+            node("MaxPool", kernel_shape=[8, 3], strides=[3, 1]),
+            "its window is longer than its input with the pads",
+        ),
         (resize("cubic", "half_pixel", (12, 14)), "its mode is cubic with half_pixel"),
         (node("Hardmax"), ""),
     ],

@@ -106,6 +106,10 @@ def _window(
     if dilations != ones:
         raise Unsupported("its window is dilated")
     pads = window_pads(node, shape, kernel, strides, dilations)
+    for size, width, ends in zip(shape[2:], kernel, pads, strict=True):
+        # ONNX's formula gives no window there; ONNX Runtime, which divides towards zero, gives one.
+        if size is not None and size + sum(ends) < width:
+            raise Unsupported("its window is longer than its input with the pads")
     if not window.ceil_mode:
         return kernel, strides, pads, None
     sizes = tuple(size for size in shape[2:] if size is not None)
