@@ -169,7 +169,7 @@ def search(options: SearchOptions) -> FoundStrategy:
     setup = Setup.of(spaced, method, options, deployment, preprocess, observe)
     course = _Course(options, budget, path, models.shapes)
     course.affordable(setup)
-    setup = setup.rounded(options, path)
+    setup = setup.round_weights(options, path)
     begin(options.progress, "searching")
     found = course.run(setup, scored)
     begin(options.progress, "quantizing")
@@ -428,7 +428,7 @@ def _outcome(search: Search, path: Path | None) -> tuple[Trial, bool]:
             if search.progress.best is None:
                 raise
             was_stopped = True
-        return search.confirmed(), was_stopped
+        return search.confirm_best(), was_stopped
     except KeyboardInterrupt as interrupt:
         trials = len(search.progress.trials)
         if path is None or not trials:

@@ -38,8 +38,10 @@ def goal_of(
     if max_drop is not None:
         if min_score is not None:
             raise UsageError("--max-drop and --min-score", remedy="give one of the two")
+        # `not >=` refuses NaN as well.
         if not max_drop >= 0 or math.isinf(max_drop):
             raise UsageError(f"--max-drop {max_drop:g}", remedy="give 0 or more")
+        # The SQNR of the float model against itself; infinity less anything is infinity.
         if math.isinf(float_score):
             raise UsageError(
                 "--max-drop: the float model's score is infinite (it has no error)",

@@ -46,6 +46,7 @@ class OutputPair:
     @property
     def first(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """The first output of both models."""
+        # The first one is the model's main output by convention: class scores, if any.
         name = next(iter(self.want))
         return self.want[name], self.have[name]
 
@@ -89,6 +90,7 @@ def margins_of(seen: OutputPair) -> Rows:
     """Compute the margin of each sample's right class: its label, else the float model's class."""
     want, have = seen.first
     right = want.argmax(axis=1) if seen.labels is None else seen.labels
+    # Margins are normal in logits, not in probabilities, which crowd at 0 and 1.
     scores = _log_probabilities(have, is_probability=True) if seen.is_probability else have
     return margins(scores, right)
 
@@ -103,6 +105,7 @@ def _divergence(seen: OutputPair) -> Rows:
         for array in seen.first
     )
     each = (np.exp(want) * (want - have)).sum(axis=-1)
+    # A divergence is never negative; rounding makes it so.
     return np.asarray(-np.maximum(each.mean(axis=1), 0.0))
 
 
@@ -111,6 +114,7 @@ def _log_probabilities(array: npt.NDArray[Any], is_probability: bool) -> Rows:
     if is_probability:
         scores = np.log(np.maximum(scores, _LEAST_PROBABILITY))
     else:
+        # The largest is 0: `exp` cannot overflow.
         scores = scores - scores.max(axis=-1, keepdims=True)
         scores = np.maximum(scores, math.log(_LEAST_PROBABILITY))
     return np.asarray(scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True)))
@@ -131,6 +135,7 @@ def _row_cosine(want: Rows, have: Rows) -> Rows:
     )
     lengths = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
     cosines = (first * second).sum(axis=1) / np.where(lengths == 0.0, 1.0, lengths)
+    # Two rows of zeros agree, one of them alone does not.
     both = (largest[0] == largest[1]).astype(np.float64)
     return np.asarray(np.where(empty, both, cosines.clip(-1.0, 1.0)))
 
@@ -174,6 +179,7 @@ def float_pairs(seen: OutputPair) -> list[tuple[Rows, Rows]]:
         DataError: An output of the quantized model has another shape.
     """
     want, have = seen.want, seen.have
+    # Also booleans and integers, where a model has nothing else.
     names = [name for name, array in want.items() if array.dtype.kind == "f"] or [
         name for name, array in want.items() if array.dtype.kind in "biu"
     ]
@@ -282,6 +288,7 @@ class Objective:
             raise DataError(
                 f"metric {self.metric.name}: has no figure {name!r}", remedy=nearest(name, figures)
             )
+        # NaN would lose each comparison and look like a bad score.
         if math.isnan(figures[name]):
             raise DataError(f"metric {self.metric.name}: {name!r} is NaN")
         return -figures[name] if self.lower_is_better else figures[name]
