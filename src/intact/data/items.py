@@ -144,6 +144,7 @@ class Items:
         if not self.opened.is_kept:
             return self.opened.count
         try:
+            # By shapes, so that it costs little.
             return sum(self._size(item, number) for number, item in self._numbered())
         except DataError:  # reported when read
             return None
@@ -169,6 +170,7 @@ class Items:
         """Yield what an item holds: one batch, or one for each transformed sample."""
         if self.opened.is_table:
             item = self._columns.of(f"{self.layout.source}: {self._at(number)}", item)
+        # Columns are picked before names are given, because a row has more than the model takes.
         named = self.named(item, number)
         if self.layout.transform is None:
             yield self._batch(named, number)
@@ -195,6 +197,7 @@ class Items:
         number = -1
         try:
             items = iter(self.opened.items)
+            # Item by item under one `try`: libraries raise in `iter` as well as in `next`.
             for number in numbers:
                 try:
                     item = next(items)
@@ -217,6 +220,7 @@ class Items:
             given = {n: as_array("data", n, v) for n, v in named.items() if n in layout.specs}
             return arranged("data", layout.specs, given, layout.feeding).count
         shapes = {n: shape_of(v) for n, v in named.items() if not is_reference(n, layout.specs)}
+        # The same rule as `_batch`, so that the count is what will be read.
         is_sample = self.opened.holds is not Holds.BATCHES and self._is_sample(shapes)
         return 1 if is_sample else max((shape[0] for shape in shapes.values() if shape), default=0)
 
@@ -226,6 +230,7 @@ class Items:
             given = {str(name): item[name] for name in item}
         except Exception as error:  # reading an array may raise anything
             raise DataError(f"{source}: cannot be read ({describe(error)})") from error
+        # Labels are looked for behind the model's own names: an input may be called `y`.
         own = by_own_name(source, graph.aliases, given)
         if LABELS not in own and LABELS not in self.layout.specs:
             key = next((key for key in LABEL_KEYS if key in own.keys() - self.layout.specs), None)
@@ -247,6 +252,7 @@ class Items:
 
     def _parts(self, item: Sequence[Any], number: int) -> Named:
         """Name the parts of a tuple or list: the inputs in order, and labels."""
+        # ``((x1, x2), y)`` and ``({...}, y)``, as data loaders collate them.
         if len(item) == 2 and _is_nested(item[0]):
             return {**self.named(item[0], number), **self._labelled(item[1])}
         inputs, labels = [*item], None
@@ -278,6 +284,7 @@ class Items:
             is_one: It is one sample, whether its arrays have an axis for samples or not.
         """
         layout = self.layout
+        # A reference has any shape, so it must not take part in telling a sample from a batch.
         references = {n: v for n, v in named.items() if is_reference(n, layout.specs)}
         inputs = {n: v for n, v in named.items() if n not in references}
         if any(_pictures(value) for value in inputs.values()):
@@ -289,6 +296,7 @@ class Items:
                 **{n: v if shape_of(v) else _of_one(v) for n, v in references.items()},
             }
         shapes = {n: array.shape for n, array in arrays.items()}
+        # What is known to be batches is not judged by rank: `check_ranks` names what does not fit.
         is_known = self.opened.holds is Holds.BATCHES and not is_one
         if not is_known and self._is_sample(shapes):
             self._refuse_other_sizes(shapes, number)

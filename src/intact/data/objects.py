@@ -53,6 +53,7 @@ def open_object(source: object, specs: Specs, limit: int | None = None) -> Opene
     Raises:
         DataError: It is of no known kind.
     """
+    # In the order of the table, from special to general: an array can be iterated too.
     for kind in KINDS:
         if kind.recognise(source):
             return kind.open(source, specs, limit)
@@ -78,6 +79,7 @@ def listed_images(source: object) -> tuple[list[Any], list[int] | None] | None:
         and isinstance(each[1], int)
         for each in source
     )
+    # Labels of other kinds are left to items, which take any.
     return ([each[0] for each in source], [each[1] for each in source]) if are_pairs else None
 
 
@@ -167,12 +169,14 @@ def _loader_count(loader: Any) -> int | None:
     """Count the samples that a loader gives; None where it does not tell."""
     try:
         count = len(loader.sampler)
+        # The sampler's length, because a sampler may draw a part of the dataset.
         return count - count % loader.batch_size if loader.drop_last else count
     except Exception:  # of a loader that has none, or of a dataset without a length
         return None
 
 
 def _table(source: Any, specs: Specs, limit: int | None) -> Opened:
+    # It gives no number of rows and no row by its number.
     if not is_indexed(source):  # a stream
         return Opened(source, "the dataset", "row", holds=Holds.SAMPLES, is_table=True)
     opened = _indexed(source, specs, limit)
@@ -201,6 +205,7 @@ def _is_one_item(source: Sequence[Any], specs: Specs) -> bool:
     """
     if len(source) < 2 or not all(map(is_array, source)):
         return False
+    # Arrays of several inputs are one item; a list of samples would have tuples.
     if len(specs) > 1:
         return True
     if len(source) > 2:
@@ -238,6 +243,7 @@ def _has_columns(source: object) -> bool:
 def is_indexed(source: object) -> bool:
     """Tell what has places from mappings, and from what has its own order of iteration."""
     has_places = all(hasattr(type(source), each) for each in ("__len__", "__getitem__"))
+    # Datasets of torch have no `__iter__`; a class that defines one wants to be iterated.
     is_own = hasattr(type(source), "__iter__") and not _has_columns(source)
     return has_places and not is_own and not isinstance(source, Mapping)
 

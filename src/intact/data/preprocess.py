@@ -78,6 +78,8 @@ class Preprocess:
                 "--mean and --scale need float inputs of rank 2 or more, the model has none",
                 remedy="leave them out",
             )
+        # Images and sequences of features; beside them a vector is a side input, with units of its
+        # own.
         return frozenset(name for name, rank in ranks.items() if rank >= min(largest, 3))
 
     def __call__(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -86,6 +88,7 @@ class Preprocess:
         Raises:
             DataError: The number of channels does not match ``mean`` or ``scale``.
         """
+        # Left as it is, for the later check to name it.
         if values.dtype.kind not in "buif" or values.ndim < 2:
             return values
         return self.scaled(name, values)
@@ -121,6 +124,7 @@ def preprocess_with(base: Preprocess, changes: Mapping[str, object]) -> Preproce
     Raises:
         DataError: A field is unknown, or the values contradict each other.
     """
+    # Options of a command line that were not given are None.
     changed = _scaled({name: value for name, value in changes.items() if value is not None})
     of_images = {each.name for each in fields(ImageSteps)}
     of_arrays = {"mean", "scale"}
@@ -153,6 +157,7 @@ def _scaled(changes: Mapping[str, Any]) -> dict[str, Any]:
     named = _named(rest.pop("normalize", None))
     if "std" in rest and "scale" in rest:
         raise DataError("--std and --scale are both given", remedy="give one: scale is 1 / std")
+    # What is given by a number wins over the name, whichever of the two it is written as.
     if {"std", "scale"} & rest.keys():
         named = {name: value for name, value in named.items() if name not in ("std", "scale")}
     merged = {**named, **rest}
@@ -160,6 +165,7 @@ def _scaled(changes: Mapping[str, Any]) -> dict[str, Any]:
         deviations = _finite("std", merged.pop("std"))
         if 0 in deviations:
             raise DataError("--std contains 0, which cannot be divided by", remedy="remove it")
+        # One form inside: a Preprocess has scales only.
         merged["scale"] = tuple(1 / each for each in deviations)
     return merged
 
@@ -195,6 +201,7 @@ def _shaped(
     array = np.asarray(numbers, np.float32)
     if len(array) == 1:
         return array.reshape(())
+    # Channels first wins where both axes have the size: that is ONNX's layout.
     if axis is None and len(array) != values.shape[1] and len(array) == values.shape[-1]:
         axis = values.ndim - 1
     axis = 1 if axis is None else axis
@@ -248,6 +255,7 @@ def preprocess_from_toml(data: bytes, label: str) -> Preprocess:
     _check_keys(table, ("format", *_GIVEN, "image"), label)
     if "format" not in table:
         raise DataError(f"{label}: key 'format' is missing", remedy=f"add format = {_FORMAT}")
+    # `type`, because True equals 1.
     if type(table["format"]) is not int or table["format"] != _FORMAT:
         raise DataError(f"{label}: format is not {_FORMAT}", remedy=f"write format = {_FORMAT}")
     image = table.get("image", {})

@@ -21,6 +21,7 @@ def begin(progress: Progress | None, what: str) -> None:
         what: In a few words: ``timing both models``.
     """
     _log.info("%s", what)
+    # An attribute and no argument, so that a plain function of two numbers is a progress too.
     phase = getattr(progress, "phase", None)
     if phase is not None:
         phase(what)

@@ -9,6 +9,7 @@ from shlex import quote
 Shape = tuple[int | None, ...]
 
 _COLOURS = (1, 3, 4)
+# All orders of six axes are 720; of ten they would be millions.
 _MOST_AXES = 6
 """Of samples that are tried in every order."""
 
@@ -45,6 +46,7 @@ def sample_remedy(shape: tuple[int, ...], expected: Shape, first: int) -> str:
         expected: What the model takes.
         first: How many axes of the array stand before those of the sample.
     """
+    # Asked first: an order of axes loses nothing, while each other remedy changes the data.
     axes = _transposed(shape, expected)
     if axes is not None:
         return _transposition(axes, first)
@@ -55,6 +57,7 @@ def sample_remedy(shape: tuple[int, ...], expected: Shape, first: int) -> str:
             return f"reshape it: array.reshape({sizes})"
         return f"give each sample {len(expected)} axes, behind the one for samples"
     colours = _colour_axis(expected)
+    # Only images are advised on colours and sides; of other data nobody knows what an axis means.
     own = _colour_axis(shape)
     if len(shape) == 3 and colours is not None:
         steps = []

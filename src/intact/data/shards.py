@@ -51,6 +51,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
     @staticmethod
     def of(array: npt.NDArray[Any]) -> Array:
         """Copy an array."""
+        # `tobytes` is in C order whatever the array's, and `dtype.str` has the byte order.
         return Array(array.dtype.str, array.shape, array.tobytes())
 
     def array(self) -> npt.NDArray[Any]:
@@ -236,6 +237,7 @@ class BatchesHere:
             batches.append(Rows(rows, real_count, None if real is None else Array.of(real)))
             count += real_count
             size += sum(len(each.content) for each in rows.values())
+            # Cut between batches only, so that batches are those of one machine.
             if count >= wanted or size >= _MOST_BYTES:
                 yield Numbered(number, Batches(batches))
                 batches, number, count, size = [], number + 1, 0, 0
@@ -268,6 +270,8 @@ class FilesThere:
         self.folder = reader.folder.resolve()
         self.files = [str(name) for name in reader.files]
         self._size, self._each = size, each
+        # The first, the middle and the last: another folder at the same path has hardly the same
+        # three.
         ends = {0: None, len(self.files) // 2: None, len(self.files) - 1: None}
         seen = (FolderProbe.of(self.folder, self.files[place]) for place in ends)
         self.source = Source(
@@ -300,6 +304,7 @@ class FilesThere:
 def _shard_samples(count: int | None, shards: int, unit: int) -> int:
     """Return the number of samples of a shard, a multiple of a unit."""
     wanted = _UNKNOWN if count is None else -(-count // shards)
+    # Rounded up to whole batches: only the last shard of all may have an incomplete one.
     return -(-min(wanted, _MOST_SAMPLES) // unit) * unit
 
 

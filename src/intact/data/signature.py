@@ -200,6 +200,7 @@ def _wrong_sample(where: str, index: int, what: str) -> DataError:
 
 
 def _refuse_other_dtype(where: str, spec: InputSpec, array: npt.NDArray[Any]) -> None:
+    # Integers stand for booleans; floats never for integers, as token ids in float are a slip.
     kinds = "iu" if spec.dtype.kind in "iu" else "biu" if spec.dtype.kind == "b" else _NUMBERS
     if array.dtype.kind not in kinds:
         raise DataError(
@@ -219,11 +220,13 @@ def _converted(
     with np.errstate(over="ignore", invalid="ignore"):  # infinity is reported by the caller
         ready = np.asarray(array, dtype=spec.dtype, order="C")
     if spec.dtype.kind == "f":
+        # Asked after the conversion, which itself makes infinity of what is too large.
         wrong, what = ~np.isfinite(ready), "NaN or infinity"
         if wrong.any() and np.isfinite(array).all():
             what = f"a number that is too large for {spec.dtype}"
         return ready, wrong, what
     if spec.dtype.kind in "iu" and not np.can_cast(array.dtype, spec.dtype):
+        # The types do not fit in general, but the values may.
         return ready, ready != array, f"a number outside the range of {spec.dtype}"
     return ready, None, ""
 

@@ -95,6 +95,7 @@ def load_arrays(path: Path, flag: str = "--data") -> npt.NDArray[Any] | dict[str
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: cannot be read ({reason})") from error
+    # Told apart for its message: a pickle is often what a user has, and is never loaded.
     if start.startswith(_PICKLE):
         raise _pickled(path)
     if not start.startswith((_NPZ, _NPY)):
@@ -218,6 +219,7 @@ def open_samples(
         opened, mask = text.opened, mask or text.mask
         feeding = feeding.with_unbatched(text.no_batch)
     specs = input_specs(graph)
+    # Behind the text, which adds inputs without an axis for samples.
     feeding = feeding.of_graph(graph)
     if opened is None and holds_sounds(source):
         from intact.data.sounds import open_sounds  # few need it
@@ -234,6 +236,7 @@ def open_samples(
             "transform is for inputs that all have samples along axis 0", remedy="leave it out"
         )
     refuse_other_rank(mask, specs)
+    # By the model's own name from here on, as all arrays are.
     mask = None if mask is None else graph.aliases.get(mask, mask)
     name = str(source) if isinstance(source, str | Path) else "data"
     if is_image_file(source):
@@ -241,6 +244,7 @@ def open_samples(
     layout = Layout(name, graph, specs, preprocess or Preprocess(), feeding, mask, transform)
     reader: ImageFolder | Items | None = None
     if opened is None:
+        # Images have a way of their own, with threads that decode ahead.
         reader = _images(source, layout, limit, labels, skip_bad=skip_bad)
     if isinstance(reader, ImageFolder):  # its threads apply mean and scale already
         exact = {reader.takes.name: reader.takes.spec}
@@ -251,11 +255,13 @@ def open_samples(
     return Samples(
         name,
         _exact(source, layout),
+        # An iterator stands for one pass, and `Samples` refuses a second one.
         iter(items) if is_once else items,
         layout.preprocess,
         limit,
         count if count is None or limit is None else min(count, limit),
         mask=mask,
+        # An input of the model is always needed.
         unread=frozenset(unread) - specs.keys(),
         feeding=feeding,
         step=step,

@@ -281,6 +281,7 @@ class Samples:
         """
         if not self.shapes:
             return {}
+        # Shapes are in the order of the inputs, so tuples of tuples compare.
         usual = min(self.shapes, key=lambda shapes: (-self.shapes[shapes], shapes))
         first = 0 if self.takes_feeds else 1
         found = zip(self.specs.items(), usual, strict=True)
@@ -328,6 +329,8 @@ class Samples:
             waiting += len(next(iter(batch.values())))
             if waiting >= size:
                 rows = joined(pending)
+                # Cut from all that waits at once: joining for each batch would copy the rest again
+                # and again.
                 whole = waiting - waiting % size
                 for start in range(0, whole, size):
                     yield {name: array[start : start + size] for name, array in rows.items()}
@@ -337,6 +340,7 @@ class Samples:
             yield joined(pending)
 
     def _checked(self) -> Iterator[Batch]:
+        # A mask that is an input has 0 and 1, whatever is done to the others.
         to_scale = self.preprocess.inputs(self.specs) - {self.mask}
         self._start()
         seen = 0
@@ -346,10 +350,12 @@ class Samples:
             inputs = without_batch_axis(self.specs, inputs)
             check_ranks(self.source, self.specs, inputs)
             before = seen
+            # Piece by piece, because a file may be one batch of gigabytes.
             for batch in pieces(inputs):
                 room = None if self.limit is None else self.limit - seen
                 if room == 0:
                     break
+                # Before the conversion, so that what is not used costs nothing.
                 cut = {n: array[:room] if array.ndim else array for n, array in batch.items()}
                 ready = {
                     name: self.preprocess(name, array) if name in scaled else array
@@ -370,6 +376,7 @@ class Samples:
 
     def _separated(self, raw: Mapping[str, Any]) -> tuple[Batch, dict[str, Reference]]:
         """Split a raw batch into arrays for the model or the mask, and references to keep."""
+        # By name, before any array is touched: references may be large and are read only if kept.
         along = {n for n in raw if n != self.mask and is_reference(n, self.specs)}
         kept = along if self.keep_references else along & {LABELS}
         inputs = {n: as_array(self.source, n, raw[n]) for n in raw if n not in along | self.unread}

@@ -60,6 +60,7 @@ class BadImageError(Exception):
 
 def _pages(path: Path) -> Any:
     with path.open("rb") as file:
+        # The map holds the file open by itself.
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
@@ -108,6 +109,8 @@ def decode(source: Path | bytes | Image, *, gray: bool) -> Image:
     opened: AbstractContextManager[Image.Image]
     try:
         # An image of the caller's stays open.
+        # Pillow reads the size from the header here; pixels are not allocated before the check
+        # below.
         opened = _opened(source) if isinstance(source, Path | bytes) else nullcontext(source)
         with opened as image:
             pixels = image.width * image.height
@@ -148,6 +151,7 @@ def _opened(source: Path | bytes) -> Iterator[Image]:
         raise BadImageError(f"larger than {_LARGEST_FILE >> 20} MiB")
     # Memory-mapped: otherwise Pillow would allocate as much as a false size in the file.
     held = io.BytesIO(source) if isinstance(source, bytes) else _pages(source)
+    # These formats alone: Pillow's reader of EPS starts a program.
     with held as pages, Image.open(pages, formats=_FORMATS) as image:
         yield image
 
@@ -164,6 +168,7 @@ def resized(image: Image, size: Size, method: Resampling) -> npt.NDArray[np.uint
         raise _too_large(f"{size} after resizing")
     if (image.height, image.width) != size:
         filters = Image.Resampling
+        # Resized as 8 bits, as the training pipelines of models do.
         image = image.resize((size.columns, size.rows), filters[method.name])
     pixels = np.asarray(image)
     return pixels.reshape(*size, -1)
@@ -179,6 +184,7 @@ def _converted(image: Image, *, gray: bool) -> Image:
         image = image.convert("RGBA")  # the same colours; Pillow warns for a direct conversion
     if not gray:
         return image.convert("RGB")
+    # By way of RGB, so that palettes and CMYK become grey by the same formula.
     return (image if image.mode in {"1", "L", "LA"} else image.convert("RGB")).convert("L")
 
 

@@ -63,6 +63,8 @@ class ImageInput(msgspec.Struct, frozen=True):
         if steps.order is ChannelOrder.BGR:
             images = images[..., ::-1]
         axis = 1 if self.channels_first else 3
+        # Brought into layout before mean and scale: the smaller type is moved, and the result is
+        # contiguous.
         values = np.ascontiguousarray(np.moveaxis(images, 3, axis))
         scaled = self.preprocess.scaled(self.name, values, axis)
         return focused(scaled, axis) if steps.focus else scaled

@@ -54,6 +54,8 @@ def image_files(folder: Path) -> list[str]:
         DataError: There is no image, or a folder cannot be read or is a link.
     """
     found: list[tuple[str, ...]] = []
+    # Names and not paths, so that sorting compares folder by folder and not `/` with other
+    # characters.
     waiting: list[tuple[str, ...]] = [()]
     while waiting:
         parts = waiting.pop()
@@ -85,6 +87,7 @@ def evenly_spread(items: Sequence[Item], limit: int | None) -> list[Item]:
     """
     if limit is None or limit >= len(items):
         return list(items)
+    # Integers: the same on every machine, and never twice the same item.
     return [items[index * len(items) // limit] for index in range(limit)]
 
 
@@ -100,6 +103,7 @@ def _listed(
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir():
+                    # Behind `is_dir`, since links to files are fine.
                     if entry.is_symlink():
                         raise DataError(
                             f"{here / entry.name}: a link to a folder is not followed",
@@ -179,7 +183,9 @@ class ImageFolder:
         self.skip_bad = skip_bad
         self._threads = threads or min(os.cpu_count() or 1, _MOST_THREADS)
         room = max(1, _AHEAD_BYTES // takes.image_bytes)  # images
+        # Of a small folder each thread gets a part, instead of one thread all of it.
         share = -(-len(files) // self._threads)
+        # Two batches a thread must fit into the room: the one that is made and the one that waits.
         self._size = max(1, min(_BATCH, share, room // (2 * self._threads)))
         self._ahead = max(1, min(2 * self._threads, room // self._size))
 
@@ -195,6 +201,7 @@ class ImageFolder:
         """
         from intact.workers.threads import map_ahead  # arrays are read without it
 
+        # Anew for each pass, which may find other files.
         self.skipped, self.bad = [], []
         starts = range(0, len(self.files), self._size)
         for made in map_ahead(self._make, starts, self._threads, self._ahead):
@@ -238,6 +245,7 @@ class ImageFolder:
             except BadImageError as error:
                 name = f"image {start + offset}" if is_picture(file) else str(file)
                 bad.append((start + offset, name, str(error)))
+                # The pass ends with this error, so the rest need not be decoded.
                 if not self.skip_bad:
                     break
         return _Made(takes.finished(canvas[: len(positions)]), positions, bad)
@@ -249,6 +257,7 @@ class ImageFolder:
 def blank(takes: ImageInput, count: int) -> npt.NDArray[Any]:
     """Make room for some images, ``[N, rows, columns, C]``, with the padding of a letterbox."""
     padding = takes.padding
+    # Filled completely by each image, except around a letterbox.
     canvas = np.empty((count, *takes.size, takes.channels), padding.dtype)
     if takes.preprocess.image.letterbox is not None:
         canvas[:] = padding

@@ -7,6 +7,7 @@ before and after it.
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -132,10 +133,13 @@ def _rows(
     lines = partial(_lines_of, Path(source))
     if not isinstance(tokenizer, str | Path):
         return _made(name, lines(), inputs, tokenizer, length)
+    # All that the rows depend on. `vocabulary` is there because unknown tokens are refused with the
+    # rows.
     key = (_stamp(source), _stamp(tokenizer), inputs.logits, inputs.vocabulary, length)
     if key not in _memory:
         made = _made(name, lines(), inputs, tokenizer, length)
         while len(_memory) >= _REMEMBERED:
+            # The oldest: dictionaries keep the order of insertion.
             _memory.pop(next(iter(_memory)))
         _memory[key] = list(made)
     return _memory[key]
@@ -154,6 +158,8 @@ def _stamp(place: str | Path) -> tuple[object, ...]:
 def _lines_of(path: Path) -> list[str]:
     try:
         with open_file(path) as file:
+            # One byte more than allowed shows that a file is longer, also one that grew since it was
+            # opened.
             content = file.read(_LARGEST_TEXT + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -165,12 +171,14 @@ def _lines_of(path: Path) -> list[str]:
             remedy=f"give a part: head -c {size}M {path} > part.txt",
         )
     try:
+        # Editors of Windows put a mark in front, which is no token.
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: is no text in UTF-8 (byte {error.start})", remedy="convert it with iconv"
         ) from error
-    return text.splitlines(keepends=True)
+    # Not `splitlines`, which also cuts at form feeds and U+2028, inside of what is a line to all else.
+    return list(io.StringIO(text, newline=""))
 
 
 def _made(
@@ -187,13 +195,15 @@ def _made(
     if inputs.logits:
         begin = reads.begin if texts and reads is not None else ()
         if texts and reads is not None:
-            whole = "".join(text if text.endswith("\n") else f"{text}\n" for text in texts)
+            # As one text: a tokenizer joins or splits what stands at the ends of lines.
+            whole = "".join(t if t.endswith(("\n", "\r")) else f"{t}\n" for t in texts)
             given = list(reads.whole([whole]))
         rows = _windows(name, joined(given), begin, length)
     elif texts and reads is not None:
         lines = [line.strip() for line in texts]
         rows = list(reads.lines([line for line in lines if line], length))
     else:
+        # Cut at the end, where tokenizers cut too.
         rows = [row[:length] for row in given]
     rows = [row for row in rows if len(row)]
     if not rows:
@@ -242,6 +252,7 @@ def _is_id(value: object) -> bool:
 
 def _windows(name: str, ids: Ids, begin: tuple[int, ...], length: int) -> list[Ids]:
     """Cut tokens into windows; each begins as the tokenizer begins a text."""
+    # The window's own tokens follow those that the model was trained to see in front.
     fresh = length - len(begin)
     count = len(ids) // fresh if fresh > 0 else 0
     if not count:

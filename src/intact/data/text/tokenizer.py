@@ -62,6 +62,7 @@ class TextTokenizer:
     def lines(self, texts: Iterable[str], most: int) -> Iterator[Ids]:
         """Yield the tokens of each text, at most so many, with those before and after it."""
         if self._tokenizer is not None:
+            # By the tokenizer, which keeps the token at the end; the cut below is for functions.
             self._tokenizer.enable_truncation(most)
         for text in texts:
             yield self._encoded(text, special=True)[:most]
@@ -74,6 +75,7 @@ class TextTokenizer:
             if self._tokenizer is not None:
                 whole, bare = (self._encoded("a", special=each).tolist() for each in (True, False))
                 starts = range(len(whole) - len(bare) + 1)
+                # Told by an example: a file may put them there by any of several means.
                 found = next((n for n in starts if whole[n : n + len(bare)] == bare), 0)
                 self._begin = tuple(whole[:found])
         return self._begin
