@@ -24,7 +24,7 @@ class Mark(NamedTuple):
     """One of the samples that are kept.
 
     Attributes:
-        checksum: Of what it holds.
+        checksum: Checksum of what the sample holds.
         number: Its place among all that passed by.
     """
 

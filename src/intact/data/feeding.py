@@ -108,7 +108,7 @@ class _Form(Enum):
     WITHOUT = "one a sample, without an axis of 1"
 
 
-class Arranged(msgspec.Struct, frozen=True):
+class FeedsOfArrays(msgspec.Struct, frozen=True):
     """The feeds in some arrays.
 
     Attributes:
@@ -122,9 +122,9 @@ class Arranged(msgspec.Struct, frozen=True):
 
     def __iter__(self) -> Iterator[Batch]:
         for index in range(self.count):
-            yield {name: self._taken(name, array, index) for name, array in self._arrays.items()}
+            yield {name: self._pick(name, array, index) for name, array in self._arrays.items()}
 
-    def _taken(self, name: str, array: npt.NDArray[Any], index: int) -> npt.NDArray[Any]:
+    def _pick(self, name: str, array: npt.NDArray[Any], index: int) -> npt.NDArray[Any]:
         form = self._forms[name]
         if form is _Form.WHOLE:
             return array
@@ -134,9 +134,9 @@ class Arranged(msgspec.Struct, frozen=True):
         return np.expand_dims(array[index], 0 if axis is None else axis)
 
 
-def arranged(
+def arrange_feeds(
     source: str, specs: Mapping[str, InputSpec], arrays: Arrays, feeding: Feeding
-) -> Arranged:
+) -> FeedsOfArrays:
     """Tell the feeds in the arrays of a source apart.
 
     Of each input there is one array for all samples, in the model's own shape, or one for each
@@ -145,7 +145,7 @@ def arranged(
     Args:
         source: What to call the data in messages.
         specs: The model's inputs.
-        arrays: By input name; states may be missing.
+        arrays: Arrays by input name; states may be missing.
         feeding: Which inputs have no axis for samples.
 
     Raises:
@@ -173,7 +173,7 @@ def arranged(
             remedy="give the same number for each input, and name inputs that are the same for "
             "all samples with --no-batch",
         )
-    return Arranged(next(iter(lengths.values()), 1), arrays, forms, specs)
+    return FeedsOfArrays(next(iter(lengths.values()), 1), arrays, forms, specs)
 
 
 def _form(

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from intact.data.batching import Batch
 from intact.data.images.reader import SUFFIXES as IMAGES
 from intact.data.images.reader import evenly_spread
-from intact.data.items import Holds, Opened
+from intact.data.items import Holds, OpenedSource
 from intact.data.signature import InputSpec, shown_sizes
 from intact.errors import DataError, UsageError
 from intact.graph.files.regular import open_file
@@ -145,7 +145,7 @@ class SoundInputs(msgspec.Struct, frozen=True):
         axis: That one.
         rates: Take the sample rate.
         lengths: Take how many samples there are.
-        specs: Of all.
+        specs: Shapes and types of all inputs.
     """
 
     sound: str
@@ -239,7 +239,7 @@ class _Sounds(msgspec.Struct, frozen=True):
 class SoundSource(NamedTuple):
     """Sounds that were opened, and the inputs that have no axis for them."""
 
-    opened: Opened
+    opened: OpenedSource
     no_batch: tuple[str, ...]
 
 
@@ -298,7 +298,7 @@ def open_sounds(
     numbers = list(range(len(pieces)))
     numbers = numbers[:limit] if states else evenly_spread(numbers, limit)
     items = _Sounds(inputs, [pieces[number] for number in numbers], rate)
-    opened = Opened(
+    opened = OpenedSource(
         items, "the folder", "sound", numbers=numbers, count=len(numbers), holds=Holds.BATCHES
     )
     return SoundSource(opened, inputs.no_batch)

@@ -41,7 +41,7 @@ def folder_labels(
     one whose name is not a number.
 
     Args:
-        folder: For messages.
+        folder: What the data is called in messages.
         files: Relative posix paths.
         sub_folders: Names of all direct sub-folders.
 

@@ -14,7 +14,7 @@ from intact.data.images.decode import (
     BadImageError,
     decode,
     is_picture,
-    laid,
+    paste,
     place,
     require_pillow,
     resized,
@@ -59,7 +59,7 @@ def image_files(folder: Path) -> list[str]:
     waiting: list[tuple[str, ...]] = [()]
     while waiting:
         parts = waiting.pop()
-        below, images = _listed(folder, parts)
+        below, images = _list_folder(folder, parts)
         waiting += below
         found += images
     if not found:
@@ -76,7 +76,7 @@ def sub_folders(folder: Path) -> list[str]:
     Raises:
         DataError: The folder cannot be read, or a sub-folder is a link.
     """
-    return [name for (name,) in _listed(folder, ())[0]]
+    return [name for (name,) in _list_folder(folder, ())[0]]
 
 
 def evenly_spread(items: Sequence[Item], limit: int | None) -> list[Item]:
@@ -91,7 +91,7 @@ def evenly_spread(items: Sequence[Item], limit: int | None) -> list[Item]:
     return [items[index * len(items) // limit] for index in range(limit)]
 
 
-def _listed(
+def _list_folder(
     folder: Path, parts: tuple[str, ...]
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     """List the direct sub-folders and images of a folder."""
@@ -131,7 +131,7 @@ _AHEAD_BYTES = 1 << 28
 Batch = dict[str, npt.NDArray[Any]]
 
 
-class _Made(NamedTuple):
+class _DecodedBatch(NamedTuple):
     """A decoded batch: pixels, positions of the images, and unreadable files with reasons."""
 
     values: npt.NDArray[Any]
@@ -146,7 +146,7 @@ class ImageFolder:
     threads end with the iterator.
 
     Args:
-        folder: For paths and messages.
+        folder: Folder of the paths, also in messages.
         files: Relative posix paths, or images of Pillow.
         labels: The label of each file, if there are any.
         takes: The model's image input.
@@ -154,11 +154,11 @@ class ImageFolder:
         threads: Number of threads; 0 uses all cores.
 
     Attributes:
-        folder: As given.
-        files: As given.
-        takes: As given.
-        labels: As given.
-        skip_bad: As given.
+        folder: Folder of the paths.
+        files: Relative posix paths, or images of Pillow.
+        takes: The model's image input.
+        labels: The label of each file, if there are any.
+        skip_bad: Whether unreadable files are skipped.
         skipped: One line for each file that the last pass skipped: path and reason.
         bad: The positions of these files.
     """
@@ -205,7 +205,7 @@ class ImageFolder:
         self.skipped, self.bad = [], []
         starts = range(0, len(self.files), self._size)
         for made in map_ahead(self._make, starts, self._threads, self._ahead):
-            yield from self._taken(made)
+            yield from self._yield_batch(made)
         self.refuse_all_bad()
 
     def refuse_all_bad(self) -> None:
@@ -221,17 +221,17 @@ class ImageFolder:
                 remedy="give other files",
             )
 
-    def _taken(self, made: _Made) -> Iterator[Batch]:
+    def _yield_batch(self, made: _DecodedBatch) -> Iterator[Batch]:
         for position, file, reason in made.bad:
             self.bad.append(position)
-            self.skipped.append(_skipped(self.folder, file, reason, self.skip_bad))
+            self.skipped.append(_line_of_skipped(self.folder, file, reason, self.skip_bad))
         if made.positions:
             batch = {self.takes.name: made.values}
             if self._labels is not None and self.takes.name != LABELS:
                 batch[LABELS] = self._labels[made.positions]
             yield batch
 
-    def _make(self, start: int) -> _Made:
+    def _make(self, start: int) -> _DecodedBatch:
         """Decode the batch that starts with a file; runs in a thread."""
         files = self.files[start : start + self._size]
         takes = self.takes
@@ -248,7 +248,7 @@ class ImageFolder:
                 # The pass ends with this error, so the rest need not be decoded.
                 if not self.skip_bad:
                     break
-        return _Made(takes.finished(canvas[: len(positions)]), positions, bad)
+        return _DecodedBatch(takes.finish(canvas[: len(positions)]), positions, bad)
 
     def _source(self, file: str | Path | Image) -> Path | Image | bytes:
         return file if is_picture(file) else self.folder / str(file)
@@ -275,7 +275,7 @@ def draw(image: Image, takes: ImageInput, canvas: npt.NDArray[Any]) -> None:
         placement = place(Size(image.height, image.width), takes.size, steps)
     except ValueError as error:
         raise BadImageError(str(error)) from error
-    laid(resized(image, placement.resized, Resampling(steps.resize)), placement, canvas)
+    paste(resized(image, placement.resized, Resampling(steps.resize)), placement, canvas)
 
 
 def open_folder(
@@ -321,10 +321,10 @@ def labelled_files(
         known = folder_labels(folder, files, sub_folders(folder))
     else:
         known = FolderLabels(csv_labels(labels, files))
-    return evenly_labelled(files, known, limit)
+    return spread_with_labels(files, known, limit)
 
 
-def evenly_labelled(
+def spread_with_labels(
     files: Sequence[Item], labels: FolderLabels, limit: int | None
 ) -> tuple[list[Item], FolderLabels]:
     """Select at most ``limit`` evenly spaced images, with their labels."""
@@ -357,7 +357,7 @@ def open_images(
     """
     require_pillow()
     takes = image_input(specs, preprocess)
-    chosen, labels = evenly_labelled(images, FolderLabels(numbers), limit)
+    chosen, labels = spread_with_labels(images, FolderLabels(numbers), limit)
     return ImageFolder(Path(), chosen, labels, takes, skip_bad=skip_bad)
 
 
@@ -365,13 +365,13 @@ class DecodedFolder:
     """The images of a folder as Pillow has them, upright and in RGB: with their labels, if any.
 
     Args:
-        folder: For paths and messages.
+        folder: Folder of the paths, also in messages.
         files: Relative posix paths.
         labels: The label of each file, if there are any.
         skip_bad: Skip unreadable files instead of raising.
 
     Attributes:
-        labels: As given.
+        labels: The label of each file, if there are any.
         skipped: One line for each file that the last pass skipped: path and reason.
     """
 
@@ -392,13 +392,15 @@ class DecodedFolder:
             try:
                 image = decode(self._folder / file, gray=False)
             except BadImageError as error:
-                self.skipped.append(_skipped(self._folder, file, str(error), self._skip_bad))
+                self.skipped.append(
+                    _line_of_skipped(self._folder, file, str(error), self._skip_bad)
+                )
                 continue
             numbers = self.labels.numbers
             yield image if numbers is None else (image, numbers[position])
 
 
-def _skipped(folder: Path, file: str, reason: str, skip_bad: bool) -> str:
+def _line_of_skipped(folder: Path, file: str, reason: str, skip_bad: bool) -> str:
     """Return the line for a file that is skipped; raise where none are."""
     if not skip_bad:
         raise DataError(
