@@ -101,13 +101,15 @@ def calibration_findings(
         return []
     if statistics.model_hash != plan.graph.hash:
         return []
-    seen = observed(plan, statistics, samples)
+    seen = range_shifts(plan, statistics, samples)
     if not seen:
         return []
     return _unlike(seen) or _too_few(seen)
 
 
-def observed(plan: QuantizedGraph, statistics: Statistics, samples: Samples) -> list[RangeShift]:
+def range_shifts(
+    plan: QuantizedGraph, statistics: Statistics, samples: Samples
+) -> list[RangeShift]:
     """Compare all tensors that the plan needs the ranges of, and that vary."""
     names = [name for name in required_tensors(plan) if name in statistics.tensors]
     if not names:
@@ -115,16 +117,18 @@ def observed(plan: QuantizedGraph, statistics: Statistics, samples: Samples) -> 
     observer = Observer(plan.graph, names, takes_feeds=samples.takes_feeds)
     accumulator = Accumulator(len(names))
     parts: list[SampleStatistics] = []
-    elements: npt.NDArray[np.int64] = np.zeros(len(names), np.int64)
+    sizes: list[npt.NDArray[np.int64]] = []
     for batch, count in samples.batches(observer.batch_size):
         found = observer.run(batch, count)
         parts.append(accumulator.add(found.values, found.starts, found.elements, found.samples))
-        elements = found.elements
+        # Of each sample its own: sequences differ in length, and a mean is over one of them.
+        sizes.append(np.repeat(found.elements[:, None], found.samples, axis=1))
     rows = SampleStatistics(*(np.concatenate(each, axis=1) for each in zip(*parts, strict=True)))
+    elements = np.concatenate(sizes, axis=1)
     compared = []
     for place, counts in enumerate(accumulator.counts()):
         own = SampleStatistics(*(each[place] for each in rows))
-        one = _compared(names[place], statistics[names[place]], own, counts, int(elements[place]))
+        one = _compared(names[place], statistics[names[place]], own, counts, elements[place])
         compared += [one] if one is not None else []
     return compared
 
@@ -134,7 +138,7 @@ def _compared(
     calibrated: TensorStatistics,
     rows: SampleStatistics,
     counts: npt.NDArray[np.int64],
-    elements: int,
+    elements: npt.NDArray[np.int64],
 ) -> RangeShift | None:
     low, high = calibrated.minimum, calibrated.maximum
     width = high - low
@@ -148,7 +152,7 @@ def _compared(
     rounding = (width / _CODES) ** 2 / 12
     # The minima of a Relu are all the same, and none is beyond another.
     ends = sum(np.ptp(each[live]) > 0 for each in (rows.minimum, rows.maximum))
-    means = rows.total[live] / max(elements, 1)
+    means = rows.total[live] / elements[live]
     spread = float(means.std()) * math.sqrt(1 / calibrated.samples + 1 / len(means))
     mean = calibrated.distribution().mean
     return RangeShift(

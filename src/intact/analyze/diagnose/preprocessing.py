@@ -39,6 +39,7 @@ from intact.data.stream import Samples
 from intact.graph import Graph
 from intact.numerics.answers import (
     are_classes,
+    chance_of,
     most_information,
 )
 
@@ -227,7 +228,7 @@ def _by_labels(case: _Case, present: Outcome, way: _Way) -> str:
         return ""
     before, after = present.right(labels), way.outcome.right(labels)
     gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
-    if gained <= lost or _at_least(gained, gained + lost) > _CHANCE:
+    if gained <= lost or chance_of(gained, gained + lost) > _CHANCE:
         return ""
     return _accuracies(before, after, way)
 
@@ -237,12 +238,6 @@ def _accuracies(before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_], way
         f"the float model is right for {100 * before.mean():.1f} % of {len(before)} samples, for "
         f"{100 * after.mean():.1f} % with {way.preparation.name}"
     )
-
-
-def _at_least(heads: int, throws: int) -> float:
-    """Return the probability of so many heads or more."""
-    ways = sum(math.comb(throws, each) for each in range(heads, throws + 1))
-    return float(ways / (1 << throws))
 
 
 def _by_memory(case: _Case, present: Outcome, way: _Way) -> str:

@@ -134,7 +134,7 @@ CHECKS: tuple[Check, ...] = (
         "decisions",
         ("rounding",),
         frozenset({Need.PLAN, Need.SAMPLES, Need.REAL}),
-        "decisions:check_decisions",
+        "diagnosis:check_decisions",
         seconds=lambda _: 8.0,
         unless_sure=True,
         is_behind=True,
