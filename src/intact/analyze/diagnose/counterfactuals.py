@@ -205,11 +205,14 @@ class Constant(msgspec.Struct, frozen=True):
         """
         config, values = self.point.config, self.array if array is None else array
         used = config.levels if levels is None else levels
-        along = config.grid.axis if axis is None else axis
-        low, high = weight_range(values, used, method, along)
+        # Blocks lie along the plan's axis; along another one there are channels.
+        along, block = (config.grid.axis, config.grid.block) if axis is None else (axis, None)
+        low, high = weight_range(values, used, method, along, block)
         codes = used.quant_min, used.quant_max
         params = params_from_range(low, high, *codes, symmetric=config.grid.symmetric)
-        return fake_quantize(values, *params, *codes, rounding=config.rounding, axis=along)
+        return fake_quantize(
+            values, *params, *codes, rounding=config.rounding, axis=along, block=block
+        )
 
 
 WithoutInConstant = Callable[[Constant], Array]

@@ -177,11 +177,9 @@ def _clipping(weight: Constant, _: _Points, __: Target) -> _Named | None:
     if weight.point.config.grid.exponential or not weight.array.size:
         return None
     steps = np.asarray(weight.point.config.scale, np.float64)
-    channels = steps if steps.ndim else steps[None]
-    rounded = np.atleast_1d(weight.array - weight.now)  # a constant may have no axes
-    rows = np.moveaxis(rounded, weight.point.config.grid.axis or 0, 0)
-    lost = np.square(rows.astype(np.float64)).reshape(len(channels), -1).mean(axis=1)
-    if not lost.sum() > CUT_AWAY * np.sum(channels**2) / 12:
+    # Means over all values and all steps: channels are of one size, and blocks nearly.
+    lost = float(np.mean(np.square(weight.array.astype(np.float64) - weight.now)))
+    if not lost > CUT_AWAY * float(np.mean(steps**2)) / 12:
         return None
     low, high = weight.point.config.value_range()
     sizes = f"{weight.array.min():.4g} to {weight.array.max():.4g}"
