@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from intact.analyze.diagnose.evidence import Calibrated, Evidence
-from intact.analyze.diagnose.loss import Loss, explained, find_loss
+from intact.analyze.diagnose.loss import Loss, explain, find_loss
 from intact.analyze.diagnose.registry import Inquiry
 from intact.analyze.verdict import Measured, Verdict, verdict
 from intact.calibrate.assign import assign
@@ -122,7 +122,7 @@ def look_at_plan(
     inquiry = Inquiry(evidence, seconds=QUICK, asked=("samples",), found=signs)
     findings = inquiry.ask()
     if loss is not None:
-        loss, findings = explained(loss, findings, evidence, keeping, accepts)
+        loss, findings = explain(loss, findings, evidence, keeping, accepts)
         inquiry = Inquiry(evidence, seconds=QUICK, asked=inquiry.asked, found=findings)
     inquiry.evidence = evidence.written()  # without simulators, which have copies of weights
     return PlanFindings(loss, findings, inquiry)

@@ -97,6 +97,7 @@ def calibration_findings(
     Raises:
         DataError: The samples do not fit the model.
     """
+    # Padding is in no range of the calibration; an iterator has been read already.
     if samples.mask is not None or isinstance(samples.reader, Iterator):
         return []
     if statistics.model_hash != plan.graph.hash:
@@ -128,12 +129,12 @@ def range_shifts(
     compared = []
     for place, counts in enumerate(accumulator.counts()):
         own = SampleStatistics(*(each[place] for each in rows))
-        one = _compared(names[place], statistics[names[place]], own, counts, elements[place])
+        one = _range_shift(names[place], statistics[names[place]], own, counts, elements[place])
         compared += [one] if one is not None else []
     return compared
 
 
-def _compared(
+def _range_shift(
     name: str,
     calibrated: TensorStatistics,
     rows: SampleStatistics,
@@ -149,10 +150,12 @@ def _compared(
     new = TensorStatistics(counts, int(rows.zeros.sum()))
     new.add(rows)
     distribution = new.distribution()
+    # Of the whole range: a method that chooses less of it clips on purpose.
     rounding = (width / _CODES) ** 2 / 12
     # The minima of a Relu are all the same, and none is beyond another.
     ends = sum(np.ptp(each[live]) > 0 for each in (rows.minimum, rows.maximum))
     means = rows.total[live] / elements[live]
+    # The standard error of a difference of means, with the deviation of the new samples for both.
     spread = float(means.std()) * math.sqrt(1 / calibrated.samples + 1 / len(means))
     mean = calibrated.distribution().mean
     return RangeShift(
@@ -160,13 +163,13 @@ def _compared(
         calibrated.samples,
         float(((rows.minimum < low) | (rows.maximum > high))[live].mean()),
         ends / (calibrated.samples + 1),
-        _cut(distribution, low, high) / rounding,
+        _mean_square_beyond(distribution, low, high) / rounding,
         width / (most - least) if most > least else 1.0,
         abs(float(means.mean()) - mean) / spread if spread else 0.0,
     )
 
 
-def _cut(values: Bins, low: float, high: float) -> float:
+def _mean_square_beyond(values: Bins, low: float, high: float) -> float:
     """Return the mean square of what lies beyond a range."""
     middle = (values.low + values.high) / 2
     beyond = np.maximum(low - middle, 0) + np.maximum(middle - high, 0)
@@ -177,12 +180,13 @@ def _unlike(seen: Sequence[RangeShift]) -> list[Finding]:
     """Find samples whose means differ in half of the tensors, and whose ranges differ too."""
     shift = float(np.median([each.shift for each in seen]))
     beyond, expected, loose = (_mean(seen, each) for each in ("beyond", "expected", "loose"))
+    # Both: means differ between any two sets of few samples, and ranges by single values.
     if shift <= _ERRORS or (beyond <= _UNLIKE * expected and loose < _FELT):
         return []
     cut = _mean(seen, "cut")
     evidence = (
-        f"the samples' means differ from those of the {_calibrated(seen)} of the calibration by "
-        f"{shift:.2g} standard errors"
+        f"the samples' means differ from those of the {_calibration_size(seen)} of the "
+        f"calibration by {shift:.2g} standard errors"
     )
     if beyond > _UNLIKE * expected:
         worst = max(seen, key=lambda each: each.clipping)
@@ -198,7 +202,7 @@ def _unlike(seen: Sequence[RangeShift]) -> list[Finding]:
 
 def _too_few(seen: Sequence[RangeShift]) -> list[Finding]:
     """Find ranges that cut off much of what alike samples have."""
-    cut, calibrated = _mean(seen, "cut"), _calibrated(seen)
+    cut, calibrated = _mean(seen, "cut"), _calibration_size(seen)
     if cut < _FELT:
         return []
     worst = max(seen, key=lambda each: each.clipping)
@@ -212,7 +216,7 @@ def _too_few(seen: Sequence[RangeShift]) -> list[Finding]:
     return [_finding(evidence, cut, worst, [more, text])]
 
 
-def _calibrated(seen: Sequence[RangeShift]) -> int:
+def _calibration_size(seen: Sequence[RangeShift]) -> int:
     return max(each.calibrated for each in seen)
 
 

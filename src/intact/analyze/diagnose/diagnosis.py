@@ -42,19 +42,19 @@ _RUN_ELEMENTS = 1 << 29
 _FEWEST = 256
 """Samples that are run at least, if there are so many."""
 _SEVERITY = 0.5
-"""Of what no cause explains: it comes behind those that were measured."""
+"""Severity of what no cause explains: it comes behind those that were measured."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
     """What was found.
 
     Attributes:
-        findings: Worst first; empty where nothing is wrong.
+        findings: What is wrong, worst first; empty where nothing is.
         decibels: Signal to quantization noise of each output on some samples, dB.
         samples: Number of those samples.
         is_drawn: Whether inputs were drawn from what calibration saw, as no data were given.
         notes: What is no fault of the result, but good to know.
-        errors: Of the outputs and of each layer; None where they were not asked for.
+        errors: Errors of the outputs and of each layer; None where they were not asked for.
         costs: What layers alone cost the outputs; None where that was not measured.
     """
 
@@ -140,10 +140,14 @@ def check_quantizers(evidence: Evidence) -> list[Finding]:
     plan, simulator = evidence.plan, evidence.simulator
     tensors = _tensors(plan, evidence.few.batches, simulator)
     lost = quantizer_findings(plan, simulator, evidence.few, evidence.few_errors, tensors)
+    # Drawn inputs have the ranges of real ones but not their likeness, so tensors behind them leave
+    # the ranges.
     if evidence.is_drawn and evidence.statistics is not None:
         seen = evidence.statistics
         lost = [each for each in lost if not _is_drawn_clipping(each, simulator, seen)]
     norms = batch_norm_findings(plan)
+    # A BatchNormalization that spreads channels is the reason of most that quantizers suffer from
+    # behind it.
     if norms and not any(each.cause in OF_WEIGHTS for each in lost):
         return norms
     decibels = evidence.few_errors.decibels
@@ -161,6 +165,7 @@ def check_decisions(evidence: Evidence) -> list[Finding]:
         return []
     before, after = counted
     lost, gained = int((before & ~after).sum()), int((after & ~before).sum())
+    # A sign test: of answers that changed, half become right by chance.
     if lost <= gained or chance_of(lost, lost + gained) >= _CHANCE:
         return []
     count = len(before)
@@ -252,6 +257,7 @@ def first_runs(
 
 def decibels_on(plan: QuantizedGraph, runs: FloatRuns) -> dict[str, float]:
     """Return each output's signal to quantization noise on some samples, dB."""
+    # The integer engine where sums may be lost, which a simulation does not see.
     computed = computed_errors(plan, runs)
     if computed is not None:
         return dict(computed.errors.decibels)

@@ -33,8 +33,8 @@ _BIT = 4.0
 """Times the noise power that one bit less makes."""
 
 Replan = Callable[[str | None], QuantizedGraph]
-"""From the method of activations to the plan that it gives, without scales that were given; None
-makes the plan that is looked at."""
+"""Makes the plan of a method of activations, without scales that were given; of None the plan that
+is looked at."""
 
 
 def check_plan(evidence: Evidence) -> list[Finding]:
@@ -64,13 +64,13 @@ def static_findings(
     Returns:
         Worst first, by a severity that is a share of values or of noise and not of the loss.
     """
-    clipped = [] if statistics is None else _clipped(plan, statistics)
-    tried = [_tried(each, runs, replan) for each in clipped]
+    clipped = [] if statistics is None else _clipped_tensor(plan, statistics)
+    tried = [_try_remedy(each, runs, replan) for each in clipped]
     found = [*filter(None, tried), *_biases(plan), *batch_norm_findings(plan)]
     return sorted(found, key=lambda each: -each.severity)
 
 
-def _tried(finding: Finding, runs: FloatRuns, replan: Replan) -> Finding | None:
+def _try_remedy(finding: Finding, runs: FloatRuns, replan: Replan) -> Finding | None:
     """Try the method of the remedy; None where it does not help: the cause is another."""
     method = str(finding.remedies[0].options["method"])
     try:
@@ -90,15 +90,17 @@ def _least(plan: QuantizedGraph, runs: FloatRuns) -> float:
     return min(found.decibels.values(), default=0.0)
 
 
-def _clipped(plan: QuantizedGraph, statistics: Statistics) -> list[Finding]:
+def _clipped_tensor(plan: QuantizedGraph, statistics: Statistics) -> list[Finding]:
     """Find the tensor that loses most by clipping."""
     losses = [
         (cut_in_calibration(point, statistics), point)
         for point in quantization_points(plan)
         if not point.is_constant
+        # What is passed on has the grid of another tensor, which is looked at itself.
         and not point.is_passed_on
         and str(point.value.name) in statistics.tensors
     ]
+    # Both: a chosen range cuts off a few values, and a share of many tiny excesses costs nothing.
     much = [each for each in losses if each[0].share > CUT and each[0].noise > CUT_AWAY]
     cut, point = max(much, key=lambda each: each[0].noise, default=(None, None))
     if cut is None or point is None:
@@ -146,6 +148,7 @@ def _batch_norm_finding(each: BatchNormScale, plan: QuantizedGraph) -> Finding:
         evidence += f"; {len(each.dead)} of {each.channels} channels are constant{relu}"
     node = plan.graph.node(each.node)
     remedies = [Remedy(options={"keep_float": _parts(node, each.place)})]
+    # Equalization works on layers; a BatchNormalization by itself is none.
     if each.place is not Place.APART:
         remedies.insert(0, Remedy(options={"improve": ["equalize"]}))
     if each.place is Place.IN_FRONT:
