@@ -77,7 +77,10 @@ def test_the_cause_is_what_explains_most(name: str) -> None:
     assert found.cause == cause
     point = next(p for p in Simulator(plan).points.values() if str(p.value.name) == found.tensor)
     trials = Counterfactuals(plan, runs, "y", point)
-    widened, by_channels = trials.explained_part(whole_range), trials.explained_part(by_whole_channel)
+    widened, by_channels = (
+        trials.explained_part(whole_range),
+        trials.explained_part(by_whole_channel),
+    )
     assert (widened > 0.4) if cause == "clipping" else (by_channels > max(widened, 0.4))
 
 

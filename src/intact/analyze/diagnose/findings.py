@@ -63,8 +63,8 @@ class Finding(msgspec.Struct, frozen=True):
         gain: What the remedy regains; None if that is not known.
         measured: How the gain was measured: ``"simulated"`` in a plan without improvement passes,
             or ``"run"``, by its command; "" if it was not.
-        unit: Unit of the gain: ``"dB"`` of the outputs' signal to noise, ``"points"`` of accuracy or
-            of agreement, or ``"times"`` as fast.
+        unit: Unit of the gain: ``"dB"`` of the outputs' signal to noise, ``"points"`` of accuracy
+            or of agreement, or ``"times"`` as fast.
     """
 
     cause: str

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -24,9 +24,6 @@ from intact.limits import RUN_AT_ONCE
 from intact.plan import QuantizedGraph
 from intact.results.result import Result
 from intact.targets import Target
-
-if TYPE_CHECKING:
-    pass
 
 _Verify: TypeAlias = Callable[[Deployed, Iterable[Batch]], Verification]
 
