@@ -56,7 +56,8 @@ class Connection:
 
     Args:
         address: Address of the cluster; None uses the one that this program is connected to or that
-            is in the variable ``RAY_ADDRESS``, or starts one on this machine, as ``local`` always does.
+            is in the variable ``RAY_ADDRESS``, or starts one on this machine, as ``local`` always
+            does.
         what: What needs it, for messages.
 
     Raises:
