@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intact.flow import torch_results as flow
+from intact.flow import torch_modules as flow
 from intact.results.result import Result
 
 if TYPE_CHECKING:

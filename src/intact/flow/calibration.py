@@ -31,7 +31,8 @@ from intact.graph.files.tensors import weight_bytes
 from intact.limits import TRIED_AT_ONCE
 from intact.plan import Note, NoteKind
 from intact.plan.given_scales import ScaleTable
-from intact.recipe.groups import CalibrationOptions, LabelOptions, SpeedOptions
+from intact.recipe.groups import CalibrationOptions, SpeedOptions
+from intact.recipe.samples import LabelOptions
 from intact.results.first_run import draw_sample
 from intact.results.job import Job, Scaled
 from intact.results.recipes import open_fed

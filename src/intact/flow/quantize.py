@@ -14,7 +14,7 @@ from intact.data.progress import begin
 from intact.errors import ModelError, UsageError
 from intact.flow.calibration import Calibration
 from intact.flow.stages import SHARED, Call, make_results
-from intact.flow.torch_models import with_exported
+from intact.flow.torch_modules import with_exported
 from intact.plan import Overrides
 from intact.recipe.options import (
     ExportOptions,

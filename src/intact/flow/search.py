@@ -28,7 +28,7 @@ from intact.flow.shapes import (
     value_options,
     with_shapes,
 )
-from intact.flow.torch_models import with_exported
+from intact.flow.torch_modules import with_exported
 from intact.limits import SEARCH_CACHE_BYTES, SEARCH_SESSION_BYTES
 from intact.recipe.budget import Budget
 from intact.recipe.options import ReplayOptions, SearchOptions
@@ -44,7 +44,6 @@ from intact.results.sources import (
 )
 from intact.results.values import values_of
 from intact.search.cost import CostModel
-from intact.search.goals import goal_of
 from intact.search.logs.log import Log, LogSettings, TrialRecorder, choose, read_log
 from intact.search.loop import Search, SearchProgress, warning_lines
 from intact.search.measuring.evaluator import float_score
@@ -64,7 +63,7 @@ from intact.search.setup import (
 )
 from intact.search.space import Candidate, Space
 from intact.search.strategy import Strategy
-from intact.search.trial import Goal, Trial
+from intact.search.trial import Goal, Trial, goal_of
 
 
 @dataclass(frozen=True, repr=False)

@@ -20,7 +20,7 @@ from intact.graph import Graph, normalize
 from intact.graph.passes.input_shapes import Sizes, shown_option
 from intact.plan import Note, NoteKind, Overrides
 from intact.plan.preparation import graphs_for
-from intact.recipe import groups, pairs
+from intact.recipe import groups, numbers
 from intact.recipe.kinds import Kind
 from intact.results.recipes import open_fed
 from intact.results.values import Values, sizes_decide
@@ -224,7 +224,7 @@ def logged_shapes(options: Mapping[str, str]) -> Shapes:
     Raises:
         SearchError: They cannot be read.
     """
-    return _logged(options, _LOGGED, pairs.Shapes())
+    return _logged(options, _LOGGED, numbers.Shapes())
 
 
 def logged_values(options: Mapping[str, str]) -> Values:

@@ -12,7 +12,7 @@ import msgspec
 from intact._files import write_whole
 from intact.data.progress import begin
 from intact.errors import UsageError
-from intact.flow.torch_models import require_torch
+from intact.flow.torch_modules import require_torch
 from intact.improve.trained import LOG, Epoch, Trained, read_epochs
 from intact.results.first_run import run_once
 from intact.results.recipes import recipe_of

@@ -22,14 +22,11 @@ from intact.recipe.groups import (
     PROGRESS,
     RESULT,
     SAMPLES,
-    ArrayStepOptions,
     BlockOptions,
     CalibrationOptions,
     ClusterOptions,
     FormatOptions,
     GraphOptions,
-    ImageStepOptions,
-    LabelOptions,
     OutputOptions,
     RecipeOptions,
     SpeedOptions,
@@ -48,6 +45,7 @@ from intact.recipe.kinds import (
     target,
 )
 from intact.recipe.numbers import Count, Number, Numbers, TextOrNumber, Whole
+from intact.recipe.samples import ArrayStepOptions, ImageStepOptions, LabelOptions
 from intact.recipe.training import TrainCommand
 
 if TYPE_CHECKING:

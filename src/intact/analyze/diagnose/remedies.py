@@ -27,7 +27,7 @@ from intact.errors import DataError, IntactError, UsageError
 from intact.formats.registry import expressible
 from intact.improve.passes import Request
 from intact.limits import RUN_AT_ONCE
-from intact.recipe.command_line import command_line
+from intact.recipe.commands import command_line
 from intact.recipe.file import COMMAND, recipe_options
 from intact.recipe.options import QuantizeCommand, QuantizeOptions
 from intact.recipe.reports import DiagnoseOptions

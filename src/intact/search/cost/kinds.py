@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from intact.config import QuantState
 from intact.engines.session import Feeds
-from intact.errors import UsageError, nearest
+from intact.errors import DataError, UsageError, nearest
 from intact.graph import (
     IMPLICIT_SLOT,
     OpKind,
@@ -22,7 +22,7 @@ from intact.graph import (
 )
 from intact.ops.declaration import Window
 from intact.ops.operators import Gemm
-from intact.plan import TensorEnd, quantizes
+from intact.plan import QuantizedGraph, TensorEnd, quantizes
 from intact.plan.inference import declared_signatures, factor_slots, infer_signature
 from intact.plan.points import is_joined
 from intact.search.cost.model import Choice, CostModel, Measure, Term, sum_terms
@@ -369,3 +369,27 @@ COSTS: Mapping[str, CostKind] = MappingProxyType(
 )
 
 """The kinds by name."""
+
+_COMPUTED = ("bytes", "bitops")
+"""Costs that need no target's prices and no measurement."""
+
+
+def plan_costs(
+    plan: QuantizedGraph, feeds: Feeds | None = None, *, packs: bool = True
+) -> dict[str, float]:
+    """Compute the costs of a plan by name: ``bytes`` of the parameters, and ``bitops``.
+
+    Args:
+        plan: The plan.
+        feeds: Inputs of one sample by name, for models whose shapes depend on it. A cost that
+            needs them is left out without.
+        packs: The deployed file stores 4-bit codes two per byte.
+    """
+    space = Space.of_plan(plan)
+    found = {}
+    for name in _COMPUTED:
+        try:
+            found[name] = make_cost(name, space, feeds, packs=packs).of(space.default)
+        except DataError:
+            continue
+    return found
