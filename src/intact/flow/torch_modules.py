@@ -60,7 +60,7 @@ def require_torch() -> None:
 O = TypeVar("O", bound="Options")  # noqa: E741
 
 
-def with_exported(options: O) -> O:
+def with_onnx_model(options: O) -> O:
     """Return options with the ONNX model of a module in the place of it; others as they are.
 
     The example that the export needs is given, or else the first batch of the data, which stays in
@@ -73,14 +73,15 @@ def with_exported(options: O) -> O:
     given: Any = options
     if not is_module(given.model):
         return options
+    # The example is prepared as the samples will be: sizes are exported with it.
     image = (preprocess_of(given) or Preprocess()).image
-    model, data = exported(
+    model, data = export_to_onnx(
         given.model, given.data, given.example, transform=given.transform, image=image
     )
     return options.but(model=model, data=data, example=None)
 
 
-def exported(
+def export_to_onnx(
     module: Any,
     data: object,
     example: object = None,
@@ -138,19 +139,19 @@ def from_torch(
     """Make a result of a module; see `intact.from_torch`."""
     if output is not None:
         check_output(Path(output))
-    inner = unwrapped(module)
+    inner = unwrap(module)
     loaded = None if result is None else load_result(result)
     if loaded is not None and loaded.plan.graph.hash != inner.plan.graph.hash:
         raise UsageError(
             "the module is of another result", remedy="give the one that intact.to_torch had"
         )
-    made = written(inner, loaded, formats)
+    made = make_result(inner, loaded, formats)
     if output is not None:
         made.save(output)
     return made
 
 
-def written(
+def make_result(
     module: QuantizedModule,
     result: Result | None,
     formats: Sequence[str] | None = None,
@@ -160,12 +161,14 @@ def written(
 
     Args:
         module: The module.
-        result: From which formats and preprocessing are taken over; None for what it was made of.
-        formats: Formats to write; None for these.
-        io: As of `deployment_of`.
+        result: The result whose formats and preprocessing are taken over; None for the one that the
+            module was made of.
+        formats: Formats to write; None for those of the result.
+        io: See `deployment_of`.
     """
     from intact.improve.learn.write_back import trained_plan
 
+    # The scales of an example are no calibration.
     refuse_uncalibrated(module)
     plan = trained_plan(module)
     origin = module.origin if result is None else _origin_of(result)
@@ -208,14 +211,16 @@ def prepare(
     described = target_of(target)
     methods = Method.candidates(described, method, weight_method, None)
     deployment = deployment_of(described, formats, Io.INT8.value)
-    source = exported(model, None, example)[0] if is_module(model) else model
+    source = export_to_onnx(model, None, example)[0] if is_module(model) else model
     opened = open_source(source)
     if isinstance(opened, QuantizedSource):
         raise UsageError("the model is quantized already", remedy="`intact import` reads it")
+    # As `quantize` prepares it, so that both plan the same.
     (graph,) = graphs_for(normalize(opened.model), [described])
     plan = build_plan(graph, described, None if overrides == Overrides() else overrides)
     names = [str(value.name) for value in graph.inputs]
     batch = {name: each.numpy() for name, each in as_example(names, example).items()}
+    # A module of other formats keeps one scale, as its files must.
     if expressible(deployment.formats).several_scales:
         plan = _without_unlike_ties(plan, overrides, batch)
     module = PreparedModule(
@@ -264,7 +269,7 @@ def _limits(result: Result) -> Iterator[str]:
         yield f"{first_names(nodes)} will compute in float: {reason}"
 
 
-def prepared(module: Any) -> PreparedModule:
+def require_prepared(module: Any) -> PreparedModule:
     """Return a prepared module, unwrapped.
 
     Raises:
@@ -272,7 +277,7 @@ def prepared(module: Any) -> PreparedModule:
     """
     from intact.improve.learn.prepare import PreparedModule
 
-    inner = unwrapped(module)
+    inner = unwrap(module)
     if not isinstance(inner, PreparedModule):
         raise UsageError(
             f"a {type(inner).__name__} is not prepared", remedy="make one with intact.prepare"
@@ -295,7 +300,7 @@ def refuse_uncalibrated(module: QuantizedModule) -> None:
         )
 
 
-def unwrapped(module: Any) -> QuantizedModule:
+def unwrap(module: Any) -> QuantizedModule:
     """Return the module of a plan out of what wraps it.
 
     Raises:
@@ -304,6 +309,7 @@ def unwrapped(module: Any) -> QuantizedModule:
     from intact.improve.learn.module import QuantizedModule
 
     inner = module
+    # Wrappers may be nested: compiled and distributed.
     while not isinstance(inner, QuantizedModule):
         kept = next((getattr(inner, each) for each in _WRAPPERS if hasattr(inner, each)), None)
         if kept is None:

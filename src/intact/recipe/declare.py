@@ -61,12 +61,12 @@ class Option(NamedTuple):
     """One option.
 
     Attributes:
-        name: In Python and in recipes.
-        annotation: Its type, as it is written.
+        name: Its name in Python and in recipes.
+        annotation: The type as it is written.
         kind: What values it takes.
-        default: Where it is not given; ``inspect.Parameter.empty`` where it must be.
+        default: Its value where it is not given; ``inspect.Parameter.empty`` where it must be.
         help: What it does, with its unit.
-        flag: On the command line, e.g. ``--method``; empty for what only Python has.
+        flag: Its flag, e.g. ``--method``; empty for what only Python has.
         off: The flag that says no, of a switch that is on by default.
         short: A second flag, e.g. ``-d``.
         positional: It stands on the command line without a flag.

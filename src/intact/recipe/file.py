@@ -88,7 +88,7 @@ def write_recipe(
     Args:
         command: The command that reads the file.
         recipe: Its options.
-        options: As they were given; what has its default is left out.
+        options: The options of the call; what has its default is left out.
         effective: Values to write instead of those given; None leaves one out.
     """
     values: dict[str, Any] = {}

@@ -101,7 +101,7 @@ EXAMPLE = Given("a tensor, a tuple of tensors or a dict of them")
 INPUT_VALUES = Pairs(Constant(), "a number, true or false", "sr=16000", "NAME=VALUE")
 
 
-def named(text: str) -> str:
+def lower_name(text: str) -> str:
     """Give a name its one form; ``MODULE:FUNCTION`` stays as it is."""
     return text if ":" in text else text.lower()
 
@@ -277,7 +277,7 @@ class CalibrationOptions(
     ProgressOptions,
     kw_only=True,
 ):
-    """From samples to scales."""
+    """All that leads from samples to scales."""
 
 
 class WidthOptions(Options, kw_only=True):

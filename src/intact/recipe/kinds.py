@@ -338,7 +338,7 @@ class Instance(Kind[T_co]):
 
 
 def path_or_preprocess() -> Kind[str | Path | Preprocess]:
-    """The kind of ``preprocess``."""
+    """Return the kind of ``preprocess``."""
     return Given(
         "a Preprocess, or the path of a preprocessing file",
         ["intact.data.preprocess.Preprocess"],
@@ -347,7 +347,7 @@ def path_or_preprocess() -> Kind[str | Path | Preprocess]:
 
 
 def overrides() -> Kind[Overrides]:
-    """The kind of ``overrides``."""
+    """Return the kind of ``overrides``."""
     return Instance("an Overrides", "intact.plan.overrides.Overrides")
 
 
@@ -359,5 +359,5 @@ TARGET = Given(
 
 
 def target() -> Kind[str | Path | Target]:
-    """The kind of ``target``."""
+    """Return the kind of ``target``."""
     return TARGET

@@ -219,7 +219,7 @@ class Pairs(Kind[Mapping[str, Any]]):
     Args:
         one: The kind of each value.
         what: What values are, in the plural.
-        example: Of such a pair.
+        example: An example of such a pair.
         metavar: What the help writes behind the flag.
     """
 

@@ -31,7 +31,7 @@ from intact.recipe.groups import (
     RecipeOptions,
     SpeedOptions,
     WidthOptions,
-    named,
+    lower_name,
 )
 from intact.recipe.kinds import (
     TARGET,
@@ -291,7 +291,7 @@ class SearchOptions(
         Given(
             "the name of an objective, MODULE:FUNCTION or a function",
             metavar="NAME|MODULE:FUNCTION",
-            read=named,
+            read=lower_name,
         ),
         None,
         "What is scored: accuracy (needs labels), agreement, kl, sqnr, cosine, or a function of "
