@@ -75,15 +75,18 @@ def command_line(command: str, recipe: type[Options], values: Mapping[str, Any])
     flagged: list[str] = []
     for name, value in values.items():
         each = known.get(name)
+        # Defaults are left out: a short line is read.
         if each is None or (not each.required and value == each.default):
             continue
         (placed if each.positional else flagged).extend(_words(each, value))
+    # Quoted for a shell, as names of nodes have slashes, brackets and spaces.
     return shlex.join(["intact", command, *placed, *flagged])
 
 
 def _words(each: Option, value: Any) -> Iterator[str]:
     """Yield the words of one option."""
     if isinstance(value, bool):
+        # A switch that is on by default has a flag that says no.
         yield each.flag if value else each.off
         return
     for text in _texts(each, each.kind.to_toml(value)):

@@ -426,5 +426,6 @@ class ComparisonOptions(
     }
 
 
+# Errors of a flag's option need the flag before any recipe is made.
 for _group in (FormatOptions, MethodOptions):  # flags that are not called like their options
     options_of(_group)

@@ -42,6 +42,7 @@ class Whole(Kind[int]):
     def check(self, value: Any) -> int:
         """Take any integer type, but no bool."""
         try:
+            # NumPy's integers have it, floats do not: 3.0 is refused.
             number = operator.index(value)
         except TypeError:
             raise self._no_number() from None
@@ -97,6 +98,7 @@ class Number(Kind[float]):
 
     def check(self, value: Any) -> float:
         """Take any real number type, but no bool and no text."""
+        # `float` would read texts, which came from a recipe by mistake.
         if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
             raise self.wrong()
         try:
@@ -124,6 +126,7 @@ class Constant(Kind[bool | int | float]):
 
     def check(self, value: Any) -> bool | int | float:
         """Take a number or a truth value, NumPy's too, also as an array of one."""
+        # Scalars of NumPy and torch are what code has at hand.
         number = value.item() if getattr(value, "size", 0) == 1 else value
         if not isinstance(number, bool | int | float) or not abs(number) <= sys.float_info.max:
             raise self.wrong()
@@ -183,6 +186,7 @@ class Memory(Kind[int]):
         """Take bytes, or a text with a unit."""
         if not isinstance(value, str):
             return Whole(least=1).check(value)
+        # `isdecimal` below refuses signs and points: part of a byte is nothing.
         number, unit = (value[:-1], value[-1].upper()) if value[-1:].isalpha() else (value, "")
         if unit not in _UNITS or not number.isdecimal() or not int(number):
             raise self.wrong()
@@ -234,15 +238,16 @@ class Pairs(Kind[Mapping[str, Any]]):
         """Read each text as a name and a value."""
         found: dict[str, Any] = {}
         for text in texts:
+            # At the last `=`: names of nodes may have some, values have none.
             name, mark, value = text.rpartition("=")
             if not (name and mark and value):
-                raise self._malformed()
+                raise self._form_error()
             if name in found:
                 raise Unfit(f"give {name} once")
             try:
                 found[name] = self.one.parse(value)
             except Unfit:
-                raise self._malformed() from None
+                raise self._form_error() from None
         return found
 
     def check(self, value: Any) -> Mapping[str, Any]:
@@ -258,7 +263,7 @@ class Pairs(Kind[Mapping[str, Any]]):
         """Write a table."""
         return dict(value)
 
-    def _malformed(self) -> Unfit:
+    def _form_error(self) -> Unfit:
         return Unfit(f"write {self.metavar}, for instance {self.example}")
 
 
@@ -289,6 +294,7 @@ class Shapes(Kind[Mapping[str, Shape]]):
 
     def check(self, value: Any) -> Mapping[str, Shape]:
         """Take a mapping from names to sizes, or sizes alone."""
+        # A model of one input needs no name for it.
         by_name = value if isinstance(value, Mapping) else {"": value}
         found: dict[str, Shape] = {}
         for name, sizes in by_name.items():
@@ -302,6 +308,7 @@ class Shapes(Kind[Mapping[str, Shape]]):
 
     def to_toml(self, value: Any) -> TomlValue:
         """Write a table of lists."""
+        # TOML has no null.
         return {name: ["?" if n is None else n for n in shape] for name, shape in value.items()}
 
 
