@@ -27,7 +27,6 @@ def front(trials: Iterable[Trial], samples: int) -> list[Trial]:
         Trials by rising cost, and so by rising score. Of equal ones only the first.
     """
     whole = [trial for trial in trials if _counts(trial, samples)]
-    # The number comes last, so that of equal trials the first stays, whatever their order.
     whole.sort(key=lambda trial: (trial.cost, -trial.score, trial.number))
     found: list[Trial] = []
     for trial in whole:
@@ -294,7 +293,6 @@ class Search:
         rivals = [
             trial for trial in self.progress.trials if trial.counts(samples) and goal.accepts(trial)
         ]
-        # The best is last, so that `pop` takes it.
         rivals.sort(key=self._rank)
         tried: list[Trial] = []
         # These do not count towards `most`: their number is logarithmic already.

@@ -175,6 +175,7 @@ class Roundings:
                     f"the strategy's rounded weight at {name!r}: {reason or 'another scale'}",
                     remedy="give the target and the options that were searched with",
                 )
+            # The plan has the scales of its log; fitting the bias anew could change them.
             self._bake(plan, end, known)
         return self._with_note(plan)
 
@@ -225,7 +226,6 @@ class Roundings:
         # `rescale_bias` raises the weight's scale where the bias would overflow. The integers are
         # those of the smaller one, so the weight then goes back to rounding to nearest.
         if np.array_equal(np.asarray(config.scale), known.scale):
-            # Here the plan has the scales of its log; refitting the bias could change them.
             self._bake(plan, end, known)
         elif before is not None:
             config.set_params(*before)

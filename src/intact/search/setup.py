@@ -139,7 +139,6 @@ class Setup:
         # Decided before the search, and for all candidates alike: a tie that depended on the widths
         # would make groups depend on each other.
         broken = ties.broken(statistics, method, seen.runs)
-        # Broken ties make more groups, so the choices are listed again.
         space = spaced(broken) if broken else space
         compared = original_of(options.model, threads=threads).compare(space.plan.graph, seen.first)
         planner = Planner(space, statistics, method)
@@ -258,7 +257,6 @@ class _Ties(NamedTuple):
         """Find the ties of a space, where the formats can hold broken ones."""
         if not expressible(deployment.formats).several_scales:
             return _Ties(space, None)
-        # The inner one only lends its `apart`, which needs nothing but the space.
         return _Ties(space, fully_untied(space.plan, _Ties(space, None).apart))
 
     def apart(self, ends: Collection[TensorEnd]) -> QuantizedGraph:

@@ -142,7 +142,6 @@ def _round_all(
 
 def _round(site: RoundingSite, walk: Walk, stop: Stop, last: LastMoments) -> RoundedWeight | None:
     found = site.choose(*site.moments(walk.points, stop, last))
-    # Where rounding to nearest is as good, nothing is stored and no trial differs.
     if found is None or not found.is_better:
         return None
     return _as_integers(site, found)

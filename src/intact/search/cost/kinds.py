@@ -72,7 +72,6 @@ def elements(node: ir.Node, shapes: Shapes) -> int:
     kernel = Window.of(node).kernel_shape
     if spec is not None and spec.kind is OpKind.POOL and kernel:
         return math.prod(shapes.of(node.outputs[0])) * math.prod(kernel)
-    # These read all of their input for few outputs.
     if spec is not None and spec.kind in {OpKind.POOL, OpKind.REDUCE}:
         return math.prod(shapes.of(node.inputs[0]))
     return sum(math.prod(shapes.of(value)) for value in node.outputs if value.name)
@@ -112,7 +111,6 @@ def target_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:
     shape_values = graph.shape_or_index_values
     for node in graph.nodes:
         computes_shapes = all(str(value.name) in shape_values for value in node.outputs)
-        # Shapes are computed in integers whatever is chosen.
         if op_spec(node) is None or computes_shapes or _is_fused(structure, node):
             continue
         count = products(node, shapes) if is_product(node) else elements(node, shapes)
@@ -220,7 +218,6 @@ class _StoredConstant:
             floats = [self._structure.is_floating(end, choice) for end in ends]
             is_float |= any(floats)
             if not all(floats):
-                # All of these ends share a grid; the first quantized one stands for them.
                 end = ends[floats.index(False)]
                 # Float and integer readers of one constant: both copies are in the file.
                 total += self._codes(end, choice, has_scales=key not in self._scaled)
@@ -232,7 +229,7 @@ class _StoredConstant:
         if tensor is None:
             return 0
         signed = is_signed(self._structure.plan, end)
-        # Zero points are never packed_bytes, so they are of the type with 8 bits at least.
+        # Zero points are never packed, so they are of the type with 8 bits at least.
         in_bytes = DType.holding(max(bits, 8), signed=signed)
         dtype = DType.holding(bits, signed=signed) if self._structure.packs else in_bytes
         axis = self._structure.plan.configs[end].granularity.axis

@@ -174,7 +174,6 @@ def prune(space: Space, cost: CostModel, *, free_floats: bool = False) -> Space:
         integers: dict[bytes, int] = {}
         for bits, column in columns.items():
             if bits != FLOAT:
-                # The first with these entries is the widest.
                 integers.setdefault(column, bits)
         # `get` gives None where there is no float, which is no key either.
         is_free = columns.get(FLOAT) in integers and not free_floats
@@ -212,7 +211,6 @@ def _columns(cost: CostModel, group: int, choices: int) -> Iterator[bytes]:
         (term.groups.index(group), term.values) for term in cost.terms if group in term.groups
     ]
     for choice in range(choices):
-        # As bytes, which are hashed and compared at once over all tables that know the group.
         yield b"".join(
             np.ascontiguousarray(values.take(choice, axis)).tobytes() for axis, values in concerned
         )

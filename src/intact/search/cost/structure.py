@@ -180,7 +180,6 @@ class Shapes:
     def _observed_shapes(self) -> Mapping[str, Shape]:
         if self._feeds is None:
             return {}
-        # With every value as an output, one run gives all shapes.
         editor = Editor(self._graph.model)
         outputs = editor.model.graph.outputs
         names = [

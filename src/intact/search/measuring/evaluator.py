@@ -266,7 +266,6 @@ class Evaluator:
         if ask.bar is not None and math.isnan(ask.bar):
             raise UsageError("a bar of NaN", remedy="give a score, or None")
         samples = self.data.samples if ask.samples is None else ask.samples
-        # A sampler may ask for more than there are.
         samples = max(1, min(samples, self.data.samples))
         return self._time(lambda: self._measure(ask, samples))
 
@@ -354,7 +353,6 @@ class Evaluator:
     def _outputs(self, run: Run, numbers: Sequence[int]) -> Iterator[Arrays]:
         if self._pool is None or len(numbers) < 2:
             return map(run, numbers)
-        # In the order of the numbers, whichever ends first.
         return self._pool.map(run, numbers)
 
     def _signal(self, samples: int) -> Rows:

@@ -46,7 +46,6 @@ class OutputPair:
     @property
     def first(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """The first output of both models."""
-        # The first one is the model's main output by convention: class scores, if any.
         name = next(iter(self.want))
         return self.want[name], self.have[name]
 
@@ -179,7 +178,6 @@ def float_pairs(seen: OutputPair) -> list[tuple[Rows, Rows]]:
         DataError: An output of the quantized model has another shape.
     """
     want, have = seen.want, seen.have
-    # Also booleans and integers, where a model has nothing else.
     names = [name for name, array in want.items() if array.dtype.kind == "f"] or [
         name for name, array in want.items() if array.dtype.kind in "biu"
     ]

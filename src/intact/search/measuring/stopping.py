@@ -231,7 +231,6 @@ def foresee(tally: Tally, bar: float, *, error: float = ERROR) -> bool | None:
     needed = bar
     if tally.is_count:
         needed = least_hits(bar, population, tally.highest)
-        # Certain, whatever the samples that are left.
         if int(np.count_nonzero(tally.rows)) >= needed:
             return True
     if error == 0.0 or drawn < _LEAST_NORMAL:

@@ -71,7 +71,6 @@ class Energy:
         left = (most - self._of_cost(cost)) * self.unit
         least = self.goal.min_score
         if least is None:
-            # No limit on the score: any loss that the energy has room for will do.
             return self.score - left * self.loss
         return math.inf if left < 0 else least - left * self.allowed
 

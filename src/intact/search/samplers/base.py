@@ -170,7 +170,6 @@ class GeneratorSampler(ABC):
             is_enough: A trial may end once it is foreseen whether it reaches its bar.
         """
         wanted = list(candidates)
-        # In order and once each: the pool is asked for a batch, not a set.
         new = [each for each in dict.fromkeys(wanted) if self.is_new(each, is_enough=is_enough)]
         if new:
             bars = [bar(candidate) if callable(bar) else bar for candidate in new]

@@ -113,7 +113,6 @@ class OptunaSampler(GeneratorSampler):
                     break
                 candidate, asked = neighbour, self._enqueue(study, neighbour)
             ruled_out = self.ruled_out(self.guess(candidate))
-            # Set back to 0 by each new candidate, so that only failures in a row count.
             wasted += 1
             # A study may propose a candidate again before its result is known; its trial must be
             # ended.

@@ -102,7 +102,6 @@ class NoiseModel:
 
     def _row(self, index: int) -> npt.NDArray[np.float64]:
         group = self.space.groups[index]
-        # Not measured: the group has one width, or failed and is forbidden.
         unit = 0.0 if math.isnan(self.unit[index]) else float(self.unit[index])
         base = rounding_power(group.default)
         row = [

@@ -171,7 +171,6 @@ class Sensitivity(GeneratorSampler):
         while len(probes.whole) < tried + _TRIALS:
             candidate = program.cheapest(noise - probes.offset)
             is_last = candidate is None or noise <= lowest  # there is no lower noise
-            # The best that there is, before giving up.
             candidate = program.least_noise(math.inf) if candidate is None else candidate
             trials = yield from self._try([] if candidate is None else [candidate])
             if is_last or self._good in trials:
@@ -224,7 +223,6 @@ class Sensitivity(GeneratorSampler):
         """
         table = self._probes.noise_model.table()
         for draw in range(_DRAWS):
-            # The first draw has no doubt: the model's own answer comes first.
             doubt = generator.normal(0.0, _DOUBT * draw, len(table))
             pairs = zip(table, doubt, strict=True)
             program = IntegerProgram(self._model, [row * math.exp(each) for row, each in pairs])
