@@ -182,12 +182,12 @@ def computed_errors(
 def _with_exact_sums(program: Program, in_float: Collection[str]) -> Program:
     """Return the program as it is computed where products run in floats, which hold every sum."""
 
-    def held(step: Step) -> Step:
+    def exact_step(step: Step) -> Step:
         if set(in_float).isdisjoint(step.nodes):
             return step
         return replace(step, arithmetic=step.arithmetic.with_exact_sums())
 
-    return replace(program, steps=tuple(map(held, program.steps))) if in_float else program
+    return replace(program, steps=tuple(map(exact_step, program.steps))) if in_float else program
 
 
 def _finding_of_target(

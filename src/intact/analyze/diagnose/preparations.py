@@ -68,7 +68,7 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
         """Map an array whose channels are along ``axis``."""
         wide = values.astype(np.float64)
         if self.rearranges:
-            wide = rearranged(wide, axis)
+            wide = rearrange(wide, axis)
         if self.swaps:
             wide = np.flip(wide, axis)
         shape = (-1, *(1,) * (values.ndim - 1 - axis))
@@ -122,7 +122,7 @@ def swap_channels(preparation: Preparation) -> Preparation:
     return Preparation(msgspec.structs.replace(steps, swaps=not steps.swaps))
 
 
-def rearranged(values: Doubles, axis: int) -> Doubles:
+def rearrange(values: Doubles, axis: int) -> Doubles:
     """Read the numbers of each sample in the other layout, ``[H, W, C]`` for ``[C, H, W]``."""
     count, *sizes = values.shape
     if axis == 1:
@@ -144,7 +144,7 @@ def preparations(data: Floats, axis: int, given: Preprocess) -> list[Preparation
 
     Args:
         data: Samples before the given steps; images, or others.
-        axis: Of their channels.
+        axis: Axis of their channels.
         given: The steps that they were given.
     """
     current = Steps.of(given)

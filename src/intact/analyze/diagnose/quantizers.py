@@ -50,7 +50,7 @@ Doubles = npt.NDArray[np.float64]
 _TRIED = 8
 """Tensors that are left in float, one at a time."""
 _OFFERED = 3
-"""Of them, those whose nodes are tried in float."""
+"""Number of them whose nodes are tried in float."""
 _LEAST = 1e-9
 """Part of the noise that is none."""
 _USUAL = ("rounding", "clipping")
