@@ -13,7 +13,7 @@ import pytest
 import intact
 from intact.analyze.diagnose.weights import weight_finding
 from intact.calibrate.choice import FloatRuns
-from intact.recipe.command_line import command_line
+from intact.recipe.commands import command_line
 from intact.recipe.options import QuantizeCommand
 from tests.command_lines import Say, refused
 from tests.faults.case import Case, evaluated_data, figure, quantized_data

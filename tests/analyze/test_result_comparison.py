@@ -18,7 +18,7 @@ from intact.analyze.compare import ComparedNode, Comparison
 from intact.analyze.result_comparison import load_results
 from intact.errors import DataError, UsageError
 from intact.results.result import Result
-from intact.search.cost.plan_cost import plan_costs
+from intact.search.cost.kinds import plan_costs
 from tests.images import Images
 from tests.models import ModelBuilder
 from tests.reports import EVIL, evil_model, samples

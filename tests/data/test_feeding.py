@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from intact.data.feeding import Carried, Feeding, arranged, takes_feeds
+from intact.data.feeding import Carried, Feeding, arrange_feeds, takes_feeds
 from intact.data.signature import InputSpec, input_specs, without_batch_axis
 from intact.data.sources import open_samples
 from intact.errors import DataError, UsageError
@@ -40,7 +40,7 @@ def test_arrays_give_feeds_of_the_models_shapes(
     x: tuple[int, ...], state: tuple[int, ...], rate: tuple[int, ...], count: int
 ) -> None:
     arrays = {"x": zeros(*x), "state": zeros(*state), "rate": zeros(*rate)}
-    feeds = list(arranged("data", SPECS, arrays, Feeding()))
+    feeds = list(arrange_feeds("data", SPECS, arrays, Feeding()))
     assert len(feeds) == count
     for feed in feeds:
         assert {name: array.shape for name, array in feed.items()} == {
@@ -53,9 +53,11 @@ def test_arrays_give_feeds_of_the_models_shapes(
 def test_an_input_without_batch_is_the_same_for_all_or_one_a_sample() -> None:
     specs = {"x": InputSpec(FLOAT, (None, 3)), "table": InputSpec(FLOAT, (None, 2))}
     unbatched = Feeding(no_batch=("table",))
-    feeds = list(arranged("data", specs, {"x": zeros(6, 3), "table": zeros(4, 2)}, unbatched))
+    feeds = list(arrange_feeds("data", specs, {"x": zeros(6, 3), "table": zeros(4, 2)}, unbatched))
     assert [feed["table"].shape for feed in feeds] == [(4, 2)] * 6
-    feeds = list(arranged("data", specs, {"x": zeros(6, 3), "table": zeros(6, 4, 2)}, unbatched))
+    feeds = list(
+        arrange_feeds("data", specs, {"x": zeros(6, 3), "table": zeros(6, 4, 2)}, unbatched)
+    )
     assert [feed["table"].shape for feed in feeds] == [(4, 2)] * 6
 
 
@@ -70,7 +72,9 @@ def test_an_input_without_batch_is_the_same_for_all_or_one_a_sample() -> None:
 )
 def test_what_gives_no_feeds_is_refused(shapes: dict[str, tuple[int, ...]], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        arranged("data", SPECS, {name: zeros(*shape) for name, shape in shapes.items()}, Feeding())
+        arrange_feeds(
+            "data", SPECS, {name: zeros(*shape) for name, shape in shapes.items()}, Feeding()
+        )
 
 
 def test_which_models_take_feeds() -> None:

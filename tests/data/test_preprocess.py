@@ -19,7 +19,7 @@ from intact.data.preprocess import (
 from intact.data.signature import InputSpec
 from intact.errors import DataError
 from intact.recipe.declare import options_of
-from intact.recipe.groups import ArrayStepOptions
+from intact.recipe.samples import ArrayStepOptions
 
 
 def spec(dtype: str, rank: int) -> InputSpec:

@@ -154,7 +154,7 @@ class _Simulated:
     def decibels(self, plan: QuantizedGraph) -> float:
         return min(decibels_on(plan, self._runs).values())
 
-    def observed(self, graph: Graph, tensors: Sequence[str]) -> Statistics:
+    def observe(self, graph: Graph, tensors: Sequence[str]) -> Statistics:
         return collect(graph, self._samples, tensors, threads=1)
 
 

@@ -7,8 +7,7 @@ import math
 import pytest
 
 from intact.errors import UsageError
-from intact.search.goals import goal_of
-from intact.search.trial import Goal
+from intact.search.trial import Goal, goal_of
 
 
 def test_limits() -> None:

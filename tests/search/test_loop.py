@@ -142,7 +142,7 @@ def test_a_log_of_other_candidates_is_refused() -> None:
 def test_the_cheapest_that_holds_the_limit_is_confirmed() -> None:
     made, pool, _ = search(goal=Goal(min_score=45.0))
     made.run()
-    assert made.confirmed().candidate == (5,)
+    assert made.confirm_best().candidate == (5,)
     assert pool.journal[-2:] == ["confirm 5", "write again 5: 50"]
 
 
@@ -150,7 +150,7 @@ def test_a_winner_that_integers_do_not_confirm_gives_way_to_the_next() -> None:
     made, pool, _ = search(goal=Goal(min_score=45.0))
     pool.integers = {5: 44.0}
     made.run()
-    best = made.confirmed()
+    best = made.confirm_best()
     assert (best.candidate, best.score) == ((6,), 60.0)
 
 
@@ -160,7 +160,7 @@ def test_where_the_budget_ends_what_was_foreseen_is_confirmed(least: float, conf
     made, pool, _ = search(Budget(trials=6), goal=Goal(min_score=least))
     pool.foresees = True
     made.run()
-    assert made.confirmed().candidate == (confirmed,)
+    assert made.confirm_best().candidate == (confirmed,)
     tried = [int(line.split()[1]) for line in pool.journal if line.startswith("confirm")]
     assert tried == [bits for bits in (3, 4, 6, 8) if bits <= confirmed]
 
@@ -169,28 +169,28 @@ def test_a_search_that_came_to_its_end_does_not_confirm_what_was_foreseen() -> N
     made, pool, _ = search(goal=Goal(min_score=25.0))
     pool.foresees = True
     made.run()
-    assert made.confirmed().candidate == (8,)
+    assert made.confirm_best().candidate == (8,)
 
 
 def test_an_impossible_score_says_how_near_it_came() -> None:
     made, _, _ = search(goal=Goal(min_score=81.0))
     made.run()
     with pytest.raises(SearchError, match="best of 6 that were run on all samples has 80 at a co"):
-        made.confirmed()
+        made.confirm_best()
 
 
 def test_an_impossible_cost_says_how_near_it_came() -> None:
     made, _, _ = search(goal=Goal(max_cost=2.0))
     made.run()
     with pytest.raises(SearchError, match="the cheapest of 6 that were run on all samples costs 3"):
-        made.confirmed()
+        made.confirm_best()
 
 
 def test_limits_that_only_go_one_by_one_say_what_each_costs() -> None:
     made, _, _ = search(goal=Goal(min_score=75.0, max_cost=5.0))
     made.run()
     with pytest.raises(SearchError, match="has 50 at a cost of 5; it is reached at a cost of 8"):
-        made.confirmed()
+        made.confirm_best()
 
 
 LIMITS = [
@@ -212,7 +212,7 @@ def test_a_search_that_its_budget_ended_says_so_far_and_after_how_many(
     assert 1 <= trials < 6
     ended = f", after {trials} trials in 16 s"
     with pytest.raises(SearchError) as caught:
-        made.confirmed()
+        made.confirm_best()
     if goal.max_cost != 5.0:  # nothing that cheap was tried yet
         assert str(caught.value).startswith(message.format(" so far", ended))
     assert f"so far costs 5 or less{ended}" in str(caught.value) or goal.max_cost != 5.0
@@ -220,7 +220,7 @@ def test_a_search_that_its_budget_ended_says_so_far_and_after_how_many(
     made, _, _ = search(goal=goal)
     made.run()
     with pytest.raises(SearchError) as caught:
-        made.confirmed()
+        made.confirm_best()
     assert str(caught.value).startswith(message.format("", ""))
     assert "so far" not in str(caught.value)
     assert "budget" not in str(caught.value)
@@ -233,7 +233,7 @@ def test_nothing_but_failures_tells_the_reason() -> None:
     made.run()
     assert len(made.progress.trials) == 6
     with pytest.raises(SearchError, match="metric m: raises KeyError"):
-        made.confirmed()
+        made.confirm_best()
 
 
 def test_what_was_found_until_it_was_interrupted_is_kept() -> None:
@@ -250,7 +250,7 @@ def test_what_was_found_until_it_was_interrupted_is_kept() -> None:
     with pytest.raises(KeyboardInterrupt):
         made.run()
     assert len(made.progress.trials) == 4
-    assert made.confirmed().candidate == (8,)
+    assert made.confirm_best().candidate == (8,)
 
 
 def test_evaluations_count_the_samples_that_were_run() -> None:
@@ -300,4 +300,4 @@ def test_winners_that_only_the_simulation_accepts_are_relevant_ranges() -> None:
     pool.integers = {8: 74.0}
     made.run()
     with pytest.raises(SearchError, match="has by its integers 74 at a cost of 8"):
-        made.confirmed()
+        made.confirm_best()

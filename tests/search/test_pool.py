@@ -18,7 +18,7 @@ from intact.search.trial import Ask, Measured, State
 from intact.workers.job import WorkerError
 from intact.workers.pool import MOST_WORKERS, Here, cores
 from intact.workers.processes import ProcessLauncher
-from intact.workers.ray_ import Connection, RayLauncher, packed, unpacked
+from intact.workers.ray_ import Connection, RayLauncher, pack, unpack
 from tests.search.evaluators import (
     BUG,
     MEMORY,
@@ -172,7 +172,7 @@ def test_saved_files_travel_with_their_folders(tmp_path: Path) -> None:
     source = tmp_path / "a"
     source.mkdir()
     FakeTrialData(factor=2.5).save(source)
-    with unpacked(packed(source), "0123abcd") as copy:
+    with unpack(pack(source), "0123abcd") as copy:
         assert FakeTrialData.load(copy) == FakeTrialData(factor=2.5)
-        assert packed(copy) == packed(source)
+        assert pack(copy) == pack(source)
     assert not copy.exists()

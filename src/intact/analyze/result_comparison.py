@@ -41,7 +41,7 @@ from intact.recipe.reports import CompareOptions
 from intact.results.result import Result, results_in
 from intact.results.samples import open_for_result
 from intact.results.sources import load_result
-from intact.search.cost.plan_cost import plan_costs
+from intact.search.cost.kinds import plan_costs
 
 _Right = npt.NDArray[np.bool_]
 """Which samples a model classifies right, ``[samples]``."""

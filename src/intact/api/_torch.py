@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from intact.flow import torch_results as flow
+from intact.flow import torch_modules as flow
 from intact.results.result import Result
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def prepare(
 
 def enable_calibration(module: PreparedModule) -> None:
     """Let a prepared module observe the batches that it is run on next, in float."""
-    flow.prepared(module).calibrate()
+    flow.require_prepared(module).calibrate()
 
 
 def enable_quantization(module: PreparedModule) -> None:
@@ -131,7 +131,7 @@ def enable_quantization(module: PreparedModule) -> None:
     Raises:
         UsageError: It has observed nothing.
     """
-    flow.prepared(module).quantize()
+    flow.require_prepared(module).quantize()
 
 
 def deploy(

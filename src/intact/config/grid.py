@@ -49,6 +49,7 @@ class Grid:
     steps_per_octave: int | None = None
 
     def __post_init__(self) -> None:
+        # Set here, so that grids that were written with and without the default are equal.
         if self.exponential and self.steps_per_octave is None:
             object.__setattr__(self, "steps_per_octave", STEPS_PER_OCTAVE)
         self.policy.check()
@@ -132,6 +133,8 @@ class Grid:
         """
         scales = _float32(scale)
         self._check_shape(scales.shape)
+        # Files of blocks give the number of largest magnitude the lowest code, whatever its sign,
+        # so scales may be negative.
         usable = np.isfinite(scales) & (scales > 0 if self.block is None else scales != 0)
         if not np.all(usable):
             kind = "positive finite float32" if self.block is None else "finite float32 but 0"
@@ -139,6 +142,7 @@ class Grid:
                 f"scale {float(scales[~usable].flat[0])!r} is not a {kind}",
                 remedy="calibrate with finite values",
             )
+        # `frexp` splits exactly; a logarithm would round.
         if self.power_of_two and not np.all(np.abs(np.frexp(scales)[0]) == 0.5):
             raise ConfigError(
                 "the policy is POWER_OF_2 but a scale is not a power of two",
@@ -151,12 +155,14 @@ class Grid:
                 remedy="give both the same shape",
             )
         self._check_offset(offsets)
+        # Shared by copies of plans, and read by all that follow a dominator.
         scales.setflags(write=False)
         offsets.setflags(write=False)
         return QuantParams(scales, offsets)
 
     def quantize(self, values: FloatArray, params: QuantParams) -> IntegerArray:
         """Quantize floats to integers of the grid, saturating; NaN raises ``DataError``."""
+        # Codes of logarithmic levels are a sign and an exponent: no scale and offset multiply them.
         if self.exponential:
             scale = self._broadcast(params.scale, values.shape)
             codes = self.quant_min, self.quant_max
@@ -203,6 +209,8 @@ class Grid:
             ends = [(code - params.zero_point) * params.scale for code in codes]
             return float(np.min(ends)), float(np.max(ends))
         if self.axis is not None:
+            # Both codes for each channel, in a tensor that has its channels where the weight has
+            # them.
             codes = np.broadcast_to(codes, (1,) * self.axis + (params.scale.size, 2))
         values = self.dequantize(codes, params)
         return float(values.min()), float(values.max())
@@ -244,6 +252,7 @@ class Grid:
             )
 
     def _check_symmetry(self) -> None:
+        # Integer 0 must be there, as it is 0.0.
         if self.symmetric and not self.quant_min <= 0 < self.quant_max:
             raise ConfigError(
                 f"symmetric range {self.quant_min}..{self.quant_max} does not contain zero",
@@ -306,6 +315,7 @@ def _float32(scale: npt.ArrayLike) -> FloatArray:
     """Copy to float32; overflow becomes inf, which the caller rejects."""
     with np.errstate(over="ignore", under="ignore"):
         try:
+            # A copy, because it is made read-only.
             return np.array(scale, dtype=np.float32)
         except (TypeError, ValueError) as error:
             raise ConfigError(f"scale is not numeric: {error}", remedy="give floats") from error

@@ -35,6 +35,7 @@ class SharedScale(OnGrid):
         root = self
         while root._parent is not None:
             root = root._parent
+        # Path compression: chains stay short, however configs were joined.
         config = self
         while config._parent is not None:
             config._parent, config = root, config._parent
@@ -91,11 +92,12 @@ class SharedScale(OnGrid):
         """
         root._parent = self
         root._params = None
+        # Kept as a list at the root, since passes ask for a whole group at each step.
         self._followers.extend((root, *root._followers))
         root._followers = []
 
     def group(self) -> tuple[Self, ...]:
-        """All configs that share this config's scale, the dominator first."""
+        """Return all configs that share this config's scale, the dominator first."""
         root = self.dominator
         return (root, *root._followers)
 

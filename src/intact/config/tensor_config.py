@@ -49,7 +49,7 @@ class TensorQuantConfig(SharedScale):
         rounding: Rounding mode.
         granularity: ``PerTensor()``, ``PerChannel(axis)``, ``PerBlock(axis, size)`` or
             ``PerRow()``, consistent with the policy.
-        steps_per_octave: Of EXPONENTIAL levels, 16 unless given; None for LINEAR ones.
+        steps_per_octave: Density of EXPONENTIAL levels, 16 unless given; None for LINEAR ones.
         scale: Shape ``[]``, ``[channels]`` or, per block, that of the tensor with one for each
             block along the axis; ``None`` while unknown.
         offset: Same shape as the scale (also called zero point); ``None`` for zeros.
@@ -149,6 +149,7 @@ class TensorQuantConfig(SharedScale):
                 f"state cannot go from {self._state.name} to {state.name} without a scale",
                 remedy="set the scale first",
             )
+        # What was OVERLAPPED may be on another grid than its dominator.
         if state in NEEDS_SCALE:
             _check_sharing(self.dominator.grid, self)
         if state is QuantState.DEQUANTIZED:
@@ -181,6 +182,7 @@ class TensorQuantConfig(SharedScale):
         """
         self._require_root()
         for member in self.group():
+            # What is dequantized comes back to the state that it remembers.
             if (member._remembered or member._state) in NEEDS_SCALE:
                 raise ConfigError(
                     f"a config of this group is {member._state.name} and needs its scale",
@@ -199,6 +201,7 @@ class TensorQuantConfig(SharedScale):
                 OVERLAPPED is on another grid.
         """
         root, follower = self.dominator, other.dominator
+        # Also where a follower is to dominate its own root: they share a scale already.
         if root is follower:
             return
         for member in follower.group():
@@ -215,6 +218,8 @@ class TensorQuantConfig(SharedScale):
             raise ConfigError(
                 "the grid of a config with a scale cannot change", remedy="clear the scale first"
             )
+        # Only the width, the range and the rounding may change: whoever shares the scale relies on
+        # the rest.
         mine = (self.grid.steps_per_octave, self.grid.granularity)
         if (grid.steps_per_octave, grid.granularity) != mine:
             raise ConfigError(
@@ -244,8 +249,8 @@ class TensorQuantConfig(SharedScale):
         """Quantize and dequantize.
 
         Args:
-            values: Of any shape. An array that can be written and has the dtype of the result is
-                overwritten, and returned, if that is asked for.
+            values: An array of any shape. One that can be written and has the dtype of the result
+                is overwritten, and returned, if that is asked for.
             inplace: Whether to do so; None for what the config says.
 
         Raises:
@@ -285,6 +290,7 @@ class TensorQuantConfig(SharedScale):
     def unbaked(self) -> TensorQuantConfig:
         """Copy the config of quantized values as one that quantizes: for the values before."""
         twin = self.copy()
+        # Set directly: going back from baked is illegal, for the values of a plan itself are lost.
         twin._state = UNBAKED.get(self._state, self._state)
         return twin
 
@@ -397,6 +403,7 @@ def copy_configs(configs: Mapping[Key, TensorQuantConfig]) -> dict[Key, TensorQu
         found = twins.get(id(config))
         if found is None:
             root = config.dominator
+            # The root first, so that the follower is adopted into a group that is there.
             above = None if root is config else twin(root)
             found = twins[id(config)] = config.copy()
             if above is not None:

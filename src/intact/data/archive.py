@@ -69,6 +69,7 @@ def map_npy(path: Path) -> npt.NDArray[Any]:
         PickledError: The file holds Python objects.
     """
     with open_file(path) as file:
+        # The header is compared with the file before anything is mapped by it.
         header = _read_header(file)
     if header.length + header.data_bytes > path.stat().st_size:
         raise DamagedError(f"{list(header.shape)} of {header.dtype} do not fit into the file")
@@ -89,10 +90,12 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     with open_file(path) as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         names = [member.filename.removesuffix(".npy") for member in members]
+        # A second member of a name would hide the first: what is checked might not be what is read.
         if len(set(names)) < len(names):
             raise DamagedError("two members have one name")
         for member in members:
             _refuse_foreign(path, member)
+        # What is stored is mapped and takes no memory.
         _refuse_too_large(path, size, [m for m in members if m.compress_type])
         starts = {m.filename: _data_start(file, m, size) for m in members}
         _refuse_overlaps(members, starts)
@@ -124,6 +127,7 @@ def _refuse_too_large(path: Path, size: int, members: list[zipfile.ZipInfo]) -> 
     """Check the size of compressed members before memory is allocated."""
     mend = "write it with numpy.savez (uncompressed), which is read in parts"
     for member in members:
+        # With room for members that are nearly empty.
         if member.file_size > _LARGEST_RATIO * member.compress_size + _CHUNK:
             raise DamagedError(
                 f"member {member.filename!r} claims that {member.compress_size} bytes hold "
@@ -150,6 +154,7 @@ def _data_start(file: IO[bytes], member: zipfile.ZipInfo, size: int) -> int:
     raw = file.read(_LOCAL_HEADER.size)
     if len(raw) < _LOCAL_HEADER.size:
         raise DamagedError(f"member {member.filename!r} is outside the file")
+    # The local header has its own lengths, which may differ from those of the directory.
     signature, _, _, method, *_, name_length, extra_length = _LOCAL_HEADER.unpack(raw)
     if signature != _LOCAL_SIGNATURE or method != member.compress_type:
         raise DamagedError(f"member {member.filename!r} has another local header")
@@ -175,6 +180,7 @@ def _map_member(
         raise DamagedError(
             f"member {member.filename!r} is uncompressed, but has two different sizes"
         )
+    # Of large members the checksum would read the whole file, which mapping is there to avoid.
     if 0 < member.file_size <= _CHECKED_BYTES:
         data = whole[start : start + member.file_size].data
         if zlib.crc32(data) != member.CRC:
@@ -189,6 +195,7 @@ def _read_member(packed: IO[bytes], member: zipfile.ZipInfo) -> npt.NDArray[Any]
     header = _read_header(packed)
     _refuse_other_size(header, member)
     data = np.empty(header.data_bytes, np.uint8)
+    # In chunks into one array: reading at once would hold the content twice.
     for start in range(0, data.size, _CHUNK):
         part = packed.read(min(_CHUNK, data.size - start))
         if len(part) < min(_CHUNK, data.size - start):
@@ -214,6 +221,7 @@ def _read_header(file: IO[bytes]) -> _Header:
     if version not in readers:
         raise DamagedError(f"version {version} of the npy format, which is for records")
     start = file.tell()
+    # A header of 4 GiB is refused before it is read.
     if version == (2, 0):  # the length has 32 bits, and numpy reads that much before it raises
         if int.from_bytes(file.read(4), "little") > _LONGEST_HEADER:
             raise DamagedError("a header of records")

@@ -12,12 +12,14 @@ from intact.errors import DataError
 
 _PROTOCOLS = ("__array__", "__array_interface__", "__dlpack__")
 
+# A list may hold itself, so the walk below must end.
 _DEEPEST = 64
 """Axes that an array of NumPy may have."""
 
 
 def is_array(value: object) -> bool:
     """Tell whether a value is an array or a tensor, of whatever library."""
+    # Asked of the type, because objects that answer to any attribute are no arrays.
     return any(hasattr(type(value), each) for each in _PROTOCOLS)
 
 
@@ -31,6 +33,7 @@ def plain(values: Any) -> npt.NDArray[Any]:
         Exception: Whatever the library raises.
     """
     if isinstance(values, list | tuple):
+        # Each tensor by itself: NumPy would go through the elements of tensors in a list.
         ours = [plain(each) if is_array(each) else each for each in values]
         return np.asarray(ours)
     if isinstance(values, np.ndarray):
@@ -39,6 +42,7 @@ def plain(values: Any) -> npt.NDArray[Any]:
         for step in ("detach", "cpu"):  # of the type: a table may have columns of these names
             if hasattr(type(values), step):
                 values = getattr(values, step)()
+        # torch refuses to give NumPy a type that it lacks.
         if str(getattr(values, "dtype", "")) == "torch.bfloat16":
             values = values.float()
         is_foreign = hasattr(values, "__dlpack__") and not hasattr(values, "__array__")

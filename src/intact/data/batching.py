@@ -23,6 +23,7 @@ def pieces(batch: Batch) -> Iterator[Batch]:
     """Split a batch into small pieces, which limits the memory for conversion to float32."""
     lengths = [len(array) if np.ndim(array) else 0 for array in batch.values()]
     longest = max(lengths, default=0)
+    # Elements of one sample over all inputs: large samples are converted one at a time.
     elements = sum(array.size for array in batch.values()) // max(longest, 1)
     piece = max(1, min(_PIECE, _PIECE_ELEMENTS // max(elements, 1)))
     if len(set(lengths)) > 1 or longest <= piece:
@@ -50,6 +51,7 @@ def within(size: int, room: int, each: int) -> int:
 
 def padded(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     """Pad an array to a size by repeating its last sample."""
+    # A real sample and no zeros, which may drive a model out of its range.
     return np.concatenate([array, np.repeat(array[-1:], size - len(array), axis=0)])
 
 
@@ -77,6 +79,7 @@ def sample_count(batch: Mapping[Key, npt.NDArray[Any]]) -> int:
     1
     """
     lengths = {len(array) if array.ndim else None for array in batch.values()}
+    # A scalar has no length and makes the set larger, as another length does.
     (length,) = lengths if len(lengths) == 1 else (1,)
     return 1 if length is None else length
 

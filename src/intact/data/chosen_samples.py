@@ -24,7 +24,7 @@ class Mark(NamedTuple):
     """One of the samples that are kept.
 
     Attributes:
-        checksum: Of what it holds.
+        checksum: Checksum of what the sample holds.
         number: Its place among all that passed by.
     """
 
@@ -54,6 +54,8 @@ class ChosenSamples:
 
     def add(self, batch: Batch, count: int) -> None:
         """Let a batch pass; only its first ``count`` samples are real."""
+        # Contiguous, so that a checksum is of the elements in their order, whatever the layout in
+        # memory.
         arrays = [np.asarray(array, order="C") for array in batch.values()]
         if self._whole or any(not array.ndim or len(array) != len(arrays[0]) for array in arrays):
             self._offer(batch, arrays)  # inputs without a common axis of samples
@@ -66,6 +68,8 @@ class ChosenSamples:
         self._passed += 1
         for array in arrays:
             found = crc32(array.data, found)
+        # What was left out once stays out, also where a later loss of others would make room: else
+        # the choice would depend on the order.
         if self.limit is not None and found >= self.limit:
             return
         at = bisect.bisect_left(self._sums, found)
@@ -75,7 +79,10 @@ class ChosenSamples:
         self._numbers.insert(at, number)
         self._rows.insert(at, {n: array.copy() for n, array in zip(batch, arrays, strict=True)})
         sizes = (sum(array.nbytes for array in rows.values()) for rows in self._rows)
+        # A prefix in order of the checksums, so that which samples fit does not depend on when they
+        # came.
         fit = sum(total <= CHOSEN_BYTES for total in accumulate(sizes))
+        # One sample at least, however large.
         most = max(1, min(CHOSEN, fit))
         self.limit = self._sums[most] if most < len(self._sums) else self.limit
         del self._sums[most:], self._numbers[most:], self._rows[most:]

@@ -40,6 +40,7 @@ class Columns:
             return taken
         ((name, spec),) = self._specs.items()
         others = {n: v for n, v in row.items() if n not in taken}
+        # Told once: a later row with an empty image must not lead to another column.
         self._chosen = self._chosen or _column_like(where, name, spec, others)
         if self._chosen in row:
             taken[name] = row[self._chosen]
@@ -48,6 +49,7 @@ class Columns:
 
 def _column_like(where: str, name: str, spec: InputSpec, row: Mapping[str, Any]) -> str:
     pictures = [key for key, value in row.items() if is_picture(value)]
+    # Images first: a table of them often has boxes or sizes as arrays as well.
     found = pictures or [
         key
         for key, value in row.items()

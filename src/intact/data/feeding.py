@@ -60,10 +60,13 @@ class Feeding(msgspec.Struct, frozen=True):
         }
         fed = list(states.values())
         for name in fed:
+            # Asked of the model's own names: two that a user gives may be of one input.
             if fed.count(name) > 1:
                 raise UsageError(
                     f"--state feeds two outputs to the input {name!r}", remedy="leave one out"
                 )
+        # Sorted, because it goes into the plan's provenance and the same options must give the same
+        # bytes.
         return Feeding(tuple(sorted(no_batch)), dict(sorted(states.items())))
 
 
@@ -74,6 +77,8 @@ class _Names(NamedTuple):
 
     def own(self, name: str, flag: str) -> str:
         """Return the model's own name."""
+        # Options may have the names of the user's file, which differ from those of the normalized
+        # graph.
         found = self.aliases.get(name, name)
         if found not in self.known:
             raise UsageError(
@@ -91,6 +96,7 @@ def takes_feeds(specs: Mapping[str, InputSpec], feeding: Feeding) -> bool:
     if feeding.no_batch or feeding.states or any(not spec.shape for spec in specs.values()):
         return True
     lengths = {spec.shape[0] for spec in specs.values()}
+    # A free length and 1 may both be a batch of one.
     return len(lengths) > 1 and not lengths <= {None, 1}
 
 
@@ -102,7 +108,7 @@ class _Form(Enum):
     WITHOUT = "one a sample, without an axis of 1"
 
 
-class Arranged(msgspec.Struct, frozen=True):
+class FeedsOfArrays(msgspec.Struct, frozen=True):
     """The feeds in some arrays.
 
     Attributes:
@@ -116,9 +122,9 @@ class Arranged(msgspec.Struct, frozen=True):
 
     def __iter__(self) -> Iterator[Batch]:
         for index in range(self.count):
-            yield {name: self._taken(name, array, index) for name, array in self._arrays.items()}
+            yield {name: self._pick(name, array, index) for name, array in self._arrays.items()}
 
-    def _taken(self, name: str, array: npt.NDArray[Any], index: int) -> npt.NDArray[Any]:
+    def _pick(self, name: str, array: npt.NDArray[Any], index: int) -> npt.NDArray[Any]:
         form = self._forms[name]
         if form is _Form.WHOLE:
             return array
@@ -128,9 +134,9 @@ class Arranged(msgspec.Struct, frozen=True):
         return np.expand_dims(array[index], 0 if axis is None else axis)
 
 
-def arranged(
+def arrange_feeds(
     source: str, specs: Mapping[str, InputSpec], arrays: Arrays, feeding: Feeding
-) -> Arranged:
+) -> FeedsOfArrays:
     """Tell the feeds in the arrays of a source apart.
 
     Of each input there is one array for all samples, in the model's own shape, or one for each
@@ -139,7 +145,7 @@ def arranged(
     Args:
         source: What to call the data in messages.
         specs: The model's inputs.
-        arrays: By input name; states may be missing.
+        arrays: Arrays by input name; states may be missing.
         feeding: Which inputs have no axis for samples.
 
     Raises:
@@ -167,7 +173,7 @@ def arranged(
             remedy="give the same number for each input, and name inputs that are the same for "
             "all samples with --no-batch",
         )
-    return Arranged(next(iter(lengths.values()), 1), arrays, forms, specs)
+    return FeedsOfArrays(next(iter(lengths.values()), 1), arrays, forms, specs)
 
 
 def _form(
@@ -179,6 +185,8 @@ def _form(
 ) -> _Form:
     if fits(shape[1:], expected) and shape:
         return _Form.STACKED
+    # Asked before the whole: an array of the model's rank is taken for many samples where it can
+    # be, unless the user says that the input has no axis for them.
     is_short = not is_unbatched and bool(shape) and _missing_axis(shape[1:], expected) is not None
     if is_short:
         return _Form.WITHOUT
@@ -216,6 +224,7 @@ class Carried:
     def into(self, feed: Batch) -> Batch:
         """Return a feed with the states of the model, which win over its own; zeros at first."""
         missing = {n: self._zeros(n) for n in self._states.values() if n not in feed}
+        # Those of the source are for the first feed only.
         return {**missing, **feed, **self._held}
 
     def keep(self, outputs: Arrays) -> None:
@@ -232,6 +241,7 @@ class Carried:
                     f"the input {spec.dtype} {shown_sizes(spec.shape)}",
                     remedy="name an output that has the shape of the input",
                 )
+            # A copy, because a runtime may reuse its outputs.
             self._held[name] = array.astype(spec.dtype)
 
     def _zeros(self, name: str) -> npt.NDArray[Any]:

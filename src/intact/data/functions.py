@@ -30,6 +30,7 @@ def import_function(text: str, option: str) -> Callable[..., Any]:
         DataError: There is no such module or function, or the module raises.
     """
     module_name, _, name = text.partition(":")
+    # The most frequent slip: a file in the place of a module.
     if module_name.endswith(".py") or "/" in module_name or not module_name:
         example = Path(module_name).stem or "samples"
         raise DataError(
@@ -49,6 +50,7 @@ def import_function(text: str, option: str) -> Callable[..., Any]:
     if not callable(function):
         known = [
             key
+            # Only what is public: suggesting an import or a helper would mislead.
             for key, value in vars(module).items()
             if callable(value) and not key.startswith("_")
         ]
@@ -64,6 +66,7 @@ def _import_remedy(module: str, error: BaseException) -> str:
     """Say how to mend an import that fails; "" where the place of the error says it."""
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
+    # The module itself was found; what it imports is missing.
     if module != error.name and not module.startswith(f"{error.name}."):
         return f"install {error.name} for {sys.executable}"
     here = [path.stem for path in Path().glob("*.py")]
@@ -77,6 +80,7 @@ def describe(error: BaseException) -> str:
     """Format type and message of any exception on one line, with the line of the user's code."""
     message = " ".join(str(error).split())
     said = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    # A SyntaxError names its own place, and the traceback is of the importer.
     frames = [] if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
     place = place_of(frames)
     return f"{said} ({place})" if place else said

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from intact.data.arrays import as_array, is_array, plain, shape_of
 from intact.data.batching import Batch
 from intact.data.columns import Columns
-from intact.data.feeding import Feeding, arranged, takes_feeds
+from intact.data.feeding import Feeding, arrange_feeds, takes_feeds
 from intact.data.functions import describe, place_in
 from intact.data.images.decode import BadImageError, decode, is_picture, require_pillow
 from intact.data.images.fit import ImageInput, image_input
@@ -41,7 +41,7 @@ Named = Mapping[str, Any]
 """Arrays, images or lists of them, by input name and with references."""
 
 
-class Prepared(dict[str, npt.NDArray[Any]]):
+class PreparedBatch(dict[str, npt.NDArray[Any]]):
     """A batch of images, to which all steps have been applied."""
 
 
@@ -54,7 +54,7 @@ class Holds(Enum):
     EITHER = "batches or samples, by their rank"
 
 
-class Opened(msgspec.Struct, frozen=True):
+class OpenedSource(msgspec.Struct, frozen=True):
     """What a source gives.
 
     Attributes:
@@ -120,7 +120,7 @@ class Items:
         layout: What its items become.
     """
 
-    def __init__(self, opened: Opened, layout: Layout) -> None:
+    def __init__(self, opened: OpenedSource, layout: Layout) -> None:
         self.opened, self.layout = opened, layout
 
     def __iter__(self) -> Iterator[Batch]:
@@ -130,7 +130,7 @@ class Items:
             DataError: The source fails or is empty, or an item does not fit.
         """
         number = None
-        for number, item in self._numbered():
+        for number, item in self._number_items():
             yield from self.batches(item, number)
         if number is None:
             opened = self.opened
@@ -144,7 +144,8 @@ class Items:
         if not self.opened.is_kept:
             return self.opened.count
         try:
-            return sum(self._size(item, number) for number, item in self._numbered())
+            # By shapes, so that it costs little.
+            return sum(self._size(item, number) for number, item in self._number_items())
         except DataError:  # reported when read
             return None
 
@@ -158,7 +159,7 @@ class Items:
         found = []
         try:
             for batch in self:
-                if isinstance(batch, Prepared):
+                if isinstance(batch, PreparedBatch):
                     return None
                 found.append(batch)
         except DataError:
@@ -168,15 +169,16 @@ class Items:
     def batches(self, item: object, number: int) -> Iterator[Batch]:
         """Yield what an item holds: one batch, or one for each transformed sample."""
         if self.opened.is_table:
-            item = self._columns.of(f"{self.layout.source}: {self._at(number)}", item)
-        named = self.named(item, number)
+            item = self._columns.of(f"{self.layout.source}: {self._where(number)}", item)
+        # Columns are picked before names are given, because a row has more than the model takes.
+        named = self.name_parts(item, number)
         if self.layout.transform is None:
             yield self._batch(named, number)
         else:
             for sample in self._samples(named, number):
-                yield self._batch(self._transformed(sample, number), number, is_one=True)
+                yield self._batch(self._transform(sample, number), number, is_one=True)
 
-    def named(self, item: object, number: int) -> Named:
+    def name_parts(self, item: object, number: int) -> Named:
         """Return what an item holds by input name, with references."""
         if isinstance(item, Mapping):
             return self._own_names(item)
@@ -185,16 +187,17 @@ class Items:
         if isinstance(item, bool | int | float) or is_array(item) or is_image(item):
             return dict(zip(self._names(1, number), [item], strict=True))
         raise DataError(
-            f"{self.layout.source}: {self._at(number)} is of type {type(item).__name__}",
+            f"{self.layout.source}: {self._where(number)} is of type {type(item).__name__}",
             remedy="give arrays, tensors or images, dicts of them by input name, or pairs of "
             "such and labels",
         )
 
-    def _numbered(self) -> Iterator[tuple[int, Any]]:
+    def _number_items(self) -> Iterator[tuple[int, Any]]:
         numbers = itertools.count() if self.opened.numbers is None else iter(self.opened.numbers)
         number = -1
         try:
             items = iter(self.opened.items)
+            # Item by item under one `try`: libraries raise in `iter` as well as in `next`.
             for number in numbers:
                 try:
                     item = next(items)
@@ -205,18 +208,19 @@ class Items:
             raise
         except Exception as error:  # the source may raise anything
             raise DataError(
-                f"{self.layout.source}: {self._at(max(number, 0))}: {_reason(error)}"
+                f"{self.layout.source}: {self._where(max(number, 0))}: {_reason(error)}"
             ) from error
 
-    def _at(self, number: int) -> str:
+    def _where(self, number: int) -> str:
         return f"{self.opened.unit} {number}"
 
     def _size(self, item: object, number: int) -> int:
-        named, layout = self.named(item, number), self.layout
+        named, layout = self.name_parts(item, number), self.layout
         if layout.is_fed:
             given = {n: as_array("data", n, v) for n, v in named.items() if n in layout.specs}
-            return arranged("data", layout.specs, given, layout.feeding).count
+            return arrange_feeds("data", layout.specs, given, layout.feeding).count
         shapes = {n: shape_of(v) for n, v in named.items() if not is_reference(n, layout.specs)}
+        # The same rule as `_batch`, so that the count is what will be read.
         is_sample = self.opened.holds is not Holds.BATCHES and self._is_sample(shapes)
         return 1 if is_sample else max((shape[0] for shape in shapes.values() if shape), default=0)
 
@@ -226,6 +230,7 @@ class Items:
             given = {str(name): item[name] for name in item}
         except Exception as error:  # reading an array may raise anything
             raise DataError(f"{source}: cannot be read ({describe(error)})") from error
+        # Labels are looked for behind the model's own names: an input may be called `y`.
         own = by_own_name(source, graph.aliases, given)
         if LABELS not in own and LABELS not in self.layout.specs:
             key = next((key for key in LABEL_KEYS if key in own.keys() - self.layout.specs), None)
@@ -240,24 +245,25 @@ class Items:
         shown, plural = ", ".join(map(repr, needed)), "s" * (len(needed) != 1)
         order = ", ".join(needed) if len(needed) > 1 else "x"
         raise DataError(
-            f"{self.layout.source}: {self._at(number)} has {count} part{'s' * (count != 1)}, the "
-            f"model has {len(needed)} input{plural} ({shown})",
+            f"{self.layout.source}: {self._where(number)} has {count} part{'s' * (count != 1)}, "
+            f"the model has {len(needed)} input{plural} ({shown})",
             remedy=f"give {order}, or ({order}, labels), or dicts by input name",
         )
 
     def _parts(self, item: Sequence[Any], number: int) -> Named:
         """Name the parts of a tuple or list: the inputs in order, and labels."""
+        # ``((x1, x2), y)`` and ``({...}, y)``, as data loaders collate them.
         if len(item) == 2 and _is_nested(item[0]):
-            return {**self.named(item[0], number), **self._labelled(item[1])}
+            return {**self.name_parts(item[0], number), **self._name_labels(item[1])}
         inputs, labels = [*item], None
         if len(item) == len(self.layout.specs.keys() - self.layout.states) + 1 > 1:
             labels = inputs.pop()
         return {
             **dict(zip(self._names(len(inputs), number), inputs, strict=True)),
-            **self._labelled(labels),
+            **self._name_labels(labels),
         }
 
-    def _labelled(self, labels: object) -> Named:
+    def _name_labels(self, labels: object) -> Named:
         """Return labels as references; those that are dicts (boxes, masks ...) by their keys."""
         if isinstance(labels, Mapping):
             found = {f"{LABELS}.{key}": value for key, value in labels.items()}
@@ -278,30 +284,32 @@ class Items:
             is_one: It is one sample, whether its arrays have an axis for samples or not.
         """
         layout = self.layout
+        # A reference has any shape, so it must not take part in telling a sample from a batch.
         references = {n: v for n, v in named.items() if is_reference(n, layout.specs)}
         inputs = {n: v for n, v in named.items() if n not in references}
         if any(_pictures(value) for value in inputs.values()):
-            return self._drawn(inputs, references, number)
+            return self._draw_images(inputs, references, number)
         arrays = {n: as_array(layout.source, n, v) for n, v in inputs.items()}
         if layout.is_fed:
             return {
                 **arrays,
-                **{n: v if shape_of(v) else _of_one(v) for n, v in references.items()},
+                **{n: v if shape_of(v) else _add_axis(v) for n, v in references.items()},
             }
         shapes = {n: array.shape for n, array in arrays.items()}
+        # What is known to be batches is not judged by rank: `check_ranks` names what does not fit.
         is_known = self.opened.holds is Holds.BATCHES and not is_one
         if not is_known and self._is_sample(shapes):
             self._refuse_other_sizes(shapes, number)
             arrays, is_one = {n: array[None] for n, array in arrays.items()}, True
         return {
             **arrays,
-            **({n: _of_one(v) for n, v in references.items()} if is_one else references),
+            **({n: _add_axis(v) for n, v in references.items()} if is_one else references),
         }
 
     def _refuse_other_sizes(self, shapes: Mapping[str, tuple[int, ...]], number: int) -> None:
         for name, spec in self.layout.specs.items():
             if name in shapes and not fits(shapes[name], spec.shape[1:]):
-                where = f"{self.layout.source}: {self._at(number)}: input {name!r}"
+                where = f"{self.layout.source}: {self._where(number)}: input {name!r}"
                 raise other_sample(where, shapes[name], spec.shape)
 
     def _is_sample(self, shapes: Mapping[str, tuple[int, ...]]) -> bool:
@@ -314,12 +322,12 @@ class Items:
             and all(len(shapes[name]) + 1 == len(specs[name].shape) for name in given)
         )
 
-    def _drawn(self, inputs: Named, references: Named, number: int) -> Prepared:
+    def _draw_images(self, inputs: Named, references: Named, number: int) -> PreparedBatch:
         """Apply the steps to images."""
         takes = self._takes
         if list(inputs) != [takes.name]:
             raise DataError(
-                f"{self.layout.source}: {self._at(number)} has {', '.join(map(repr, inputs))}, "
+                f"{self.layout.source}: {self._where(number)} has {', '.join(map(repr, inputs))}, "
                 f"the model takes an image as {takes.name!r}",
                 remedy="give the image alone",
             )
@@ -327,14 +335,14 @@ class Items:
         images = _pictures(given)
         canvas = blank(takes, len(images))
         for place, image in enumerate(images):
-            decoded = self._decoded(image, number, gray=takes.channels == 1)
+            decoded = self._decode(image, number, gray=takes.channels == 1)
             try:
                 draw(decoded, takes, canvas[place])
             except BadImageError as error:
                 raise self._bad_image(image, number, error) from error
         if is_image(given):
-            references = {n: _of_one(value) for n, value in references.items()}
-        return Prepared({takes.name: takes.finished(canvas), **references})
+            references = {n: _add_axis(value) for n, value in references.items()}
+        return PreparedBatch({takes.name: takes.finish(canvas), **references})
 
     @functools.cached_property
     def _columns(self) -> Columns:
@@ -359,14 +367,14 @@ class Items:
         lengths = {n: next(iter(shape_of(value)), 0) for n, value in named.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(
-                f"{self.layout.source}: {self._at(number)} has different numbers of samples: "
+                f"{self.layout.source}: {self._where(number)} has different numbers of samples: "
                 f"{lengths}",
                 remedy="give the same number of each",
             )
         for index in range(next(iter(lengths.values()), 0)):
             yield {name: value[index] for name, value in named.items()}
 
-    def _transformed(self, sample: Named, number: int) -> Named:
+    def _transform(self, sample: Named, number: int) -> Named:
         """Apply the transform to the inputs of one sample."""
         transform, specs = self.layout.transform, self.layout.specs
         inputs = {n: sample[n] for n in specs if n in sample}
@@ -374,17 +382,17 @@ class Items:
             return sample
         given = inputs if len(specs) > 1 else next(iter(inputs.values()))
         try:
-            made = transform(self._decoded(given, number) if is_image(given) else given)
+            made = transform(self._decode(given, number) if is_image(given) else given)
         except (IntactError, MemoryError):
             raise
         except Exception as error:  # it may raise anything
             raise DataError(
-                f"{self.layout.source}: {self._at(number)}: transform raises {describe(error)}"
+                f"{self.layout.source}: {self._where(number)}: transform raises {describe(error)}"
             ) from error
         others = {n: v for n, v in sample.items() if n not in inputs}
-        return {**others, **self.named(made, number)}
+        return {**others, **self.name_parts(made, number)}
 
-    def _decoded(self, image: Any, number: int, *, gray: bool | None = None) -> Any:
+    def _decode(self, image: Any, number: int, *, gray: bool | None = None) -> Any:
         """Decode an image; for a transform a file in RGB, and one of Pillow as it is."""
         if gray is None and is_picture(image):
             return image
@@ -398,7 +406,8 @@ class Items:
     def _bad_image(self, image: object, number: int, error: BadImageError) -> DataError:
         name = f": {image}" if isinstance(image, str | Path) else ""
         return DataError(
-            f"{self.layout.source}: {self._at(number)}{name}: {error}", remedy="repair or remove it"
+            f"{self.layout.source}: {self._where(number)}{name}: {error}",
+            remedy="repair or remove it",
         )
 
 
@@ -417,7 +426,7 @@ def _pictures(value: object) -> list[Any]:
     return list(value) if is_list else []  # type: ignore[call-overload]
 
 
-def _of_one(value: Any) -> Any:
+def _add_axis(value: Any) -> Any:
     """Return the reference of one sample as that of a batch of one."""
     try:
         return plain(value)[None]

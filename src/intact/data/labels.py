@@ -47,7 +47,7 @@ def as_reference(source: str, name: str, values: object) -> Reference:
         DataError: The values are Python objects.
     """
     try:
-        made = _stacked(values)
+        made = _stack(values)
     except (ValueError, TypeError) as error:
         raise DataError(f"{source}: {name!r} holds no arrays ({error})", remedy=_PLAIN) from error
     if any(each.dtype.kind == "O" for each in (made if isinstance(made, list) else [made])):
@@ -55,26 +55,26 @@ def as_reference(source: str, name: str, values: object) -> Reference:
     return made
 
 
-def joined_references(source: str, batches: Sequence[BatchReferences]) -> dict[str, Reference]:
+def join_references(source: str, batches: Sequence[BatchReferences]) -> dict[str, Reference]:
     """Join the references of the used samples, by key.
 
     Args:
         source: Name of the data for messages.
-        batches: In the order of the samples.
+        batches: References in the order of the samples.
 
     Raises:
         DataError: Some samples have no entry, or there are not as many entries as samples.
     """
     keys = dict.fromkeys(key for batch in batches for key in batch.values)
-    return {key: join_samples(_used(source, key, batches)) for key in keys}
+    return {key: join_samples(_used_entries(source, key, batches)) for key in keys}
 
 
-def joined_labels(source: str, batches: Sequence[BatchReferences]) -> npt.NDArray[np.int64] | None:
+def join_labels(source: str, batches: Sequence[BatchReferences]) -> npt.NDArray[np.int64] | None:
     """Join the labels of the used samples, ``[N]``; None if no batch has labels.
 
     Args:
         source: Name of the data for messages.
-        batches: In the order of the samples.
+        batches: References in the order of the samples.
 
     Raises:
         DataError: Some samples have no label, or labels are not one class number per sample.
@@ -86,7 +86,7 @@ def joined_labels(source: str, batches: Sequence[BatchReferences]) -> npt.NDArra
         values = batch.values.get(LABELS)
         checked = None if values is None else _class_numbers(source, values, batch.given)
         numbers.append(batch._replace(values={} if checked is None else {LABELS: checked}))
-    return np.concatenate(_used(source, LABELS, numbers))
+    return np.concatenate(_used_entries(source, LABELS, numbers))
 
 
 def join_samples(parts: Sequence[Reference]) -> Reference:
@@ -101,7 +101,7 @@ def join_samples(parts: Sequence[Reference]) -> Reference:
 _PLAIN = "give arrays of numbers or strings, or a list with one array per sample"
 
 
-def _stacked(values: object) -> Reference:
+def _stack(values: object) -> Reference:
     if not isinstance(values, list | tuple):
         return plain(values)
     try:
@@ -110,7 +110,7 @@ def _stacked(values: object) -> Reference:
         return [plain(each) for each in values]
 
 
-def _used(source: str, key: str, batches: Sequence[BatchReferences]) -> list[Reference]:
+def _used_entries(source: str, key: str, batches: Sequence[BatchReferences]) -> list[Reference]:
     """Return the entries of the used samples for each batch."""
     found: list[Reference] = []
     first = 0

@@ -69,6 +69,7 @@ def real_positions(
         )
     if any(shape[:1] != array.shape[:1] for shape in others.values()):
         raise DataError(f"{where} has {len(array)} samples, the inputs have others: {others}")
+    # Any axis: models have their sequences at different ones.
     if others and not any(array.shape[1] in shape[1:] for shape in others.values()):
         raise DataError(
             f"{where} has sequences of {array.shape[1]}, no input has an axis of that length: "
@@ -77,6 +78,7 @@ def real_positions(
         )
     if array.dtype.kind not in "biuf":
         raise DataError(f"{where} has dtype {array.dtype}", remedy="give numbers or booleans")
+    # Not `array < 0`, which is False for NaN.
     wrong = ~(array >= 0) if array.dtype.kind in "if" else np.zeros(array.shape, np.bool_)
     if wrong.any():
         bad = first + int(np.argmax(wrong.any(axis=1)))

@@ -79,6 +79,7 @@ class Metric:
 
     def _figure(self, value: object, where: str) -> float:
         plain = value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
+        # True is a Real in Python; a metric that returns it forgot to count.
         if not isinstance(plain, Real) or isinstance(plain, bool):
             raise self._wrong(f"{type(value).__name__}{where}")
         try:

@@ -17,7 +17,7 @@ import msgspec
 from intact.data.arrays import is_array, shape_of
 from intact.data.images.decode import is_picture
 from intact.data.images.reader import evenly_spread, is_image
-from intact.data.items import Holds, Opened
+from intact.data.items import Holds, OpenedSource
 from intact.data.shapes import fits
 from intact.data.signature import InputSpec
 from intact.errors import DataError
@@ -39,10 +39,10 @@ class Kind(NamedTuple):
 
     what: str
     recognise: Callable[[Any], bool]
-    open: Callable[[Any, Specs, int | None], Opened]
+    open: Callable[[Any, Specs, int | None], OpenedSource]
 
 
-def open_object(source: object, specs: Specs, limit: int | None = None) -> Opened:
+def open_object(source: object, specs: Specs, limit: int | None = None) -> OpenedSource:
     """Open an object that holds samples; nothing is read yet.
 
     Args:
@@ -53,6 +53,7 @@ def open_object(source: object, specs: Specs, limit: int | None = None) -> Opene
     Raises:
         DataError: It is of no known kind.
     """
+    # In the order of the table, from special to general: an array can be iterated too.
     for kind in KINDS:
         if kind.recognise(source):
             return kind.open(source, specs, limit)
@@ -78,6 +79,7 @@ def listed_images(source: object) -> tuple[list[Any], list[int] | None] | None:
         and isinstance(each[1], int)
         for each in source
     )
+    # Labels of other kinds are left to items, which take any.
     return ([each[0] for each in source], [each[1] for each in source]) if are_pairs else None
 
 
@@ -101,7 +103,7 @@ def holds_images(source: Any) -> bool:
     return is_image(first)
 
 
-class _Indexed(msgspec.Struct, frozen=True):
+class _NumberedItems(msgspec.Struct, frozen=True):
     """Some items of what gives any by its number."""
 
     source: Any
@@ -111,7 +113,7 @@ class _Indexed(msgspec.Struct, frozen=True):
         return (self.source[number] for number in self.numbers)
 
 
-class _Called(msgspec.Struct, frozen=True):
+class _FunctionItems(msgspec.Struct, frozen=True):
     """What a function returns, each time that it is read."""
 
     function: Callable[[], Iterable[Any]]
@@ -121,7 +123,7 @@ class _Called(msgspec.Struct, frozen=True):
         return iter([found] if isinstance(found, Mapping) else found)
 
 
-def _mapping(source: Mapping[str, Any], specs: Specs, limit: int | None) -> Opened:
+def _open_mapping(source: Mapping[str, Any], specs: Specs, limit: int | None) -> OpenedSource:
     del specs, limit
     splits = [name for name, value in source.items() if _has_columns(value)]
     if splits:
@@ -129,7 +131,7 @@ def _mapping(source: Mapping[str, Any], specs: Specs, limit: int | None) -> Open
             f"data: a {type(source).__name__} of the splits {', '.join(splits)}",
             remedy=f"give one of them: data[{splits[0]!r}]",
         )
-    return Opened([source], "the dict", is_kept=True, holds=Holds.BATCHES)
+    return OpenedSource([source], "the dict", is_kept=True, holds=Holds.BATCHES)
 
 
 def only_input(where: str, array: Any, specs: Specs) -> dict[str, Any]:
@@ -146,13 +148,13 @@ def only_input(where: str, array: Any, specs: Specs) -> dict[str, Any]:
     return {next(iter(specs)): array}
 
 
-def _array(source: Any, specs: Specs, limit: int | None) -> Opened:
+def _open_array(source: Any, specs: Specs, limit: int | None) -> OpenedSource:
     del limit
     whole = [only_input("data", source, specs)]
-    return Opened(whole, "the array", is_kept=True, holds=Holds.WHOLE)
+    return OpenedSource(whole, "the array", is_kept=True, holds=Holds.WHOLE)
 
 
-def _loader(source: Any, specs: Specs, limit: int | None) -> Opened:
+def _open_loader(source: Any, specs: Specs, limit: int | None) -> OpenedSource:
     del specs, limit
     what, size = type(source).__name__, source.batch_size
     remedy = "give one of a dataset that has some"
@@ -160,38 +162,42 @@ def _loader(source: Any, specs: Specs, limit: int | None) -> Opened:
         remedy = f"leave out drop_last: it drops a batch of fewer than {size} samples"
     holds = Holds.EITHER if size is None else Holds.BATCHES  # None: samples as the dataset has them
     count = _loader_count(source)
-    return Opened(source, f"the {what}", "batch", count=count, holds=holds, remedy=remedy)
+    return OpenedSource(source, f"the {what}", "batch", count=count, holds=holds, remedy=remedy)
 
 
 def _loader_count(loader: Any) -> int | None:
     """Count the samples that a loader gives; None where it does not tell."""
     try:
         count = len(loader.sampler)
+        # The sampler's length, because a sampler may draw a part of the dataset.
         return count - count % loader.batch_size if loader.drop_last else count
     except Exception:  # of a loader that has none, or of a dataset without a length
         return None
 
 
-def _table(source: Any, specs: Specs, limit: int | None) -> Opened:
+def _open_table(source: Any, specs: Specs, limit: int | None) -> OpenedSource:
+    # It gives no number of rows and no row by its number.
     if not is_indexed(source):  # a stream
-        return Opened(source, "the dataset", "row", holds=Holds.SAMPLES, is_table=True)
-    opened = _indexed(source, specs, limit)
+        return OpenedSource(source, "the dataset", "row", holds=Holds.SAMPLES, is_table=True)
+    opened = _open_indexed(source, specs, limit)
     return msgspec.structs.replace(opened, unit="row", is_table=True)
 
 
-def _indexed(source: Any, specs: Specs, limit: int | None) -> Opened:
+def _open_indexed(source: Any, specs: Specs, limit: int | None) -> OpenedSource:
     del specs
     numbers = evenly_spread(range(len(source)), limit)
-    items = _Indexed(source, numbers)
-    return Opened(items, "the dataset", numbers=numbers, count=len(numbers), holds=Holds.SAMPLES)
+    items = _NumberedItems(source, numbers)
+    return OpenedSource(
+        items, "the dataset", numbers=numbers, count=len(numbers), holds=Holds.SAMPLES
+    )
 
 
-def _list(source: Sequence[Any], specs: Specs, limit: int | None) -> Opened:
+def _open_list(source: Sequence[Any], specs: Specs, limit: int | None) -> OpenedSource:
     del limit
     what = f"the {type(source).__name__}"
     if _is_one_item(source, specs):
-        return Opened([source], what, is_kept=True, holds=Holds.WHOLE)
-    return Opened(source, what, is_kept=True)
+        return OpenedSource([source], what, is_kept=True, holds=Holds.WHOLE)
+    return OpenedSource(source, what, is_kept=True)
 
 
 def _is_one_item(source: Sequence[Any], specs: Specs) -> bool:
@@ -201,6 +207,7 @@ def _is_one_item(source: Sequence[Any], specs: Specs) -> bool:
     """
     if len(source) < 2 or not all(map(is_array, source)):
         return False
+    # Arrays of several inputs are one item; a list of samples would have tuples.
     if len(specs) > 1:
         return True
     if len(source) > 2:
@@ -212,19 +219,19 @@ def _is_one_item(source: Sequence[Any], specs: Specs) -> bool:
     )
 
 
-def _iterator(source: Iterator[Any], specs: Specs, limit: int | None) -> Opened:
+def _open_iterator(source: Iterator[Any], specs: Specs, limit: int | None) -> OpenedSource:
     del specs, limit
-    return Opened(source, f"the {type(source).__name__}", remedy=_ONCE)
+    return OpenedSource(source, f"the {type(source).__name__}", remedy=_ONCE)
 
 
-def _iterable(source: Iterable[Any], specs: Specs, limit: int | None) -> Opened:
+def _open_iterable(source: Iterable[Any], specs: Specs, limit: int | None) -> OpenedSource:
     del specs, limit
-    return Opened(source, f"the {type(source).__name__}")
+    return OpenedSource(source, f"the {type(source).__name__}")
 
 
-def _function(source: Callable[[], Any], specs: Specs, limit: int | None) -> Opened:
+def _open_function(source: Callable[[], Any], specs: Specs, limit: int | None) -> OpenedSource:
     del specs, limit
-    return Opened(_Called(source), "the function")
+    return OpenedSource(_FunctionItems(source), "the function")
 
 
 def _is_loader(source: object) -> bool:
@@ -238,6 +245,7 @@ def _has_columns(source: object) -> bool:
 def is_indexed(source: object) -> bool:
     """Tell what has places from mappings, and from what has its own order of iteration."""
     has_places = all(hasattr(type(source), each) for each in ("__len__", "__getitem__"))
+    # Datasets of torch have no `__iter__`; a class that defines one wants to be iterated.
     is_own = hasattr(type(source), "__iter__") and not _has_columns(source)
     return has_places and not is_own and not isinstance(source, Mapping)
 
@@ -254,22 +262,22 @@ def _is_iterable(source: object) -> bool:
 
 
 KINDS: tuple[Kind, ...] = (
-    Kind("a dict of arrays by input name", lambda each: isinstance(each, Mapping), _mapping),
-    Kind("an array or tensor", lambda each: is_array(each) and not is_picture(each), _array),
-    Kind("a DataLoader", _is_loader, _loader),
-    Kind("a dataset with columns", _has_columns, _table),
+    Kind("a dict of arrays by input name", lambda each: isinstance(each, Mapping), _open_mapping),
+    Kind("an array or tensor", lambda each: is_array(each) and not is_picture(each), _open_array),
+    Kind("a DataLoader", _is_loader, _open_loader),
+    Kind("a dataset with columns", _has_columns, _open_table),
     Kind(
         "a list of samples, of batches or of (sample, label) pairs, or of images or their paths",
         lambda each: isinstance(each, list | tuple),
-        _list,
+        _open_list,
     ),
-    Kind("a dataset with a length", is_indexed, _indexed),
-    Kind("an iterator", lambda each: isinstance(each, Iterator), _iterator),
-    Kind("an iterable of such", _is_iterable, _iterable),
+    Kind("a dataset with a length", is_indexed, _open_indexed),
+    Kind("an iterator", lambda each: isinstance(each, Iterator), _open_iterator),
+    Kind("an iterable of such", _is_iterable, _open_iterable),
     Kind(
         "a function that returns one",
         is_function,
-        _function,
+        _open_function,
     ),
 )
 """What is recognized, in this order."""

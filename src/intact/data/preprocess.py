@@ -57,7 +57,7 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         for what, given in (("mean", self.mean), ("scale", self.scale)):
-            object.__setattr__(self, what, _finite(what, given))
+            object.__setattr__(self, what, _check_numbers(what, given))
         if 0 in self.scale:
             raise DataError(
                 "--scale contains 0, which makes all samples equal", remedy="remove it for no scale"
@@ -78,6 +78,8 @@ class Preprocess:
                 "--mean and --scale need float inputs of rank 2 or more, the model has none",
                 remedy="leave them out",
             )
+        # Images and sequences of features; beside them a vector is a side input, with units of its
+        # own.
         return frozenset(name for name, rank in ranks.items() if rank >= min(largest, 3))
 
     def __call__(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -86,11 +88,12 @@ class Preprocess:
         Raises:
             DataError: The number of channels does not match ``mean`` or ``scale``.
         """
+        # Left as it is, for the later check to name it.
         if values.dtype.kind not in "buif" or values.ndim < 2:
             return values
-        return self.scaled(name, values)
+        return self.normalize(name, values)
 
-    def scaled(
+    def normalize(
         self, name: str, values: npt.NDArray[Any], axis: int | None = None
     ) -> npt.NDArray[Any]:
         """Apply mean and scale, with a known channel axis.
@@ -103,9 +106,9 @@ class Preprocess:
         with np.errstate(over="ignore"):  # infinity is reported by later checks
             result = values.astype(np.float32)
             if self.mean:
-                result -= _shaped(name, "mean", self.mean, result, axis)
+                result -= _along_channels(name, "mean", self.mean, result, axis)
             if self.scale:
-                result *= _shaped(name, "scale", self.scale, result, axis)
+                result *= _along_channels(name, "scale", self.scale, result, axis)
         return result
 
 
@@ -121,7 +124,8 @@ def preprocess_with(base: Preprocess, changes: Mapping[str, object]) -> Preproce
     Raises:
         DataError: A field is unknown, or the values contradict each other.
     """
-    changed = _scaled({name: value for name, value in changes.items() if value is not None})
+    # Options of a command line that were not given are None.
+    changed = _as_scales({name: value for name, value in changes.items() if value is not None})
     of_images = {each.name for each in fields(ImageSteps)}
     of_arrays = {"mean", "scale"}
     for name in changed:
@@ -147,24 +151,26 @@ _FRAMED, _CROPPED = ("letterbox", "pad"), ("size", "shorter_side", "center_crop"
 """The steps of two kinds of geometry, which exclude each other."""
 
 
-def _scaled(changes: Mapping[str, Any]) -> dict[str, Any]:
+def _as_scales(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Write names and deviations as means and scales."""
     rest = dict(changes)
-    named = _named(rest.pop("normalize", None))
+    named = _named_normalization(rest.pop("normalize", None))
     if "std" in rest and "scale" in rest:
         raise DataError("--std and --scale are both given", remedy="give one: scale is 1 / std")
+    # What is given by a number wins over the name, whichever of the two it is written as.
     if {"std", "scale"} & rest.keys():
         named = {name: value for name, value in named.items() if name not in ("std", "scale")}
     merged = {**named, **rest}
     if "std" in merged:
-        deviations = _finite("std", merged.pop("std"))
+        deviations = _check_numbers("std", merged.pop("std"))
         if 0 in deviations:
             raise DataError("--std contains 0, which cannot be divided by", remedy="remove it")
+        # One form inside: a Preprocess has scales only.
         merged["scale"] = tuple(1 / each for each in deviations)
     return merged
 
 
-def _named(name: Any) -> Mapping[str, Any]:
+def _named_normalization(name: Any) -> Mapping[str, Any]:
     if name is None:
         return {}
     if not isinstance(name, str):
@@ -174,7 +180,7 @@ def _named(name: Any) -> Mapping[str, Any]:
     return NORMALIZATIONS[name]
 
 
-def _finite(what: str, given: Any) -> tuple[float, ...]:
+def _check_numbers(what: str, given: Any) -> tuple[float, ...]:
     if not isinstance(given, list | tuple) or not all(
         isinstance(number, Real) and not isinstance(number, bool) for number in given
     ):
@@ -188,13 +194,14 @@ def _finite(what: str, given: Any) -> tuple[float, ...]:
     return numbers
 
 
-def _shaped(
+def _along_channels(
     name: str, what: str, numbers: tuple[float, ...], values: npt.NDArray[Any], axis: int | None
 ) -> npt.NDArray[np.float32]:
     """Reshape the numbers to broadcast along the channels."""
     array = np.asarray(numbers, np.float32)
     if len(array) == 1:
         return array.reshape(())
+    # Channels first wins where both axes have the size: that is ONNX's layout.
     if axis is None and len(array) != values.shape[1] and len(array) == values.shape[-1]:
         axis = values.ndim - 1
     axis = 1 if axis is None else axis
@@ -244,10 +251,11 @@ def preprocess_from_toml(data: bytes, label: str) -> Preprocess:
         raise DataError(
             f"{label}: larger than {_LARGEST_FILE >> 10} KiB", remedy="give a preprocessing file"
         )
-    table = _parsed(data, label)
+    table = _parse(data, label)
     _check_keys(table, ("format", *_GIVEN, "image"), label)
     if "format" not in table:
         raise DataError(f"{label}: key 'format' is missing", remedy=f"add format = {_FORMAT}")
+    # `type`, because True equals 1.
     if type(table["format"]) is not int or table["format"] != _FORMAT:
         raise DataError(f"{label}: format is not {_FORMAT}", remedy=f"write format = {_FORMAT}")
     image = table.get("image", {})
@@ -298,7 +306,7 @@ def _read(path: Path, label: str) -> bytes:
         raise DataError(f"{label}: cannot be read ({reason})", remedy="check the path") from error
 
 
-def _parsed(data: bytes, label: str) -> dict[str, Any]:
+def _parse(data: bytes, label: str) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

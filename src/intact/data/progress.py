@@ -17,10 +17,11 @@ def begin(progress: Progress | None, what: str) -> None:
     """Name what begins, to whoever wants to know: the caller, and the log of the package.
 
     Args:
-        progress: Of the caller.
-        what: In a few words: ``timing both models``.
+        progress: The caller's progress.
+        what: The name in a few words: ``timing both models``.
     """
     _log.info("%s", what)
+    # An attribute and no argument, so that a plain function of two numbers is a progress too.
     phase = getattr(progress, "phase", None)
     if phase is not None:
         phase(what)

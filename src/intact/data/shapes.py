@@ -9,8 +9,9 @@ from shlex import quote
 Shape = tuple[int | None, ...]
 
 _COLOURS = (1, 3, 4)
+# All orders of six axes are 720; of ten they would be millions.
 _MOST_AXES = 6
-"""Of samples that are tried in every order."""
+"""Most axes of samples that are tried in every order."""
 
 
 def fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
@@ -24,9 +25,9 @@ def shape_remedy(shape: tuple[int, ...], expected: Shape, name: str) -> str:
     """Say how to make an array fit.
 
     Args:
-        shape: Of the array, with samples along axis 0.
-        expected: Of the model's input, likewise.
-        name: Of the input.
+        shape: Shape of the array, with samples along axis 0.
+        expected: Shape of the model's input, with the same axis.
+        name: Name of the input.
 
     >>> shape_remedy((9, 1, 32, 32), (None, 3, 32, 32), "x")
     'repeat its one channel: numpy.repeat(array, 3, axis=1)'
@@ -41,11 +42,12 @@ def sample_remedy(shape: tuple[int, ...], expected: Shape, first: int) -> str:
     """Say how to make a sample fit.
 
     Args:
-        shape: Of the sample.
+        shape: Shape of the sample.
         expected: What the model takes.
         first: How many axes of the array stand before those of the sample.
     """
-    axes = _transposed(shape, expected)
+    # Asked first: an order of axes loses nothing, while each other remedy changes the data.
+    axes = _fitting_order(shape, expected)
     if axes is not None:
         return _transposition(axes, first)
     known = [size for size in expected if size is not None]
@@ -55,6 +57,7 @@ def sample_remedy(shape: tuple[int, ...], expected: Shape, first: int) -> str:
             return f"reshape it: array.reshape({sizes})"
         return f"give each sample {len(expected)} axes, behind the one for samples"
     colours = _colour_axis(expected)
+    # Only images are advised on colours and sides; of other data nobody knows what an axis means.
     own = _colour_axis(shape)
     if len(shape) == 3 and colours is not None:
         steps = []
@@ -99,7 +102,7 @@ def _transposition(axes: tuple[int, ...], first: int) -> str:
     return f"transpose the axes to {(*range(first), *(axis + first for axis in axes))}"
 
 
-def _transposed(shape: tuple[int, ...], expected: Shape) -> tuple[int, ...] | None:
+def _fitting_order(shape: tuple[int, ...], expected: Shape) -> tuple[int, ...] | None:
     """Return the order of the axes in which a sample fits; None if there is none."""
     if len(shape) != len(expected) or len(shape) > _MOST_AXES:
         return None

@@ -36,7 +36,7 @@ SHARDS = 8
 """Shards for each worker: while the last ones are done, others idle."""
 _MOST_SAMPLES = 1024
 _MOST_BYTES = 1 << 26
-"""Of the samples of one shard that are sent: they are kept until they are done."""
+"""Most bytes of one shard that is sent: it is kept until it is done."""
 _UNKNOWN = 256
 """Samples of a shard where their number is not known."""
 
@@ -51,6 +51,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True):
     @staticmethod
     def of(array: npt.NDArray[Any]) -> Array:
         """Copy an array."""
+        # `tobytes` is in C order whatever the array's, and `dtype.str` has the byte order.
         return Array(array.dtype.str, array.shape, array.tobytes())
 
     def array(self) -> npt.NDArray[Any]:
@@ -82,12 +83,12 @@ class Source(msgspec.Struct, frozen=True):
     """What a worker must know of samples to read a shard of them.
 
     Attributes:
-        name: Of the data, for messages.
+        name: What the data is called in messages.
         mask: Name of the mask.
         no_batch: Inputs that have no axis for samples.
-        folder: Of the images, an absolute path.
+        folder: Absolute path of the folder of images.
         seen: Some of the images.
-        preprocess: Of images, as a file of it.
+        preprocess: The steps of images, as the content of a preprocessing file.
         skip_bad: Whether images that cannot be read are left out.
     """
 
@@ -104,7 +105,7 @@ class Rows(msgspec.Struct, frozen=True, array_like=True):
     """A batch of the model's size.
 
     Attributes:
-        inputs: By name.
+        inputs: The inputs by name.
         count: How many samples are real.
         real: Their real positions, if there is a mask.
     """
@@ -194,7 +195,7 @@ def files_of(samples: Samples, *, skips: bool) -> ImageFolder | None:
     """Return the images that workers can decode; None of other samples.
 
     Args:
-        samples: As they were opened.
+        samples: The samples as they were opened.
         skips: Whether files may be left out within a shard. Where batches must be those of one
             machine they may not: they would shift.
     """
@@ -211,7 +212,7 @@ class BatchesHere:
 
     Args:
         samples: The samples.
-        size: Of a batch.
+        size: Samples of a batch.
         feed: Makes their batches, each with the number of real samples and their real positions.
         each: Shards for each worker.
     """
@@ -236,6 +237,7 @@ class BatchesHere:
             batches.append(Rows(rows, real_count, None if real is None else Array.of(real)))
             count += real_count
             size += sum(len(each.content) for each in rows.values())
+            # Cut between batches only, so that batches are those of one machine.
             if count >= wanted or size >= _MOST_BYTES:
                 yield Numbered(number, Batches(batches))
                 batches, number, count, size = [], number + 1, 0, 0
@@ -254,7 +256,7 @@ class FilesThere:
     Args:
         samples: The samples.
         reader: Their images.
-        size: Of a batch: shards are multiples of it.
+        size: Samples of a batch: shards are multiples of it.
         each: Shards for each worker.
 
     Attributes:
@@ -268,6 +270,8 @@ class FilesThere:
         self.folder = reader.folder.resolve()
         self.files = [str(name) for name in reader.files]
         self._size, self._each = size, each
+        # The first, the middle and the last: another folder at the same path has hardly the same
+        # three.
         ends = {0: None, len(self.files) // 2: None, len(self.files) - 1: None}
         seen = (FolderProbe.of(self.folder, self.files[place]) for place in ends)
         self.source = Source(
@@ -300,6 +304,7 @@ class FilesThere:
 def _shard_samples(count: int | None, shards: int, unit: int) -> int:
     """Return the number of samples of a shard, a multiple of a unit."""
     wanted = _UNKNOWN if count is None else -(-count // shards)
+    # Rounded up to whole batches: only the last shard of all may have an incomplete one.
     return -(-min(wanted, _MOST_SAMPLES) // unit) * unit
 
 
@@ -308,8 +313,8 @@ class ShardReader:
 
     Args:
         graph: The float model.
-        source: Of the samples.
-        threads: That decode images.
+        source: What is known of the samples.
+        threads: Number of threads that decode images.
     """
 
     def __init__(self, graph: Graph, source: Source, threads: int) -> None:

@@ -24,7 +24,7 @@ class InputSpec:
     """Dtype and shape of one input; None for a dimension of any size.
 
     Attributes:
-        first: Of a state its value in the first run, ``[1, ...]``: it stands for a missing array.
+        first: The value of a state in the first run, ``[1, ...]``: it stands for a missing array.
     """
 
     dtype: np.dtype[Any]
@@ -164,7 +164,7 @@ def _check_array(
     _refuse_other_dtype(where, spec, array)
     if array.ndim != len(spec.shape) or not fits(array.shape[1:], spec.shape[1:]):
         raise _other_shape(source, name, array.shape, spec.shape)
-    ready, wrong, what = _converted(spec, array)
+    ready, wrong, what = _convert(spec, array)
     if wrong is not None and wrong.any():
         bad = int(np.argmax(wrong.reshape(len(ready), -1).any(axis=1)))
         raise _wrong_sample(where, first + bad, what)
@@ -189,7 +189,7 @@ def check_feed(
     for name, spec in specs.items():
         where = f"{source}: input {name!r}"
         _refuse_other_dtype(where, spec, feed[name])
-        ready[name], wrong, what = _converted(spec, feed[name])
+        ready[name], wrong, what = _convert(spec, feed[name])
         if wrong is not None and wrong.any():
             raise _wrong_sample(where, index, what)
     return ready
@@ -200,6 +200,7 @@ def _wrong_sample(where: str, index: int, what: str) -> DataError:
 
 
 def _refuse_other_dtype(where: str, spec: InputSpec, array: npt.NDArray[Any]) -> None:
+    # Integers stand for booleans; floats never for integers, as token ids in float are a slip.
     kinds = "iu" if spec.dtype.kind in "iu" else "biu" if spec.dtype.kind == "b" else _NUMBERS
     if array.dtype.kind not in kinds:
         raise DataError(
@@ -208,7 +209,7 @@ def _refuse_other_dtype(where: str, spec: InputSpec, array: npt.NDArray[Any]) ->
         )
 
 
-def _converted(
+def _convert(
     spec: InputSpec, array: npt.NDArray[Any]
 ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None, str]:
     """Convert an array to the type of an input.
@@ -219,16 +220,18 @@ def _converted(
     with np.errstate(over="ignore", invalid="ignore"):  # infinity is reported by the caller
         ready = np.asarray(array, dtype=spec.dtype, order="C")
     if spec.dtype.kind == "f":
+        # Asked after the conversion, which itself makes infinity of what is too large.
         wrong, what = ~np.isfinite(ready), "NaN or infinity"
         if wrong.any() and np.isfinite(array).all():
             what = f"a number that is too large for {spec.dtype}"
         return ready, wrong, what
     if spec.dtype.kind in "iu" and not np.can_cast(array.dtype, spec.dtype):
+        # The types do not fit in general, but the values may.
         return ready, ready != array, f"a number outside the range of {spec.dtype}"
     return ready, None, ""
 
 
-def _shown(shape: tuple[int | None, ...]) -> str:
+def _format_shape(shape: tuple[int | None, ...]) -> str:
     """Format a shape with N for samples and ? for any size."""
     sizes = ["?" if size is None else str(size) for size in shape[1:]]
     return f"[{', '.join(['N', *sizes])}]" if shape else "[]"
@@ -241,11 +244,12 @@ def _other_shape(
     if fits(shape, expected[1:]):
         return DataError(
             f"{where}: one sample of shape {list(shape)} without an axis for samples, the model "
-            f"takes {_shown(expected)}",
+            f"takes {_format_shape(expected)}",
             remedy="add that axis in front: array[None] in NumPy",
         )
     return DataError(
-        f"{where}: samples of shape {_shown(shape)}, the model takes {_shown(expected)}",
+        f"{where}: samples of shape {_format_shape(shape)}, the model takes "
+        f"{_format_shape(expected)}",
         remedy=shape_remedy(shape, expected, name),
     )
 
@@ -255,11 +259,11 @@ def other_sample(where: str, shape: tuple[int, ...], expected: tuple[int | None,
 
     Args:
         where: The sample, for the message.
-        shape: Of the sample, without an axis for samples.
-        expected: Of the model's input, with it.
+        shape: Shape of the sample, without an axis for samples.
+        expected: Shape of the model's input, with that axis.
     """
     return DataError(
-        f"{where}: a sample of shape {list(shape)}, the model takes {_shown(expected)}",
+        f"{where}: a sample of shape {list(shape)}, the model takes {_format_shape(expected)}",
         remedy=sample_remedy(shape, expected[1:], 0),
     )
 

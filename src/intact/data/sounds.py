@@ -20,7 +20,7 @@ import numpy.typing as npt
 from intact.data.batching import Batch
 from intact.data.images.reader import SUFFIXES as IMAGES
 from intact.data.images.reader import evenly_spread
-from intact.data.items import Holds, Opened
+from intact.data.items import Holds, OpenedSource
 from intact.data.signature import InputSpec, shown_sizes
 from intact.errors import DataError, UsageError
 from intact.graph.files.regular import open_file
@@ -65,6 +65,7 @@ def sound_files(source: Path) -> list[Path]:
     for here, folders, files in os.walk(source):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         names = (name for name in files if name[0] != ".")
+        # `os.walk` follows no links to folders, which may lead in circles.
         found += [Path(here, n) for n in names if Path(n).suffix.lower() == SUFFIX]
     return sorted(found)
 
@@ -91,6 +92,7 @@ def read_sound(path: Path) -> Sound:
     if len(header) < 16 or data is None:
         raise DataError(f"{path}: is damaged: a part is missing", remedy="write it again")
     kind, channels, rate, _, _, bits = struct.unpack_from("<HHIIHH", header)
+    # The first two bytes of the format's GUID are the kind.
     if kind == _EXTENSIBLE and len(header) >= 26:
         (kind,) = struct.unpack_from("<H", header, 24)
     if channels != 1:
@@ -111,12 +113,14 @@ def _chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
     while at + 8 <= len(content):
         name, size = content[at : at + 4], int.from_bytes(content[at + 4 : at + 8], "little")
         yield name, content[at + 8 : at + 8 + size]
+        # Chunks begin at even places.
         at += 8 + size + size % 2
 
 
 def _numbers(data: bytes, kind: int, bits: int) -> npt.NDArray[np.float32] | None:
     """Return the numbers as float32; None if they are of another kind."""
     width = bits // 8
+    # A file that was cut ends within a number.
     data = data[: len(data) // width * width] if width else b""
     if kind == _FLOATS and bits in (32, 64):
         return np.frombuffer(data, f"<f{width}").astype(np.float32)
@@ -126,6 +130,7 @@ def _numbers(data: bytes, kind: int, bits: int) -> npt.NDArray[np.float32] | Non
         return ((np.frombuffer(data, np.uint8) - 128.0) / 128).astype(np.float32)
     if bits == 24:
         parts = np.frombuffer(data, np.uint8).reshape(-1, 3).astype(np.int32)
+        # Into the upper bytes and back, which extends the sign.
         values = (parts[:, 0] << 8 | parts[:, 1] << 16 | parts[:, 2] << 24) >> 8
     else:
         values = np.frombuffer(data, f"<i{width}")
@@ -140,7 +145,7 @@ class SoundInputs(msgspec.Struct, frozen=True):
         axis: That one.
         rates: Take the sample rate.
         lengths: Take how many samples there are.
-        specs: Of all.
+        specs: Shapes and types of all inputs.
     """
 
     sound: str
@@ -234,7 +239,7 @@ class _Sounds(msgspec.Struct, frozen=True):
 class SoundSource(NamedTuple):
     """Sounds that were opened, and the inputs that have no axis for them."""
 
-    opened: Opened
+    opened: OpenedSource
     no_batch: tuple[str, ...]
 
 
@@ -274,6 +279,8 @@ def open_sounds(
     inputs = SoundInputs.of(str(source), specs, states)
     pieces = []
     for path in files:
+        # Each file is read once here to count its pieces; the samples are read again when it is
+        # their turn, so that not all are in memory.
         sound = read_sound(path)
         if sound.rate != rate:
             raise DataError(
@@ -291,7 +298,7 @@ def open_sounds(
     numbers = list(range(len(pieces)))
     numbers = numbers[:limit] if states else evenly_spread(numbers, limit)
     items = _Sounds(inputs, [pieces[number] for number in numbers], rate)
-    opened = Opened(
+    opened = OpenedSource(
         items, "the folder", "sound", numbers=numbers, count=len(numbers), holds=Holds.BATCHES
     )
     return SoundSource(opened, inputs.no_batch)

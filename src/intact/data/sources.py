@@ -24,7 +24,7 @@ from intact.data.images.reader import (
     open_folder,
     open_images,
 )
-from intact.data.items import Holds, Items, Layout, Opened
+from intact.data.items import Holds, Items, Layout, OpenedSource
 from intact.data.mask import refuse_other_rank
 from intact.data.objects import holds_images, listed_images, only_input, open_object
 from intact.data.preprocess import Preprocess
@@ -53,9 +53,9 @@ class Reading(msgspec.Struct, frozen=True):
     """How text and sounds are read.
 
     Attributes:
-        tokenizer: As of `intact.data.text.tokenizer.TextTokenizer`.
+        tokenizer: Any source of an `intact.data.text.tokenizer.TextTokenizer`.
         context: Tokens of a window of text, or the most of a line.
-        sample_rate: Of sounds, in samples a second.
+        sample_rate: Rate of sounds, in samples a second.
     """
 
     tokenizer: Any = None
@@ -95,8 +95,9 @@ def load_arrays(path: Path, flag: str = "--data") -> npt.NDArray[Any] | dict[str
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: cannot be read ({reason})") from error
+    # Told apart for its message: a pickle is often what a user has, and is never loaded.
     if start.startswith(_PICKLE):
-        raise _pickled(path)
+        raise _pickle_error(path)
     if not start.startswith((_NPZ, _NPY)):
         raise DataError(f"{path}: not an .npz or .npy file", remedy=_remedy_for_other(path))
     try:
@@ -104,7 +105,7 @@ def load_arrays(path: Path, flag: str = "--data") -> npt.NDArray[Any] | dict[str
     except DataError:
         raise
     except PickledError as error:
-        raise _pickled(path) from error
+        raise _pickle_error(path) from error
     except Exception as error:  # numpy, zipfile and zlib raise a dozen unrelated classes
         if path.suffix.lower() in _OTHERS:
             remedy = _remedy_for_other(path)
@@ -121,7 +122,7 @@ def _remedy_for_other(path: Path) -> str:
     return _OTHERS.get(path.suffix.lower(), write)
 
 
-def _pickled(path: Path) -> DataError:
+def _pickle_error(path: Path) -> DataError:
     return DataError(
         f"{path}: contains pickled Python objects, which can run code when loaded",
         remedy="save plain numeric arrays",
@@ -214,10 +215,13 @@ def open_samples(
     if takes_text(source, reading):
         from intact.data.text.source import open_text  # few need it
 
-        text = open_text(_texts(source, reading), graph, reading.tokenizer, reading.context, limit)
+        text = open_text(
+            _text_content(source, reading), graph, reading.tokenizer, reading.context, limit
+        )
         opened, mask = text.opened, mask or text.mask
         feeding = feeding.with_unbatched(text.no_batch)
     specs = input_specs(graph)
+    # Behind the text, which adds inputs without an axis for samples.
     feeding = feeding.of_graph(graph)
     if opened is None and holds_sounds(source):
         from intact.data.sounds import open_sounds  # few need it
@@ -234,6 +238,7 @@ def open_samples(
             "transform is for inputs that all have samples along axis 0", remedy="leave it out"
         )
     refuse_other_rank(mask, specs)
+    # By the model's own name from here on, as all arrays are.
     mask = None if mask is None else graph.aliases.get(mask, mask)
     name = str(source) if isinstance(source, str | Path) else "data"
     if is_image_file(source):
@@ -241,21 +246,24 @@ def open_samples(
     layout = Layout(name, graph, specs, preprocess or Preprocess(), feeding, mask, transform)
     reader: ImageFolder | Items | None = None
     if opened is None:
+        # Images have a way of their own, with threads that decode ahead.
         reader = _images(source, layout, limit, labels, skip_bad=skip_bad)
     if isinstance(reader, ImageFolder):  # its threads apply mean and scale already
         exact = {reader.takes.name: reader.takes.spec}
         return Samples(name, exact, reader, limit=limit, count=len(reader))
-    items = reader or Items(opened or _opened(source, specs, limit), layout)
+    items = reader or Items(opened or _open_any(source, specs, limit), layout)
     count = items.count()
     is_once = isinstance(items.opened.items, Iterator)
     return Samples(
         name,
-        _exact(source, layout),
+        _exact_specs(source, layout),
+        # An iterator stands for one pass, and `Samples` refuses a second one.
         iter(items) if is_once else items,
         layout.preprocess,
         limit,
         count if count is None or limit is None else min(count, limit),
         mask=mask,
+        # An input of the model is always needed.
         unread=frozenset(unread) - specs.keys(),
         feeding=feeding,
         step=step,
@@ -284,7 +292,7 @@ def _images(
         require_pillow()
         files, known = labelled_files(folder, limit=limit, labels=table)
         decoded = DecodedFolder(folder, files, known, skip_bad=skip_bad)
-        opened = Opened(decoded, "the folder", "image", count=len(files), holds=Holds.SAMPLES)
+        opened = OpenedSource(decoded, "the folder", "image", count=len(files), holds=Holds.SAMPLES)
         return Items(opened, layout)
     if labels is not None:
         raise DataError(
@@ -307,7 +315,7 @@ def takes_text(source: object, reading: Reading) -> bool:
     return is_text or reading.is_of_text
 
 
-def _texts(source: Any, reading: Reading) -> Any:
+def _text_content(source: Any, reading: Reading) -> Any:
     """Return a source of text as the path of a text, or as what holds texts or tokens.
 
     Raises:
@@ -330,7 +338,7 @@ def _texts(source: Any, reading: Reading) -> Any:
     return source
 
 
-def _exact(source: object, layout: Layout) -> Mapping[str, InputSpec]:
+def _exact_specs(source: object, layout: Layout) -> Mapping[str, InputSpec]:
     """Return the specs of the inputs; of images with the size that they are brought to."""
     if layout.transform is not None or not holds_images(source):
         return layout.specs
@@ -371,7 +379,7 @@ def has_image_steps(source: object, transform: Callable[[Any], Any] | None = Non
     return transform is None and (is_path or holds_images(source))
 
 
-def _opened(source: object, specs: Mapping[str, InputSpec], limit: int | None) -> Opened:
+def _open_any(source: object, specs: Mapping[str, InputSpec], limit: int | None) -> OpenedSource:
     """Open a file, a function by its name, or an object."""
     if not isinstance(source, str | Path):
         return open_object(source, specs, limit)
@@ -382,8 +390,8 @@ def _opened(source: object, specs: Mapping[str, InputSpec], limit: int | None) -
         loaded = load_arrays(path)
         if isinstance(loaded, np.ndarray):
             loaded = only_input(text, loaded, specs)
-        return Opened([loaded], "the file", is_kept=True, holds=Holds.BATCHES)
+        return OpenedSource([loaded], "the file", is_kept=True, holds=Holds.BATCHES)
     if ":" in text and not is_url(path):
-        return Opened(FunctionSource(text), "the function")
+        return OpenedSource(FunctionSource(text), "the function")
     kinds = "give a folder, an .npz, an .npy or module:function"
     raise DataError(f"{text}: no such file", remedy=remedy_for_absent(path, kinds))

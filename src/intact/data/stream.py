@@ -13,17 +13,17 @@ import numpy.typing as npt
 
 from intact.data.arrays import as_array
 from intact.data.batching import Batch, joined, owned, padded, pieces
-from intact.data.feeding import Carried, Feeding, Step, arranged, takes_feeds
+from intact.data.feeding import Carried, Feeding, Step, arrange_feeds, takes_feeds
 from intact.data.functions import describe
 from intact.data.images.reader import DecodedFolder, ImageFolder
-from intact.data.items import Items, Prepared
+from intact.data.items import Items, PreparedBatch
 from intact.data.labels import (
     BatchReferences,
     Reference,
     as_reference,
     is_reference,
-    joined_labels,
-    joined_references,
+    join_labels,
+    join_references,
 )
 from intact.data.mask import RealPositions, real_positions, refuse_missing
 from intact.data.preprocess import Preprocess
@@ -119,10 +119,10 @@ class Samples:
             DataError: As for ``batches``.
         """
         if self.takes_feeds:
-            yield from ((feed, 1, None) for feed in self._progressed())
+            yield from ((feed, 1, None) for feed in self._read_feeds())
             return
         done, is_any_real = 0, self.mask is None
-        for rows in self._rebatched(size):
+        for rows in self._rebatch(size):
             count = len(next(iter(rows.values())))
             full = rows
             if count < size:
@@ -153,7 +153,7 @@ class Samples:
         return next((size for size in fixed if size is not None), None)
 
     def batch_size(self, wanted: int) -> int:
-        """Choose the batch size: the model's fixed one, else up to ``wanted``.
+        """Choose the batch size: the one that the model fixes, else up to ``wanted``.
 
         It is 1 if inputs have other free dimensions, since samples may then differ in shape.
         """
@@ -200,9 +200,9 @@ class Samples:
             DataError: Some samples have no label, or labels are not class numbers.
         """
         if not self._seen:
-            for _ in self._feeds() if self.takes_feeds else self._checked():
+            for _ in self._feeds() if self.takes_feeds else self._read_checked():
                 pass
-        return joined_labels(self.source, self._seen)
+        return join_labels(self.source, self._seen)
 
     def references(self) -> dict[str, Reference]:
         """Return the references of the last pass by key, including labels.
@@ -210,14 +210,14 @@ class Samples:
         Raises:
             DataError: Some samples have no entry, or there are not as many entries as samples.
         """
-        return joined_references(self.source, self._seen)
+        return join_references(self.source, self._seen)
 
     def was_read(self, references: Mapping[str, Reference], count: int) -> None:
         """Take the references of samples that were read elsewhere, as if a pass had seen them."""
         self._start()
         self._seen.append(BatchReferences(references, count, count))
 
-    def _progressed(self) -> Iterator[Batch]:
+    def _read_feeds(self) -> Iterator[Batch]:
         """Yield feeds, with the states that the float model gives, and report each."""
         carried = Carried(self.feeding.states, self.specs)
         for done, feed in enumerate(self._feeds()):
@@ -234,10 +234,10 @@ class Samples:
         to_scale = self.preprocess.inputs(self.specs)
         self._start()
         seen = 0
-        for raw in self._raw():
-            scaled = frozenset() if isinstance(raw, Prepared) else to_scale
-            inputs, references = self._separated(raw)
-            found = arranged(self.source, self.specs, inputs, self.feeding)
+        for raw in self._read_raw():
+            scaled = frozenset() if isinstance(raw, PreparedBatch) else to_scale
+            inputs, references = self._separate(raw)
+            found = arrange_feeds(self.source, self.specs, inputs, self.feeding)
             room = found.count if self.limit is None else min(found.count, self.limit - seen)
             for feed in itertools.islice(found, room):
                 seen += 1
@@ -281,6 +281,7 @@ class Samples:
         """
         if not self.shapes:
             return {}
+        # Shapes are in the order of the inputs, so tuples of tuples compare.
         usual = min(self.shapes, key=lambda shapes: (-self.shapes[shapes], shapes))
         first = 0 if self.takes_feeds else 1
         found = zip(self.specs.items(), usual, strict=True)
@@ -290,7 +291,7 @@ class Samples:
         """Read the samples for the shapes that all of them have, each as a batch of one.
 
         Returns:
-            By input; empty where samples differ.
+            The shapes by input; empty where samples differ.
 
         Raises:
             DataError: As of `batches`.
@@ -300,7 +301,7 @@ class Samples:
             for feed in self._feeds():
                 self._note(zeros.into(feed), 1)
         else:
-            for _ in self._checked():
+            for _ in self._read_checked():
                 pass
         return dict(zip(self.specs, *self.shapes, strict=True)) if len(self.shapes) == 1 else {}
 
@@ -311,7 +312,7 @@ class Samples:
             DataError: As of `batches`.
         """
         seen: dict[str, set[bool | int | float]] = {name: set() for name in names}
-        for batch in self._feeds() if self.takes_feeds else self._checked():
+        for batch in self._feeds() if self.takes_feeds else self._read_checked():
             for name in seen.keys() & batch.keys():
                 seen[name].update(np.unique(batch[name]).tolist())
         return {name: found.pop() for name, found in seen.items() if len(found) == 1}
@@ -320,14 +321,16 @@ class Samples:
         if seen == 0:
             raise DataError(f"{self.source}: no samples", remedy="give at least one")
 
-    def _rebatched(self, size: int) -> Iterator[Batch]:
+    def _rebatch(self, size: int) -> Iterator[Batch]:
         pending: list[Batch] = []
         waiting = 0
-        for batch in self._checked():
+        for batch in self._read_checked():
             pending.append(batch)
             waiting += len(next(iter(batch.values())))
             if waiting >= size:
                 rows = joined(pending)
+                # Cut from all that waits at once: joining for each batch would copy the rest again
+                # and again.
                 whole = waiting - waiting % size
                 for start in range(0, whole, size):
                     yield {name: array[start : start + size] for name, array in rows.items()}
@@ -336,20 +339,23 @@ class Samples:
         if waiting:
             yield joined(pending)
 
-    def _checked(self) -> Iterator[Batch]:
+    def _read_checked(self) -> Iterator[Batch]:
+        # A mask that is an input has 0 and 1, whatever is done to the others.
         to_scale = self.preprocess.inputs(self.specs) - {self.mask}
         self._start()
         seen = 0
-        for raw in self._raw():
-            scaled = frozenset() if isinstance(raw, Prepared) else to_scale
-            inputs, references = self._separated(raw)
+        for raw in self._read_raw():
+            scaled = frozenset() if isinstance(raw, PreparedBatch) else to_scale
+            inputs, references = self._separate(raw)
             inputs = without_batch_axis(self.specs, inputs)
             check_ranks(self.source, self.specs, inputs)
             before = seen
+            # Piece by piece, because a file may be one batch of gigabytes.
             for batch in pieces(inputs):
                 room = None if self.limit is None else self.limit - seen
                 if room == 0:
                     break
+                # Before the conversion, so that what is not used costs nothing.
                 cut = {n: array[:room] if array.ndim else array for n, array in batch.items()}
                 ready = {
                     name: self.preprocess(name, array) if name in scaled else array
@@ -368,8 +374,9 @@ class Samples:
                 return  # stop reading: the source may be endless
         self._refuse_none(seen)
 
-    def _separated(self, raw: Mapping[str, Any]) -> tuple[Batch, dict[str, Reference]]:
+    def _separate(self, raw: Mapping[str, Any]) -> tuple[Batch, dict[str, Reference]]:
         """Split a raw batch into arrays for the model or the mask, and references to keep."""
+        # By name, before any array is touched: references may be large and are read only if kept.
         along = {n for n in raw if n != self.mask and is_reference(n, self.specs)}
         kept = along if self.keep_references else along & {LABELS}
         inputs = {n: as_array(self.source, n, raw[n]) for n in raw if n not in along | self.unread}
@@ -394,7 +401,7 @@ class Samples:
         real = real_positions(self.source, self.mask, batch, self.specs, first=first)
         return checked if self.mask in checked else checked | {self.mask: real}
 
-    def _raw(self) -> Iterator[dict[str, Any]]:
+    def _read_raw(self) -> Iterator[dict[str, Any]]:
         try:
             items = iter(self.reader)
         except TypeError:
@@ -408,7 +415,7 @@ class Samples:
                     f"{self.source}: yields {type(item).__name__}",
                     remedy="yield dicts of arrays by input name",
                 )
-            if isinstance(item, Prepared):
+            if isinstance(item, PreparedBatch):
                 yield item
                 continue
             try:

@@ -31,7 +31,8 @@ from intact.graph.files.tensors import weight_bytes
 from intact.limits import TRIED_AT_ONCE
 from intact.plan import Note, NoteKind
 from intact.plan.given_scales import ScaleTable
-from intact.recipe.groups import CalibrationOptions, LabelOptions, SpeedOptions
+from intact.recipe.groups import CalibrationOptions, SpeedOptions
+from intact.recipe.samples import LabelOptions
 from intact.results.first_run import draw_sample
 from intact.results.job import Job, Scaled
 from intact.results.recipes import open_fed
@@ -53,7 +54,7 @@ class Calibration:
     """How data is read and observed.
 
     Attributes:
-        options: As a call gave them.
+        options: The options of the call.
         preprocess: What is done to samples first.
         original: The model as it was given, to compare the graphs with; None for one that is
             quantized already.
@@ -85,6 +86,8 @@ class Calibration:
         data = self.data
         needs = [required_tensors(job.plan, self.given) for job in jobs]
         if data is None and self.given is None and any(needs):
+            # A model that was read quantized has its scales, and no float model to draw images
+            # from.
             can_draw = jobs[0].plan.graph.batch_norms and not jobs[0].plan.provenance.source
             other = ", or try --data-free" if can_draw else ""
             raise UsageError(
@@ -107,23 +110,23 @@ class Calibration:
                 "normalize that orders channels: arrays come as the model takes them",
             )
 
-    def compared(self, graph: Graph, sample: Batch | None) -> OriginalComparison:
+    def compare(self, graph: Graph, sample: Batch | None) -> OriginalComparison:
         """Compare a graph with the given model."""
         return (
             OriginalComparison() if self.original is None else self.original.compare(graph, sample)
         )
 
-    def recalibrated(self, job: Job, graph: Graph) -> Scaled:
+    def recalibrate(self, job: Job, graph: Graph) -> Scaled:
         """Plan a job on a graph that a rewrite made, and give that plan its scales."""
         own = job.on(graph)
         observed = self.observe(graph, required_tensors(own.plan, self.given), job.methods)
-        return self.scaled(own, observed)
+        return self.give_scales(own, observed)
 
-    def scaled(self, job: Job, observed: Observed | None) -> Scaled:
+    def give_scales(self, job: Job, observed: Observation | None) -> Scaled:
         """Choose the method and the scales of one plan.
 
         Args:
-            job: With the plan.
+            job: What is made, with the plan.
             observed: The tensors of its graph; None where all scales are given.
         """
         given = self.given
@@ -132,6 +135,7 @@ class Calibration:
             plan = assign(job.plan, None, job.methods[0], given)
             plan.provenance = plan.provenance.observed(options.mask, options.method_options)
             return Scaled(plan, None, None, given)
+        # Each target keeps the statistics of its own tensors, and those of the inputs.
         names = dict.fromkeys((*observed.samples.specs, *required_tensors(job.plan, given)))
         statistics = observed.statistics.only(names)
         choice = choose(job.plan, statistics, job.methods, observed.runs, given)
@@ -142,13 +146,15 @@ class Calibration:
         plan = plan.with_notes(observed.notes)
         return Scaled(plan, statistics, choice, given)
 
-    def observe(self, graph: Graph, required: Sequence[str], methods: Iterable[Method]) -> Observed:
+    def observe(
+        self, graph: Graph, required: Sequence[str], methods: Iterable[Method]
+    ) -> Observation:
         """Run the float model over the data.
 
         Args:
             graph: The float model.
             required: Names of tensors.
-            methods: Of thresholds, which scales are chosen by.
+            methods: The threshold methods that scales are chosen by.
 
         Raises:
             UsageError: There are no samples.
@@ -157,6 +163,7 @@ class Calibration:
         # The inputs too, quantized or not: `verify` draws new ones from their distributions.
         inputs = tuple(opened.specs)
         first: Batch = {}
+        # Kept in the same pass, so that samples are read once.
         chosen = ChosenSamples(whole=opened.takes_feeds)
         statistics = self._collect(
             graph,
@@ -170,21 +177,25 @@ class Calibration:
             bins=counted_bins(methods),
         )
         size = max(elements_of(statistics), 1)
+        # Fewer at once where activations are large: a trial holds all of them.
         batch = opened.batch_size(within(TRIED_AT_ONCE, _TRIED_ELEMENTS, size))
         threads = self.options.threads or os.cpu_count() or 1
         if self.options.max_memory is not None:
+            # Batches run side by side, each with activations of its own.
             threads = min(threads, self.options.max_memory // (_BYTES * batch * size))
         runs = FloatRuns(graph, list(chosen.batches(batch)), threads=max(threads, 1))
-        notes = _skipped(opened.skipped)
+        notes = _skipped_notes(opened.skipped)
         if self.cluster is not None:
             notes += tuple(Note(NoteKind.CALIBRATION, "", each) for each in self.cluster.doubts)
+        # A pass begins by forgetting what the last one saw.
         shapes = opened.usual_shapes  # before a further pass
+        # Equal samples have equal checksums; with a limit some were left out, so there are many.
         different = len(chosen.marks) if chosen.limit is None else None
         known = Calibrated(inputs, different, self.options.mask is not None)
         seen = CalibrationSamples(
             runs, known, self.preprocess, self.drawn > 0, self.options.threads
         )
-        return Observed(opened, statistics, notes, first, shapes, seen)
+        return Observation(opened, statistics, notes, first, shapes, seen)
 
     @property
     def _collect(self) -> Callable[..., Statistics]:
@@ -217,7 +228,7 @@ class Calibration:
         )
 
 
-class Observed(NamedTuple):
+class Observation(NamedTuple):
     """What a pass over the samples gave."""
 
     samples: Samples
@@ -245,7 +256,9 @@ class Observed(NamedTuple):
         if self.samples.has_free_batch:
             rows = np.arange(count)
             return {
-                name: array[rows % len(array)] for name, array in self.runs.batches[0][0].items()
+                # Repeated where there are fewer: times do not depend on the values.
+                name: array[rows % len(array)]
+                for name, array in self.runs.batches[0][0].items()
             }
         feeds = dict(self.runs.batches[0][0])
         size = sample_count(feeds)
@@ -273,11 +286,12 @@ class OriginalCheck:
         self._calibration, self._graph, self._pool = calibration, graph, pool
         self.sample = sample
         self._found: Future[OriginalComparison] | None = None
+        # Beside the choice of scales, where there is memory for both.
         if sample is not None and weight_bytes(graph.model) <= _SMALL:
             self._begin()  # the choice of scales has copies of the weights of its own
 
     def _begin(self) -> Future[OriginalComparison]:
-        of = self._calibration.compared
+        of = self._calibration.compare
         self._found = self._found or self._pool.submit(of, self._graph, self.sample)
         return self._found
 
@@ -295,7 +309,7 @@ class OriginalCheck:
         return self._begin().result()
 
 
-def _skipped(files: Sequence[str]) -> tuple[Note, ...]:
+def _skipped_notes(files: Sequence[str]) -> tuple[Note, ...]:
     if not files:
         return ()
     message = f"{len(files)} file(s) that are no image were left out (first: {files[0]})"

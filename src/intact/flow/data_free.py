@@ -65,9 +65,11 @@ def drawn_data(model: ir.Model, options: QuantizationOptions) -> DrawnData:
         )
     wanted = min(MOST_SAMPLES, options.samples or MOST_SAMPLES)
     chunk = spec.fixed_batch or wanted
+    # Whole batches of what the model takes.
     count = -(-wanted // chunk) * chunk
     sizes = (count, *(size for size in spec.shape[1:] if size is not None))
     begin(options.progress, "drawing images")
+    # Both ways begin alike, so that torch only makes it better.
     start = matched_noise(graph, known, spec, sizes)
     layers = f"{len(known)} BatchNormalization{'s' * (len(known) > 1)}"
     if not is_installed("torch"):

@@ -31,7 +31,7 @@ class Improver:
     Attributes:
         requests: The passes.
         samples: Opens the samples anew.
-        recalibrate: For rewrites.
+        recalibrate: Gives the graph of a rewrite its scales.
         progress: Takes names of phases.
         threads: Threads inside one operator; 0 lets the runtime choose.
     """
@@ -42,15 +42,16 @@ class Improver:
     progress: Progress | None = None
     threads: int = 0
 
-    def improved(self, scaled: Scaled, runs: FloatRuns) -> Scaled:
+    def improve(self, scaled: Scaled, runs: FloatRuns) -> Scaled:
         """Run the passes on a plan with scales.
 
         Args:
-            scaled: With a choice.
+            scaled: The plan with scales, and how they were chosen.
             runs: The samples that the outputs are compared on.
         """
         if scaled.choice is None or not self.requests:
             return scaled
+        # On so many samples as their outputs fit into memory.
         best = now = scaled._replace(choice=scaled.choice.on(runs.first(_count(runs))))
         tried: list[Tried] = []
         open_since = 0
@@ -65,9 +66,11 @@ class Improver:
             record = Improvement(str(request), before, after, found is not now, tuple(gains))
             tried.append(Tried(record, time.perf_counter() - start))
             now = found
+            # A pass that prepares for another may lose by itself: both are judged together.
             if request.is_checked and PASSES[request.name].prepares and number < len(self.requests):
                 continue
             if request.is_checked and not _helps(_errors(best), _errors(now)):
+                # With those that prepared for it.
                 tried[open_since:] = [each.rolled_back for each in tried[open_since:]]
                 now = best
             best, open_since = now, len(tried)
@@ -91,6 +94,7 @@ class Improver:
             again = self.recalibrate(graph)
             if again.choice is None:
                 return best
+            # On the same samples, or errors before and after could not be compared.
             return again._replace(choice=again.choice.on(choice.runs))
         plan = run(best.plan, samples, report=gains.append, **arguments)
         return best._replace(plan=plan, choice=choice.changed(plan))

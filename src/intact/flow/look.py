@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 
 from intact.analyze.diagnose.evidence import Calibrated, Evidence
-from intact.analyze.diagnose.loss import Loss, explained, find_loss
+from intact.analyze.diagnose.loss import Loss, explain, find_loss
 from intact.analyze.diagnose.registry import Inquiry
 from intact.analyze.verdict import Measured, Verdict, verdict
 from intact.calibrate.assign import assign
@@ -35,7 +35,7 @@ class CalibrationSamples(NamedTuple):
         known: What only its pass knows.
         preprocess: The steps that prepared them.
         is_drawn: Whether they were drawn.
-        threads: Of the runtime; 0 takes all cores.
+        threads: Number of threads of the runtime; 0 takes all cores.
     """
 
     runs: FloatRuns
@@ -50,7 +50,7 @@ class PlanFindings(NamedTuple):
 
     Attributes:
         loss: What an output loses, where that is much.
-        findings: Worst first.
+        findings: What was found, worst first.
         inquiry: Asks further; None where there were no samples.
     """
 
@@ -86,12 +86,14 @@ def look_at_plan(
     choice, statistics, given = scaled.choice, scaled.statistics, scaled.given
     if choice is None or statistics is None or seen is None:
         return PlanFindings()
+    # A pass may have rewritten the graph; then plans to compare with are made on that one.
     graph = None if choice.plan.graph is job.plan.graph else choice.plan.graph
 
     def replan(name: str | None, other: Statistics | None) -> QuantizedGraph:
         method, tables = choice.method, given
         if name is not None:
             method = msgspec.structs.replace(choice.method, activations=name, options={})
+            # A method decides about all scales: given ones would hide what it does.
             tables = None
         return assign(job.keeping((), graph), other or statistics, method, tables)
 
@@ -99,6 +101,7 @@ def look_at_plan(
         return assign(job.keeping(names, graph), statistics, choice.method, given)
 
     def accepts(plan: QuantizedGraph) -> Mapping[str, str] | None:
+        # A plan with floats may need another form of the file, which the remedy then names.
         for options, deployment in job.deployment.ways():
             with contextlib.suppress(IntactError):
                 run(deployment.result(plan, statistics, seen.preprocess))
@@ -119,10 +122,12 @@ def look_at_plan(
         is_lost=loss is not None,
         threads=seen.threads,
     )
+    # The samples were judged before there was a plan.
     inquiry = Inquiry(evidence, seconds=QUICK, asked=("samples",), found=signs)
     findings = inquiry.ask()
     if loss is not None:
-        loss, findings = explained(loss, findings, evidence, keeping, accepts)
+        loss, findings = explain(loss, findings, evidence, keeping, accepts)
+        # Anew, because the findings now have their measured remedies.
         inquiry = Inquiry(evidence, seconds=QUICK, asked=inquiry.asked, found=findings)
     inquiry.evidence = evidence.written()  # without simulators, which have copies of weights
     return PlanFindings(loss, findings, inquiry)
@@ -157,7 +162,7 @@ def look_at_runtime(
 
     Args:
         looked: What was found before.
-        result: As written.
+        result: The result that was written.
         spent: Seconds that making it took; None where it is not to be timed.
     """
     if looked.inquiry is None:

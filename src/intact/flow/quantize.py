@@ -14,7 +14,7 @@ from intact.data.progress import begin
 from intact.errors import ModelError, UsageError
 from intact.flow.calibration import Calibration
 from intact.flow.stages import SHARED, Call, make_results
-from intact.flow.torch_models import with_exported
+from intact.flow.torch_modules import with_onnx_model
 from intact.plan import Overrides
 from intact.recipe.options import (
     ExportOptions,
@@ -56,7 +56,7 @@ def quantize(options: QuantizeOptions) -> Result:
         IntactError: The model, the data or an option is wrong, or the result cannot be written.
     """
     begin(options.progress, "reading the model")
-    options = with_exported(options)
+    options = with_onnx_model(options)
     target = default_target(options.model) if options.target is None else options.target
     if options.output is not None:
         check_output(Path(options.output))
@@ -71,10 +71,10 @@ def quantize_for(options: QuantizeForOptions) -> Results:
     """Quantize a float model for several targets, from one pass over the samples.
 
     Raises:
-        IntactError: As of `quantize`; or every target refuses. Nothing is written then.
+        IntactError: See `quantize`; or every target refuses. Nothing is written then.
     """
     begin(options.progress, "reading the model")
-    options = with_exported(options)
+    options = with_onnx_model(options)
     if options.output is not None:
         check_output(Path(options.output))
     refusals = Refusals()
@@ -97,13 +97,15 @@ def results_for(
     """Make the result of each target, by the target's name; nothing is written.
 
     Args:
-        options: As a call gave them.
+        options: The options of the call.
         targets: What is quantized for.
         refusals: Takes what one target refuses; None raises it.
     """
     refusals = refusals or Refusals(collects=False)
     described = as_asked([target_of(target) for target in targets], options)
+    # Results are told apart by name, in the folder and in the report.
     names = distinct_names(described)
+    # All that options say by themselves, before the model is opened.
     refuse_wrong(options)
     cluster = cluster_of(options)
     ready = ready_targets(options, described, refusals)
@@ -112,6 +114,7 @@ def results_for(
     call = Call(options, preprocess_of(options) or Preprocess(), tuple(ready), refusals)
     for stage in SHARED:
         call = stage.run(call)
+    # The model as it was given, kept apart: graphs are compared with it after they were changed.
     original = original_of(options.model, threads=options.threads)
     with cluster as mapped:
         calibration = Calibration(
@@ -156,6 +159,7 @@ def read_quantized(options: ImportOptions) -> Result:
     source = open_source(options.model)
     if isinstance(source, FloatSource):
         raise ModelError("the model is not quantized", remedy="`intact quantize` does that")
+    # Only now it is known whether widths are of use to the file.
     if options.data is None and source.with_widths is None:
         _refuse_without_samples(options, overrides, with_widths=False)
     target = source.target if options.target is None else options.target
@@ -168,6 +172,7 @@ def read_quantized(options: ImportOptions) -> Result:
     preprocess = preprocess_of(options) or Preprocess()
     if options.data is None:
         result = deployment.result(plan, None, preprocess)
+        # Without samples nothing else would show that what was written runs.
         run_once(result, threads=options.threads)
     else:
         given_method = (options.method, options.weight_method, options.method_options)
@@ -191,6 +196,7 @@ def export(options: ExportOptions) -> Result:
     if output is not None:
         check_output(output)
     loaded = load_result(options.result)
+    # Resolved, as a link or `..` may name the same folder.
     source = None if loaded.folder is None else loaded.folder.resolve()
     if output is not None and output.resolve() == source:
         raise UsageError(
@@ -213,7 +219,7 @@ def _refuse_without_samples(
 
     Args:
         options: What was given.
-        overrides: Likewise.
+        overrides: Nodes kept float and widths, as they were given.
         with_widths: Whether widths are for quantizers that do not say their range.
     """
     if with_widths and overrides is not None:

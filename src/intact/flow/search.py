@@ -23,12 +23,12 @@ from intact.flow.shapes import (
     Shapes,
     logged_shapes,
     logged_values,
+    shape_model,
     shape_options,
-    shaped,
     value_options,
     with_shapes,
 )
-from intact.flow.torch_models import with_exported
+from intact.flow.torch_modules import with_onnx_model
 from intact.limits import SEARCH_CACHE_BYTES, SEARCH_SESSION_BYTES
 from intact.recipe.budget import Budget
 from intact.recipe.options import ReplayOptions, SearchOptions
@@ -44,7 +44,6 @@ from intact.results.sources import (
 )
 from intact.results.values import values_of
 from intact.search.cost import CostModel
-from intact.search.goals import goal_of
 from intact.search.logs.log import Log, LogSettings, TrialRecorder, choose, read_log
 from intact.search.loop import Search, SearchProgress, warning_lines
 from intact.search.measuring.evaluator import float_score
@@ -64,7 +63,7 @@ from intact.search.setup import (
 )
 from intact.search.space import Candidate, Space
 from intact.search.strategy import Strategy
-from intact.search.trial import Goal, Trial
+from intact.search.trial import Goal, Trial, goal_of
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,10 +72,10 @@ class FoundStrategy:
 
     Attributes:
         result: The best strategy, realized and written: as `intact.quantize` returns it.
-        strategy: The same as the document has it: topology, bits, thresholds.
+        strategy: That strategy as the document has it: topology, bits, thresholds.
         best: Its trial; the score is that of the hardware's integers on all samples. In trials
             higher is better: what counts mistakes is turned around.
-        float_score: Of the float model, as the objective has it.
+        float_score: Score of the float model, as the objective has it.
         standing: All trials, the Pareto front, the time taken.
         space: What candidates mean.
         objective: What the score is.
@@ -129,7 +128,7 @@ def search(options: SearchOptions) -> FoundStrategy:
         IntactError: The model, the data or an option is wrong.
     """
     begin(options.progress, "reading the model")
-    options = with_exported(options)
+    options = with_onnx_model(options)
     target = default_target(options.model) if options.target is None else options.target
     described = target_of(target)
     deployment = deployment_of(described, options.formats, options.io, options.layout)
@@ -139,11 +138,12 @@ def search(options: SearchOptions) -> FoundStrategy:
     )
     refuse_unknown(options.sampler, options.minimize)
     budget, path = _budget(options.budget), _path(options)
+    # With any numbers: contradictions of the limits show without measuring.
     _Course(options, budget, path).limits(0.0, 1.0)
     if isinstance(options.data, Iterator):
         raise UsageError("samples are read twice, and an iterator gives them once", remedy=AGAIN)
     preprocess = preprocess_of(options) or Preprocess()
-    models = shaped(
+    models = shape_model(
         float_model(options.model, options.input_value),
         options,
         options.input_shape,
@@ -160,6 +160,8 @@ def search(options: SearchOptions) -> FoundStrategy:
         deployment,
         options.widths,
         allow_float=options.allow_float,
+        # A width that the runtime computes in float would be timed as such, and win or lose by
+        # that.
         in_integers=options.minimize == "latency" and options.widths is None,
         look=partial(values_of, graph=graph, options=options, data=options.data),
     )
@@ -168,12 +170,13 @@ def search(options: SearchOptions) -> FoundStrategy:
     observe = partial(calibration.observe, methods=[method])
     setup = Setup.of(spaced, method, options, deployment, preprocess, observe)
     course = _Course(options, budget, path, models.shapes)
-    course.affordable(setup)
-    setup = setup.rounded(options, path)
+    # Before the weights are rounded, which takes minutes.
+    course.refuse_unaffordable(setup)
+    setup = setup.round_weights(options, path)
     begin(options.progress, "searching")
     found = course.run(setup, scored)
     begin(options.progress, "quantizing")
-    result = setup.result(found.best.candidate, course.told(found), options.mask)
+    result = setup.result(found.best.candidate, course.provenance_text(found), options.mask)
     result.recipe = recipe_of("search", options, result, target=target_named(target))
     begin(options.progress, "running what was made")
     run_once(result, threads=options.threads)
@@ -213,6 +216,7 @@ def replay(options: ReplayOptions) -> Result:
     values = options.input_value or logged_values(entry.settings.options)
     normalized = with_shapes(float_model(options.model, values), shapes)
     graph = float_graph(normalized, described, options.expand, options.improve)
+    # With the shapes and values of the log, as the hash is of the model that has them.
     entry.settings.refuse_other(graph, described, str(log))
     if entry.strategy is None:
         raise SearchError(
@@ -244,7 +248,7 @@ def _path(options: SearchOptions) -> Path | None:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Outcome:
     """What a course ended with; scores are those of trials: higher is better."""
 
     best: Trial
@@ -270,10 +274,10 @@ class _Course:
     """How a search is to go.
 
     Attributes:
-        options: As a call gave them.
+        options: The options of the call.
         budget: When it ends.
         path: Where trials are written; None for nowhere.
-        shapes: Of the model's inputs, where they were given or follow from the samples.
+        shapes: Shapes of the model's inputs, where they were given or follow from the samples.
     """
 
     options: SearchOptions
@@ -281,7 +285,7 @@ class _Course:
     path: Path | None
     shapes: Shapes = field(default_factory=dict)
 
-    def run(self, setup: Setup, scored: Objective | None) -> _Found:
+    def run(self, setup: Setup, scored: Objective | None) -> _Outcome:
         """Search, and confirm the best."""
         space, cost = setup.space, setup.cost
         workers, cluster = self.options.workers, self.options.cluster
@@ -293,6 +297,7 @@ class _Course:
             setup.samples,
             scored,
             threads=threads,
+            # A budget for the machine, and not for each worker.
             cache_bytes=SEARCH_CACHE_BYTES // workers,
             session_bytes=SEARCH_SESSION_BYTES // workers,
             roundings=setup.rounding.roundings,
@@ -305,10 +310,11 @@ class _Course:
             threads=threads,
         )
         with pool:
+            # In this process: the limits follow from it before any worker starts.
             score = float_score(trial_data)
             goal = self._goal(trial_data.objective, score, setup)
             settings = self._settings(trial_data, goal)
-            with _written(self.path, settings, resume=self.options.resume) as log:
+            with _open_log(self.path, settings, resume=self.options.resume) as log:
                 if log is not None and setup.rounding.roundings.found:
                     setup.rounding.roundings.save(beside(log.path))
                 if log is not None:  # what was timed then holds: the search goes on as it began
@@ -325,9 +331,9 @@ class _Course:
                 )
                 best, was_stopped = _outcome(search, self.path)
             doubts = _doubts(trial_data)
-            return _Found(best, score, search.progress, trial_data.objective, was_stopped, doubts)
+            return _Outcome(best, score, search.progress, trial_data.objective, was_stopped, doubts)
 
-    def remarks(self, found: _Found, setup: Setup) -> Iterator[str]:
+    def remarks(self, found: _Outcome, setup: Setup) -> Iterator[str]:
         """Yield what may surprise."""
         base = _trial_of(found.progress, setup.space.default)
         if setup.rounding.remark:
@@ -349,7 +355,7 @@ class _Course:
             float_score, base_cost, max_drop=options.max_drop, max_cost=options.max_cost, **limits
         )
 
-    def affordable(self, setup: Setup) -> None:
+    def refuse_unaffordable(self, setup: Setup) -> None:
         """Refuse a limit of the cost that no candidate holds, before weights are rounded.
 
         Raises:
@@ -357,7 +363,7 @@ class _Course:
         """
         self.limits(0.0, setup.cost.of(setup.space.default), least_cost=_least_cost(setup.cost))
 
-    def told(self, found: _Found) -> str:
+    def provenance_text(self, found: _Outcome) -> str:
         """Return what the plan says of where it comes from."""
         score = found.objective.shown(found.best.score)
         return (
@@ -372,6 +378,7 @@ class _Course:
             cost.of(setup.space.default),
             min_score=None if least is None else objective.shown(least),
             least_cost=_least_cost(cost),
+            # A metric of the user's has no bound that is known here.
             highest_score=math.inf if objective.row.rows is None else objective.row.highest,
         )
 
@@ -405,7 +412,7 @@ def _trial_of(progress: SearchProgress, candidate: Candidate) -> Trial | None:
 
 
 @contextmanager
-def _written(path: Path | None, settings: LogSettings, *, resume: bool) -> Iterator[Log | None]:
+def _open_log(path: Path | None, settings: LogSettings, *, resume: bool) -> Iterator[Log | None]:
     if path is None:
         yield None
         return
@@ -427,8 +434,10 @@ def _outcome(search: Search, path: Path | None) -> tuple[Trial, bool]:
         except KeyboardInterrupt:
             if search.progress.best is None:
                 raise
+            # The best so far is confirmed and written nevertheless: that is what who stops a search
+            # wants.
             was_stopped = True
-        return search.confirmed(), was_stopped
+        return search.confirm_best(), was_stopped
     except KeyboardInterrupt as interrupt:
         trials = len(search.progress.trials)
         if path is None or not trials:

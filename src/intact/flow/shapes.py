@@ -20,7 +20,7 @@ from intact.graph import Graph, normalize
 from intact.graph.passes.input_shapes import Sizes, shown_option
 from intact.plan import Note, NoteKind, Overrides
 from intact.plan.preparation import graphs_for
-from intact.recipe import groups, pairs
+from intact.recipe import groups, numbers
 from intact.recipe.kinds import Kind
 from intact.results.recipes import open_fed
 from intact.results.values import Values, sizes_decide
@@ -37,13 +37,13 @@ _LOGGED = "input_shape"
 _LOGGED_VALUES = "input_value"
 
 
-class Shaped(msgspec.Struct, frozen=True):
+class ShapedModels(msgspec.Struct, frozen=True):
     """A float model for some formats.
 
     Attributes:
-        graphs: Normalized, one for each set of formats; those with the same needs share it.
+        graphs: Normalized graphs, one for each set of formats; those with the same needs share it.
         data: The samples, with those that were looked at.
-        shapes: Of the inputs, as they were given or found, for formats of fixed sizes.
+        shapes: Shapes of the inputs, as they were given or found, for formats of fixed sizes.
         notes: What the user should know of them.
         folded: The nodes and operator types that only the model with open sizes has: what computes
             sizes is a constant where they are fixed. A user may name them nevertheless.
@@ -70,6 +70,7 @@ def with_shapes(model: ir.Model, given: Shapes | None, *, in_place: bool = False
     if not given:
         return normalize(model, in_place=in_place)
     try:
+        # Checked by a session: shape inference alone lets contradictions pass.
         graph = normalize(model, given, in_place=in_place)
         make_session(graph.model, threads=1, optimization=Optimization.NONE)  # infers all shapes
     except ModelError as error:
@@ -86,14 +87,14 @@ def _cause(error: ModelError) -> str:
     return error.with_flags.partition(";")[0]
 
 
-def shaped(
+def shape_model(
     model: ir.Model,
     options: CalibrationOptions,
     given: Shapes | None,
     data: DataSource | None,
     preprocess: Preprocess,
     formats: Sequence[Sequence[str]],
-) -> Shaped:
+) -> ShapedModels:
     """Normalize a model for several sets of formats.
 
     Formats without float16 get float32 inputs and outputs. Formats of fixed sizes get those of the
@@ -113,7 +114,8 @@ def shaped(
         UsageError: A shape contradicts the model.
         DataError: The samples do not fit the model.
     """
-    found = _shaped(model, options, given, data, preprocess, formats)
+    found = _shape_for_formats(model, options, given, data, preprocess, formats)
+    # Made once for each graph, so that formats that share one go on sharing it.
     wide = {id(graph): graph.with_wide_ports() for graph in found.graphs}
     graphs = tuple(
         graph if expressible(names).half_ends else wide[id(graph)]
@@ -122,7 +124,7 @@ def shaped(
     return msgspec.structs.replace(found, graphs=graphs)
 
 
-def expanded(graphs: Sequence[Graph], op_types: Sequence[str]) -> dict[int, Graph]:
+def expand_graphs(graphs: Sequence[Graph], op_types: Sequence[str]) -> dict[int, Graph]:
     """Return each graph with operators expanded, by the identity of what it was before."""
     found = {id(graph): graph for graph in graphs}
     if op_types:
@@ -132,7 +134,7 @@ def expanded(graphs: Sequence[Graph], op_types: Sequence[str]) -> dict[int, Grap
     return found
 
 
-def prepared(
+def prepare_graphs(
     graphs: Sequence[Graph],
     made: Mapping[int, Graph],
     targets: Sequence[Target],
@@ -148,35 +150,37 @@ def prepared(
     """
     found: dict[int, Graph] = {}
     for name, graph in made.items():
+        # Together, since what targets have in common is prepared once.
         members = [index for index, each in enumerate(graphs) if id(each) == name]
         own = graphs_for(graph, [targets[index] for index in members], apart)
         found.update(zip(members, own, strict=True))
     return [found[index] for index in range(len(targets))]
 
 
-def _shaped(
+def _shape_for_formats(
     model: ir.Model,
     options: CalibrationOptions,
     given: Shapes | None,
     data: DataSource | None,
     preprocess: Preprocess,
     formats: Sequence[Sequence[str]],
-) -> Shaped:
+) -> ShapedModels:
     """Normalize a model for formats of fixed sizes and for others."""
     graph = with_shapes(model, given)
     decide = sizes_decide(graph)
     fixed = [decide or not expressible(names).open_sizes for names in formats]
     shapes: dict[str, Sizes] = dict(given or {})
     if data is None or not any(fixed) or not _leaves_open(graph, options):
-        return Shaped((graph,) * len(formats), data, shapes)
-    found, data = _common(graph, options, data, preprocess)
+        return ShapedModels((graph,) * len(formats), data, shapes)
+    found, data = _common_shapes(graph, options, data, preprocess)
     if not found:
-        return Shaped((graph,) * len(formats), data, shapes)
+        return ShapedModels((graph,) * len(formats), data, shapes)
+    # An empty name is that of the only input, which the samples name.
     named = {name: sizes for name, sizes in shapes.items() if name}
-    static, shapes = _fixed(model, {**named, **found})
+    static, shapes = _fix_sizes(model, {**named, **found})
     graphs = tuple(static if each else graph for each in fixed)
     notes = (_fixed_note(shapes),) if decide else ()
-    return Shaped(graphs, data, shapes, notes, _names(graph) - _names(static))
+    return ShapedModels(graphs, data, shapes, notes, _names(graph) - _names(static))
 
 
 def _names(graph: Graph) -> frozenset[str]:
@@ -194,9 +198,10 @@ def _fixed_note(shapes: Shapes) -> Note:
     )
 
 
-def _fixed(model: ir.Model, shapes: dict[str, Sizes]) -> tuple[Graph, dict[str, Sizes]]:
+def _fix_sizes(model: ir.Model, shapes: dict[str, Sizes]) -> tuple[Graph, dict[str, Sizes]]:
     """Normalize a model with the shapes of samples; the batch too, if it computes with that."""
     graph = normalize(model, shapes)
+    # The batch stays open where nothing depends on it: a file that takes any batch serves more.
     if not _computes_sizes(graph):
         return graph, shapes
     batch = {name: spec.shape[0] or 1 for name, spec in input_specs(graph).items() if spec.shape}
@@ -224,7 +229,7 @@ def logged_shapes(options: Mapping[str, str]) -> Shapes:
     Raises:
         SearchError: They cannot be read.
     """
-    return _logged(options, _LOGGED, pairs.Shapes())
+    return _read_logged(options, _LOGGED, numbers.Shapes())
 
 
 def logged_values(options: Mapping[str, str]) -> Values:
@@ -233,10 +238,12 @@ def logged_values(options: Mapping[str, str]) -> Values:
     Raises:
         SearchError: They cannot be read.
     """
-    return _logged(options, _LOGGED_VALUES, groups.INPUT_VALUES)
+    return _read_logged(options, _LOGGED_VALUES, groups.INPUT_VALUES)
 
 
-def _logged(options: Mapping[str, str], name: str, kind: Kind[Mapping[str, T]]) -> Mapping[str, T]:
+def _read_logged(
+    options: Mapping[str, str], name: str, kind: Kind[Mapping[str, T]]
+) -> Mapping[str, T]:
     if name not in options:
         return {}
     try:
@@ -246,7 +253,7 @@ def _logged(options: Mapping[str, str], name: str, kind: Kind[Mapping[str, T]]) 
 
 
 def _leaves_open(graph: Graph, options: CalibrationOptions) -> bool:
-    """Whether an input has sizes that are not known: the batch, if the model computes with it."""
+    """Tell whether sizes of an input are not known: the batch too, if the model computes it."""
     specs = input_specs(graph)
     with_batch = takes_feeds(specs, _feeding(options)) or _computes_sizes(graph)
     return any(None in spec.shape[0 if with_batch else 1 :] for spec in specs.values())
@@ -256,7 +263,7 @@ def _feeding(options: CalibrationOptions) -> Feeding:
     return Feeding(tuple(options.no_batch), options.state or {})
 
 
-def _common(
+def _common_shapes(
     graph: Graph, options: CalibrationOptions, data: DataSource, preprocess: Preprocess
 ) -> tuple[Shapes, DataSource]:
     """Find the shapes that all samples have, of inputs that leave sizes open; none if they differ.
@@ -266,6 +273,7 @@ def _common(
     """
     looked: DataSource = data
     if isinstance(data, Iterator):
+        # Taken out and put back in front: the samples of an iterator are not to be lost.
         begin = list(itertools.islice(data, 1))
         looked, data = begin, itertools.chain(begin, data)
     is_uniform = has_image_steps(looked, options.transform)  # its images are brought to one size
@@ -274,6 +282,7 @@ def _common(
         graph,
         options,
         preprocess=preprocess,
+        # One image tells all.
         limit=1 if is_uniform else options.samples,
         mask=options.mask,
         skip_bad=options.skip_bad,

@@ -24,7 +24,7 @@ from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.data.stream import AGAIN
 from intact.errors import UsageError
-from intact.flow.calibration import Calibration, Observed, OriginalCheck
+from intact.flow.calibration import Calibration, Observation, OriginalCheck
 from intact.flow.look import (
     PlanFindings,
     look_at_plan,
@@ -32,7 +32,7 @@ from intact.flow.look import (
     look_at_samples,
     verdict_of,
 )
-from intact.flow.shapes import Shaped, expanded, prepared, shaped
+from intact.flow.shapes import ShapedModels, expand_graphs, prepare_graphs, shape_model
 from intact.improve.presets import choose_passes
 from intact.placement.alternatives import Alternatives
 from intact.results.first_run import run_once
@@ -61,16 +61,16 @@ class Call:
     """All targets of a call, up to their plans.
 
     Attributes:
-        options: As a call gave them.
+        options: The options of the call.
         preprocess: What is done to the samples.
         targets: What is quantized for.
         refusals: Takes what one target refuses.
-        model: As it was opened; None before that, and where nothing needs it any more.
+        model: The opened model; None before that, and where nothing needs it any more.
         drawn: The samples, where they were drawn.
         data: The samples.
         models: The model for each target, with shapes.
         given: Scales that need no samples.
-        jobs: With a plan each; of those that were not refused.
+        jobs: What is made for each target that was not refused, with its plan.
     """
 
     options: QuantizationOptions
@@ -80,7 +80,7 @@ class Call:
     model: ir.Model | None = None
     drawn: DrawnData | None = None
     data: DataSource | None = None
-    models: Shaped | None = None
+    models: ShapedModels | None = None
     given: ScaleTable | None = None
     jobs: tuple[Job, ...] = ()
 
@@ -89,10 +89,11 @@ class Open:
     """The model is opened, and samples are drawn where there are none."""
 
     def run(self, call: Call) -> Call:
-        """Open it; raises as `open_source`."""
+        """Open the model; raises as `open_source`."""
         options = call.options
         source = open_source(options.model)
         if isinstance(source, QuantizedSource):
+            # A damaged file is named as such, before the advice to read it with another command.
             source.plan(target_of(source.target))  # refuses what `import` would refuse as well
             raise UsageError(
                 "the model is quantized already",
@@ -111,19 +112,22 @@ class Shape:
     """The model is normalized, with the shapes that each target's formats need."""
 
     def run(self, call: Call) -> Call:
-        """Normalize it; raises as `shaped`."""
+        """Normalize the model; raises as `shape_model`."""
         options, model = call.options, call.model
         if model is None:
             return call
         begin(options.progress, "simplifying the model")
+        # Drawn samples are what the model takes, and no pixels.
         steps = call.preprocess if call.drawn is None else Preprocess()
         formats = [deployment.formats for _, _, deployment in call.targets]
-        models = shaped(model, options, options.input_shape, call.data, steps, formats)
-        originals = expanded(models.graphs, options.expand)
+        models = shape_model(model, options, options.input_shape, call.data, steps, formats)
+        # Once for each graph and not for each target: targets with the same needs share one.
+        originals = expand_graphs(models.graphs, options.expand)
         given = given_scales(options.scales, model, originals[id(models.graphs[0])])
         targets = [target for target, _, _ in call.targets]
-        graphs = prepared(models.graphs, originals, targets, options.expand)
+        graphs = prepare_graphs(models.graphs, originals, targets, options.expand)
         models = msgspec.structs.replace(models, graphs=tuple(graphs))
+        # The given model goes: its weights would be held twice.
         return replace(call, model=None, data=models.data, models=models, given=given)
 
 
@@ -139,20 +143,23 @@ class Plan:
         overrides = overrides_of(options)
         jobs = []
         for graph, (target, methods, deployment) in zip(models.graphs, call.targets, strict=True):
+            # What one target refuses must not keep the others from their results.
             with call.refusals.of(target.name):
                 planner = Planner(graph, target, models.overrides(overrides, graph))
                 job = Job.of(planner, methods, deployment)
-                jobs.append(self._chosen(call, models, job))
+                jobs.append(self._choose_passes(call, models, job))
         return replace(call, jobs=tuple(jobs))
 
-    def _chosen(self, call: Call, models: Shaped, job: Job) -> Job:
+    def _choose_passes(self, call: Call, models: ShapedModels, job: Job) -> Job:
         """Choose the passes of a job, and note what was done so far."""
         options, drawn = call.options, call.drawn
         if not options.allow_empty:
             graph = job.plan.graph
             look = partial(values_of, graph=graph, options=options, data=call.data)
+            # Before the samples are read, which may take minutes.
             refuse_nothing_to_do(job.plan, look)
         refuse_structure(job.plan, job.deployment.formats, job.deployment.io)
+        # Passes read the samples again.
         readable = call.data is not None and not isinstance(call.data, Iterator)
         passes = choose_passes(
             job.plan,
@@ -171,7 +178,7 @@ class Plan:
 
 
 SHARED = (Open(), Shape(), Plan())
-"""For all targets of a call at once."""
+"""The stages for all targets of a call at once."""
 
 
 @dataclass(frozen=True)
@@ -194,7 +201,7 @@ class TargetRun:
 
     calibration: Calibration
     job: Job
-    observed: Observed | None
+    observed: Observation | None
     signs: tuple[Finding, ...]
     others: Alternatives | None
     comparing: OriginalCheck
@@ -225,9 +232,9 @@ class TargetRun:
         threads = self.calibration.options.threads
         run_once(result, self.comparing.sample, self.compared.outputs, threads=threads)
 
-    def rescaled(self, job: Job) -> Scaled:
+    def rescale(self, job: Job) -> Scaled:
         """Give another plan of the same graph its scales."""
-        return self.calibration.scaled(job, self.observed)
+        return self.calibration.give_scales(job, self.observed)
 
 
 class Stage(ABC):
@@ -247,7 +254,7 @@ class Observe:
 
     Attributes:
         calibration: How samples are read and observed.
-        pool: For what is done beside that which needs its results.
+        pool: Runs what is done beside that which needs its results.
     """
 
     calibration: Calibration
@@ -263,14 +270,16 @@ class Observe:
             for job in jobs
         ]
         needs = [name for job in jobs for name in required_tensors(job.plan, given)]
+        # In the same pass: a plan that is chosen later has its statistics then.
         needs += [name for each in others if each is not None for name in each.tensors]
-        observed: Observed | None = None
+        observed: Observation | None = None
         sample: Batch | None = None
         signs: tuple[Finding, ...] = ()
         if calibration.data is not None:
             methods = [method for job in jobs for method in job.methods]
             observed = calibration.observe(graph, needs, methods)
             sample, signs = observed.first, look_at_samples(observed.seen, observed.statistics)
+        # One for all targets of the graph, whichever asks first.
         comparing = OriginalCheck(calibration, graph, sample, self.pool)
         return [
             TargetRun(
@@ -290,13 +299,13 @@ class Scale(Stage):
     """The method and the scales of the plan are chosen."""
 
     def run(self, state: TargetRun) -> TargetRun:
-        """Choose them."""
+        """Choose method and scales."""
         state.begin(f"choosing scales for {state.name}")
-        return replace(state, scaled=state.rescaled(state.job))
+        return replace(state, scaled=state.rescale(state.job))
 
 
 class PlacePrecision(Stage):
-    """What loses less in float, or requantized, is find_fastest so."""
+    """What loses less in float, or requantized, is placed so."""
 
     def run(self, state: TargetRun) -> TargetRun:
         """Try it on the samples that the scales were chosen on."""
@@ -307,7 +316,7 @@ class PlacePrecision(Stage):
             state.job,
             state.scaled,
             state.observed.statistics,
-            state.rescaled,
+            state.rescale,
             threads=options.threads,
             progress=options.progress,
         )
@@ -336,11 +345,13 @@ class KeepFastFloat(Stage):
         from intact.placement.placing import find_fastest
 
         state.begin("looking for the fastest")
+        # A batch as it will be deployed: what is faster depends on its size.
         sample = None if observed is None else observed.sample(speed.fastest_batch)
         threads, given = calibration.options.threads, calibration.given
         seconds = time.perf_counter() - calibration.start
         job, found = find_fastest(state.job, state.scaled, sample, given, speed, threads, seconds)
-        scaled = state.rescaled(job) if found.kept_float else state.scaled
+        # Scales of neighbours depend on what is float: new ends may be quantized.
+        scaled = state.rescale(job) if found.kept_float else state.scaled
         return replace(state, job=job, scaled=scaled, fastest=found)
 
 
@@ -360,19 +371,21 @@ class Improve(Stage):
             raise UsageError(
                 f"--improve {job.requests[0].name} runs samples a second time", remedy=AGAIN
             )
+        # Passes load much that plain calibration has no use for.
         from intact.flow.improvement import Improver  # few run passes
 
         options = calibration.options
-        recalibrate = partial(calibration.recalibrated, job)
+        recalibrate = partial(calibration.recalibrate, job)
         improver = Improver(
             job.requests, calibration.samples, recalibrate, options.progress, options.threads
         )
         graph = state.scaled.plan.graph
-        scaled = improver.improved(state.scaled, observed.runs)
+        scaled = improver.improve(state.scaled, observed.runs)
         state = replace(state, scaled=scaled)
         if scaled.plan.graph is graph:
             return state
-        compared = calibration.compared(scaled.plan.graph, state.comparing.sample)
+        # A rewrite promises to compute the same: it is held to that.
+        compared = calibration.compare(scaled.plan.graph, state.comparing.sample)
         return replace(state, compared=compared)
 
 
@@ -419,6 +432,7 @@ class Look(Stage):
     def run(self, state: TargetRun) -> TargetRun:
         """Ask the checks that need the runtime."""
         start = state.calibration.start
+        # With --fastest both models were timed already.
         spent = None if state.fastest is not None else time.perf_counter() - start
         state.result.findings = look_at_runtime(state.looked, state.result, spent)
         state.result.verdict = verdict_of(state.looked, state.result.findings)
@@ -436,7 +450,7 @@ OWN: tuple[Stage, ...] = (
     FirstRun(),
     Look(),
 )
-"""For each target by itself, behind `Observe`."""
+"""The stages for each target by itself, behind `Observe`."""
 
 
 def make_results(
@@ -456,6 +470,7 @@ def make_results(
     calibration.refuse_data(jobs)
     groups: dict[int, list[int]] = {}
     for index, job in enumerate(jobs):
+        # By identity: targets whose preparation changed nothing share the object.
         groups.setdefault(id(job.plan.graph), []).append(index)
     if isinstance(calibration.data, Iterator) and len(groups) > 1:
         raise UsageError(
@@ -466,6 +481,7 @@ def make_results(
     refusals = refusals or Refusals(collects=False)
     results: dict[int, Result] = {}
     for members in groups.values():  # some targets calibrate a graph of their own
+        # One thread, which compares while this one chooses scales.
         with ThreadPoolExecutor(1) as pool:
             begun = Observe(calibration, pool).run([jobs[index] for index in members])
             for index, state in zip(members, begun, strict=True):
@@ -478,6 +494,7 @@ def make_results(
 def _through_stages(state: TargetRun, refusals: Refusals) -> TargetRun | None:
     """Take a target through its stages; None where it is refused."""
     for stage in OWN:
+        # Outside of the refusals: an error of the model is one of all targets.
         if stage.stops_all:
             state = stage.run(state)
             continue

@@ -12,7 +12,7 @@ import msgspec
 from intact._files import write_whole
 from intact.data.progress import begin
 from intact.errors import UsageError
-from intact.flow.torch_models import require_torch
+from intact.flow.torch_modules import require_torch
 from intact.improve.trained import LOG, Epoch, Trained, read_epochs
 from intact.results.first_run import run_once
 from intact.results.recipes import recipe_of
@@ -34,6 +34,7 @@ def train(options: TrainOptions) -> Result:
     Raises:
         IntactError: The folder, the data or an option is wrong, or torch is missing.
     """
+    # First of all: no reading of models to be told that torch is missing.
     require_torch()
     output = None if options.output is None else Path(options.output)
     if options.resume and output is None:
@@ -44,7 +45,7 @@ def train(options: TrainOptions) -> Result:
         output.parent.mkdir(parents=True, exist_ok=True)  # for what lies beside it
     formats = options.formats or list(loaded.exports)
     deployment = deployment_of(loaded.plan.target, formats, options.io, options.layout)
-    plan, trained = _trained(options, loaded, output)
+    plan, trained = _train(options, loaded, output)
     begin(options.progress, "writing")
     result = deployment.result(plan, None, loaded.preprocess)
     run_once(result, threads=options.threads)
@@ -52,11 +53,12 @@ def train(options: TrainOptions) -> Result:
     result.recipe = recipe_of("train", options, result)
     if output is not None:
         result.save(output)
-        _beside(output, CHECKPOINT).unlink(missing_ok=True)
+        # Last, so that a training whose result could not be written can be resumed.
+        _path_beside(output, CHECKPOINT).unlink(missing_ok=True)
     return result
 
 
-def _trained(
+def _train(
     options: TrainOptions, loaded: Result, output: Path | None
 ) -> tuple[QuantizedGraph, Trained]:
     """Train; return the plan with what was learned, and how it went."""
@@ -91,10 +93,10 @@ def _trained(
         options.batch,
         options.seed,
     )
-    checkpoint = None if output is None else _beside(output, CHECKPOINT)
+    checkpoint = None if output is None else _path_beside(output, CHECKPOINT)
     with with_threads(options.threads):
         trainer = Trainer(module, pool, schedule, threads=options.threads, checkpoint=checkpoint)
-        log = _Log(None if output is None else _beside(output, LOG), options)
+        log = _Log(None if output is None else _path_beside(output, LOG), options)
         begin(options.progress, "training")
         found = trainer.run(resume=options.resume, report=log, progress=options.progress)
         plan = trained_plan(module)
@@ -105,7 +107,7 @@ def _trained(
 _USUAL_WEIGHT = 0.5
 
 
-def _beside(folder: Path, suffix: str) -> Path:
+def _path_beside(folder: Path, suffix: str) -> Path:
     folder = folder if folder.name not in ("", "..") else folder.resolve()
     return folder.with_name(folder.name + suffix)
 

@@ -38,6 +38,17 @@ def is_chance(right: int, count: int, classes: int) -> bool:
     return limit < (1 + chance) / 2 and right <= limit * count
 
 
+def chance_of(heads: int, throws: int) -> float:
+    """Return the probability of so many heads or more: the one-sided sign test of paired answers.
+
+    >>> chance_of(2, 2)
+    0.25
+    """
+    ways = sum(math.comb(throws, each) for each in range(heads, throws + 1))
+    # Both are integers of any size; their quotient is rounded once.
+    return ways / (1 << throws)
+
+
 def label_shift(chosen: npt.NDArray[np.int64], labels: npt.NDArray[np.int64]) -> int:
     """Return 1 or -1 where labels that are larger by it are those of the answers; 0 elsewhere.
 

@@ -141,6 +141,7 @@ class Operator:
             abstract: Only several operators have these, this is none.
             row: Fields of its row.
         """
+        # Those of the class itself: what it inherits is in `cls.defaults` already.
         own = {name: value for name, value in vars(cls).items() if _is_option(name, value)}
         cls.defaults = MappingProxyType({**cls.defaults, **own})
         cls._row = MappingProxyType({**cls._row, **row})
@@ -154,6 +155,7 @@ class Operator:
 
         What is not declared is left out, so it may be a node of another operator with such options.
         """
+        # Defaults are attributes of the class, so an instance holds only what the node says.
         options = cls()
         for name, attribute in node.attributes.items():
             value = attribute.value
@@ -231,6 +233,7 @@ class Pool(Window, abstract=True):
         for size, width, stride, dilation, (before, behind) in axes:
             span = (width - 1) * dilation + 1
             steps = steps_rounded_up(size, span, stride, before, behind)
+            # Below 0 where data is left over behind the last window.
             found.append(max(steps * stride + span - size - before - behind, 0))
         return tuple(found)
 
@@ -248,6 +251,7 @@ def steps_rounded_up(size: int, span: int, stride: int, before: int, behind: int
         behind: Pads behind it.
     """
     room = size + before + behind - span
+    # Runtimes drop a window that sees pads alone, so the last begins in the data at the latest.
     return min(-(-room // stride), (size + before - 1) // stride)
 
 
@@ -278,6 +282,7 @@ def same_pads(
     """
     pads = []
     for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
+        # Strides longer than the window leave data over, and pads are never negative.
         total = max(lacking_for_same(size, (width - 1) * dilation + 1, stride), 0)
         less = total // 2
         pads.append((less, total - less) if upper else (total - less, less))

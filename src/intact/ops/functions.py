@@ -63,6 +63,7 @@ class Unary:
 
     def __call__(self, x: npt.ArrayLike, *options: Option) -> Floats:
         """Compute it in float32, any shape, without warnings; options in order, or none."""
+        # Attributes are float32: a body that computes in float64 has to widen the rounded number.
         numbers = [np.float32(o) if isinstance(o, float | int) else o for o in options]
         with np.errstate(all="ignore"):
             return np.asarray(self.body(np.asarray(x, np.float32), *numbers), np.float32)
@@ -74,7 +75,9 @@ class Unary:
         return f"<function {self.name}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _named, (self.name,)
+        # By name, so that what comes out of a copy is the same object: functions are compared by
+        # identity.
+        return _function_of_name, (self.name,)
 
 
 _DECLARED: dict[str, Unary] = {}
@@ -83,7 +86,7 @@ FUNCTIONS: Mapping[str, Unary] = MappingProxyType(_DECLARED)
 """All of them by name."""
 
 
-def _named(name: str) -> Unary:
+def _function_of_name(name: str) -> Unary:
     return _DECLARED[name]
 
 
@@ -101,6 +104,7 @@ def operator(
     def declare(body: Callable[..., Floats]) -> Unary:
         camel = "".join(part.capitalize() for part in body.__name__.split("_"))
         code = body.__code__
+        # `strict` below refuses an option without a default.
         names, values = code.co_varnames[1 : code.co_argcount], body.__defaults__ or ()
         defaults = MappingProxyType(dict(zip(names, values, strict=True)))
         declared = Unary(
@@ -150,6 +154,8 @@ def thresholded_relu(x: Floats, alpha: float = 1.0) -> Floats:
 @operator()
 def elu(x: Floats, alpha: float = 1.0) -> Floats:
     """``alpha * (exp(x) - 1)`` below zero."""
+    # Rounded before it is multiplied, as in float32. `expm1` keeps the digits that `exp - 1` loses
+    # near 0.
     return np.where(x < 0, alpha * _once(np.expm1(_double(x))), x)
 
 
@@ -200,6 +206,7 @@ def swish(x: Floats, alpha: float = 1.0) -> Floats:
 def mish(x: Floats) -> Floats:
     """``x * tanh(softplus(x))``."""
     wide = _double(x)
+    # `logaddexp` does not overflow where `log(1 + exp(x))` does.
     return _once(wide * np.tanh(np.logaddexp(0, wide)))
 
 
@@ -228,6 +235,7 @@ def gelu(x: Floats, approximate: str = "none") -> Floats:
     if approximate == "tanh":
         inner = np.float32(math.sqrt(2 / math.pi)) * (x + np.float32(0.044715) * x * x * x)
         return np.float32(0.5) * x * (np.float32(1) + _once(np.tanh(_double(inner))))
+    # `erfc`, because `1 + erf` cancels far below 0.
     return np.float32(0.5) * x * _each(math.erfc, x * np.float32(-math.sqrt(0.5)))
 
 
@@ -331,7 +339,7 @@ def cos(x: Floats) -> Floats:
     return _once(np.cos(_double(x)))
 
 
-def _of_numpy(name: str, function: str) -> None:
+def _declare_numpy(name: str, function: str) -> None:
     """Declare a function of NumPy's that no hardware has codes for yet."""
 
     def body(x: Floats) -> Floats:
@@ -351,4 +359,4 @@ for _name, _function in (
     ("Acosh", "arccosh"),
     ("Atanh", "arctanh"),
 ):
-    _of_numpy(_name, _function)
+    _declare_numpy(_name, _function)

@@ -105,6 +105,7 @@ class Cast(Operator, kind=OpKind.ELEMENTWISE, roles=(DATA,), converts=True):
     to: int = 0
 
 
+# Only the type of the second operand counts, never its values.
 declare("CastLike", OpKind.ELEMENTWISE, DATA, SHAPE, converts=True)
 
 for _name, _numpy in (
@@ -114,6 +115,7 @@ for _name, _numpy in (
     ("Less", "less"),
     ("LessOrEqual", "less_equal"),
 ):
+    # What they read is data; what they give is a condition, which nothing quantizes.
     declare(_name, OpKind.OTHER, DATA, DATA, decides=True, numpy=_numpy)
 for _name, _numpy in (
     ("And", "logical_and"),
@@ -197,6 +199,7 @@ for _name in ("ReduceMax", "ReduceMin"):
     _reduction(_name, keeps_sign=True, moves_values=True)
 for _name in ("ReduceL1", "ReduceL2", "ReduceSumSquare"):
     _reduction(_name, low=0.0)
+# The logarithm of what is below 1 is negative, also of sums that are not.
 for _name in ("ReduceLogSum", "ReduceLogSumExp"):
     _reduction(_name)
 
@@ -274,6 +277,7 @@ class MeanVarianceNormalization(Normalization):
 # ---- values of several inputs side by side -------------------------------------------------------
 
 
+# A join has one scale for all that it joins; see `intact.plan.untie` for where that loses much.
 class Concat(Operator, kind=OpKind.JOIN, roles=(), variadic=DATA, selects=True, keeps_sign=True):
     axis: int = 0
 
@@ -372,6 +376,7 @@ class Compress(Mover, decides=True):
     axis: int | None = None
 
 
+# The value is a parameter: it is quantized with the data that it stands beside.
 class Pad(Mover, roles=(DATA, SHAPE, PARAMETER, SHAPE), variadic=None):
     mode: str = "constant"
     pads: Integers = ()

@@ -96,7 +96,7 @@ def find_fastest(
 
 def _noise_of_nodes(choice: Choice) -> dict[str, float]:
     """Return the noise power of each node's quantizers, alone, in the output that loses most."""
-    from intact.analyze.diagnose.noise import ActivationNoise, grouped  # with much else
+    from intact.analyze.diagnose.noise import ActivationNoise, measure_groups  # with much else
 
     decibels = choice.errors.decibels
     if not decibels:
@@ -104,7 +104,7 @@ def _noise_of_nodes(choice: Choice) -> dict[str, float]:
     output = min(decibels, key=lambda name: decibels[name])
     simulator = Simulator(choice.plan, threads=1, switched=True)
     alone = ActivationNoise(simulator, choice.runs.first(1), output)
-    groups = grouped(list(simulator.points.values()), alone.powers, groups=_GROUPS)
+    groups = measure_groups(list(simulator.points.values()), alone.powers, groups=_GROUPS)
     found: dict[str, float] = {}
     for group in groups:
         for point in group.points:

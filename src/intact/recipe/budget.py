@@ -53,6 +53,7 @@ class Budget:
             unit = None if found is None else found[2]
             if found is None or (unit is not None and unit not in {"trial", "trials", *_SECONDS}):
                 raise UsageError(f"--budget {text!r}", remedy=_REMEDY)
+            # A number alone is one of trials.
             if unit in _SECONDS:
                 seconds = float(found[1]) * _SECONDS[unit]
             elif "." in found[1]:

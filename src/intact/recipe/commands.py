@@ -1,10 +1,13 @@
-"""Which command has which flag."""
+"""The commands: which has which flag, and the command line that gives one some options."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
 
-from intact.recipe.declare import Options, options_of
+from intact.recipe.declare import Option, Options, options_of
+from intact.recipe.file import recipe_options
 from intact.recipe.options import ExportCommand, ImportCommand, QuantizeCommand, SearchCommand
 from intact.recipe.reports import (
     CompareCommand,
@@ -54,3 +57,54 @@ def flags_of(recipe: type[Options]) -> frozenset[str]:
     """List the flags of a command."""
     options = options_of(recipe).values()
     return frozenset(flag for each in options for flag in (each.flag, each.off) if flag)
+
+
+def command_line(command: str, recipe: type[Options], values: Mapping[str, Any]) -> str:
+    """Write the command line that gives a command these options.
+
+    Args:
+        command: Its name.
+        recipe: Its options.
+        values: Values by the name of the option, checked; those with their default are left out.
+
+    Returns:
+        One line that a shell reads; it reads back as the same values.
+    """
+    known = recipe_options(recipe)
+    placed: list[str] = []
+    flagged: list[str] = []
+    for name, value in values.items():
+        each = known.get(name)
+        # Defaults are left out: a short line is read.
+        if each is None or (not each.required and value == each.default):
+            continue
+        (placed if each.positional else flagged).extend(_words(each, value))
+    # Quoted for a shell, as names of nodes have slashes, brackets and spaces.
+    return shlex.join(["intact", command, *placed, *flagged])
+
+
+def _words(each: Option, value: Any) -> Iterator[str]:
+    """Yield the words of one option."""
+    if isinstance(value, bool):
+        # A switch that is on by default has a flag that says no.
+        yield each.flag if value else each.off
+        return
+    for text in _texts(each, each.kind.to_toml(value)):
+        if not each.positional:
+            yield each.flag
+        yield text
+
+
+def _texts(each: Option, value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        yield from (f"{name}={_text(one)}" for name, one in value.items())
+    elif isinstance(value, list | tuple) and each.kind.repeated:
+        yield from map(_text, value)
+    elif value is not None:
+        yield _text(value)
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(_text, value))
+    return str(value)

@@ -45,7 +45,7 @@ _KEYWORDS_FOLLOW = "_"
 _MISSING: Any = inspect.Parameter.empty
 
 
-class Declared(NamedTuple):
+class Declaration(NamedTuple):
     """What a class says of an option: the arguments of ``option`` or ``required``."""
 
     kind: Kind[Any]
@@ -61,12 +61,12 @@ class Option(NamedTuple):
     """One option.
 
     Attributes:
-        name: In Python and in recipes.
-        annotation: Its type, as it is written.
+        name: Its name in Python and in recipes.
+        annotation: The type as it is written.
         kind: What values it takes.
-        default: Where it is not given; ``inspect.Parameter.empty`` where it must be.
+        default: Its value where it is not given; ``inspect.Parameter.empty`` where it must be.
         help: What it does, with its unit.
-        flag: On the command line, e.g. ``--method``; empty for what only Python has.
+        flag: Its flag, e.g. ``--method``; empty for what only Python has.
         off: The flag that says no, of a switch that is on by default.
         short: A second flag, e.g. ``-d``.
         positional: It stands on the command line without a flag.
@@ -101,6 +101,7 @@ class Option(NamedTuple):
         Raises:
             UsageError: It is of another type, or out of range.
         """
+        # A default is taken as it is: it may be of a form that its kind would not take from a user.
         if not self.required and (value is self.default or value is None is self.default):
             return value
         with self.refusing(value):
@@ -121,11 +122,14 @@ class _Refusal(NamedTuple):
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if isinstance(error, Unfit):
             shown = repr(self.value)
+            # An array in a message would hide what the message says.
             if len(shown) > _LONGEST_VALUE or "\n" in shown:
                 shown = f"a {type(self.value).__name__}"
             option = self.option
             said = option.kind.metavar if option.positional else option.flag or option.name
             found = UsageError(f"{said} is {shown}", remedy=error.remedy)
+            # Python says `method`, the command line `--method`: `with_flags` is what the latter
+            # prints.
             found.args = (found.with_flags.replace(said, option.name, 1),)
             raise found from None
 
@@ -153,7 +157,7 @@ def option(
         recorded: The recipe of a result has it.
         in_python: What else Python takes, a sentence that follows the help there.
     """
-    return cast("T | D", Declared(kind, default, help, flag, short, recorded, in_python))
+    return cast("T | D", Declaration(kind, default, help, flag, short, recorded, in_python))
 
 
 def required(
@@ -175,7 +179,7 @@ def required(
         recorded: The recipe of a result has it.
         in_python: What else Python takes, a sentence that follows the help there.
     """
-    return Declared(kind, _MISSING, help, flag, short, recorded, in_python)
+    return Declaration(kind, _MISSING, help, flag, short, recorded, in_python)
 
 
 @dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(required,))
@@ -205,9 +209,11 @@ class Options:
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         """Bring every value into its one form."""
+        # By a signature, as there is no compiled constructor: it raises what Python itself would.
         values = signature_of(type(self)).bind(*args, **kwargs)
         values.apply_defaults()
         known = options_of(type(self))
+        # Around `__setattr__`, which refuses.
         vars(self).update(
             {name: known[name].checked(value) for name, value in values.arguments.items()}
         )
@@ -229,13 +235,16 @@ class Options:
 
 def options_of(recipe: type[Options]) -> Mapping[str, Option]:
     """List the options of a recipe by name, in the order of its signature."""
+    # Asked for at each construction, and the same every time.
     if recipe in _KNOWN:
         return _KNOWN[recipe]
     found: dict[str, Option] = {}
+    # From the most general on, so that a recipe's own declaration replaces an inherited one.
     for group in reversed(recipe.__mro__):
         if issubclass(group, Options):
             section = recipe.headings.get(group.section, group.section)
             found |= {each.name: each for each in _declared_in(group, section)}
+    # Stable: the order of declaration stays, and those by position come first, as Python wants.
     _KNOWN[recipe] = dict(sorted(found.items(), key=lambda item: item[1].keyword_only))
     return _KNOWN[recipe]
 
@@ -263,9 +272,11 @@ def _declared_in(group: type[Options], section: str) -> Iterator[Option]:
     """Yield the options that a class itself declares."""
     keyword_only = group._kw_only
     for name, annotation in inspect.get_annotations(group).items():
+        # Of the class itself: `getattr` would find what it inherits.
         declared = vars(group).get(name)
+        # As in dataclasses, all behind `_: KW_ONLY` follow it.
         keyword_only = keyword_only or name == _KEYWORDS_FOLLOW
-        if not isinstance(declared, Declared):
+        if not isinstance(declared, Declaration):
             continue
         is_positional = declared.default is _MISSING and declared.flag is None
         flag = declared.flag
@@ -306,12 +317,14 @@ def public(recipe: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R
     def decorate(function: Callable[[O], R]) -> Callable[P, R]:
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            # Before the signature, which would not name the nearest option.
             _refuse_unknown(function.__name__, recipe, kwargs)
             try:
                 signature.bind(*args, **kwargs)
             except TypeError as error:
                 raise TypeError(f"{function.__name__}(): {error}") from None
             options = recipe(*args, **kwargs)
+            # The function only: what its result computes later has usual limits again.
             with options.in_force():
                 found = function(options)
             warn_of(found)
@@ -324,7 +337,8 @@ def public(recipe: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R
             **{name: each.annotation for name, each in signature.parameters.items()},
             "return": answer,
         }
-        call.__doc__ = _documented(function.__doc__ or "", recipe)
+        call.__doc__ = _insert_arguments(function.__doc__ or "", recipe)
+        # Tools follow it to the function inside, whose signature has one argument.
         del call.__wrapped__
         return call
 
@@ -341,6 +355,7 @@ def warn_of(found: object) -> None:
     told = getattr(found, "warnings", ()) if tell is None else tell()
     if not told:
         return
+    # Up to the first frame outside of the package: that is the line which a user can change.
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("intact."):
         level, frame = level + 1, frame.f_back
@@ -358,8 +373,9 @@ def _refuse_unknown(name: str, recipe: Any, given: Mapping[str, object]) -> None
             raise TypeError(message + nearest(each, known))
 
 
-def _documented(doc: str, recipe: Any) -> str:
+def _insert_arguments(doc: str, recipe: Any) -> str:
     """Insert the list of arguments before what a function's documentation says it raises."""
+    # Google's order of sections: Args, Returns, Raises.
     head, mark, tail = inspect.cleandoc(doc).partition("\nRaises:")
     if "\nReturns:" in head:
         head, returns, rest = head.partition("\nReturns:")

@@ -64,7 +64,8 @@ def read_recipe(path: str | Path, command: str, recipe: type[Options]) -> dict[s
         UsageError: The file cannot be read, is no TOML, is for another command, or has an unknown
             key or a value of a wrong type.
     """
-    table = _parsed(_read(Path(path)), str(path))
+    table = _parse(_read(Path(path)), str(path))
+    # A recipe without it is for whichever command reads it.
     wanted = table.pop(COMMAND, command)
     if wanted != command:
         raise UsageError(f"{path}: {COMMAND} is {wanted!r}", remedy=f"this is `intact {command}`")
@@ -88,15 +89,17 @@ def write_recipe(
     Args:
         command: The command that reads the file.
         recipe: Its options.
-        options: As they were given; what has its default is left out.
+        options: The options of the call; what has its default is left out.
         effective: Values to write instead of those given; None leaves one out.
     """
     values: dict[str, Any] = {}
     lost = []
     for name, each in recipe_options(recipe).items():
+        # `getattr` with a default: a command may have options that its function lacks.
         value = effective.get(name, getattr(options, name, each.default))
         if not each.recorded or (value is None and name in effective):
             continue
+        # The type too: True equals 1, and an array has no truth.
         if name not in effective and type(value) is type(each.default) and value == each.default:
             continue
         written = each.kind.to_toml(value)
@@ -104,6 +107,7 @@ def write_recipe(
             lost.append(name)
         elif written != {}:
             values[name] = written
+    # Said in the file, or a recipe would seem to make the same and would not.
     lost += [name for name, each in _objects(recipe).items() if _is_given(options, each, effective)]
     lines = _HEAD.format(command=command, file=RECIPE)
     if lost:
@@ -129,6 +133,7 @@ def _is_given(options: Options, each: Option, effective: Mapping[str, Any]) -> b
 
 
 def _toml(values: Mapping[str, Any]) -> Iterator[str]:
+    # Last, since in TOML what follows a table's heading is in the table.
     tables = {key: value for key, value in values.items() if isinstance(value, dict)}
     for key, value in values.items():
         if key not in tables:
@@ -156,6 +161,7 @@ def _value(value: Any) -> str:
 
 
 def _string(text: str) -> str:
+    # JSON's strings are TOML's basic strings, but for this one character.
     return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
@@ -177,12 +183,13 @@ def _read(path: Path) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{path}: cannot be read ({reason})", remedy="check --recipe") from error
+    # The parser's time grows with the square of the parts of a dotted key.
     if len(data) > _LARGEST_FILE or any(line.count(b".") > 1000 for line in data.splitlines()):
         raise UsageError(f"{path}: too large for a recipe", remedy="give a file of options")
     return data
 
 
-def _parsed(data: bytes, label: str) -> dict[str, Any]:
+def _parse(data: bytes, label: str) -> dict[str, Any]:
     try:
         return tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:

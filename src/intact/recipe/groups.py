@@ -18,18 +18,22 @@ from intact.recipe.kinds import (
     Names,
     Text,
     overrides,
-    path_or_preprocess,
 )
-from intact.recipe.numbers import Constant, Count, Memory, Number, Numbers, Whole
-from intact.recipe.pairs import Pairs, Shapes
-from intact.recipe.reading import ReadOptions
+from intact.recipe.numbers import Constant, Number, Pairs, Shapes, Whole
+from intact.recipe.samples import (
+    ArrayStepOptions,
+    FeedOptions,
+    ImageStepOptions,
+    ReadOptions,
+    SampleOptions,
+    SkipOptions,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     import onnx
     import onnx_ir as ir
 
-    from intact.data.preprocess import Preprocess
     from intact.plan import Overrides
     from intact.plan.given_scales import ScaleTable
     from intact.targets import Target
@@ -92,14 +96,12 @@ SAMPLES = (
     "Samples: a folder of images or of .wav files, a .txt (with --tokenizer), an .npz keyed by "
     "input name (and `labels`), an .npy, or MODULE:FUNCTION that yields dicts of arrays."
 )
-TRANSFORM: Instance[Any] = Instance("a function of a sample that returns what the model takes")
 PROGRESS: Instance[Any] = Instance("a function of the samples done and the samples in all")
 EXAMPLE = Given("a tensor, a tuple of tensors or a dict of them")
 INPUT_VALUES = Pairs(Constant(), "a number, true or false", "sr=16000", "NAME=VALUE")
-IMAGE_SECTION = "Images (where the data is a folder)"
 
 
-def named(text: str) -> str:
+def lower_name(text: str) -> str:
     """Give a name its one form; ``MODULE:FUNCTION`` stays as it is."""
     return text if ":" in text else text.lower()
 
@@ -265,98 +267,6 @@ class MethodOptions(Options, kw_only=True):
     )
 
 
-class SampleOptions(Options, kw_only=True):
-    """How samples are read and observed."""
-
-    section: ClassVar[str] = "Calibration"
-
-    samples: int | None = option(
-        Count(), 512, "Calibrate on at most so many samples; `all` for no limit."
-    )
-    mask: str | None = option(
-        Text("the name of an array", "NAME"),
-        None,
-        "Input of the model, or array of the data, that is 0 where a sequence is padded: padding "
-        "is not observed.",
-    )
-    max_memory: int | None = option(
-        Memory(),
-        None,
-        "Memory for observed activations and for trials of scales, in bytes or e.g. 2G: fewer at "
-        "once, more passes over the samples, same result. Left out, no limit.",
-    )
-
-
-class FeedOptions(ReadOptions, kw_only=True):
-    """How samples become what the model takes."""
-
-    section: ClassVar[str] = "States and inputs without a batch"
-
-    no_batch: Sequence[str] = option(
-        Names("inputs", str, "INPUT"),
-        (),
-        "An input that has no axis for samples: its array is the same for all samples, or has a "
-        "further first axis. Several may be given.",
-    )
-    state: Mapping[str, str] | None = option(
-        Pairs(Text("a name"), "names", "stateN=state", "OUT=IN"),
-        None,
-        "An output that is fed back to an input for the next sample; the samples are a sequence. "
-        "The first value comes from the data, or is zero. Several may be given.",
-    )
-    transform: Callable[[Any], Any] | None = option(
-        TRANSFORM,
-        None,
-        "Applied to each sample before it joins a batch: a function of an array, or of an image of "
-        "Pillow, that returns an array or tensor. Give it again wherever such data is given.",
-        flag="",
-    )
-
-
-class SkipOptions(Options, kw_only=True):
-    """What is done with files that are no images."""
-
-    section: ClassVar[str] = IMAGE_SECTION
-
-    skip_bad: bool = option(
-        Flag(), False, "Leave out images that cannot be read; the result lists them."
-    )
-
-
-class ArrayStepOptions(Options, kw_only=True):
-    """What is done to samples before the model runs on them."""
-
-    section: ClassVar[str] = "Preprocessing"
-
-    normalize: str | None = option(
-        Name("the name of a preprocessing"),
-        None,
-        "How the model wants pixels of 0 to 255, by name: imagenet, imagenet-caffe, 0..1 or -1..1. "
-        "Sets mean, deviation and order of the channels; what is given beside it wins.",
-    )
-    mean: Sequence[float] = option(
-        Numbers("a number, or one a channel", "M[,M...]"),
-        (),
-        "Subtracted from the samples: one number, or one a channel, in the unit of the data.",
-    )
-    std: Sequence[float] = option(
-        Numbers("a number, or one a channel", "D[,D...]"),
-        (),
-        "Divided by after the mean is subtracted: one number, or one a channel.",
-    )
-    scale: Sequence[float] = option(
-        Numbers("a number, or one a channel", "S[,S...]"),
-        (),
-        "Multiplied by instead of dividing by a deviation: one number, or one a channel.",
-    )
-    preprocess: Preprocess | str | Path | None = option(
-        path_or_preprocess(),
-        None,
-        "The steps as a file; steps given beside it win.",
-        in_python="A Preprocess will do too.",
-    )
-
-
 class CalibrationOptions(
     ThreadOptions,
     SkipOptions,
@@ -367,7 +277,7 @@ class CalibrationOptions(
     ProgressOptions,
     kw_only=True,
 ):
-    """From samples to scales."""
+    """All that leads from samples to scales."""
 
 
 class WidthOptions(Options, kw_only=True):
@@ -498,57 +408,6 @@ class SpeedOptions(Options, kw_only=True):
     )
 
 
-class ImageStepOptions(Options, kw_only=True):
-    """What is done to images."""
-
-    section: ClassVar[str] = IMAGE_SECTION
-
-    size: Sequence[int] | None = option(
-        Numbers("rows and columns, in pixels", "ROWS[,COLUMNS]", whole=True, square=True),
-        None,
-        "Size of the images in pixels; left out, the size of the model's input.",
-    )
-    order: str | None = option(
-        Name("rgb or bgr", metavar="rgb|bgr"), None, "Order of the channels; left out, rgb."
-    )
-    resize: str | None = option(
-        Name("the name of a filter"),
-        None,
-        "Filter for resizing: nearest, bilinear, bicubic, lanczos or box; left out, bilinear.",
-    )
-    shorter_side: int | None = option(
-        Whole(), None, "Resize the shorter side to so many pixels, then crop the centre."
-    )
-    center_crop: bool = option(Flag(), False, "Crop the centre.")
-    letterbox: Sequence[int] | None = option(
-        Numbers("rows and columns, in pixels", "ROWS[,COLUMNS]", whole=True, square=True),
-        None,
-        "Resize in proportion until the image fits so many pixels, and pad the rest.",
-    )
-    side_rounding: str | None = option(
-        Name("exact or truncated", metavar="exact|truncated"),
-        None,
-        "How sides become whole pixels with --letterbox or --shorter-side: exact, or cut off as "
-        "Tengine's tool computes them; left out, exact.",
-    )
-    pad: Sequence[float] | None = option(
-        Numbers("a number, or one a channel", "P[,P,P]"),
-        None,
-        "Pixel values beside a letterboxed image, fractions too; left out, 114.",
-    )
-    focus: bool = option(Flag(), False, "Space to depth as YOLOv5 has it.")
-
-
-class LabelOptions(Options, kw_only=True):
-    """Where labels come from."""
-
-    section: ClassVar[str] = IMAGE_SECTION
-
-    labels: str | Path | None = option(
-        File("FILE.csv"), None, "Lines of file,label; left out, sub-folders are the classes."
-    )
-
-
 class ComparisonOptions(
     ImageStepOptions,
     ThreadOptions,
@@ -567,5 +426,6 @@ class ComparisonOptions(
     }
 
 
+# Errors of a flag's option need the flag before any recipe is made.
 for _group in (FormatOptions, MethodOptions):  # flags that are not called like their options
     options_of(_group)

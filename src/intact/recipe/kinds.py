@@ -104,6 +104,7 @@ class Name(Kind[str]):
         """Take a text."""
         if not isinstance(value, str):
             raise self.wrong()
+        # `MODULE:FUNCTION` is case-sensitive.
         name = value if ":" in value else value.lower()
         if self.known and name not in self.known:
             raise self.wrong()
@@ -150,6 +151,7 @@ class Names(Kind[tuple[str, ...]]):
 
     def check(self, value: Any) -> tuple[str, ...]:
         """Take an iterable of texts, but no single text."""
+        # A text is an iterable of letters, and a dict one of names: both are slips.
         if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
             raise self.wrong()
         names = tuple(value)
@@ -175,6 +177,7 @@ class Passes(Names):
 
 
 def _lower_name(text: str) -> str:
+    # Values of options may be paths, whose case counts.
     name, brace, options = text.partition("{")
     return f"{name.lower()}{brace}{options}"
 
@@ -260,6 +263,7 @@ class Given(Kind[Any]):
 def is_instance(value: object, place: str) -> bool:
     """Tell whether a value is of a class, without importing the class."""
     module, _, name = place.rpartition(".")
+    # Where the module is not loaded there is no object of it, and loading torch takes seconds.
     owner = getattr(sys.modules.get(module), name, None)
     return isinstance(owner, type) and isinstance(value, owner)
 
@@ -281,6 +285,7 @@ class Several(Kind[Any]):
 
     def parse_all(self, texts: Sequence[str]) -> Any:
         """Read each text as a value."""
+        # A word of its own, because a command line cannot give an empty list.
         if self.nothing and self.nothing in (text.lower() for text in texts):
             if len(texts) > 1:
                 raise Unfit(f"leave {self.nothing!r} out beside others")
@@ -306,6 +311,7 @@ class Several(Kind[Any]):
         if not isinstance(value, list | tuple):
             return self.one.to_toml(value)
         found = [self.one.to_toml(each) for each in value]
+        # One that cannot be written makes the whole list unwritable: a part would be another list.
         return None if None in found else found
 
 
@@ -338,7 +344,7 @@ class Instance(Kind[T_co]):
 
 
 def path_or_preprocess() -> Kind[str | Path | Preprocess]:
-    """The kind of ``preprocess``."""
+    """Return the kind of ``preprocess``."""
     return Given(
         "a Preprocess, or the path of a preprocessing file",
         ["intact.data.preprocess.Preprocess"],
@@ -347,7 +353,7 @@ def path_or_preprocess() -> Kind[str | Path | Preprocess]:
 
 
 def overrides() -> Kind[Overrides]:
-    """The kind of ``overrides``."""
+    """Return the kind of ``overrides``."""
     return Instance("an Overrides", "intact.plan.overrides.Overrides")
 
 
@@ -359,5 +365,5 @@ TARGET = Given(
 
 
 def target() -> Kind[str | Path | Target]:
-    """The kind of ``target``."""
+    """Return the kind of ``target``."""
     return TARGET

@@ -22,19 +22,16 @@ from intact.recipe.groups import (
     PROGRESS,
     RESULT,
     SAMPLES,
-    ArrayStepOptions,
     BlockOptions,
     CalibrationOptions,
     ClusterOptions,
     FormatOptions,
     GraphOptions,
-    ImageStepOptions,
-    LabelOptions,
     OutputOptions,
     RecipeOptions,
     SpeedOptions,
     WidthOptions,
-    named,
+    lower_name,
 )
 from intact.recipe.kinds import (
     TARGET,
@@ -48,6 +45,7 @@ from intact.recipe.kinds import (
     target,
 )
 from intact.recipe.numbers import Count, Number, Numbers, TextOrNumber, Whole
+from intact.recipe.samples import ArrayStepOptions, ImageStepOptions, LabelOptions
 from intact.recipe.training import TrainCommand
 
 if TYPE_CHECKING:
@@ -293,7 +291,7 @@ class SearchOptions(
         Given(
             "the name of an objective, MODULE:FUNCTION or a function",
             metavar="NAME|MODULE:FUNCTION",
-            read=named,
+            read=lower_name,
         ),
         None,
         "What is scored: accuracy (needs labels), agreement, kl, sqnr, cosine, or a function of "

@@ -19,7 +19,6 @@ from intact.recipe.groups import (
     ClusterOptions,
     ComparisonOptions,
     GraphOptions,
-    LabelOptions,
     LimitOptions,
     ProgressOptions,
     RecipeOptions,
@@ -38,6 +37,7 @@ from intact.recipe.kinds import (
     target,
 )
 from intact.recipe.numbers import Count, Number, Whole
+from intact.recipe.samples import LabelOptions
 
 if TYPE_CHECKING:
     import numpy.typing as npt

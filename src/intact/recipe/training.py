@@ -15,12 +15,12 @@ from intact.recipe.groups import (
     SAMPLES,
     ComparisonOptions,
     FormatOptions,
-    LabelOptions,
     OutputOptions,
     RecipeOptions,
 )
 from intact.recipe.kinds import Flag, Name, Names
 from intact.recipe.numbers import Count, Number, Whole
+from intact.recipe.samples import LabelOptions
 
 if TYPE_CHECKING:
     from intact.recipe.groups import DataSource

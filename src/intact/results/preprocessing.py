@@ -8,7 +8,8 @@ from intact.data.preprocess import NORMALIZATIONS, Preprocess
 from intact.data.sources import has_image_steps
 from intact.errors import UsageError
 from intact.recipe.declare import options_of
-from intact.recipe.groups import ArrayStepOptions, ComparisonOptions, ImageStepOptions
+from intact.recipe.groups import ComparisonOptions
+from intact.recipe.samples import ArrayStepOptions, ImageStepOptions
 from intact.results.recipes import preprocess_of
 
 if TYPE_CHECKING:

@@ -25,26 +25,17 @@ from intact.plan.given_scales import ScaleTable
 from intact.plan.provenance import Provenance
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import write_recipe
-from intact.recipe.groups import (
-    ArrayStepOptions,
-    BlockOptions,
-    ImageStepOptions,
-    WidthOptions,
-)
+from intact.recipe.groups import BlockOptions, WidthOptions
 from intact.recipe.options import COMMANDS
+from intact.recipe.samples import ArrayStepOptions, ImageStepOptions
 from intact.targets import Target, load_target
 from intact.targets.activations import Activations
 from intact.targets.advice import with_dynamic_activations
 
 if TYPE_CHECKING:
     from intact.calibrate.shards import SampleMap
-    from intact.recipe.groups import (
-        ClusterOptions,
-        DataSource,
-        FeedOptions,
-        ScaleSource,
-        TargetSource,
-    )
+    from intact.recipe.groups import ClusterOptions, DataSource, ScaleSource, TargetSource
+    from intact.recipe.samples import FeedOptions
     from intact.results.result import Result
 
 

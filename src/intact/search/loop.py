@@ -20,7 +20,7 @@ def front(trials: Iterable[Trial], samples: int) -> list[Trial]:
     """Compute the Pareto front: the trials that no other one beats in score and cost.
 
     Args:
-        trials: In any order; trials on some of the samples are left out.
+        trials: Trials in any order; those on some of the samples are left out.
         samples: Number of all samples.
 
     Returns:
@@ -75,6 +75,7 @@ def nearest(trials: Iterable[Trial], goal: Goal, samples: int) -> Nearest:
 
 
 def _counts(trial: Trial, samples: int) -> bool:
+    # NaN compares as False with everything: as the cheapest trial it would hide all others.
     return trial.counts(samples) and not math.isnan(trial.score) and not math.isnan(trial.cost)
 
 
@@ -124,7 +125,7 @@ class SearchProgress:
         goal: The goal of the search.
         samples: Number of all samples.
         budget: Trials and time that it may take.
-        trials: In the order in which the sampler received them.
+        trials: Trials in the order in which the sampler received them.
         seconds: Since the start.
         resumed: Number of trials that came from the log.
         shown: Converts a score to the user's figure.
@@ -168,6 +169,7 @@ class SearchProgress:
     @property
     def seconds_left(self) -> float | None:
         """The estimated time to the end of the budget, at the pace so far; None while unknown."""
+        # Trials of the log took no time now and would make the pace look too fast.
         fresh = sum(self.share(trial) for trial in self.trials[self.resumed :])
         estimates = []
         if self.budget.seconds is not None:
@@ -223,20 +225,26 @@ class Search:
                 self.progress.seconds = self.clock() - began
                 if self.report is not None:
                     self.report(self.progress)
+                # A batch that is whole is told, even where the budget is spent: the sampler then is
+                # where its log is. One that the budget cuts is not told, for a sampler takes whole
+                # batches.
                 if len(told) < len(asks) and self._is_over(self.progress.seconds):
                     return
             self.sampler.tell(told)
 
     def _batch(self, asks: Sequence[Ask], logged: list[Trial]) -> Iterator[Trial]:
         """Yield the trials of a batch: those in the log first, then new ones."""
+        # A batch that was interrupted is in the log in part: the rest of it is measured now.
         known = min(len(asks), len(logged))
         for ask in asks[:known]:
-            yield self._recalled(ask, logged.pop(0))
+            yield self._recall(ask, logged.pop(0))
         fresh = self._affordable(asks[known:])
         costs = [self._cost(ask) for ask in fresh]
         results = self.pool.evaluate(fresh)
         for ask, cost, measured in zip(fresh, costs, results, strict=True):
             trial = Trial(len(self.progress.trials), ask.candidate, cost, measured)
+            # Written before it is yielded: whatever the caller does with it, a killed search has
+            # it.
             self.record.append(trial)
             yield trial
 
@@ -246,6 +254,8 @@ class Search:
         if most is None:
             return asks
         shares = (1.0 if ask.samples is None else ask.samples / samples for ask in asks)
+        # Decided by what is asked and not by what trials turn out to take, because a pool starts
+        # several at once: the same asks start whatever the number of workers.
         before = accumulate(shares, initial=self.progress.spent)
         return [ask for ask, spent in zip(asks, before, strict=False) if spent < most]
 
@@ -253,7 +263,7 @@ class Search:
         """Return the cost of a candidate; for a trial on few samples, an estimate is enough."""
         return (self.cost.of if ask.samples is None else self.cost.estimate)(ask.candidate)
 
-    def _recalled(self, ask: Ask, trial: Trial) -> Trial:
+    def _recall(self, ask: Ask, trial: Trial) -> Trial:
         if ask.candidate != trial.candidate:
             raise SearchError(
                 f"trial {trial.number} of the log is not what the sampler asks for",
@@ -266,7 +276,7 @@ class Search:
         spent = budget.trials is not None and self.progress.spent >= budget.trials
         return spent or (budget.seconds is not None and seconds >= budget.seconds)
 
-    def confirmed(self, *, most: int = 8) -> Trial:
+    def confirm_best(self, *, most: int = 8) -> Trial:
         """Find the best trial within the limits as the hardware computes it.
 
         Trials are measured again on all samples, the best first. Where float32 is not exact the
@@ -285,13 +295,14 @@ class Search:
         ]
         rivals.sort(key=self._rank)
         tried: list[Trial] = []
-        for trial in self._foreseen(rivals[-1:]):
-            confirmed = self._confirmed(trial)
+        # These do not count towards `most`: their number is logarithmic already.
+        for trial in self._foreseen_trials(rivals[-1:]):
+            confirmed = self._confirm(trial)
             if confirmed.measured.state is State.COMPLETE and goal.accepts(confirmed):
                 return confirmed
         while rivals and len(tried) < most:
             trial = rivals.pop()
-            confirmed = self._confirmed(trial)
+            confirmed = self._confirm(trial)
             if confirmed.measured.state is State.COMPLETE and goal.accepts(confirmed):
                 return confirmed
             tried.append(confirmed)
@@ -302,7 +313,7 @@ class Search:
     def _rank(self, trial: Trial) -> tuple[tuple[float, float], int]:
         return self.progress.goal.rank(trial.score, trial.cost), -trial.number
 
-    def _foreseen(self, best: Sequence[Trial]) -> Iterator[Trial]:
+    def _foreseen_trials(self, best: Sequence[Trial]) -> Iterator[Trial]:
         """Yield trials that would be better than the best, but did not run all samples."""
         progress, goal = self.progress, self.progress.goal
         if progress.is_exhausted:  # the sampler has measured what it wanted to
@@ -317,14 +328,17 @@ class Search:
             and trial.cost <= limit
             and all(self._rank(trial) > self._rank(each) for each in best)
         ]
+        # Doubling steps: the further from the best, the surer that a foreseen trial holds; a search
+        # over all of them would measure nearly every one again.
         found.sort(key=self._rank, reverse=True)
         step = 1
         while step <= len(found):
             yield found[step - 1]
             step *= 2
 
-    def _confirmed(self, trial: Trial) -> Trial:
+    def _confirm(self, trial: Trial) -> Trial:
         """Measure a trial again, unless the resumed log has the result."""
+        # A log may be edited: a result is only that of the trial if the candidate is the same.
         known = self.record.confirmed.get(trial.number)
         if known is not None and known.candidate == trial.candidate:
             return known
@@ -390,6 +404,7 @@ def warning_lines(
     """
     row = KINDS[kind]
     step = row.highest / progress.samples
+    # Below two samples the limit is decided by whether one sample happens to flip.
     if row.is_count and max_drop is not None and max_drop < 2 * step:
         yield (
             f"one of the {progress.samples} samples is {step:.2g} points: a drop of {max_drop:g} "

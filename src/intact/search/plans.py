@@ -39,7 +39,7 @@ from intact.search.strategy import threshold_of as threshold_of_scale
 from intact.search.structures import ChosenEnd, Grids, Structure
 
 
-class _Measured(NamedTuple):
+class _ThresholdTensor(NamedTuple):
     """A tensor with codes of its own: it has a threshold.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Measured(NamedTuple):
         return QuantPoint(place.value, root, place.ends[0], place.readers, place.at_output)
 
 
-def _measured(plan: QuantizedGraph) -> Iterator[_Measured]:
+def _threshold_tensors(plan: QuantizedGraph) -> Iterator[_ThresholdTensor]:
     """Yield the tensors that get a threshold: not those without codes, and not biases.
 
     The end is that of the producer, also where that is inside a fused operator; where there is none
@@ -71,16 +71,20 @@ def _measured(plan: QuantizedGraph) -> Iterator[_Measured]:
         if node is not None and output is not None:
             ends.insert(0, (TensorEnd.output(str(node.name), value.index() or 0), output))
         for end, config in ends:
+            # Named by the producer even where a reader's config counts: a strategy has one name a
+            # tensor.
             if has_integers(config) and config.bits <= WIDEST_CODES:
                 named = end if node is None else ends[0][0]
                 readers = tuple((reader, slot) for reader, slot, _ in reads)
                 place = QuantPlace(value, (named,), readers, node is not None)
-                found = _Measured(place, end, is_parameter=False)
+                found = _ThresholdTensor(place, end, is_parameter=False)
                 yield found._replace(is_parameter=is_parameter(found.point(config.dominator)))
                 break
 
 
-def _weight_threshold(measured: _Measured, root: TensorQuantConfig, method: Method) -> Threshold:
+def _weight_threshold(
+    measured: _ThresholdTensor, root: TensorQuantConfig, method: Method
+) -> Threshold:
     found: Threshold = weight_threshold(measured.point(root), method).tolist()
     return found
 
@@ -106,6 +110,7 @@ def required(space: Space) -> tuple[str, ...]:
         node = space.plan.graph.node(end.node)
         value = (node.inputs if end.direction is Direction.INPUT else node.outputs)[end.slot]
         is_hidden = config.dominator is not config
+        # A scale that the target prescribes needs no statistics.
         is_prescribed = not is_hidden and bool(config.detail.get("fixed"))
         if value is None or is_constant(value) or is_prescribed:
             continue
@@ -119,7 +124,7 @@ class Planner:
 
     Args:
         space: All candidates.
-        statistics: Of the tensors that `required` lists.
+        statistics: Statistics of the tensors that `required` lists.
         method: The threshold methods.
         roundings: Weights that are rounded already; None rounds all to nearest.
 
@@ -145,6 +150,7 @@ class Planner:
         self._memo = Memo()
         self._grids = Grids()
         self._structures: OrderedDict[frozenset[str], list[Structure]] = OrderedDict()
+        # A trial is planned, measured and logged in turn: one plan back is enough.
         self._latest: tuple[Candidate, QuantizedGraph | None] = ((), None)
         self._groups = {
             end: number
@@ -173,10 +179,12 @@ class Planner:
             for group, bits in zip(self.space.groups, candidate, strict=True)
         ]
         structure = self._structure(candidate, widths)
-        plan = structure.moved(self._grids, widths)
+        plan = structure.with_widths(self._grids, widths)
+        # In the order in which `build_plan` gives them, as the plans must be equal.
         plan.notes = (*self._general, *self._width_notes(structure, widths), *plan.notes)
         points = structure.points_of(plan)
         found = assign_own(plan, points, self._statistics, self._method, None, self._memo)
+        # After the scales: a rounded weight fits only the bias that follows from them.
         found = self._roundings.apply(found, self._memo.bounded("rounded", _ROUNDED))
         self._latest = tuple(candidate), found
         return found
@@ -189,17 +197,18 @@ class Planner:
     def strategy(self, plan: QuantizedGraph) -> Strategy:
         """Extract the strategy of a candidate's plan, with the thresholds that the methods gave."""
         outlines = self._memo.bounded("outlines", _KEPT)
+        # Thresholds are not in the key: the outline has only names and decisions.
         key = plan.structure(), tuple(plan.decisions.values())
         outline, measured = outlines(key, partial(self._outline, plan))
         thresholds = {str(each.place.ends[0]): self._threshold(plan, each) for each in measured}
         found = {name: number for name, number in thresholds.items() if number is not None}
         return Strategy.of(plan, found, self._roundings.named(plan), outline)
 
-    def _outline(self, plan: QuantizedGraph) -> tuple[Outline, tuple[_Measured, ...]]:
+    def _outline(self, plan: QuantizedGraph) -> tuple[Outline, tuple[_ThresholdTensor, ...]]:
         scaled = self._roundings.without(plan)
-        return Outline.of(scaled), tuple(_measured(scaled))
+        return Outline.of(scaled), tuple(_threshold_tensors(scaled))
 
-    def _threshold(self, plan: QuantizedGraph, measured: _Measured) -> Threshold | None:
+    def _threshold(self, plan: QuantizedGraph, measured: _ThresholdTensor) -> Threshold | None:
         """Return what the methods gave for a tensor; None where the target's scale is missing."""
         root = plan.configs[measured.end].dominator
         if is_fixed(root):
@@ -208,14 +217,17 @@ class Planner:
         if measured.is_parameter:
             find = partial(_weight_threshold, measured, root, self._method)
             return self._memo(("weight threshold", name, root.grid), find)
+        # The key of `assign`, so that the range is found in the memo and not searched again.
         place = ("range", name, root.grid, self._method.activations)
         return self._memo(place, partial(self._range, measured, root)).threshold
 
-    def _range(self, measured: _Measured, root: TensorQuantConfig) -> Found:
+    def _range(self, measured: _ThresholdTensor, root: TensorQuantConfig) -> Found:
         factors = self._memo("factors", lambda: MaskConstants.of(self.space.plan.graph).factors)
         return range_of(measured.point(root), self._statistics, self._method, factors)
 
     def _structure(self, candidate: Candidate, widths: Sequence[int]) -> Structure:
+        # Which nodes are float decides most of a structure and is hashed; the rest is asked, one
+        # structure after the other.
         kept_float = self.space.kept_float(candidate)
         known = self._structures.setdefault(kept_float, [])
         self._structures.move_to_end(kept_float)
@@ -225,6 +237,7 @@ class Planner:
         overrides = self.space.requests(candidate)
         structure = Structure.of(self.space.plan, overrides, self._groups, self._grids)
         known.append(structure)
+        # The least recently used go first, but never those of the present candidate.
         while sum(map(len, self._structures.values())) > _KEPT and len(self._structures) > 1:
             self._structures.popitem(last=False)
         del known[:-_KEPT]

@@ -38,6 +38,7 @@ class _Request(msgspec.Struct, frozen=True):
 
 def _plain(value: object) -> Any:
     """Convert a NumPy scalar to a Python number, with every bit."""
+    # Scores may be NumPy's numbers, which msgpack has no form for.
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a message cannot hold a {type(value).__name__}")
@@ -60,19 +61,20 @@ class TrialJob:
         Raises:
             UsageError: The metric is a function that cannot be imported by name.
         """
+        # Imported late, because a search with one worker writes no file.
         from intact.search.measuring.trial_data_file import save_trial_data
 
         save_trial_data(self._data, folder)
 
     @classmethod
     def load(cls, folder: Path) -> TrialJob:
-        """Read them."""
+        """Read the trial data that ``save`` wrote."""
         from intact.search.measuring.trial_data_file import load_trial_data
 
         return cls(load_trial_data(folder))
 
     def open(self, threads: int) -> Opened:
-        """Make an evaluator."""
+        """Make an evaluator of this process."""
         from intact.search.measuring.evaluator import Evaluator
 
         return Opened(answers(Evaluator(self._data, threads=threads)))
@@ -102,8 +104,10 @@ def _attempt(measurer: Measurer, request: _Request) -> Measured:
         return measurer.measure(request.ask)
     except UsageError:
         raise  # the request itself is invalid
+    # Other exceptions are faults of the program and end the search.
     except IntactError as error:
         reason = str(error)
+    # A wide candidate may need more than a narrow one; the others go on.
     except MemoryError as error:
         reason = f"out of memory ({error})" if str(error) else "out of memory"
     return _failed(reason, time.perf_counter() - began)
@@ -164,18 +168,21 @@ class TrialPool:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close it."""
+        """Close the pool."""
         self.close()
 
     def _results(self, requests: Sequence[_Request]) -> Iterator[Measured]:
         began: dict[int, float] = {}
 
+        # Called when a worker takes the request, so that waiting in the queue does not count.
         def message(item: tuple[int, _Request], _: bytes) -> bytes:
             began[item[0]] = time.perf_counter()
             return _encode(item[1])
 
         replies = self._pool.results(enumerate(requests), message, in_order=True)
         for (number, _), reply in replies:
+            # Not tried again, unlike other jobs: a candidate that kills its worker would kill each
+            # one.
             if isinstance(reply, LostError):
                 yield _failed(str(reply), time.perf_counter() - began[number])
             else:
@@ -211,4 +218,5 @@ def make_pool(
         return TrialPool(RayLauncher(connection), job, workers, connection)
     if workers == 1:
         return TrialPool(Here(threads), job)
+    # `max(1, workers)`, because the pool itself refuses 0 with a message.
     return TrialPool(ProcessLauncher(max(1, (threads or cores()) // max(1, workers))), job, workers)

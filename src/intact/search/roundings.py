@@ -31,7 +31,7 @@ from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
 Array: TypeAlias = npt.NDArray[Any]
 
 SUFFIX = ".rounding.npz"
-"""Of the file beside a log."""
+"""Suffix of the file beside a log."""
 _LIST = "list"
 
 
@@ -54,7 +54,9 @@ class RoundedWeight:
         """SHA-256 of its numbers, in hexadecimal."""
         digest = hashlib.sha256()
         for array in self.arrays.values():
+            # Little-endian, so that machines of both orders agree.
             little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            # The shape too: the same bytes in another shape are another weight.
             digest.update(json.dumps([little.dtype.str, array.shape]).encode())
             digest.update(little.tobytes())
         return digest.hexdigest()
@@ -83,12 +85,12 @@ class Place(NamedTuple):
     bits: int
 
 
-class _Fitted(NamedTuple):
-    """What comes out where a rounded weight is put into a plan.
+class _Fit(NamedTuple):
+    """The outcome of putting a rounded weight into a plan.
 
     Attributes:
         params: Scale and zero point by end: of the weight, and of its bias where it has one.
-        codes: The stored integers, likewise; none where the weight stays rounded to nearest.
+        codes: The stored integers by end; none where the weight stays rounded to nearest.
     """
 
     params: Mapping[TensorEnd, QuantParams | None]
@@ -99,8 +101,8 @@ class Roundings:
     """The rounded weights of a search.
 
     Args:
-        found: By layer and width.
-        observer: What chose their scales, as plans call it.
+        found: The rounded weights by layer and width.
+        observer: Name in plans of what chose their scales.
     """
 
     def __init__(
@@ -108,6 +110,7 @@ class Roundings:
     ) -> None:
         self.found = dict(found or {})
         self.observer = observer
+        # In the order in which they were found, which is that of the graph.
         self._ends = tuple(dict.fromkeys(place.end for place in self.found))
 
     @cached_property
@@ -125,7 +128,7 @@ class Roundings:
 
         Args:
             plan: The plan.
-            memo: Of former calls with plans of the same graph and target.
+            memo: What former calls with plans of the same graph and target computed.
         """
         memo = Forgetful() if memo is None else memo
         for end in self._ends:
@@ -135,13 +138,17 @@ class Roundings:
                 continue
             written, read = memo(("layer", end), partial(_ends_of, plan.graph.node(end.node), end))
             configs = [plan.configs[each] for each in read]
+            # All that the outcome depends on: how the weight is shared, and grid, scale and state
+            # of input, weight and bias.
             key = (end, config.bits, len(config.group()), *((c.key, c.state) for c in configs))
-            fitted = memo(key, partial(self._fitted, plan, end, written, known))
+            fitted = memo(key, partial(self._fit, plan, end, written, known))
             for each, params in fitted.params.items():
+                # Already checked when they were computed; `set_params` would do it for each
+                # candidate.
                 if params is not None:
                     plan.configs[each].set_checked(params)
             self._store(plan, end, fitted.codes)
-        return self._noted(plan)
+        return self._with_note(plan)
 
     def restore(self, plan: QuantizedGraph, names: Mapping[str, str]) -> QuantizedGraph:
         """Put the integers that a strategy names into its plan, which has their scales.
@@ -168,14 +175,16 @@ class Roundings:
                     f"the strategy's rounded weight at {name!r}: {reason or 'another scale'}",
                     remedy="give the target and the options that were searched with",
                 )
+            # The plan has the scales of its log; fitting the bias anew could change them.
             self._bake(plan, end, known)
-        return self._noted(plan)
+        return self._with_note(plan)
 
     def without(self, plan: QuantizedGraph) -> QuantizedGraph:
         """Return a plan without the integers that `apply` put into it: it quantizes the floats.
 
         All other configs are those of the plan itself.
         """
+        # A shallow copy: only the configs that are replaced differ from the plan's.
         configs, baked = dict(plan.configs), dict(plan.baked)
         for end in filter(plan.baked.__contains__, self._ends):
             owners = [end]
@@ -191,20 +200,21 @@ class Roundings:
         places = (Place(end, plan.configs[end].bits) for end in self._ends if end in plan.baked)
         return {str(place.end): self.found[place].hash for place in places}
 
-    def _fitted(
+    def _fit(
         self,
         plan: QuantizedGraph,
         end: TensorEnd,
         written: Sequence[TensorEnd],
         known: RoundedWeight,
-    ) -> _Fitted:
+    ) -> _Fit:
         """Put a rounded weight into a copy of the plan's configs that it changes, if it fits."""
         if _misfit(plan, end, known):
-            return _Fitted({}, {})
+            return _Fit({}, {})
+        # Copies, because the outcome is remembered and put into other plans too.
         own = {each: plan.configs[each].copy() for each in written}
         part = replace(plan, configs={**plan.configs, **own}, baked={})
         self._put(part, end, own[end], known)
-        return _Fitted({each: config.params for each, config in own.items()}, part.baked)
+        return _Fit({each: config.params for each, config in own.items()}, part.baked)
 
     def _put(
         self, plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig, known: RoundedWeight
@@ -213,6 +223,8 @@ class Roundings:
         config.set_params(known.scale, config.offset)
         config.observer = self.observer
         rescale_bias(plan, node)
+        # `rescale_bias` raises the weight's scale where the bias would overflow. The integers are
+        # those of the smaller one, so the weight then goes back to rounding to nearest.
         if np.array_equal(np.asarray(config.scale), known.scale):
             self._bake(plan, end, known)
         elif before is not None:
@@ -224,6 +236,7 @@ class Roundings:
         codes = {end: known.codes}
         if known.shift is not None:
             bias_end, bias_config, bias = _bias(plan, end)
+            # In float64, so that the bias is rounded once, to its integers.
             values: Array = bias.astype(np.float64) + known.shift
             codes[bias_end] = bias_config.quantize(values)
         self._store(plan, end, codes)
@@ -240,7 +253,7 @@ class Roundings:
             config.transition(QuantState.BAKED if is_weight else QuantState.PASSIVE_BAKED)
             plan.baked[end] = integers
 
-    def _noted(self, plan: QuantizedGraph) -> QuantizedGraph:
+    def _with_note(self, plan: QuantizedGraph) -> QuantizedGraph:
         count = sum(end in plan.baked for end in self._ends)
         if not count:
             return plan
@@ -277,6 +290,7 @@ class Roundings:
             document = json.loads(arrays[_LIST].tobytes())
             return Roundings(dict(_read(document["places"], arrays)), str(document["observer"]))
         except IntactError:
+            # Errors of the package say already what to do.
             raise
         except FileNotFoundError as error:
             raise DataError(
@@ -299,6 +313,8 @@ def beside(log: Path) -> Path:
 def _read(rows: Any, arrays: Mapping[str, Array]) -> Iterator[tuple[Place, RoundedWeight]]:
     for number, (end, bits) in enumerate(rows):
         scale, codes = arrays[f"{number}.scale"], arrays[f"{number}.codes"]
+        # The file may be damaged or anyone's: types are checked here, shapes and ranges where a
+        # weight is put into a plan.
         shift = arrays.get(f"{number}.shift")
         if scale.dtype != np.float32 or codes.dtype.kind not in "iu" or codes.dtype.itemsize > 4:
             raise ValueError(f"{scale.dtype} and {codes.dtype} at {end}")
@@ -318,12 +334,14 @@ def _misfit(plan: QuantizedGraph, end: TensorEnd, known: RoundedWeight) -> str:
     """Say why a weight cannot be put into a plan; "" where it can."""
     config, graph = plan.configs[end], plan.graph
     weight = graph.constant(graph.node(end.node).inputs[end.slot])
+    # A scale that other ends share is not this weight's alone to change.
     if config.state is not QuantState.ACTIVATED or len(config.group()) > 1:
         return "it is not quantized by itself"
     scale = config.scale
     shapes = () if weight is None or scale is None else (weight.shape, scale.shape)
     if shapes != (known.codes.shape, known.scale.shape) or not known.codes.size:
         return "another shape"
+    # Behind the comparison of shapes, which rules out empty weights: these have no least.
     least, most = known.range
     if least < config.quant_min or most > config.quant_max:
         return "integers out of range"

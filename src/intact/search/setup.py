@@ -34,7 +34,7 @@ from intact.results.job import Deployment
 from intact.results.result import Result, check_output
 from intact.results.sources import original_of
 from intact.results.values import Values, refuse_nothing_to_do
-from intact.search.cost import COSTS, CostModel, make_cost, pruned
+from intact.search.cost import COSTS, CostModel, make_cost, prune
 from intact.search.logs.log import Log
 from intact.search.measuring.objective import Objective
 from intact.search.plans import Planner, required
@@ -50,14 +50,18 @@ def latency_of(planner: Planner, samples: Samples, *, threads: int) -> Callable[
     Each is timed in turn with the float model and its share of that is taken, so that a machine
     that grows slower or faster meanwhile favours none.
     """
+    # One batch for all: candidates differ in their kernels, not in what they are fed.
     feeds = next(iter(samples.batches(samples.batch_size(TIMED_AT_ONCE))))[0]
     float_model = FloatModel(planner.space.plan.graph, threads=threads)
 
+    # A target that saturates pairs of products is deployed without the option of exact sums, and
+    # that option costs time.
     exact = not planner.space.plan.target.saturates_pairs
 
     def plain() -> object:
         return float_model.run(feeds)
 
+    # The scale from ratios to milliseconds is taken once: it must not move between candidates.
     unit = latencies(plain, plain).milliseconds[0]
 
     def measure(candidate: Candidate) -> float:
@@ -86,9 +90,9 @@ class Setup:
         deployment: What is written of the best.
         preprocess: Kept in the result.
         shapes: Those of most samples, where the model leaves them open.
-        threads: In all; 0 takes all cores.
-        notes: Of the comparison of the graph with the given model.
-        rounding: Of weights with few bits.
+        threads: Number of threads in all; 0 takes all cores.
+        notes: What the comparison of the graph with the given model found.
+        rounding: How weights of few bits are rounded.
     """
 
     space: Space
@@ -106,19 +110,19 @@ class Setup:
 
     @staticmethod
     def of(
-        spaced: Spaced,
+        spaced: SpaceMaker,
         method: Method,
         options: SearchOptions,
         deployment: Deployment,
         preprocess: Preprocess,
-        observe: Callable[[Graph, Sequence[str]], Seen],
+        observe: Callable[[Graph, Sequence[str]], Observation],
     ) -> Setup:
         """Observe the float model, and price the choices.
 
         Args:
             spaced: Gives the choices.
             method: How scales are found.
-            options: As a call gave them.
+            options: The options of the call.
             deployment: What is written.
             preprocess: What is done to the samples.
             observe: Runs a graph over the samples, and counts what tensors of these names are.
@@ -132,6 +136,8 @@ class Setup:
         seen = observe(space.plan.graph, (*required(space), *ties.needs))
         samples, statistics = seen.samples, seen.statistics
         minimize, threads = options.minimize, options.threads
+        # Decided before the search, and for all candidates alike: a tie that depended on the widths
+        # would make groups depend on each other.
         broken = ties.broken(statistics, method, seen.runs)
         space = spaced(broken) if broken else space
         compared = original_of(options.model, threads=threads).compare(space.plan.graph, seen.first)
@@ -139,7 +145,8 @@ class Setup:
         # What cannot be written shall be said before hours are spent on it.
         deployment.result(planner.plan(space.default), statistics, preprocess)
         cost = _cost(minimize, planner, samples, deployment, threads)
-        fewer = pruned(space, cost)
+        # Choices that save nothing can only lose, and each would cost a sampler trials.
+        fewer = prune(space, cost)
         if not fewer.open:
             raise UsageError(
                 f"no choice changes the {minimize} of {', '.join(deployment.formats)}",
@@ -159,11 +166,11 @@ class Setup:
             compared.notes,
         )
 
-    def rounded(self, options: SearchOptions, log: Path | None) -> Setup:
+    def round_weights(self, options: SearchOptions, log: Path | None) -> Setup:
         """Round weights of few bits, if the preset says so.
 
         Args:
-            options: As a call gave them.
+            options: The options of the call.
             log: Where trials are written.
         """
         if not is_rounded(self.space.plan.target, options.preset):
@@ -189,8 +196,12 @@ class Setup:
             mask: The array that is 0 where a sequence is padded.
         """
         plan = self.space.plan
+        # By the walk of `quantize` and not by the planner's shortcuts, so that the result does not
+        # depend on there having been a search.
         structure = build_plan(plan.graph, plan.target, self.space.requests(candidate))
         needed = dict.fromkeys((*self.samples.specs, *required_tensors(structure)))
+        # The statistics hold what any candidate may need; the result's are those that `quantize`
+        # would have kept.
         known = self.statistics.only(needed)
         found = self.rounding.roundings.apply(assign(structure, known, self.method))
         fed = self.samples.feeding
@@ -202,7 +213,7 @@ class Setup:
         return self.deployment.result(found, known, self.preprocess, self.notes)
 
 
-class Seen(Protocol):
+class Observation(Protocol):
     """What a pass of the float model over the samples gave."""
 
     @property
@@ -211,7 +222,7 @@ class Seen(Protocol):
 
     @property
     def statistics(self) -> Statistics:
-        """Of the tensors that were asked for, and of the inputs."""
+        """The statistics of the tensors that were asked for, and of the inputs."""
 
     @property
     def first(self) -> Batch:
@@ -219,15 +230,15 @@ class Seen(Protocol):
 
     @property
     def shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """Those of most samples, where the model leaves them open."""
+        """The input shapes of most samples, where the model leaves them open."""
 
     @property
     def runs(self) -> FloatRuns:
         """Some samples, to try plans on."""
 
 
-Spaced: TypeAlias = Callable[[Collection[TensorEnd]], Space]
-"""From the inputs of joins that are requantized to the choices."""
+SpaceMaker: TypeAlias = Callable[[Collection[TensorEnd]], Space]
+"""Lists the choices, given the inputs of joins that are requantized."""
 
 
 class _Ties(NamedTuple):
@@ -243,26 +254,26 @@ class _Ties(NamedTuple):
 
     @staticmethod
     def of(space: Space, deployment: Deployment) -> _Ties:
-        """Find them, where the formats hold broken ones."""
+        """Find the ties of a space, where the formats can hold broken ones."""
         if not expressible(deployment.formats).several_scales:
             return _Ties(space, None)
         return _Ties(space, fully_untied(space.plan, _Ties(space, None).apart))
 
     def apart(self, ends: Collection[TensorEnd]) -> QuantizedGraph:
-        """Make the widest plan with some of them broken."""
+        """Make the widest plan with some of the ties broken."""
         plan, overrides = self.space.plan, self.space.overrides
         more = msgspec.structs.replace(overrides, apart=overrides.apart | frozenset(ends))
         return build_plan(plan.graph, plan.target, more)
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """The tensors that are to be observed."""
+        """The tensors that must be observed to decide."""
         return () if self.untied is None else required_tensors(self.untied)
 
     def broken(
         self, statistics: Statistics, method: Method, runs: FloatRuns
     ) -> frozenset[TensorEnd]:
-        """Decide, as `quantize` does, which of them the outputs gain by breaking."""
+        """Decide, as `quantize` does, which ties to break for the sake of the outputs."""
         if self.untied is None:
             return frozenset()
         choice = choose(self.apart(()), statistics, [method], runs)
@@ -318,8 +329,11 @@ def choices(
     if apart:
         overrides = msgspec.structs.replace(overrides or Overrides(), apart=frozenset(apart))
     space = Space.of(graph, target, overrides, widths=widths, allow_float=allow_float)
+    # Before the formats are asked: "no layer can be quantized" is the better message where both
+    # hold.
     refuse_nothing_to_do(space.plan, look)
     able = expressible(deployment.formats)
+    # All widths that a space may have; see `Space.of`.
     computed = able.integer_bits if in_integers else frozenset(range(2, 17))
     space = deployable(
         space,
@@ -392,6 +406,7 @@ def log_path(output: str | Path | None, log: str | Path | None, *, resume: bool)
     """
     if output is not None:
         check_output(Path(output))
+    # All of this is checked before the model is read: a search may take hours.
     path = _path_of_log(output, log)
     if path is None:
         if resume:
@@ -399,6 +414,7 @@ def log_path(output: str | Path | None, log: str | Path | None, *, resume: bool)
                 "there is no log to resume", remedy="name it with --log, or give --output"
             )
         return None
+    # Resolved, because `..` and links may lead into the folder.
     if output is not None and path.resolve().is_relative_to(Path(output).resolve()):
         raise UsageError(
             f"the log {path} lies in the result's folder, which is replaced as a whole",

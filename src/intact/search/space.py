@@ -37,6 +37,7 @@ from intact.targets import Target
 
 def widest(plan: QuantizedGraph, ends: Iterable[TensorEnd]) -> int:
     """Compute the largest width that every end of a group supports."""
+    # Ends of a group share their codes, so the end that can hold least decides.
     return min(_widest_at(plan, end) for end in ends)
 
 
@@ -94,7 +95,7 @@ class Space:
     Attributes:
         plan: The structure with every group at its widest integers, without scales.
         overrides: The user's overrides of the target, the same for every candidate.
-        groups: In topological order of their first ends.
+        groups: The groups, in topological order of their first ends.
     """
 
     plan: QuantizedGraph
@@ -123,24 +124,29 @@ class Space:
         Raises:
             UsageError: A width is outside 2..16, or an override names nothing in the graph.
         """
+        # Checked before the plan is built, which takes longer.
         for bits in widths or ():
             if not 2 <= bits <= 16:
                 raise UsageError(f"a width of {bits} bits", remedy="give widths from 2 to 16")
         overrides = overrides or Overrides()
         plan = build_plan(graph, target, overrides)
+        # Patterns become names: a candidate adds names of its own.
         overrides = overrides.resolved(graph).overrides
         chains = _weighted_chains(plan)
+        # Nodes that a weight's group owns already; an activation's group must not choose for them
+        # again.
         claimed = {name for chain in chains.values() for name in chain}
         groups = []
-        for ends in _grouped(plan):
+        for ends in _scale_groups(plan):
             kind = _kind(plan, ends)
             found = _chains_of(chains, ends) if kind is GroupKind.WEIGHT else ()
             owners = (found or _producers(plan, ends, claimed)) if allow_float else ()
             first = plan.configs[ends[0]]
             choices = _choices(widest(plan, ends), widths)
+            # A prescribed scale is for one width only, and stored integers have theirs.
             if first.dominator.detail.get("fixed") or is_stored(first):
                 choices = (first.bits,)
-            if any(_asked(plan, end, overrides) for end in ends):
+            if any(_is_fixed_by_user(plan, end, overrides) for end in ends):
                 choices, owners = (first.bits,), ()
             floats = (FLOAT,) if owners else ()
             groups.append(Group(str(ends[0]), kind, ends, owners, (*floats, *choices)))
@@ -150,7 +156,7 @@ class Space:
     def of_plan(plan: QuantizedGraph) -> Space:
         """Build the space whose only candidate is a plan as it is, to price it."""
         groups = []
-        for ends in _grouped(plan):
+        for ends in _scale_groups(plan):
             bits = plan.configs[ends[0]].dominator.bits
             groups.append(Group(str(ends[0]), _kind(plan, ends), ends, (), (bits,)))
         return Space(plan, Overrides(), tuple(groups))
@@ -168,6 +174,7 @@ class Space:
     @property
     def size(self) -> int:
         """The number of candidates."""
+        # Python's integers: the product has hundreds of digits for real models.
         size = 1
         for group in self.groups:
             size *= len(group.choices)
@@ -241,7 +248,7 @@ class Space:
         )
 
 
-def _grouped(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, ...]]:
+def _scale_groups(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, ...]]:
     """Yield the groups of ends that share a scale, and so a width; biases belong to none."""
     groups: dict[int, list[TensorEnd]] = {}
     for end, config in plan.configs.items():
@@ -249,6 +256,7 @@ def _grouped(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, ...]]:
         if (quantizes(config) or is_hidden) and not _is_bias(plan, end, config):
             groups.setdefault(id(config.dominator), []).append(end)
     for ends in groups.values():
+        # Stable: the dominator comes first and names the group, the others keep the graph's order.
         ends.sort(key=lambda end: plan.configs[end].dominator is not plan.configs[end])
         yield tuple(ends)
 
@@ -270,7 +278,7 @@ def _kind(plan: QuantizedGraph, ends: Iterable[TensorEnd]) -> GroupKind:
     return GroupKind.WEIGHT
 
 
-def _asked(plan: QuantizedGraph, end: TensorEnd, overrides: Overrides) -> bool:
+def _is_fixed_by_user(plan: QuantizedGraph, end: TensorEnd, overrides: Overrides) -> bool:
     """Tell whether the user fixed the width of an end."""
     node = plan.graph.node(end.node)
     is_weight = end.direction == "input" and input_role(node, end.slot) is Role.WEIGHT
@@ -302,6 +310,8 @@ def _chain(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
     while True:
         yield str(node.name)
         reader = sole_reader(plan.graph, node)
+        # Only what is fused behind it goes to float with it. An operator with a second data input
+        # meets another chain there.
         hidden = plan.output_config(node).state is QuantState.OVERLAPPED
         if not hidden or reader is None or _data_inputs(reader[0]) > 1:
             return
@@ -325,6 +335,7 @@ def _producers(
     found: dict[str, None] = {}
     for end in ends:
         node = plan.graph.node(end.node)
+        # An operator that only moves values computes nothing in float.
         if end.direction == "output" and end.node not in claimed and not moves_values(node):
             found[end.node] = None
     return tuple(found)
@@ -354,12 +365,15 @@ def deployable(
         The space. A group that would have no choice left keeps the target's own width.
     """
 
-    def left(group: Group) -> tuple[int, ...]:
+    def choices_left(group: Group) -> tuple[int, ...]:
         is_weight = group.kind is GroupKind.WEIGHT
         widths = weight_bits if is_weight else activation_bits
+        # Where all activations must have one width, the default is the one that every group has.
         if not is_weight and not mixes and group.default in widths:
             widths = (group.default,)
         found = (bits for bits in group.choices if (floats if bits == FLOAT else bits in widths))
         return tuple(found) or (group.default,)
 
-    return space.restricted({index: left(group) for index, group in enumerate(space.groups)})
+    return space.restricted(
+        {index: choices_left(group) for index, group in enumerate(space.groups)}
+    )

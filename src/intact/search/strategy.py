@@ -102,11 +102,14 @@ def checked_params(
     config = plan.configs[end]
     exact: npt.NDArray[np.float64] = np.asarray(number, np.float64)
     divisor = 2.0 ** (config.bits - sign_bit(config)) if is_threshold else 1.0
+    # Divided in float64 by a power of two, which is exact, and rounded once: the way back from
+    # `threshold_of` gives the same bits.
     with np.errstate(over="ignore", under="ignore"):  # the check below finds overflow
         scale = (exact / divisor).astype(np.float32)
     axis = config.grid.axis
     if axis is not None:
         array = constant_array(plan.graph.node(end.node).inputs[end.slot])
+        # An empty slice for a missing array: no scale of channels fits it.
         shape = () if array is None else array.shape
         if scale.shape != shape[axis : axis + 1]:
             raise ConfigError(f"{scale.size} numbers for a weight of shape {list(shape)}")
@@ -151,7 +154,7 @@ class Outline:
     Attributes:
         topology: Which parts are quantized.
         integers: The ends that hold integers, by name; bounds are left out.
-        owners: The ends that own a scale, likewise.
+        owners: The ends that own a scale, by name.
     """
 
     topology: Topology
@@ -166,12 +169,14 @@ class Outline:
             PlanError: See `Strategy.of`.
         """
         for end, config in plan.configs.items():
+            # Baked integers of a read model follow from no threshold.
             if MEANING[config.state] in (StateMeaning.REFUSED, StateMeaning.BAKED):
                 raise PlanError(
                     f"{end} is {config.state.name}, which a strategy cannot describe",
                     remedy="calibrate a plan of the float model",
                 )
         integers = tuple((str(end), end) for end, _ in _integer_ends(plan))
+        # Bounds have an edge as well, which says False: they follow their data.
         names = {name for name, _ in integers}
         topology = Topology(
             {name: decision.quantized for name, decision in plan.decisions.items()},
@@ -197,10 +202,11 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         thresholds: What the methods gave, by tensor: the end of the node that computes it, or of
             the first that reads it where none does. One number, or one for each channel. Biases
             have none: their scale is the product of those of input and weight.
-        scales: By the end that owns a scale; likewise. Empty in strategies of
+        scales: The scales by the end that owns each, shaped like thresholds. Empty in strategies of
             others: their scales are those of the thresholds at these ends.
-        zero_points: By the end that owns a scale, where codes are unsigned or asymmetric. Their
-            sign bit is 0 and the threshold is the width of the range. Elsewhere the sign bit is 1.
+        zero_points: Zero points by the end that owns a scale, where codes are unsigned or
+            asymmetric. Their sign bit is 0 and the threshold is the width of the range. Elsewhere
+            the sign bit is 1.
         methods: The threshold methods.
         rounded: The weights that are rounded otherwise than to nearest: the hash of each by its end
             (`intact.search.roundings`).
@@ -228,7 +234,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             plan: With scales, made from a float model.
             thresholds: What the methods gave (`Planner.thresholds`); None for those of the scales.
             rounded: The rounded weights that are put into the plan (`Roundings.named`).
-            outline: Of this plan or another of its structure; None where there is none yet.
+            outline: That of this plan or another of its structure; None where there is none yet.
 
         Raises:
             PlanError: An end has no scale, or the plan holds integers of an imported quantized
@@ -277,7 +283,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             graph: The normalized model.
             target: The hardware.
             overrides: The user's other overrides.
-            roundings: Those that it names, of the file beside the log.
+            roundings: The rounded weights that it names, from the file beside the log.
 
         Raises:
             PlanError: The strategy belongs to another model, or does not fit the target, or a
@@ -291,8 +297,10 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         plan = build_plan(graph, target, self._requests(graph, target, overrides or Overrides()))
         self._check_nodes(plan)
         self._set_scales(plan)
+        # Biases follow from the scales of input and weight, so these are set before.
         assign_biases(plan)
         activate(plan)
+        # Last, because states say only now which ends hold integers.
         self._check_ends(plan)
         for end, config in scale_owners(plan):
             if not is_fixed(config):
@@ -306,6 +314,8 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Convert the strategy to overrides of the target."""
         names = {str(node.name) for node in graph.nodes}
         _refuse_odd("nodes", self.topology.node_conds, names)
+        # The names are compared with the model before any is parsed or used: a log is anyone's
+        # file.
         there = [end for end, is_there in self.topology.edge_conds.items() if is_there]
         _refuse_odd("bits", self.bits, there)
         ends = {end: TensorEnd.parse(end) for end in self.bits}
@@ -320,6 +330,8 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 if self.bits[name] <= WIDEST_CODES
             },
         )
+        # A log has more float nodes than the search kept float: some follow from others. Which, the
+        # target says, so it is asked until nothing changes.
         requests = requests.resolved(graph).overrides
         while True:  # each iteration keeps more nodes float
             decisions = decide(graph, target, requests)
@@ -333,6 +345,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _set_scales(self, plan: QuantizedGraph) -> None:
         owners = {str(end): config for end, config in scale_owners(plan)}
         ends = set(map(str, plan.configs))
+        # Thresholds may be of any end, scales only of those that own one.
         _refuse_odd("thresholds", self.thresholds, ends & {*self.thresholds})
         numbers = self.scales or self.thresholds
         what = "scale" if self.scales else "threshold"
@@ -355,6 +368,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if not is_fixed(config):
                 config.set_params(*params)
                 config.observer = GIVEN  # so that no bias raises the scale
+            # A prescribed scale is compared and not set: the target's file may have changed since.
             elif config.params is None or not _equal(config.params, params):
                 raise PlanError(
                     f"the strategy's {what} at {name!r}: the target prescribes another scale",
@@ -403,6 +417,7 @@ def _width(bits: int | None) -> str:
 def _refuse_odd(what: str, found: Iterable[str], expected: Iterable[str]) -> None:
     """Check that the names are those of the plan."""
     wanted = set(expected)
+    # Sorted, so that of several the same is named each time.
     for name in sorted(wanted ^ set(found)):
         told = f"lack {name!r}" if name in wanted else f"have {name!r}, unknown to this plan"
         raise PlanError(f"the strategy's {what} {told}", remedy=_REMEDY)

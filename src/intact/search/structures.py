@@ -90,6 +90,8 @@ class GridComparison:
         """Tell whether the widths of a candidate give the same result."""
         other = self.second
         second = other if isinstance(other, Grid) else other.grid(grids, widths)
+        # By identity, as `Grids` keeps one object for equal grids: comparing fields here would take
+        # longer than all else that a structure saves.
         return (self.first.grid(grids, widths) is second) is self.answer
 
 
@@ -134,6 +136,7 @@ class Structure:
         heard: list[tuple[_RecordingGrid, Grid, bool]] = []
         for end in places:
             config = plan.configs[end]
+            # Only these: comparisons between fixed grids have one answer for all candidates.
             config.grid = _RecordingGrid.of(config.grid, end, heard)
         annotated = tuple(
             (places.get(end), end, None if end in places else missing_operator(plan, end, config))
@@ -141,9 +144,11 @@ class Structure:
             if quantizes(config)
         )
         built = structured(plan)
+        # The passes are done: what is compared from here on decides no structure.
         for config in built.configs.values():
             if isinstance(config.grid, _RecordingGrid):
                 config.grid = grids.only(config.grid.plain)
+        # Notes on widths come first and depend on the candidate; the planner makes them anew.
         built.notes = built.notes[len(width_notes(plan)) :]
         quantized = tuple(quantization_places(built))
         points = tuple(place.point(built) for place in quantized)
@@ -165,7 +170,7 @@ class Structure:
         """Tell whether a candidate with the same float nodes has this structure."""
         return all(question.holds(grids, widths) for question in self.questions)
 
-    def moved(self, grids: Grids, widths: Sequence[int]) -> QuantizedGraph:
+    def with_widths(self, grids: Grids, widths: Sequence[int]) -> QuantizedGraph:
         """Copy the plan with the widths of a candidate, given by group."""
         plan = self.plan.copy()
         configs = plan.configs
@@ -175,7 +180,7 @@ class Structure:
         return plan
 
     def points_of(self, plan: QuantizedGraph) -> Points:
-        """Return the quantization points of a plan that `moved` returned."""
+        """Return the quantization points of a plan that `with_widths` returned."""
         points = [place.point(plan) for place in self.quantized]
         activations, weights = self.parts
         return Points(points, [points[k] for k in activations], [points[k] for k in weights])
@@ -195,6 +200,7 @@ class _RecordingGrid(Grid):
         """Make a recording copy of a grid."""
         twin = object.__new__(_RecordingGrid)
         # The dataclass is frozen, and its fields were checked when the first one was made.
+        # `dataclasses.replace` would check them again for each end.
         vars(twin).update(vars(grid), plain=grid, end=end, heard=heard)
         return twin
 
@@ -205,6 +211,7 @@ class _RecordingGrid(Grid):
         self.heard.append((self, other, same))
         return same
 
+    # Python takes the hash away from a class that defines `__eq__`.
     __hash__ = Grid.__hash__
 
 
@@ -215,6 +222,7 @@ def _places(
     target = plan.target
     signs = signs_of(plan.graph, target, plan.decisions)
     for end, config in plan.configs.items():
+        # Other states have a prescribed width or none.
         if config.state is not QuantState.INITIAL or end not in groups:
             continue
         node = plan.graph.node(end.node)
@@ -243,6 +251,7 @@ def _questions(
         place = places[first.end]
         second = places[other.end] if isinstance(other, _RecordingGrid) else grids.only(other)
         mine, theirs = _kind(first), _kind(other)
+        # `_kind` has all of a grid but its width.
         if mine != theirs:
             continue  # different at all widths
         if isinstance(second, ChosenEnd) and (place.group, place.scheme, place.axis) == (
@@ -251,6 +260,7 @@ def _questions(
             second.axis,
         ):
             continue  # equal at all widths
+        # Ends of one group and family always have the same grid: one question for all of them.
         key = (place.group, id(place.family), *_identity(second))
         if key not in seen:
             seen.add(key)

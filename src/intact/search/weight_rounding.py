@@ -37,9 +37,9 @@ class Rounding:
 
     Attributes:
         roundings: The weights that it is better for.
-        tried: At how many layers and widths it was tried.
-        seconds: How long that took.
-        was_read: They are those of the search that is resumed.
+        tried: Number of layers and widths at which it was tried.
+        seconds: Time that it took.
+        was_read: The roundings are those of the search that is resumed.
     """
 
     roundings: Roundings = field(default_factory=Roundings)
@@ -83,13 +83,15 @@ def rounding_of(
         planner: Without rounded weights.
         space: The choices that are left; a part of the planner's.
         samples: What the float model was observed on.
-        log: Of the search that is resumed; None for a new one.
+        log: The log of the search that is resumed; None for a new one.
         threads: Threads inside one operator; 0 lets the runtime choose.
         progress: Takes nodes done.
     """
-    uniform = dict(_uniform(space))
+    # A plan for each width and not for each layer and width: a walk runs all of them at once.
+    uniform = dict(_uniform_candidates(space))
     if not uniform:
         return Rounding()
+    # The integers must be those that the logged trials had, whatever this version would find.
     if log is not None and beside(log).is_file():
         return Rounding(Roundings.load(beside(log)), was_read=True)
     begin(progress, "rounding weights")
@@ -99,15 +101,16 @@ def rounding_of(
     # Threads of NumPy's own would change the order of sums.
     with threadpool_limits(1, "blas"):
         walk = Walk(widest, replace(samples, progress=progress), most=MOST_SAMPLES, threads=threads)
-        tried = dict(_tried(walk, plans))
+        tried = dict(_round_all(walk, plans))
     found = {place: each for place, each in tried.items() if each is not None}
     return Rounding(Roundings(found, OBSERVER), len(tried), time.perf_counter() - start)
 
 
-def _uniform(space: Space) -> Iterator[tuple[int, Candidate]]:
+def _uniform_candidates(space: Space) -> Iterator[tuple[int, Candidate]]:
     """Yield each of the few widths, with a candidate in which all weights that can have it do."""
     weights = [group for group in space.groups if group.kind is GroupKind.WEIGHT]
     few = {bits for group in weights for bits in group.choices if bits <= FEW_BITS}
+    # Sorted, because the order goes into the hash of what is found.
     for bits in sorted(few - {FLOAT}, reverse=True):
         yield (
             bits,
@@ -118,7 +121,7 @@ def _uniform(space: Space) -> Iterator[tuple[int, Candidate]]:
         )
 
 
-def _tried(
+def _round_all(
     walk: Walk, plans: Mapping[int, QuantizedGraph]
 ) -> Iterator[tuple[Place, RoundedWeight | None]]:
     """Yield each weight at each of its few widths; None where rounding to nearest is better.
@@ -129,13 +132,15 @@ def _tried(
     for stop in walk:
         for bits, plan in plans.items():
             site = RoundingSite.of(plan, points[bits], stop.node)
+            # A weight that cannot have the width has its own in this plan; it is met again at its
+            # width.
             if site is None or site.weight.config.bits != bits:
                 continue
-            found = _found(site, walk, stop, last)
+            found = _round(site, walk, stop, last)
             yield Place(site.weight.end, bits), found
 
 
-def _found(site: RoundingSite, walk: Walk, stop: Stop, last: LastMoments) -> RoundedWeight | None:
+def _round(site: RoundingSite, walk: Walk, stop: Stop, last: LastMoments) -> RoundedWeight | None:
     found = site.choose(*site.moments(walk.points, stop, last))
     if found is None or not found.is_better:
         return None
@@ -151,6 +156,7 @@ def _as_integers(site: RoundingSite, found: RoundingChoice) -> RoundedWeight | N
     weight: Array = found.weight
     codes = config.quantize(weight)
     scale = np.asarray(config.scale, np.float32)
+    # All candidates share these arrays; a pass that wrote into one would change the others.
     for array in (codes, scale, found.shift):
         if array is not None:
             array.setflags(write=False)

@@ -40,8 +40,9 @@ def temporary_folder(owner: str) -> Iterator[Path]:
     """
     _remove_unlocked()
     while True:
+        # Only for this user: a job has the user's data in it.
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{owner}-"))
-        descriptor = _locked(folder, waits=True)
+        descriptor = _lock_folder(folder, waits=True)
         if folder.is_dir():
             break
         _close(descriptor)  # somebody took it for one that was left, before it was locked
@@ -69,7 +70,7 @@ def _remove_unlocked() -> list[Path]:
     """Remove the folders of processes that ended; return those that are in use."""
     used = []
     for folder in Path(tempfile.gettempdir()).glob(_OWNED):
-        descriptor = _locked(folder, waits=False)
+        descriptor = _lock_folder(folder, waits=False)
         if descriptor is None:
             used.append(folder)
         else:
@@ -78,7 +79,7 @@ def _remove_unlocked() -> list[Path]:
     return used
 
 
-def _locked(folder: Path, *, waits: bool) -> int | None:
+def _lock_folder(folder: Path, *, waits: bool) -> int | None:
     """Lock a folder until the descriptor is closed.
 
     Returns:
@@ -89,6 +90,7 @@ def _locked(folder: Path, *, waits: bool) -> int | None:
     import fcntl
 
     try:
+        # The temporary folder is everybody's: a link there may lead anywhere.
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:  # it is gone, or another user's
         return None

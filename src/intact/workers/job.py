@@ -84,6 +84,7 @@ class Problem(msgspec.Struct, tag=True, frozen=True):
     def error(self) -> IntactError | WorkerError:
         """Return the exception: an `IntactError` of the same class, or else a `WorkerError`."""
         kind = getattr(errors, self.kind, None) if self.kind else None
+        # A name from another process picks a class of errors, and nothing else.
         if isinstance(kind, type) and issubclass(kind, IntactError):
             return kind(self.text)
         error = WorkerError(self.text)
@@ -96,9 +97,9 @@ class Order(msgspec.Struct, frozen=True):
 
     Attributes:
         job: The name of its class.
-        threads: For the worker.
-        folder: Of the saved job, where the worker is on the same machine.
-        versions: That it must have, by package.
+        threads: Threads of the worker.
+        folder: Path of the saved job, where the worker is on the same machine.
+        versions: Versions that it must have, by package.
     """
 
     job: str
@@ -126,27 +127,28 @@ class Server:
 
     def open(self, order: Order, folder: Path) -> bytes:
         """Load and open a job; reply with its hello."""
-        return _encoded(lambda: self._opened(order, folder))
+        return _encode_outcome(lambda: self._open_job(order, folder))
 
     def answer(self, message: bytes) -> bytes:
         """Reply to a message."""
-        return _encoded(lambda: self._answered(message))
+        return _encode_outcome(lambda: self._answer_message(message))
 
-    def _opened(self, order: Order, folder: Path) -> bytes:
+    def _open_job(self, order: Order, folder: Path) -> bytes:
         kind: type[Job] = class_named(order.job)
         self._answer, hello = kind.load(folder).open(order.threads)
         return hello
 
-    def _answered(self, message: bytes) -> bytes:
+    def _answer_message(self, message: bytes) -> bytes:
         if self._answer is None:
             raise RuntimeError("a worker was asked before it had opened its job")
         return self._answer(message)
 
 
-def _encoded(work: Callable[[], bytes]) -> bytes:
+def _encode_outcome(work: Callable[[], bytes]) -> bytes:
     try:
         return encode(Done(work()))
     except Exception as error:
+        # Not BaseException: a worker that is told to end has to.
         return encode(Problem.of(error))
 
 

@@ -71,7 +71,7 @@ class Here:
     """Launches workers that are this process: a message is answered when it is sent.
 
     Args:
-        threads: Of each.
+        threads: Threads of each.
     """
 
     patience = None
@@ -133,7 +133,7 @@ class Pool:
             are workers that have not started.
 
     Attributes:
-        workers: As given.
+        workers: How many workers there are at most.
 
     Raises:
         UsageError: The number of workers is out of range.
@@ -148,6 +148,8 @@ class Pool:
         self._launcher, self._job = launcher, job
         self._tries, self._ahead = tries, ahead
         self._members: list[_Member] = []
+        # All replies come through one queue into the caller's thread, so that nothing here needs a
+        # lock.
         self._events: SimpleQueue[tuple[_Member, Reply]] = SimpleQueue()
         self._failures, self._most = 0, 1  # failed starts in a row; most workers at a time
         self._is_open = self._is_closed = False
@@ -171,17 +173,17 @@ class Pool:
 
         Args:
             items: Taken when a worker has room for one.
-            message: Of an item, for a worker that said this hello.
-            in_order: In the order of the items, and no more of them are begun and not yielded than
-                there are workers: a result was dealt with before an item takes its place. Else as
-                they come.
+            message: Makes the message of an item, for a worker that said this hello.
+            in_order: Yield in the order of the items. No more of them are begun and not yielded
+                than there are workers: a result was dealt with before an item takes its place.
+                Otherwise results are yielded as they come.
 
         Raises:
             ClusterError: No worker starts.
             Exception: What a worker raised: an `IntactError`, or else a `WorkerError`.
         """
         if self._is_closed:
-            raise _closed()
+            raise _closed_error()
         run = _Run(items, self.workers if in_order else None)
         try:
             while True:
@@ -203,6 +205,7 @@ class Pool:
         members, self._members = self._members, []
         try:
             for member in members:
+                # All are killed before any is waited for.
                 member.worker.kill()
             for member in members:
                 member.worker.close()
@@ -219,7 +222,7 @@ class Pool:
 
     def _start(self) -> None:
         if self._is_closed:
-            raise _closed()
+            raise _closed_error()
         if not self._is_open:
             self._is_open = True
             self._launcher.open(self._job, self.workers)
@@ -231,10 +234,13 @@ class Pool:
     def _give(self, run: _Run[Item], message: Callable[[Item, bytes], bytes]) -> None:
         """Give tasks to workers that have room, first to those with the least; start others."""
         free = sum(not member.tasks for member in self._members)
+        # One is started only for a task that no worker is free for.
         while len(self._members) < self.workers and self._may_start and run.has(free + 1):
             self._start()
             free += 1
         is_starting = any(member.hello is None for member in self._members)
+        # First one task for each, then a second: nobody waits while another has two. While some are
+        # starting they may take the second ones.
         for room in range(1 if is_starting else self._ahead):
             for member in tuple(self._members):
                 if len(member.tasks) == room and member.can_work:
@@ -258,6 +264,7 @@ class Pool:
                 remedy=self._launcher.remedy,
             )
         patience = self._launcher.patience
+        # Work may take any time; only the start of a first worker is waited for with patience.
         if any(member.tasks for member in self._members):
             patience = None
         try:
@@ -268,7 +275,8 @@ class Pool:
                 remedy="wait until it is free, or ask for fewer --workers",
             ) from None
         if self._is_closed:
-            raise _closed()
+            raise _closed_error()
+        # A reply of a worker that was dropped meanwhile.
         if member not in self._members:
             return
         if isinstance(reply, LostError):
@@ -291,8 +299,11 @@ class Pool:
         for task in tuple(member.tasks)[:1]:
             task.lost += 1
             if task.lost == self._tries:
+                # The first task may be the reason; those behind it were not begun.
                 member.tasks.popleft()
                 task.run.finish(task, reason)
+        # In front of the others and in their order, so that samples come back in order with little
+        # waiting.
         for task in reversed(member.tasks):
             task.run.take_back(task)
 
@@ -381,6 +392,7 @@ class _Run(Generic[Item]):
     def ready(self) -> Iterator[tuple[Item, bytes | LostError]]:
         """Yield what may be yielded now."""
         while self._done:
+            # Without an order what was done first is yielded first.
             number = next(iter(self._done)) if self._window is None else self._yielded
             if number not in self._done:
                 return
@@ -394,9 +406,10 @@ class _Run(Generic[Item]):
 def cores() -> int:
     """Count the processors available to this process."""
     if hasattr(os, "sched_getaffinity"):
+        # A container or `taskset` may allow fewer than there are.
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def _closed() -> ClusterError:
+def _closed_error() -> ClusterError:
     return ClusterError("the workers are closed", remedy="make a new pool")

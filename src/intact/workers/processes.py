@@ -58,7 +58,7 @@ class ProcessLauncher:
     """Starts worker processes on this machine; see `intact.workers.pool.Launcher`.
 
     Args:
-        threads: Of each.
+        threads: Threads of each.
     """
 
     patience = None
@@ -84,6 +84,7 @@ class ProcessLauncher:
                 remedy="use one process",
             )
         self._folder = self._files.enter_context(temporary_folder(new_owner()))
+        # Beside the workers' complaints, so that a job has a folder of its own.
         data = self._folder / "data"
         data.mkdir()
         job.save(data)
@@ -108,13 +109,14 @@ class ProcessWorker:
     """A worker process; see `intact.workers.pool.Worker`.
 
     Args:
-        threads: That its libraries use.
+        threads: Number of threads that its libraries use.
         complaints: The file for its standard error.
         deliver: Takes its replies, in a thread that waits for them.
     """
 
     def __init__(self, threads: int, complaints: Path, deliver: Deliver) -> None:
         self._complaints = complaints
+        # Libraries read these when they are loaded, before any code of a worker could set them.
         environment = os.environ | dict.fromkeys(_THREADS, str(threads))
         # The user's metric is importable as in this process.
         places = [place or str(Path.cwd()) for place in sys.path]
@@ -126,11 +128,12 @@ class ProcessWorker:
                 stdout=subprocess.PIPE,
                 stderr=stream,
                 env=environment,
-                **_apart(),
+                **_group_options(),
             )
         self._listener = threading.Thread(
             target=self._listen, args=(deliver,), name="intact-worker", daemon=True
         )
+        # A thread for each worker, because pipes cannot be waited for together on every system.
         self._listener.start()
 
     @property
@@ -161,7 +164,7 @@ class ProcessWorker:
     def _listen(self, deliver: Deliver) -> None:
         while (content := receive(self._process.stdout)) is not None:  # type: ignore[arg-type]
             deliver(decode_reply(content))
-        deliver(LostError(self._what_happened()))
+        deliver(LostError(self._end_in_words()))
 
     def _end(self) -> int:
         try:
@@ -170,7 +173,7 @@ class ProcessWorker:
             self._process.kill()
             return self._process.wait()
 
-    def _what_happened(self) -> str:
+    def _end_in_words(self) -> str:
         """Describe how the process ended, with its last output."""
         code = self._end()
         how = f"exit code {code}" if code >= 0 else _signal(-code)
@@ -179,6 +182,7 @@ class ProcessWorker:
 
     def _last_line(self) -> str:
         with contextlib.suppress(OSError), self._complaints.open("rb") as stream:
+            # The end of it: a library may have written megabytes.
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - _LAST_BYTES))
             lines = stream.read().decode("utf-8", "replace").split("\n")
             return next((each.strip() for each in lines[::-1] if each.strip()), "")[
@@ -187,7 +191,7 @@ class ProcessWorker:
         return ""
 
 
-def _apart() -> dict[str, Any]:
+def _group_options() -> dict[str, Any]:
     """Return `Popen` options that keep Ctrl-C in the terminal from the process."""
     if os.name == "nt":
         return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
@@ -231,6 +235,7 @@ def main() -> None:
     first, server = decode_order(order), Server()
     folder = Path(first.folder)
     waiting: SimpleQueue[bytes] = SimpleQueue()
+    # Before the job is opened, which takes long: a pool that ends meanwhile is noticed.
     threading.Thread(target=_queue, args=(requests, waiting, folder), daemon=True).start()
     send(replies, server.open(first, folder))
     while True:
@@ -242,6 +247,7 @@ def _channels() -> tuple[BinaryIO, BinaryIO]:
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 0)
+    # What libraries print would be taken for a message.
     os.dup2(2, 1)
     return requests, replies
 
@@ -256,4 +262,5 @@ def _queue(requests: BinaryIO, waiting: SimpleQueue[bytes], folder: Path) -> Non
         waiting.put(content)
     shutil.rmtree(folder, ignore_errors=True)
     sys.stderr.flush()
+    # At once: threads of runtimes may be at work, and nothing is left to save.
     os._exit(0)

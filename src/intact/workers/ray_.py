@@ -40,7 +40,7 @@ _PATIENCE = 10
 _FIRST = 120
 """Seconds to wait for a first worker."""
 _ATTEMPTS = 2
-"""To start a cluster on this machine."""
+"""Attempts to start a cluster on this machine."""
 _LONGEST_REASON = 300
 """Characters of what Ray says."""
 _PACKAGES = ("numpy", "onnxruntime")
@@ -48,15 +48,16 @@ _PACKAGES = ("numpy", "onnxruntime")
 _STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 _ours: list[Connection] = []
-"""Those that are open and that this program made."""
+"""Connections that are open and that this program made."""
 
 
 class Connection:
     """A connection to a cluster; made by `open`.
 
     Args:
-        address: Of the cluster; None uses the one that this program is connected to or that is in
-            the variable ``RAY_ADDRESS``, or starts one on this machine, as ``local`` always does.
+        address: Address of the cluster; None uses the one that this program is connected to or that
+            is in the variable ``RAY_ADDRESS``, or starts one on this machine, as ``local`` always
+            does.
         what: What needs it, for messages.
 
     Raises:
@@ -79,13 +80,15 @@ class Connection:
         address = self._address or os.environ.get("RAY_ADDRESS") or "local"
         is_here = address == "local"
         if is_here:
+            # Ray would send statistics of its use.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         logging.getLogger("ray").setLevel(logging.ERROR)
+        # The dashboard is a web server that nobody asked for.
         here: dict[str, Any] = {"include_dashboard": False} if is_here else {}
         for attempt in range(_ATTEMPTS if is_here else 1):
             try:
                 _knock(address)
-                with _undisturbed():
+                with _postpone_signals():
                     ray.init(address, log_to_driver=False, configure_logging=False, **here)
                     _ours.append(self)
                 break
@@ -117,7 +120,7 @@ def close_all() -> None:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def _postpone_signals() -> Iterator[None]:
     """Put off Ctrl-C and termination: whoever interrupts Ray's start leaves processes behind."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals do not come here
@@ -179,8 +182,8 @@ class RayLauncher:
     """Starts actors on the nodes of a cluster; see `intact.workers.pool.Launcher`.
 
     Args:
-        connection: To the cluster; it is opened when workers are needed, and stays open.
-        threads: Of each; 0 divides the processors of the cluster.
+        connection: Connection to the cluster; opened when workers are needed, it stays open.
+        threads: Threads of each; 0 divides the processors of the cluster.
 
     Attributes:
         owner: Part of the names of the workers' temporary folders.
@@ -212,12 +215,14 @@ class RayLauncher:
         )
         threads = self._threads or max(1, processors // workers)
         self._order = encode(Order(name_of(job), threads, versions=versions()))
+        # Saved and read again: nodes share no disk, and the object store takes bytes.
         with temporary_folder(self.owner) as folder:
             job.save(folder)
-            self._files = ray.put(packed(folder))
+            self._files = ray.put(pack(folder))
 
     def start(self, deliver: Deliver) -> RayWorker:
         """Start an actor."""
+        # Calls of one actor are done in order, so the job is open before the first message.
         actor = self._actor.remote()
         return RayWorker(actor, actor.open.remote(self._order, self._files, self.owner), deliver)
 
@@ -259,6 +264,7 @@ class RayWorker:
     def close(self) -> None:
         """Wait for the end of the thread."""
         self._references.put(None)
+        # Not for ever: `ray.get` may hang where the cluster is gone.
         self._listener.join(_PATIENCE)
 
     def _listen(self, deliver: Deliver) -> None:
@@ -282,11 +288,12 @@ class _Actor:
     def open(self, order: bytes, files: dict[str, bytes], owner: str) -> bytes:
         """Load the job; its files are removed once they are open."""
         try:
+            # Before the files are read: a worker of another version might not understand them.
             wanted = decode_order(order)
             _refuse_other_versions(wanted.versions)
         except ClusterError as error:
             return encode(Problem.of(error))
-        with unpacked(files, owner) as folder:
+        with unpack(files, owner) as folder:
             return self._server.open(wanted, folder)
 
     def answer(self, message: bytes) -> bytes:
@@ -314,12 +321,12 @@ def _refuse_other_versions(wanted: dict[str, str]) -> None:
 
 
 @contextmanager
-def unpacked(files: dict[str, bytes], owner: str) -> Iterator[Path]:
+def unpack(files: dict[str, bytes], owner: str) -> Iterator[Path]:
     """Write the files of a job to a folder, which is removed again: what is open stays readable.
 
     Args:
-        files: As `packed` read them.
-        owner: Of the launcher.
+        files: Contents by relative path, from `pack`.
+        owner: The launcher's owner.
     """
     with temporary_folder(owner) as folder:
         for name, content in files.items():
@@ -329,7 +336,7 @@ def unpacked(files: dict[str, bytes], owner: str) -> Iterator[Path]:
         yield folder
 
 
-def packed(folder: Path) -> dict[str, bytes]:
+def pack(folder: Path) -> dict[str, bytes]:
     """Read all files below a folder, by relative path."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from intact.analyze.diagnose.batch_norms import batch_norm_findings
+from intact.analyze.diagnose.static import batch_norm_findings
 from intact.graph.normalization import normalize
 from intact.plan import QuantizedGraph, build_plan
 from intact.plan.batch_norms import Place, batch_norm_scales

@@ -10,13 +10,13 @@ import numpy.typing as npt
 import pytest
 
 import intact
-from intact.analyze.diagnose.calibration_samples import calibration_findings
+from intact.analyze.diagnose.calibration_samples import calibration_findings, range_shifts
 from intact.analyze.diagnose.findings import Finding
 from intact.data.sources import open_samples
 from intact.graph import Graph
 from intact.results.result import Result
 from tests.images import Images, Preprocessing
-from tests.models import residual_net
+from tests.models import ModelBuilder, residual_net
 
 Floats = npt.NDArray[np.float32]
 
@@ -81,3 +81,21 @@ def test_statistics_of_another_model_tell_nothing() -> None:
     result.statistics.model_hash = "another"
     assert found_in(result, drawn(32, 2)) == []
     assert isinstance(result.plan.graph, Graph)
+
+
+def test_means_are_of_each_sample_whatever_its_length() -> None:
+    b = ModelBuilder()
+    y = b.node("Relu", b.node("MatMul", b.input("x", ["N", "length", 4]), b.weight(4, 4)))
+    b.output(y)
+    random = np.random.default_rng(0)
+
+    def sequences(count: int) -> list[dict[str, Floats]]:
+        lengths = [*random.integers(8, 64, count - 1), 2]  # the last one is the shortest
+        return [{"x": random.normal(1, 1, (1, length, 4)).astype(np.float32)} for length in lengths]
+
+    result = intact.quantize(b.build(), sequences(64))
+    assert result.statistics is not None
+    samples = open_samples(sequences(48), result.plan.graph)
+    found = range_shifts(result.plan, result.statistics, samples)
+    assert found
+    assert all(each.shift < 5 for each in found)

@@ -14,7 +14,7 @@ import onnxruntime as ort
 import pytest
 
 from intact.analyze.diagnose.findings import Finding
-from intact.analyze.diagnose.preparations import Steps, preparations, rearranged
+from intact.analyze.diagnose.preparations import Steps, preparations, rearrange
 from intact.analyze.diagnose.preprocessing import preprocessing_findings
 from intact.analyze.diagnose.trials import kept_samples
 from intact.data.preprocess import Preprocess, preprocess_with
@@ -272,7 +272,7 @@ def test_steps_are_joined_undone_and_applied() -> None:
     np.testing.assert_allclose(
         then.inverse.apply(then.apply(values, 1), 1), values, rtol=1e-5, atol=1e-3
     )
-    np.testing.assert_array_equal(rearranged(other_layout(values).astype(np.float64), 1), values)
+    np.testing.assert_array_equal(rearrange(other_layout(values).astype(np.float64), 1), values)
     assert not any(each.steps.equals(then) for each in preparations(values, 1, RIGHT))
 
 

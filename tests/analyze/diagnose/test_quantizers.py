@@ -77,7 +77,10 @@ def test_the_cause_is_what_explains_most(name: str) -> None:
     assert found.cause == cause
     point = next(p for p in Simulator(plan).points.values() if str(p.value.name) == found.tensor)
     trials = Counterfactuals(plan, runs, "y", point)
-    widened, by_channels = trials.explained(whole_range), trials.explained(by_whole_channel)
+    widened, by_channels = (
+        trials.explained_part(whole_range),
+        trials.explained_part(by_whole_channel),
+    )
     assert (widened > 0.4) if cause == "clipping" else (by_channels > max(widened, 0.4))
 
 
@@ -85,10 +88,10 @@ def test_what_is_tried_is_what_a_cause_costs() -> None:
     plan, runs = calibrated(of_size(97, 1), "normal", "minmax")
     points = Simulator(plan).points.values()
     trials = Counterfactuals(plan, runs, "y", next(p for p in points if p.value.name == "channels"))
-    assert trials.explained(by_channel) > 0.9
-    assert abs(trials.explained(whole_range)) < 0.2  # nothing was cut off
-    assert trials.explained(without_tail) < 0.9
-    assert trials.explained(any_scale) < 0.9
+    assert trials.explained_part(by_channel) > 0.9
+    assert abs(trials.explained_part(whole_range)) < 0.2  # nothing was cut off
+    assert trials.explained_part(without_tail) < 0.9
+    assert trials.explained_part(any_scale) < 0.9
 
 
 def scores(confident: float) -> tuple[QuantizedGraph, FloatRuns]:

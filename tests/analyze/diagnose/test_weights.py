@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 
+import intact
 from intact.analyze.diagnose.weights import weight_finding
 from intact.calibrate.choice import FloatRuns
 from intact.plan import Overrides, QuantizedGraph
@@ -92,3 +93,12 @@ def test_the_weight_and_the_cause_that_cost_most_are_named(name: str, tmp_path: 
     found = weight_finding(plan, runs, "y", 1.0, "of the noise")
     assert (found.cause, found.node) == (CASES[name].cause, "loud")
     assert repr(found.tensor) in found.evidence
+
+
+@pytest.mark.parametrize("inputs", [64, 70])
+def test_blocks_are_judged_by_their_own_scales_also_where_the_last_is_short(inputs: int) -> None:
+    b, random = ModelBuilder(), np.random.default_rng(0)
+    b.output(b.node("MatMul", b.input("x", ["N", inputs]), b.weight(inputs, 7)))
+    data = {"x": random.normal(size=(32, inputs)).astype(np.float32)}
+    with pytest.warns(intact.IntactWarning, match="it has 2 bits; without that"):
+        intact.quantize(b.build(), data, block=32, weight_bits=2, preset="fast")

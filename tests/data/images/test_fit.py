@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from intact.data.images.fit import ImageInput, focused, image_input
+from intact.data.images.fit import ImageInput, apply_focus, image_input
 from intact.data.images.steps import ImageSteps, Size
 from intact.data.preprocess import Preprocess
 from intact.data.signature import InputSpec
@@ -57,26 +57,26 @@ def test_a_size_fills_what_the_model_leaves_open() -> None:
 def test_channel_order_then_mean_then_scale_in_float32() -> None:
     images = np.array([[[[10, 20, 30]], [[1, 2, 3]]]], np.uint8)  # two rows of one column
     steps: dict[str, Any] = {"order": "bgr", "mean": (1, 2, 3), "scale": (0.1, 10, 2)}
-    found = fit((None, 3, 2, 1), **steps).finished(images)
+    found = fit((None, 3, 2, 1), **steps).finish(images)
     assert found.dtype == np.float32
     tenth = np.float32(0.1)
     blue, green, red = [29 * tenth, 2 * tenth], [180, 0], [14, -4]
     assert found[0, :, :, 0].tolist() == [blue, green, red]
-    assert np.array_equal(np.moveaxis(fit((None, 2, 1, 3), **steps).finished(images), 3, 1), found)
+    assert np.array_equal(np.moveaxis(fit((None, 2, 1, 3), **steps).finish(images), 3, 1), found)
 
 
 def test_per_channel_numbers_follow_the_known_axis() -> None:
-    square = fit((None, 3, 3, 3), mean=(1, 2, 3)).finished(np.zeros((1, 3, 3, 3), np.uint8))
+    square = fit((None, 3, 3, 3), mean=(1, 2, 3)).finish(np.zeros((1, 3, 3, 3), np.uint8))
     assert [float(each) for each in square[0, :, 0, 0]] == [-1, -2, -3]
     # Three rows of an NHWC image: as many as channels, yet not the axis of the channels.
     found = fit((None, 3, 4, 6), mean=(1, 2, 3))
     last = ImageInput("x", found.spec, 3, Size(3, 6), False, found.preprocess)
-    assert last.finished(np.zeros((1, 3, 6, 3), np.uint8))[0, 2, 5].tolist() == [-1, -2, -3]
+    assert last.finish(np.zeros((1, 3, 6, 3), np.uint8))[0, 2, 5].tolist() == [-1, -2, -3]
 
 
 def test_focus_by_explicit_indices() -> None:
     values = pixels(2, 3, 4, 6)  # N, C, H, W
-    found = focused(values, 1)
+    found = apply_focus(values, 1)
     assert found.shape == (2, 12, 2, 3)
     blocks = [(0, 0), (1, 0), (0, 1), (1, 1)]  # (row, column) modulo 2
     for block, (row, column) in enumerate(blocks):
@@ -84,20 +84,20 @@ def test_focus_by_explicit_indices() -> None:
             for r, c in np.ndindex(2, 3):
                 expected = values[:, channel, 2 * r + row, 2 * c + column]
                 assert (found[:, 3 * block + channel, r, c] == expected).all()
-    assert np.array_equal(focused(np.moveaxis(values, 1, 3), 3), np.moveaxis(found, 1, 3))
+    assert np.array_equal(apply_focus(np.moveaxis(values, 1, 3), 3), np.moveaxis(found, 1, 3))
 
 
 def test_focus_comes_after_mean_and_scale() -> None:
     images = pixels(1, 4, 6, 3)
-    found = fit((None, 12, 2, 3), focus=True, mean=(1, 2, 3), order="bgr").finished(images)
+    found = fit((None, 12, 2, 3), focus=True, mean=(1, 2, 3), order="bgr").finish(images)
     channels = np.moveaxis(images[..., ::-1], 3, 1).astype(np.float32)
     expected = channels - np.array([1, 2, 3], np.float32).reshape(1, 3, 1, 1)
-    assert np.array_equal(found, focused(expected, 1))
+    assert np.array_equal(found, apply_focus(expected, 1))
 
 
 def test_pixels_stay_bytes_without_mean_and_scale() -> None:
     for dtype in ("uint8", "float32"):
-        assert fit((None, 3, 4, 6), dtype).finished(pixels(1, 4, 6, 3)).dtype == np.uint8
+        assert fit((None, 3, 4, 6), dtype).finish(pixels(1, 4, 6, 3)).dtype == np.uint8
 
 
 def test_padding_is_given_in_the_models_order() -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intact.data.images.decode import Placement, fitted, laid, place, with_shorter_side
+from intact.data.images.decode import Placement, fit_into, paste, place, with_shorter_side
 from intact.data.images.steps import ImageSteps, Size
 
 SIZES = st.builds(Size, st.integers(1, 5000), st.integers(1, 5000))
@@ -60,7 +60,7 @@ def test_a_crop_alone_does_not_resize() -> None:
 def test_what_is_fitted_touches_its_frame_and_keeps_its_proportions(
     image: Size, frame: Size
 ) -> None:
-    found = fitted(image, frame)
+    found = fit_into(image, frame)
     assert found.rows <= frame.rows
     assert found.columns <= frame.columns
     assert found.rows == frame.rows or found.columns == frame.columns
@@ -82,5 +82,5 @@ def test_the_shorter_side_is_exact_and_the_other_rounded_down(image: Size, pixel
 def test_pixels_are_laid_where_they_belong() -> None:
     pixels = np.arange(1, 16, dtype=np.uint8).reshape(3, 5, 1)
     canvas = np.full((4, 3, 1), 99, np.uint8)
-    laid(pixels, Placement(Size(3, 5), 1, -1), canvas)
+    paste(pixels, Placement(Size(3, 5), 1, -1), canvas)
     assert canvas[..., 0].tolist() == [[99, 99, 99], [2, 3, 4], [7, 8, 9], [12, 13, 14]]

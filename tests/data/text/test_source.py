@@ -112,6 +112,23 @@ def test_other_models_get_a_line_a_sample(encoder: Graph, tmp_path: Path) -> Non
     assert all(not batch["token_type_ids"].any() for batch in padded)
 
 
+def test_form_feeds_and_separators_end_no_line(
+    decoder: Graph, encoder: Graph, tmp_path: Path
+) -> None:
+    path = tmp_path / "lines.txt"
+    text = "w5 w6\u2028w7\x0cw8\x85w9\rw10 w11\r\nw12 w13\n"
+    path.write_bytes(text.encode())
+    assert ids(read(path, encoder, tokenizer=numbers)) == [[5, 6, 7, 8, 9], [10, 11], [12, 13]]
+    parts: list[str] = []
+
+    def tokens(part: str) -> list[int]:
+        parts.append(part)
+        return numbers(part)
+
+    read(path, decoder, tokenizer=tokens, context=4)
+    assert "".join(parts) == text
+
+
 def test_padding_is_masked_without_being_told(encoder: Graph) -> None:
     rows = [[5, 6, 7], [8, 9]]
     for context, mask in ((None, None), (2, None), (3, "attention_mask")):

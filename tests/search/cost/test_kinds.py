@@ -16,7 +16,7 @@ from intact.errors import DataError, UsageError
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.graph import Graph, normalize
 from intact.plan import Overrides, build_plan
-from intact.search.cost import COSTS, CostModel, make_cost, pruned
+from intact.search.cost import COSTS, CostModel, make_cost, prune
 from intact.search.space import FLOAT, Candidate, GroupKind, Space
 from intact.targets import load_target
 from tests.models import (
@@ -163,7 +163,7 @@ def test_bytes_are_exactly_those_of_a_written_residual_net() -> None:
 
 def test_bytes_keep_the_widest_activations_and_three_weights() -> None:
     space = space_of(residual_net())
-    for group in pruned(space, make_cost("bytes", space)).groups:
+    for group in prune(space, make_cost("bytes", space)).groups:
         if group.kind is GroupKind.ACTIVATION:
             assert group.choices == (8,)
         else:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from intact.errors import UsageError
-from intact.search.cost import CostModel, Term, make_cost, pruned, tabulated
-from intact.search.cost.model import summed
+from intact.search.cost import CostModel, Term, make_cost, prune, tabulate
+from intact.search.cost.model import sum_terms
 from intact.search.space import FLOAT, Candidate, Space
 from tests.search.samplers.landscapes import space_of
 
@@ -17,7 +17,7 @@ SPACE = space_of((FLOAT, 8, 4), (8, 7, 4), (8,))
 
 
 def model_of(space: Space, *terms: Term, constant: float = 0.0) -> CostModel:
-    offset, found = summed(terms)
+    offset, found = sum_terms(terms)
     choices = tuple(group.choices for group in space.groups)
     return CostModel("made up", "units", constant + offset, found, choices)
 
@@ -54,7 +54,7 @@ def test_many_are_what_each_is_alone() -> None:
 
 def test_terms_are_joined_and_what_never_varies_is_a_constant() -> None:
     flat = Term((0, 1), np.array([[1.0, 2.0], [1.0, 2.0]]))
-    constant, terms = summed([flat, *singles((1, [10, 20]), (0, [4, 4]))])
+    constant, terms = sum_terms([flat, *singles((1, [10, 20]), (0, [4, 4]))])
     assert constant == 4
     assert [(term.groups, term.values.tolist()) for term in terms] == [((1,), [11.0, 22.0])]
 
@@ -96,33 +96,33 @@ def test_the_lowest_is_a_bound() -> None:
 def test_choices_that_cost_as_much_as_wider_ones_are_dropped() -> None:
     space = space_of((FLOAT, 8, 6, 5, 4), (8, 5, 4))
     cost = model_of(space, *singles((0, [4, 2, 2, 1, 1]), (1, [1, 1, 1])))
-    kept = [group.choices for group in pruned(space, cost).groups]
+    kept = [group.choices for group in prune(space, cost).groups]
     assert kept == [(FLOAT, 8, 5), (8,)]
 
 
 def test_choices_that_differ_in_one_entry_of_a_pair_stay() -> None:
     space = space_of((8, 4), (8, 4))
     cost = model_of(space, Term((0, 1), np.array([[2.0, 2.0], [2.0, 1.0]])))
-    assert pruned(space, cost) == space
+    assert prune(space, cost) == space
 
 
 def test_integers_are_not_dropped_for_floats_that_cost_nothing() -> None:
     space = space_of((FLOAT, 8, 4))
     cost = model_of(space, *singles((0, [1, 1, 1])))
-    assert pruned(space, cost).groups[0].choices == (8,)
-    assert pruned(space, cost, free_floats=True).groups[0].choices == (FLOAT, 8)
+    assert prune(space, cost).groups[0].choices == (8,)
+    assert prune(space, cost, free_floats=True).groups[0].choices == (FLOAT, 8)
 
 
 def test_only_floats_stay() -> None:
     space = space_of((FLOAT,))
-    assert pruned(space, model_of(space)).groups[0].choices == (FLOAT,)
+    assert prune(space, model_of(space)).groups[0].choices == (FLOAT,)
 
 
 def test_pruning_loses_no_cost() -> None:
     space = space_of((FLOAT, 8, 7, 4), (8, 7, 6, 4))
     values = np.repeat(np.array([[4.0, 1.0], [2.0, 1.0]]), 2, axis=0).repeat(2, axis=1)
     cost = model_of(space, Term((0, 1), values))
-    left = {cost.of(each) for each in every(pruned(space, cost, free_floats=True))}
+    left = {cost.of(each) for each in every(prune(space, cost, free_floats=True))}
     assert left == {cost.of(each) for each in every(space)}
 
 
@@ -152,7 +152,7 @@ def test_what_a_log_knows_is_not_measured_again() -> None:
 
 def test_any_sum_over_groups_can_be_tabulated() -> None:
     cost = Products()
-    model = tabulated(SPACE, cost)
+    model = tabulate(SPACE, cost)
     assert [model.of(each) for each in every(SPACE)] == [cost.of(each) for each in every(SPACE)]
 
 

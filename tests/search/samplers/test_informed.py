@@ -11,7 +11,7 @@ import pytest
 from intact.errors import MissingExtraError, UsageError
 from intact.search.loop import front
 from intact.search.samplers import SAMPLERS, make_sampler
-from intact.search.samplers.annealing import Annealing, Energy, moved
+from intact.search.samplers.annealing import Annealing, Energy, neighbour_of
 from intact.search.samplers.greedy import Greedy
 from intact.search.trial import Ask, Goal, Measured, State, Trial
 from tests.search.samplers.landscapes import SAMPLES, constant, mixed, search, space_of, winner
@@ -99,7 +99,7 @@ def test_moves_change_a_tenth_of_the_groups_by_two_places() -> None:
     space = space_of(*[(8, 7, 6, 5, 4)] * 30, (8,))
     generator = np.random.default_rng(0)
     for _ in range(200):
-        changed = moved(space, space.uniform(6), generator)
+        changed = neighbour_of(space, space.uniform(6), generator)
         steps = [abs(bits - 6) for bits in changed[:-1] if bits != 6]
         assert len(steps) == 3
         assert set(steps) <= {1, 2}

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from intact.search.samplers.random_search import RandomSearch, allowed, drawn
+from intact.search.samplers.random_search import RandomSearch, allowed_choices, draw
 from intact.search.trial import Goal
 from tests.search.samplers.landscapes import additive, mixed, search, space_of
 
@@ -15,7 +15,7 @@ def test_choices_are_alike_likely_and_independent() -> None:
     space = space_of((32, 8, 4), (8, 7, 6, 5), (6,))
     generator = np.random.default_rng(0)
     count = 12_000
-    seen = Counter(drawn(allowed(space, 32), generator) for _ in range(count))
+    seen = Counter(draw(allowed_choices(space, 32), generator) for _ in range(count))
     assert len(seen) == 12
     expected = count / 12
     chi_squared = sum((each - expected) ** 2 / expected for each in seen.values())
@@ -24,8 +24,8 @@ def test_choices_are_alike_likely_and_independent() -> None:
 
 def test_choices_above_a_width_are_left_out() -> None:
     space = space_of((32, 8, 4), (8, 7), (6,))
-    assert allowed(space, 6) == [(4,), (7,), (6,)]
-    assert allowed(space, 8) == [(8, 4), (8, 7), (6,)]
+    assert allowed_choices(space, 6) == [(4,), (7,), (6,)]
+    assert allowed_choices(space, 8) == [(8, 4), (8, 7), (6,)]
 
 
 def test_a_small_space_is_tried_whole() -> None:

@@ -47,11 +47,11 @@ _EXACT_PAIRS = 7
 """Bits of weights with which no pair of products leaves 16 bits: 2 * 255 * 64 fits."""
 
 
-class Computed(msgspec.Struct, frozen=True):
+class EngineErrors(msgspec.Struct, frozen=True):
     """What the integer engine computed on some samples.
 
     Attributes:
-        errors: Of the outputs.
+        errors: Errors of the outputs.
         lost: Counts of the steps whose sums may be lost, by the name of the step.
         steps: Those steps, by name.
     """
@@ -76,7 +76,7 @@ class SumFindings(msgspec.Struct, frozen=True):
 
     Attributes:
         findings: One at most for the target, and one for this processor.
-        decibels: Of the outputs, by the integer engine; None where it had no need to run.
+        decibels: Decibels of the outputs by the integer engine; None where it need not run.
         note: What this processor computes otherwise than the target; "" for nothing.
     """
 
@@ -116,7 +116,7 @@ def sum_findings(
             be done.
     """
     found = target_findings(plan, runs, simulated, well=well, in_float=in_float)
-    return found or _of_processor(plan, runs, simulated, in_float, deployed)
+    return found or _findings_of_processor(plan, runs, simulated, in_float, deployed)
 
 
 def target_findings(
@@ -142,12 +142,14 @@ def target_findings(
     computed = computed_errors(plan, runs, in_float=in_float)
     if computed is None:
         return None
-    return SumFindings(_of_target(plan, computed, simulated, well), computed.errors.decibels)
+    return SumFindings(
+        _finding_of_target(plan, computed, simulated, well), computed.errors.decibels
+    )
 
 
 def computed_errors(
     plan: QuantizedGraph, runs: FloatRuns, *, in_float: Collection[str] = ()
-) -> Computed | None:
+) -> EngineErrors | None:
     """Run the integer engine where sums may be lost.
 
     Args:
@@ -161,34 +163,35 @@ def computed_errors(
     if has_logarithmic_levels(plan):
         return None
     wrapping = {str(sums.node.name) for sums in wrapping_sums(plan)} - set(in_float)
+    # Bounds are quick; the engine takes seconds.
     if not wrapping and not pairs_may_saturate(plan):
         return None
     from intact.engines.integer import IntegerEngine  # compiled code, slow to load
     from intact.program.lower import lower
 
     try:
-        program = _held(lower(plan), in_float)
+        program = _with_exact_sums(lower(plan), in_float)
         engine = IntegerEngine(program, threads=1)
         (errors,) = runs.errors(lambda feeds: engine.run(feeds).outputs)
     except IntactError:  # scales that the target cannot compute with, say: `verify` tells
         return None
     steps = {step.name: step for step in program.steps}
-    return Computed(errors, dict(engine.overflows), steps)
+    return EngineErrors(errors, dict(engine.overflows), steps)
 
 
-def _held(program: Program, in_float: Collection[str]) -> Program:
+def _with_exact_sums(program: Program, in_float: Collection[str]) -> Program:
     """Return the program as it is computed where products run in floats, which hold every sum."""
 
-    def held(step: Step) -> Step:
+    def exact_step(step: Step) -> Step:
         if set(in_float).isdisjoint(step.nodes):
             return step
         return replace(step, arithmetic=step.arithmetic.with_exact_sums())
 
-    return replace(program, steps=tuple(map(held, program.steps))) if in_float else program
+    return replace(program, steps=tuple(map(exact_step, program.steps))) if in_float else program
 
 
-def _of_target(
-    plan: QuantizedGraph, computed: Computed, simulated: Errors, well: float
+def _finding_of_target(
+    plan: QuantizedGraph, computed: EngineErrors, simulated: Errors, well: float
 ) -> tuple[Finding, ...]:
     """Say what outputs lose by the sums of the target itself."""
     decibels = computed.errors.decibels
@@ -196,6 +199,7 @@ def _of_target(
     if not output or not computed.worst or decibels[output] >= well:
         return ()
     exact = simulated.decibels.get(output, 0.0)
+    # The noise power that exact sums would spare, of all.
     part = 1 - 10 ** ((decibels[output] - exact) / 10)
     if not part >= HALF:
         return ()
@@ -205,7 +209,7 @@ def _of_target(
     return (_overflow(plan, computed, heard, part),)
 
 
-def _overflow(plan: QuantizedGraph, computed: Computed, heard: str, part: float) -> Finding:
+def _overflow(plan: QuantizedGraph, computed: EngineErrors, heard: str, part: float) -> Finding:
     worst = computed.lost[computed.worst]
     bits = computed.steps[computed.worst].arithmetic.accumulator_bits
     evidence = (
@@ -221,7 +225,7 @@ def _overflow(plan: QuantizedGraph, computed: Computed, heard: str, part: float)
     )
 
 
-def _smaller_sums(plan: QuantizedGraph, computed: Computed) -> Iterator[Remedy]:
+def _smaller_sums(plan: QuantizedGraph, computed: EngineErrors) -> Iterator[Remedy]:
     """Yield what makes sums fit: fewer bits for the weights of the layers at risk, or float."""
     surplus = {
         name: math.ceil(math.log2(_ROOM * each.largest / each.limit))
@@ -255,13 +259,13 @@ def _widest(configs: Collection[TensorQuantConfig]) -> int:
     return max((each.bits for each in configs if each.params is not None), default=0)
 
 
-def _saturation(computed: Computed, heard: str, part: float) -> Finding:
-    evidence = f"{_saturated(computed)}; {heard}"
+def _saturation(computed: EngineErrors, heard: str, part: float) -> Finding:
+    evidence = f"{_saturated_pairs(computed)}; {heard}"
     narrower = Remedy(options={"weight_bits": _EXACT_PAIRS, "bits": None})
     return Finding("pair_saturation", evidence, part, node=computed.worst, remedies=(narrower,))
 
 
-def _saturated(computed: Computed) -> str:
+def _saturated_pairs(computed: EngineErrors) -> str:
     worst, steps = computed.lost[computed.worst], computed.steps
     bits = steps[computed.worst].arithmetic.pair_bits
     return (
@@ -273,7 +277,7 @@ def _saturated(computed: Computed) -> str:
 # ---- this processor -------------------------------------------------------------------------
 
 
-def _of_processor(
+def _findings_of_processor(
     plan: QuantizedGraph,
     runs: FloatRuns,
     simulated: Errors,
@@ -290,18 +294,18 @@ def _of_processor(
     if here is None:
         return SumFindings()
     if deployed is not None:
-        heard = _Heard.of(_decibels(runs, deployed), simulated, exactly)
+        heard = _PairLoss.of(_decibels(runs, deployed), simulated, exactly)
         if heard is None or heard.left >= LITTLE_DB:
             return SumFindings(note=_note(heard, remedies))
     computed = computed_errors(replace(plan, target=here), runs, in_float=in_float)
     if computed is None or not computed.worst:
         return SumFindings()
-    heard = _Heard.of(computed.errors.decibels, simulated, exactly)
+    heard = _PairLoss.of(computed.errors.decibels, simulated, exactly)
     if heard is None or heard.left >= LITTLE_DB:
         return SumFindings(note=_note(heard, remedies))
     found = Finding(
         "pair_saturation",
-        f"{heard.said}; {_saturated(computed)}",
+        f"{heard.said}; {_saturated_pairs(computed)}",
         heard.part,
         node=computed.worst,
         remedies=remedies,
@@ -313,14 +317,14 @@ def processor_finding(plan: QuantizedGraph, here: Errors, simulated: Errors) -> 
     """Find what outputs lose on this processor, if its kernels saturate pairs of exact sums.
 
     Args:
-        plan: With scales.
+        plan: A plan with scales.
         here: Errors of the outputs, as applications run what was written.
-        simulated: The same with exact sums.
+        simulated: Their errors with exact sums.
     """
     saturating, remedies, exactly = _on_this_processor(plan)
     if saturating is None:
         return None
-    heard = _Heard.of(here.decibels, simulated, exactly)
+    heard = _PairLoss.of(here.decibels, simulated, exactly)
     return heard and Finding("pair_saturation", heard.said, heard.part, remedies=remedies)
 
 
@@ -333,7 +337,7 @@ def _decibels(runs: FloatRuns, run: Run) -> Mapping[str, float]:
     return errors.decibels
 
 
-class _Heard(NamedTuple):
+class _PairLoss(NamedTuple):
     """What saturating pairs cost the worst output: in words, what is left of it in dB, the part."""
 
     said: str
@@ -341,7 +345,7 @@ class _Heard(NamedTuple):
     part: float
 
     @staticmethod
-    def of(decibels: Mapping[str, float], simulated: Errors, exactly: str) -> _Heard | None:
+    def of(decibels: Mapping[str, float], simulated: Errors, exactly: str) -> _PairLoss | None:
         """Compare outputs here with those of exact sums; None where that is not worth a word."""
         output = min(decibels, key=lambda name: decibels[name], default="")
         exact = simulated.decibels.get(output, 0.0)
@@ -351,10 +355,10 @@ class _Heard(NamedTuple):
             f"this processor saturates pairs of 8-bit products: output {output!r} has "
             f"{decibels[output]:.1f} dB here, {exact:.1f} dB {exactly}"
         )
-        return _Heard(said, decibels[output], 1 - 10 ** ((decibels[output] - exact) / 10))
+        return _PairLoss(said, decibels[output], 1 - 10 ** ((decibels[output] - exact) / 10))
 
 
-def _note(heard: _Heard | None, remedies: tuple[Remedy, ...]) -> str:
+def _note(heard: _PairLoss | None, remedies: tuple[Remedy, ...]) -> str:
     if heard is None:
         return ""
     return f"{heard.said}; --target {remedies[0].options['target']} avoids that"
@@ -368,6 +372,7 @@ def _on_this_processor(plan: QuantizedGraph) -> tuple[Target | None, tuple[Remed
     """
     target, variant = plan.target, saturating_variant(plan.target)
     written = plan.provenance.formats[:1] or target.formats[:1]
+    # Another format has another runtime, with kernels of its own.
     if variant is None or target.saturates_pairs or written != target.formats[:1]:
         return None, (), ""
     other = Remedy(options={"target": variant.name})

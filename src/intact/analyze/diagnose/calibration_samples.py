@@ -97,17 +97,20 @@ def calibration_findings(
     Raises:
         DataError: The samples do not fit the model.
     """
+    # Padding is in no range of the calibration; an iterator has been read already.
     if samples.mask is not None or isinstance(samples.reader, Iterator):
         return []
     if statistics.model_hash != plan.graph.hash:
         return []
-    seen = observed(plan, statistics, samples)
+    seen = range_shifts(plan, statistics, samples)
     if not seen:
         return []
     return _unlike(seen) or _too_few(seen)
 
 
-def observed(plan: QuantizedGraph, statistics: Statistics, samples: Samples) -> list[RangeShift]:
+def range_shifts(
+    plan: QuantizedGraph, statistics: Statistics, samples: Samples
+) -> list[RangeShift]:
     """Compare all tensors that the plan needs the ranges of, and that vary."""
     names = [name for name in required_tensors(plan) if name in statistics.tensors]
     if not names:
@@ -115,26 +118,28 @@ def observed(plan: QuantizedGraph, statistics: Statistics, samples: Samples) -> 
     observer = Observer(plan.graph, names, takes_feeds=samples.takes_feeds)
     accumulator = Accumulator(len(names))
     parts: list[SampleStatistics] = []
-    elements: npt.NDArray[np.int64] = np.zeros(len(names), np.int64)
+    sizes: list[npt.NDArray[np.int64]] = []
     for batch, count in samples.batches(observer.batch_size):
         found = observer.run(batch, count)
         parts.append(accumulator.add(found.values, found.starts, found.elements, found.samples))
-        elements = found.elements
+        # Of each sample its own: sequences differ in length, and a mean is over one of them.
+        sizes.append(np.repeat(found.elements[:, None], found.samples, axis=1))
     rows = SampleStatistics(*(np.concatenate(each, axis=1) for each in zip(*parts, strict=True)))
+    elements = np.concatenate(sizes, axis=1)
     compared = []
     for place, counts in enumerate(accumulator.counts()):
         own = SampleStatistics(*(each[place] for each in rows))
-        one = _compared(names[place], statistics[names[place]], own, counts, int(elements[place]))
+        one = _range_shift(names[place], statistics[names[place]], own, counts, elements[place])
         compared += [one] if one is not None else []
     return compared
 
 
-def _compared(
+def _range_shift(
     name: str,
     calibrated: TensorStatistics,
     rows: SampleStatistics,
     counts: npt.NDArray[np.int64],
-    elements: int,
+    elements: npt.NDArray[np.int64],
 ) -> RangeShift | None:
     low, high = calibrated.minimum, calibrated.maximum
     width = high - low
@@ -145,10 +150,12 @@ def _compared(
     new = TensorStatistics(counts, int(rows.zeros.sum()))
     new.add(rows)
     distribution = new.distribution()
+    # Of the whole range: a method that chooses less of it clips on purpose.
     rounding = (width / _CODES) ** 2 / 12
     # The minima of a Relu are all the same, and none is beyond another.
     ends = sum(np.ptp(each[live]) > 0 for each in (rows.minimum, rows.maximum))
-    means = rows.total[live] / max(elements, 1)
+    means = rows.total[live] / elements[live]
+    # The standard error of a difference of means, with the deviation of the new samples for both.
     spread = float(means.std()) * math.sqrt(1 / calibrated.samples + 1 / len(means))
     mean = calibrated.distribution().mean
     return RangeShift(
@@ -156,13 +163,13 @@ def _compared(
         calibrated.samples,
         float(((rows.minimum < low) | (rows.maximum > high))[live].mean()),
         ends / (calibrated.samples + 1),
-        _cut(distribution, low, high) / rounding,
+        _mean_square_beyond(distribution, low, high) / rounding,
         width / (most - least) if most > least else 1.0,
         abs(float(means.mean()) - mean) / spread if spread else 0.0,
     )
 
 
-def _cut(values: Bins, low: float, high: float) -> float:
+def _mean_square_beyond(values: Bins, low: float, high: float) -> float:
     """Return the mean square of what lies beyond a range."""
     middle = (values.low + values.high) / 2
     beyond = np.maximum(low - middle, 0) + np.maximum(middle - high, 0)
@@ -173,12 +180,13 @@ def _unlike(seen: Sequence[RangeShift]) -> list[Finding]:
     """Find samples whose means differ in half of the tensors, and whose ranges differ too."""
     shift = float(np.median([each.shift for each in seen]))
     beyond, expected, loose = (_mean(seen, each) for each in ("beyond", "expected", "loose"))
+    # Both: means differ between any two sets of few samples, and ranges by single values.
     if shift <= _ERRORS or (beyond <= _UNLIKE * expected and loose < _FELT):
         return []
     cut = _mean(seen, "cut")
     evidence = (
-        f"the samples' means differ from those of the {_calibrated(seen)} of the calibration by "
-        f"{shift:.2g} standard errors"
+        f"the samples' means differ from those of the {_calibration_size(seen)} of the "
+        f"calibration by {shift:.2g} standard errors"
     )
     if beyond > _UNLIKE * expected:
         worst = max(seen, key=lambda each: each.clipping)
@@ -194,7 +202,7 @@ def _unlike(seen: Sequence[RangeShift]) -> list[Finding]:
 
 def _too_few(seen: Sequence[RangeShift]) -> list[Finding]:
     """Find ranges that cut off much of what alike samples have."""
-    cut, calibrated = _mean(seen, "cut"), _calibrated(seen)
+    cut, calibrated = _mean(seen, "cut"), _calibration_size(seen)
     if cut < _FELT:
         return []
     worst = max(seen, key=lambda each: each.clipping)
@@ -208,7 +216,7 @@ def _too_few(seen: Sequence[RangeShift]) -> list[Finding]:
     return [_finding(evidence, cut, worst, [more, text])]
 
 
-def _calibrated(seen: Sequence[RangeShift]) -> int:
+def _calibration_size(seen: Sequence[RangeShift]) -> int:
     return max(each.calibrated for each in seen)
 
 

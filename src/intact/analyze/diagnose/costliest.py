@@ -38,9 +38,11 @@ def at_costliest(finding: Finding, evidence: Evidence, output: str) -> Finding:
     if not ranked:
         return finding
     worst = ranked[0]
-    where = _told(evidence.plan, costs, ranked, output)
+    where = _shares_in_words(evidence.plan, costs, ranked, output)
     told = f"; of what layers cost alone, on {costs.samples} samples, {where}"
     own = [*_remedies(evidence.plan, costs, output)]
+    # What keeps other layers in float is dropped: it was named for a tensor that is not the
+    # costliest.
     others = tuple(each for each in finding.remedies if each not in own and each != BEST)
     general = tuple(each for each in others if "keep_float" not in each.options)
     return replace(
@@ -52,7 +54,9 @@ def at_costliest(finding: Finding, evidence: Evidence, output: str) -> Finding:
     )
 
 
-def _told(plan: QuantizedGraph, costs: LayerCosts, ranked: Sequence[LayerCost], output: str) -> str:
+def _shares_in_words(
+    plan: QuantizedGraph, costs: LayerCosts, ranked: Sequence[LayerCost], output: str
+) -> str:
     worst = ranked[0]
     share = 100 * costs.share(worst, output)
     bits = _bits(plan, worst)
@@ -60,6 +64,7 @@ def _told(plan: QuantizedGraph, costs: LayerCosts, ranked: Sequence[LayerCost], 
     place = f"{worst.name!r} ({worst.op_type}{width})"
     if share >= 100 * ONE:
         return f"{place} makes {share:.0f} %"
+    # The first set is the costliest layer alone.
     half = next(iter(list(costs.sets(output))[1:]), None)
     count = "more than half of them make half" if half is None else f"{len(half)} make half"
     names = first_names([each.name for each in ranked[:_NAMED]])
@@ -70,6 +75,7 @@ def _remedies(plan: QuantizedGraph, costs: LayerCosts, output: str) -> Iterator[
     """Yield what spares the costliest layers: wider weights where all are narrow, or else float."""
     for layers in list(costs.sets(output))[:_SETS]:
         narrow = [each for each in layers if 0 < _bits(plan, each) < USUAL_BITS]
+        # Wider weights cost less time than float, and any target with 8 bits has them.
         if len(narrow) == len(layers):  # which holds whatever the bits of the node are
             yield Remedy(options={"bits": {f"{e.name}.weight": USUAL_BITS for e in narrow}})
         else:

@@ -54,6 +54,7 @@ class Counterfactuals:
     ) -> None:
         self._output, self._config = output, point.config
         self._name = str(point.value.name)
+        # Only what follows the tensor is run again for each way.
         self._pieces = FloatPieces(plan.graph, [self._name])
         values = [
             (self._pieces.values(feeds, limit=math.inf), feeds, real)
@@ -62,11 +63,12 @@ class Counterfactuals:
         self._batches = [(known, sample_count(feeds), real) for known, feeds, real in values]
         self._now = self._noise(partial(point.config.fake_quantize, inplace=False))
 
-    def explained(self, without: Without) -> float:
+    def explained_part(self, without: Without) -> float:
         """Return which part of the tensor's noise goes away without a cause; below 0 if it grows.
 
         0 where there is no noise, or levels are logarithmic.
         """
+        # `not >` also where the noise is NaN.
         if self._config.grid.exponential or not self._now > 0:
             return 0.0
         tensor = QuantizedValues(self._config, [known[self._name] for known, _, _ in self._batches])
@@ -112,6 +114,7 @@ class QuantizedValues(msgspec.Struct, frozen=True):
 
     def by_method(self, method: str, **options: float) -> Quantizer:
         """Return a quantizer with the range that a method chooses of all scales."""
+        # Other causes are weighed without the restriction, which is a cause of its own.
         levels = msgspec.structs.replace(self.config.levels, power_of_two=False)
         distribution = Distribution.from_values(self.values.astype(np.float32))
         return self.on_range(*estimate_range(distribution, levels, method, **options))
@@ -151,6 +154,7 @@ def _by_channel(tensor: QuantizedValues, least: float, most: float) -> Quantizer
         return partial(tensor.config.fake_quantize, inplace=False)
     axes = [tuple(axis for axis in range(a.ndim) if axis != _CHANNELS) for a in tensor.batches]
     pairs = list(zip(tensor.batches, axes, strict=True))
+    # Ranges hold 0, as those of plans do.
     low = np.min([array.min(axis=others, initial=0.0) for array, others in pairs], axis=0)
     high = np.max([array.max(axis=others, initial=0.0) for array, others in pairs], axis=0)
     return tensor.on_range(np.maximum(low, least), np.minimum(high, most), _CHANNELS)
@@ -159,6 +163,7 @@ def _by_channel(tensor: QuantizedValues, least: float, most: float) -> Quantizer
 def without_mask(tensor: QuantizedValues) -> Quantizer:
     """Hold what is not far below 0, and the room that a masked value needs."""
     values = tensor.values
+    # Masks add the same huge number everywhere: halfway to it lies nothing else.
     kept = values[values > values.min() / 2]
     low, high = float(kept.min(initial=0.0)), float(kept.max(initial=0.0))
     return tensor.on_range(low - NEGLIGIBLE, high)
@@ -174,7 +179,7 @@ class Constant(msgspec.Struct, frozen=True):
         point: Its quantizer.
         array: Its values, float32.
         outputs: The axis of a weight along which output channels lie; None where there is none.
-        inputs: That along which input channels lie; likewise.
+        inputs: The axis of a weight along which input channels lie; None where there is none.
     """
 
     point: QuantPoint
@@ -184,7 +189,7 @@ class Constant(msgspec.Struct, frozen=True):
 
     @property
     def now(self) -> Array:
-        """As the plan quantizes it."""
+        """The constant as the plan quantizes it."""
         return _stored(self.point)
 
     def quantized(
@@ -199,17 +204,20 @@ class Constant(msgspec.Struct, frozen=True):
 
         Args:
             method: Chooses ranges.
-            levels: Other ones than the plan's.
-            axis: Along which it has several scales; None for that of the plan.
-            array: In the place of its values.
+            levels: Levels other than the plan's.
+            axis: Axis along which it has several scales; None for that of the plan.
+            array: Values that take the place of its own.
         """
         config, values = self.point.config, self.array if array is None else array
         used = config.levels if levels is None else levels
-        along = config.grid.axis if axis is None else axis
-        low, high = weight_range(values, used, method, along)
+        # Blocks lie along the plan's axis; along another one there are channels.
+        along, block = (config.grid.axis, config.grid.block) if axis is None else (axis, None)
+        low, high = weight_range(values, used, method, along, block)
         codes = used.quant_min, used.quant_max
         params = params_from_range(low, high, *codes, symmetric=config.grid.symmetric)
-        return fake_quantize(values, *params, *codes, rounding=config.rounding, axis=along)
+        return fake_quantize(
+            values, *params, *codes, rounding=config.rounding, axis=along, block=block
+        )
 
 
 WithoutInConstant = Callable[[Constant], Array]
@@ -237,6 +245,7 @@ def constant_by_input(constant: Constant) -> Array:
     axis = constant.inputs
     if axis is None:
         return constant.now
+    # Divided and multiplied back: the layer computes the same, but rounds by other steps.
     others = tuple(other for other in range(constant.array.ndim) if other != axis)
     sizes = np.abs(constant.array).max(axis=others, keepdims=True)
     sizes = np.where(sizes > 0, sizes, 1).astype(np.float32)
@@ -271,13 +280,14 @@ class ConstantTrials:
             point.end: [(str(node.name), slot) for node, slot in point.readers] for point in points
         }
         self._pieces = FloatPieces(plan.graph, [place.tensor for place in layer_results(plan)])
+        # By identity: arrays have no hash, and the runs hold the batches as long as this lives.
         self._known = {id(feeds): self._pieces.values(feeds) for feeds, _ in runs.batches}
 
     def powers(self, parts: Sequence[Part]) -> list[float]:
         """Return the noise powers with each of some groups quantized as in the plan."""
         return self._noises([{point.end: _stored(point) for point in part} for part in parts])
 
-    def explained(
+    def explained_part(
         self, constant: Constant, ways: Sequence[WithoutInConstant | None]
     ) -> list[float]:
         """Return which part of the constant's noise goes away without each cause.
@@ -286,6 +296,7 @@ class ConstantTrials:
         """
         if constant.point.config.grid.exponential:
             return [0.0 for _ in ways]
+        # All ways run side by side in one pass over the samples.
         kept = [way for way in ways if way is not None]
         arrays = [constant.now, *(way(constant) for way in kept)]
         end = constant.point.end

@@ -25,7 +25,7 @@ def runtime_of(result: Result, in_float: dict[str, str] | None = None) -> Shown:
 
     Args:
         result: The result.
-        in_float: As of `products_in_float`, where that was asked.
+        in_float: What `products_in_float` returned, where that was asked.
     """
     name, exported = next(iter(result.exports.items()))
     return Shown(
@@ -66,17 +66,18 @@ def deployed_run(result: Result) -> Run | None:
     deployed = Deployed(result.plan, exported, None, 1)
     if not runtime.runs_numbers:
         return partial(runtime.run, deployed)
+    # Loaded once, and only if a check runs it at all.
     loaded, turn = cache(partial(runtime.runner, deployed)), Lock()
 
-    def as_loaded(feeds: Batch) -> Batch:
+    def run_loaded(feeds: Batch) -> Batch:
         with turn:  # OpenVINO runs one batch at a time
             outputs: Batch = loaded()(feeds)
         return outputs
 
-    return as_loaded
+    return run_loaded
 
 
-def _alone(result: Result) -> tuple[Runtime, Deployed] | None:
+def _runtime_alone(result: Result) -> tuple[Runtime, Deployed] | None:
     """Return a runtime and what it runs on one thread; None where none runs it and float models."""
     name, exported = next(iter(result.exports.items()))
     runtime = FORMATS[name].runtime
@@ -86,15 +87,16 @@ def _alone(result: Result) -> tuple[Runtime, Deployed] | None:
 
 
 def _loader(result: Result) -> Callable[[], Callable[[Batch], Any]] | None:
-    found = _alone(result)
+    found = _runtime_alone(result)
     if found is None or not found[0].is_timed:
         return None
     return partial(found[0].runner, found[1])
 
 
 def _profiler(result: Result) -> Callable[[Batch, int], Sequence[KernelTime]] | None:
-    found = _alone(result)
+    found = _runtime_alone(result)
     if found is None or not found[0].is_profiled:
         return None
     profile = partial(found[0].profile, found[1])
+    # Rewritten, because checks know of no format's types.
     return lambda feeds, runs: [KernelTime(k.op_type, k.seconds) for k in profile(feeds, runs)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -11,40 +11,50 @@ import numpy.typing as npt
 
 from intact._text import Figures
 from intact.analyze.diagnose.arithmetic import computed_errors
-from intact.analyze.diagnose.batch_norms import batch_norm_findings
 from intact.analyze.diagnose.costliest import at_costliest
 from intact.analyze.diagnose.evidence import DIAGNOSED, Evidence, finite
 from intact.analyze.diagnose.findings import Finding
 from intact.analyze.diagnose.quantizers import Tensors, cut_in_calibration, quantizer_findings
 from intact.analyze.diagnose.registry import Inquiry
+from intact.analyze.diagnose.static import batch_norm_findings
 from intact.analyze.diagnose.weights import BEST, OF_WEIGHTS
 from intact.analyze.layer_costs import LayerCosts
 from intact.analyze.layers import ModelErrors, model_errors
-from intact.calibrate.choice import Errors, FloatRuns
+from intact.calibrate.choice import Errors, FloatRuns, elements_of
 from intact.calibrate.observe.observer import FloatTensors
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.stream import Samples
 from intact.engines.simulate import Simulator
-from intact.limits import HELD_AT_ONCE, MOST_DB
+from intact.errors import DataError
+from intact.limits import HELD_AT_ONCE, MOST_DB, RUN_AT_ONCE
+from intact.numerics.answers import chance_of
 from intact.plan import QuantizedGraph
 
 _CUT = 0.01
 """Part of the values that calibration saw beyond the codes from which on clipping is no chance."""
 _ELEMENTS = 1 << 26
 """Elements of activations that are looked at, but for those of the first batch."""
+_CHANCE = 0.05
+"""Probability of so many lost answers among those that changed, under which it is no chance."""
+_RUN_ELEMENTS = 1 << 29
+"""Elements of activations that are run at most: about four seconds for each model."""
+_FEWEST = 256
+"""Samples that are run at least, if there are so many."""
+_SEVERITY = 0.5
+"""Severity of what no cause explains: it comes behind those that were measured."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
     """What was found.
 
     Attributes:
-        findings: Worst first; empty where nothing is wrong.
+        findings: What is wrong, worst first; empty where nothing is.
         decibels: Signal to quantization noise of each output on some samples, dB.
         samples: Number of those samples.
         is_drawn: Whether inputs were drawn from what calibration saw, as no data were given.
         notes: What is no fault of the result, but good to know.
-        errors: Of the outputs and of each layer; None where they were not asked for.
+        errors: Errors of the outputs and of each layer; None where they were not asked for.
         costs: What layers alone cost the outputs; None where that was not measured.
     """
 
@@ -130,10 +140,14 @@ def check_quantizers(evidence: Evidence) -> list[Finding]:
     plan, simulator = evidence.plan, evidence.simulator
     tensors = _tensors(plan, evidence.few.batches, simulator)
     lost = quantizer_findings(plan, simulator, evidence.few, evidence.few_errors, tensors)
+    # Drawn inputs have the ranges of real ones but not their likeness, so tensors behind them leave
+    # the ranges.
     if evidence.is_drawn and evidence.statistics is not None:
         seen = evidence.statistics
         lost = [each for each in lost if not _is_drawn_clipping(each, simulator, seen)]
     norms = batch_norm_findings(plan)
+    # A BatchNormalization that spreads channels is the reason of most that quantizers suffer from
+    # behind it.
     if norms and not any(each.cause in OF_WEIGHTS for each in lost):
         return norms
     decibels = evidence.few_errors.decibels
@@ -142,6 +156,66 @@ def check_quantizers(evidence: Evidence) -> list[Finding]:
         at_costliest(each, evidence, output) if each.cause == "rounding" else each for each in lost
     ]
     return found or _not_finite(evidence.few_errors)
+
+
+def check_decisions(evidence: Evidence) -> list[Finding]:
+    """Compare the answers of both models with the labels, if there are any."""
+    counted = _right(evidence)
+    if counted is None:
+        return []
+    before, after = counted
+    lost, gained = int((before & ~after).sum()), int((after & ~before).sum())
+    # A sign test: of answers that changed, half become right by chance.
+    if lost <= gained or chance_of(lost, lost + gained) >= _CHANCE:
+        return []
+    count = len(before)
+    told = (
+        f"{lost} of {count} answers become wrong and {gained} right, which is more than chance: "
+        f"accuracy {100 * before.mean():.2f} -> {100 * after.mean():.2f} %"
+    )
+    decibels = evidence.few_errors.decibels
+    output = min(decibels, key=lambda name: decibels[name], default="")
+    return [at_costliest(Finding("rounding", told, _SEVERITY), evidence, output)]
+
+
+def _right(
+    evidence: Evidence,
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]] | None:
+    """Tell which samples the float model and the plan have right; None without labels of classes.
+
+    The first ones are run, as many as take seconds.
+    """
+    samples, output = evidence.samples, str(evidence.plan.graph.outputs[0].name)
+    if samples is None or isinstance(samples.reader, Iterator) or not _has_labels(evidence):
+        return None
+    elements = 1 if evidence.statistics is None else max(elements_of(evidence.statistics), 1)
+    most = max(_RUN_ELEMENTS // elements, _FEWEST)
+    simulator = Simulator(evidence.plan, threads=evidence.threads)
+    chosen: list[tuple[npt.NDArray[np.int64], ...]] = []
+    seen = 0
+    for feeds, count in samples.batches(samples.batch_size(RUN_AT_ONCE)):
+        if seen >= most:
+            continue  # labels are those of a whole pass
+        seen += count
+        scores = evidence.runs.run(feeds)[output], simulator.run(feeds)[0][output]
+        if scores[0].ndim != 2 or scores[0].shape[1] < 2:
+            return None
+        chosen.append(tuple(each[:count].argmax(axis=1) for each in scores))
+    labels = samples.labels()
+    if labels is None or not chosen:
+        return None
+    first, second = (np.concatenate(column) for column in zip(*chosen, strict=True))
+    wanted = labels[: len(first)]
+    if len(wanted) != len(first):
+        return None
+    return np.asarray(first == wanted), np.asarray(second == wanted)
+
+
+def _has_labels(evidence: Evidence) -> bool:
+    try:
+        return evidence.samples is not None and evidence.samples.labels() is not None
+    except DataError:  # references for a metric
+        return False
 
 
 def _not_finite(errors: Errors) -> list[Finding]:
@@ -183,6 +257,7 @@ def first_runs(
 
 def decibels_on(plan: QuantizedGraph, runs: FloatRuns) -> dict[str, float]:
     """Return each output's signal to quantization noise on some samples, dB."""
+    # The integer engine where sums may be lost, which a simulation does not see.
     computed = computed_errors(plan, runs)
     if computed is not None:
         return dict(computed.errors.decibels)

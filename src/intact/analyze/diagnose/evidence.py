@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from intact.analyze.layer_costs import LayerCosts
 
 MOST_ELEMENTS = 1 << 25
-"""Of the activations of the samples that `quantize` looks for causes on: some 15 processor seconds.
+"""Most elements of activations of the samples that `quantize` looks for causes on: some 15 seconds
+of a processor.
 """
 
 DIAGNOSED = 8
@@ -59,16 +60,16 @@ class Evidence:
         preprocess: The steps that prepared them.
         statistics: What calibration saw; None where that is not known.
         calibrated: Set where the samples are those of the calibration.
-        samples: Others than those, which can be read again; None where there are none.
+        samples: Other samples, which can be read again; None where there are none.
         is_drawn: Whether samples were drawn.
-        planned: With scales; None before there are any.
-        tried: Those of the samples that plans are tried on; None for all.
+        planned: The plan with scales; None before there are any.
+        tried: The samples of these that plans are tried on; None for all.
         known: Errors of the plan on them, where they were measured before.
         replan: Makes plans to compare with.
         is_lost: Whether an output of the plan loses too much, by what it is for.
         runtime: What was written; None before.
         spent: Seconds that making the result took; None where that is not known.
-        threads: Of the runtime; 0 takes all cores.
+        threads: Number of threads of the runtime; 0 takes all cores.
     """
 
     runs: FloatRuns
@@ -122,25 +123,28 @@ class Evidence:
         """
         samples = DIAGNOSED
         if self.calibrated is not None and self.statistics is not None:
+            # `calibrated` is set in `quantize`, which has little time.
             samples = min(samples, MOST_ELEMENTS // max(elements_of(self.statistics), 1))
         return self.plan_runs.first(max(samples, 1))
 
     @cached_property
     def simulator(self) -> Simulator:
         """The plan with exact sums; its quantizers can be switched off."""
+        # With exact sums, so that what sums lose is not blamed on quantizers; the check of sums has
+        # its own engine.
         return Simulator(self.plan.with_exact_sums(), threads=1, switched=True)
 
     @cached_property
     def errors(self) -> Errors:
         """What the plan loses, simulated with exact sums; an output without numbers is lost."""
-        return finite(self.known or self._measured(self.plan_runs))
+        return finite(self.known or self._measure(self.plan_runs))
 
     @cached_property
     def few_errors(self) -> Errors:
         """The same on the samples on which quantizers and layers are tried."""
-        return finite(self._measured(self.few))
+        return finite(self._measure(self.few))
 
-    def _measured(self, runs: FloatRuns) -> Errors:
+    def _measure(self, runs: FloatRuns) -> Errors:
         (errors,) = runs.errors(lambda feeds: self.simulator.run(feeds)[0])
         return errors
 
@@ -161,6 +165,7 @@ class Evidence:
     @property
     def measured_costs(self) -> LayerCosts | None:
         """The same, if a check has asked for it."""
+        # Where a cached property keeps its value; asking for `costs` would measure it.
         return self.__dict__.get("costs")
 
     @cached_property
@@ -186,9 +191,10 @@ def finite(errors: Errors) -> Errors:
     """Count outputs that are NaN or infinite, where the float model's are not, as lost: -100 dB."""
     most = float(10 ** (MOST_DB / 10))
 
-    def bounded(each: Powers) -> Powers:
+    def bound_noise(each: Powers) -> Powers:
+        # A huge number and not infinity, with which sums and decibels could not go on.
         lost = most * max(float(each.signal.sum()), float(np.finfo(np.float32).tiny))
         noise = np.where(np.isinf(each.noise), lost, each.noise)
         return Powers(each.signal, noise, each.agrees)
 
-    return Errors({name: bounded(each) for name, each in errors.outputs.items()})
+    return Errors({name: bound_noise(each) for name, each in errors.outputs.items()})

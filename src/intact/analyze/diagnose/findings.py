@@ -40,7 +40,7 @@ class Remedy(msgspec.Struct, frozen=True):
     Attributes:
         options: Values by the name of the option of `quantize`; None takes the default.
         text: What is to be done where no option mends it; "" otherwise.
-        measured: How its gain was, as of `Finding`; "" if it was not.
+        measured: How its gain was measured, as in `Finding`; "" if it was not.
     """
 
     options: Mapping[str, Any] = msgspec.field(default_factory=dict)
@@ -56,15 +56,15 @@ class Finding(msgspec.Struct, frozen=True):
         evidence: What was measured, in one line with its figures.
         severity: The part of the loss that it explains, from 0 to 1; above 1 where the float model
             itself is wrong.
-        node: Where; "" if it concerns the whole model.
+        node: The node at fault; "" if it concerns the whole model.
         tensor: The tensor; "" if it concerns none.
         remedies: What may mend it, the most promising first.
         remedy: The command that mends it, or what to do where no command does.
         gain: What the remedy regains; None if that is not known.
-        measured: How the gain was: ``"simulated"`` in a plan without improvement passes, or
-            ``"run"``, by its command; "" if it was not.
-        unit: Of the gain: ``"dB"`` of the outputs' signal to noise, ``"points"`` of accuracy or of
-            agreement, or ``"times"`` as fast.
+        measured: How the gain was measured: ``"simulated"`` in a plan without improvement passes,
+            or ``"run"``, by its command; "" if it was not.
+        unit: Unit of the gain: ``"dB"`` of the outputs' signal to noise, ``"points"`` of accuracy
+            or of agreement, or ``"times"`` as fast.
     """
 
     cause: str

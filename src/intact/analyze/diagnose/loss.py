@@ -34,7 +34,7 @@ _OF_OTHERS = frozenset(["calibration_samples", "labels", "preprocessing"])
 """Causes that lie in the samples, and in no layer."""
 
 Planner = Callable[[Sequence[str]], QuantizedGraph]
-"""From names of nodes to a plan with scales that keeps them in float."""
+"""Makes a plan with scales that keeps the nodes of these names in float."""
 Accepts = Callable[[QuantizedGraph], Mapping[str, str] | None]
 """Returns the options with which a plan is written, and runs in its runtime; None without any."""
 
@@ -46,9 +46,9 @@ class Loss(msgspec.Struct, frozen=True):
         output: The output of the model that loses most.
         decibels: Its signal to quantization noise.
         samples: Number of samples.
-        agreeing: For how many of them it has the float model's best class; None where it is not
+        agreeing: Number of samples with the float model's best class; None where the output is not
             one of classes.
-        infinite: For how many of them it is NaN or infinite where that of the float model is not.
+        infinite: Number of samples where it is NaN or infinite and that of the float model is not.
         node: Where most of it is lost: the layer that alone costs most; "" where that is not known.
         op_type: Its operator.
         is_drowned: Whether samples differ less in the output than noise changes it.
@@ -105,7 +105,7 @@ def find_loss(choice: Choice) -> Loss | None:
         samples differ more in each output of scores than noise changes it.
     """
     decibels, errors = choice.errors.decibels, choice.errors.outputs
-    drowned = _drowned(choice)
+    drowned = _drowned_outputs(choice)
     lost = [
         name
         for name in decibels
@@ -121,7 +121,7 @@ def find_loss(choice: Choice) -> Loss | None:
     return Loss(output, decibels[output], count, agreeing, infinite, is_drowned=output in drowned)
 
 
-def explained(
+def explain(
     loss: Loss,
     findings: Sequence[Finding],
     evidence: Evidence,
@@ -133,7 +133,7 @@ def explained(
     Args:
         loss: What is lost.
         findings: What was found, worst first.
-        evidence: Of the plan.
+        evidence: What is known of the plan.
         planner: Makes plans to compare with.
         accepts: With which options a plan is written and runs: what is offered must be.
 
@@ -142,43 +142,47 @@ def explained(
         and has the nodes to keep in float for its first remedy, with the gain, where that helps.
         Where samples are surely wrong, nothing is measured.
     """
+    # Layers behind wrong inputs lose for another reason.
     if any(each.cause in _OF_OTHERS and each.severity > 1 for each in findings):
         return loss, tuple(findings)
     from intact.analyze.diagnose.arithmetic import OF_SUMS  # with much else
 
     cause = next((each for each in findings if each.cause not in _OF_OTHERS), None)
     of_sums = cause is not None and cause.cause in OF_SUMS
-    cause = cause or _of_layers(loss, evidence)
-    losing = _losing(cause) if of_sums else set[str]()
+    cause = cause or _finding_of_layers(loss, evidence)
+    losing = _losing_nodes(cause) if of_sums else set[str]()
     ranked = evidence.costs.ranked(loss.output)
     name = cause.node if of_sums else ranked[0].name if ranked else ""
     if name:
         node = evidence.plan.graph.node(name)
         loss = replace(loss, node=name, op_type=node.op_type)
     others = [each for each in findings if each is not cause]
-    cause, others = _with_measured(cause, others)
+    cause, others = _take_measured_gain(cause, others)
+    # A remedy that mends it is known: keeping nodes in float would only cost more.
     if loss.decibels + (cause.gain or 0.0) >= LOST_DB > loss.decibels:
         return loss, (cause, *others)
+    # The smallest sets come first, so that no more stays float than is needed.
     candidates = (*([tuple(sorted(losing))] if losing else []), *_sets(evidence, loss.output))
     best = max(loss.decibels + (cause.gain or 0.0), 0.0)  # less than the noise is nothing
     for names in candidates:
-        plan = _planned(planner, names)
+        plan = _plan_or_none(planner, names)
         if plan is None:
             continue
-        regained = _measured(plan, evidence.plan_runs).get(loss.output, math.inf)
+        regained = _measure(plan, evidence.plan_runs).get(loss.output, math.inf)
         if regained >= MOST_DB or regained < best + TOLD_DB:
             continue  # nothing before the output is left quantized
         options = accepts(plan)
+        # No format that was asked for writes it, or its runtime refuses it.
         if options is None:
             continue
         best = regained
-        cause = _offering(cause, names, options, best - loss.decibels)
+        cause = _offer(cause, names, options, best - loss.decibels)
         if best >= LOST_DB:
             break
     return loss, (cause, *others)
 
 
-def _with_measured(cause: Finding, others: Sequence[Finding]) -> tuple[Finding, list[Finding]]:
+def _take_measured_gain(cause: Finding, others: Sequence[Finding]) -> tuple[Finding, list[Finding]]:
     """Give a finding the remedy of another that was measured, if it is of the same cause."""
     gains = [each for each in others if each.cause == cause.cause and each.measured]
     better = max(gains, key=lambda each: each.gain or 0.0, default=None)
@@ -189,7 +193,7 @@ def _with_measured(cause: Finding, others: Sequence[Finding]) -> tuple[Finding, 
     return found, [each for each in others if each is not better]
 
 
-def _of_layers(loss: Loss, evidence: Evidence) -> Finding:
+def _finding_of_layers(loss: Loss, evidence: Evidence) -> Finding:
     """Say that no quantizer stands out: rounding is what is left."""
     from intact.analyze.diagnose.costliest import at_costliest  # with much else
     from intact.analyze.diagnose.findings import Finding
@@ -198,7 +202,7 @@ def _of_layers(loss: Loss, evidence: Evidence) -> Finding:
     return at_costliest(Finding("rounding", evidence_of, 1.0), evidence, loss.output)
 
 
-def _offering(
+def _offer(
     finding: Finding, names: Sequence[str], options: Mapping[str, str], gain: float
 ) -> Finding:
     """Return the finding with nodes in float for its first remedy, and what that gains."""
@@ -212,13 +216,14 @@ def _offering(
 def _disagrees(powers: Powers) -> bool:
     """Tell whether fewer than 95 % of the decisions agree, by more than chance."""
     count, same = len(powers.agrees), int(powers.agrees.sum())
+    # The exact binomial: with eight samples no approximation holds.
     at_most = (
         math.comb(count, k) * AGREEING**k * (1 - AGREEING) ** (count - k) for k in range(same + 1)
     )
     return count > 0 and sum(at_most) < _CHANCE
 
 
-def _drowned(choice: Choice) -> set[str]:
+def _drowned_outputs(choice: Choice) -> set[str]:
     """Return the outputs of scores in which samples differ less than noise changes them.
 
     A score of opinions is about 3 for all samples: 17 dB may be all that tells them apart.
@@ -227,6 +232,7 @@ def _drowned(choice: Choice) -> set[str]:
     if len(runs) < _FEWEST:
         return found
     for name, powers in choice.errors.outputs.items():
+        # Outputs of classes are judged by their decisions.
         if len(powers.signal) != len(runs) or len(powers.agrees):
             continue
         parts = [
@@ -243,7 +249,7 @@ def _drowned(choice: Choice) -> set[str]:
     return found
 
 
-def _losing(cause: Finding) -> set[str]:
+def _losing_nodes(cause: Finding) -> set[str]:
     """Return the nodes whose sums the target loses."""
     kept = (name for each in cause.remedies for name in each.options.get("keep_float", ()))
     return {cause.node, *kept}
@@ -268,6 +274,7 @@ def _sets(evidence: Evidence, output: str) -> Iterator[tuple[str, ...]]:
         if is_single and costs.share(layers[0], output) < ONE:
             continue  # it gains little by itself
         for names in (own, wider) if is_single else (wider,):
+            # Sets grow; one that keeps all in float is no quantization.
             if names > before and len(names) < quantized:
                 before = names
                 yield tuple(name for name in order if name in names)
@@ -277,6 +284,7 @@ def _neighbours(plan: QuantizedGraph) -> dict[str, set[str]]:
     """Return the quantized nodes that write or read what a node's quantizers quantize, by node."""
     from intact.program.lower.chains import Points, chains  # with much else
 
+    # A fused chain is float as a whole or not at all.
     chain_of = {node: chain for chain in chains(plan, Points.of(plan)) for node in chain}
     found: dict[str, set[str]] = {}
     for point in quantization_points(plan):
@@ -291,7 +299,7 @@ def _neighbours(plan: QuantizedGraph) -> dict[str, set[str]]:
     return found
 
 
-def _planned(planner: Planner, names: Sequence[str]) -> QuantizedGraph | None:
+def _plan_or_none(planner: Planner, names: Sequence[str]) -> QuantizedGraph | None:
     """Plan with these nodes in float; None where a target has no such plan."""
     try:
         return planner(names)
@@ -299,7 +307,7 @@ def _planned(planner: Planner, names: Sequence[str]) -> QuantizedGraph | None:
         return None
 
 
-def _measured(plan: QuantizedGraph, runs: FloatRuns) -> Mapping[str, float]:
+def _measure(plan: QuantizedGraph, runs: FloatRuns) -> Mapping[str, float]:
     """Simulate a plan, and return the decibels of the outputs."""
     simulator = Simulator(plan, threads=1)
     (found,) = runs.errors(lambda feeds: simulator.run(feeds)[0])

@@ -32,7 +32,7 @@ _WIDEST = 8
 
 Part: TypeAlias = tuple[QuantPoint, ...]
 Powers: TypeAlias = Callable[[Sequence[Part]], list[float]]
-"""From groups of quantizers to the noise power of an output that each of them alone causes."""
+"""Returns for each group of quantizers the noise power of an output that it alone causes."""
 
 
 class Noise(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class ActivationNoise:
     """Noise of activations alone, beyond that of the weights, which stay quantized.
 
     Args:
-        simulator: Switched.
+        simulator: Simulates the plan; its quantizers can be switched off.
         runs: The samples.
         output: The output.
 
@@ -61,10 +61,12 @@ class ActivationNoise:
 
     def __init__(self, simulator: Simulator, runs: FloatRuns, output: str) -> None:
         self._simulator, self._runs, self._output = simulator, runs, output
+        # All activations off: what is left is of weights alone.
         (self.weights,) = self._of([()])
 
     def powers(self, parts: Sequence[Part]) -> list[float]:
         """Measure parts of the activations; they run side by side."""
+        # Powers of independent errors add; a difference below 0 is chance.
         return [max(power - self.weights, 0.0) for power in self._of(parts)]
 
     def left_without(self, points: Sequence[QuantPoint]) -> list[float]:
@@ -83,32 +85,35 @@ class ActivationNoise:
         return [float(each.outputs[self._output].noise.sum()) for each in found]
 
 
-def grouped(points: Sequence[QuantPoint], powers: Powers, *, groups: int) -> list[Noise]:
+def measure_groups(points: Sequence[QuantPoint], powers: Powers, *, groups: int) -> list[Noise]:
     """Measure quantizers in groups that follow each other, as many as are said at most."""
     size = -(-len(points) // groups) or 1
     parts = [tuple(points[at : at + size]) for at in range(0, len(points), size)]
-    return _measured(parts, powers)
+    return _measure(parts, powers)
 
 
-def narrowed(points: Sequence[QuantPoint], powers: Powers) -> list[Noise]:
+def narrow_down(points: Sequence[QuantPoint], powers: Powers) -> list[Noise]:
     """Measure quantizers in groups, and take apart those that cost much until single ones do.
 
     Returns:
         The worst first; the first is a single quantizer.
     """
-    found = grouped(points, powers, groups=_GROUPS)
+    found = measure_groups(points, powers, groups=_GROUPS)
     while True:
         found = sorted(found, key=lambda each: -each.power)
+        # A group that costs less than half of the worst holds no quantizer that costs more than
+        # that.
         much = [each for each in found[:_WIDEST] if each.power >= HALF * found[0].power > 0]
         wide = [each for each in much if len(each.points) > 1]
         if not wide:
             return found
+        # By identity: comparing structs would compare all their points.
         kept = [each for each in found if not any(each is other for other in wide)]
         halves = [half for each in wide for half in _halves(each.points)]
-        found = [*kept, *_measured(halves, powers)]
+        found = [*kept, *_measure(halves, powers)]
 
 
-def _measured(parts: Sequence[Part], powers: Powers) -> list[Noise]:
+def _measure(parts: Sequence[Part], powers: Powers) -> list[Noise]:
     return [Noise(part, power) for part, power in zip(parts, powers(parts), strict=True)]
 
 

@@ -33,7 +33,7 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         mean: ``[channels]``, or ``[1]`` for all.
-        scale: The same.
+        scale: ``[channels]``, or ``[1]`` for all.
         swaps: Whether the channels are reversed first.
         rearranges: Whether the values of a sample are read in the other layout first.
     """
@@ -50,6 +50,7 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
 
     def after(self, first: Steps) -> Steps:
         """Join these steps with those before them."""
+        # Steps that come first have their channels in the order before the swap.
         mean, scale = (each[::-1] if self.swaps else each for each in (first.mean, first.scale))
         return Steps(
             mean + self.mean / scale,
@@ -67,7 +68,7 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
         """Map an array whose channels are along ``axis``."""
         wide = values.astype(np.float64)
         if self.rearranges:
-            wide = rearranged(wide, axis)
+            wide = rearrange(wide, axis)
         if self.swaps:
             wide = np.flip(wide, axis)
         shape = (-1, *(1,) * (values.ndim - 1 - axis))
@@ -87,7 +88,7 @@ class Preparation(msgspec.Struct, frozen=True, eq=False):
     """A way to prepare the data.
 
     Attributes:
-        steps: From the data before the given steps to the model's input.
+        steps: What leads from the data before the given steps to the model's input.
         normalization: Its name in `NORMALIZATIONS`; "" if it has none.
     """
 
@@ -103,23 +104,25 @@ class Preparation(msgspec.Struct, frozen=True, eq=False):
         parts = ["the channels in the other order"] * steps.swaps
         parts += ["the numbers in the other layout"] * steps.rearranges
         if steps.mean.any():
-            parts.append(f"--mean {_listed(steps.mean)}")
+            parts.append(f"--mean {_join_numbers(steps.mean)}")
         if (steps.scale != 1).any():
             deviations = 1 / steps.scale
             is_std = bool((np.abs(deviations) >= 1).all())
             parts.append(
-                f"--std {_listed(deviations)}" if is_std else f"--scale {_listed(steps.scale)}"
+                f"--std {_join_numbers(deviations)}"
+                if is_std
+                else f"--scale {_join_numbers(steps.scale)}"
             )
         return " and ".join(parts) if parts else "no mean and no scale"
 
 
-def swapped(preparation: Preparation) -> Preparation:
+def swap_channels(preparation: Preparation) -> Preparation:
     """Return the same with the channels in the other order first."""
     steps = preparation.steps
     return Preparation(msgspec.structs.replace(steps, swaps=not steps.swaps))
 
 
-def rearranged(values: Doubles, axis: int) -> Doubles:
+def rearrange(values: Doubles, axis: int) -> Doubles:
     """Read the numbers of each sample in the other layout, ``[H, W, C]`` for ``[C, H, W]``."""
     count, *sizes = values.shape
     if axis == 1:
@@ -141,7 +144,7 @@ def preparations(data: Floats, axis: int, given: Preprocess) -> list[Preparation
 
     Args:
         data: Samples before the given steps; images, or others.
-        axis: Of their channels.
+        axis: Axis of their channels.
         given: The steps that they were given.
     """
     current = Steps.of(given)
@@ -160,16 +163,18 @@ def preparations(data: Floats, axis: int, given: Preprocess) -> list[Preparation
 def _all(data: Floats, axis: int, given: Steps) -> Iterator[Preparation]:
     is_image = channel_axis(data.shape) == axis
     if is_image:
-        yield _made(msgspec.structs.replace(given, rearranges=True))
+        # Before all others: of ways that are equally good the first is named.
+        yield _preparation(msgspec.structs.replace(given, rearranges=True))
     if is_image and data.shape[axis] == _COLOURS:
-        yield _made(msgspec.structs.replace(given, swaps=True))
-    for undo in _undone(data) if is_image else [_NOTHING]:
+        yield _preparation(msgspec.structs.replace(given, swaps=True))
+    for undo in _undoing_steps(data) if is_image else [_NOTHING]:
+        # Joined with what undoes other steps, a normalization is no longer the named one.
         is_plain = undo.equals(_NOTHING)
-        for name, steps in _wanted(undo.apply(data, axis), axis, given, of_images=is_image):
-            yield _made(steps.after(undo), name if is_plain else "")
+        for name, steps in _wanted_steps(undo.apply(data, axis), axis, given, of_images=is_image):
+            yield _preparation(steps.after(undo), name if is_plain else "")
 
 
-def _undone(data: Floats) -> list[Steps]:
+def _undoing_steps(data: Floats) -> list[Steps]:
     """Return what may bring data back to pixels; those first that use most of the range.
 
     At most two: a normalized image may also be taken for a pale one in another range.
@@ -180,6 +185,7 @@ def _undone(data: Floats) -> list[Steps]:
     for steps in _normalizations().values():
         undo = steps.inverse
         ends = np.array([(low - undo.mean) * undo.scale, (high - undo.mean) * undo.scale])
+        # Only what would give possible pixels may have been done.
         inside = ends.min() >= -_SLACK and ends.max() <= _BRIGHTEST + _SLACK
         if inside and ends.max() > _DARKEST:
             found.append((float(np.ptp(ends)), undo))
@@ -195,7 +201,7 @@ def _normalizations() -> dict[str, Steps]:
     return {"": _NOTHING, **named}
 
 
-def _wanted(
+def _wanted_steps(
     pixels: Floats, axis: int, given: Steps, *, of_images: bool
 ) -> Iterator[tuple[str, Steps]]:
     """Yield what data may be wanted as, with names where they have one.
@@ -214,21 +220,23 @@ def _wanted(
         yield "", steps
     axes = tuple(each for each in range(pixels.ndim) if each != axis)
     deviation = pixels.std(axis=axes, dtype=np.float64)
+    # A constant channel has no deviation to divide by.
     if deviation.all():
         yield "", Steps(pixels.mean(axis=axes, dtype=np.float64), 1 / deviation)
 
 
-def _made(steps: Steps, normalization: str = "") -> Preparation:
+def _preparation(steps: Steps, normalization: str = "") -> Preparation:
     short = msgspec.structs.replace(steps, mean=_short(steps.mean), scale=_short(steps.scale))
     return Preparation(short, normalization)
 
 
-def _listed(numbers: Doubles) -> str:
+def _join_numbers(numbers: Doubles) -> str:
     return ",".join(f"{number:.4g}" for number in numbers)
 
 
 def _short(numbers: Doubles) -> Doubles:
     """Round to six digits, as options are written; one number where all are the same."""
+    # Adding 0 makes 0 of -0, which would be written with its sign.
     rounded = np.array([float(f"{number:.6g}") for number in numbers]) + 0.0
     return rounded[:1] if (rounded == rounded[0]).all() else rounded
 

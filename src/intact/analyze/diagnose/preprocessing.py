@@ -22,16 +22,16 @@ from intact.analyze.diagnose.preparations import (
     Steps,
     channel_axis,
     preparations,
-    swapped,
+    swap_channels,
 )
-from intact.analyze.diagnose.trials import Floats, Kept, Outcome, Trials, kept_samples
+from intact.analyze.diagnose.trials import Floats, KeptSamples, Outcome, Trials, kept_samples
 from intact.analyze.diagnose.wrong_answers import (
     OFF,
     PROVEN,
-    broken,
+    broken_answers,
     class_labels,
-    shifted,
-    wrong,
+    shifted_labels,
+    wrong_preparation,
 )
 from intact.data.images.reader import ImageFolder
 from intact.data.preprocess import NORMALIZATIONS, Preprocess
@@ -39,6 +39,7 @@ from intact.data.stream import Samples
 from intact.graph import Graph
 from intact.numerics.answers import (
     are_classes,
+    chance_of,
     most_information,
 )
 
@@ -59,7 +60,7 @@ _LESS_LOST = 1.25
 _TELLING = 0.25
 """Part of the information that answers can have, under which they are no classifier's."""
 _EQUALLY_NEAR = 0.75
-"""As `_EQUAL`, of mismatches with BatchNormalizations, which hardly tell the order of channels."""
+"""The same of mismatches with BatchNormalizations, which hardly tell the order of channels."""
 _PROMISING = 0.05
 """Part by which a way must be better for more samples to be worth while."""
 _CONTRAST = 4.0
@@ -84,14 +85,14 @@ class _Case(msgspec.Struct, frozen=True, eq=False):
         trials: Runs the model on them.
         kept: The samples.
         name: The input that the preprocessing is for.
-        axis: Of its channels.
-        data: It before the given steps.
+        axis: Axis of its channels.
+        data: That input before the given steps.
         given: The steps.
         of_images: Whether the samples are made of images, whose channels an option can reverse.
     """
 
     trials: Trials
-    kept: Kept
+    kept: KeptSamples
     name: str
     axis: int
     data: Floats
@@ -111,10 +112,10 @@ def preprocessing_findings(
 
     Args:
         graph: The float model.
-        samples: As opened, with the given steps applied, and labels where there are any. They are
+        samples: The samples with the given steps applied, and labels where there are any. They are
             read once; at most 256 are used.
         preprocess: The steps that are applied.
-        threads: Of the runtime; 0 takes all cores.
+        threads: Number of threads of the runtime; 0 takes all cores.
 
     Returns:
         One finding of the cause ``preprocessing`` or ``labels``, or none. Its severity is above 1.
@@ -122,31 +123,35 @@ def preprocessing_findings(
     Raises:
         DataError: The samples do not fit the model.
     """
+    # States, padding and what is read once cannot be prepared anew sample by sample.
     if samples.takes_feeds or samples.mask is not None or isinstance(samples.reader, Iterator):
         return []
     kept = kept_samples(samples, _ROUNDS[-1])
     trials = Trials.of(graph, samples, kept, threads)
-    case = _case(samples, kept, trials, preprocess)
+    case = _case_of(samples, kept, trials, preprocess)
     if case is None:
-        return broken(trials.run(_ROUNDS[1]), kept, "")
-    of_labels = shifted(trials.run(_ROUNDS[-1]), kept) if kept.labels is not None else []
+        return broken_answers(trials.run(_ROUNDS[1]), kept, "")
+    # Before the samples, since by shifted labels no preparation can be judged.
+    of_labels = shifted_labels(trials.run(_ROUNDS[-1]), kept) if kept.labels is not None else []
     if of_labels:
         return of_labels
     steps, waiting = Steps.of(case.given), preparations(case.data, case.axis, case.given)
     for number, count in enumerate(_ROUNDS):
         present = case.run(steps, count)
+        # In rounds: thirty ways on eight samples, the best of them on more.
         ways = [_Way(each, case.run(each.steps, count)) for each in waiting]
         if number:
-            found = _judged(case, present, ways)
+            found = _judge_ways(case, present, ways)
             if found or count >= kept.count or not _is_contested(case, present, ways):
                 break
         waiting = [way.preparation for way in _leaders(case, ways, max(1, _LEADERS - number))]
         if not number and case.data.shape[case.axis] == len("rgb"):
-            waiting += [swapped(each) for each in waiting if not each.steps.rearranges]
-    return found or _impossible(case) or broken(present, kept, case.name)
+            # Only of the best: to swap the channels of each way would double the first round.
+            waiting += [swap_channels(each) for each in waiting if not each.steps.rearranges]
+    return found or _impossible(case) or broken_answers(present, kept, case.name)
 
 
-def _judged(case: _Case, present: Outcome, ways: Sequence[_Way]) -> list[Finding]:
+def _judge_ways(case: _Case, present: Outcome, ways: Sequence[_Way]) -> list[Finding]:
     """Return the finding of the first judge that finds a way better than the present one."""
     for judge in _JUDGES:
         figures = [_figure(judge, way.outcome, case) for way in ways]
@@ -154,6 +159,7 @@ def _judged(case: _Case, present: Outcome, ways: Sequence[_Way]) -> list[Finding
         if not math.isfinite(best):
             continue
         equal = _EQUALLY_NEAR if judge is _by_memory else _EQUAL
+        # Figures may be negative (a mismatch): the margin is on the worse side either way.
         enough = best - (1 - equal) * abs(best)
         way = next(way for way, figure in zip(ways, figures, strict=True) if figure >= enough)
         evidence = judge(case, present, way)
@@ -172,7 +178,9 @@ def _is_contested(case: _Case, present: Outcome, ways: Sequence[_Way]) -> bool:
     return False
 
 
-def _case(samples: Samples, kept: Kept, trials: Trials, given: Preprocess) -> _Case | None:
+def _case_of(
+    samples: Samples, kept: KeptSamples, trials: Trials, given: Preprocess
+) -> _Case | None:
     """Take the one input that the preprocessing is for; None where there are others, or none."""
     floats = {name: array for name, array in kept.inputs.items() if array.dtype == np.float32}
     if len(floats) != 1:
@@ -227,7 +235,7 @@ def _by_labels(case: _Case, present: Outcome, way: _Way) -> str:
         return ""
     before, after = present.right(labels), way.outcome.right(labels)
     gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
-    if gained <= lost or _at_least(gained, gained + lost) > _CHANCE:
+    if gained <= lost or chance_of(gained, gained + lost) > _CHANCE:
         return ""
     return _accuracies(before, after, way)
 
@@ -239,18 +247,13 @@ def _accuracies(before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_], way
     )
 
 
-def _at_least(heads: int, throws: int) -> float:
-    """Return the probability of so many heads or more."""
-    ways = sum(math.comb(throws, each) for each in range(heads, throws + 1))
-    return float(ways / (1 << throws))
-
-
 def _by_memory(case: _Case, present: Outcome, way: _Way) -> str:
     """Say how far tensors are off what BatchNormalizations remember; "" where it may be chance."""
     del case
     if not present.moments:
         return ""
     count = len(present.moments[0][0])
+    # Four interleaved parts must all say the same, in the place of a test for chance.
     parts = [slice(start, None, 4) for start in range(4)] if count >= 8 else [slice(None)]
     pairs = [(present.mismatch(each), way.outcome.mismatch(each)) for each in parts]
     if not all(had > _NEARER * has and had > OFF for had, has in pairs):
@@ -276,6 +279,7 @@ def _by_answers(case: _Case, present: Outcome, way: _Way) -> str:
     labels = class_labels(case.kept, present)
     if not are_classes(present.scores, labels) or not _is_picture(case):
         return ""
+    # The weakest judge: neither of the others may speak against it.
     if not _tells_more(present, way.outcome) or _is_opposed(present, way.outcome, labels):
         return ""
     if not _is_tuned(case, way):
@@ -310,6 +314,7 @@ def _tells_more(present: Outcome, other: Outcome) -> bool:
         float(present.information.mean()),
         float(other.information.mean()),
     )
+    # By what they tell or, near the most that can be told, by what they lack.
     is_much = has >= _BETTER * had or most - had >= _LESS_LOST * (most - has)
     is_beyond_chance = float(difference.mean()) > _DEVIATIONS * error
     return is_much and is_beyond_chance and has >= _TELLING * most
@@ -342,6 +347,7 @@ def _is_picture(case: _Case) -> bool:
         return False
     for data in (case.data, Steps(np.zeros(1), np.ones(1), rearranges=True).apply(case.data, 1)):
         images = np.moveaxis(data[: _ROUNDS[0]], case.axis, 1).astype(np.float64)
+        # Without the mean, which any two neighbours have in common.
         images = images - images.mean(axis=(2, 3), keepdims=True)
         power = float((images**2).sum())
         beside = float((images[..., 1:] * images[..., :-1]).sum())
@@ -368,7 +374,7 @@ def _remedy(case: _Case, preparation: Preparation) -> Remedy:
         return Remedy(text=f"the numbers lie in another layout than [{wanted}]: give array.{made}")
     if steps.swaps and not case.of_images:
         turned = "array[:, ::-1]" if case.axis == 1 else "array[..., ::-1]"
-        also = "" if steps.equals(swapped_only(case.given)) else f", and {preparation.name}"
+        also = "" if steps.equals(steps_with_swap(case.given)) else f", and {preparation.name}"
         return Remedy(text=f"the channels are in the other order: give {turned}{also}")
     other = {"rgb": "bgr", "bgr": "rgb"}[order] if steps.swaps else order
     named = NORMALIZATIONS.get(preparation.normalization, {})
@@ -380,7 +386,7 @@ def _remedy(case: _Case, preparation: Preparation) -> Remedy:
     return Remedy(options={**options, "order": other} if steps.swaps else options)
 
 
-def swapped_only(given: Preprocess) -> Steps:
+def steps_with_swap(given: Preprocess) -> Steps:
     """Return the given steps with the channels in the other order."""
     return msgspec.structs.replace(Steps.of(given), swaps=True)
 
@@ -399,7 +405,8 @@ def _impossible(case: _Case) -> list[Finding]:
     evidence = f"the samples lie in {low:.4g}..{high:.4g}, and a mean of {means} is subtracted"
     text = "give mean and deviation in the unit of the samples"
     remedies = [Remedy(text=text)]
+    # Pixels of 0 to 1, with figures for pixels of 0 to 255.
     if low >= 0 and high <= 1 and 1 < steps.mean.max() <= 255:
         small = tuple((steps.mean / 255).tolist()), tuple((steps.scale * 255).tolist())
         remedies.insert(0, Remedy(options=_options(mean=small[0], scale=small[1])))
-    return [wrong(case.name, evidence, remedies)]
+    return [wrong_preparation(case.name, evidence, remedies)]

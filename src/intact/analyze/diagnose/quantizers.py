@@ -34,7 +34,7 @@ from intact.analyze.diagnose.noise import (
     NEARLY,
     ActivationNoise,
     Noise,
-    narrowed,
+    narrow_down,
 )
 from intact.analyze.diagnose.weights import BEST, EQUALIZE, UNLIKE, USUAL_BITS, weight_finding
 from intact.calibrate.choice import Errors, FloatRuns
@@ -50,7 +50,7 @@ Doubles = npt.NDArray[np.float64]
 _TRIED = 8
 """Tensors that are left in float, one at a time."""
 _OFFERED = 3
-"""Of them, those whose nodes are tried in float."""
+"""Number of them whose nodes are tried in float."""
 _LEAST = 1e-9
 """Part of the noise that is none."""
 _USUAL = ("rounding", "clipping")
@@ -84,7 +84,7 @@ def quantizer_findings(
 
     Args:
         plan: A plan with scales.
-        simulator: Of the plan.
+        simulator: Simulates the plan.
         runs: The samples that quantizers are tried on.
         found: The errors of the plan on them.
         tensors: What the float model computes for the quantized activations on those samples, by
@@ -98,18 +98,20 @@ def quantizer_findings(
     if not decibels:
         return []
     output = min(decibels, key=lambda name: decibels[name])
+    # Measured with everything quantized, so that parts are parts of what the user sees.
     total = float(found.outputs[output].noise.sum())
     alone = ActivationNoise(simulator, runs, output)
-    weights, noises = alone.weights, narrowed(list(simulator.points.values()), alone.powers)
+    weights, noises = alone.weights, narrow_down(list(simulator.points.values()), alone.powers)
     level = f"{decibels[output]:.1f} dB on {len(runs)} samples"
     heard = f"of the noise of output {output!r} ({level})"
     activations = sum(each.power for each in noises)
     named: list[Finding] = []
+    # Both sides may be named; the worse of them is kept below.
     if weights >= EXPLAINED * total > 0:
         named.append(weight_finding(plan, runs, output, min(1.0, weights / total), heard))
     if activations >= EXPLAINED * total > 0:
         loss = _Loss(plan, runs, output, min(1.0, activations / total), heard)
-        named += _of_activations(noises, tensors, loss)
+        named += _findings_of_activations(noises, tensors, loss)
     usual: list[Finding] = []
     if decibels[output] >= USUAL_DB:
         usual = [each for each in named if each.cause in _USUAL]
@@ -138,6 +140,7 @@ def _costliest(
         heard: Whose noise, for the evidence.
     """
     points = [each.points[0] for each in noises[:_TRIED] if len(each.points) == 1]
+    # Never 0, whose logarithm is taken.
     lefts = [max(left, _LEAST * total) for left in alone.left_without(points)]
     gains = sorted(zip(lefts, range(len(points)), strict=True))
     if not gains or not total > 0:
@@ -186,7 +189,9 @@ class _Loss(NamedTuple):
     heard: str
 
 
-def _of_activations(noises: Sequence[Noise], tensors: Tensors, loss: _Loss) -> list[Finding]:
+def _findings_of_activations(
+    noises: Sequence[Noise], tensors: Tensors, loss: _Loss
+) -> list[Finding]:
     """Name what is wrong with the activation that costs most.
 
     Where another costs at least half of that, and has what only single tensors have, that is named:
@@ -196,10 +201,12 @@ def _of_activations(noises: Sequence[Noise], tensors: Tensors, loss: _Loss) -> l
     for noise in noises:
         if noise.power < HALF * noises[0].power:
             break
+        # A group that costs little was not taken apart: its worst quantizer by its own error stands
+        # for it.
         point = max(noise.points, key=lambda each: _error(each, tensors))
         values = tensors.get(str(point.value.name))
         if values is not None and values.size:
-            found.append(_of_tensor(point, values, loss))
+            found.append(_finding_of_tensor(point, values, loss))
     special = (each for each in found if each.cause in _OF_ONE_TENSOR)
     return [next(special, found[0])] if found else []
 
@@ -214,14 +221,14 @@ def _error(point: QuantPoint, tensors: Tensors) -> float:
     return lost / max(float(np.mean(wide**2)), np.finfo(float).tiny)
 
 
-class _Seen(msgspec.Struct, frozen=True):
+class _TensorFigures(msgspec.Struct, frozen=True):
     """The tensor that costs most.
 
     Attributes:
         point: Its quantizer.
         low: Value of the lowest code.
         high: Value of the highest code.
-        step: Between codes.
+        step: Distance of two codes.
         channels: The largest magnitude of each channel, ``[channels]``.
         tail: 99 % of the magnitudes are at most this.
         least: The least value.
@@ -242,13 +249,13 @@ class _Seen(msgspec.Struct, frozen=True):
     cut: float
 
     @staticmethod
-    def of(point: QuantPoint, values: npt.NDArray[Any]) -> _Seen:
+    def of(point: QuantPoint, values: npt.NDArray[Any]) -> _TensorFigures:
         """Measure what is needed."""
         low, high = point.config.value_range()
         step = (high - low) / (point.config.grid.quant_max - point.config.grid.quant_min)
         wide = values.astype(np.float64)
         beyond = np.maximum(low - wide, 0) + np.maximum(wide - high, 0)
-        return _Seen(
+        return _TensorFigures(
             point,
             low,
             high,
@@ -278,15 +285,17 @@ class _Seen(msgspec.Struct, frozen=True):
         return next((str(node.name) for node in readers if node.op_type == "Softmax"), "")
 
 
-def _of_tensor(point: QuantPoint, values: npt.NDArray[Any], loss: _Loss) -> Finding:
+def _finding_of_tensor(point: QuantPoint, values: npt.NDArray[Any], loss: _Loss) -> Finding:
     """Name what is wrong with the activation that costs most: what explains most of its noise."""
-    seen = _Seen.of(point, values)
+    seen = _TensorFigures.of(point, values)
     fitting = [found for check in _CHECKS if (found := check(seen)) is not None]
     named, explained = _rounding(seen), 0.0
     if fitting:
         trials = Counterfactuals(loss.plan, loss.runs, loss.output, point)
+        # First each cause by itself; only where none explains enough, together with what is clipped
+        # for it.
         for ways in ([each.without for each in fitting], [each.beside for each in fitting]):
-            parts = [0.0 if way is None else trials.explained(way) for way in ways]
+            parts = [0.0 if way is None else trials.explained_part(way) for way in ways]
             if not max(parts) >= EXPLAINED:  # negative where others lose more, or no number
                 continue
             at = next(k for k, part in enumerate(parts) if part >= NEARLY * max(parts))
@@ -302,7 +311,7 @@ def _of_tensor(point: QuantPoint, values: npt.NDArray[Any], loss: _Loss) -> Find
     return Finding(named.cause, share, loss.part, node=node, tensor=name, remedies=remedies)
 
 
-class _Named(NamedTuple):
+class _NamedCause(NamedTuple):
     """A cause that fits.
 
     Attributes:
@@ -321,26 +330,29 @@ class _Named(NamedTuple):
     beside: Without | None = None
 
 
-def _powers(seen: _Seen) -> _Named | None:
+def _powers(seen: _TensorFigures) -> _NamedCause | None:
     if not seen.point.config.policy & QuantPolicy.POWER_OF_2:
         return None
     why = f"its scale is a power of two, {seen.step:.4g}"
-    return _Named("power_of_two", why, (BEST,), any_scale)
+    return _NamedCause("power_of_two", why, (BEST,), any_scale)
 
 
-def _mask(seen: _Seen) -> _Named | None:
+def _mask(seen: _TensorFigures) -> _NamedCause | None:
     if not seen.softmax or -seen.least <= UNLIKE * max(abs(seen.most), 1.0):
         return None
     producer = seen.point.value.producer()
     nodes = [*([] if producer is None else [str(producer.name)]), seen.softmax]
     why = f"a mask adds {seen.least:.4g} in front of a Softmax, other values reach {seen.most:.4g}"
-    return _Named("attention_mask", why, (Remedy(options={"keep_float": nodes}),), without_mask)
+    return _NamedCause(
+        "attention_mask", why, (Remedy(options={"keep_float": nodes}),), without_mask
+    )
 
 
-def _tie(seen: _Seen) -> _Named | None:
+def _tie(seen: _TensorFigures) -> _NamedCause | None:
     join = next((node for node in seen.point.value.consumers() if node.op_type == "Concat"), None)
     is_clipped = seen.cut > CUT_AWAY and seen.outside >= _MOST
     is_coarse = max(abs(seen.low), abs(seen.high)) > UNLIKE * float(seen.channels.max(initial=0))
+    # A scale of another tensor either cuts off or is far too wide.
     if join is None or not (is_clipped or is_coarse):
         return None
     why = f"it is joined with others at {str(join.name)!r} and has their scale, whose codes reach "
@@ -348,10 +360,10 @@ def _tie(seen: _Seen) -> _Named | None:
     keep = Remedy(options={"keep_float": [str(join.name), *behind]})
     remedies = (_FLOAT_HEADS, keep)
     why += f"{seen.high:.4g}, its values {seen.most:.4g}"
-    return _Named("unlike_ranges", why, remedies, whole_range)
+    return _NamedCause("unlike_ranges", why, remedies, whole_range)
 
 
-def _clipping(seen: _Seen) -> _Named | None:
+def _clipping(seen: _TensorFigures) -> _NamedCause | None:
     if seen.cut <= CUT_AWAY:
         return None
     why = (
@@ -359,29 +371,31 @@ def _clipping(seen: _Seen) -> _Named | None:
     )
     is_fixed = bool(seen.point.config.dominator.detail.get("fixed"))  # no method changes it
     keep = Remedy(options={"keep_float": [seen.point.end.node]})
-    return _Named("clipping", why, (keep,) if is_fixed else (NO_TABLE, WIDEN), whole_range)
+    return _NamedCause("clipping", why, (keep,) if is_fixed else (NO_TABLE, WIDEN), whole_range)
 
 
-def _outlier(seen: _Seen) -> _Named | None:
+def _outlier(seen: _TensorFigures) -> _NamedCause | None:
     channels, producer = seen.channels, seen.point.value.producer()
     most, usual = float(channels.max(initial=0)), float(np.median(channels))
     if len(channels) < 2 or not most > UNLIKE * usual > 0:
         return None
     if producer is not None and producer.op_type == "Concat":
         why = f"what is joined reaches {most:.4g}, half of its channels {usual:.4g}"
-        return _Named("unlike_ranges", why, (_FLOAT_HEADS, EQUALIZE), by_channel, by_whole_channel)
+        return _NamedCause(
+            "unlike_ranges", why, (_FLOAT_HEADS, EQUALIZE), by_channel, by_whole_channel
+        )
     why = f"channel {int(channels.argmax())} reaches {most:.4g}, half of them {usual:.4g}"
-    return _Named("outlier_channel", why, (EQUALIZE,), by_channel, by_whole_channel)
+    return _NamedCause("outlier_channel", why, (EQUALIZE,), by_channel, by_whole_channel)
 
 
-def _tail(seen: _Seen) -> _Named | None:
+def _tail(seen: _TensorFigures) -> _NamedCause | None:
     if not seen.reach > UNLIKE * seen.tail > 0:
         return None
     why = f"its range reaches {seen.reach:.4g}, 99 % of its values {seen.tail:.4g}"
-    return _Named("heavy_tail", why, (_NO_TAIL,), without_tail)
+    return _NamedCause("heavy_tail", why, (_NO_TAIL,), without_tail)
 
 
-def _starved(seen: _Seen) -> _Named | None:
+def _starved_channels(seen: _TensorFigures) -> _NamedCause | None:
     if len(seen.channels) < 2 or not len(seen.starved):
         return None
     first = int(seen.starved[0])
@@ -389,10 +403,10 @@ def _starved(seen: _Seen) -> _Named | None:
         f"{len(seen.starved)} of {len(seen.channels)} channels are less than {_STEPS:g} steps of "
         f"{seen.step:.3g}, channel {first} {seen.channels[first]:.3g}"
     )
-    return _Named("dead_channel", why, (EQUALIZE,), by_channel, by_whole_channel)
+    return _NamedCause("dead_channel", why, (EQUALIZE,), by_channel, by_whole_channel)
 
 
-def _rounding(seen: _Seen) -> _Named:
+def _rounding(seen: _TensorFigures) -> _NamedCause:
     """Name what every quantizer does, where nothing else explains enough."""
     config, most = seen.point.config, float(seen.channels.max(initial=0))
     why = f"a step of {config.bits} bits is {seen.step:.3g}, its values reach {most:.4g}"
@@ -400,10 +414,10 @@ def _rounding(seen: _Seen) -> _Named:
         remedy = Remedy(options={"keep_float": [seen.point.end.node]})
     else:
         remedy = Remedy(options={"activation_bits": USUAL_BITS, "bits": None})
-    return _Named("rounding", why, (remedy,), whole_range)
+    return _NamedCause("rounding", why, (remedy,), whole_range)
 
 
-_CHECKS = (_powers, _mask, _tie, _clipping, _outlier, _tail, _starved)
+_CHECKS = (_powers, _mask, _tie, _clipping, _outlier, _tail, _starved_channels)
 """What a tensor may suffer from. Of what fits, that is named without which most of the noise of its
 output is gone, special causes first where they are nearly equal."""
 
@@ -442,6 +456,7 @@ def cut_in_calibration(point: QuantPoint, statistics: Statistics) -> Cut:
     step = (high - low) / (point.config.grid.quant_max - point.config.grid.quant_min)
     middle = (values.low + values.high) / 2
     beyond = np.maximum(low - middle, 0) + np.maximum(middle - high, 0)
+    # A mask of -1e9 is meant to be cut off.
     beyond[middle < -MASKED_BEYOND] = 0
     total = max(values.total, 1)
     share = float(values.count[beyond > 0].sum() / total)

@@ -72,6 +72,7 @@ def is_oddly_prepared(evidence: Evidence) -> bool:
     if evidence.calibrated is not None and evidence.calibrated.is_masked:
         return False
     graph, few = evidence.plan.graph, evidence.runs.first(_FEW)
+    # Only where steps were given: without, any size of numbers may be meant.
     is_odd = evidence.preprocess != Preprocess() and _is_far_from_one(few)
     return is_odd or _is_one_class(few) or _mismatch(graph, few) > _OFF
 
@@ -87,7 +88,7 @@ def check_preprocessing(evidence: Evidence) -> list[Finding]:
     if samples is None:
         from intact.data.sources import open_samples
 
-        arrays = _joined(evidence.runs.first(_MANY).batches)
+        arrays = _join(evidence.runs.first(_MANY).batches)
         if arrays is None:
             return []
         samples = open_samples(arrays, graph)
@@ -121,15 +122,16 @@ def held_out_findings(
     numbers, others go beyond the ranges, and lose far more.
 
     Args:
-        plan: With scales.
-        errors: Of its outputs.
+        plan: A plan with scales.
+        errors: Errors of its outputs.
         statistics: What calibration saw.
         runs: All of its samples, or some.
-        replan: From other statistics to the plan that they give.
+        replan: Makes the plan of other statistics.
     """
     count = max((each.samples for each in statistics.tensors.values()), default=0)
     numbers = sum(int(each.counts.sum()) for each in statistics.tensors.values())
     middle = len(runs.batches) // 2
+    # All samples must be kept, since each half is calibrated on.
     if not _FEW <= count <= len(runs) or numbers > _FEW_NUMBERS or not middle:
         return []
     if not required_tensors(plan):
@@ -138,11 +140,13 @@ def held_out_findings(
     if sum(each.const_value.size for each in stored if each.const_value) > _FEW_WEIGHTS:
         return []  # each half takes a session with all weights
     halves = runs.batches[:middle], runs.batches[middle:]
+    # Each half judges the plan of the other.
     plans = [_by_statistics_of(half, plan, replan) for half in halves]
     if None in plans:
         return []
+    # With the session that there is: another one would hold the weights twice.
     others = [FloatRuns(runs.graph, half, model=runs.run) for half in halves[::-1]]
-    pairs = zip(others, map(_simulated, filter(None, plans)), strict=True)
+    pairs = zip(others, map(_simulated_run, filter(None, plans)), strict=True)
     beyond = reduce(Errors.joined, (other.errors(run)[0] for other, run in pairs))
     seen, new = errors.decibels, beyond.decibels
     lost = [name for name in new.keys() & seen.keys() if new[name] < WELL_DB]
@@ -163,7 +167,7 @@ def _by_statistics_of(
     replan: Callable[[Statistics], QuantizedGraph],
 ) -> QuantizedGraph | None:
     """Make a plan from these samples alone; None where they cannot be joined."""
-    arrays = _joined(batches)
+    arrays = _join(batches)
     if arrays is None:
         return None
     from intact.data.sources import open_samples
@@ -172,7 +176,7 @@ def _by_statistics_of(
     return replan(collect(plan.graph, samples, required_tensors(plan), threads=1))
 
 
-def _simulated(plan: QuantizedGraph) -> Run:
+def _simulated_run(plan: QuantizedGraph) -> Run:
     simulator = Simulator(plan, threads=1)
     return lambda feeds: simulator.run(feeds)[0]
 
@@ -218,7 +222,7 @@ def _mismatch(graph: Graph, runs: FloatRuns) -> float:
     return float(np.mean(found)) if found else 0.0
 
 
-def _joined(batches: Sequence[tuple[Batch, int]]) -> Batch | None:
+def _join(batches: Sequence[tuple[Batch, int]]) -> Batch | None:
     """Join the real samples of some batches; None where they have no common axis or shape."""
     parts: dict[str, list[npt.NDArray[Any]]] = {}
     for feeds, count in batches:

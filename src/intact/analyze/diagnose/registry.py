@@ -30,7 +30,7 @@ it."""
 _SESSION = 0.15
 """Seconds to load a model whose quantizers can be switched, at least."""
 _WAYS = 30
-"""In which samples are prepared."""
+"""Number of ways in which samples are prepared."""
 _SURE = 0.5
 """Part of the noise that a cause explains from which on no other is looked for."""
 
@@ -57,7 +57,7 @@ class Check(msgspec.Struct, frozen=True):
         needs: All that must be there.
         look: Where it is: ``module:function`` in this folder, from `Evidence` to findings.
         seconds: What it costs, from the elements of the activations of one sample.
-        sign: Tells whether it is worth more than the budget, likewise named; "" for never.
+        sign: Names what tells whether it is worth more than the budget; "" for never.
         unless_sure: Not asked where a cause was found that explains half of the loss or more.
         is_behind: What it finds is no measured part of the loss: it comes behind what was measured.
     """
@@ -134,7 +134,7 @@ CHECKS: tuple[Check, ...] = (
         "decisions",
         ("rounding",),
         frozenset({Need.PLAN, Need.SAMPLES, Need.REAL}),
-        "decisions:check_decisions",
+        "diagnosis:check_decisions",
         seconds=lambda _: 8.0,
         unless_sure=True,
         is_behind=True,
@@ -204,6 +204,7 @@ class Inquiry:
         """Ask whatever can be asked now and was not yet; return all that was found, worst first."""
         self.evidence = evidence or self.evidence
         for check in CHECKS:
+            # Left for later, when more may be there; what is not due now is not asked again.
             if check.name in self.asked or not all(map(self._has, check.needs)):
                 continue
             self.asked.add(check.name)
@@ -218,6 +219,7 @@ class Inquiry:
         Noise that sums make is none of quantizers; what was not measured comes behind what was.
         """
         of_sums = [each.severity for check, each in self._found if check and check.name == "sums"]
+        # What sums lose is in the noise that quantizers are judged by, and not their fault.
         left = 1 - max(of_sums, default=0.0)
         ahead: list[Finding] = []
         measured: list[Finding] = []
@@ -229,6 +231,8 @@ class Inquiry:
                 told.append(weighed)
                 continue
             ahead.append(weighed)
+            # Only these are parts of a loss; what costs time or comes from the samples sets no
+            # measure.
             if of_loss or each.severity > 1:
                 measured.append(weighed)
         found = [*ahead, *behind(measured, told)]
@@ -252,6 +256,7 @@ class Inquiry:
 
     def _is_due(self, check: Check) -> bool:
         """Tell whether a check is within the budget or has a sign, and open."""
+        # Before the cost and the sign: a sign may take seconds itself.
         if check.unless_sure and any(each.severity >= _SURE for _, each in self._found):
             return False
         if check.seconds(_elements(self.evidence.statistics)) <= self._seconds:

@@ -53,7 +53,7 @@ class Trial(Protocol):
     def decibels(self, plan: QuantizedGraph) -> float:
         """Simulate a plan with scales, and return the decibels of its worst output."""
 
-    def observed(self, graph: Graph, tensors: Sequence[str]) -> Statistics:
+    def observe(self, graph: Graph, tensors: Sequence[str]) -> Statistics:
         """Observe tensors of the float model that calibration did not."""
 
 
@@ -84,9 +84,11 @@ class Rehearsal:
         if self._before is None:
             return True
         try:
-            if self._changed(values) <= _SCALES_ALONE:
+            # Nothing but numbers differ, so a run would show what the present result shows.
+            if self._changed_options(values) <= _SCALES_ALONE:
                 self._job(values)
                 return True
+            # Another target or format may refuse a plan only when it is written or first run.
             job, scaled = self._plan(values)
         except IntactError:
             return False
@@ -107,7 +109,7 @@ class Rehearsal:
         Args:
             values: All its options by name.
         """
-        if self._trial is None or not self._changed(values) <= SIMULATED:
+        if self._trial is None or not self._changed_options(values) <= SIMULATED:
             return None
         if self._decibels is None:
             return None
@@ -134,17 +136,18 @@ class Rehearsal:
             return self._trial.decibels(self._before)
         return None
 
-    def _changed(self, values: Mapping[str, Any]) -> set[str]:
+    def _changed_options(self, values: Mapping[str, Any]) -> set[str]:
         made_by = self._made_by or {}
         names = (values.keys() | made_by.keys()) - {"output"}
         return {name for name in names if values.get(name) != made_by.get(name)}
 
     def _plan(self, values: Mapping[str, Any]) -> tuple[Job, QuantizedGraph | None]:
         """Plan a call and give it scales, once; what is written and simulated is the same plan."""
+        # As text: values may be lists, which have no hash.
         key = repr(sorted(values.items(), key=lambda item: item[0]))
         if key not in self._planned:
             job = self._job(values)
-            self._planned[key] = job, self._scaled(job, values)
+            self._planned[key] = job, self._give_scales(job, values)
         return self._planned[key]
 
     def _job(self, values: Mapping[str, Any]) -> Job:
@@ -155,11 +158,12 @@ class Rehearsal:
         known = {name: value for name, value in values.items() if name != "output"}
         options = QuantizeOptions(**{**known, "target": target})
         job = rehearsed(options, self._result.plan.graph, target)
+        # Decisions for one target say nothing of another.
         if job.plan.target.name != self._result.plan.target.name:
             return job
-        return self._as_decided(job)
+        return self._keep_decisions(job)
 
-    def _as_decided(self, job: Job) -> Job:
+    def _keep_decisions(self, job: Job) -> Job:
         """Keep what was decided when the result was made: nodes in float, broken ties."""
         plan = self._result.plan
         asked = job.plan.decisions
@@ -177,7 +181,7 @@ class Rehearsal:
             return job
         return msgspec.structs.replace(job, plan=job.keeping(kept, None, apart))
 
-    def _scaled(self, job: Job, values: Mapping[str, Any]) -> QuantizedGraph | None:
+    def _give_scales(self, job: Job, values: Mapping[str, Any]) -> QuantizedGraph | None:
         """Give a plan its scales; None where statistics of its tensors are missing."""
         from intact.results.recipes import given_scales  # with much else
 
@@ -185,11 +189,12 @@ class Rehearsal:
         scales = values.get("scales")
         given: ScaleTable | None = given_scales(scales, graph.model, graph) if scales else None
         known = {} if statistics is None else statistics.tensors
+        # Nodes that were float before have inputs that were not observed.
         missing = [name for name in required_tensors(job.plan, given) if name not in known]
         if missing:
             if self._trial is None or statistics is None:
                 return None
-            more = self._trial.observed(graph, missing)
+            more = self._trial.observe(graph, missing)
             statistics = Statistics(more.model_hash, {**known, **more.tensors})
         plan = assign(job.plan, statistics, self._method(job, values), given)
         return replace(plan, provenance=self._result.plan.provenance)
@@ -197,7 +202,8 @@ class Rehearsal:
     def _method(self, job: Job, values: Mapping[str, Any]) -> Method:
         """Return the method that a call names, or else that of the result."""
         made = self._result.plan.provenance
-        if self._changed(values) & (_OF_METHODS | {"target"}) or made.method in ("", "given"):
+        is_other = bool(self._changed_options(values) & (_OF_METHODS | {"target"}))
+        if is_other or made.method in ("", "given"):
             return job.methods[0]
         return Method.of(
             job.plan.target, made.method, made.weight_method or None, dict(made.method_options)

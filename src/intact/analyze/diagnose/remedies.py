@@ -27,7 +27,7 @@ from intact.errors import DataError, IntactError, UsageError
 from intact.formats.registry import expressible
 from intact.improve.passes import Request
 from intact.limits import RUN_AT_ONCE
-from intact.recipe.command_line import command_line
+from intact.recipe.commands import command_line
 from intact.recipe.file import COMMAND, recipe_options
 from intact.recipe.options import QuantizeCommand, QuantizeOptions
 from intact.recipe.reports import DiagnoseOptions
@@ -61,6 +61,8 @@ def options_that_made(result: Result) -> dict[str, Any] | None:
         table = tomllib.loads(result.recipe)
         command = table.pop(COMMAND, "")
         known = recipe_options(QuantizeOptions)
+        # The recipe of a result is anybody's file: only options that a recipe may have are taken,
+        # and checked.
         known = {name: each for name, each in known.items() if each.recorded}
         values = {name: known[name].checked(value) for name, value in table.items()}
     except (ValueError, KeyError, UsageError):  # of another version, or changed by hand
@@ -91,7 +93,7 @@ def with_command(
     takes = _takes_all if rehearsal is None else rehearsal.takes
     for each in _remedies(finding, made_by, ran, takes):
         # What a check has measured itself is the gain of the first.
-        known = finding if each.remedy is finding.remedies[0] else _unmeasured(finding)
+        known = finding if each.remedy is finding.remedies[0] else _without_gain(finding)
         offered = msgspec.structs.replace(known, remedy=each.text)
         if each.values is None or rehearsal is None:
             open_ones.append(offered)
@@ -102,15 +104,16 @@ def with_command(
         else:
             measured.append((gain, offered))
     best = max((gain for gain, _ in measured), default=0.0)
+    # In the order of the finding, which is that of their cost.
     for gain, offered in measured:
         if gain >= max(_LEAST_GAIN["dB"], best * _ENOUGH):
             return msgspec.structs.replace(offered, gain=gain, measured=SIMULATION)
     if open_ones:
         return open_ones[0]
-    return _unmeasured(finding)
+    return _without_gain(finding)
 
 
-def _unmeasured(finding: Finding) -> Finding:
+def _without_gain(finding: Finding) -> Finding:
     return msgspec.structs.replace(finding, gain=None, measured="")
 
 
@@ -118,10 +121,10 @@ class TriedRemedies:
     """Runs the commands of findings, each in a process of its own, until the time is over.
 
     Args:
-        options: As a call of `diagnose` gave them.
+        options: The options of the call of `diagnose`.
         result: The result.
-        samples: What it is measured on.
-        seconds: For all commands together.
+        samples: The samples that it is measured on.
+        seconds: Time for all commands together.
     """
 
     def __init__(
@@ -140,7 +143,7 @@ class TriedRemedies:
         the evidence, and the next remedy goes on.
         """
         failed, reason = "", _not_to_be_run(made_by)
-        given, finding = finding, _unmeasured(finding)
+        given, finding = finding, _without_gain(finding)
         ran = self._result.plan.provenance.improve
         for each in _remedies(finding, made_by, ran, rehearsal.takes):
             changed = msgspec.structs.replace(
@@ -149,6 +152,7 @@ class TriedRemedies:
             if each.values is not None and reason:
                 evidence = f"{changed.evidence}; the remedy is not tried: {reason}"
                 return msgspec.structs.replace(changed, evidence=evidence)
+            # One clock for all findings: the first may take most of it.
             left = self._end - time.monotonic()
             if each.values is None:
                 return changed
@@ -163,7 +167,7 @@ class TriedRemedies:
                 kept = known if known.gain is not None else changed
                 evidence = finding.evidence + failed + unfinished
                 return msgspec.structs.replace(kept, evidence=evidence)
-            except (IntactError, _Failed) as error:
+            except (IntactError, _CommandError) as error:
                 failed += f"; `{each.text}` was tried and fails: {error}"
                 continue
             if gain >= _LEAST_GAIN[finding.unit]:
@@ -176,6 +180,7 @@ class TriedRemedies:
             folder = Path(name) / _MENDED
             words = [*shlex.split(command)[1:-1], str(folder)]  # its last word is the folder
             done = subprocess.run(
+                # `-P`, so that no module of the working directory is imported; a list and no shell.
                 [sys.executable, "-P", "-m", "intact", *words],
                 capture_output=True,
                 text=True,
@@ -185,7 +190,8 @@ class TriedRemedies:
             )
             if done.returncode:
                 lines = done.stderr.strip().splitlines() or ["nothing said"]
-                raise _Failed(lines[-1][:200])
+                raise _CommandError(lines[-1][:200])
+            # Loaded inside of the folder's life, since arrays are mapped.
             mended = Result.load(folder)
             return self._figure(mended, self._samples_of(mended), unit) - self._figure(
                 self._result, self._samples, unit
@@ -218,6 +224,7 @@ def _not_to_be_run(made_by: Mapping[str, Any] | None) -> str:
     if made_by is None:
         return ""
     data = str(made_by["data"])
+    # `module:function` would be imported; a file of that name is data.
     if ":" in data and not os.path.exists(data):  # noqa: PTH110 - as of `open_samples`
         return f"the recipe's data {data} are code"
     if any("folder" in dict(Request.of(each).options) for each in made_by.get("improve") or ()):
@@ -225,7 +232,7 @@ def _not_to_be_run(made_by: Mapping[str, Any] | None) -> str:
     return ""
 
 
-class _Failed(Exception):  # noqa: N818 - a reason, which is told in a finding
+class _CommandError(Exception):
     """A command failed; its message is its last line."""
 
 
@@ -246,7 +253,7 @@ def _accuracy(result: Result, samples: Samples) -> float:
     return 100 * float(np.mean(classes == labels))
 
 
-class _Said(NamedTuple):
+class _Offer(NamedTuple):
     """A remedy that can be said.
 
     Attributes:
@@ -270,11 +277,11 @@ def _takes_all(_: Mapping[str, Any]) -> bool:
 
 def _remedies(
     finding: Finding, made_by: Mapping[str, Any] | None, ran: Sequence[str], takes: Takes
-) -> Iterator[_Said]:
+) -> Iterator[_Offer]:
     """Yield the remedies that can be said, with floats at the ends where nodes need these."""
     for remedy in finding.remedies:
         if remedy.text:
-            yield _Said(remedy, remedy.text, None)
+            yield _Offer(remedy, remedy.text, None)
         elif made_by is not None:
             values = changed_options(remedy, made_by, ran)
             if values is not None and not takes(values):
@@ -283,7 +290,7 @@ def _remedies(
                 values = changed_options(more, made_by, ran) if is_of_nodes else None
                 values = values if values is not None and takes(values) else None
             if values is not None:
-                yield _Said(remedy, command_line("quantize", QuantizeCommand, values), values)
+                yield _Offer(remedy, command_line("quantize", QuantizeCommand, values), values)
 
 
 def changed_options(
@@ -305,14 +312,16 @@ def changed_options(
     if remedy.options.get("improve"):
         if set(remedy.options["improve"]) <= set(ran):
             return None
+        # Naming passes turns the preset off, so those that it ran are named too.
         before["improve"] = tuple(dict.fromkeys((*ran, *(before.get("improve") or ()))))
-    changed = _changed(remedy, before)
+    changed = _merge_options(remedy, before)
     changed["output"] = _MENDED
+    # An option at its default is the same as none.
     is_same = _without_defaults(changed) == _without_defaults({**made_by, "output": _MENDED})
     return None if is_same or not _is_accepted(changed) else changed
 
 
-def _changed(remedy: Remedy, made_by: Mapping[str, Any]) -> dict[str, Any]:
+def _merge_options(remedy: Remedy, made_by: Mapping[str, Any]) -> dict[str, Any]:
     changed = dict(made_by)
     for other in [other for name in remedy.options for other in _INSTEAD_OF.get(name, ())]:
         changed.pop(other, None)

@@ -50,6 +50,8 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     begin(options.progress, "reading the result")
     loaded = load_result(options.result)
     if options.data is None:
+        # Without data something is said nevertheless: inputs drawn from the histograms of the
+        # calibration.
         samples, preprocess = loaded.draw_samples(DRAWN), loaded.preprocess
     else:
         preprocess = steps_for(options, options.data, loaded.preprocess)
@@ -65,12 +67,12 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
         samples=samples,
         is_drawn=options.data is None,
         planned=loaded.plan,
-        replan=partial(_replanned, loaded),
+        replan=partial(_replan, loaded),
         runtime=runtime_of(loaded, products_in_float(loaded, threads=options.threads)),
         threads=options.threads,
     )
     found = diagnosis_of(evidence, layers=options.layers)
-    found_here = [_calibrated_on(each, options.data) for each in found.findings]
+    found_here = [_offer_these_samples(each, options.data) for each in found.findings]
     made_by, ran = options_that_made(loaded), loaded.plan.provenance.improve
     begin(options.progress, "trying remedies")
     rehearsal = Rehearsal(loaded, made_by, _Trial(runs, samples, options.threads))
@@ -84,7 +86,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     return msgspec.structs.replace(found, findings=findings, notes=notes)
 
 
-def _replanned(result: Result, name: str | None, statistics: Statistics | None) -> QuantizedGraph:
+def _replan(result: Result, name: str | None, statistics: Statistics | None) -> QuantizedGraph:
     """Return the plan of a result with the scales of another method; as it is for None."""
     if name is None:
         return result.plan
@@ -104,7 +106,7 @@ class _Trial:
         """Return the decibels of the worst output."""
         return min(decibels_on(plan, self._runs).values(), default=0.0)
 
-    def observed(self, graph: Graph, tensors: Sequence[str]) -> Statistics:
+    def observe(self, graph: Graph, tensors: Sequence[str]) -> Statistics:
         """Observe tensors on some of the samples."""
         return collect(graph, self._samples.first(_OBSERVED), tensors, threads=self._threads)
 
@@ -112,6 +114,7 @@ class _Trial:
 def _runs_of(result: Result, samples: Samples, threads: int) -> FloatRuns:
     """Return the samples that all is measured on: the first of a sequence may be unlike others."""
     most = 0 if result.statistics is None else sample_count(result.statistics)
+    # As many as calibration saw, so that the errors are those of the result's own ranges.
     return first_runs(result.plan, samples, most=most, threads=threads)
 
 
@@ -129,8 +132,9 @@ def _unused_labels(loaded: Result, samples: Samples) -> str:
     return f"they are {low}..{high} for {classes} classes" if low < 0 or high >= classes else ""
 
 
-def _calibrated_on(finding: Finding, data: object) -> Finding:
+def _offer_these_samples(finding: Finding, data: object) -> Finding:
     """Offer these samples for the calibration, where its own were too few or unlike them."""
+    # An object has no words on a command line.
     if finding.cause != "calibration_samples" or not isinstance(data, str | Path):
         return finding
     these = Remedy(options={"data": str(data), "samples": None})

@@ -47,7 +47,7 @@ SPEED = 0.5
 _FEW = 8
 """Samples that show what saturating sums cost."""
 _MOST_BYTES = 1 << 28
-"""Of what was written: larger files are not loaded again only to see whether sums saturate."""
+"""Largest file that is loaded again only to see whether sums saturate."""
 _PROFILED = 5
 """Runs whose kernels are timed."""
 FASTEST = {"fastest": True}
@@ -151,6 +151,7 @@ def float_findings(plan: QuantizedGraph, in_float: Mapping[str, str]) -> list[Fi
         f"integers, the first is {first!r} ({op_type}){'; it has ' if wide else ''}"
         f"{' and '.join(wide)}"
     )
+    # A runtime may name layers that were split, and so more than were planned.
     part = len(in_float) / max(total, len(in_float), 1)
     remedies = tuple(_for_fallback(plan, in_float))
     return [
@@ -216,11 +217,12 @@ def saturation_findings(
     """Find that this processor saturates sums that the target has exact.
 
     Args:
-        plan: As written.
+        plan: The plan that was written.
         runtime: What was written; more than 256 MiB are not run.
         runs: Samples; the first few are run.
         simulated: Errors of the outputs with exact sums.
     """
+    # Runs of another graph have other inputs or outputs.
     if plan.graph is not runs.graph or not _saturates_here(plan, runtime):
         return []
     if runtime.run is None or runtime.nbytes() > _MOST_BYTES:
@@ -241,20 +243,20 @@ def saturation_findings(
 # ---- slower than float ------------------------------------------------------------------------
 
 
-class Slower(msgspec.Struct, frozen=True):
+class SlowerTimes(msgspec.Struct, frozen=True):
     """Times of one run, in seconds.
 
     Attributes:
-        in_float: Of the float model.
-        quantized: Of the quantized model.
-        rounds: In how many rounds it was slower: in all of them.
+        in_float: Time of the float model.
+        quantized: Time of the quantized model.
+        rounds: Number of rounds, in all of which it was slower.
     """
 
     in_float: float
     quantized: float
     rounds: int
 
-    def told(self, feeds: Batch) -> str:
+    def in_words(self, feeds: Batch) -> str:
         """Say what a batch takes."""
         return (
             f"a batch of {len(next(iter(feeds.values())))} takes {1e3 * self.quantized:.3g} ms "
@@ -285,9 +287,10 @@ def slowness_findings(plan: QuantizedGraph, runtime: Runtime, feeds: Batch) -> l
     moved = sum(each.seconds for each in kernels if each.op_type in QUANTIZERS)
     moved = moved / total if total else 0.0
     evidence = (
-        f"{slower.told(feeds)}, slower in each of {slower.rounds} rounds; {100 * moved:.0f} % of "
-        "it are quantizers"
+        f"{slower.in_words(feeds)}, slower in each of {slower.rounds} rounds; {100 * moved:.0f} % "
+        "of it are quantizers"
     )
+    # Without its words: here something has to be faster.
     narrower = _for_fallback(plan, runtime.in_float) if runtime.in_float else ()
     remedies = (*(each for each in narrower if each.options), Remedy(options=FASTEST))
     # Where a layer runs in float, that is why.
@@ -328,12 +331,12 @@ def slow_sign(
     slower = _always_slower(blocks)
     if slower is None:
         return []
-    evidence, severity = slower.told(feeds), SPEED * slower.lost
+    evidence, severity = slower.in_words(feeds), SPEED * slower.lost
     remedies = (Remedy(options=FASTEST),)
     return [Finding("slower_than_float", evidence, severity, remedies=remedies, unit="times")]
 
 
-def time_if_slower(graph: Graph, runtime: Runtime, feeds: Batch) -> Slower | None:
+def time_if_slower(graph: Graph, runtime: Runtime, feeds: Batch) -> SlowerTimes | None:
     """Time both models in turn until the quantized one is not slower once.
 
     It runs as applications run it by default, but with one thread.
@@ -341,7 +344,7 @@ def time_if_slower(graph: Graph, runtime: Runtime, feeds: Batch) -> Slower | Non
     Returns:
         None where it is not slower in each round, or where the models are too small to be timed.
     """
-    return _always_slower(_timed(graph, runtime, feeds, LONG_RUNS_SECONDS))
+    return _always_slower(_time_both(graph, runtime, feeds, LONG_RUNS_SECONDS))
 
 
 def speedup(graph: Graph, runtime: Runtime, feeds: Batch) -> float:
@@ -350,12 +353,12 @@ def speedup(graph: Graph, runtime: Runtime, feeds: Batch) -> float:
     Raises:
         ExportError: No runtime here runs both.
     """
-    blocks = list(_timed(graph, runtime, feeds))
+    blocks = list(_time_both(graph, runtime, feeds))
     first, second = (min(min(each[at]) for each in blocks) for at in (0, 1))
     return first / second
 
 
-def _timed(
+def _time_both(
     graph: Graph, runtime: Runtime, feeds: Batch, longest: float = 0.0
 ) -> Iterator[tuple[list[float], ...]]:
     """Yield blocks of times of both models, in float first; the first run of each is not timed."""
@@ -379,19 +382,21 @@ def _blocks_of_both(
     Args:
         in_float: Runs the float model once.
         quantized: Runs the quantized one.
-        seconds: For each of them, in all.
-        longest: For both, where runs are long.
+        seconds: Time for each of them, in all.
+        longest: Time for both, where runs are long.
     """
     return blocks_in_turn(
         (in_float, quantized), seconds=2 * seconds, clock=time.thread_time, longest=longest
     )
 
 
-def _always_slower(blocks: Iterable[tuple[list[float], ...]]) -> Slower | None:
+def _always_slower(blocks: Iterable[tuple[list[float], ...]]) -> SlowerTimes | None:
     """Return the times if the second is slower in each block."""
     times: list[tuple[float, float]] = []
     for one, other in blocks:
+        # The fastest run of a block is least disturbed by others.
         pair = min(one), min(other)
+        # Ends with the first block that is not slower: most results need one.
         if min(pair) < _LEAST_SECONDS or pair[1] < min(SLOWER.values()) * pair[0]:
             return None
         times.append(pair)
@@ -399,4 +404,4 @@ def _always_slower(blocks: Iterable[tuple[list[float], ...]]) -> Slower | None:
     if wanted is None or any(quantized < wanted * in_float for in_float, quantized in times):
         return None
     fastest = [min(column) for column in zip(*times, strict=True)]
-    return Slower(fastest[0], fastest[1], len(times))
+    return SlowerTimes(fastest[0], fastest[1], len(times))

@@ -59,7 +59,7 @@ def sample_signs(
     """Judge the samples of a calibration.
 
     Args:
-        statistics: Of the inputs and of all tensors that were observed.
+        statistics: Statistics of the inputs and of all tensors that were observed.
         inputs: Names of the inputs.
         runs: Some of the samples.
         different: How many samples are not the same as another; None where they are many.
@@ -69,8 +69,9 @@ def sample_signs(
     """
     seen = {name: statistics[name] for name in inputs if name in statistics.tensors}
     count = max((each.samples for each in seen.values()), default=0)
-    kept = _joined([_samples(feeds, sample_count(feeds), real) for feeds, real in runs.batches])
+    kept = _join([_samples(feeds, sample_count(feeds), real) for feeds, real in runs.batches])
     found = (
+        # Worst first: the first that fits is said, and hides what follows from it.
         _not_numbers(statistics)
         or _constant(seen, count)
         or _equal(seen, count, kept, runs)
@@ -142,10 +143,11 @@ def _equal(
         return None
     varying = {name: _variation(array) for name, array in kept.items()}
     constant = [name for name, each in seen.items() if each.minimum == each.maximum]
+    # Outputs are looked at only where inputs give reason to.
     if max(varying.values()) > _ALIKE and (not constant or _differs(runs)):
         return None
     ran = zip(runs.outputs(), runs.batches, strict=True)
-    outputs = _joined([_samples(each, sample_count(feeds), real) for each, (feeds, real) in ran])
+    outputs = _join([_samples(each, sample_count(feeds), real) for each, (feeds, real) in ran])
     floats = [array for array in outputs.values() if array.dtype.kind == "f"]
     if not floats or max(map(_variation, floats)) > _ALIKE:
         return None
@@ -244,6 +246,7 @@ def _variation(array: npt.NDArray[Any]) -> float:
         return 0.0
     if not np.isfinite(rows).all():
         return 1.0
+    # A single number per sample has no other elements that its deviation could be compared with.
     around = rows.mean() if rows.shape[1] > 1 else 0.0
     whole = float(np.mean((rows - around) ** 2))
     return float(np.sqrt(np.mean(rows.var(axis=0)) / whole)) if whole > 0 else 0.0
@@ -257,7 +260,7 @@ def _samples(arrays: Arrays, size: int, real: int) -> Arrays:
     }
 
 
-def _joined(parts: Sequence[Arrays]) -> Arrays:
+def _join(parts: Sequence[Arrays]) -> Arrays:
     """Join the samples of some batches; what has no sample axis, or unlike shapes, is left out."""
     found: dict[str, list[npt.NDArray[Any]]] = {}
     for arrays in parts:

@@ -23,14 +23,14 @@ Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
 
 _MOST_BYTES = 1 << 26
-"""Of the samples that are kept, as of those that calibration chooses."""
+"""Most bytes of the samples that are kept, as of those that calibration chooses."""
 
 
-class Kept(msgspec.Struct, frozen=True):
+class KeptSamples(msgspec.Struct, frozen=True):
     """Some of the samples, in an order in which any number of the first ones is spread over all.
 
     Attributes:
-        inputs: By name, ``[samples, ...]``.
+        inputs: The inputs by name, ``[samples, ...]``.
         labels: int64 ``[samples]``; None where there are none that are classes.
     """
 
@@ -43,27 +43,31 @@ class Kept(msgspec.Struct, frozen=True):
         return len(next(iter(self.inputs.values())))
 
 
-def kept_samples(samples: Samples, most: int) -> Kept:
+def kept_samples(samples: Samples, most: int) -> KeptSamples:
     """Read all samples once and keep some, evenly spread, since data may be sorted by class."""
     rows: list[Batch] = []
     places: list[int] = []
     stride, room = 1, most
     for seen, (batch, _) in enumerate(samples.batches(1)):
         if seen % stride == 0:
+            # A copy, because a source may fill its arrays again.
             rows.append({name: array.copy() for name, array in batch.items()})
             places.append(seen)
             size = sum(array.nbytes for array in batch.values())
             room = max(1, min(most, _MOST_BYTES // max(size, 1)))
+        # Thinned out to every second one as data comes: the number of samples need not be known,
+        # and those that are kept stay evenly spread.
         if len(rows) >= 2 * room:
             rows, places, stride = rows[::2], places[::2], 2 * stride
     chosen = [index * len(rows) // min(room, len(rows)) for index in range(min(room, len(rows)))]
+    # So that a round on the first 8 sees all classes of data that is sorted by class.
     order = np.array(chosen)[_spread(len(chosen))]
     inputs = {name: np.concatenate([rows[k][name] for k in order]) for name in rows[0]}
     try:
         labels = samples.labels()
     except DataError:  # references for a metric
         labels = None
-    return Kept(inputs, None if labels is None else labels[np.array(places)[order]])
+    return KeptSamples(inputs, None if labels is None else labels[np.array(places)[order]])
 
 
 def _spread(count: int) -> npt.NDArray[np.int64]:
@@ -79,7 +83,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
 
     Attributes:
         scores: Its first output, ``[samples, classes]``; None where that has no classes.
-        moments: Of the remembered tensors.
+        moments: Moments of the remembered tensors.
         memories: What is remembered of those tensors.
     """
 
@@ -89,7 +93,7 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
 
     @cached_property
     def information(self) -> Doubles:
-        """Of each sample's answer, in bits; empty where there are no classes."""
+        """The information of each sample's answer, in bits; empty where there are no classes."""
         return np.zeros(0) if self.scores is None else information(self.scores)
 
     def right(self, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
@@ -109,10 +113,10 @@ class Trials:
     Args:
         graph: The float model.
         kept: The samples, as they are.
-        threads: Of the runtime.
+        threads: Number of threads of the runtime.
     """
 
-    def __init__(self, graph: Graph, kept: Kept, size: int, threads: int) -> None:
+    def __init__(self, graph: Graph, kept: KeptSamples, size: int, threads: int) -> None:
         self._kept, self._size = kept, size
         memories = memories_of(graph)
         output = str(graph.outputs[0].name)
@@ -123,7 +127,7 @@ class Trials:
         self._model = FloatTensors(graph, [output, *known], threads=threads)
 
     @staticmethod
-    def of(graph: Graph, samples: Samples, kept: Kept, threads: int) -> Trials:
+    def of(graph: Graph, samples: Samples, kept: KeptSamples, threads: int) -> Trials:
         """Make the trials with a batch size that the model takes."""
         return Trials(graph, kept, samples.batch_size(RUN_AT_ONCE), threads)
 
@@ -146,6 +150,7 @@ class Trials:
                 place.append(SampleMoments.of(tensor, real))
         joined = tuple(map(SampleMoments.joined, moments))
         whole = np.concatenate(scores) if scores else None
+        # Scores with NaN or infinity have no information to compare.
         is_finite = whole is not None and bool(np.isfinite(whole).all())
         return Outcome(whole if is_finite else None, joined, self.memories)
 

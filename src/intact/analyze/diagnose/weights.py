@@ -24,7 +24,7 @@ from intact.analyze.diagnose.counterfactuals import (
     constant_with_bits,
 )
 from intact.analyze.diagnose.findings import Finding, Remedy
-from intact.analyze.diagnose.noise import CUT_AWAY, EXPLAINED, MOST_AT, NEARLY, narrowed
+from intact.analyze.diagnose.noise import CUT_AWAY, EXPLAINED, MOST_AT, NEARLY, narrow_down
 from intact.calibrate.choice import FloatRuns
 from intact.config import PerChannel, QuantPolicy, QuantState
 from intact.graph.ops import constant_array, facts, output_channel_axis
@@ -49,7 +49,7 @@ _ROOM = 2.0
 """How many times as wide as its weights need a scale is, if it makes room for the bias."""
 
 
-class _Named(NamedTuple):
+class _NamedCause(NamedTuple):
     """What a check found.
 
     Attributes:
@@ -83,14 +83,15 @@ def weight_finding(
     points, weights = _constants(plan), _weight_points(plan)
     share = f"rounding weights makes {100 * part:.0f} % {heard}"
     trials = ConstantTrials(plan, runs, output, points)
-    noises = narrowed(points, trials.powers)
+    noises = narrow_down(points, trials.powers)
     if not noises or not noises[0].power > 0:
         return Finding("rounding", share, part, remedies=(BEST,))
     constant = _constant(noises[0].points[0])
     checks = _OF_WEIGHTS if _is_weight(constant.point) else _OF_BIASES
     fits = [each for check in checks if (each := check(constant, weights, plan.target))]
-    explained = trials.explained(constant, [each.without for each in fits])
+    explained = trials.explained_part(constant, [each.without for each in fits])
     named, gone = _rounding(constant), 0.0
+    # The first that is nearly as good as the best: checks are listed from special to general.
     if max(explained, default=0.0) >= EXPLAINED:  # no number where no way gives one
         best = NEARLY * max(explained)
         named, gone = next(p for p in zip(fits, explained, strict=True) if p[1] >= best)
@@ -108,6 +109,7 @@ def bias_finding(plan: QuantizedGraph) -> Finding | None:
     The severity is the part of the weights that do.
     """
     points = _weight_points(plan)
+    # The widest speaks for all that make room.
     wide = max(points, key=_room, default=None)
     named = None if wide is None else _bias(_constant(wide), points, plan.target)
     if wide is None or named is None:
@@ -147,64 +149,65 @@ def _axes(point: QuantPoint, rank: int) -> tuple[int | None, int | None]:
     if outputs is None or rank < 2:
         return None, None
     of_matrix = facts(node).channel_axis == -1
+    # The other one of the last two axes of a matrix, or of the first two of a convolution's weight.
     inputs = 2 * rank - 3 - outputs if of_matrix else 1 - outputs
     return outputs, inputs if 0 <= inputs < rank else None
 
 
-def _powers(weight: Constant, _: _Points, __: Target) -> _Named | None:
+def _powers(weight: Constant, _: _Points, __: Target) -> _NamedCause | None:
     if not weight.point.config.policy & QuantPolicy.POWER_OF_2:
         return None
-    return _Named("power_of_two", "its scales are powers of two", (BEST,), constant_on_any_scale)
+    return _NamedCause(
+        "power_of_two", "its scales are powers of two", (BEST,), constant_on_any_scale
+    )
 
 
-def _bias(weight: Constant, points: _Points, target: Target) -> _Named | None:
+def _bias(weight: Constant, points: _Points, target: Target) -> _NamedCause | None:
     room = _room(weight.point)
     if room <= _ROOM:
         return None
     why = f"its scale is {room:.3g} times what it needs, to make room for the bias"
     _, most = target.bias.range()
-    remedies = _without(
+    remedies = _spare_weights(
         {point.end.node: _room(point) for point in points},
         _ROOM,
         target,
         lambda other: other.bias.range()[1] > most,
         "whose biases have more bits",
     )
-    return _Named("bias_overflow", why, remedies)
+    return _NamedCause("bias_overflow", why, remedies)
 
 
-def _clipping(weight: Constant, _: _Points, __: Target) -> _Named | None:
+def _clipping(weight: Constant, _: _Points, __: Target) -> _NamedCause | None:
     if weight.point.config.grid.exponential or not weight.array.size:
         return None
     steps = np.asarray(weight.point.config.scale, np.float64)
-    channels = steps if steps.ndim else steps[None]
-    rounded = np.atleast_1d(weight.array - weight.now)  # a constant may have no axes
-    rows = np.moveaxis(rounded, weight.point.config.grid.axis or 0, 0)
-    lost = np.square(rows.astype(np.float64)).reshape(len(channels), -1).mean(axis=1)
-    if not lost.sum() > CUT_AWAY * np.sum(channels**2) / 12:
+    # Means over all values and all steps: channels are of one size, and blocks nearly.
+    lost = float(np.mean(np.square(weight.array.astype(np.float64) - weight.now)))
+    if not lost > CUT_AWAY * float(np.mean(steps**2)) / 12:
         return None
     low, high = weight.point.config.value_range()
     sizes = f"{weight.array.min():.4g} to {weight.array.max():.4g}"
     why = f"its values of {sizes} are cut off: the codes reach {low:.4g} to {high:.4g}"
-    return _Named("clipping", why, (_CLOSE,))
+    return _NamedCause("clipping", why, (_CLOSE,))
 
 
-def _per_tensor(weight: Constant, points: _Points, target: Target) -> _Named | None:
+def _per_tensor(weight: Constant, points: _Points, target: Target) -> _NamedCause | None:
     unlike = _unlikeness(weight.point)
     if unlike <= UNLIKE:
         return None
     why = f"its largest channel is {unlike:.3g} times the middle one, and they share a scale"
-    remedies = _without(
+    remedies = _spare_weights(
         {point.end.node: _unlikeness(point) for point in points},
         UNLIKE,
         target,
         lambda other: other.weight.granularity is Granularity.PER_CHANNEL,
         "with a weight scale for each channel",
     )
-    return _Named("per_tensor_weights", why, remedies, constant_by_output)
+    return _NamedCause("per_tensor_weights", why, remedies, constant_by_output)
 
 
-def _without(
+def _spare_weights(
     wider: Mapping[str, float],
     most: float,
     target: Target,
@@ -226,13 +229,14 @@ def _without(
     advice = Remedy(text=f"quantize for a target {which}")
     given = [name for name, times in wider.items() if times > most]
     power = sum(times**2 for times in wider.values())
+    # Noise power grows with the square of the step.
     if 2 * len(given) < len(wider) and sum(wider[name] ** 2 for name in given) > _NEARLY * power:
         return Remedy(options={"keep_float": given}), advice
     other = described_from(target, fits)
     return (Remedy(options={"target": other}), advice) if other else (advice,)
 
 
-def _starved(weight: Constant, _: _Points, __: Target) -> _Named | None:
+def _starved_channels(weight: Constant, _: _Points, __: Target) -> _NamedCause | None:
     times = _spread(weight.array, weight.inputs)
     if times <= UNLIKE:
         return None
@@ -240,35 +244,35 @@ def _starved(weight: Constant, _: _Points, __: Target) -> _Named | None:
         f"some input channels are so small that their weights are {times:.3g} times those of the "
         "middle one"
     )
-    return _Named("dead_channel", why, (EQUALIZE,), constant_by_input)
+    return _NamedCause("dead_channel", why, (EQUALIZE,), constant_by_input)
 
 
-def _few_bits(weight: Constant, _: _Points, __: Target) -> _Named | None:
+def _few_bits(weight: Constant, _: _Points, __: Target) -> _NamedCause | None:
     if weight.point.config.bits >= USUAL_BITS:
         return None
     rounding = _rounding(weight)
     return rounding._replace(without=partial(constant_with_bits, bits=USUAL_BITS))
 
 
-def _rounding(constant: Constant) -> _Named:
+def _rounding(constant: Constant) -> _NamedCause:
     """Name what every quantizer does, where nothing else explains enough."""
     bits, node = constant.point.config.bits, constant.point.end.node
     if not _is_weight(constant.point):
         keep = Remedy(options={"keep_float": [node]})
-        return _Named("rounding", f"a bias of {bits} bits, whose step is too wide", (keep,))
+        return _NamedCause("rounding", f"a bias of {bits} bits, whose step is too wide", (keep,))
     wider = Remedy(options={"weight_bits": USUAL_BITS, "bits": None})
-    return _Named("rounding", f"it has {bits} bits", (wider if bits < USUAL_BITS else BEST,))
+    return _NamedCause("rounding", f"it has {bits} bits", (wider if bits < USUAL_BITS else BEST,))
 
 
-def _short(bias: Constant, _: _Points, __: Target) -> _Named | None:
+def _short(bias: Constant, _: _Points, __: Target) -> _NamedCause | None:
     clipped = _clipping(bias, _, __)
     if clipped is None:
         return None
     keep = Remedy(options={"keep_float": [bias.point.end.node]})
-    return _Named("bias_overflow", clipped.why, (keep,))
+    return _NamedCause("bias_overflow", clipped.why, (keep,))
 
 
-_OF_WEIGHTS = (_powers, _bias, _clipping, _per_tensor, _starved, _few_bits)
+_OF_WEIGHTS = (_powers, _bias, _clipping, _per_tensor, _starved_channels, _few_bits)
 """What a weight may suffer from. Of what fits, that is named without which most of its noise is
 gone, special causes first where they are nearly equal."""
 _OF_BIASES = (_short,)
@@ -295,6 +299,7 @@ def _room(point: QuantPoint) -> float:
     if isinstance(granularity, PerChannel):
         codes = np.moveaxis(codes, granularity.axis, 0).reshape(codes.shape[granularity.axis], -1)
         codes = codes.max(axis=1)
+    # `ndim` is 1 where each channel has a scale.
     most = codes.max() if codes.ndim > 1 else np.median(codes[codes > 0])
     return float(config.grid.quant_max / max(float(most), 1.0))
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.analyze.diagnose.findings import Finding, Remedy
-from intact.analyze.diagnose.trials import Kept, Outcome
+from intact.analyze.diagnose.trials import KeptSamples, Outcome
 from intact.numerics.answers import (
     are_classes,
     is_chance,
@@ -33,15 +33,16 @@ PROVEN, LIKELY, DOUBTFUL = 2.0, 1.5, 0.4
 what the model does, and is no reason not to look at the quantizers."""
 
 
-def class_labels(kept: Kept, outcome: Outcome) -> npt.NDArray[np.int64] | None:
+def class_labels(kept: KeptSamples, outcome: Outcome) -> npt.NDArray[np.int64] | None:
     """Return the labels of the samples that were run; None where they are none of its classes."""
     labels, scores = kept.labels, outcome.scores
+    # Labels of another numbering would count every answer as wrong.
     if labels is None or scores is None or labels.min() < 0 or labels.max() >= scores.shape[1]:
         return None
     return labels[: len(scores)]
 
 
-def shifted(outcome: Outcome, kept: Kept) -> list[Finding]:
+def shifted_labels(outcome: Outcome, kept: KeptSamples) -> list[Finding]:
     """Find labels that are numbered from another class on: the answers are right but for that.
 
     Some models have a class for the background in front of all others, and some label files
@@ -67,7 +68,7 @@ def shifted(outcome: Outcome, kept: Kept) -> list[Finding]:
     return [Finding("labels", evidence, PROVEN, remedies=(Remedy(text=text),), unit="points")]
 
 
-def broken(outcome: Outcome, kept: Kept, name: str) -> list[Finding]:
+def broken_answers(outcome: Outcome, kept: KeptSamples, name: str) -> list[Finding]:
     """Find answers that are wrong whatever is done to the samples."""
     if outcome.scores is None:
         return []
@@ -80,9 +81,10 @@ def broken(outcome: Outcome, kept: Kept, name: str) -> list[Finding]:
     )
     if labels is not None:
         right = int(outcome.right(labels).sum())
+        # Before sureness: an untrained net is wrong and unsure.
         if is_chance(right, count, classes):
             return [
-                wrong(
+                wrong_preparation(
                     name,
                     f"the float model is right for {100 * right / count:.1f} % of {count} samples, "
                     f"no more than by chance among {classes} classes",
@@ -94,7 +96,9 @@ def broken(outcome: Outcome, kept: Kept, name: str) -> list[Finding]:
     if is_one_class(outcome.scores) and are_classes(outcome.scores, labels) and _is_sure(outcome):
         chosen = int(outcome.scores[0].argmax())
         return [
-            wrong(name, f"the float model gives class {chosen} for all {count} samples", [remedy])
+            wrong_preparation(
+                name, f"the float model gives class {chosen} for all {count} samples", [remedy]
+            )
         ]
     return []
 
@@ -107,6 +111,7 @@ def _too_sure(outcome: Outcome, labels: npt.NDArray[np.int64], name: str) -> lis
     """
     assert outcome.scores is not None  # noqa: S101
     right = outcome.right(labels)
+    # In one array, so that its deviation has the correlation of sureness and being right in it.
     beyond = probabilities(outcome.scores).max(axis=1) - right
     error = float(beyond.std()) / math.sqrt(len(beyond))
     if float(beyond.mean()) <= _OVERCONFIDENT or beyond.mean() <= _DEVIATIONS * error:
@@ -135,7 +140,9 @@ def _is_sure(outcome: Outcome) -> bool:
     return float(probabilities(outcome.scores).max(axis=1).mean()) > _SURE
 
 
-def wrong(name: str, evidence: str, remedies: Sequence[Remedy], unit: str = "dB") -> Finding:
+def wrong_preparation(
+    name: str, evidence: str, remedies: Sequence[Remedy], unit: str = "dB"
+) -> Finding:
     """Say that samples are prepared wrongly by themselves."""
     return Finding(
         "preprocessing", evidence, LIKELY, tensor=name, remedies=tuple(remedies), unit=unit

@@ -102,6 +102,7 @@ def evaluate_result(
         runtime = models.runtime
         begin(samples.progress, "evaluating")
         keeps = metric is not None
+        # One pass for all figures: samples may be slow to read, or come in another order next time.
         seen, first = run_both(models, samples, size, keeps_outputs=keeps, text=text)
     else:
         from intact.analyze.evaluation.shards import EvaluationJob, run_both_on
@@ -111,6 +112,7 @@ def evaluate_result(
         seen, first, runtime = run_both_on(cluster, job, samples, threads=threads)
         doubts = cluster.doubts
     scores = seen.scores()
+    # After the pass, since labels are those of the samples that were read.
     labels = _class_labels(samples, seen, scores, is_optional=metric is not None)
     if scored is not None and labels is not None and scores is not None:
         scored(scores[1], labels)
@@ -139,6 +141,7 @@ def evaluate_result(
         remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
     )
     is_deployed = next(iter(result.exports)) == ONNX_QDQ
+    # Generating is timed, and tells of the deployed runtime alone.
     evaluation.text = _text_figures(seen, models if timed else None, asked, is_deployed)
     if timed:
         begin(samples.progress, "timing both models")
@@ -158,10 +161,11 @@ def _time(
         models: Both models.
         result: What quantization gave.
         first: The first batch.
-        threads: Of the runtimes.
+        threads: Number of threads of the runtimes.
     """
     name = next(iter(result.exports))
     if name == ONNX_QDQ:
+        # In turn, so that a machine that slows down does so for both.
         found = latencies(lambda: models.in_float.run(first), lambda: models.quantized(first))
     else:
         runtime = own_runtime(result)
@@ -170,6 +174,7 @@ def _time(
             evaluation.why_no_latency = f"it is deployed as {name}, and was run by the {ran}"
             return
         size = evaluation.latency_batch
+        # By one sample where the model takes it: devices run one at a time.
         is_open = all(_is_open(value) for value in result.plan.graph.inputs)
         one = real_samples(first, size, 1) if is_open else first
         evaluation.latency_batch = 1 if is_open else size
@@ -195,10 +200,11 @@ def measured_by(found: Evaluation, *, doubts: int = 0) -> Measured:
 
     Args:
         found: The evaluation.
-        doubts: Of its last warnings, those that are not of the float model.
+        doubts: Number of its last warnings that are not of the float model.
     """
     change = None if found.accuracy is None else found.accuracy.difference
     levels = [each.sqnr_db for each in found.outputs.values()] or [found.sqnr_db]
+    # NaN of an output of variable shape would be the least.
     numbers = [level for level in levels if not math.isnan(level)]
     of_float = found.warnings[: len(found.warnings) - doubts]
     return Measured(
@@ -221,6 +227,7 @@ def _text_figures(
         UsageError: Perplexity is asked for of a model that sees the tokens that it would predict.
     """
     text = seen.text
+    # An encoder is no predictor: its perplexity would be a figure of copying.
     if text is None or seen.sees_what_follows:
         if asked is TextMetric.PERPLEXITY:
             raise UsageError(
@@ -309,6 +316,7 @@ def _class_labels(
         is_optional: Labels that are something else are for a metric; otherwise they are an error.
     """
     try:
+        # Data of a metric may have boxes or texts under the same key.
         labels = samples.labels()
         if labels is not None:
             _check_classes(samples.source, seen, scores, labels)
@@ -357,6 +365,7 @@ def _accuracy(want: Scores, have: Scores, labels: npt.NDArray[np.int64], k: int)
     best = None
     if want.shape[1] > k:
         best = _percent(in_top_k(want, labels, k), in_top_k(have, labels, k))
+    # Paired: both models see the same samples, whose difficulty then cancels.
     points = AccuracyDifference(*(100 * part for part in accuracy_difference(*first)))
     return Accuracy(_percent(*first), best, k, points)
 

@@ -60,7 +60,7 @@ class Evaluation:
             where the output has no classes.
         sqnr_db: Signal to quantization noise of the output, dB; NaN where both models give arrays
             of different shapes (detections, say).
-        cosine: Cosine of both outputs; NaN likewise.
+        cosine: Cosine of both outputs; NaN where shapes differ.
         bytes: File sizes, (float, quantized).
         latency_ms: Median time of one batch, (float, quantized); None where the quantized model
             was not run by the runtime that it is deployed to.
@@ -68,7 +68,8 @@ class Evaluation:
         why_no_latency: Why there is none, where it was asked for.
         latency_runs: How many runs of each the medians are of, (float, quantized); none where
             nothing was timed.
-        speedup: Median over blocks run in turn of float time over quantized time; None likewise.
+        speedup: Median over blocks run in turn of float time over quantized time; None without
+            latency.
         runtime: What ran the quantized model, with the option that it needs to compute exactly on
             a processor that saturates pairs of 8-bit products.
         outputs: Errors of every output by name, where there are several.

@@ -22,16 +22,16 @@ PROMPTS, _PROMPT, _TOKENS = 4, 32, 32
 """How many texts are continued, how long they are at most, and by how many tokens."""
 
 
-class Generated(msgspec.Struct, frozen=True):
+class GenerationFigures(msgspec.Struct, frozen=True):
     """What two models do along the float model's own text, (float, quantized).
 
     Attributes:
-        tokens_per_second: Of one text, once its beginning is read.
+        tokens_per_second: Speed on one text, once its beginning is read.
         first_token_ms: Time to the first token.
         prompt: Tokens that are read for that.
         differing: Tokens that the quantized model chooses otherwise, each after the float model's
             own text so far.
-        tokens: Of so many.
+        tokens: Number of tokens that were compared.
     """
 
     tokens_per_second: tuple[float, float]
@@ -57,19 +57,21 @@ class Generated(msgspec.Struct, frozen=True):
         )
 
 
-class _Written(msgspec.Struct, frozen=True):
+class _Continuation(msgspec.Struct, frozen=True):
     tokens: Ids
     first_seconds: float
     seconds: Sequence[float]
 
 
-def generate(in_float: Run, quantized: Run, inputs: TokenInputs, texts: Ids) -> Generated | None:
+def generate(
+    in_float: Run, quantized: Run, inputs: TokenInputs, texts: Ids
+) -> GenerationFigures | None:
     """Let both models continue the beginnings of texts.
 
     Args:
         in_float: Runs the float model.
         quantized: Runs the other.
-        inputs: Of both.
+        inputs: Inputs of both.
         texts: Tokens, ``[n, sequence]``; the first are taken.
 
     Returns:
@@ -79,22 +81,26 @@ def generate(in_float: Run, quantized: Run, inputs: TokenInputs, texts: Ids) -> 
         return None
     length = max(1, min(_PROMPT, texts.shape[1] // 2))
     beginnings = texts[:PROMPTS, :length].astype(np.int64)
-    both: list[tuple[_Written, _Written]] = []
+    both: list[tuple[_Continuation, _Continuation]] = []
     differing = 0
     for row in beginnings:
-        want, have = (_continued(run, inputs, row) for run in (in_float, quantized))
+        # Each writes its own text for its times; tokens are compared along the float text below.
+        want, have = (_continue_text(run, inputs, row) for run in (in_float, quantized))
         both.append((want, have))
+        # After one token that differs two texts go apart, so each token is asked for behind the
+        # float model's.
         whole = np.concatenate([row, want.tokens])
         scores = quantized(inputs.feed(whole[:-1]))[inputs.logits][0]
         differing += int((scores[length - 1 :].argmax(axis=-1) != want.tokens).sum())
     ends = [
         (
+            # The median: single steps wait for other programs.
             1 / statistics.median(step for each in written for step in each.seconds),
             1e3 * statistics.median(each.first_seconds for each in written),
         )
         for written in zip(*both, strict=True)
     ]
-    return Generated(
+    return GenerationFigures(
         tokens_per_second=(ends[0][0], ends[1][0]),
         first_token_ms=(ends[0][1], ends[1][1]),
         prompt=length,
@@ -103,7 +109,7 @@ def generate(in_float: Run, quantized: Run, inputs: TokenInputs, texts: Ids) -> 
     )
 
 
-def _continued(run: Run, inputs: TokenInputs, row: Ids) -> _Written:
+def _continue_text(run: Run, inputs: TokenInputs, row: Ids) -> _Continuation:
     """Continue a text by the most probable tokens, one after the other."""
     began = time.perf_counter()
     outputs = run(inputs.feed(row))
@@ -113,11 +119,12 @@ def _continued(run: Run, inputs: TokenInputs, row: Ids) -> _Written:
     while len(tokens) < _TOKENS:
         began = time.perf_counter()
         feed = inputs.feed(np.array(tokens[-1:]), past=len(row) + len(tokens) - 1)
+        # As a runtime of language models does it: nothing is computed twice.
         caches = {name: outputs[output] for name, output in inputs.present.items()}
         outputs = run({**feed, **caches})
         tokens.append(_best(outputs, inputs))
         seconds.append(time.perf_counter() - began)
-    return _Written(np.array(tokens, np.int64), first, seconds)
+    return _Continuation(np.array(tokens, np.int64), first, seconds)
 
 
 def _best(outputs: Arrays, inputs: TokenInputs) -> int:

@@ -33,14 +33,14 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 Run: TypeAlias = Callable[[Batch], Arrays]
 
 
-def _quantized(result: Result, threads: int) -> tuple[str, Run]:
+def _quantized_run(result: Result, threads: int) -> tuple[str, Run]:
     """Choose what runs the quantized model: the file itself, else what computes the same."""
     name = next(iter(result.exports))
     if name == ONNX_QDQ:
-        return _deployed(result, threads)
+        return _deployed_run(result, threads)
     if has_logarithmic_levels(result.plan):
-        return _simulated(result, threads)
-    return _in_runtime(result, name, threads) or _integers(result, threads)
+        return _simulated_run(result, threads)
+    return _run_in_runtime(result, name, threads) or _integer_run(result, threads)
 
 
 def own_runtime(result: Result) -> Runtime | None:
@@ -53,13 +53,14 @@ def own_runtime(result: Result) -> Runtime | None:
     runtime, target = FORMATS[name].runtime, result.plan.target
     if runtime is None or not runtime.is_timed or not runtime.can_run(result.exports[name]):
         return None
+    # A file of the user describes other hardware, whatever it is called.
     is_own = target.name not in target_names()
     is_other = saturates_pairs() and bool(quantize_for_saturating_pairs(target))
     return None if is_own or is_other else runtime
 
 
-def _in_runtime(result: Result, name: str, threads: int) -> tuple[str, Run] | None:
-    """What was written in its own runtime, as applications run it."""
+def _run_in_runtime(result: Result, name: str, threads: int) -> tuple[str, Run] | None:
+    """Open what was written in its own runtime, as applications run it."""
     runtime = own_runtime(result)
     if runtime is None:
         return None
@@ -67,21 +68,21 @@ def _in_runtime(result: Result, name: str, threads: int) -> tuple[str, Run] | No
     return None if run is None else (runtime.name(), run)
 
 
-def _simulated(result: Result, threads: int) -> tuple[str, Run]:
-    """Quantized values in float32, for levels that no integer arithmetic computes with."""
+def _simulated_run(result: Result, threads: int) -> tuple[str, Run]:
+    """Simulate in float32, for levels that no integer arithmetic computes with."""
     simulator = Simulator(result.plan, threads=threads)
     return f"simulation for {result.plan.target.name}", lambda feeds: simulator.run(feeds)[0]
 
 
-def _deployed(result: Result, threads: int) -> tuple[str, Run]:
-    """The written ONNX model in ONNX Runtime, computing as the target describes."""
+def _deployed_run(result: Result, threads: int) -> tuple[str, Run]:
+    """Open the written ONNX model in ONNX Runtime, computing as the target describes."""
     exact = not result.plan.target.saturates_pairs
     runtime = QdqRuntime(result.exported.model, threads=threads, exact=exact)
     return runtime.name, lambda feeds: runtime.run(feeds)[0]
 
 
-def _integers(result: Result, threads: int) -> tuple[str, Run]:
-    """What the target computes, for a runtime that is not here or does not show its integers."""
+def _integer_run(result: Result, threads: int) -> tuple[str, Run]:
+    """Compute as the target does, for a runtime that is not here or does not show its integers."""
     from intact.engines.integer import IntegerEngine  # compiled code, slow to load
 
     engine = IntegerEngine(lower(result.plan), threads=threads)
@@ -104,7 +105,7 @@ class Models:
 
     def __init__(self, graph: Graph, result: Result, threads: int) -> None:
         self.in_float = FloatModel(graph, threads=threads)
-        self.runtime, self.quantized = _quantized(result, threads)
+        self.runtime, self.quantized = _quantized_run(result, threads)
 
 
 @dataclass
@@ -113,12 +114,12 @@ class Pass:
 
     Attributes:
         output: Name of the output that is scored.
-        errors: By output.
-        records: Two, if there is a metric.
+        errors: Sums of errors by output.
+        records: All outputs of both models, if there is a metric.
         pairs: The scored output, batch by batch; empty once it has no classes. Anything else may
             be as large as the samples, and is not kept.
-        shape: Of the scored output in the last batch.
-        samples: How many there were.
+        shape: Shape of the scored output in the last batch.
+        samples: Number of samples.
         text: What is scored of a language model; None of others.
         sees_what_follows: Whether it is none that predicts: its scores depend on later tokens.
     """
@@ -144,6 +145,8 @@ class Pass:
         """Add what both models gave for a batch of ``size`` samples, ``count`` of them real."""
         self.samples += count
         first, second = want[self.output], have[self.output]
+        # All batches must agree: else it is no output of classes, but of one number per detection,
+        # say.
         classes = self.shape[1:] if self.pairs else first.shape[1:]
         self._has_classes &= (
             first.shape == second.shape == (size, *classes) and len(classes) == 1 < classes[0]
@@ -162,6 +165,7 @@ class Pass:
         """Add what another pass left of the samples behind these."""
         self.samples += more.samples
         classes = [each.pairs[0][0].shape[1:] for each in (self, more) if each.pairs]
+        # Of one part without classes the whole has none, as in one pass.
         self._has_classes = len(classes) == 2 and classes[0] == classes[1]
         self.shape = more.shape
         self.pairs = [*self.pairs, *more.pairs] if self._has_classes else []
@@ -194,7 +198,7 @@ def run_both(
     Args:
         models: The models.
         samples: The samples.
-        size: Of a batch.
+        size: Samples of a batch.
         keeps_outputs: Keep all outputs, for a metric.
         text: Scores a language model; None for others.
 
@@ -203,6 +207,7 @@ def run_both(
     """
     seen = Pass.of(models.in_float.outputs, keeps_outputs=keeps_outputs, text=text)
     first: Batch = {}
+    # The feeds have the float model's states.
     carried = Carried(samples.feeding.states, samples.specs)  # of the quantized model itself
     for feeds, count in samples.batches(size):
         found = models.quantized(carried.into(feeds))
@@ -210,6 +215,7 @@ def run_both(
         in_float = models.in_float.run(feeds)
         seen.add(in_float, found, size, count)
         if text is not None:
+            # Of the first batch alone: it costs another run.
             if not first:
                 run = models.in_float.run
                 seen.sees_what_follows = text.sees_what_follows(run, feeds, in_float)

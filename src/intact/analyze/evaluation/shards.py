@@ -37,7 +37,7 @@ class _Outputs(msgspec.Struct, frozen=True, array_like=True):
     count: int
 
 
-class _Seen(msgspec.Struct, frozen=True):
+class _ShardPass(msgspec.Struct, frozen=True):
     """What a worker found in a shard; pairs are of the float and the quantized model."""
 
     runtime: str
@@ -51,7 +51,7 @@ class _Seen(msgspec.Struct, frozen=True):
 
 
 _decode_asked = msgspec.msgpack.Decoder(tuple[int, bool, str]).decode
-_decode_seen = msgspec.msgpack.Decoder(_Seen).decode
+_decode_seen = msgspec.msgpack.Decoder(_ShardPass).decode
 
 
 class EvaluationJob(NamedTuple):
@@ -78,6 +78,7 @@ class EvaluationJob(NamedTuple):
 
     def save(self, folder: Path) -> None:
         """Write it to a folder."""
+        # The metric is enough: the rest follows from the model.
         text = "" if self.text is None else self.text.metric.value
         replace(self.result).save(folder / _RESULT)  # a copy: it stays where it is
         if self.reference is not None:
@@ -95,20 +96,20 @@ class EvaluationJob(NamedTuple):
         text = TextScores.of(graph, TextMetric.named(metric)) if metric else None
         return cls(result, reference, size, keeps_outputs, text)
 
-    def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Seen]:
+    def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _ShardPass]:
         """Load both models."""
         del takes_feeds
         reference = self.graph if self.reference is None else self.reference
         models = Models(reference, self.result, threads)
 
-        def seen(samples: Samples) -> _Seen:
+        def run_shard(samples: Samples) -> _ShardPass:
             # Each part counts for itself; the parts are joined where they come together.
             text = None if self.text is None else self.text.anew()
             keeps = self.keeps_outputs
             found, _ = run_both(models, samples, self.size, keeps_outputs=keeps, text=text)
-            return _seen(models.runtime, found)
+            return _shard_pass(models.runtime, found)
 
-        return seen
+        return run_shard
 
 
 def run_both_on(
@@ -120,7 +121,7 @@ def run_both_on(
         cluster: Whose workers do it.
         job: What they do.
         samples: The samples; their labels are known afterwards.
-        threads: Of each worker; 0 divides the processors of the cluster.
+        threads: Threads of each worker; 0 divides the processors of the cluster.
 
     Returns:
         What was seen, the first batch, and what ran the quantized model.
@@ -133,20 +134,21 @@ def run_both_on(
     first: Batch = {}
     replies = cluster.replies_in_order(samples, job.size, job, threads=threads, first=first)
     seen = [_decode_seen(reply) for reply in replies]
+    # Workers may have different processors, and so different runtimes; all are named.
     runtimes = sorted({each.runtime for each in seen})
     return (
-        reduce(_joined, (_pass_of(each, job.size, job.text) for each in seen)),
+        reduce(_join, (_pass_of(each, job.size, job.text) for each in seen)),
         first,
         " and ".join(runtimes),
     )
 
 
-def _joined(one: Pass, more: Pass) -> Pass:
+def _join(one: Pass, more: Pass) -> Pass:
     one.join(more)
     return one
 
 
-def _pass_of(seen: _Seen, size: int, text: TextScores | None) -> Pass:
+def _pass_of(seen: _ShardPass, size: int, text: TextScores | None) -> Pass:
     found = Pass.of(tuple(seen.errors), keeps_outputs=bool(seen.outputs))
     if seen.text is not None and text is not None:
         found.text, found.sees_what_follows = text.anew(), seen.sees_what_follows
@@ -162,9 +164,9 @@ def _pass_of(seen: _Seen, size: int, text: TextScores | None) -> Pass:
     return found
 
 
-def _seen(runtime: str, found: Pass) -> _Seen:
+def _shard_pass(runtime: str, found: Pass) -> _ShardPass:
     scores = found.scores()
-    return _Seen(
+    return _ShardPass(
         runtime,
         found.samples,
         found.shape,

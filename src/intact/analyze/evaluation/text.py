@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intact.analyze.evaluation.generation import PROMPTS, Generated, Run, generate
+from intact.analyze.evaluation.generation import PROMPTS, GenerationFigures, Run, generate
 from intact.data.batching import Batch
 from intact.data.text.inputs import TokenInputs
 from intact.errors import UsageError
@@ -58,12 +58,12 @@ class PerplexityFigures(msgspec.Struct, frozen=True):
     Attributes:
         perplexity: Exponential of the mean loss of a token.
         intervals: 95 % intervals of both, over windows; NaN of a single window.
-        change: By how many percent the perplexity grows, with its paired 95 % interval.
+        change: Growth of the perplexity in percent, with its paired 95 % interval.
         divergence: Kullback-Leibler divergence of the next token from the float model's, in nats,
             the mean.
         flips: Share of positions, in percent, whose most probable token differs.
         tokens: Tokens that were predicted.
-        windows: In so many pieces.
+        windows: Number of windows that they lie in.
         generated: What the models do along the float model's own text; None where they were not
             asked, or have no caches.
     """
@@ -75,16 +75,16 @@ class PerplexityFigures(msgspec.Struct, frozen=True):
     flips: float
     tokens: int
     windows: int
-    generated: Generated | None = None
+    generated: GenerationFigures | None = None
 
     def rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Write the rows of a table, (name, float, quantized, change)."""
         before, after = (
-            f"{mean:.2f}{_shown(*interval)}"
+            f"{mean:.2f}{_interval_text(*interval)}"
             for mean, interval in zip(self.perplexity, self.intervals, strict=True)
         )
         mean, low, high = self.change
-        yield "perplexity", before, after, f"{mean:+.2f} %{_shown(low, high, '+')}"
+        yield "perplexity", before, after, f"{mean:+.2f} %{_interval_text(low, high, '+')}"
         if self.generated is not None:
             yield from self.generated.rows()
 
@@ -103,8 +103,8 @@ class CosineFigures(msgspec.Struct, frozen=True):
 
     Attributes:
         mean: Mean cosine of the quantized model's vector with the float one's.
-        worst: The smallest.
-        worst_sample: Of this sample, counted from 0.
+        worst: The smallest cosine.
+        worst_sample: The sample that has it, counted from 0.
         rank_agreement: Spearman's correlation of both models' similarities of pairs of sentences.
         pairs: How many pairs.
         sentences: How many sentences.
@@ -143,9 +143,9 @@ class TextScores:
     """What a pass over text leaves of both models.
 
     Args:
-        inputs: Of the model.
+        inputs: The model's inputs.
         metric: What is measured.
-        output: Of the model, that is scored.
+        output: Name of the output that is scored.
     """
 
     def __init__(self, inputs: TokenInputs, metric: TextMetric, output: str) -> None:
@@ -177,6 +177,7 @@ class TextScores:
             )
         if inputs is None:
             return None
+        # Scores of classes have rank 2 as well.
         is_vector = rank == 3 or (rank == 2 and "embed" in name.lower())
         kind = asked or (TextMetric.PERPLEXITY if inputs.logits else TextMetric.COSINE)
         if asked is None and kind is TextMetric.COSINE and not is_vector:
@@ -193,11 +194,12 @@ class TextScores:
         tokens = feeds[self.inputs.tokens][:count]
         real = self._real(feeds, tokens)[:count]
         if self.metric is TextMetric.PERPLEXITY:
-            self._rows.append(_predicted(tokens, real, first, second))
+            self._rows.append(_window_losses(tokens, real, first, second))
+            # Texts to continue are whole ones: padding is nothing to go on from.
             if len(self._texts) < PROMPTS and real.all():
                 self._texts.extend(tokens)
         else:
-            pooled = (_pooled(each, real).astype(np.float32) for each in (first, second))
+            pooled = (_sentence_vectors(each, real).astype(np.float32) for each in (first, second))
             self._rows.append(dict(zip(("float", "quantized"), pooled, strict=True)))
 
     def rows(self) -> Rows:
@@ -210,7 +212,7 @@ class TextScores:
         if rows:
             self._rows.append(rows)
 
-    def generated(self, in_float: Run, quantized: Run) -> Generated | None:
+    def generated(self, in_float: Run, quantized: Run) -> GenerationFigures | None:
         """Let both models continue the first texts; None where they cannot."""
         if self.metric is not TextMetric.PERPLEXITY or not self._texts:
             return None
@@ -223,19 +225,21 @@ class TextScores:
 
         Args:
             in_float: Runs the float model.
-            feeds: Of a batch.
+            feeds: The inputs of a batch.
             found: What it gave for that.
         """
         tokens = feeds[self.inputs.tokens]
         if self.metric is not TextMetric.PERPLEXITY or tokens.shape[1] < _LOGITS_AHEAD:
             return False
+        # Only the last token changes: scores before it may not.
         other = tokens.copy()
         other[:, -1] = np.where(tokens[:, -1] == tokens[:, 0], 0, tokens[:, 0])
         before = found[self.output][:, :-1]
         after = in_float({**feeds, self.inputs.tokens: other})[self.output][:, :-1]
+        # Not equal bit for bit: kernels sum in another order where other lanes hold other numbers.
         return not np.allclose(before, after, rtol=0, atol=_ALIKE * float(np.abs(before).max()))
 
-    def figures(self, generated: Generated | None = None) -> TextFigures | None:
+    def figures(self, generated: GenerationFigures | None = None) -> TextFigures | None:
         """Return the figures of all samples; None where no window has a token to predict."""
         rows = self.rows()
         if self.metric is TextMetric.COSINE:
@@ -250,7 +254,7 @@ class TextScores:
         return np.asarray(mask[:, -tokens.shape[1] :] != 0)  # what is before are caches
 
 
-def _predicted(
+def _window_losses(
     tokens: npt.NDArray[Any],
     real: npt.NDArray[np.bool_],
     want: npt.NDArray[Any],
@@ -259,17 +263,21 @@ def _predicted(
     """Return for each window: two summed losses, divergence, flips, positions."""
     found = []
     for row, mask, first, second in zip(tokens, real, want, have, strict=True):
+        # Both real: a token predicts the one behind it.
         kept = np.flatnonzero(mask[:-1] & mask[1:])
         if not len(kept):
             continue
         is_whole = len(kept) == len(first) - 1
+        # A view where nothing is padded, since logits are large.
         ends = (first[:-1], second[:-1]) if is_whole else (first[kept], second[kept])
         scores = token_scores(*ends, row[kept + 1])
         found.append([*scores.losses, scores.divergence, scores.flips, scores.positions])
     return {"windows": np.array(found, np.float64).reshape(len(found), 5)}
 
 
-def _pooled(states: npt.NDArray[Any], real: npt.NDArray[np.bool_]) -> npt.NDArray[np.float64]:
+def _sentence_vectors(
+    states: npt.NDArray[Any], real: npt.NDArray[np.bool_]
+) -> npt.NDArray[np.float64]:
     """Return a vector for each sentence: its own, or the mean of those of its tokens."""
     if states.ndim == 2:
         return states.astype(np.float64)
@@ -279,12 +287,14 @@ def _pooled(states: npt.NDArray[Any], real: npt.NDArray[np.bool_]) -> npt.NDArra
     return pooled
 
 
-def _perplexities(rows: Rows, generated: Generated | None) -> PerplexityFigures | None:
+def _perplexities(rows: Rows, generated: GenerationFigures | None) -> PerplexityFigures | None:
     windows = rows.get("windows", np.zeros((0, 5)))
     if not len(windows):
         return None
     positions = windows[:, 4]
     before, after = windows[:, 0] / positions, windows[:, 1] / positions
+    # Windows are the samples, as tokens of one window depend on each other. The change has its own
+    # interval: pairs of windows vary less than windows.
     means = [weighted_mean_interval(each, positions) for each in (before, after, after - before)]
     first, second, change = ([_exp(value) for value in each] for each in means)
     total = float(positions.sum())
@@ -313,6 +323,7 @@ def _cosines(rows: Rows, output: str) -> CosineFigures:
     above = np.triu_indices(len(first[few]), 1)
     alike = []
     for each in (first[few], second[few]):
+        # Cosines of all pairs by one product.
         unit = unit_rows(each)
         alike.append((unit @ unit.T)[above])
     pairs = len(above[0])
@@ -327,7 +338,7 @@ def _cosines(rows: Rows, output: str) -> CosineFigures:
     )
 
 
-def _shown(low: float, high: float, sign: str = "") -> str:
+def _interval_text(low: float, high: float, sign: str = "") -> str:
     if math.isnan(low):
         return ""
     return f" [{low:{sign}.2f}, {high:{sign}.2f}]"

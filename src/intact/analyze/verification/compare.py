@@ -13,7 +13,7 @@ from intact.analyze.verification.subject import (
     Subject,
     batch_size_of,
     batches_of,
-    chosen_format,
+    choose_format,
 )
 from intact.data.progress import begin
 from intact.data.sources import load_arrays
@@ -50,7 +50,7 @@ def compare(
         kernels: Which kernels run a ``.tflite``; None takes the target's.
         deployed: Which format, if there are several; None takes the first that can be run.
         threads: Threads of the runtime; 0 takes all cores.
-        place: Stands behind the name of each phase.
+        place: Text behind the name of each phase.
         cluster: Whose workers compare, each with so many threads; None does it here.
 
     Raises:
@@ -62,7 +62,7 @@ def compare(
     size = batch_size_of(samples, subject.plan.graph)
     if subject.result is None and deployed is not None:
         raise UsageError("--format is for a result, this is one file", remedy="leave it out")
-    name, run = chosen_format(subject.exports, deployed)
+    name, run = choose_format(subject.exports, deployed)
     if kernels is not None and not takes_kernels(name):
         raise UsageError(f"--kernels is for a .tflite, this is {name}", remedy="leave it out")
     if cluster is None:
@@ -77,6 +77,7 @@ def compare(
         found = compare_on(cluster, job, samples, threads=threads)
     if subject.result is not None:
         found.format = name
+    # After the comparison, which reads the samples.
     if samples.takes_feeds:  # formats see batches, whose lengths say nothing here
         found.samples = samples.shapes.total()
     found.count(subject.plan)
@@ -98,7 +99,7 @@ def not_compared(target: str, reason: str, deployed: str = "") -> Verification:
 
 
 def takes_kernels(name: str) -> bool:
-    """Whether a format is run by kernels that one can choose."""
+    """Tell whether a format is run by kernels that one can choose."""
     runtime = FORMATS[name].runtime
     return runtime is not None and bool(runtime.kernels)
 
@@ -133,6 +134,7 @@ def compare_observed(
             remedy="record one, and give --samples 1",
         )
     feeds = batches[0]
+    # A device has recorded all samples in one array for each tensor.
     if len(batches) > 1:
         feeds = {key: np.concatenate([batch[key] for batch in batches]) for key in feeds}
     beside = _only_in_the_file(plan, dump)
@@ -146,7 +148,7 @@ def compare_observed(
 
 
 def _only_in_the_file(plan: QuantizedGraph, names: Iterable[str]) -> tuple[str, ...]:
-    """The names of tensors that writing a format adds, such as those of explicit pads.
+    """Name the tensors that writing a format adds, such as those of explicit pads.
 
     Who records every tensor of the file has them too.
     """
@@ -154,6 +156,7 @@ def _only_in_the_file(plan: QuantizedGraph, names: Iterable[str]) -> tuple[str, 
     known = {tensor.name for tensor in program.tensors()}
     known |= {tensor.value for tensor in program.tensors() if tensor.value}
     known |= {str(value.name) for node in plan.graph.nodes for value in node.outputs}
+    # Only where there is something to explain: each writer has to be asked for its names.
     unknown = [name for name in names if name not in known]
     if not unknown:
         return ()

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 import onnx_ir as ir
 
-from intact.analyze.verification.subject import Subject, batches_of, chosen_format
+from intact.analyze.verification.subject import Subject, batches_of, choose_format
 from intact.calibrate.shards import SampleMap, mapped
 from intact.data.shards import encode
 from intact.data.stream import Samples
@@ -30,7 +30,7 @@ _RESULT, _JOB = "result", "job.msgpack"
 """What a saved job consists of, beside the file of others."""
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _Request(msgspec.Struct, frozen=True):
     target: Target
     deployed: str
     kernels: str | None
@@ -38,24 +38,24 @@ class _Asked(msgspec.Struct, frozen=True):
     file: str
 
 
-class _Found(msgspec.Struct, frozen=True):
+class _Reply(msgspec.Struct, frozen=True):
     """What a worker found in a shard, with the sums of each output."""
 
     verification: Verification
     sums: tuple[SavedSums, ...]
 
 
-_decode_asked = msgspec.msgpack.Decoder(_Asked).decode
-_decode_found = msgspec.msgpack.Decoder(_Found).decode
+_decode_asked = msgspec.msgpack.Decoder(_Request).decode
+_decode_found = msgspec.msgpack.Decoder(_Reply).decode
 
 
 class VerificationJob(NamedTuple):
-    """Compares; see `intact.calibrate.shards.SampleJob`.
+    """Compares samples; see `intact.calibrate.shards.SampleJob`.
 
     Attributes:
         subject: What is verified.
         deployed: The name of its format.
-        kernels: As of `intact.analyze.verification.compare.compare`.
+        kernels: See `intact.analyze.verification.compare.compare`.
         size: Samples in a batch.
     """
 
@@ -77,7 +77,7 @@ class VerificationJob(NamedTuple):
         elif subject.file is not None:
             file = f"deployed{subject.file.suffix}"
             shutil.copyfile(subject.file, folder / file)
-        asked = _Asked(subject.plan.target, self.deployed, self.kernels, self.size, file)
+        asked = _Request(subject.plan.target, self.deployed, self.kernels, self.size, file)
         (folder / _JOB).write_bytes(encode(asked))
 
     @classmethod
@@ -89,24 +89,25 @@ class VerificationJob(NamedTuple):
             if asked.file
             else Subject.of_result(Result.load(folder / _RESULT))
         )
+        # Mapped now, because the folder goes once the job is open.
         mapped(subject.plan.graph.model)
         if isinstance(model := getattr(subject.exports[asked.deployed], "model", None), ir.Model):
             mapped(model)
         return cls(subject, asked.deployed, asked.kernels, asked.size)
 
-    def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Found]:
+    def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Reply]:
         """Choose what verifies."""
         del takes_feeds
         plan, exported = self.subject.plan, self.subject.exports[self.deployed]
-        _, verify = chosen_format(self.subject.exports, self.deployed)
+        _, verify = choose_format(self.subject.exports, self.deployed)
 
-        def found(samples: Samples) -> _Found:
+        def verify_shard(samples: Samples) -> _Reply:
             model = Deployed(plan, exported, self.kernels, threads)
             verification = verify(model, batches_of(samples, self.size))
             sums = tuple(each.sums.saved() for each in verification.summed)
-            return _Found(verification.with_all_steps(), sums)
+            return _Reply(verification.with_all_steps(), sums)
 
-        return found
+        return verify_shard
 
 
 def compare_on(
@@ -118,7 +119,7 @@ def compare_on(
         cluster: Whose workers do it.
         job: What they do.
         samples: The inputs; their labels are known afterwards.
-        threads: Of each worker; 0 divides the processors of the cluster.
+        threads: Threads of each worker; 0 divides the processors of the cluster.
 
     Raises:
         ClusterError: The cluster cannot be reached, has other versions, or loses its workers; or
@@ -137,6 +138,7 @@ def compare_on(
 
 def _refuse_others(one: Verification, other: Verification) -> None:
     """Refuse results of two runtimes: a verification is of one, on one kind of processor."""
+    # Kernels differ by processor, so merged differences would be of no machine.
     if (one.runtime, one.cpu) == (other.runtime, other.cpu):
         return
     names = " and ".join(f"{each.runtime} on {each.cpu.name}" for each in (one, other))

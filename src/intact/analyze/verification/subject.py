@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import onnx_ir as ir
 
@@ -24,9 +24,6 @@ from intact.limits import RUN_AT_ONCE
 from intact.plan import QuantizedGraph
 from intact.results.result import Result
 from intact.targets import Target
-
-if TYPE_CHECKING:
-    pass
 
 _Verify: TypeAlias = Callable[[Deployed, Iterable[Batch]], Verification]
 
@@ -106,22 +103,24 @@ def values_of(graph: Graph) -> int:
     """
     sizes = [_length(value) for node in graph.nodes for value in node.outputs]
     known = [size for size in sizes if size is not None]
+    # Too many rather than too few: a smaller batch only takes longer.
     return sum(known) + (len(sizes) - len(known)) * max(known, default=0)
 
 
 def _length(value: ir.Value) -> int | None:
-    """The elements of a value in one sample; None if they are not known."""
+    """Count the elements of a value in one sample; None if they are not known."""
     lengths = () if value.shape is None else tuple(value.shape)[1:]
     known = [each for each in lengths if isinstance(each, int)]
     return None if value.shape is None or len(known) < len(lengths) else math.prod(known)
 
 
-def chosen_format(exports: Mapping[str, Exported], deployed: str | None) -> tuple[str, _Verify]:
+def choose_format(exports: Mapping[str, Exported], deployed: str | None) -> tuple[str, _Verify]:
     """Return a format by its name, or the first that can be run, and what verifies it.
 
     Raises:
         UsageError: There is none of that name, or nothing to run in it.
     """
+    # Names of formats are written in any case on the command line.
     by_case = {name.lower(): name for name in exports}
     if deployed is None:
         deployed = next(iter((*runnable(exports), *exports)))

@@ -50,7 +50,9 @@ def verify(options: VerifyOptions) -> Verification:
     mapped = cluster_of(options)
     begin(options.progress, "reading the result")
     subject = _subject(options.result, options.target)
+    # Recorded tensors are of all samples that the device ran.
     samples = VERIFIED if options.samples is None and observed is None else options.samples
+    # A device was fed codes; a file of others says nothing of pixels.
     pixels = observed is None and subject.result is not None
     opened = _open(options, subject, samples, pixels=pixels)
     if observed is not None:
@@ -89,6 +91,7 @@ def _verify_all(options: VerifyAllOptions, cluster: SampleMap | None) -> list[Ve
         try:
             subjects.append(Subject.of_result(load_result(path)))
         except IntactError as error:
+            # One damaged result must not hide what the others are.
             found.append(not_compared(path.name, str(error)))
     if kernels is not None and not any(takes_kernels(n) for s in subjects for n in s.exports):
         raise UsageError(
@@ -121,6 +124,7 @@ def _verify_all(options: VerifyAllOptions, cluster: SampleMap | None) -> list[Ve
                 )
             )
         except IntactError as error:
+            # What is wrong with the call is wrong for all.
             is_common = isinstance(error, UsageError | ClusterError)
             if is_common or not (inside or len(rows) > 1):
                 raise
@@ -137,7 +141,7 @@ def _open(
     """Open the samples as a model takes them, or draw some.
 
     Args:
-        options: As a call gave them.
+        options: The options of the call.
         subject: What is verified.
         count: How many samples at most.
         pixels: Bytes are pixels, as they are for calibration and evaluation, and no codes.

@@ -60,6 +60,7 @@ class BadImageError(Exception):
 
 def _pages(path: Path) -> Any:
     with path.open("rb") as file:
+        # The map holds the file open by itself.
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
@@ -108,14 +109,16 @@ def decode(source: Path | bytes | Image, *, gray: bool) -> Image:
     opened: AbstractContextManager[Image.Image]
     try:
         # An image of the caller's stays open.
-        opened = _opened(source) if isinstance(source, Path | bytes) else nullcontext(source)
+        # Pillow reads the size from the header here; pixels are not allocated before the check
+        # below.
+        opened = _open_image(source) if isinstance(source, Path | bytes) else nullcontext(source)
         with opened as image:
             pixels = image.width * image.height
             if pixels > LARGEST_IMAGE:
                 raise _too_large(str(pixels))
             with _one_large_image if pixels > _LARGE_IMAGE else nullcontext():
                 image.load()
-                return _upright(_converted(image, gray=gray), _orientation(image))
+                return _upright(_convert(image, gray=gray), _orientation(image))
     except (BadImageError, MemoryError):
         raise
     except UnidentifiedImageError:
@@ -131,7 +134,7 @@ def decode(source: Path | bytes | Image, *, gray: bool) -> Image:
 
 
 @contextmanager
-def _opened(source: Path | bytes) -> Iterator[Image]:
+def _open_image(source: Path | bytes) -> Iterator[Image]:
     """Open a file, or its content; nothing is decoded yet."""
     from PIL import Image
 
@@ -148,6 +151,7 @@ def _opened(source: Path | bytes) -> Iterator[Image]:
         raise BadImageError(f"larger than {_LARGEST_FILE >> 20} MiB")
     # Memory-mapped: otherwise Pillow would allocate as much as a false size in the file.
     held = io.BytesIO(source) if isinstance(source, bytes) else _pages(source)
+    # These formats alone: Pillow's reader of EPS starts a program.
     with held as pages, Image.open(pages, formats=_FORMATS) as image:
         yield image
 
@@ -164,6 +168,7 @@ def resized(image: Image, size: Size, method: Resampling) -> npt.NDArray[np.uint
         raise _too_large(f"{size} after resizing")
     if (image.height, image.width) != size:
         filters = Image.Resampling
+        # Resized as 8 bits, as the training pipelines of models do.
         image = image.resize((size.columns, size.rows), filters[method.name])
     pixels = np.asarray(image)
     return pixels.reshape(*size, -1)
@@ -173,12 +178,13 @@ def _too_large(pixels: str) -> BadImageError:
     return BadImageError(f"has {pixels} pixels, the limit is {LARGEST_IMAGE}")
 
 
-def _converted(image: Image, *, gray: bool) -> Image:
+def _convert(image: Image, *, gray: bool) -> Image:
     image = _eight_bit(image)
     if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
         image = image.convert("RGBA")  # the same colours; Pillow warns for a direct conversion
     if not gray:
         return image.convert("RGB")
+    # By way of RGB, so that palettes and CMYK become grey by the same formula.
     return (image if image.mode in {"1", "L", "LA"} else image.convert("RGB")).convert("L")
 
 
@@ -234,9 +240,13 @@ def place(image: Size, canvas: Size, steps: ImageSteps) -> Placement:
     """
     is_cut = steps.side_rounding is SideRounding.TRUNCATED
     if steps.letterbox is not None:
-        resized = cut(image, canvas, fills=not steps.focus) if is_cut else fitted(image, canvas)
+        resized = (
+            truncated_fit(image, canvas, fills=not steps.focus)
+            if is_cut
+            else fit_into(image, canvas)
+        )
     elif steps.shorter_side is not None:
-        shorter = cut_beside if is_cut else with_shorter_side
+        shorter = truncated_with_shorter_side if is_cut else with_shorter_side
         resized = shorter(image, steps.shorter_side)
     elif steps.center_crop:
         resized = image
@@ -251,10 +261,10 @@ def place(image: Size, canvas: Size, steps: ImageSteps) -> Placement:
     return Placement(resized, top // 2, left // 2)
 
 
-def fitted(image: Size, frame: Size) -> Size:
+def fit_into(image: Size, frame: Size) -> Size:
     """Compute the largest size with the image's proportions inside a frame, to the nearest pixel.
 
-    >>> fitted(Size(480, 640), Size(640, 640))
+    >>> fit_into(Size(480, 640), Size(640, 640))
     Size(rows=480, columns=640)
     """
     if image.rows * frame.columns >= image.columns * frame.rows:  # limited by rows
@@ -262,7 +272,7 @@ def fitted(image: Size, frame: Size) -> Size:
     return Size(max(1, _nearest(image.rows * frame.columns, image.columns)), frame.columns)
 
 
-def cut(image: Size, frame: Size, *, fills: bool) -> Size:
+def truncated_fit(image: Size, frame: Size, *, fills: bool) -> Size:
     """Compute the same as Tengine's tool does: ``side * (room / limiting side)`` cut off, in
     float32.
 
@@ -272,7 +282,7 @@ def cut(image: Size, frame: Size, *, fills: bool) -> Size:
         fills: Whether the limiting side is that of the frame; else it is computed like the other,
             as the tool does with focus.
 
-    >>> cut(Size(360, 640), Size(416, 416), fills=True)
+    >>> truncated_fit(Size(360, 640), Size(416, 416), fills=True)
     Size(rows=233, columns=416)
     """
     by_rows = image.rows * frame.columns > image.columns * frame.rows
@@ -297,11 +307,11 @@ def with_shorter_side(image: Size, pixels: int) -> Size:
     return Size(image.rows * pixels // image.columns, pixels)
 
 
-def cut_beside(image: Size, pixels: int) -> Size:
+def truncated_with_shorter_side(image: Size, pixels: int) -> Size:
     """Compute the same as Tengine's tool does: ``side * (pixels / shorter side)`` cut off, in
     float64; of a square image that may be less than ``pixels``.
 
-    >>> cut_beside(Size(206, 206), 256)
+    >>> truncated_with_shorter_side(Size(206, 206), 256)
     Size(rows=255, columns=256)
     """
     if image.rows < image.columns:
@@ -309,7 +319,7 @@ def cut_beside(image: Size, pixels: int) -> Size:
     return Size(int(image.rows * (pixels / image.columns)), pixels)
 
 
-def laid(
+def paste(
     pixels: npt.NDArray[np.uint8], placement: Placement, canvas: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
     """Copy the resized image, ``[rows, columns, C]``, to its position in the result."""

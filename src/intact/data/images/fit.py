@@ -53,7 +53,7 @@ class ImageInput(msgspec.Struct, frozen=True):
         steps = self.preprocess.image
         return np.array(self._in_order(steps.pad), np.uint8 if steps.pads_bytes else np.float32)
 
-    def finished(self, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def finish(self, images: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Convert images to the model's input.
 
         They are [N, rows, columns, C] in RGB order, of the dtype of ``padding``. Channel order,
@@ -63,15 +63,17 @@ class ImageInput(msgspec.Struct, frozen=True):
         if steps.order is ChannelOrder.BGR:
             images = images[..., ::-1]
         axis = 1 if self.channels_first else 3
+        # Brought into layout before mean and scale: the smaller type is moved, and the result is
+        # contiguous.
         values = np.ascontiguousarray(np.moveaxis(images, 3, axis))
-        scaled = self.preprocess.scaled(self.name, values, axis)
-        return focused(scaled, axis) if steps.focus else scaled
+        scaled = self.preprocess.normalize(self.name, values, axis)
+        return apply_focus(scaled, axis) if steps.focus else scaled
 
     def _in_order(self, numbers: tuple[float, ...]) -> tuple[float, ...]:
         return numbers[::-1] if self.preprocess.image.order is ChannelOrder.BGR else numbers
 
 
-def focused(values: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
+def apply_focus(values: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
     """Apply YOLOv5's focus to ``[N, C, H, W]`` (axis 1) or ``[N, H, W, C]`` (axis 3).
 
     C becomes 4C, and H and W are halved. Blocks are in the order of the Focus layer of YOLOv5

@@ -41,7 +41,7 @@ def folder_labels(
     one whose name is not a number.
 
     Args:
-        folder: For messages.
+        folder: What the data is called in messages.
         files: Relative posix paths.
         sub_folders: Names of all direct sub-folders.
 
@@ -52,10 +52,12 @@ def folder_labels(
     outside = next((file for file, parts in zip(files, paths, strict=True) if not parts[1:]), None)
     if outside is not None:
         return FolderLabels(None, reason=f"{outside!r} is not in a sub-folder")
+    # Sorted by code points, as torchvision's ImageFolder does: both give a class the same number.
     names = sorted({parts[0] for parts in paths})
     classes: tuple[str, ...] = ()
     if all(_is_number(name) for name in names):
         numbers = {name: int(name) for name in names}
+        # ``01`` and ``1`` are two folders.
         if len(set(numbers.values())) < len(names):
             raise DataError(
                 f"{folder}: sub-folders {_same_number(names)} are the same class number",
@@ -139,6 +141,8 @@ def _entry(row: list[str], where: str) -> tuple[str, int]:
         raise DataError(f"{where} has {len(row)} column{plural}", remedy="write file,label")
     text, number = row[0], row[1].strip()
     path = PurePosixPath(text)
+    # Such a path is in no list of the folder's files; the message says why, and not "no such
+    # image".
     if path.is_absolute() or ".." in path.parts or "\\" in text:
         raise DataError(
             f"{where}: {text!r} is not a path inside the folder",

@@ -14,7 +14,7 @@ from intact.data.images.decode import (
     BadImageError,
     decode,
     is_picture,
-    laid,
+    paste,
     place,
     require_pillow,
     resized,
@@ -54,10 +54,12 @@ def image_files(folder: Path) -> list[str]:
         DataError: There is no image, or a folder cannot be read or is a link.
     """
     found: list[tuple[str, ...]] = []
+    # Names and not paths, so that sorting compares folder by folder and not `/` with other
+    # characters.
     waiting: list[tuple[str, ...]] = [()]
     while waiting:
         parts = waiting.pop()
-        below, images = _listed(folder, parts)
+        below, images = _list_folder(folder, parts)
         waiting += below
         found += images
     if not found:
@@ -74,7 +76,7 @@ def sub_folders(folder: Path) -> list[str]:
     Raises:
         DataError: The folder cannot be read, or a sub-folder is a link.
     """
-    return [name for (name,) in _listed(folder, ())[0]]
+    return [name for (name,) in _list_folder(folder, ())[0]]
 
 
 def evenly_spread(items: Sequence[Item], limit: int | None) -> list[Item]:
@@ -85,10 +87,11 @@ def evenly_spread(items: Sequence[Item], limit: int | None) -> list[Item]:
     """
     if limit is None or limit >= len(items):
         return list(items)
+    # Integers: the same on every machine, and never twice the same item.
     return [items[index * len(items) // limit] for index in range(limit)]
 
 
-def _listed(
+def _list_folder(
     folder: Path, parts: tuple[str, ...]
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
     """List the direct sub-folders and images of a folder."""
@@ -100,6 +103,7 @@ def _listed(
                 if entry.name.startswith("."):
                     continue
                 if entry.is_dir():
+                    # Behind `is_dir`, since links to files are fine.
                     if entry.is_symlink():
                         raise DataError(
                             f"{here / entry.name}: a link to a folder is not followed",
@@ -127,7 +131,7 @@ _AHEAD_BYTES = 1 << 28
 Batch = dict[str, npt.NDArray[Any]]
 
 
-class _Made(NamedTuple):
+class _DecodedBatch(NamedTuple):
     """A decoded batch: pixels, positions of the images, and unreadable files with reasons."""
 
     values: npt.NDArray[Any]
@@ -142,7 +146,7 @@ class ImageFolder:
     threads end with the iterator.
 
     Args:
-        folder: For paths and messages.
+        folder: Folder of the paths, also in messages.
         files: Relative posix paths, or images of Pillow.
         labels: The label of each file, if there are any.
         takes: The model's image input.
@@ -150,11 +154,11 @@ class ImageFolder:
         threads: Number of threads; 0 uses all cores.
 
     Attributes:
-        folder: As given.
-        files: As given.
-        takes: As given.
-        labels: As given.
-        skip_bad: As given.
+        folder: Folder of the paths.
+        files: Relative posix paths, or images of Pillow.
+        takes: The model's image input.
+        labels: The label of each file, if there are any.
+        skip_bad: Whether unreadable files are skipped.
         skipped: One line for each file that the last pass skipped: path and reason.
         bad: The positions of these files.
     """
@@ -179,7 +183,9 @@ class ImageFolder:
         self.skip_bad = skip_bad
         self._threads = threads or min(os.cpu_count() or 1, _MOST_THREADS)
         room = max(1, _AHEAD_BYTES // takes.image_bytes)  # images
+        # Of a small folder each thread gets a part, instead of one thread all of it.
         share = -(-len(files) // self._threads)
+        # Two batches a thread must fit into the room: the one that is made and the one that waits.
         self._size = max(1, min(_BATCH, share, room // (2 * self._threads)))
         self._ahead = max(1, min(2 * self._threads, room // self._size))
 
@@ -195,10 +201,11 @@ class ImageFolder:
         """
         from intact.workers.threads import map_ahead  # arrays are read without it
 
+        # Anew for each pass, which may find other files.
         self.skipped, self.bad = [], []
         starts = range(0, len(self.files), self._size)
         for made in map_ahead(self._make, starts, self._threads, self._ahead):
-            yield from self._taken(made)
+            yield from self._yield_batch(made)
         self.refuse_all_bad()
 
     def refuse_all_bad(self) -> None:
@@ -214,17 +221,17 @@ class ImageFolder:
                 remedy="give other files",
             )
 
-    def _taken(self, made: _Made) -> Iterator[Batch]:
+    def _yield_batch(self, made: _DecodedBatch) -> Iterator[Batch]:
         for position, file, reason in made.bad:
             self.bad.append(position)
-            self.skipped.append(_skipped(self.folder, file, reason, self.skip_bad))
+            self.skipped.append(_line_of_skipped(self.folder, file, reason, self.skip_bad))
         if made.positions:
             batch = {self.takes.name: made.values}
             if self._labels is not None and self.takes.name != LABELS:
                 batch[LABELS] = self._labels[made.positions]
             yield batch
 
-    def _make(self, start: int) -> _Made:
+    def _make(self, start: int) -> _DecodedBatch:
         """Decode the batch that starts with a file; runs in a thread."""
         files = self.files[start : start + self._size]
         takes = self.takes
@@ -238,9 +245,10 @@ class ImageFolder:
             except BadImageError as error:
                 name = f"image {start + offset}" if is_picture(file) else str(file)
                 bad.append((start + offset, name, str(error)))
+                # The pass ends with this error, so the rest need not be decoded.
                 if not self.skip_bad:
                     break
-        return _Made(takes.finished(canvas[: len(positions)]), positions, bad)
+        return _DecodedBatch(takes.finish(canvas[: len(positions)]), positions, bad)
 
     def _source(self, file: str | Path | Image) -> Path | Image | bytes:
         return file if is_picture(file) else self.folder / str(file)
@@ -249,6 +257,7 @@ class ImageFolder:
 def blank(takes: ImageInput, count: int) -> npt.NDArray[Any]:
     """Make room for some images, ``[N, rows, columns, C]``, with the padding of a letterbox."""
     padding = takes.padding
+    # Filled completely by each image, except around a letterbox.
     canvas = np.empty((count, *takes.size, takes.channels), padding.dtype)
     if takes.preprocess.image.letterbox is not None:
         canvas[:] = padding
@@ -266,7 +275,7 @@ def draw(image: Image, takes: ImageInput, canvas: npt.NDArray[Any]) -> None:
         placement = place(Size(image.height, image.width), takes.size, steps)
     except ValueError as error:
         raise BadImageError(str(error)) from error
-    laid(resized(image, placement.resized, Resampling(steps.resize)), placement, canvas)
+    paste(resized(image, placement.resized, Resampling(steps.resize)), placement, canvas)
 
 
 def open_folder(
@@ -312,10 +321,10 @@ def labelled_files(
         known = folder_labels(folder, files, sub_folders(folder))
     else:
         known = FolderLabels(csv_labels(labels, files))
-    return evenly_labelled(files, known, limit)
+    return spread_with_labels(files, known, limit)
 
 
-def evenly_labelled(
+def spread_with_labels(
     files: Sequence[Item], labels: FolderLabels, limit: int | None
 ) -> tuple[list[Item], FolderLabels]:
     """Select at most ``limit`` evenly spaced images, with their labels."""
@@ -348,7 +357,7 @@ def open_images(
     """
     require_pillow()
     takes = image_input(specs, preprocess)
-    chosen, labels = evenly_labelled(images, FolderLabels(numbers), limit)
+    chosen, labels = spread_with_labels(images, FolderLabels(numbers), limit)
     return ImageFolder(Path(), chosen, labels, takes, skip_bad=skip_bad)
 
 
@@ -356,13 +365,13 @@ class DecodedFolder:
     """The images of a folder as Pillow has them, upright and in RGB: with their labels, if any.
 
     Args:
-        folder: For paths and messages.
+        folder: Folder of the paths, also in messages.
         files: Relative posix paths.
         labels: The label of each file, if there are any.
         skip_bad: Skip unreadable files instead of raising.
 
     Attributes:
-        labels: As given.
+        labels: The label of each file, if there are any.
         skipped: One line for each file that the last pass skipped: path and reason.
     """
 
@@ -383,13 +392,15 @@ class DecodedFolder:
             try:
                 image = decode(self._folder / file, gray=False)
             except BadImageError as error:
-                self.skipped.append(_skipped(self._folder, file, str(error), self._skip_bad))
+                self.skipped.append(
+                    _line_of_skipped(self._folder, file, str(error), self._skip_bad)
+                )
                 continue
             numbers = self.labels.numbers
             yield image if numbers is None else (image, numbers[position])
 
 
-def _skipped(folder: Path, file: str, reason: str, skip_bad: bool) -> str:
+def _line_of_skipped(folder: Path, file: str, reason: str, skip_bad: bool) -> str:
     """Return the line for a file that is skipped; raise where none are."""
     if not skip_bad:
         raise DataError(

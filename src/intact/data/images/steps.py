@@ -113,6 +113,7 @@ class ImageSteps:
         for option, flag in (("center-crop", self.center_crop), ("focus", self.focus)):
             if not isinstance(flag, bool):
                 raise DataError(f"--{option} is neither true nor false", remedy="give one of them")
+        # After all types are checked, since these compare the values.
         for contradiction, remedy in self._contradictions():
             raise DataError(contradiction, remedy=remedy)
 

@@ -68,6 +68,8 @@ class TokenInputs(msgspec.Struct, frozen=True):
         """Tell the inputs of a model apart; None where none takes token ids."""
         specs = input_specs(graph)
         parts = {name: _part(name, spec) for name, spec in specs.items()}
+        # A model of one input with any name is not taken for a language model: indices of other
+        # things look the same.
         if Part.TOKENS not in parts.values():
             unknown = [name for name, part in parts.items() if part is None]
             if len(unknown) != 1 or not _is_row(specs[unknown[0]]) or len(specs) == 1:
@@ -109,6 +111,7 @@ class TokenInputs(msgspec.Struct, frozen=True):
                     "(token ids, masks, positions, segments, caches)",
                     remedy="give arrays of all inputs, or fix one number with --input-value",
                 )
+            # An empty cache is how a text begins; a fixed length of the past has no such beginning.
             if part is Part.CACHE and _open_axis(shape) is None:
                 raise DataError(
                     f"{source}: input {name!r} has the shape {shown_sizes(shape)}, and an empty "
@@ -131,9 +134,11 @@ class TokenInputs(msgspec.Struct, frozen=True):
         """Make the inputs for rows of tokens, ``[batch, n]``, as `feed` does."""
         batch, count = ids.shape
         size = size or count
+        # The mask is of past and present, all other rows are of the present alone.
         real = np.arange(past + size) < past + count
         numbers = np.arange(past, past + size)
         made = {
+            # Padded behind, where a causal model's tokens do not see it.
             Part.TOKENS: np.pad(ids, ((0, 0), (0, size - count))),
             Part.MASK: np.tile(real, (batch, 1)),
             Part.POSITIONS: np.tile(numbers, (batch, 1)),
@@ -153,6 +158,7 @@ class TokenInputs(msgspec.Struct, frozen=True):
 
 def _part(name: str, spec: InputSpec) -> Part | None:
     part = _NAMES.get(name.lower())
+    # By name alone first; a cache has too many names to list and is told by its shape as well.
     if part is not None:
         return part if len(spec.shape) == _RANKS.get(part, 2) else None
     is_cache = any(each in name.lower() for each in _CACHES)
@@ -171,6 +177,7 @@ def _open_axis(shape: tuple[int | None, ...]) -> int | None:
 
 def _rows_of_table(graph: Graph, tokens: str) -> int | None:
     """Find the table in which tokens are looked up, and count its rows."""
+    # A tree: these nodes are reached by their first input alone, so no value is met twice.
     waiting = [value for value in graph.inputs if value.name == tokens]
     while waiting:
         value = waiting.pop()
@@ -187,6 +194,7 @@ def _rows_of_table(graph: Graph, tokens: str) -> int | None:
 def _rows(table: ir.Value | None) -> int | None:
     """Count the rows of a constant of rank 2, whatever its type; it may be dequantized."""
     producer = None if table is None else table.producer()
+    # Tables of 4 or 8 bits, and of half floats.
     if producer is not None and producer.op_type in ("Cast", "DequantizeLinear"):
         table = producer.inputs[0]
     constant = None if table is None else table.const_value
@@ -202,6 +210,7 @@ def _logits(graph: Graph, vocabulary: int | None) -> str:
         return ""
     last = sizes[2]
     is_named = "logits" in output.name.lower()
+    # Embeddings of any size have rank 3 as well; only the vocabulary tells scores from them.
     is_whole = last == vocabulary if vocabulary is not None else is_named
     return output.name if is_whole or (is_named and not isinstance(last, int)) else ""
 

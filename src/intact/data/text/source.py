@@ -7,6 +7,7 @@ before and after it.
 
 from __future__ import annotations
 
+import io
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -19,9 +20,9 @@ import numpy as np
 from intact.data.arrays import is_array, plain
 from intact.data.batching import Batch
 from intact.data.images.reader import evenly_spread
-from intact.data.items import Holds, Opened
+from intact.data.items import Holds, OpenedSource
 from intact.data.text.inputs import Ids, TokenInputs
-from intact.data.text.tokenizer import FILE, TextTokenizer, joined
+from intact.data.text.tokenizer import FILE, TextTokenizer, join_rows
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
 from intact.graph.files.regular import open_file
@@ -38,7 +39,7 @@ class Rows(msgspec.Struct, frozen=True):
     """Rows of tokens, as batches of one.
 
     Attributes:
-        inputs: Of the model.
+        inputs: The model's inputs.
         rows: The tokens of each sample.
         size: Length to pad them to; None leaves theirs.
     """
@@ -60,7 +61,7 @@ class TextSource(msgspec.Struct, frozen=True):
         no_batch: Inputs without an axis for samples.
     """
 
-    opened: Opened
+    opened: OpenedSource
     mask: str | None
     no_batch: tuple[str, ...]
 
@@ -73,7 +74,7 @@ def open_text(
     Args:
         source: The path of a text in UTF-8; texts; rows of token ids, or one long row.
         graph: The model.
-        tokenizer: As of `TextTokenizer`; None where the source has token ids.
+        tokenizer: Any source of a `TextTokenizer`; None where the source has token ids.
         context: Tokens of a window, or the most of a line; None for a usual number.
         limit: At most so many samples, evenly spread.
 
@@ -100,7 +101,7 @@ def open_text(
     what = "window" if inputs.logits else "line"
     items = Rows(inputs, chosen, length if pads else None)
     numbers = evenly_spread(range(len(rows)), limit)
-    opened = Opened(
+    opened = OpenedSource(
         items, "the text", what, numbers=numbers, count=len(chosen), holds=Holds.BATCHES
     )
     is_padded = pads and any(len(row) < length for row in chosen)
@@ -123,7 +124,7 @@ def _rows(
 ) -> Sequence[Ids]:
     """Return the tokens of each sample; those of files are remembered."""
     if not isinstance(source, str | Path):
-        return _made(name, source, inputs, tokenizer, length)
+        return _make_rows(name, source, inputs, tokenizer, length)
     if tokenizer is None:
         raise UsageError(
             f"{name}: is text, and nothing says how it becomes tokens",
@@ -131,11 +132,14 @@ def _rows(
         )
     lines = partial(_lines_of, Path(source))
     if not isinstance(tokenizer, str | Path):
-        return _made(name, lines(), inputs, tokenizer, length)
+        return _make_rows(name, lines(), inputs, tokenizer, length)
+    # All that the rows depend on. `vocabulary` is there because unknown tokens are refused with the
+    # rows.
     key = (_stamp(source), _stamp(tokenizer), inputs.logits, inputs.vocabulary, length)
     if key not in _memory:
-        made = _made(name, lines(), inputs, tokenizer, length)
+        made = _make_rows(name, lines(), inputs, tokenizer, length)
         while len(_memory) >= _REMEMBERED:
+            # The oldest: dictionaries keep the order of insertion.
             _memory.pop(next(iter(_memory)))
         _memory[key] = list(made)
     return _memory[key]
@@ -154,6 +158,7 @@ def _stamp(place: str | Path) -> tuple[object, ...]:
 def _lines_of(path: Path) -> list[str]:
     try:
         with open_file(path) as file:
+            # One byte more than allowed shows that a file is longer, whatever its size was before.
             content = file.read(_LARGEST_TEXT + 1)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -165,19 +170,21 @@ def _lines_of(path: Path) -> list[str]:
             remedy=f"give a part: head -c {size}M {path} > part.txt",
         )
     try:
+        # Editors of Windows put a mark in front, which is no token.
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(
             f"{path}: is no text in UTF-8 (byte {error.start})", remedy="convert it with iconv"
         ) from error
-    return text.splitlines(keepends=True)
+    # Not `splitlines`, which also cuts at form feeds and U+2028, within a line to all else.
+    return list(io.StringIO(text, newline=""))
 
 
-def _made(
+def _make_rows(
     name: str, source: Any, inputs: TokenInputs, tokenizer: Any, length: int
 ) -> Sequence[Ids]:
     """Make the tokens of each sample: windows or lines, of texts or of rows of tokens."""
-    texts, given = _told_apart(name, source)
+    texts, given = _split_kinds(name, source)
     if texts and tokenizer is None:
         raise UsageError(
             f"{name}: is text, and nothing says how it becomes tokens",
@@ -187,13 +194,15 @@ def _made(
     if inputs.logits:
         begin = reads.begin if texts and reads is not None else ()
         if texts and reads is not None:
-            whole = "".join(text if text.endswith("\n") else f"{text}\n" for text in texts)
+            # As one text: a tokenizer joins or splits what stands at the ends of lines.
+            whole = "".join(t if t.endswith(("\n", "\r")) else f"{t}\n" for t in texts)
             given = list(reads.whole([whole]))
-        rows = _windows(name, joined(given), begin, length)
+        rows = _windows(name, join_rows(given), begin, length)
     elif texts and reads is not None:
         lines = [line.strip() for line in texts]
         rows = list(reads.lines([line for line in lines if line], length))
     else:
+        # Cut at the end, where tokenizers cut too.
         rows = [row[:length] for row in given]
     rows = [row for row in rows if len(row)]
     if not rows:
@@ -202,7 +211,7 @@ def _made(
     return rows
 
 
-def _told_apart(name: str, source: Any) -> tuple[list[str], list[Ids]]:
+def _split_kinds(name: str, source: Any) -> tuple[list[str], list[Ids]]:
     """Return what a source has, texts or rows of tokens."""
     if is_array(source) or (isinstance(source, list | tuple) and source and _is_id(source[0])):
         found = plain(source)
@@ -242,6 +251,7 @@ def _is_id(value: object) -> bool:
 
 def _windows(name: str, ids: Ids, begin: tuple[int, ...], length: int) -> list[Ids]:
     """Cut tokens into windows; each begins as the tokenizer begins a text."""
+    # The window's own tokens follow those that the model was trained to see in front.
     fresh = length - len(begin)
     count = len(ids) // fresh if fresh > 0 else 0
     if not count:
@@ -265,7 +275,7 @@ def _refuse_unknown(
         raise DataError(f"{name}: the token id {lowest} is negative", remedy="give ids from 0")
     if vocabulary is None or largest < vocabulary:
         return
-    where, token = (name, "a token") if reads is None else (reads.name, reads.shown(largest))
+    where, token = (name, "a token") if reads is None else (reads.name, reads.describe(largest))
     raise DataError(
         f"{where}: {token} has the id {largest}, and the model has embeddings for 0 to "
         f"{vocabulary - 1}",

@@ -28,7 +28,7 @@ class TextTokenizer:
             ``tokenizers.Tokenizer``; or a function from a text to its token ids.
 
     Attributes:
-        name: For messages.
+        name: What it is called in messages.
 
     Raises:
         DataError: The file is missing or is no tokenizer.
@@ -57,14 +57,15 @@ class TextTokenizer:
         """Yield the tokens of texts that are one, without those that stand before and after it."""
         for text in texts:
             for part in _parts(text):
-                yield self._encoded(part, special=False)
+                yield self._encode(part, special=False)
 
     def lines(self, texts: Iterable[str], most: int) -> Iterator[Ids]:
         """Yield the tokens of each text, at most so many, with those before and after it."""
         if self._tokenizer is not None:
+            # By the tokenizer, which keeps the token at the end; the cut below is for functions.
             self._tokenizer.enable_truncation(most)
         for text in texts:
-            yield self._encoded(text, special=True)[:most]
+            yield self._encode(text, special=True)[:most]
 
     @property
     def begin(self) -> tuple[int, ...]:
@@ -72,18 +73,19 @@ class TextTokenizer:
         if self._begin is None:
             self._begin = ()
             if self._tokenizer is not None:
-                whole, bare = (self._encoded("a", special=each).tolist() for each in (True, False))
+                whole, bare = (self._encode("a", special=each).tolist() for each in (True, False))
                 starts = range(len(whole) - len(bare) + 1)
+                # Told by an example: a file may put them there by any of several means.
                 found = next((n for n in starts if whole[n : n + len(bare)] == bare), 0)
                 self._begin = tuple(whole[:found])
         return self._begin
 
-    def shown(self, number: int) -> str:
+    def describe(self, number: int) -> str:
         """Name a token for a message."""
         token = None if self._tokenizer is None else self._tokenizer.id_to_token(number)
         return "a token" if token is None else f"the token {token!r}"
 
-    def _encoded(self, text: str, *, special: bool) -> Ids:
+    def _encode(self, text: str, *, special: bool) -> Ids:
         try:
             if self._function is not None:
                 return np.asarray(list(self._function(text)), np.int64)
@@ -141,7 +143,7 @@ def _end_of_line(text: str, at: int) -> int:
             return at
 
 
-def joined(rows: Iterable[Ids]) -> Ids:
+def join_rows(rows: Iterable[Ids]) -> Ids:
     """Join rows of tokens to one."""
     found: Sequence[Ids] = list(rows)
     return np.concatenate(found) if found else np.zeros(0, np.int64)

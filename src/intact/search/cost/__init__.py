@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from intact.search.cost.kinds import COSTS, CostKind, make_cost
-from intact.search.cost.model import CostModel, Measure, Term, pruned, tabulated
+from intact.search.cost.model import CostModel, Measure, Term, prune, tabulate
 
-__all__ = ["COSTS", "CostKind", "CostModel", "Measure", "Term", "make_cost", "pruned", "tabulated"]
+__all__ = ["COSTS", "CostKind", "CostModel", "Measure", "Term", "make_cost", "prune", "tabulate"]

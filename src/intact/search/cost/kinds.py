@@ -12,7 +12,7 @@ import onnx_ir as ir
 
 from intact.config import QuantState
 from intact.engines.session import Feeds
-from intact.errors import UsageError, nearest
+from intact.errors import DataError, UsageError, nearest
 from intact.graph import (
     IMPLICIT_SLOT,
     OpKind,
@@ -22,10 +22,10 @@ from intact.graph import (
 )
 from intact.ops.declaration import Window
 from intact.ops.operators import Gemm
-from intact.plan import TensorEnd, quantizes
+from intact.plan import QuantizedGraph, TensorEnd, quantizes
 from intact.plan.inference import declared_signatures, factor_slots, infer_signature
 from intact.plan.points import is_joined
-from intact.search.cost.model import Choice, CostModel, Measure, Term, summed
+from intact.search.cost.model import Choice, CostModel, Measure, Term, sum_terms
 from intact.search.cost.structure import Shapes, Structure, is_signed
 from intact.search.space import GroupKind, Space
 from intact.targets import DType
@@ -43,6 +43,8 @@ def products(node: ir.Node, shapes: Shapes) -> int:
     Raises:
         DataError: A shape depends on the sample, and ``feeds`` is missing.
     """
+    # Each input element is multiplied by the whole kernel of its channel; counted at the output, a
+    # stride would be paid for several times.
     if node.op_type == "ConvTranspose":
         kernel = shapes.of(node.inputs[1])
         return math.prod(shapes.of(node.inputs[0])) * math.prod(kernel[1:])
@@ -50,6 +52,7 @@ def products(node: ir.Node, shapes: Shapes) -> int:
     if node.op_type in {"Conv", "DeformConv"}:
         return outputs * math.prod(shapes.of(node.inputs[1])[1:])
     first = shapes.of(node.inputs[0])
+    # Other products have no such attribute and read the default.
     transposed = Gemm.of(node).transA != 0
     return outputs * first[-2 if transposed else -1]
 
@@ -112,7 +115,7 @@ def target_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:
             continue
         count = products(node, shapes) if is_product(node) else elements(node, shapes)
         groups = structure.concerned(_operands(node), [str(node.name)])
-        yield structure.table(groups, partial(_price, structure, node, count))
+        yield structure.table(groups, partial(_price_of, structure, node, count))
 
 
 def _factors(node: ir.Node) -> list[TensorEnd]:
@@ -131,6 +134,8 @@ def _is_fused(structure: Structure, node: ir.Node) -> bool:
     for slot in data_slots(node):
         value = node.inputs[slot]
         config = None if value is None else plan.producer_config(value)
+        # What a join governs is written where it is made: it is on a grid of another node, and not
+        # fused.
         if value is None or config is None or is_joined(plan, value):
             continue
         if config.state is QuantState.OVERLAPPED:
@@ -142,10 +147,11 @@ def _operands(node: ir.Node) -> list[TensorEnd]:
     return [TensorEnd.input(str(node.name), slot) for slot in factor_slots(node)]
 
 
-def _price(structure: Structure, node: ir.Node, count: int, choice: Choice) -> float:
+def _price_of(structure: Structure, node: ir.Node, count: int, choice: Choice) -> float:
     target, rule, dtype = structure.plan.target, structure.plan.target.rule_for(node), DType.FLOAT32
     if rule is not None and not structure.is_float(node, choice):
         ends = _operands(node)
+        # 0 fits every signature: an end without a group decides nothing.
         widths = [structure.bits(end, choice) if end in structure.group_of else 0 for end in ends]
         taken = infer_signature(declared_signatures(node, rule, target), widths)
         if taken is not None:
@@ -160,10 +166,11 @@ _ZERO_POINT_BYTES = 1
 
 def storage_terms(structure: Structure) -> Iterator[Term]:
     """Yield the size in bytes of each constant, and of the scales of the activations."""
+    # Constants that share a scale store it once: with the first of them.
     scaled: set[int] = set()
     for value in structure.plan.graph.values:
         if is_constant(value):
-            stored = _Stored(structure, value, scaled)
+            stored = _StoredConstant(structure, value, scaled)
             scaled.update(stored.points)
             yield structure.table(stored.groups, stored.nbytes)
     activations = [group for group in structure.space.groups if group.kind is GroupKind.ACTIVATION]
@@ -171,7 +178,7 @@ def storage_terms(structure: Structure) -> Iterator[Term]:
     yield structure.table((), lambda _: parameters)
 
 
-class _Stored:
+class _StoredConstant:
     """The stored size of one constant.
 
     Args:
@@ -187,11 +194,13 @@ class _Stored:
         self._structure = structure
         self._value = value
         self._scaled = frozenset(scaled)
+        # An output is handed out in float, and bodies of loops read values as they are.
         self._is_always_float = value.is_graph_output()
         self.points: dict[int, list[TensorEnd]] = {}
         configs = structure.plan.configs
         for node, slot in structure.plan.graph.consumers(value):
             end = TensorEnd.input(str(node.name), slot)
+            # A body of a control operator reads the value as it is.
             if slot == IMPLICIT_SLOT or not _holds_codes(structure, end):
                 self._is_always_float = True
             else:
@@ -210,6 +219,7 @@ class _Stored:
             is_float |= any(floats)
             if not all(floats):
                 end = ends[floats.index(False)]
+                # Float and integer readers of one constant: both copies are in the file.
                 total += self._codes(end, choice, has_scales=key not in self._scaled)
         tensor = self._value.const_value
         return total + (tensor.nbytes if is_float and tensor is not None else 0)
@@ -219,20 +229,22 @@ class _Stored:
         if tensor is None:
             return 0
         signed = is_signed(self._structure.plan, end)
+        # Zero points are never packed, so they are of the type with 8 bits at least.
         in_bytes = DType.holding(max(bits, 8), signed=signed)
         dtype = DType.holding(bits, signed=signed) if self._structure.packs else in_bytes
         axis = self._structure.plan.configs[end].granularity.axis
         channels = 1 if axis is None else int(tensor.shape.numpy()[axis])
-        scales = channels * _SCALE_BYTES + packed(channels, in_bytes)
-        return packed(tensor.size, dtype) + (scales if has_scales else 0)
+        scales = channels * _SCALE_BYTES + packed_bytes(channels, in_bytes)
+        return packed_bytes(tensor.size, dtype) + (scales if has_scales else 0)
 
 
-def packed(size: int, dtype: DType) -> int:
+def packed_bytes(size: int, dtype: DType) -> int:
     """Compute the bytes of an integer array; 4-bit integers are stored two per byte.
 
-    >>> packed(3, DType.INT4), packed(3, DType.INT8)
+    >>> packed_bytes(3, DType.INT4), packed_bytes(3, DType.INT8)
     (2, 3)
     """
+    # Floor division of the negative rounds up, exactly and in integers.
     return -(-size * dtype.bits // 8)
 
 
@@ -286,15 +298,16 @@ def make_cost(
         raise UsageError(
             f"the cost {name!r} is measured", remedy="pass a function that measures it"
         )
+    # Measured kinds have tables too: samplers guess by them which candidate is worth measuring.
     terms = kind.terms(Structure(space, packs=packs), Shapes(space.plan.graph, feeds))
-    constant, found = summed(terms)
+    constant, found = sum_terms(terms)
     choices = tuple(group.choices for group in space.groups)
     return CostModel(
         name, kind.unit, constant, found, choices, measure if kind.is_measured else None
     )
 
 
-def _bits(structure: Structure, _: Shapes) -> Iterator[Term]:
+def _width_terms(structure: Structure, _: Shapes) -> Iterator[Term]:
     """Yield the width of each group; 32 for a float one.
 
     [tvm] ranks by the sum over quantized edges. Here the edges of one group have one quantizer and
@@ -304,13 +317,14 @@ def _bits(structure: Structure, _: Shapes) -> Iterator[Term]:
         yield structure.table((index,), lambda choice, index=index: choice[index])  # type: ignore[misc]
 
 
-def _storage(structure: Structure, _: Shapes) -> Iterator[Term]:
+def _size_terms(structure: Structure, _: Shapes) -> Iterator[Term]:
     return storage_terms(structure)
 
 
-def _priced(structure: Structure, shapes: Shapes) -> Iterable[Term]:
+def _target_terms(structure: Structure, shapes: Shapes) -> Iterable[Term]:
     terms = list(target_operations(structure, shapes))
-    if structure.space.open and not summed(terms)[1]:
+    # Without a term that varies every candidate would be the best.
+    if structure.space.open and not sum_terms(terms)[1]:
         raise UsageError(
             f"target {structure.plan.target.name} has the same cost for all data types",
             remedy="minimize another cost, or "
@@ -323,16 +337,16 @@ def _priced(structure: Structure, shapes: Shapes) -> Iterable[Term]:
     return terms
 
 
-def _guessed(structure: Structure, shapes: Shapes) -> Iterable[Term]:
+def _latency_terms(structure: Structure, shapes: Shapes) -> Iterable[Term]:
     """Estimate latency by the target's costs, or by bit-operations if it has none."""
     terms = list(target_operations(structure, shapes))
-    return terms if summed(terms)[1] else bit_operations(structure, shapes)
+    return terms if sum_terms(terms)[1] else bit_operations(structure, shapes)
 
 
 COSTS: Mapping[str, CostKind] = MappingProxyType(
     {
         "bytes": CostKind(
-            "bytes", "size of the parameters: integers as stored, scales, biases", _storage
+            "bytes", "size of the parameters: integers as stored, scales, biases", _size_terms
         ),
         "bitops": CostKind(
             "bit-operations",
@@ -342,13 +356,37 @@ COSTS: Mapping[str, CostKind] = MappingProxyType(
         "target": CostKind(
             "operations",
             "the target file's cost of each operator and data type, times its operations",
-            _priced,
+            _target_terms,
         ),
         "latency": CostKind(
-            "ms", "measured in ONNX Runtime, 32 samples at once", _guessed, is_measured=True
+            "ms", "measured in ONNX Runtime, 32 samples at once", _latency_terms, is_measured=True
         ),
-        "bits": CostKind("bits", "sum of the widths of all groups (HAGO's)", _bits),
+        "bits": CostKind("bits", "sum of the widths of all groups (HAGO's)", _width_terms),
     }
 )
 
 """The kinds by name."""
+
+_COMPUTED = ("bytes", "bitops")
+"""Costs that need no target's prices and no measurement."""
+
+
+def plan_costs(
+    plan: QuantizedGraph, feeds: Feeds | None = None, *, packs: bool = True
+) -> dict[str, float]:
+    """Compute the costs of a plan by name: ``bytes`` of the parameters, and ``bitops``.
+
+    Args:
+        plan: The plan.
+        feeds: Inputs of one sample by name, for models whose shapes depend on it. A cost that
+            needs them is left out without.
+        packs: The deployed file stores 4-bit codes two per byte.
+    """
+    space = Space.of_plan(plan)
+    found = {}
+    for name in _COMPUTED:
+        try:
+            found[name] = make_cost(name, space, feeds, packs=packs).of(space.default)
+        except DataError:
+            continue
+    return found

@@ -64,6 +64,7 @@ class CostModel:
         """
         if self.measure is None:
             return self.estimate(candidate)
+        # Kept, because two measurements of one candidate differ and a trial has one cost.
         if candidate not in self.known:
             self.known[candidate] = float(self.measure(candidate))
         return self.known[candidate]
@@ -82,6 +83,7 @@ class CostModel:
         if self.measure is not None:
             return np.array([self.of(each) for each in listed], np.float64)
         places = np.array([self._places(each) for each in listed], np.intp)
+        # An empty list has no second axis.
         places = places.reshape(len(listed), len(self.choices))
         totals = np.full(len(listed), self.constant)
         for term in self.terms:
@@ -106,7 +108,8 @@ class CostModel:
             Term(term.groups, term.values[np.ix_(*(places[group] for group in term.groups))])
             for term in self.terms
         )
-        constant, fewer = summed(terms)
+        # With fewer choices a table may have become constant along an axis.
+        constant, fewer = sum_terms(terms)
         return replace(self, constant=self.constant + constant, terms=fewer, choices=wanted)
 
     def lowest(self) -> float:
@@ -129,7 +132,7 @@ class CostModel:
             raise UsageError(f"group {group} has no choice of {bits} bits") from None
 
 
-def summed(terms: Iterable[Term]) -> tuple[float, tuple[Term, ...]]:
+def sum_terms(terms: Iterable[Term]) -> tuple[float, tuple[Term, ...]]:
     """Add terms with the same groups; return the constant part and the other terms.
 
     A group along whose axis a table is constant is removed from the term.
@@ -137,8 +140,10 @@ def summed(terms: Iterable[Term]) -> tuple[float, tuple[Term, ...]]:
     constant, found = 0.0, dict[tuple[int, ...], npt.NDArray[np.float64]]()
     for term in terms:
         groups, values = term.groups, term.values
+        # From the last on, so that axes that are still to come keep their number.
         for axis in reversed(range(values.ndim)):
             first = values.take([0], axis)
+            # Exact equality: a small difference is a cost all the same.
             if (values == first).all():
                 values = first.squeeze(axis)
                 groups = (*groups[:axis], *groups[axis + 1 :])
@@ -149,7 +154,7 @@ def summed(terms: Iterable[Term]) -> tuple[float, tuple[Term, ...]]:
     return constant, tuple(Term(groups, found[groups]) for groups in sorted(found))
 
 
-def pruned(space: Space, cost: CostModel, *, free_floats: bool = False) -> Space:
+def prune(space: Space, cost: CostModel, *, free_floats: bool = False) -> Space:
     """Drop choices that cost as much as a wider one: they can never be better.
 
     Args:
@@ -170,6 +175,7 @@ def pruned(space: Space, cost: CostModel, *, free_floats: bool = False) -> Space
         for bits, column in columns.items():
             if bits != FLOAT:
                 integers.setdefault(column, bits)
+        # `get` gives None where there is no float, which is no key either.
         is_free = columns.get(FLOAT) in integers and not free_floats
         floats = (FLOAT,) if FLOAT in columns and not is_free else ()
         kept[index] = (*floats, *integers.values())
@@ -183,7 +189,7 @@ class AnyCost(Protocol):
         """Return the cost of a candidate; lower is better."""
 
 
-def tabulated(space: Space, cost: AnyCost) -> CostModel:
+def tabulate(space: Space, cost: AnyCost) -> CostModel:
     """Convert a cost to tables, by changing one group of the default candidate at a time.
 
     The tables are exact where the cost is a sum over groups.
@@ -194,7 +200,7 @@ def tabulated(space: Space, cost: AnyCost) -> CostModel:
     for index, group in enumerate(space.groups):
         changed = [cost.of(space.with_choice(default, index, bits)) for bits in group.choices]
         terms.append(Term((index,), np.array(changed, np.float64) - constant))
-    offset, found = summed(terms)
+    offset, found = sum_terms(terms)
     choices = tuple(group.choices for group in space.groups)
     return CostModel("", "", constant + offset, found, choices)
 

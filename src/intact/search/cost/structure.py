@@ -64,6 +64,8 @@ class Structure:
     def is_float(self, node: ir.Node, choice: Choice) -> bool:
         """Tell whether a node computes in float for given choices."""
         name = str(node.name)
+        # A group may own several nodes and a node belong to several groups; one choice of float is
+        # enough.
         chosen = any(choice[group] == FLOAT for group in self.owners.get(name, ()))
         return chosen or not self.plan.is_quantized(node)
 
@@ -85,6 +87,8 @@ class Structure:
         if end in self.group_of:
             group = self.group_of[end]
             bits = choice[group]
+            # The group is float, this end's node is not: another node of the group stays float and
+            # this end is quantized as widely as it can be.
             return self.space.groups[group].default if bits == FLOAT else bits
         return config.bits if quantizes(config) else FLOAT
 
@@ -143,9 +147,9 @@ class Shapes:
         """
         if value is None:
             return ()
-        declared = self._declared(value)
+        declared = self._declared_shape(value)
         if declared is None:
-            declared = self._observed.get(str(value.name))
+            declared = self._observed_shapes.get(str(value.name))
         if declared is None:
             raise DataError(
                 f"the shape of {value.name!r} depends on the sample",
@@ -153,11 +157,13 @@ class Shapes:
             )
         return declared
 
-    def _declared(self, value: ir.Value) -> Shape | None:
+    def _declared_shape(self, value: ir.Value) -> Shape | None:
         if value.const_value is not None:
             return tuple(int(size) for size in value.const_value.shape.numpy())
+        # With a sample, what was observed is right, also where a declared shape is wrong.
         if value.shape is None or self._feeds is not None:
             return None
+        # A name that the inputs have in front is the batch wherever it stands.
         sizes = [1 if str(size) in self._batch else size for size in value.shape]
         if not all(isinstance(size, int) for size in sizes):
             return None
@@ -171,7 +177,7 @@ class Shapes:
         return frozenset(str(size) for size in firsts if not isinstance(size, int))
 
     @cached_property
-    def _observed(self) -> Mapping[str, Shape]:
+    def _observed_shapes(self) -> Mapping[str, Shape]:
         if self._feeds is None:
             return {}
         editor = Editor(self._graph.model)
@@ -180,6 +186,7 @@ class Shapes:
             str(value.name)
             for node in self._graph.nodes
             for value in node.outputs
+            # Without a type, ONNX Runtime refuses a value as an output.
             if value.name and value.dtype is not None
         ]
         shown = {str(value.name) for value in outputs}

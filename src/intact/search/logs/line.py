@@ -102,8 +102,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             state=measured.state,
             executor=measured.executor,
             reason=measured.reason,
+            # JSON has no infinities and no NaN; a NaN is a None that is not listed here.
             not_finite=infinite,  # type: ignore[arg-type]  # str(inf) is "inf"
         )
+        # Samplers may give NumPy's integers.
         candidate = tuple(int(bits) for bits in trial.candidate)
         part = SearchPart(trial.number, candidate, settings, confirms)
         return Entry(LOG_VERSION, strategy, results, part)
@@ -133,7 +135,7 @@ class EntryWithoutStrategy(msgspec.Struct, forbid_unknown_fields=True):
     search: SearchPart
 
 
-class Versioned(msgspec.Struct):
+class VersionField(msgspec.Struct):
     """The field that every version of the format has."""
 
     version: int
@@ -196,8 +198,10 @@ def whole_lines(file: BinaryIO, path: Path, kind: type[_Kind]) -> Iterator[tuple
     end = 0
     for number, line, is_last in _lines(file, path):
         try:
-            entry = _decoded(line, kind, f"{path}: line {number}")
+            entry = _decode(line, kind, f"{path}: line {number}")
         except _TornError as torn:
+            # Behind a good line anything may be torn. A first line has to begin like ours: a
+            # foreign file must not be taken for an empty log, which is written over.
             if is_last and (end > 0 or _is_beginning(line)):
                 return
             raise DataError(f"{path}: line {number} is damaged ({torn})", remedy=_REMEDY) from torn
@@ -209,7 +213,7 @@ def choose(entries: Iterable[Entry], which: str | int) -> Entry:
     """Choose one line of a log.
 
     Args:
-        entries: As `read_log` yields them.
+        entries: Lines as `read_log` yields them.
         which: The number of a trial, or ``"best"``: the result of the search. That is the last
             confirmed trial, or without one the best trial on all samples.
 
@@ -217,7 +221,7 @@ def choose(entries: Iterable[Entry], which: str | int) -> Entry:
         UsageError: There is no such trial, or it has no strategy.
         SearchError: No trial is within the limits of the search.
     """
-    entry = _best(entries) if which == "best" else _numbered(entries, which)
+    entry = _best_entry(entries) if which == "best" else _entry_of_trial(entries, which)
     if entry.strategy is None:
         reason = entry.results.reason or "no plan could be made"
         raise UsageError(
@@ -226,8 +230,10 @@ def choose(entries: Iterable[Entry], which: str | int) -> Entry:
     return entry
 
 
-def _numbered(entries: Iterable[Entry], which: str | int) -> Entry:
+def _entry_of_trial(entries: Iterable[Entry], which: str | int) -> Entry:
     text = str(which)
+    # `isdecimal` takes digits of other scripts, and `int` refuses a very long text with an error of
+    # its own.
     if not (text.isascii() and text.isdecimal() and len(text) <= 16):
         raise UsageError(f"--trial {text!r}", remedy="give best, or the number of a trial")
     found, last = None, -1
@@ -241,7 +247,7 @@ def _numbered(entries: Iterable[Entry], which: str | int) -> Entry:
     return found
 
 
-def _best(entries: Iterable[Entry]) -> Entry:
+def _best_entry(entries: Iterable[Entry]) -> Entry:
     best: tuple[tuple[float, ...], Entry] | None = None
     nearest, lines = -math.inf, 0
     for lines, entry in enumerate(entries, 1):  # noqa: B007 - used behind the loop
@@ -271,6 +277,7 @@ class _TornError(Exception):
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes, bool]]:
     """Yield number, bytes and "is the last" for every line."""
+    # Bounded, because a file without a line end would be read into memory whole.
     number, line = 1, file.readline(LONGEST_LINE + 1)
     while line:
         if len(line) > LONGEST_LINE:
@@ -278,16 +285,20 @@ def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes, bool]]:
                 f"{path}: line {number} is longer than {LONGEST_LINE >> 20} MiB",
                 remedy="this is not the log of a search",
             )
+        # One line ahead: only the last one may be torn.
         following = file.readline(LONGEST_LINE + 1)
         yield number, line, not following
         number, line = number + 1, following
 
 
-def _decoded(line: bytes, kind: type[_Kind], where: str) -> _Kind:
+def _decode(line: bytes, kind: type[_Kind], where: str) -> _Kind:
+    # The end is written last, so a line without it may lack more.
     if not line.endswith(b"\n"):
         raise _TornError("it has no end")
     try:
-        version = msgspec.json.decode(line, type=Versioned).version
+        # First the version alone: a line of another one would fail at some field, with a message
+        # that does not help.
+        version = msgspec.json.decode(line, type=VersionField).version
         if version != LOG_VERSION:
             raise DataError(
                 f"{where}: the log's format is version {version}, this intact reads {LOG_VERSION}",

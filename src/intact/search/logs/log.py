@@ -85,9 +85,14 @@ class Log:
         path = Path(path)
         with _writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
+            # Unbuffered, so that a write that returns is with the system. Appended to and not
+            # truncated: an existing log is refused below, when it is locked.
             file = io.FileIO(path, "ab", opener=without_links)
         with _closing_if_it_fails(file), _writing(path):
             _lock(file, path)
+            # Behind the lock, so that of two searches that start together one finds the other's
+            # lines. An empty file may be taken: a search that was killed before its first trial
+            # left it.
             if os.fstat(file.fileno()).st_size > 0:
                 raise _there_already(path)
             _make_durable(path.parent)
@@ -111,7 +116,9 @@ class Log:
         log = cls(path, settings, file)
         with _closing_if_it_fails(file), _writing(path):
             _lock(file, path)
+            # Read under the lock, because another search could still append.
             end = log._read()
+            # The next line must not be glued to half of one.
             file.truncate(end)
             file.seek(end)
         return log
@@ -133,10 +140,10 @@ class Log:
 
         Args:
             trial: The same trial with the new result.
-            strategy: As for ``append``.
+            strategy: See ``append``.
 
         Raises:
-            OutputError: As for ``append``.
+            OutputError: See ``append``.
         """
         self._write(Entry.of(trial, strategy, self.settings, confirms=True))
 
@@ -168,6 +175,7 @@ class Log:
             before = os.fstat(handle).st_size
             try:
                 rest = memoryview(line)
+                # An unbuffered file may write a part of what it is given.
                 while rest:
                     rest = rest[self._file.write(rest) or 0 :]
                 os.fsync(handle)
@@ -188,12 +196,14 @@ class Log:
                 last = end
             return last
         finally:
+            # Otherwise the buffer would close the file when it is collected.
             buffered.detach()
 
     def _take(self, entry: EntryWithoutStrategy, number: int) -> None:
         where = f"{self.path}: line {number}"
         entry.search.settings.refuse_unlike(self.settings, where)
         trial = trial_of(entry.results, entry.search)
+        # Confirmations have the number of an earlier trial and are no step of the sampler.
         if entry.search.confirms:
             self.confirmed[trial.number] = trial
         elif trial.number != len(self.trials):

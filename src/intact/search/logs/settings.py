@@ -89,11 +89,13 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             seed=seed,
             objective=objective,
             minimize=minimize,
+            # JSON has no infinities; these limits allow everything, as None does.
             min_score=None if goal.min_score == -math.inf else goal.min_score,
             max_cost=None if goal.max_cost == math.inf else goal.max_cost,
             samples=samples,
             samples_hash=samples_hash,
             method=method,
+            # Sorted, so that the same settings have the same line.
             options=dict(sorted((options or {}).items())),
         )
 
@@ -130,8 +132,8 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
             theirs, ours = getattr(self, name), getattr(expected, name)
             if theirs != ours:
                 raise SearchError(
-                    f"{where}: the log belongs to another search: {called} is {_shown(theirs)} "
-                    f"there, {_shown(ours)} here",
+                    f"{where}: the log belongs to another search: {called} is {_as_text(theirs)} "
+                    f"there, {_as_text(ours)} here",
                     remedy=remedy,
                 )
 
@@ -171,6 +173,7 @@ def groups_hash(space: Space) -> str:
     return _digest(
         [
             groups,
+            # Sorted where the order that a user gave means nothing.
             sorted(asked.keep_float),
             sorted(asked.bits.items()),
             [asked.weight_bits, asked.activation_bits],
@@ -188,7 +191,7 @@ def _digest(value: Any) -> str:
     return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
 
 
-def _shown(value: object) -> str:
+def _as_text(value: object) -> str:
     if value is None:
         return "none"
     if isinstance(value, dict):

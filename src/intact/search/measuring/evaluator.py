@@ -64,6 +64,7 @@ class Scoring:
             DataError: An output holds NaN or infinity, or its shape differs from that of the float
                 model's output.
         """
+        # A trial on few samples may end inside a chunk, which runs whole.
         count = min(chunk.count, self.population - self.done)
         have = real_samples(outputs, chunk.size, count)
         odd = not_finite(have)
@@ -74,6 +75,7 @@ class Scoring:
         seen = OutputPair(want, have, count, labels, self.data.is_probability)
         kind = self.data.objective.row
         if self.data.objective.needs_outputs:
+            # A metric may take outputs of any shape, so they are kept as the model gives them.
             self._record.add(outputs, chunk.size, count)
         elif kind.rows is not None:
             _refuse_other_shape(seen)
@@ -115,6 +117,7 @@ class Scoring:
             noise = self.noise
             return math.inf if noise == 0.0 else -10.0 * math.log10(noise)
         rows = np.concatenate(self._rows)
+        # Counted in integers: the same hits give the same score in any order of chunks.
         if objective.row.is_count:
             return objective.row.highest * int(np.count_nonzero(rows)) / len(rows)
         return float(rows.mean())
@@ -127,7 +130,7 @@ class Scoring:
             signal: Power of each float output over the population, ``[outputs]``.
             share: The part of the allowed error that this check may use.
         """
-        judged = self._judged(bar, signal)
+        judged = self._tally(bar, signal)
         return judged is None or can_reach(*judged, share=share, error=self.data.error)
 
     def foresee(self, bar: float, signal: Rows) -> bool | None:
@@ -135,10 +138,10 @@ class Scoring:
 
         Arguments are those of `can_reach`.
         """
-        judged = self._judged(bar, signal)
+        judged = self._tally(bar, signal)
         return None if judged is None else foresee(*judged, error=self.data.error)
 
-    def _judged(self, bar: float, signal: Rows) -> tuple[Tally, float] | None:
+    def _tally(self, bar: float, signal: Rows) -> tuple[Tally, float] | None:
         """Return the samples so far and the mean that they need; None where that tells nothing."""
         kind = self.data.objective.row
         if self.data.objective.needs_outputs:
@@ -243,6 +246,8 @@ class Evaluator:
         given = {name: size for name, size in budgets.items() if size is not None}
         self._simulator = PiecewiseSimulator(trial_data.space.plan.graph, **given)
         self._threads = threads or os.cpu_count() or 1
+        # Chunks side by side and one thread in each: no kernel then divides its sums by the number
+        # of cores.
         self._pool = ThreadPoolExecutor(self._threads) if self._threads > 1 else None
         self._signals: dict[int, Rows] = {}
 
@@ -262,7 +267,7 @@ class Evaluator:
             raise UsageError("a bar of NaN", remedy="give a score, or None")
         samples = self.data.samples if ask.samples is None else ask.samples
         samples = max(1, min(samples, self.data.samples))
-        return self._timed(lambda: self._tried(ask, samples))
+        return self._time(lambda: self._measure(ask, samples))
 
     def confirm(self, candidate: Candidate) -> Measured:
         """Measure a candidate on all samples, by the integer engine where float32 is not exact.
@@ -272,57 +277,62 @@ class Evaluator:
             FAILED as in ``measure``.
         """
         self.data.space.check(candidate)
-        return self._timed(lambda: self._confirmed(candidate))
+        return self._time(lambda: self._confirm(candidate))
 
-    def _tried(self, ask: Ask, samples: int) -> Measured:
+    def _measure(self, ask: Ask, samples: int) -> Measured:
         plan = self.planner.plan(ask.candidate)
         prepared = self._simulator.prepare(plan)
         if prepared.is_exact:
-            return self._scored(self._run(prepared), samples, ask)
-        return self._exact(plan, samples, ask)
+            return self._score_run(self._run(prepared), samples, ask)
+        return self._measure_exactly(plan, samples, ask)
 
-    def _confirmed(self, candidate: Candidate) -> Measured:
+    def _confirm(self, candidate: Candidate) -> Measured:
         plan = self.planner.plan(candidate)
         if not limits_of_simulation(plan):
-            return self._scored(self._simulation(plan), self.data.samples)
-        return self._exact(plan, self.data.samples)
+            return self._score_run(self._simulated_run(plan), self.data.samples)
+        return self._measure_exactly(plan, self.data.samples)
 
-    def _exact(self, plan: QuantizedGraph, samples: int, ask: Ask | None = None) -> Measured:
+    def _measure_exactly(
+        self, plan: QuantizedGraph, samples: int, ask: Ask | None = None
+    ) -> Measured:
         """Run the integer engine; where that is impossible the simulation, with a reason."""
         try:
-            run = self._integers(plan)
+            run = self._integer_run(plan)
         except PlanError as error:
-            found = self._scored(self._simulation(plan), samples, ask)
+            found = self._score_run(self._simulated_run(plan), samples, ask)
             reason = found.reason or f"simulated, there is no integer program: {error}"
             return replace(found, reason=reason)
-        return replace(self._scored(run, samples, ask), executor=Executor.INTEGER)
+        return replace(self._score_run(run, samples, ask), executor=Executor.INTEGER)
 
-    def _simulation(self, plan: QuantizedGraph) -> Run:
+    def _simulated_run(self, plan: QuantizedGraph) -> Run:
         return self._run(self._simulator.prepare(plan))
 
     def _run(self, prepared: PiecewisePlan) -> Run:
         chunks = self.data.chunks
         return lambda index: self._simulator.run(prepared, index, dict(chunks[index].feeds))
 
-    def _integers(self, plan: QuantizedGraph) -> Run:
+    def _integer_run(self, plan: QuantizedGraph) -> Run:
+        # One thread, as chunks run in parallel already.
         engine = IntegerEngine(lower(plan), threads=1)
         chunks = self.data.chunks
         return lambda index: engine.run(chunks[index].feeds).outputs
 
-    def _timed(self, measure: Callable[[], Measured]) -> Measured:
+    def _time(self, measure: Callable[[], Measured]) -> Measured:
         started = time.perf_counter()
         try:
             found = measure()
+        # The request is wrong, not the candidate.
         except UsageError:
             raise
         except IntactError as error:
             found = Measured(State.FAILED, math.nan, math.nan, 0, reason=str(error))
         return replace(found, seconds=time.perf_counter() - started)
 
-    def _scored(self, run: Run, samples: int, ask: Ask | None = None) -> Measured:
+    def _score_run(self, run: Run, samples: int, ask: Ask | None = None) -> Measured:
         """Run rounds of chunks; the result does not depend on the order in which they finish."""
         scoring, bar = Scoring(self.data, samples), None if ask is None else ask.bar
         is_whole = bar is None or self.data.objective.needs_outputs
+        # A metric needs all outputs together, so it is never stopped early.
         ends = [samples] if is_whole else list(_ends(self.data.chunks, samples))
         done = 0
         for end in ends:
@@ -331,13 +341,14 @@ class Evaluator:
             for index, outputs in zip(numbers, self._outputs(run, numbers), strict=True):
                 scoring.add(self.data.chunks[index], outputs)
             if scoring.done < samples and bar is not None:
+                # Shares of all checks add up to 1 (Bonferroni); the last round is no check.
                 share, signal = scoring.done / sum(ends[:-1]), self._signal(samples)
                 if not scoring.can_reach(bar, signal, share=share):
-                    return _measured(State.STOPPED, scoring)
+                    return _result(State.STOPPED, scoring)
                 foreseen = scoring.foresee(bar, signal) if ask and ask.is_enough else None
                 if foreseen is not None:
-                    return _measured(State.REACHED if foreseen else State.STOPPED, scoring)
-        return _measured(State.COMPLETE, scoring)
+                    return _result(State.REACHED if foreseen else State.STOPPED, scoring)
+        return _result(State.COMPLETE, scoring)
 
     def _outputs(self, run: Run, numbers: Sequence[int]) -> Iterator[Arrays]:
         if self._pool is None or len(numbers) < 2:
@@ -350,7 +361,7 @@ class Evaluator:
         return self._signals[samples]
 
 
-def _measured(state: State, scoring: Scoring) -> Measured:
+def _result(state: State, scoring: Scoring) -> Measured:
     return Measured(state, scoring.score, scoring.noise, scoring.done)
 
 

@@ -36,6 +36,7 @@ def margins(scores: npt.NDArray[np.floating], right: npt.NDArray[np.integer]) ->
     wide = np.asarray(scores, np.float64)
     rows = np.arange(len(wide))
     others = wide.copy()
+    # Never the best other class, also where all scores are negative.
     others[rows, right] = -math.inf
     return np.asarray(wide[rows, right] - others.max(axis=1))
 
@@ -61,6 +62,7 @@ def expected_hits(base: Rows, own: Rows) -> Hits:
     """
     drawn = len(own)
     noise = own - base[:drawn]
+    # A candidate that answers as the float model does has no spread to divide by.
     shift, spread = float(noise.mean()), max(float(noise.std(ddof=1)), _ROUND)
     distance = (base[drawn:] + shift) / spread
     right = np.array([_NORMAL.cdf(each) for each in distance])

@@ -89,6 +89,7 @@ def margins_of(seen: OutputPair) -> Rows:
     """Compute the margin of each sample's right class: its label, else the float model's class."""
     want, have = seen.first
     right = want.argmax(axis=1) if seen.labels is None else seen.labels
+    # Margins are normal in logits, not in probabilities, which crowd at 0 and 1.
     scores = _log_probabilities(have, is_probability=True) if seen.is_probability else have
     return margins(scores, right)
 
@@ -103,6 +104,7 @@ def _divergence(seen: OutputPair) -> Rows:
         for array in seen.first
     )
     each = (np.exp(want) * (want - have)).sum(axis=-1)
+    # A divergence is never negative; rounding makes it so.
     return np.asarray(-np.maximum(each.mean(axis=1), 0.0))
 
 
@@ -111,6 +113,7 @@ def _log_probabilities(array: npt.NDArray[Any], is_probability: bool) -> Rows:
     if is_probability:
         scores = np.log(np.maximum(scores, _LEAST_PROBABILITY))
     else:
+        # The largest is 0: `exp` cannot overflow.
         scores = scores - scores.max(axis=-1, keepdims=True)
         scores = np.maximum(scores, math.log(_LEAST_PROBABILITY))
     return np.asarray(scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True)))
@@ -131,6 +134,7 @@ def _row_cosine(want: Rows, have: Rows) -> Rows:
     )
     lengths = np.sqrt((first**2).sum(axis=1) * (second**2).sum(axis=1))
     cosines = (first * second).sum(axis=1) / np.where(lengths == 0.0, 1.0, lengths)
+    # Two rows of zeros agree, one of them alone does not.
     both = (largest[0] == largest[1]).astype(np.float64)
     return np.asarray(np.where(empty, both, cosines.clip(-1.0, 1.0)))
 
@@ -282,6 +286,7 @@ class Objective:
             raise DataError(
                 f"metric {self.metric.name}: has no figure {name!r}", remedy=nearest(name, figures)
             )
+        # NaN would lose each comparison and look like a bad score.
         if math.isnan(figures[name]):
             raise DataError(f"metric {self.metric.name}: {name!r} is NaN")
         return -figures[name] if self.lower_is_better else figures[name]

@@ -78,6 +78,7 @@ class PairedHits:
             error: Allowed probability of a wrong no; 0 leaves only what is certain.
         """
         spare = self.right - needed
+        # At least those seen, and those that make good what was lost beyond the spare.
         fewest = max(self.gained, self.lost - spare)
         most = self.wrong - (self.drawn_wrong - self.gained)
         if fewest > most:
@@ -87,13 +88,15 @@ class PairedHits:
         unlikely = error * _OF_THE_LIMIT
         # The more samples are gained in all, the less likely so few of them are drawn.
         limit = fewest + bisect_left(
-            range(fewest, most + 1), True, key=lambda gained: self._few_gained(gained) <= unlikely
+            range(fewest, most + 1),
+            True,
+            key=lambda gained: self._chance_of_few_gained(gained) <= unlikely,
         )
         # From the limit downwards: with many gained the chance is mostly the largest.
         likely = range(limit - 1, fewest - 1, -1)
         return any(self._chance(gained, spare) > error - unlikely for gained in likely)
 
-    def _few_gained(self, gained: int) -> float:
+    def _chance_of_few_gained(self, gained: int) -> float:
         """Compute the probability of so few gained ones among the drawn, with so many in all."""
         chances = _chances(gained, self.drawn_wrong, self.wrong)
         return float(chances[: self.gained + 1].sum())
@@ -118,6 +121,7 @@ def _chances(marked: int, drawn: int, population: int) -> npt.NDArray[np.float64
     found = np.zeros(drawn + 1)
     possible = (k <= marked) & (drawn - k <= population - marked)
     k = k[possible]
+    # In logarithms: the binomials of a few hundred samples exceed float64.
     others = population - marked
     found[possible] = np.exp(
         (logs[marked] - logs[k] - logs[marked - k])
@@ -130,6 +134,7 @@ def _chances(marked: int, drawn: int, population: int) -> npt.NDArray[np.float64
 def _log_factorials(most: int) -> npt.NDArray[np.float64]:
     known = _KNOWN.get("logs")
     if known is None or len(known) <= most:
+        # Kept for all trials: a check asks for the same factorials hundreds of times.
         known = np.array([math.lgamma(n + 1) for n in range(max(most + 1, 1024))])
         _KNOWN["logs"] = known
     return known
@@ -236,6 +241,7 @@ def foresee(tally: Tally, bar: float, *, error: float = ERROR) -> bool | None:
         mean, deviation = float(tally.rows.mean()), _deviation(tally)
     else:
         return None
+    # Near the bar the deviation shrinks slowly; waiting for it would run nearly all samples.
     is_likely = drawn >= _LIKELY * population
     if is_likely or abs(mean - needed) > _FORESEEN * deviation:
         return mean >= needed
@@ -260,6 +266,7 @@ def least_hits(bar: float, population: int, highest: float = 100.0) -> int:
     """
     if bar == math.inf:
         return population + 1
+    # Near the right number; the quotient may be off by one.
     hits = min(max(math.ceil(bar / highest * population), 0), population + 1)
     # The comparison of the score itself decides, whatever the quotient was rounded to.
     while hits > 0 and highest * (hits - 1) / population >= bar:
@@ -288,6 +295,7 @@ def lower_tail(hits: int, drawn: int, marked: int, population: int) -> float:
         - _log_choose(population, drawn)
     )
     total = 0.0
+    # Each term from the one before: no factorials in the loop.
     for k in range(hits, low - 1, -1):
         total += term
         if term < 1e-18 * total:

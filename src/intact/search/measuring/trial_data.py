@@ -79,7 +79,10 @@ def read_samples(samples: Samples, size: int, max_bytes: int) -> dict[str, npt.N
             for name, array in feeds.items()
         }
         taken += sum(array.nbytes for array in part.values())
-        known = taken if samples.count is None else taken * samples.count // _done(parts, count)
+        # Foreseen from the part that was read: refused after the first batch, not after minutes.
+        known = (
+            taken if samples.count is None else taken * samples.count // _samples_in(parts, count)
+        )
         if max(taken, known) > max_bytes:
             raise _too_large(samples.source, max(taken, known), max_bytes)
         parts.append(part)
@@ -93,7 +96,7 @@ def read_samples(samples: Samples, size: int, max_bytes: int) -> dict[str, npt.N
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
-def _done(parts: list[Mapping[str, npt.NDArray[Any]]], count: int) -> int:
+def _samples_in(parts: list[Mapping[str, npt.NDArray[Any]]], count: int) -> int:
     return sum(len(next(iter(part.values()))) for part in parts) + count
 
 
@@ -114,6 +117,7 @@ def portions(total: int, size: int, first: int = 1) -> list[int]:
     part = math.ceil(size / first)
     sizes = [part] * (size // part) + [size % part] * (size % part > 0)
     sizes += [size] * math.ceil((total - size) / size)
+    # The split of the first batch may already hold all samples.
     starts = np.cumsum([0, *sizes[:-1]])
     return [each for each, start in zip(sizes, starts, strict=True) if start < total]
 
@@ -139,12 +143,14 @@ def chunks_of(
         rows = {name: array[start : start + size] for name, array in feeds.items()}
         if are_feeds:
             rows = {name: np.asarray(array[start]) for name, array in feeds.items()}
+        # Filled up, so that all runs but the first have one size: float results may depend on it.
         count = min(size, total - start)
         if count < size:
             rows = {
                 name: np.concatenate([array, np.repeat(array[-1:], size - count, axis=0)])
                 for name, array in rows.items()
             }
+        # Padding is run and then cut off: it must not count in a score.
         outputs = real_samples(model.run(dict(rows)), size, count)
         _refuse_not_finite(outputs)
         taken += sum(array.nbytes for array in outputs.values())
@@ -188,7 +194,7 @@ class TrialData:
 
     Attributes:
         space: The search space.
-        statistics: Of the tensors that `intact.search.plans.required` lists.
+        statistics: Statistics of the tensors that `intact.search.plans.required` lists.
         method: The threshold methods.
         objective: The score.
         chunks: The samples, in a fixed pseudo-random order. Early stopping relies on it: the first
@@ -277,7 +283,7 @@ class TrialData:
 
         Args:
             space: The search space.
-            statistics: Of the tensors that `intact.search.plans.required` lists.
+            statistics: Statistics of the tensors that `intact.search.plans.required` lists.
             method: The threshold methods.
             samples: The samples, with labels where there are any.
             objective: None takes the accuracy where there are labels, else the agreement where
@@ -298,16 +304,20 @@ class TrialData:
         if chunk < 1:
             raise UsageError(f"chunks of {chunk} samples", remedy="give 1 or more")
         keeps = objective is not None and objective.metric is not None
+        # References may be large (images); only a metric reads them.
         samples = replace(samples, keep_references=keeps)
         size = samples.batch_size(chunk)
         feeds = read_samples(samples, size, max_bytes)
         total = len(next(iter(feeds.values())))
+        # Sorted files come class by class; early stopping needs the first samples to be drawn from
+        # all.
         order = np.random.default_rng(ORDER_SEED).permutation(total)
         feeds = {name: array[order] for name, array in feeds.items()}
         needs_labels = objective is None or objective.kind == "accuracy"
         labels = samples.labels() if needs_labels else None
         if labels is not None:
             labels = labels[order]
+        # A model of a fixed batch takes no parts of one.
         first = 1 if size == samples.fixed_batch else _FIRST_CHUNKS
         sizes = portions(total, size, first)
         graph, are_feeds = space.plan.graph, samples.takes_feeds
@@ -325,7 +335,7 @@ class TrialData:
             method,
             objective,
             chunks,
-            _ordered(samples.references(), order) if keeps else {},
+            _reorder(samples.references(), order) if keeps else {},
             are_probabilities([next(iter(each.outputs.values())) for each in chunks]),
             error,
             cache_bytes,
@@ -365,7 +375,7 @@ def _check(
         )
 
 
-def _ordered(
+def _reorder(
     references: Mapping[str, Reference], order: npt.NDArray[np.int64]
 ) -> dict[str, Reference]:
     return {

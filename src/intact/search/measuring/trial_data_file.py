@@ -117,7 +117,7 @@ def save_trial_data(trial_data: TrialData, folder: Path) -> None:
     Raises:
         UsageError: The metric is a function that cannot be imported by name.
     """
-    objective = _objective(trial_data.objective)
+    objective = _store_objective(trial_data.objective)
     space, write = trial_data.space, _Writer(folder)
     trial_data.space.plan.graph.save(folder / _MODEL)
     (folder / _STATISTICS).write_bytes(trial_data.statistics.to_bytes())
@@ -150,15 +150,15 @@ def save_trial_data(trial_data: TrialData, folder: Path) -> None:
         [chunk.size for chunk in chunks],
         [chunk.count for chunk in chunks],
         [
-            _stored([(c.feeds[name], c.size) for c in chunks], name, write)
+            _store([(c.feeds[name], c.size) for c in chunks], name, write)
             for name in chunks[0].feeds
         ],
         [
-            _stored([(c.outputs[name], c.count) for c in chunks], name, write)
+            _store([(c.outputs[name], c.count) for c in chunks], name, write)
             for name in chunks[0].outputs
         ],
         write(np.concatenate(labels)) if labels else "",
-        [_reference(name, values, write) for name, values in trial_data.references.items()],
+        [_store_reference(name, values, write) for name, values in trial_data.references.items()],
         trial_data.is_probability,
         trial_data.error,
         trial_data.cache_bytes,
@@ -177,14 +177,14 @@ def load_trial_data(folder: Path) -> TrialData:
         document = msgspec.json.decode(read_file(folder / _REST), type=_Document)
         if document.version != VERSION:
             raise DataError(f"version {document.version}, this intact reads {VERSION}")
-        return _decoded(document, folder)
+        return _decode(document, folder)
     except (OSError, ValueError, KeyError, RecursionError, IntactError) as error:
         raise DataError(
             f"{folder}: cannot be read as trial data ({error})", remedy="write it again"
         ) from error
 
 
-def _decoded(document: _Document, folder: Path) -> TrialData:
+def _decode(document: _Document, folder: Path) -> TrialData:
     asked = document.overrides
     overrides = Overrides(
         tuple(asked.keep_float),
@@ -206,9 +206,9 @@ def _decoded(document: _Document, folder: Path) -> TrialData:
         Space(build_plan(graph, target_from_json(document.target), overrides), overrides, groups),
         Statistics.load(folder / _STATISTICS),
         Method(method.activations, method.fallback, method.weights, method.options),
-        _loaded_objective(document.objective),
+        _load_objective(document.objective),
         tuple(_chunks(document, folder)),
-        {each.name: _loaded_reference(each, folder) for each in document.references},
+        {each.name: _load_reference(each, folder) for each in document.references},
         document.is_probability,
         document.error,
         document.cache_bytes,
@@ -218,9 +218,9 @@ def _decoded(document: _Document, folder: Path) -> TrialData:
 
 
 def _chunks(document: _Document, folder: Path) -> list[Chunk]:
-    feeds = {each.name: _loaded_reference(each, folder) for each in document.feeds}
-    outputs = {each.name: _loaded_reference(each, folder) for each in document.outputs}
-    labels = _mapped(document.labels, folder) if document.labels else None
+    feeds = {each.name: _load_reference(each, folder) for each in document.feeds}
+    outputs = {each.name: _load_reference(each, folder) for each in document.outputs}
+    labels = _map_array(document.labels, folder) if document.labels else None
     chunks, start, done = [], 0, 0
     for number, (size, count) in enumerate(zip(document.sizes, document.counts, strict=True)):
         own = {
@@ -237,18 +237,19 @@ def _chunks(document: _Document, folder: Path) -> list[Chunk]:
     return chunks
 
 
-def _mapped(name: str, folder: Path) -> npt.NDArray[Any]:
+def _map_array(name: str, folder: Path) -> npt.NDArray[Any]:
+    # A name of the document must not lead out of the folder; names that are written have no folder.
     if "/" in name or "\\" in name:
         raise DataError(f"{name!r} is outside the folder")
     return map_npy(folder / name)
 
 
-def _stored(parts: Sequence[tuple[npt.NDArray[Any], int]], name: str, write: _Writer) -> _Array:
+def _store(parts: Sequence[tuple[npt.NDArray[Any], int]], name: str, write: _Writer) -> _Array:
     """Write an input or output as one file, or as one per chunk where it has no sample axis.
 
     Args:
         parts: The array of each chunk, and how many samples it is of.
-        name: Of the input or output.
+        name: Name of the input or output.
         write: Writes an array.
     """
     if all(array.ndim and len(array) == count for array, count in parts):
@@ -256,32 +257,32 @@ def _stored(parts: Sequence[tuple[npt.NDArray[Any], int]], name: str, write: _Wr
     return _Array(name, [write(array) for array, _ in parts], is_list=True)
 
 
-def _reference(name: str, values: Reference, write: _Writer) -> _Array:
+def _store_reference(name: str, values: Reference, write: _Writer) -> _Array:
     if isinstance(values, list):
         return _Array(name, [write(each) for each in values], is_list=True)
     return _Array(name, [write(values)])
 
 
-def _loaded_reference(stored: _Array, folder: Path) -> Reference:
-    arrays = [_mapped(file, folder) for file in stored.files]
+def _load_reference(stored: _Array, folder: Path) -> Reference:
+    arrays = [_map_array(file, folder) for file in stored.files]
     return arrays if stored.is_list else arrays[0]
 
 
-def _objective(objective: Objective) -> _Objective:
+def _store_objective(objective: Objective) -> _Objective:
     metric = objective.metric
-    source = "" if metric is None else _importable(metric)
+    source = "" if metric is None else _import_name(metric)
     name = "" if metric is None else metric.name
     return _Objective(objective.kind, name, source, objective.figure, objective.lower_is_better)
 
 
-def _loaded_objective(stored: _Objective) -> Objective:
+def _load_objective(stored: _Objective) -> Objective:
     metric = None
     if stored.function:
         metric = Metric(stored.metric, import_function(stored.function, "--metric"))
     return Objective(stored.kind, metric, stored.figure, stored.lower_is_better)
 
 
-def _importable(metric: Metric) -> str:
+def _import_name(metric: Metric) -> str:
     """Find the name ``module:function`` of a metric.
 
     Raises:
@@ -291,6 +292,8 @@ def _importable(metric: Metric) -> str:
     name = getattr(metric.function, "__qualname__", "")
     source = metric.name if ":" in metric.name else f"{module}:{name}"
     try:
+        # `__main__` is another module in another process. `is`, because a name may have been bound
+        # to another function since.
         if module != "__main__" and import_function(source, "--metric") is metric.function:
             return source
     except DataError:

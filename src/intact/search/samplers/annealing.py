@@ -80,6 +80,8 @@ class Energy:
         over = 0.0 if limit is None else max(0.0, cost - limit) / self.saving
         if self.goal.min_score is not None:
             return (share + over) / self.unit
+        # A thousandth orders candidates of equal score; ten times the excess outweighs any gain in
+        # score.
         return (1e-3 * share + (10 * over)) / self.unit
 
 
@@ -92,6 +94,7 @@ class Annealing(GeneratorSampler):
         """Cool and restart until no new candidate is found."""
         generator = np.random.default_rng(self.seed)
         narrowest = tuple(group.choices[-1] for group in self.space.groups)
+        # On all samples, since both ends of the scale follow from it.
         (end,) = yield from self.measure([narrowest])
         energy = self._energy(base, end)
         temperature, here, idle = HOTTEST, base, 0
@@ -99,23 +102,29 @@ class Annealing(GeneratorSampler):
             start = self._of(energy, here)
             most: dict[Candidate, float] = {}
             for _ in range(BATCH):
-                candidate = moved(self.space, here.candidate, generator)
+                candidate = neighbour_of(self.space, here.candidate, generator)
+                # `random` may return 0 and never 1: `log1p(-u)` is finite, `log(u)` would not be.
                 allowed = start - temperature * math.log1p(-generator.random())
+                # A candidate that was drawn twice has two chances, so the larger allowance holds.
                 most[candidate] = max(allowed, most.get(candidate, -math.inf))
                 temperature = max(COLDEST, temperature * COOLING)
             bars = {each: energy.bar(most[each], self.guess(each)) for each in most}
+            # Known candidates cost no trial, so they stay whatever their bar.
             tried = [each for each in most if not self.is_new(each) or bars[each] < math.inf]
             idle = 0 if any(self.is_new(each) for each in tried) else idle + 1
             trials = yield from self.measure(tried, self._lowest(bars))
             taken = [trial for trial in trials if self._of(energy, trial) <= most[trial.candidate]]
             here = min(taken, key=lambda trial: self._of(energy, trial), default=here)
             if temperature == COLDEST:
+                # From the best and not from the start: what was found is not thrown away.
                 temperature, here = HOTTEST, self.best or here
 
     def _energy(self, base: Trial, end: Trial) -> Energy:
         score, lowest = self.score(base), self.score(end)
+        # Where the default failed, any number does: only differences to it are used.
         score = 0.0 if score == -math.inf else score
         loss = score - lowest
+        # The narrowest candidate may fail, or be as good: each unit has to be positive and finite.
         loss = loss if 0 < loss < math.inf else abs(score) or 1.0
         saving = base.cost - end.cost
         least = self.goal.min_score
@@ -126,8 +135,9 @@ class Annealing(GeneratorSampler):
             cost=base.cost,
             loss=loss,
             saving=saving if saving > 0 else abs(base.cost) or 1.0,
+            # Where next to nothing may be lost, a shortfall would otherwise count without end.
             allowed=max(allowed, 0.01 * loss),
-            unit=_moved_count(self.space) / len(self.space.open),
+            unit=_changed_count(self.space) / len(self.space.open),
         )
 
     def _of(self, energy: Energy, trial: Trial) -> float:
@@ -143,12 +153,12 @@ class Annealing(GeneratorSampler):
         return bar
 
 
-def moved(space: Space, candidate: Candidate, generator: np.random.Generator) -> Candidate:
+def neighbour_of(space: Space, candidate: Candidate, generator: np.random.Generator) -> Candidate:
     """Make a random neighbour: a tenth of the open groups, each up to two choices wider or
     narrower.
     """
     changed = list(candidate)
-    for index in generator.choice(len(space.open), _moved_count(space), replace=False):
+    for index in generator.choice(len(space.open), _changed_count(space), replace=False):
         choices = space.groups[space.open[index]].choices
         place = choices.index(candidate[space.open[index]])
         others = [each for each in range(place - REACH, place + REACH + 1) if each != place]
@@ -157,5 +167,5 @@ def moved(space: Space, candidate: Candidate, generator: np.random.Generator) ->
     return tuple(changed)
 
 
-def _moved_count(space: Space) -> int:
+def _changed_count(space: Space) -> int:
     return max(1, round(SHARE * len(space.open)))

@@ -61,6 +61,7 @@ class GeneratorSampler(ABC):
         self._per_guess = 1.0
         self.to_undercut = math.inf
         self._walk = self._whole_walk()
+        # The first request is always the default candidate, so the walk has one.
         self._asked: Sequence[Ask] = next(self._walk)
 
     def ask(self) -> Sequence[Ask]:
@@ -82,6 +83,7 @@ class GeneratorSampler(ABC):
             return
         for ask, trial in zip(self._asked, trials, strict=True):
             self.trials[trial.candidate] = trial
+            # A trial on all samples replaces one that was only foreseen.
             self._foreseen.discard(trial.candidate)
             if ask.is_enough and trial.measured.state in (State.STOPPED, State.REACHED):
                 self._foreseen.add(trial.candidate)
@@ -107,6 +109,7 @@ class GeneratorSampler(ABC):
             return -math.inf
         bar = self._bars.get(trial.candidate)
         if trial.measured.state is State.STOPPED and bar is not None:
+            # The next float below the bar: as near as the estimate allows, and surely refused.
             return min(trial.score, math.nextafter(bar, -math.inf))
         if trial.measured.state is State.REACHED and bar is not None:
             return max(trial.score, bar)
@@ -114,6 +117,7 @@ class GeneratorSampler(ABC):
 
     def reaches(self, trial: Trial, score: float) -> bool:
         """Tell whether a trial reaches a score; failures never do."""
+        # A failure has the score -inf, which reaches a bar of -inf.
         return self.score(trial) >= score and not math.isnan(trial.score)
 
     def accepts(self, trial: Trial) -> bool:
@@ -182,6 +186,7 @@ class GeneratorSampler(ABC):
     def _whole_walk(self) -> SearchGenerator:
         (base,) = yield from self.measure([self.space.default])
         guess = self.guess(base.candidate)
+        # One measurement gives the unit of the tables; their proportions are all that is used.
         self._per_guess = base.cost / guess if guess > 0 else 1.0
         if self.space.open:
             yield from self.search(base)
@@ -191,6 +196,7 @@ class GeneratorSampler(ABC):
             return
         best = self.best
         rank = self.goal.rank
+        # Of equals the first stays, as in `intact.search.loop.best`.
         if best is None or rank(trial.score, trial.cost) > rank(best.score, best.cost):
             self.best = trial
             self.to_undercut = self.guess(trial.candidate)

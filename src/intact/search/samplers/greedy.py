@@ -61,7 +61,7 @@ def wider(space: Space, candidate: Candidate, index: int) -> Candidate | None:
     return space.with_choice(candidate, index, choices[place - 1]) if place else None
 
 
-def together(base: Candidate, changes: Sequence[Candidate]) -> Candidate:
+def combine(base: Candidate, changes: Sequence[Candidate]) -> Candidate:
     """Combine several candidates that each change one group."""
     merged = list(base)
     for change in changes:
@@ -137,12 +137,14 @@ class Greedy(GeneratorSampler):
                     if not self.reaches(trial, reached):
                         break
                     steps.append(trial)
+                    # Estimates err; the longer the row of them, the more would have to be undone.
                     if len(steps) > _UNSURE:
                         steps = yield from self._sure(steps, reached)
                     base = steps[-1]
             *_, base = yield from self._sure(steps, -math.inf if least is None else least)
             if base is start and not foresees:
                 return base
+            # One more pass, of measured trials only, before it ends.
             foresees = foresees and base is not start
 
     def _sure(self, steps: list[Trial], least: float) -> TrialsGenerator:
@@ -160,6 +162,7 @@ class Greedy(GeneratorSampler):
                 first, steps[tried] = tried, trial
             else:
                 end = tried
+            # Bisection: a step below one that fails has most likely lost less.
             tried = (first + end) // 2
         return [steps[first]]
 
@@ -175,6 +178,7 @@ class Greedy(GeneratorSampler):
                     step = wider(self.space, base.candidate, index)
                     if step is None or self.guess(step) > limit:
                         break
+                    # The bar of the score so far, not of the goal: a step has to help.
                     trial = yield from self._one(step, finite(self.score(base)))
                     if not self.score(trial) > self.score(base):
                         break
@@ -191,9 +195,11 @@ class Greedy(GeneratorSampler):
             refused = []
             for index in self.space.open:
                 while (step := self._narrower(base, index)) is not None:
+                    # Without a bar: its loss is compared with what it saves, so it must be known.
                     trial = yield from self._one(step, None)
                     loss = self.score(base) - self.score(trial)
                     rate = loss_ratio(loss, base.cost - trial.cost)
+                    # `not <=`, because a failed trial may give NaN.
                     if not rate <= allowance:
                         refused.append(rate)
                         break
@@ -245,9 +251,10 @@ class BatchedGreedy(GeneratorSampler):
             good = [trial for trial in singles if self.reaches(trial, reached)]
             if not good:
                 return base
-            active = sorted(_changed(base, trial) for trial in good)
+            # Groups that failed alone are not tried again: a narrower base only makes it worse.
+            active = sorted(_changed_group(base, trial) for trial in good)
             ordered = self._by_loss(base, good)
-            several = [together(base.candidate, ordered[:n]) for n in prefix_sizes(len(ordered))]
+            several = [combine(base.candidate, ordered[:n]) for n in prefix_sizes(len(ordered))]
             combined = yield from self.measure(several, bar)
             good += [trial for trial in combined if self.reaches(trial, reached)]
             base = max(good, key=self._rank)
@@ -265,9 +272,9 @@ class BatchedGreedy(GeneratorSampler):
             good = [trial for trial in singles if self.score(trial) > self.score(base)]
             if not good:
                 return base
-            active = sorted(_changed(base, trial) for trial in good)
+            active = sorted(_changed_group(base, trial) for trial in good)
             ordered = self._by_gain(base, good)
-            several = [together(base.candidate, ordered[:n]) for n in prefix_sizes(len(ordered))]
+            several = [combine(base.candidate, ordered[:n]) for n in prefix_sizes(len(ordered))]
             several = [candidate for candidate in several if self.guess(candidate) <= limit]
             combined = yield from self.measure(several, bar)
             good += [trial for trial in combined if self.score(trial) > self.score(base)]
@@ -289,16 +296,19 @@ class BatchedGreedy(GeneratorSampler):
             if not ordered:
                 break
             whole = self._enough(base, ordered, limit)
-            half = together(base.candidate, ordered[: (whole + 1) // 2])
-            tried = yield from self.measure([half, together(base.candidate, ordered[:whole])])
+            # Half of the way first: the losses were measured at this base and no longer hold at the
+            # limit.
+            half = combine(base.candidate, ordered[: (whole + 1) // 2])
+            tried = yield from self.measure([half, combine(base.candidate, ordered[:whole])])
             sound = [trial for trial in tried if self.score(trial) > -math.inf]
+            # Single steps were measured and are sound, so the search goes on.
             base = sound[0] if sound else self.trials[ordered[0]]
         return self.best or base
 
     def _enough(self, base: Trial, ordered: Sequence[Candidate], limit: float) -> int:
         """Count the steps needed to meet the limit; all of them where it cannot be met."""
         for count in range(1, len(ordered)):
-            if self.guess(together(base.candidate, ordered[:count])) <= limit:
+            if self.guess(combine(base.candidate, ordered[:count])) <= limit:
                 return count
         return len(ordered)
 
@@ -330,7 +340,7 @@ class BatchedGreedy(GeneratorSampler):
         return self.goal.rank(self.score(trial), trial.cost)
 
 
-def _changed(base: Trial, trial: Trial) -> int:
+def _changed_group(base: Trial, trial: Trial) -> int:
     """Find the group that a single step changes."""
     pairs = zip(base.candidate, trial.candidate, strict=True)
     return next(index for index, (old, new) in enumerate(pairs) if old != new)

@@ -31,13 +31,14 @@ _STDOUT = 1
 
 
 @contextmanager
-def nothing_printed() -> Iterator[None]:
+def discard_stdout() -> Iterator[None]:
     """Discard what compiled code prints to stdout while the block runs.
 
     HiGHS prints lines although its output is switched off (scipy 1.17). They would break JSON on
     stdout.
     """
     try:
+        # What Python has buffered would come out behind the swap, and be lost.
         sys.stdout.flush()
         kept = os.dup(_STDOUT)
     except (AttributeError, OSError, ValueError):  # there is no stdout
@@ -45,6 +46,7 @@ def nothing_printed() -> Iterator[None]:
         return
     try:
         with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  not a user's path
+            # Compiled code writes to the descriptor; replacing `sys.stdout` would not reach it.
             os.dup2(nowhere.fileno(), _STDOUT)
             yield
     finally:
@@ -112,6 +114,7 @@ class IntegerProgram:
     def _noises(self) -> Floats:
         extra = sum(term.values.size for term in self._wide)
         noises = np.concatenate([*self.noise, np.zeros(extra)])
+        # Excluded choices have the upper bound 0 instead: a solver takes no infinite coefficients.
         return np.where(np.isfinite(noises), noises, 0.0)
 
     @cached_property
@@ -135,6 +138,8 @@ class IntegerProgram:
             places = np.unravel_index(np.arange(term.values.size), term.values.shape)
             for axis, group in enumerate(term.groups):
                 size = term.values.shape[axis]
+                # The sum of the entries with one choice of this axis is the variable of that
+                # choice.
                 rows += [row + places[axis], row + np.arange(size)]
                 columns += [entries, self._starts[group] + np.arange(size)]
                 values += [np.ones(entries.size), -np.ones(size)]
@@ -157,12 +162,14 @@ class IntegerProgram:
         far = abs(limit) if math.isfinite(limit) else 0.0
         span = max(float(np.abs(limited).max()), far) or 1.0
         scale = float(np.abs(objective).max()) or 1.0
+        # Only the choices are declared as integers: entries of tables follow from them, and fewer
+        # integer variables are solved faster.
         count = int(self._starts[-1])
         integrality = (np.arange(objective.size) < count).astype(np.uint8)
         for slack in (0.0, _SLACK):  # again where the first solution just exceeds the limit
             row = coo_array(limited[np.newaxis] / span).tocsc()
             bound = limit / span - slack * far / span
-            with nothing_printed():
+            with discard_stdout():
                 solved = milp(
                     objective / scale,
                     integrality=integrality,
@@ -172,6 +179,8 @@ class IntegerProgram:
                 )
             if solved.x is None:
                 return None
+            # Judged again by its exact sums, since the solver's variables are integers within a
+            # tolerance.
             candidate = self._candidate(solved.x[:count])
             if self._sum(limited, candidate) <= limit:
                 return candidate
@@ -180,6 +189,7 @@ class IntegerProgram:
     def _candidate(self, variables: Floats) -> Candidate:
         parts = np.split(variables, self._starts[1:-1])
         pairs = zip(self.cost.choices, parts, strict=True)
+        # The largest and not "equal to 1", because solutions are rounded.
         return tuple(choices[int(part.argmax())] for choices, part in pairs)
 
     def _sum(self, limited: Floats, candidate: Candidate) -> float:

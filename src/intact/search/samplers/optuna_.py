@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from intact._extras import require
-from intact.search.samplers.annealing import moved
+from intact.search.samplers.annealing import neighbour_of
 from intact.search.samplers.base import Cost, GeneratorSampler, SearchGenerator
 from intact.search.space import Candidate, Space
 from intact.search.trial import Ask, Goal, State, Trial
@@ -77,27 +77,29 @@ class OptunaSampler(GeneratorSampler):
         generator = np.random.default_rng(self.seed)
         with _quiet():
             study = self.study()
-        batch = self._uniform(study)
+        # Told to the study as well, so that its model begins with the diagonal of the space.
+        batch = self._enqueue_uniform(study)
         while batch:
             new = [candidate for candidate in batch if self.is_new(candidate)]
             if new:
                 yield [Ask(candidate, bar=self.stops_below(candidate)) for candidate in new]
             for candidate, asked in batch.items():
                 self._tell(study, asked, candidate)
-            batch = self._drawn(study, generator)
+            batch = self._draw(study, generator)
 
-    def _uniform(self, study: Any) -> dict[Candidate, Any]:
+    def _enqueue_uniform(self, study: Any) -> dict[Candidate, Any]:
         """Make the candidates of one width that may become the best, the default first.
 
         The narrowest one is always included: it shows how near a limit is.
         """
         widths = sorted({bits for group in self.space.groups for bits in group.choices})
         uniform = [self.space.uniform(bits) for bits in widths]
+        # From the widest down, without the narrowest, which follows unasked.
         useful = [each for each in uniform[:0:-1] if self.ruled_out(self.guess(each)) is None]
         candidates = dict.fromkeys([self.space.default, *useful, uniform[0]])
-        return {each: self._placed(study, each) for each in candidates}
+        return {each: self._enqueue(study, each) for each in candidates}
 
-    def _drawn(self, study: Any, generator: np.random.Generator) -> dict[Candidate, Any]:
+    def _draw(self, study: Any, generator: np.random.Generator) -> dict[Candidate, Any]:
         """Propose candidates, with their trials in the study."""
         found: dict[Candidate, Any] = {}
         wasted = 0
@@ -109,11 +111,14 @@ class OptunaSampler(GeneratorSampler):
                 neighbour = self._neighbour(found, generator)
                 if neighbour is None:
                     break
-                candidate, asked = neighbour, self._placed(study, neighbour)
+                candidate, asked = neighbour, self._enqueue(study, neighbour)
             ruled_out = self.ruled_out(self.guess(candidate))
             wasted += 1
+            # A study may propose a candidate again before its result is known; its trial must be
+            # ended.
             if candidate in found:
                 self._fail(study, asked)
+            # Told again, because the study learns from its own trials only.
             elif not self.is_new(candidate):
                 self._tell(study, asked, candidate)
             elif ruled_out is not None:
@@ -129,16 +134,19 @@ class OptunaSampler(GeneratorSampler):
         origin = self.best or min(self.trials.values(), key=lambda trial: trial.cost)
         candidate = origin.candidate
         for _ in range(STEPS):
-            candidate = moved(self.space, candidate, generator)
+            candidate = neighbour_of(self.space, candidate, generator)
             if self.is_new(candidate) and candidate not in found:
                 if self.ruled_out(self.guess(candidate)) is None:
                     return candidate
+                # A walk of several moves leaves a neighbourhood that is known; where the cost rules
+                # a place out, it begins again.
                 candidate = origin.candidate
         return None
 
     def _tell(self, study: Any, asked: Any, candidate: Candidate) -> None:
         trial = self.trials[candidate]
         score = self.score(trial)
+        # Studies take no infinity; a failed trial is left out of their models.
         if score == -math.inf:
             self._fail(study, asked)
             return
@@ -165,7 +173,7 @@ class OptunaSampler(GeneratorSampler):
 
         study.tell(asked, state=TrialState.FAIL)
 
-    def _placed(self, study: Any, candidate: Candidate) -> Any:
+    def _enqueue(self, study: Any, candidate: Candidate) -> Any:
         """Add a candidate to the study as a trial."""
         groups = self.space.groups
         places = {
@@ -209,7 +217,7 @@ class TreeParzen(OptunaSampler):
         return [share if self.goal.min_score is not None else -score + 1e-6 * share]
 
     def ruled_out(self, cost: float) -> float | None:
-        """As the base class; candidates that cost more than the best are ruled out too."""
+        """Rule out what the base class does, and candidates that cost more than the best."""
         if (value := super().ruled_out(cost)) is not None:
             return value
         if self.goal.min_score is None or cost <= self.to_undercut:

@@ -61,6 +61,8 @@ class NoiseModel:
         elif bits == FLOAT:
             self._exact[index, bits] = added
         else:
+            # Only the difference of the powers was added: the default's noise is in both
+            # candidates.
             power = rounding_power(bits) - rounding_power(group.default)
             self.unit[index] = max(added, least) / power
 
@@ -86,6 +88,7 @@ class NoiseModel:
         old = float(self.unit[index])
         if not math.isfinite(added):
             self._forbidden.add((index, to))
+        # A group without noise of its own has nothing that a factor could correct.
         elif power != 0 and old > 0:
             expected = old * power
             chance = 4 * max(present, 0.0) * abs(expected) / max(samples, 1)
@@ -161,8 +164,8 @@ class Probes:
         self.samples = base.measured.samples
         self.whole[base.candidate] = base
 
-    def tried(self, candidates: Iterable[Candidate], bar: float | None) -> TrialsGenerator:
-        """Measure candidates on all samples; each only once."""
+    def measure(self, candidates: Iterable[Candidate], bar: float | None) -> TrialsGenerator:
+        """Measure candidates on all samples, each only once."""
         wanted = list(candidates)
         new = [each for each in dict.fromkeys(wanted) if each not in self.whole]
         if new:
@@ -170,7 +173,7 @@ class Probes:
             self.whole.update(zip(new, trials, strict=True))
         return [self.whole[candidate] for candidate in wanted]
 
-    def alone(self, base: Trial, *, floats: bool) -> SearchGenerator:
+    def measure_alone(self, base: Trial, *, floats: bool) -> SearchGenerator:
         """Measure the noise of each group alone at its narrowest width, and in float if
         ``floats``.
         """
@@ -181,20 +184,21 @@ class Probes:
                 changes.append((index, group.choices[-1]))
             if floats and FLOAT in group.choices and group.default != FLOAT:
                 changes.append((index, FLOAT))
-        added = yield from self._added(base.candidate, changes)
+        added = yield from self._added_noise(base.candidate, changes)
         self._learn(changes, added)
         rough = [
             (index, self._middle(index))
+            # NaN is not larger either: a failed change is forbidden, not measured again.
             for (index, bits), noise in zip(changes, added, strict=True)
             if noise > _UNRELIABLE and bits not in (FLOAT, self._middle(index))
         ]
         if rough:
-            self._learn(rough, (yield from self._added(base.candidate, rough)))
+            self._learn(rough, (yield from self._added_noise(base.candidate, rough)))
 
-    def corrected(self, start: Candidate) -> SearchGenerator:
+    def correct(self, start: Candidate) -> SearchGenerator:
         """Correct the noise model by the noise that single steps from a candidate add."""
         steps = self._steps(start)
-        added = yield from self._added(start, steps)
+        added = yield from self._added_noise(start, steps)
         for (index, bits), noise in zip(steps, added, strict=True):
             self.noise_model.correct(
                 index, start[index], bits, noise, present=self.offset, samples=self._few_samples
@@ -205,9 +209,10 @@ class Probes:
         """Number of samples for one change."""
         return min(max(self.samples // _SHARE, _FEWEST), _MOST, self.samples)
 
-    def _added(self, start: Candidate, changes: Sequence[Change]) -> NoiseGenerator:
+    def _added_noise(self, start: Candidate, changes: Sequence[Change]) -> NoiseGenerator:
         """Measure the noise that changes add to a candidate."""
         changed = [self.space.with_choice(start, index, bits) for index, bits in changes]
+        # The candidate itself on the same samples, so that their difference is of the change alone.
         first, *trials = yield from self._on_few_samples([start, *changed])
         noise = first.measured.noise
         if math.isfinite(noise):
@@ -217,8 +222,9 @@ class Probes:
     def _on_few_samples(self, candidates: Sequence[Candidate]) -> TrialsGenerator:
         """Measure candidates on few samples; each only once."""
         samples = self._few_samples
+        # A trial on all of few samples counts as a result, not as a probe.
         if samples == self.samples:
-            return (yield from self.tried(candidates, None))
+            return (yield from self.measure(candidates, None))
         new = [each for each in dict.fromkeys(candidates) if each not in self._few]
         if new:
             trials = yield [Ask(candidate, samples=samples) for candidate in new]

@@ -28,19 +28,21 @@ class RandomSearch(GeneratorSampler):
     def search(self, base: Trial) -> SearchGenerator:  # noqa: ARG002
         """Draw until there is no new candidate."""
         generator = np.random.default_rng(self.seed)
-        while batch := self._drawn(generator):
+        while batch := self._draw(generator):
             yield from self.measure(batch, self.stops_below)
 
-    def _drawn(self, generator: np.random.Generator) -> list[Candidate]:
+    def _draw(self, generator: np.random.Generator) -> list[Candidate]:
         found: dict[Candidate, None] = {}
         dearer: dict[Candidate, float] = {}
         widths = sorted({bits for group in self.space.groups for bits in group.choices})
-        choices = {widest: allowed(self.space, widest) for widest in widths}
+        choices = {widest: allowed_choices(self.space, widest) for widest in widths}
         for count in range(2 * DRAWS):
+            # The second half, with a maximum width, is only for where nothing was found: it favours
+            # narrow candidates.
             if found and count >= DRAWS:
                 break
             widest = widths[-1] if count < DRAWS else widths[generator.integers(len(widths))]
-            candidate = drawn(choices[widest], generator)
+            candidate = draw(choices[widest], generator)
             if not self.is_new(candidate):
                 continue
             if not self.may_win(candidate):
@@ -54,7 +56,7 @@ class RandomSearch(GeneratorSampler):
         return list(found)
 
 
-def allowed(space: Space, widest: int) -> list[tuple[int, ...]]:
+def allowed_choices(space: Space, widest: int) -> list[tuple[int, ...]]:
     """List the choices of each group up to a width; the narrowest one where all are wider."""
     return [
         tuple(bits for bits in group.choices if bits <= widest) or group.choices[-1:]
@@ -62,7 +64,7 @@ def allowed(space: Space, widest: int) -> list[tuple[int, ...]]:
     ]
 
 
-def drawn(choices: list[tuple[int, ...]], generator: np.random.Generator) -> Candidate:
+def draw(choices: list[tuple[int, ...]], generator: np.random.Generator) -> Candidate:
     """Draw a uniformly random candidate."""
     places = generator.integers(0, [len(each) for each in choices])
     return tuple(each[place] for each, place in zip(choices, places, strict=True))

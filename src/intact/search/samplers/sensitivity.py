@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from intact.search.cost import CostModel, tabulated
+from intact.search.cost import CostModel, tabulate
 from intact.search.samplers.base import Cost, GeneratorSampler, SearchGenerator, TrialsGenerator
 from intact.search.samplers.integer_program import IntegerProgram
 from intact.search.samplers.probes import Probes
@@ -110,12 +110,14 @@ class Sensitivity(GeneratorSampler):
     name = "sensitivity"
 
     def __init__(self, space: Space, goal: Goal, cost: Cost, seed: int) -> None:
-        self._model = cost.on(space) if isinstance(cost, CostModel) else tabulated(space, cost)
+        # Before the base class: its walk starts in its constructor.
+        self._model = cost.on(space) if isinstance(cost, CostModel) else tabulate(space, cost)
         self._probes = Probes(space)
         super().__init__(space, goal, cost, seed)
 
     def accepts(self, trial: Trial) -> bool:
         """Tell whether a trial ran all samples and is within the limits."""
+        # Probes on few samples are complete as well, and must not become the best.
         samples = self._probes.samples or trial.measured.samples
         return trial.counts(samples) and self.goal.accepts(trial)
 
@@ -125,9 +127,10 @@ class Sensitivity(GeneratorSampler):
         if self.space.size <= _FEW_CANDIDATES:
             yield from self._try(product(*self._model.choices))
             return
+        # Without a noise of the default there is no difference to it.
         if not math.isfinite(base.measured.noise):
             return
-        yield from self._probes.alone(base, floats=self._wants_floats(base))
+        yield from self._probes.measure_alone(base, floats=self._wants_floats(base))
         if self.goal.min_score is not None:
             yield from self._satisfy(self.goal.min_score)
             yield from self._descend()
@@ -141,7 +144,7 @@ class Sensitivity(GeneratorSampler):
         bar = self.goal.min_score
         if bar is None and self.goal.max_cost is not None and self.best is not None:
             bar = self.best.score
-        return (yield from self._probes.tried(candidates, bar))
+        return (yield from self._probes.measure(candidates, bar))
 
     def _program(self) -> IntegerProgram:
         return IntegerProgram(self._model, self._probes.noise_model.table())
@@ -159,7 +162,9 @@ class Sensitivity(GeneratorSampler):
         cheapest, default = program.cheapest(math.inf), probes.whole[self.space.default]
         if cheapest is None:
             return
+        # An exact default has no noise; the steps need an end above 0 all the same.
         lowest = max(probes.offset, 0.0) * _LEAST_NOISE or _LEAST_NOISE**2
+        # Not above the noise of the cheapest: that one is already the answer there.
         noise = max(min(_FIRST_NOISE, probes.offset + program.total(cheapest)), lowest)
         start, points = (default.measured.noise, default.score), list[tuple[float, float]]()
         tried = len(probes.whole)
@@ -190,7 +195,7 @@ class Sensitivity(GeneratorSampler):
             if left <= 0:
                 return
             if failed >= _PATIENCE and left < left_then * _FAR:
-                yield from self._probes.corrected(good.candidate)
+                yield from self._probes.correct(good.candidate)
                 left_then, lowest = left, self._lowest()
             candidate = self._cheaper(lowest + left * (1 - step), generator)
             yield from self._try([] if candidate is None else [candidate])
@@ -238,7 +243,7 @@ class Sensitivity(GeneratorSampler):
         best = self.best
         if best is None:
             return False
-        yield from self._probes.corrected(best.candidate)
+        yield from self._probes.correct(best.candidate)
         yield from self._solve()
         return self.best is not best
 
@@ -261,6 +266,7 @@ class Sensitivity(GeneratorSampler):
             trials = yield from self._try([candidate])
             if self._model.measure is None or trials[0].cost <= limit or not trials[0].cost > 0:
                 return
+            # The tables are taken to be wrong by one factor.
             allowed = self._model.estimate(candidate) * limit / trials[0].cost
 
     def _follow_front(self) -> SearchGenerator:
