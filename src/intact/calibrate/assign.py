@@ -90,7 +90,7 @@ def assign(
 
     Args:
         plan: Is not changed.
-        statistics: Of the tensors that `required_tensors` names; None where it names none.
+        statistics: Those of the tensors that `required_tensors` names; None where it names none.
         method: How scales follow from statistics.
         given: Scales by the names of the float model's tensors, weights or activations.
 
@@ -143,10 +143,10 @@ def assign_own(
     Args:
         plan: A plan without scales that is nobody else's.
         points: Its own.
-        statistics: As for `assign`; of the plan's model.
-        method: As for `assign`.
-        given: As for `assign`.
-        memo: Of former calls with the same graph, target, statistics and method.
+        statistics: The same as for `assign`, of the plan's model.
+        method: The same as for `assign`.
+        given: The same as for `assign`.
+        memo: What former calls computed with the same graph, target, statistics and method.
     """
     shared = _shared(plan)
     prescribed = prescribe(points.all, given, (str(point.value.name) for point in shared))

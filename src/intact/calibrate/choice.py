@@ -324,8 +324,8 @@ class Choice(msgspec.Struct, frozen=True):
     Attributes:
         plan: The plan.
         method: The chosen method.
-        errors: Of its outputs, simulated; of none where there was nothing to compare.
-        simulator: Of the plan, to look further.
+        errors: The errors of its outputs, simulated; none where there was nothing to compare.
+        simulator: The simulated plan, to look further.
         runs: The samples that it was chosen on.
     """
 
@@ -375,10 +375,10 @@ def choose(
 
     Args:
         plan: A plan without scales; not changed.
-        statistics: As for `assign`.
+        statistics: The same as for `assign`.
         methods: At least one, the preferred one first.
         runs: The samples.
-        given: As for `assign`.
+        given: The same as for `assign`.
     """
     used = runs.first(_FEWEST)
     trials = _Trials(plan, statistics, methods, given)

@@ -129,8 +129,8 @@ class MagnitudeCounter(_Reader):
     """What one thread counts in a second pass: magnitudes, in equal bins of the largest.
 
     Args:
-        observer: As in the first pass.
-        padding: As in the first pass.
+        observer: The observer of the first pass.
+        padding: The padding of the first pass.
         statistics: What that found.
         bins: Number of bins.
     """
@@ -191,8 +191,8 @@ def collect(
             samples, those of the first are taken.
         first: Filled with the inputs of the first sample, or of the batch that the model fixes.
         chosen: Filled with some of the samples.
-        observer: Of these tensors; made if it is not given.
-        bins: Of a second pass that counts magnitudes in equal bins of the largest, for threshold
+        observer: What counts these tensors; made if it is not given.
+        bins: Equal bins up to the largest, in which a second pass counts magnitudes for threshold
             methods with ``counted_bins``; 0 for none.
 
     Returns:

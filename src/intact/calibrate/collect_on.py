@@ -75,7 +75,7 @@ class CountingJob(NamedTuple):
     Attributes:
         graph: The float model.
         tensors: Names of the values to observe.
-        max_memory: Of one worker, as in `intact.calibrate.collect`.
+        max_memory: What one worker may use, as in `intact.calibrate.collect`.
     """
 
     graph: Graph
@@ -176,7 +176,7 @@ def collect_on(
     Raises:
         ClusterError: The cluster cannot be reached, has other versions, or loses its workers.
         UsageError: The samples have an order, can be read once only, or were to be read twice.
-        IntactError: As of `intact.calibrate.collect`.
+        IntactError: The errors of `intact.calibrate.collect`.
     """
     if bins:
         raise UsageError(

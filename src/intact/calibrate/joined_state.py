@@ -85,7 +85,7 @@ class JoinedState(msgspec.Struct, frozen=True):
         """Find the large parts of inputs whose parts have unlike ranges.
 
         Args:
-            statistics: Of the `tensors`.
+            statistics: Those of the `tensors`.
         """
         found: dict[ir.Value, Parts] = {}
         for each in self.inputs:
@@ -105,7 +105,7 @@ class JoinedState(msgspec.Struct, frozen=True):
         last layers; then also what updates the large parts element by element.
 
         Args:
-            unlike: As `unlike` gives it.
+            unlike: The result of `unlike`.
             tail: What stands behind the last layers.
             joins: The joins of unlike ranges there.
         """

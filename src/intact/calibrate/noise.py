@@ -86,7 +86,7 @@ def smooth_noise(sizes: tuple[int, ...], seed: int = 0) -> Floats:
 
     Args:
         sizes: Shape ``[N, ...]``; the axes but the first and that of the channels are smooth.
-        seed: Of the draw.
+        seed: What the draw begins with.
     """
     white = np.random.default_rng(seed).standard_normal(sizes)
     axes = [axis for axis in range(1, len(sizes)) if axis != channel_axis(sizes)]

@@ -51,7 +51,7 @@ class _Rounding(NamedTuple):
     """How much float rounding makes.
 
     Attributes:
-        difference: Of an output, relative to its largest value, that is taken for rounding unasked.
+        difference: What is taken for rounding unasked, relative to the largest value of an output.
             Measured: ResNets and MobileNets 1e-6, recognizers of 360 nodes 2e-5.
         weights: Relative size of a few last bits, by which weights are changed.
     """
@@ -72,7 +72,7 @@ class OriginalComparison(NamedTuple):
     """What a comparison gives besides.
 
     Attributes:
-        outputs: Of the graph, by name; None where it was not run.
+        outputs: The outputs of the graph, by name; None where it was not run.
         notes: What could not be compared.
     """
 
@@ -85,7 +85,7 @@ class Original(msgspec.Struct, frozen=True):
 
     Attributes:
         source: A file, or a model in memory.
-        threads: Of the runtime; 0 takes all cores.
+        threads: Threads of the runtime; 0 takes all cores.
     """
 
     source: str | Path | onnx.ModelProto | ir.Model

@@ -136,7 +136,7 @@ class SampleMap:
     """A cluster that shards of samples are sent to; a context manager that ends the connection.
 
     Args:
-        address: Of the Ray cluster; ``local`` starts one here.
+        address: Where the Ray cluster is; ``local`` starts one here.
         workers: How many; None for one on each processor.
 
     Raises:
@@ -185,7 +185,7 @@ class SampleMap:
         Args:
             cut: The samples.
             job: What workers do.
-            threads: Of each worker; 0 divides the processors of the cluster.
+            threads: Threads of each worker; 0 divides the processors of the cluster.
 
         Raises:
             ClusterError: The cluster has other versions, or loses its workers.
@@ -231,9 +231,9 @@ class SampleMap:
         Args:
             samples: The samples; their labels and references are known afterwards, and their
                 progress is told after every shard.
-            size: Of a batch.
+            size: Samples of a batch.
             job: What workers do.
-            threads: As of `replies`.
+            threads: The same as for `replies`.
             shards: For each worker, at least, where there are enough batches.
             first: Filled with the first batch.
 
@@ -241,7 +241,7 @@ class SampleMap:
             The reply to each shard, in the order of the samples.
 
         Raises:
-            ClusterError: As of `open_for` and `replies`.
+            ClusterError: The errors of `open_for` and `replies`.
             IntactError: A sample is wrong, or what a worker raised.
         """
         self.open_for(samples)

@@ -181,7 +181,7 @@ class Statistics(msgspec.Struct):
         Only the bins that are not empty are touched, so merging costs little for each tensor.
 
         Raises:
-            CalibrationError: As of ``merge`` and ``load``.
+            CalibrationError: The errors of ``merge`` and ``load``.
         """
         other = _read("statistics of a worker", io.BytesIO(content))
         if other.model_hash != self.model_hash:

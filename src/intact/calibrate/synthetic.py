@@ -135,7 +135,7 @@ def synthetic_samples(
 
     Args:
         graph: The float model.
-        statistics: Of its inputs.
+        statistics: Those of its inputs.
         count: How many samples.
         seen: How the samples of the calibration were fed, and in which shapes.
 

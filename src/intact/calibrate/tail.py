@@ -110,7 +110,7 @@ class Tail(msgspec.Struct, frozen=True):
         """Find the joins of unlike ranges, the worst first.
 
         Args:
-            statistics: Of the `tensors`.
+            statistics: Those of the `tensors`.
         """
         found = []
         for node in self.joins:

@@ -61,8 +61,8 @@ def broken_ties(
     first, as long as they gain. At most nine plans are simulated.
 
     Args:
-        untied: As of `fully_untied`; not changed.
-        statistics: Of the tensors that it and the tied plan quantize.
+        untied: The result of `fully_untied`; not changed.
+        statistics: Those of the tensors that it and the tied plan quantize.
         choice: The tied plan with scales, and what it loses.
         apart: Makes it with some ties broken.
     """
@@ -106,7 +106,7 @@ def unlike(plan: QuantizedGraph, statistics: Statistics, method: Method) -> tupl
 
     Args:
         plan: Without scales, in which all ties are broken that may be; not changed.
-        statistics: Of what it needs.
+        statistics: Those of the tensors that it needs.
         method: How scales follow from them.
     """
     plan = plan.copy()

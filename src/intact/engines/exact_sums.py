@@ -20,7 +20,7 @@ from intact.ops.operators import QUANTIZERS
 OPTION = "session.x64quantprecision"
 
 EXACT = f"{OPTION}=1"
-"""As it is printed beside the runtime's name."""
+"""What is printed beside the runtime's name."""
 
 
 SATURATES = "this processor saturates pairs of 8-bit products at 16 bits"
@@ -57,7 +57,7 @@ def exact_sums(model: ir.Model, options: ort.SessionOptions) -> ir.Model:
 
     Args:
         model: What the session is made of; it is not touched.
-        options: Of the session; they are not touched where sums are exact anyway.
+        options: The options of the session; they are not touched where sums are exact anyway.
 
     Returns:
         The model to open: with the option the runtime refuses weights that nodes share, and zero

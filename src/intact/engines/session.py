@@ -22,7 +22,7 @@ from intact.graph.files.save import STREAM_FROM, in_place
 from intact.graph.files.tensors import weight_bytes
 
 _BYTES = 4
-"""Of a float."""
+"""Bytes of a float."""
 
 _LARGEST_MESSAGE = 1 << 30
 

@@ -84,9 +84,9 @@ class Alternatives(msgspec.Struct, frozen=True):
         Args:
             job: What is made.
             scaled: Its plan with scales.
-            statistics: Of what the plan needs, and of `tensors`.
+            statistics: Those of the tensors that the plan needs, and of `tensors`.
             rescale: Gives another plan its scales.
-            threads: Of the runtime.
+            threads: Threads of the runtime.
             progress: Is told what is done.
         """
         job, scaled = self._requantized(job, scaled, statistics, rescale)

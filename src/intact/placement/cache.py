@@ -34,8 +34,8 @@ class KnownChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         kept_float: Names of the nodes to keep in float.
-        milliseconds: Of the float model, the plan with all integers, and the choice.
-        predicted: Of the choice, from the times of its pieces; 0 where it was not predicted.
+        milliseconds: Times of the float model, the plan with all integers, and the choice.
+        predicted: Time of the choice, from the times of its pieces; 0 where it was not predicted.
     """
 
     kept_float: tuple[str, ...]

@@ -31,7 +31,7 @@ _MIXED = 3
 _MOST_ROUNDS = 0.8
 """Part of the rounds in which a placement with fewer integers must be faster."""
 _PRICES = tuple(np.logspace(-3, 4, 15))
-"""Of noise, in costs: from next to nothing to all in float."""
+"""Weights of noise in costs: from next to nothing to all in float."""
 _PROFILED = (2, 10)
 """Runs of a profile, at least and at most."""
 
@@ -45,12 +45,12 @@ class Fastest(msgspec.Struct, frozen=True):
 
     Attributes:
         runtime: The runtime with its version; empty where none is there to measure in.
-        threads: Of the runtime; 0 is all cores.
+        threads: Threads of the runtime; 0 is all cores.
         batch: Samples at once.
         kept_float: The nodes that stay float to be faster.
-        milliseconds: Of the float model, of all that can be in integers, and of the choice, by
+        milliseconds: Times of the float model, all that can be in integers, and the choice, by
             ``float``, ``integers`` and ``chosen``; empty where nothing was measured.
-        predicted: Of the choice from its parts, in milliseconds; 0 where it was not predicted.
+        predicted: Time of the choice from its parts, in milliseconds; 0 where not predicted.
         known: Whether it was taken from the cache.
         is_from_table: Whether it follows from the costs in the target's file.
         note: What a user should know besides.
@@ -106,10 +106,10 @@ class FastestSearch:
         plan: With scales, and as much in integers as can be.
         planner: Makes plans that keep nodes in float.
         write: Writes a plan in the format.
-        runtime: Of the format, which measures; None where none is there that is timed.
+        runtime: The runtime of the format, which measures; None where none is there that is timed.
         feeds: A batch.
         batch: Its samples.
-        threads: Of the runtime; 0 takes all cores.
+        threads: Threads of the runtime; 0 takes all cores.
         seconds: To spend, about.
         cache: What was measured before.
         io: How the written model takes and gives data.
@@ -231,7 +231,7 @@ class FastestSearch:
             last: The solution with the latest costs.
             kept: The placement.
             integers: Milliseconds of all in integers.
-            in_float: Of all in float; 0 where that was not measured.
+            in_float: The time of all in float; 0 where that was not measured.
         """
         if last is None or last.costs is None or last.outside is None:
             return 0.0

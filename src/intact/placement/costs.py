@@ -21,7 +21,7 @@ from intact.targets import DType
 
 _QUANTIZE, _DEQUANTIZE = QuantizeLinear.name, DequantizeLinear.name
 USUAL = Line(5e-6, 0.4e-9)
-"""Of a conversion that no profile shows: as on one core of 2021."""
+"""The time of a conversion that no profile shows: as on one core of 2021."""
 
 
 class Profile:
@@ -29,7 +29,7 @@ class Profile:
 
     Args:
         kernels: In the order in which they run.
-        plan: Of the model.
+        plan: The plan of the model.
 
     Attributes:
         seconds: By node name; kernels of no node count with the one behind them.
@@ -110,7 +110,7 @@ def measured(pieces: Pieces, in_float: Profile, in_integers: Profile, feeds: Bat
     """Return the costs that two profiles show.
 
     Args:
-        pieces: Of the plan with all integers.
+        pieces: The pieces of the plan with all integers.
         in_float: The profile of the float model.
         in_integers: The profile of that plan.
         feeds: What both were run on.

@@ -68,9 +68,9 @@ class Heads(msgspec.Struct, frozen=True):
 
         Args:
             choice: The plan with its scales, as the target's rules have it.
-            statistics: Of what the plan needs, and of the tail's tensors.
+            statistics: Those of the tensors that the plan needs, and of the tail's.
             given: Scales that need none.
-            threads: Of the runtime.
+            threads: Threads of the runtime.
 
         Returns:
             The job itself where nothing gains 1 dB on some part without a loss on another, or where

@@ -96,11 +96,11 @@ class Costs:
     """What pieces and conversions take, in seconds or in a unit of the target's.
 
     Attributes:
-        in_float: Of each piece, float64 ``[pieces]``.
-        in_integers: Likewise.
-        quantize: Of a tensor that becomes codes.
-        dequantize: Of a tensor that becomes floats.
-        elements: Of tensors, by the node or input that writes them.
+        in_float: The time of each piece, float64 ``[pieces]``.
+        in_integers: The time of each in integers, float64 ``[pieces]``.
+        quantize: The time that a tensor takes to become codes.
+        dequantize: The time that a tensor takes to become floats.
+        elements: Elements of tensors, by the node or input that writes them.
     """
 
     in_float: npt.NDArray[np.float64]

@@ -41,12 +41,12 @@ def find_fastest(
     """Find what is faster in float, and return the job that keeps it so.
 
     Args:
-        job: As it would be without.
+        job: The job as it would be without.
         scaled: Its plan with scales.
         sample: A batch; None to draw one.
         given: Scales that need no samples.
         options: What was asked for.
-        threads: Of the runtime; 0 takes all cores.
+        threads: Threads of the runtime; 0 takes all cores.
         seconds: To spend.
 
     Raises:

@@ -41,7 +41,7 @@ class Spectra(msgspec.Struct, frozen=True):
 
         Args:
             choice: The plan with its scales, as the target's rules have it.
-            statistics: Of what the plan needs, and of the front's tensors.
+            statistics: Those of the tensors that the plan needs, and of the front's.
             given: Scales that need none.
 
         Returns:

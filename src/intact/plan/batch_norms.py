@@ -92,7 +92,7 @@ def batch_norm_scales(graph: Graph, plan: QuantizedGraph | None = None) -> list[
 
     Args:
         graph: Normalized.
-        plan: Of that graph; without it weights are reckoned to have a scale for each channel.
+        plan: Its plan; without it weights are reckoned to have a scale for each channel.
 
     Returns:
         Those whose parameters are finite numbers.

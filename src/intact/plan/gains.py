@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 _DECIMALS = 1
-"""Of decibels in a plan: those of machines differ a little."""
+"""Digits of decibels in a plan: those of machines differ a little."""
 
 
 class Gain(msgspec.Struct, frozen=True):
@@ -28,7 +28,7 @@ class Gain(msgspec.Struct, frozen=True):
 
     @property
     def stored(self) -> Gain:
-        """As a plan keeps it."""
+        """The value as a plan keeps it."""
         return _rounded(self)
 
 
@@ -40,7 +40,7 @@ class Improvement(msgspec.Struct, frozen=True):
         before: Signal to quantization noise of the model's outputs, dB, their mean.
         after: The same with the pass.
         kept: Whether it was kept. A pass after which an output loses is rolled back.
-        gains: Of the layers or blocks that it tried.
+        gains: What the layers or blocks that it tried gained.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Improvement(msgspec.Struct, frozen=True):
 
     @property
     def stored(self) -> Improvement:
-        """As a plan keeps it."""
+        """The value as a plan keeps it."""
         gains = tuple(each.stored for each in self.gains)
         return msgspec.structs.replace(_rounded(self), gains=gains)
 

@@ -225,7 +225,7 @@ def product_of_scales(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
 
 @infers_scale(Gemm.name)
 def scale_of_dense(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
-    """As a product, if alpha and beta are 1 (graph/passes/gemm.py folds them)."""
+    """Infer it as a product, if alpha and beta are 1 (graph/passes/gemm.py folds them)."""
     options = Gemm.of(node)
     is_plain = options.alpha == options.beta == 1.0
     return product_of_scales(node, scales) if is_plain else None

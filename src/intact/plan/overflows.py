@@ -92,7 +92,7 @@ class Overflows(NamedTuple):
 
         Args:
             plan: A plan with scales.
-            memo: Of former calls with plans of the same graph and target.
+            memo: What former calls computed with plans of the same graph and target.
         """
         memo = Forgetful() if memo is None else memo
         layers = memo("layers", lambda: tuple(_layers(plan.graph)))

@@ -68,7 +68,7 @@ class QuantPlace(msgspec.Struct, frozen=True):
     """A quantization point without numbers: plans of one `QuantizedGraph.structure` share it.
 
     Attributes:
-        value: As of `QuantPoint`; so are those that are not listed.
+        value: The same as in `QuantPoint`; so are those that are not listed.
         ends: The ends that quantize; the first one's is the config, and names the point.
     """
 

@@ -74,8 +74,8 @@ class Tensor:
 
     Attributes:
         name: Unique in its program.
-        shape: As it is stored.
-        encoding: Of its codes; None for floats.
+        shape: The shape that is stored.
+        encoding: What its codes stand for; None for floats.
         data: The codes (of ``encoding.dtype``) or floats of a constant, as stored; None for an
             activation.
         value: Name of the float model's tensor that it stands for, "" if there is none.

@@ -53,7 +53,7 @@ def worker_count(threads: int, tensors: int) -> int:
     """Return how many batches run side by side, within the memory for their counts.
 
     Args:
-        threads: As many as that; 0 for all cores.
+        threads: How many may work; 0 for all cores.
         tensors: How many are observed.
 
     Raises:

@@ -200,7 +200,7 @@ class Observer:
         graph: The float model.
         tensors: Names of the values to read.
         session: Has the computed ones as outputs; made if it is not given.
-        layout: Of the batches; found if it is not given.
+        layout: Where the tensors lie in the batches; found if it is not given.
         takes_feeds: Each sample is a batch of its own, in which no axis is that of samples.
         gathers: Whether `add` gathers batches, for which there is memory.
 

@@ -82,7 +82,7 @@ class Padding:
 
         Args:
             name: The tensor.
-            shape: Of one sample.
+            shape: The shape of one sample.
             length: Positions of the mask.
         """
         together = self._layout.batch_size > 1 and self._layout.axes.get(name) is None

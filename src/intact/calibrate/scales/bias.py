@@ -45,7 +45,7 @@ def assign_biases(plan: QuantizedGraph, memo: Memo | None = None) -> list[Note]:
 
     Args:
         plan: Inputs and weights have their scales.
-        memo: Of former calls with plans of the same graph and target.
+        memo: What former calls computed with plans of the same graph and target.
 
     Returns:
         A note for each node whose bias does not fit, or is lost.

@@ -229,7 +229,7 @@ class MaskConstants(msgspec.Struct):
         Args:
             name: The tensor.
             values: What it holds.
-            key: Of the scale that it will have, for ``shared``.
+            key: The key of the scale that it will have, for ``shared``.
         """
         if name in self.factors:  # -inf is as good as the largest number
             values = np.clip(values, -_LARGEST, _LARGEST)
@@ -258,10 +258,10 @@ class MaskConstants(msgspec.Struct):
         """Return the range of a scale with room for the tensors that hold nothing else.
 
         Args:
-            key: Of the scale.
+            key: The key of the scale.
             low: Lower end of the range of all tensors that share it.
             high: Upper end.
-            levels: Of the scale.
+            levels: The levels of the scale.
         """
         if key not in self.alone:
             return low, high

@@ -30,10 +30,10 @@ def keep_own_scales(
         plan: With scales in effect.
         shared: The plan's ``shared_points``.
         given: A table, which holds own scales; what it has is taken from it.
-        statistics: Of tensors that the table leaves out.
+        statistics: Those of tensors that the table leaves out.
         method: Chooses ranges.
         factors: How tensors come out at a Softmax (see `MaskConstants`).
-        memo: As of `assign_own`.
+        memo: The same as for `assign_own`.
     """
     truncates = plan.target.activation.truncated_zero_point
     for point in shared:

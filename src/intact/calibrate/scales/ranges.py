@@ -59,7 +59,7 @@ def range_of(
 
     Args:
         point: Where it is quantized.
-        statistics: Of its tensor, unless that is constant.
+        statistics: Those of its tensor, unless that is constant.
         method: Chooses the range.
         factors: How tensors come out at a Softmax (see `MaskConstants`).
         intervals: From `relevant_ranges`.
@@ -245,7 +245,7 @@ def store_scales(points: Iterable[QuantPoint], precision: ScalePrecision) -> lis
 
     Args:
         points: Those of a plan; each has its scale.
-        precision: Of the target's arithmetic.
+        precision: The precision of the target's arithmetic.
 
     Returns:
         A note, if scales were raised.

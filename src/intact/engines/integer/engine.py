@@ -67,7 +67,7 @@ class IntegerEngine:
         threads: Threads of float islands; 0 lets their runtime choose.
 
     Attributes:
-        program: As given.
+        program: The program that is run.
     """
 
     def __init__(self, program: Program, *, threads: int = 0) -> None:

@@ -61,7 +61,7 @@ class PiecewisePlan:
             cut: The pieces.
             streams: The quantizers.
             is_exact: They compute all overflows of the plan.
-            memo: Of former calls.
+            memo: What former calls computed.
         """
         resolver = _Resolver(streams, Forgetful() if memo is None else memo)
         steps = tuple(resolver.step(piece) for piece in cut.pieces)

@@ -232,8 +232,8 @@ class Streams:
 
         Args:
             plan: A plan with scales.
-            layout: Of its structure.
-            overflows: Of the plan.
+            layout: The pieces of its structure.
+            overflows: Where the plan's sums may overflow.
             quantizer: Makes the quantizer of a config.
         """
         configs = plan.configs

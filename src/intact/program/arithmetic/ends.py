@@ -60,7 +60,7 @@ class EndsGrid:
 
         Args:
             arithmetic: With ``before_rounding`` the lowest code is part of the offset.
-            encoding: Of the codes.
+            encoding: What the codes stand for.
             unit: What numbers are counted in, rounded to float32; one, or ``[channels]``.
             shift: What is to be added to numbers, in units, float32; the ends are moved instead.
 
@@ -157,7 +157,7 @@ def ends_codes(
     Args:
         numbers: float32.
         arithmetic: How.
-        encoding: Of the codes.
+        encoding: What the codes stand for.
         limits: Smallest and largest code.
         unit: What numbers are counted in.
     """

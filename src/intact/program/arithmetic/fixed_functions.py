@@ -27,7 +27,7 @@ _Curve: TypeAlias = Callable[[Integers, Encoding, Encoding], "Integers | None"]
 
 _INTEGER_BITS = 4
 
-"""Of the argument of logistic and tanh."""
+"""Integer bits of the argument of logistic and tanh."""
 
 _RSQRT_BITS = 20
 

@@ -49,8 +49,8 @@ def table_of(
     """Return the codes at the ends of all lines, ``[513]``, moved by half the error in between.
 
     Args:
-        function: Of reals of ``kind``.
-        scales: Of the argument and of the result, whose zero point is 0.
+        function: A function of reals of ``kind``.
+        scales: Those of the argument and of the result, whose zero point is 0.
         zero: Zero point of the argument.
         kind: Float type of the computation.
     """
@@ -124,7 +124,7 @@ class InterpolatedSoftmax:
     """Softmax of rows of 16-bit codes, in steps of 2**-15.
 
     Args:
-        data: Of the codes.
+        data: The encoding of the codes.
     """
 
     def __init__(self, data: Encoding) -> None:

@@ -38,7 +38,7 @@ def to_reals(codes: Array, encoding: Encoding, kind: type[np.floating[Any]]) -> 
     """Return ``(code - zero_point) * scale``; the difference is exact and rounded once.
 
     Args:
-        codes: Of any shape.
+        codes: Integers of any shape.
         encoding: What they stand for.
         kind: float32 or float64, in which the product is computed.
     """
@@ -65,7 +65,7 @@ def to_codes(
     Args:
         reals: float32 or float64, any shape.
         arithmetic: How.
-        encoding: Of the codes.
+        encoding: What the codes stand for.
         bounds: What they are clamped to.
         rounding: Another rounding than that of the arithmetic.
     """
@@ -133,8 +133,8 @@ def _quantize(
 
     Args:
         reals: float32 or float64.
-        factors: Of the same type, ``[channels]``: scales or their reciprocals.
-        zeros_before: Of the same type, ``[channels]``, added before rounding.
+        factors: Scales or their reciprocals, in the same type, ``[channels]``.
+        zeros_before: What is added before rounding, in the same type, ``[channels]``.
         zeros_after: float64 ``[channels]``, added after rounding.
         limits: Smallest and largest code.
         rounding: A mode of ``ROUNDING_CODES``.

@@ -46,7 +46,7 @@ class Requantizer:
         arithmetic: How.
         multiplier: ``accumulator scale / output scale``, ``[]`` or ``[channels]`` (the last axis),
             as `real_multiplier` computes it.
-        output: Of the result.
+        output: The encoding of the result.
         bounds: Real numbers that the result is clamped to.
         bias: Integers at the accumulators' scale, ``[channels]`` or ``[]``, that are added to them
             first; None adds nothing.

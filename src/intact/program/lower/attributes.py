@@ -45,7 +45,7 @@ def axis_of(node: ir.Node, rank: int, default: int | None = None) -> int:
 
     Args:
         node: A node.
-        rank: Of its first input.
+        rank: The rank of its first input.
         default: Where it is absent; that of the operator's declaration unless given.
     """
     if default is None:

@@ -89,10 +89,10 @@ LOWERINGS = Lowerings()
 """To operations that the integer engine computes."""
 
 FLOAT_LOWERINGS = Lowerings(base=LOWERINGS)
-"""Of float nodes, to operations of which each is a whole node."""
+"""Float nodes that become one operation each."""
 
 UNROLLING_LOWERINGS = Lowerings(base=LOWERINGS)
-"""Of float nodes, to any number of operations."""
+"""Float nodes that become any number of operations."""
 
 _PRODUCTS = (BatchMatMul, Convolution, FullyConnected, TransposedConvolution)
 

@@ -40,7 +40,7 @@ class IoLayout(enum.StrEnum):
     """How a program takes its inputs and gives its outputs."""
 
     MODEL = "model"
-    """As the float model does."""
+    """The order of the float model."""
     CHANNELS_LAST = "channels_last"
     """Images with their channels last: inputs that spatial operations read, and outputs that are
     made of what they give, with nothing between but operators that keep the axes.

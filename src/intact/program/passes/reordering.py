@@ -37,7 +37,7 @@ class Reordered:
     Attributes:
         step: The step with its operation renumbered.
         inputs: Its constants, reordered, at their slots; activations as they were.
-        outputs: As they are stored then.
+        outputs: The values as they are stored then.
         order: The view that gives the outputs as they were asked for.
     """
 

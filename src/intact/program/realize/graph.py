@@ -79,11 +79,11 @@ class Value:
 
     Attributes:
         name: Unique in its graph.
-        dtype: Of its elements.
+        dtype: The type of its elements.
         shape: None where a length is open.
         low: No element is smaller; of floats it says nothing.
         high: No element is larger.
-        data: Of a constant.
+        data: What a constant holds.
     """
 
     name: str

@@ -147,7 +147,7 @@ def product(
         step: The step.
         data: ``[..., M, K]``.
         other: ``[..., K, N]``.
-        shape: Of the result.
+        shape: The shape of the result.
         magnitudes: Largest sum of magnitudes of the other less its zero point along K.
         zero: The zero point of the other.
     """

@@ -139,7 +139,7 @@ def requantized(
         value: The accumulators.
         arithmetic: How.
         multiplier: ``accumulator scale / output scale``, of a shape that broadcasts to them.
-        output: Of the result, one scale.
+        output: The encoding of the result, of one scale.
         bounds: What it is clamped to.
     """
     refuse_floats(arithmetic)

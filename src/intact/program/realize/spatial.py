@@ -167,7 +167,7 @@ def _mean(step: StepBuilder, steps: Value, source: Encoding, target: Encoding, c
 
 _BITS = 10
 
-"""Of a weight, in TFLite's integer kernels."""
+"""Fraction bits of a weight in TFLite's integer kernels."""
 
 
 @REALIZERS.register(Resize)

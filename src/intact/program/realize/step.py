@@ -53,11 +53,11 @@ class StepBuilder:
     """One step of the program while it is realized: its inputs and results as values of the graph.
 
     Attributes:
-        name: Of the step.
+        name: The name of the step.
         operation: What it computes.
         arithmetic: How the target computes it.
         inputs: Tensors of the program.
-        outputs: Likewise.
+        outputs: Names of what it writes.
         builder: The graph.
     """
 

@@ -55,7 +55,7 @@ def look_up_pairs(table: Array, first: Array, second: Array) -> Array:
     Args:
         table: ``[256, 256]``.
         first: 8-bit codes.
-        second: Likewise.
+        second: The second operand.
     """
     shape = np.broadcast_shapes(first.shape, second.shape)
     results = np.empty(shape, table.dtype)

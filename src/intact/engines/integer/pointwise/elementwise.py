@@ -61,9 +61,9 @@ def addition(
 
     Args:
         arithmetic: How.
-        first: Of the first operand.
-        second: Of the second operand.
-        output: Of the result.
+        first: The encoding of the first operand.
+        second: The encoding of the second operand.
+        output: The encoding of the result.
         bounds: What it is clamped to.
         sign: 1 or -1.
         repeats_first: Neighbours in memory meet one element of the first operand, where the

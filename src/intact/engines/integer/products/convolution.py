@@ -151,7 +151,7 @@ def multiply_rows(
 
     Args:
         layer: Its weights are ``[O, (1,)* K]``.
-        bounds: Of the fused activation.
+        bounds: The ends of the fused activation.
         overflows: Where sums that leave the accumulator are counted.
         pairs: How pairs saturate, if they can.
     """

@@ -54,8 +54,8 @@ class RealRequantizer:
 
     Args:
         arithmetic: How.
-        scale: Of the sums, float32 ``[]`` or ``[channels]``.
-        output: Of the result.
+        scale: The scale of the sums, float32 ``[]`` or ``[channels]``.
+        output: The encoding of the result.
         bounds: Real numbers that the result is clamped to.
         constant: Integers that are added to the sums first, ``[channels]``; None adds nothing.
         bias: Floats, ``[channels]``; None adds nothing.
@@ -240,7 +240,7 @@ class Epilogue:
     Args:
         step: Its output and arithmetic.
         scales: Those of data and weight, each ``[]`` or ``[channels]``.
-        bounds: Of the fused activation.
+        bounds: The ends of the fused activation.
         constant: Added to the products, int64 ``[channels]``: bias codes and what corrects zero
             points.
         float_bias: Added in float32 to what the sums stand for.

@@ -45,9 +45,9 @@ class PairSaturation:
     Args:
         weights: Raw codes, int64 ``[groups, K, N]``.
         run: Neighbouring channels in a row of K; a pair never crosses their end.
-        data_dtype: Of the data's codes.
-        weight_dtype: Of the weights' codes.
-        bits: Of a pair.
+        data_dtype: The type of the data's codes.
+        weight_dtype: The type of the weights' codes.
+        bits: Bits of the register that a pair is summed in.
         shift: What a row's elements lack to the raw codes as `signed` leaves them.
 
     Attributes:
@@ -165,7 +165,7 @@ class Layer:
         largest_value: No code less its zero point has a larger magnitude.
         weights: Codes less their zero points, int64 ``[O, ...]``, as the tensor has them.
         raw_weights: The codes themselves.
-        scales: Of data and weight.
+        scales: Those of data and weight.
         bias: Codes, int64 ``[O]``; zeros where there is none or it is in float.
         float_bias: Bias in float, which is added to what the sums stand for.
     """
@@ -248,7 +248,7 @@ class Layer:
         """Make the epilogue of the products.
 
         Args:
-            bounds: Of the fused activation.
+            bounds: The ends of the fused activation.
             overflows: Where sums that leave the accumulator are counted.
             centred: The products are those of signed codes, not of codes less their zero point.
         """
@@ -262,7 +262,7 @@ class Layer:
         """Return how pairs saturate; None where none can.
 
         Args:
-            raw_weights: As the product takes them, ``[groups, K, N]``.
+            raw_weights: The weights as the product takes them, ``[groups, K, N]``.
             run: Neighbouring channels in K.
             centred: The rows hold signed codes, not codes less their zero point.
         """

@@ -86,7 +86,7 @@ def spatial_lengths(step: Step, shape: tuple[int, ...], axes: int, channels: int
 
     Args:
         step: Whose data it is, for the message.
-        shape: Of the data.
+        shape: The shape of the data.
         axes: Spatial axes that the weight has.
         channels: Those that it takes.
 
@@ -174,7 +174,7 @@ def window_view(floats: Floats, windows: Windows, outputs: Triple, groups: int) 
         floats: Contiguous ``[N, D, H, W, C]``.
         windows: Their kernel, strides and dilations.
         outputs: How many there are by axis.
-        groups: Of channels.
+        groups: How many groups of channels there are.
 
     Returns:
         ``[groups, N, *outputs, *kernel, C / groups]``, to be read only.
