@@ -74,6 +74,7 @@ def moved_last(rank: int) -> tuple[int, ...]:
 
 def permuted(tensor: Tensor, permutation: tuple[int, ...]) -> Tensor:
     """Return a tensor with its axes, and its constant data, in another order."""
+    # Permutations compose: this tensor may have been moved before.
     before = tensor.permutation or tuple(range(len(permutation)))
     after = tuple(before[axis] for axis in permutation)
     encoding = tensor.encoding

@@ -55,6 +55,7 @@ class UnsupportedNodes:
     def add(self, place: str, reason: Unsupported | str) -> None:
         """Add why a place (a quoted name, a tensor end) cannot be expressed."""
         key = (reason, "") if isinstance(reason, str) else (reason.reason, reason.remedy)
+        # A dict for its order: the error names places as the model has them, each once.
         self._places.setdefault(key, {})[place] = None
 
     def add_step(self, step: Step, reason: Unsupported) -> None:

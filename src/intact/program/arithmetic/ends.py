@@ -69,6 +69,8 @@ class EndsGrid:
         """
         units = np.asarray(unit, np.float32)
         moved = np.asarray(shift, np.float32)
+        # The order of operations is OpenVINO's, each rounded to float32: another order gives other
+        # codes next to ties.
         low, high = (np.atleast_1d(np.divide(end, units) - moved) for end in _ends(encoding))
         codes = np.float32(encoding.quant_max - encoding.quant_min)
         span = high - low
@@ -79,6 +81,8 @@ class EndsGrid:
                 "a range is too small or too large for float32",
                 remedy="check the scales: they are positive and finite",
             )
+        # FakeQuantize numbers its levels from 0: the lowest code is added to what was rounded, or
+        # is part of the fused offset.
         if arithmetic.zero_point is ZeroPointOrder.AFTER_ROUNDING:
             return EndsGrid(factor, offset, encoding.quant_min)
         return EndsGrid(factor, offset + np.float32(encoding.quant_min), 0)
@@ -91,6 +95,8 @@ class EndsGrid:
         if (np.abs(self.offset) >= _NEGLIGIBLE).any():
             return self
         one = np.float32(1)
+        # The kernel is handed a scale, not a factor: the reciprocal of a reciprocal may be another
+        # float32.
         return replace(self, factor=one / (one / self.factor), offset=np.zeros_like(self.offset))
 
     def with_one_offset(self) -> EndsGrid:
@@ -172,6 +178,7 @@ def ends_codes(
 
 
 def _ends(encoding: Encoding) -> Sequence[Floats32]:
+    # As float32: a FakeQuantize in the file holds the ends so, and the runtime knows nothing finer.
     params = QuantParams(encoding.scale, encoding.zero_point)
     return ends_of_codes(params, encoding.quant_min, encoding.quant_max)
 
@@ -188,5 +195,6 @@ def _fill(
             one = column * step
             steps = fused_float32(numbers[row, column], factors[one], offsets[one])
             code = np.float64(round_float(steps, rounding)) + first
+            # NaN is not above the low end, and gets it.
             code = code if code > low else low
             codes[row, column] = np.int32(code if code < high else high)

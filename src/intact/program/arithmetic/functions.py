@@ -57,6 +57,10 @@ def function_of_codes(
     not defined (the root of a negative number) becomes the lowest code.
     """
     steps = np.clip(codes, data.quant_min, data.quant_max) - int(data.zero_point)
+    # Cases: (1) a hard swish of two kernels, where both have all codes of 8 bits; (2) targets that
+    # requantize in floats: one float function; (3) what is straight on both sides of 0: requantized
+    # with a slope; (4) a fixed-point or interpolated kernel of its own; (5) a table filled in
+    # floats.
     if operation.kind is functions.hard_swish and arithmetic.functions is Functions.COMPOSED:
         spans = {each.quant_max - each.quant_min for each in (data, output)}
         if spans == {GATE_STEPS}:
@@ -147,7 +151,11 @@ def _in_table(
     real = _for_table(operation, _dequantized(steps, data))
     scale, is_cast = np.float32(output.scale), arithmetic.functions is Functions.TRUNCATED
     with np.errstate(all="ignore"):
+        # The two kernels differ: one divides and casts, LUTPopulate multiplies by a reciprocal and
+        # rounds.
         counted = real / scale if is_cast else real * (np.float32(1) / scale)
+    # Infinity and NaN become integers beyond every code, so that clamping decides: C's cast of them
+    # is undefined.
     limit = 2.0**31
     finite = np.nan_to_num(counted.astype(np.float64), nan=-limit, posinf=limit, neginf=-limit)
     if is_cast:

@@ -155,6 +155,8 @@ def _scale(
         for column in range(sums.shape[1]):
             one = column * step
             value = real(np.float64(sums[row, column]) + bias[one])
+            # Each product is rounded: numba keeps the order of float operations, as no fast-math is
+            # asked for.
             for k in range(factors.shape[0]):
                 value = value * factors[k, one]
             for k in range(divisors.shape[0]):

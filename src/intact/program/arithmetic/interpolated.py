@@ -62,6 +62,8 @@ def table_of(
     with np.errstate(all="ignore"):
         ends = function(low + places * step) * inverse
         following = function(low + (places + kind(1)) * step) * inverse
+        # LUTPopulate moves every entry by half of the error that the straight line makes in its
+        # middle: the error is then alike at the ends and between them.
         middle = _rounded(function(low + places * step + step / kind(2)) * inverse)
         between = _rounded((following + _rounded(ends)) / kind(2))
         last = _rounded(function(np.array([high], kind)) * inverse)
@@ -77,6 +79,7 @@ def _rounded(values: Real) -> Real:
 def interpolate(table: npt.NDArray[np.int64], codes: Integers) -> Integers:
     """Return the results of codes of 16 bits by a table of `table_of`."""
     place, rest = (codes >> 7) + _STEPS // 2, codes & 127
+    # int16 as in the kernel: a difference of more than 15 bits wraps there, too.
     slope = (table[place + 1] - table[place]).astype(np.int16).astype(np.int64)
     return np.asarray(table[place] + ((slope * rest + 64) >> 7))
 
@@ -93,6 +96,8 @@ def curve(kind: Unary, steps: Integers, data: Encoding) -> Integers | None:
     table[list(_RAISED)] += 1
     multiplier, shift = _argument(float(data.scale))
     argument = (steps * multiplier + ((1 << shift) >> 1)) >> shift
+    # tanh(x) is 2 logistic(2x) - 1: half as many bits between entries reads the table at twice the
+    # argument.
     bits = 9 if kind is functions.sigmoid else 8
     magnitude = np.abs(argument)
     place = np.minimum(magnitude >> bits, 254)
@@ -112,6 +117,8 @@ def _argument(scale: float) -> tuple[int, int]:
     """Return multiplier and shift from codes to steps of the table's argument."""
     fraction, exponent = np.frexp(scale)
     left = 12 + int(exponent) - 1
+    # A scale of 2**-12 or 2**-11 needs no multiplication but by 3: the kernel was written for
+    # these.
     if fraction == 0.5 and left in (0, 1):
         return 3 << left, 0
     multiplier, shift = scale * _UNITS, 0
@@ -143,6 +150,8 @@ class InterpolatedSoftmax:
         found = interpolate(self._exponentials, np.clip(scaled + _HIGH, _LOW, _HIGH))
         sums = found.sum(axis=1, keepdims=True)
         zeros = 32 - np.frexp(sums.astype(np.float64))[1].astype(np.int64)
+        # The sum is brought to 1..2 by its leading zeros, in 16 bits behind the point; the table of
+        # reciprocals is that of 1 + x.
         shifted = ((sums << (zeros - 1)) + (1 << 13)) >> 14
         centred = np.clip(shifted - ((1 << 15) + (1 << 16)), _LOW, _HIGH)
         reciprocals = interpolate(self._reciprocals, centred)

@@ -70,6 +70,7 @@ def to_codes(
         rounding: Another rounding than that of the arithmetic.
     """
     low, high = code_bounds(arithmetic, encoding, bounds)
+    # The loop of ends wants channels on the last axis.
     if has_ends(arithmetic):
         if encoding.axis is None:
             return ends_codes(reals, arithmetic, encoding, (low, high))
@@ -153,5 +154,7 @@ def _quantize(
                 code = np.float64(round_float(steps + before, rounding)) + after
                 if code != code:  # noqa: PLR0124 - NaN
                     code = of_nan
+                # Compared as floats and not by min and max: an int32 of a float beyond its range is
+                # undefined.
                 code = code if code > low else low
                 codes[outer, channel, inner] = np.int32(code if code < high else high)

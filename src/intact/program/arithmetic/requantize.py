@@ -106,6 +106,8 @@ class Requantizer:
         if kind in _FIXED_POINT:
             multiplier, shift, which = _fixed_point(arithmetic, self._factors)
             self._loop = loops.requantize_fixed_point
+            # Fixed-point kernels add the zero point behind the rounding, whatever order the
+            # arithmetic has for floats.
             last = (self._zero, self.low, self.high, which)
             self._parameters = (self._add, multiplier, shift, *last)
         elif kind is Requantize.SHIFT:
@@ -117,6 +119,8 @@ class Requantizer:
             real = np.float32 if kind is Requantize.FLOAT32 else np.float64
             factors = _finite(self._factors, real)
             self._loop = loops.requantize_float
+            # float64 for the sum with the bias: it is exact below 2**53, and rounded to the
+            # arithmetic's floats once.
             bias, after = self._add.astype(np.float64), zero_after.astype(np.float64)
             limits = (float(self.low), float(self.high))
             self._parameters = (bias, factors, zero_before.astype(real), after, *limits, rounding)
@@ -169,12 +173,14 @@ def real_multiplier(
     product = np.ones((), real)
     for factor in factors:
         product = np.asarray(product * np.asarray(factor, np.float32).astype(real))
-    if precision is ScalePrecision.FLOAT32_PRODUCT:
+    # The product was rounded to float32 above; only the quotient has the digits of float64.
         real = np.float64
     with np.errstate(over="ignore", divide="ignore"):
         ratio = product.astype(real) / np.asarray(output.scale, np.float32).astype(real)
         if arithmetic.multiplier_bits is not None:
             bits = arithmetic.multiplier_bits
+            # Scaled by powers of two only, which is exact: one rounding to so many bits behind the
+            # point.
             ratio = np.ldexp(np.rint(np.ldexp(ratio, bits)), -bits)
     return np.asarray(ratio)
 
@@ -200,6 +206,7 @@ def code_bounds(arithmetic: Arithmetic, output: Encoding, bounds: Bounds) -> tup
             return int(ends_codes(np.full(1, bound, np.float32), arithmetic, first, held).item())
         with np.errstate(over="ignore"):
             steps = round_to_integer(np.asarray(np.float32(bound) / scale), rounding)
+        # A bound over a tiny scale is infinite, which no int holds; 2**40 is beyond all codes.
         nearest = zero + int(np.clip(np.float64(steps), -(2.0**40), 2.0**40))
         return min(max(nearest, output.quant_min), output.quant_max)
 

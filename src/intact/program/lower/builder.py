@@ -63,6 +63,8 @@ class ProgramBuilder:
         self._forms: dict[tuple[ir.Value, TensorEnd | None], Tensor] = {}
         self._dequantized: dict[str, Tensor] = {}
         self._dynamic: dict[tuple[ir.Value, Grid], tuple[Tensor, Tensor, Tensor]] = {}
+        # Tensors and steps have names apart: formats write both into tables of their own, where the
+        # model's names should stay what they are.
         self._names = Names()
         self._step_names = Names()
         for value in plan.graph.inputs:
@@ -92,6 +94,7 @@ class ProgramBuilder:
         if point is None:
             return source
         encoding = encoding_of(point)
+        # The reader asks for what the producer has: ends that share a scale cost no requantization.
         if source.encoding is not None and encoding.same_as(source.encoding):
             return source
         key = (value, point.end)
@@ -233,6 +236,7 @@ class ProgramBuilder:
             self._forms[value, None] = self.dequantized(tensor)
             return
         encoding = encoding_of(point)
+        # Named after the value that it is converted for, which may be another than it was made as.
         if tensor.encoding is None or not encoding.same_as(tensor.encoding):
             tensor = replace(tensor, value=str(value.name))
             tensor = self.convert(tensor, encoding, point.end)

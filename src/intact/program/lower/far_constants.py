@@ -97,6 +97,8 @@ def _span(point: QuantPoint) -> _Span:
     config = point.config
     if config.scale is None or config.grid.exponential:
         return _Span()
+    # Twice the range, by the largest scale: whatever the zero point, that far out a code saturates.
+    # The smallest scale gives the largest quotient, which must stay an int32.
     scale, codes = float(np.max(config.scale)), config.grid.quant_max - config.grid.quant_min
     return _Span(2.0 * scale * codes, _FAR * float(np.min(config.scale)))
 
@@ -107,6 +109,8 @@ class _Spans:
     def __init__(self, plan: QuantizedGraph, points: Points) -> None:
         self._plan, self._points = plan, points
         self._known: dict[ir.Value, _Span] = {}
+        # From the end, so that the span of a value finds those of its readers known: recursion
+        # through a deep model would exceed Python's limit.
         for node in reversed(plan.graph.nodes):
             for value in node.outputs:
                 self._known[value] = self._of(value)

@@ -135,6 +135,9 @@ def finish(
     """
     value = chain[-1].outputs[0]
     result = builder.result(value)
+    # Cases: (1) codes to codes; (2) floats to floats; (3) floats to codes: computed in float,
+    # quantized by a step behind; (4) codes to floats: products only, whose sums are scaled once;
+    # (5) codes and floats mixed: no arithmetic, refused.
     _check_channels((*inputs, result))
     is_product = isinstance(operation, _PRODUCTS)
     # A float bias is added as a real number.
@@ -145,6 +148,7 @@ def finish(
     if encoded == {True} and result.encoding is None:
         if not isinstance(operation, _PRODUCTS):
             raise Unsupported("its inputs are integers and its output is float")
+        # Sums that leave as floats are only scaled; a clamp needs codes or a step of its own.
         if operation.bounds != Bounds():
             raise Unsupported("its inputs are integers and its clamped output is float")
         if inputs[RESIDUAL_SLOT:]:

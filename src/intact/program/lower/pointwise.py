@@ -65,6 +65,7 @@ def binary(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     if any(encoding.axis is not None for encoding in encoded):
         raise Unsupported("an operand has one scale a channel")
     wanted = builder.wanted(chain[-1].outputs[0])
+    # Comparing codes of two scales would compare nothing: both come to the result's grid first.
     if kind in _SELECTING and wanted is not None and len(encoded) == len(operands):
         operands = [builder.in_encoding(t, wanted) for t in operands]
     finish(builder, chain, Elementwise(kind, bounds), operands)
@@ -123,6 +124,7 @@ def softmax(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
         raise Unsupported("there is no one operation for Softmax and what follows it")
     data = builder.read(node, 0)
     rank = len(data.shape)
+    # Flattened from the axis on; where all behind it are 1 long both meanings are the same.
     legacy = builder.plan.graph.opset < _LEGACY_SOFTMAX
     axis = axis_of(node, rank, 1 if legacy else None)
     if legacy and any(length != 1 for length in data.shape[axis + 1 :]):
@@ -147,6 +149,7 @@ def layer_norm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     mean = maker(Reduce(Reduction.MEAN, axes, keep_dims=True), data, reduced=axes)
     squared = maker(Elementwise(Binary.SQUARED_DIFFERENCE), data, mean)
     variance = maker(Reduce(Reduction.MEAN, axes, keep_dims=True), squared, reduced=axes)
+    # Under the root, so that a row of equal numbers divides by no 0.
     safe = maker(Elementwise(Binary.ADD), variance, maker.constant(epsilon), reduced=axes)
     factor = maker(Function(functions.rsqrt), safe, reduced=axes)
     centred = maker(Elementwise(Binary.SUB), data, mean)

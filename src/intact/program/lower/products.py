@@ -99,6 +99,8 @@ def gemm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     node = chain[0]
     bounds = fused_bounds(chain)
     options = operators.Gemm.of(node)
+    # A pass of normalization folds the factors where operands are constant; what is left has a
+    # computed one.
     if options.alpha != 1.0 or (options.beta != 1.0 and input_value(node, 2) is not None):
         raise Unsupported("it has factors alpha and beta")
     if options.transA:
@@ -245,6 +247,7 @@ def _bias(
     bias = builder.read(node, 2)
     if bias.data is None or channels is None or bias.data.size not in (1, channels):
         raise Unsupported("its bias is not one number an output channel")
+    # [C, 1] has as many numbers as there are channels but broadcasts along another axis.
     if bias.data.ndim and bias.data.size == channels != bias.data.shape[-1]:
         raise Unsupported("its bias is not one number an output channel")
     if bias.data.size != channels:
@@ -256,9 +259,12 @@ def _bias(
         return bias
     if data.encoding is None or weight.encoding is None:
         raise Unsupported("it adds an integer bias to floats")
+    # Not compared to the bit: runtimes and other quantizers round this product to float32 in their
+    # own way.
     product = np.float64(data.encoding.scale) * weight.encoding.scale.astype(np.float64)
     if not np.allclose(encoding.scale, product, rtol=_SAME_SCALE, atol=0.0):
         raise Unsupported("its bias has another scale than its accumulator")
+    # It would be added as many units as it stands for zeros.
     if np.any(encoding.zero_point):
         raise Unsupported("its bias has a zero point")
     return bias

@@ -160,6 +160,8 @@ class _Unrolled:
         tensor = self._weights[slot]
         encoding = tensor.encoding
         if encoding is not None and encoding.axis is not None:
+            # Weights are [directions, gates * H, K]: scales along axis 1 are those of rows, along
+            # axis 0 one a direction.
             is_of_rows = encoding.axis == 1
             own = slice(start, stop) if is_of_rows else direction
             scale, zero_point = encoding.scale[own], encoding.zero_point[own]
@@ -249,6 +251,8 @@ def _gru(layer: _Unrolled, direction: int) -> tuple[_Advance, Array]:
     weight = layer.part(_RECURRENT, direction, 2 * size, 3 * size)
     bias, other = layer.biases(direction)
     resets_product = layer.resets_product
+    # With linear_before_reset the hidden gate's bias of the state is inside what is reset; every
+    # other bias is added to the data's sums, once.
     late = other[2] if resets_product else np.zeros_like(other[2])
     bias = bias + np.concatenate([other[:2], other[2:] - late])
 
@@ -269,6 +273,7 @@ def _gru(layer: _Unrolled, direction: int) -> tuple[_Advance, Array]:
         if addend is not None:
             new = layer.binary(Binary.ADD, new, addend)
         new = layer.function(functions.tanh, new)
+        # new - update * (new - hidden): one product less than (1 - update) * new + update * hidden.
         kept = new if hidden is None else layer.binary(Binary.SUB, new, hidden)
         return layer.binary(Binary.SUB, new, layer.binary(Binary.MUL, update, kept)), None
 

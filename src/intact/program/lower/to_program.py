@@ -55,6 +55,8 @@ def lower(
         PlanError: An end has no scale yet, or levels without integer arithmetic.
     """
     floats = UNROLLING_LOWERINGS if float_operations else None
+    # In this order: what nobody reads would hold transposes in place; islands join only steps that
+    # no transpose stands between; residuals need the final order of steps.
     program = without_unused(translated(plan, floats))
     moved = without_unused(cancel_transposes(program, layout))
     joined = kept_residuals(join_islands(moved))
@@ -90,6 +92,7 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
     refuse_unready(plan)
     points = Points.of(plan)
     near = with_near_constants(plan, points)
+    # Points hold values of their graph, and the other plan has a clone of it.
     if near is not plan:
         plan, points = near, Points.of(near)
     builder = ProgramBuilder(plan, points)

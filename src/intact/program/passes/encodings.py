@@ -143,6 +143,8 @@ def _moved(steps: Iterable[Step]) -> set[str]:
         and step.activations
         and _is_signed(step.activations[0])
     }
+    # Until nothing more is found: codes that are only moved have one sign from end to end, else
+    # every move would need a conversion.
     before = -1
     while len(found) > before:
         before = len(found)
@@ -224,6 +226,8 @@ def _prescribed(step: Step, rule: OpRule, target: Target) -> Encoding | None:
     fixed, found = rule.fixed_output, step.outputs[0].encoding
     if fixed is None or found is None or found.axis is not None:
         return None
+    # Prescribed outputs are those of 8 bits; the offset is counted from the lowest code of either
+    # sign.
     if found.quant_max - found.quant_min != _CODES - 1:
         return None
     lowest = target.activation_scheme(rule).quant_min

@@ -40,6 +40,7 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
         if reason:
             wrong.append(f"input {name!r} {reason}")
         elif readers:
+            # The finest step: requantizing to a coarser scale loses less than the other way round.
             codes = min((step.outputs[0] for step in readers), key=_step)
             inputs[name] = codes
             again = [step for step in readers if not _is_same(step.outputs[0], codes)]
@@ -72,6 +73,7 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
         )
     used = {tensor.name for tensor in outputs.values()}
     used |= {tensor.name for step in steps for tensor in step.activations}
+    # A Dequantize whose floats were an output only is nobody's now.
     left = (step for step in steps if not _is_idle(step, used))
     return replace(program, inputs=inputs, outputs=outputs, steps=tuple(left))
 

@@ -55,6 +55,7 @@ def _joined(program: Program, run: list[Step]) -> list[Step]:
     if len(run) < 2:
         return run
     inside = {id(step) for step in run}
+    # Only what is read outside leaves the session: other results need no copy into numpy.
     outside = {tensor.name for tensor in program.outputs.values()}
     for step in program.steps:
         if id(step) not in inside:

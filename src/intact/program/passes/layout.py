@@ -143,6 +143,8 @@ class _Mover:
             return self._moved[key]
         for step in self.steps:
             if isinstance(step.operation, Dequantize) and step.outputs[0] is view.stored:
+                # A quarter of the bytes to move, and the transpose may cancel with one in front of
+                # the codes.
                 codes = self._transposed(step.activations[0], view.order)
                 name = self._names.fresh(f"{codes.name}_float")
                 moved = replace(permuted(view.stored, view.order), name=name)
@@ -250,6 +252,7 @@ class _Mover:
         if columns is None or weight is None or weight.data is None:
             return step
         shuffled = np.empty_like(weight.data)
+        # The weight moves with the data: a constant costs nothing while the model runs.
         shuffled[:, columns] = weight.data
         return replace(step, inputs=(data, replace(weight, data=shuffled), *rest))
 

@@ -88,6 +88,7 @@ def _constant(tensor: Tensor, order: Order) -> Tensor:
     rank = len(order)
     if tensor.data is None or tensor.data.ndim == 0:
         return tensor
+    # Axes that broadcasting would add in front are written down before they are moved.
     missing = rank - tensor.data.ndim
     encoding = tensor.encoding
     if encoding is not None and encoding.axis is not None:
@@ -148,6 +149,7 @@ def _split(operation: Split, order: Order) -> Operation | None:
 @_RENUMBER.register(Softmax)
 def _softmax(operation: Softmax, order: Order) -> Operation | None:
     axis = order[operation.axis]
+    # Softmax kernels run along the last axis: moved elsewhere it would need a transpose of its own.
     return replace(operation, axis=axis) if axis == len(order) - 1 else None
 
 

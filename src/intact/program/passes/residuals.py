@@ -36,6 +36,7 @@ def kept_residuals(program: Program) -> Program:
         kept = (
             residual.name in outputs
             or any(each is not None and each.name == residual.name for each in step.inputs[:1])
+            # A reader that the sum depends on has run already; any other may still come.
             or bool(others - _ancestors(program, place, min(others, default=place)))
         )
         return replace(step, operation=replace(operation, keeps_residual=kept))

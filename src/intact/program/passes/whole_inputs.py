@@ -67,6 +67,7 @@ def _with_float(program: Program, name: str, tensor: Tensor) -> Program:
             same = result.shape == root.shape
             operation = Identity() if same else _shaped(result)
             steps.append(replace(step, operation=operation, inputs=(root,), outputs=(result,)))
+        # Something needs the whole numbers themselves: the program stays as it was.
         elif any(t.name in floats and is_whole(t) for t in step.activations):
             return program
         else:

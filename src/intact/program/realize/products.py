@@ -103,6 +103,7 @@ def _sums(step: StepBuilder, magnitudes: int) -> tuple[int, int]:
         Unsupported: They may leave it, and the hardware's do not wrap there.
     """
     largest = magnitudes * _largest(step)
+    # A proof by the weights at hand: most layers are far below the bound of their depth.
     if largest <= _INT32.max:
         return -largest, largest
     arithmetic = step.arithmetic
@@ -270,6 +271,8 @@ def transposed_convolution(step: StepBuilder) -> None:
     pads = tuple((max(before, 0), max(after, 0)) for before, after in around)
     ones = (1,) * len(kernel)
     window = Window(tuple(kernel), ones, pads, operation.dilations, operation.groups)
+    # A transposed convolution is the gradient of one: each input element adds the kernel to the
+    # output, which is a convolution with the kernel turned around.
     turned = np.flip(weights.codes, axis=tuple(range(1, rank - 1)))
     turned = np.ascontiguousarray(np.moveaxis(turned, -1, 1))
     finish(step, convolve(step, data, turned, weights, window), weights, operation.bounds)

@@ -31,7 +31,7 @@ _REGISTERED = (moves, pointwise, products, softmax, spatial)
 def quantized(
     builder: IntegerBuilder, floats: Value, encoding: Encoding, arithmetic: Arithmetic
 ) -> Value:
-    """Return floats as codes; what is no number becomes the lowest code."""
+    """Return floats as codes; what is no number becomes the code that the arithmetic says."""
     scale, zero = np.float32(encoding.scale.item()), int(encoding.zero_point.item())
     if arithmetic.reciprocal_scale:
         steps = _float(builder, Op.MUL, floats, np.float32(1) / scale)
@@ -42,11 +42,15 @@ def quantized(
     nearest = _rounded(builder, steps, encoding.rounding)
     # Clamped as floats: what leaves an integer's range cannot be cast.
     low, high = encoding.quant_min - zero, encoding.quant_max - zero
-    bottom = _number(builder, low)
-    is_number = _is(builder, Op.GREATER, nearest, bottom)
+    # A comparison with NaN is false, so that it gets the end which is compared with first.
+    if arithmetic.nan_is_highest:
+        is_inside, end, limit, other = Op.LESS, _number(builder, high), Op.MAXIMUM, low
+    else:
+        is_inside, end, limit, other = Op.GREATER, _number(builder, low), Op.MINIMUM, high
     shape = nearest.shape
-    not_below = builder.emit(Op.CHOOSE, [is_number, nearest, bottom], _FLOAT, shape, (0, 0))
-    limited = _float(builder, Op.MINIMUM, not_below, high)
+    keeps = _is(builder, is_inside, nearest, end)
+    chosen = builder.emit(Op.CHOOSE, [keeps, nearest, end], _FLOAT, shape, (0, 0))
+    limited = _float(builder, limit, chosen, other)
     codes = builder.emit(Op.CAST, [limited], np.int32, shape, (low, high))
     return builder.cast(builder.add(codes, zero), encoding.dtype)
 

@@ -59,6 +59,9 @@ def quotient(
     by = np.asarray(divisor, np.int64)
     if (by == 1).all():
         return builder.floor_div(value, by)
+    # Cases by what is added before the floor: all but one part (up); half (half up); half less one
+    # where there are ties (half down); the sign decides at ties (away from zero, toward zero); the
+    # parity of the floor does (half to even).
     half, even = by // 2, (by % 2 == 0).astype(np.int64)
     if rounding is Rounding.UP:
         nudged = builder.add(value, by - 1)
@@ -91,6 +94,8 @@ def wrapped(builder: IntegerBuilder, value: Value, bits: int) -> Value:
     half = 1 << (bits - 1)
     if -half <= value.low and value.high < half:
         return value
+    # Without bit operations, which not every runtime has: whole turns of the register are taken
+    # off.
     turns = builder.floor_div(builder.add(value, half), 1 << bits)
     rest = builder.sub(value, builder.mul(turns, 1 << bits))
     return replace(rest, low=-half, high=half - 1)

@@ -57,6 +57,7 @@ def softmax(step: StepBuilder) -> None:
     table = _exponentials(source)
     row = tuple(1 if at == axis else n for at, n in enumerate(data.shape))
     largest = builder.move(Op.LARGEST, data, row, axes=(axis,), keep=True)
+    # The difference of two ranges would reach below 0: it is one to the row's largest.
     below = replace(builder.sub(largest, data), low=0, high=len(table) - 1)
     each = builder.take(np.asarray(table, np.int32), below, "exponentials")
     terms = np.asarray(rounding_divide_by_pot(table, _SUM_BITS), np.int32)

@@ -134,6 +134,7 @@ def reduce(step: StepBuilder) -> None:
         return
     refuse_floats(step.arithmetic)
     wide = builder.wide(data)
+    # By the range of the codes and not of what they hold: it must be right for every input.
     if max(abs(wide.low), abs(wide.high)) * count > np.iinfo(np.int32).max:
         wide = builder.cast(data, np.int64)
     ends = wide.low * count, wide.high * count
@@ -157,6 +158,8 @@ def _mean(step: StepBuilder, steps: Value, source: Encoding, target: Encoding, c
     else:
         ratio = real_multiplier(arithmetic, [source.scale], target)
         multiplier, exponent = (each.item() for each in quantize_multiplier(ratio))
+        # As TFLite's reduction: the multiplier is divided by the count, shifted left before so far
+        # that its digits stay, but never beyond 64 bits.
         kept = min(count.bit_length() - 1, 32, 31 + exponent)
         divided = (multiplier << kept) // count
         mean = multiply_fixed(builder, steps, divided, exponent - kept, arithmetic)

@@ -39,6 +39,7 @@ class Tensors:
         held = self.held[name]
         if held.order == order:
             return held.value
+        # One transpose for all readers that want this order.
         key = (name, order)
         if key not in self._turned:
             permutation = tuple(held.order.index(axis) for axis in order)
