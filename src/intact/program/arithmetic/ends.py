@@ -87,7 +87,7 @@ class EndsGrid:
             return EndsGrid(factor, offset, encoding.quant_min)
         return EndsGrid(factor, offset + np.float32(encoding.quant_min), 0)
 
-    def as_stored_scale(self) -> EndsGrid:
+    def with_stored_scale(self) -> EndsGrid:
         """Return the grid of kernels that are given a scale where nothing is to be added.
 
         They multiply by the reciprocal of the stored scale, which is that of the factor.
@@ -99,7 +99,7 @@ class EndsGrid:
         # float32.
         return replace(self, factor=one / (one / self.factor), offset=np.zeros_like(self.offset))
 
-    def with_one_offset(self) -> EndsGrid:
+    def share_offset(self) -> EndsGrid:
         """Return the grid of kernels that have one offset where those of channels are about alike.
 
         It is the first channel's, and none where it is negligible (OpenVINO's own limits).

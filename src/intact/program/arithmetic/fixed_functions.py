@@ -66,16 +66,16 @@ def _logistic(steps: Integers, data: Encoding, output: Encoding) -> Integers | N
     # The kernel has the output's scale in its code, 1/256, and reads none from the file.
     if not _is(output, scale=2.0**-8, zero_point=output.quant_min):
         return None
-    return _saturating(logistic, steps, data, output, fraction_bits=8)
+    return _saturate_curve(logistic, steps, data, output, fraction_bits=8)
 
 
 def _tanh(steps: Integers, data: Encoding, output: Encoding) -> Integers | None:
     if not _is(output, scale=2.0**-7, zero_point=0):
         return None
-    return _saturating(tanh, steps, data, output, fraction_bits=7)
+    return _saturate_curve(tanh, steps, data, output, fraction_bits=7)
 
 
-def _saturating(
+def _saturate_curve(
     curve: Callable[[Integers, int], Integers],
     steps: Integers,
     data: Encoding,
@@ -124,7 +124,7 @@ def _hard_swish(steps: Integers, data: Encoding, output: Encoding) -> Integers:
     [-3, 3], moved to [0, 1].
     """
     fine_scale = np.float32(1 / 128) * np.float32(data.scale)
-    fine = _to_int16(steps << 7)
+    fine = _wrap_int16(steps << 7)
     out_multiplier, out_shift = _short_multiplier(fine_scale / np.float32(output.scale))
     multiplier, shift = _short_multiplier(fine_scale / np.float32(3 / 2**15))
     factor = fine
@@ -161,7 +161,7 @@ def _saturate_int16(values: Integers) -> Integers:
     return np.asarray(np.clip(values, -(2**15), 2**15 - 1))
 
 
-def _to_int16(values: Integers) -> Integers:
+def _wrap_int16(values: Integers) -> Integers:
     # Wraps: x << 7 of a step beyond 8 bits leaves int16, as in the kernel.
     return values.astype(np.int16).astype(np.int64)
 

@@ -64,15 +64,15 @@ def table_of(
         following = function(low + (places + kind(1)) * step) * inverse
         # LUTPopulate moves every entry by half of the error that the straight line makes in its
         # middle: the error is then alike at the ends and between them.
-        middle = _rounded(function(low + places * step + step / kind(2)) * inverse)
-        between = _rounded((following + _rounded(ends)) / kind(2))
-        last = _rounded(function(np.array([high], kind)) * inverse)
-        codes = np.append(_rounded(ends) - _rounded((between - middle) / kind(2)), last)
+        middle = _round(function(low + places * step + step / kind(2)) * inverse)
+        between = _round((following + _round(ends)) / kind(2))
+        last = _round(function(np.array([high], kind)) * inverse)
+        codes = np.append(_round(ends) - _round((between - middle) / kind(2)), last)
     finite = np.nan_to_num(codes, nan=_LOW, posinf=_HIGH, neginf=_LOW)
     return np.asarray(np.clip(finite, _LOW, _HIGH), np.int64)
 
 
-def _rounded(values: Real) -> Real:
+def _round(values: Real) -> Real:
     return np.asarray(round_to_integer(values, Rounding.HALF_AWAY_FROM_ZERO), values.dtype)
 
 

@@ -104,7 +104,7 @@ class Requantizer:
         self._loop: Any
         self._parameters: tuple[Any, ...]
         if kind in _FIXED_POINT:
-            multiplier, shift, which = _fixed_point(arithmetic, self._factors)
+            multiplier, shift, which = _fixed_point_multipliers(arithmetic, self._factors)
             self._loop = loops.requantize_fixed_point
             # Fixed-point kernels add the zero point behind the rounding, whatever order the
             # arithmetic has for floats.
@@ -130,7 +130,9 @@ def _per_channel(values: Array, channels: tuple[int, ...]) -> Array:
     return np.ascontiguousarray(np.broadcast_to(values, channels))
 
 
-def _fixed_point(arithmetic: Arithmetic, factors: Array) -> tuple[Integers, Integers, int]:
+def _fixed_point_multipliers(
+    arithmetic: Arithmetic, factors: Array
+) -> tuple[Integers, Integers, int]:
     """Return multipliers, shifts and which multiplication takes them."""
     multiplier, shift = quantize_multiplier(factors)
     if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
@@ -173,7 +175,7 @@ def real_multiplier(
     product = np.ones((), real)
     for factor in factors:
         product = np.asarray(product * np.asarray(factor, np.float32).astype(real))
-    # The product was rounded to float32 above; only the quotient has the digits of float64.
+        # The product was rounded to float32 above; only the quotient has the digits of float64.
         real = np.float64
     with np.errstate(over="ignore", divide="ignore"):
         ratio = product.astype(real) / np.asarray(output.scale, np.float32).astype(real)

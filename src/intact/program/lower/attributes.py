@@ -90,7 +90,7 @@ def bounds_of(node: ir.Node) -> Bounds | None:
     return None if bounds is None else Bounds(*bounds)
 
 
-def joined(outer: Bounds, inner: Bounds) -> Bounds:
+def clamp_twice(outer: Bounds, inner: Bounds) -> Bounds:
     """Return the bounds of clamping to ``inner`` first and to ``outer`` then."""
     low = min(max(inner.low, outer.low), outer.high)
     high = min(max(inner.high, outer.low), outer.high)

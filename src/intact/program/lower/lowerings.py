@@ -9,9 +9,9 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.program.forms import has_rank, moved_last, permuted
+from intact.program.forms import has_rank, moved_last, permute
 from intact.program.handlers import NamedHandlers
-from intact.program.lower.attributes import bounds_of, joined
+from intact.program.lower.attributes import bounds_of, clamp_twice
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.operations import (
     RESIDUAL_SLOT,
@@ -109,7 +109,7 @@ def fused_bounds(chain: Sequence[ir.Node], first: int = 1) -> Bounds:
         if own is None:
             names = " and ".join(each.op_type for each in chain)
             raise Unsupported(f"there is no one operation for {names}")
-        bounds = joined(own, bounds)
+        bounds = clamp_twice(own, bounds)
     return bounds
 
 
@@ -159,7 +159,7 @@ def finish(
         # Floats are computed in float, and quantized by a step of its own.
         result = replace(result, encoding=None, end=None)
     if channels_last:
-        result = permuted(result, moved_last(len(result.shape)))
+        result = permute(result, moved_last(len(result.shape)))
     builder.emit(chain, operation, inputs, (result,))
     if channels_last:
         result = builder.channels_first(result)
@@ -212,7 +212,7 @@ def finish_move(
         if encoding is None or not encoding.same_as(result.encoding):
             result = replace(result, encoding=encoding, end=None)
         if channels_last:
-            result = permuted(result, moved_last(len(result.shape)))
+            result = permute(result, moved_last(len(result.shape)))
         results.append(result)
     builder.emit(chain, operation, inputs, results)
     for value, result in zip(chain[0].outputs, results, strict=True):

@@ -69,12 +69,12 @@ def concat(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     node = chain[0]
     operands = [builder.read(node, slot) for slot, _ in enumerate(node.inputs)]
     rank = len(operands[0].shape)
-    wanted = builder.wanted(node.outputs[0])
+    wanted = builder.wanted_encoding(node.outputs[0])
     # One operand in float makes the whole in float: it is quantized behind the Concat, once.
     if wanted is None or any(tensor.encoding is None for tensor in operands):
-        operands = [builder.dequantized(tensor) for tensor in operands]
+        operands = [builder.dequantize(tensor) for tensor in operands]
     else:
-        operands = [builder.in_encoding(tensor, wanted) for tensor in operands]
+        operands = [builder.encode(tensor, wanted) for tensor in operands]
     finish_move(builder, chain, Concat(axis_of(node, rank)), operands)
 
 

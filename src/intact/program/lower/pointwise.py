@@ -9,7 +9,7 @@ from intact.errors import Unsupported
 from intact.graph.ops import function_options
 from intact.ops import functions, operators
 from intact.ops.functions import FUNCTIONS
-from intact.program.lower.attributes import axis_of, bounds_of, joined
+from intact.program.lower.attributes import axis_of, bounds_of, clamp_twice
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import LOWERINGS, finish, fused_bounds
 from intact.program.operations import (
@@ -64,10 +64,10 @@ def binary(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
         raise Unsupported("there is no integer division")
     if any(encoding.axis is not None for encoding in encoded):
         raise Unsupported("an operand has one scale a channel")
-    wanted = builder.wanted(chain[-1].outputs[0])
+    wanted = builder.wanted_encoding(chain[-1].outputs[0])
     # Comparing codes of two scales would compare nothing: both come to the result's grid first.
     if kind in _SELECTING and wanted is not None and len(encoded) == len(operands):
-        operands = [builder.in_encoding(t, wanted) for t in operands]
+        operands = [builder.encode(t, wanted) for t in operands]
     finish(builder, chain, Elementwise(kind, bounds), operands)
 
 
@@ -97,11 +97,11 @@ def clamp(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     the result's codes beforehand, by a step of its own.
     """
     own = bounds_of(chain[0])
-    bounds = joined(fused_bounds(chain), Bounds() if own is None else own)
-    data, wanted = builder.read(chain[0], 0), builder.wanted(chain[-1].outputs[0])
+    bounds = clamp_twice(fused_bounds(chain), Bounds() if own is None else own)
+    data, wanted = builder.read(chain[0], 0), builder.wanted_encoding(chain[-1].outputs[0])
     is_integer = builder.plan.arithmetic_of(chain[0]).requantize not in _FLOATS
     if is_integer and bounds.low != 0 and data.encoding is not None and wanted is not None:
-        data = builder.in_encoding(data, wanted)
+        data = builder.encode(data, wanted)
     finish(builder, chain, Function(functions.clamp, bounds=bounds), (data,))
 
 

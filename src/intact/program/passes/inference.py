@@ -76,7 +76,9 @@ def _pool(operation: ops.Pool, given: _Operands) -> list[Lengths]:
 
 
 @_RULES.register(ops.TransposedConvolution)
-def _transposed(operation: ops.TransposedConvolution, given: _Operands) -> list[Lengths]:
+def _transposed_convolution(
+    operation: ops.TransposedConvolution, given: _Operands
+) -> list[Lengths]:
     (batch, *lengths, _), (channels, *kernel, _) = given[:2]
     extents = _extents(kernel, operation.dilations)
     axes = zip(
@@ -158,19 +160,19 @@ def _slice(operation: ops.Slice, given: _Operands) -> list[Lengths]:
     return [tuple(len(range(*slice(*part).indices(length))) for *part, length in parts)]
 
 
-def _with(lengths: Lengths, axis: int, length: int) -> Lengths:
+def _replace_length(lengths: Lengths, axis: int, length: int) -> Lengths:
     return (*lengths[:axis], length, *lengths[axis + 1 :])
 
 
 @_RULES.register(ops.Split)
 def _split(operation: ops.Split, given: _Operands) -> list[Lengths]:
-    return [_with(given[0], operation.axis, size) for size in operation.sizes]
+    return [_replace_length(given[0], operation.axis, size) for size in operation.sizes]
 
 
 @_RULES.register(ops.Concat)
 def _concat(operation: ops.Concat, given: _Operands) -> list[Lengths]:
     total = sum(lengths[operation.axis] for lengths in given)
-    return [_with(given[0], operation.axis, total)]
+    return [_replace_length(given[0], operation.axis, total)]
 
 
 @_RULES.register(ops.Pad)

@@ -49,9 +49,9 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
     stripped = {name for name, tensor in inputs.items() if tensor is not program.inputs[name]}
     floats = {program.inputs[name].name for name in stripped}
     steps = [
-        _requantizing(step, requantized[step.name])
+        _requantize_input(step, requantized[step.name])
         if step.name in requantized
-        else _reading(step, renamed)
+        else _rename_inputs(step, renamed)
         for step in program.steps
         if step.name in requantized or not _reads(step, floats)
     ]
@@ -63,7 +63,7 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
             continue
         made_of = _codes_of(tensor, makers.get(tensor.name))
         if isinstance(made_of, Tensor):
-            outputs[name] = _standing_for(tensor, made_of)
+            outputs[name] = _call_output(tensor, made_of)
         else:
             wrong.append(f"output {name!r} is made in float {made_of}")
     if wrong:
@@ -122,7 +122,7 @@ def _step(tensor: Tensor) -> float:
     return float("inf") if tensor.encoding is None else float(tensor.encoding.scale.min())
 
 
-def _requantizing(step: Step, codes: Tensor) -> Step:
+def _requantize_input(step: Step, codes: Tensor) -> Step:
     """Return what makes the codes of a Quantize of other codes."""
     return replace(step, operation=Requantize(), inputs=(codes,))
 
@@ -152,7 +152,7 @@ def _codes_of(tensor: Tensor, maker: Step | None) -> Tensor | str:
     return f"by {name!r}"
 
 
-def _standing_for(output: Tensor, codes: Tensor) -> Tensor:
+def _call_output(output: Tensor, codes: Tensor) -> Tensor:
     """Return codes as the output that they are: what moved axes before may stand for another
     value, of which the axes lie otherwise.
     """
@@ -165,7 +165,7 @@ def _reads(step: Step, names: set[str]) -> bool:
     return any(tensor.name in names for tensor in step.activations)
 
 
-def _reading(step: Step, renamed: dict[str, Tensor]) -> Step:
+def _rename_inputs(step: Step, renamed: dict[str, Tensor]) -> Step:
     inputs = tuple(renamed.get(each.name, each) if each else None for each in step.inputs)
     return replace(step, inputs=inputs)
 

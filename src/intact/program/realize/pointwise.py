@@ -23,7 +23,12 @@ from intact.program.operations import (
 from intact.program.program import Array, Encoding
 from intact.program.realize.builder import IntegerBuilder
 from intact.program.realize.graph import Order, Value
-from intact.program.realize.requantize import multiply_fixed, refuse_floats, requantized, steps_of
+from intact.program.realize.requantize import (
+    multiply_fixed,
+    refuse_floats,
+    requantize_sums,
+    steps_of,
+)
 from intact.program.realize.step import REALIZERS, StepBuilder, plain, type_range
 from intact.targets import Arithmetic, ScalePrecision
 from intact.targets import Requantize as Method
@@ -34,7 +39,7 @@ _WIDEST_TABLE = 2
 """Bytes of codes that have a table."""
 
 
-def recoded(
+def recode(
     step: StepBuilder,
     codes: Value,
     source: Encoding,
@@ -48,7 +53,7 @@ def recoded(
     refuse_floats(step.arithmetic)
     multiplier = real_multiplier(step.arithmetic, [source.scale], target)
     steps = steps_of(step.builder, codes, source)
-    return requantized(step.builder, steps, step.arithmetic, multiplier, target, bounds)
+    return requantize_sums(step.builder, steps, step.arithmetic, multiplier, target, bounds)
 
 
 @REALIZERS.register(Requantize)
@@ -56,7 +61,7 @@ def requantize(step: StepBuilder) -> None:
     """Realize a change of scale."""
     source, target = step.encoding(step.tensor(0)), step.encoding(step.output)
     order = step.order(0)
-    step.set_result(recoded(step, step.read(0, order), source, target), order)
+    step.set_result(recode(step, step.read(0, order), source, target), order)
 
 
 def operands(step: StepBuilder) -> tuple[list[Value], Order]:
@@ -93,7 +98,7 @@ def elementwise(step: StepBuilder) -> None:
         raise Unsupported("there is no division of codes", "leave the node out of the integer part")
     values, order = operands(step)
     if kind in (Binary.MINIMUM, Binary.MAXIMUM):
-        sides = [recoded(step, v, e, output) for v, e in zip(values, encodings, strict=True)]
+        sides = [recode(step, v, e, output) for v, e in zip(values, encodings, strict=True)]
         choose = builder.minimum if kind is Binary.MINIMUM else builder.maximum
         chosen = choose(builder.wide(sides[0]), builder.wide(sides[1]))
         low, high = code_bounds(arithmetic, output, operation.bounds)
@@ -108,9 +113,9 @@ def elementwise(step: StepBuilder) -> None:
     elif kind is Binary.SQUARED_DIFFERENCE:
         found, multiplier = _squared_difference(builder, arithmetic, steps, encodings, output)
     else:
-        sides, multiplier = _on_one_scale(builder, arithmetic, steps, encodings, output)
+        sides, multiplier = _bring_to_one_scale(builder, arithmetic, steps, encodings, output)
         found = (builder.add if kind is Binary.ADD else builder.sub)(*sides)
-    codes = requantized(builder, found, arithmetic, multiplier, output, operation.bounds)
+    codes = requantize_sums(builder, found, arithmetic, multiplier, output, operation.bounds)
     step.set_result(codes, order)
 
 
@@ -125,15 +130,15 @@ def _squared_difference(
     shift = max(min(arithmetic.addition_shift, (_SQUARE_BITS - 2 * widest) // 2), 0)
     narrowed = msgspec.structs.replace(arithmetic, addition_shift=shift)
     if arithmetic.requantize is Method.SHIFT:
-        sides, unit = _aligned(builder, steps, encodings)
+        sides, unit = _align(builder, steps, encodings)
     else:
-        sides, unit = _shifted(builder, narrowed, steps, encodings)
+        sides, unit = _shift_and_multiply(builder, narrowed, steps, encodings)
     difference = builder.sub(*sides)
     square = builder.mul(difference, difference)
     return square, np.asarray(unit**2 / np.float64(output.scale.item()))
 
 
-def _on_one_scale(
+def _bring_to_one_scale(
     builder: IntegerBuilder,
     arithmetic: Arithmetic,
     steps: list[Value],
@@ -144,13 +149,13 @@ def _on_one_scale(
     if arithmetic.requantize is Method.FIXED_POINT_SINGLE:
         return _common_exponent(builder, arithmetic, steps, encodings, output)
     if arithmetic.requantize is Method.SHIFT:
-        sides, unit = _aligned(builder, steps, encodings)
+        sides, unit = _align(builder, steps, encodings)
     else:
-        sides, unit = _shifted(builder, arithmetic, steps, encodings)
+        sides, unit = _shift_and_multiply(builder, arithmetic, steps, encodings)
     return sides, np.asarray(unit / np.float64(output.scale.item()))
 
 
-def _aligned(
+def _align(
     builder: IntegerBuilder, steps: list[Value], encodings: list[Encoding]
 ) -> tuple[list[Value], float]:
     """Bring the operand of the coarser power of two to the finer one."""
@@ -163,7 +168,7 @@ def _aligned(
     return sides, 2.0**finer
 
 
-def _shifted(
+def _shift_and_multiply(
     builder: IntegerBuilder, arithmetic: Arithmetic, steps: list[Value], encodings: list[Encoding]
 ) -> tuple[list[Value], float]:
     """Shift both left and multiply by their share of twice the larger scale (TFLite's ADD)."""
@@ -223,8 +228,8 @@ def prelu(step: StepBuilder) -> None:
     factors = [data.scale, slopes.scale]
     below = real_multiplier(arithmetic, factors, output)
     above = real_multiplier(arithmetic, factors[:1], output)
-    left = builder.wide(requantized(builder, sloped, arithmetic, below, output))
-    right = builder.wide(requantized(builder, steps, arithmetic, above, output))
+    left = builder.wide(requantize_sums(builder, sloped, arithmetic, below, output))
+    right = builder.wide(requantize_sums(builder, steps, arithmetic, above, output))
     moved = builder.mul(builder.is_negative(steps), builder.sub(left, right))
     chosen = builder.clip(builder.add(right, moved), output.quant_min, output.quant_max)
     step.set_result(builder.cast(chosen, output.dtype), order)

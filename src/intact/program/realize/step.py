@@ -34,7 +34,7 @@ class Tensors:
         self.held: dict[str, Held] = {}
         self._turned: dict[tuple[str, Order], Value] = {}
 
-    def turned(self, builder: IntegerBuilder, name: str, order: Order) -> Value:
+    def transpose(self, builder: IntegerBuilder, name: str, order: Order) -> Value:
         """Return a tensor's value with its axes in an order."""
         held = self.held[name]
         if held.order == order:
@@ -107,7 +107,7 @@ class StepBuilder:
         order = plain(self.rank(slot)) if order is None else order
         if tensor.data is not None:
             return self.builder.constant(tensor.data.transpose(order), "constant")
-        return self._tensors.turned(self.builder, tensor.name, order)
+        return self._tensors.transpose(self.builder, tensor.name, order)
 
     def in_order(self, slot: int) -> Value:
         """Return an input whose elements lie in memory as they are stored.

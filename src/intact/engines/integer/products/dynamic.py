@@ -17,7 +17,7 @@ from intact.numerics.affine_params import QuantParams
 from intact.numerics.fused import fused_multiply_add
 from intact.program import Array, Step
 from intact.program.arithmetic.ends import effective_weight
-from intact.program.forms import dequantized_constant
+from intact.program.forms import dequantize_constant
 from intact.program.operations import DynamicFullyConnected, DynamicQuantize
 from intact.targets.arithmetic import Overflow
 
@@ -72,7 +72,7 @@ def _in_blocks(step: Step) -> Kernel:
     if weight is None or weight.data is None:
         raise PlanError(f"step {step.name!r} has weights that are no constant codes")
     quantizer = operation.quantizer
-    numbers = dequantized_constant(weight).data
+    numbers = dequantize_constant(weight).data
     factors = np.ascontiguousarray(np.asarray(numbers, np.float32).T)
     added = None if bias is None or bias.data is None else bias.data.astype(np.float32)
 

@@ -151,13 +151,13 @@ def _by_ends(
         zero = effective_zero(residual)
     units = -(zero * unit), _ONE / unit, np.int64(0), _ONE
     if bare and residual is None:
-        grid = EndsGrid.of(arithmetic, output, scale).with_one_offset()
+        grid = EndsGrid.of(arithmetic, output, scale).share_offset()
         if (grid.factor == grid.factor[0]).all():  # as of one channel
-            grid = grid.as_stored_scale()
+            grid = grid.with_stored_scale()
             return (_NONE, one, none), units, (grid.factor, grid.offset, grid.first, _Last.FUSED)
         if arithmetic.folded_channels:
             return (_NONE, grid.factor, grid.offset), units, (one, none, grid.first, _Last.FUSED)
-        grid = EndsGrid.of(arithmetic, output).as_stored_scale()
+        grid = EndsGrid.of(arithmetic, output).with_stored_scale()
         return real, units, (grid.factor, grid.offset, grid.first, _Last.FUSED)
     after = msgspec.structs.replace(arithmetic, zero_point=ZeroPointOrder.AFTER_ROUNDING)
     if arithmetic.folded_factor and residual is None:
@@ -165,7 +165,7 @@ def _by_ends(
         offset = biases * grid.factor + grid.offset + np.float32(grid.first)
         return (_NONE, scale * grid.factor, offset), units, (one, none, 0, _Last.FUSED)
     grid = EndsGrid.of(arithmetic if in_place else after, output, float(unit))
-    grid = grid.as_stored_scale() if in_place else grid
+    grid = grid.with_stored_scale() if in_place else grid
     if bare:
         real = -(zero * unit) / scale, scale / unit, biases
         units = _NONE, _ONE, np.int64(0), _ONE
