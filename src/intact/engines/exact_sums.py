@@ -37,6 +37,7 @@ def saturates_pairs() -> bool:
     The runtime is asked, with a product of matrices that saturates: its kernels depend on the
     processor, on its version and on how it was built.
     """
+    # 127 * 255 twice is above 2**15: any pair would saturate.
     weight = ir.Value(name="w", const_value=ir.Tensor(np.full((_LENGTH, 1), 127, np.int8)))
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape((1, _LENGTH)))
     product = ir.node("MatMulInteger", [x, weight])
@@ -88,6 +89,7 @@ def _without_shared_weights(model: ir.Model) -> ir.Model:
         return model
     editor = Editor(model)
     for value in tuple(editor.model.graph.initializers.values()):
+        # The first reader keeps the original: one copy less.
         for node, slot in _readers(value)[1:]:
             node.replace_input_with(slot, _copy(editor, value, node.inputs[slot]))
     return editor.finish()

@@ -72,6 +72,7 @@ def largest_sums(plan: QuantizedGraph) -> Iterator[tuple[str, int]]:
         axis = output_channel_axis(node)
         others = tuple(k for k in range(codes.ndim) if k != axis)
         per_channel = codes.sum(axis=others) if axis is not None else codes.sum()
+        # The code that lies furthest from the zero point, for the worst case of any data.
         ends = np.array([[data.quant_min], [data.quant_max]])
         reach = int(np.abs(ends - data.params.zero_point.reshape(-1)).max())
         yield str(node.name), int(np.max(per_channel, initial=0)) * reach

@@ -55,6 +55,7 @@ def model_of_nodes(name: str, operation: FloatNodes) -> ir.Model:
     """
     constants = _constants(name, operation)
     owner = operation.nodes[0].graph
+    # A view and its clone, since the nodes belong to the model's graph and may belong to no other.
     view = ir.GraphView(
         operation.inputs,
         operation.outputs,

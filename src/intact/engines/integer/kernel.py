@@ -42,7 +42,7 @@ class Overflows:
 
     by_step: dict[str, Overflow] = field(default_factory=dict)
 
-    def of(self, step: Step) -> Overflow:
+    def counter(self, step: Step) -> Overflow:
         """Return the counter of a step, new or not."""
         return self.by_step.setdefault(step.name, Overflow())
 

@@ -93,6 +93,7 @@ def _linear_codes(
     if arithmetic.requantize is Requantize.SHIFT:
         rounding = arithmetic.rounding
     shift = bits * len(operation.sizes)
+    # int32 where code and weights fit: half the memory traffic of int64.
     fits = shift + 8 * encoding.dtype.itemsize < 32
     once = Arithmetic(requantize=Requantize.SHIFT, rounding=rounding)
     back = Requantizer(once, 2.0**-shift, replace(encoding, zero_point=np.zeros((), np.int64)))

@@ -126,6 +126,7 @@ def _groups(
 
     def find(node: ir.Node) -> ir.Node:
         while root[node] is not node:
+            # Union-find with halved paths: a deep model has thousands of nodes in a chain.
             root[node] = root[root[node]]
             node = root[node]
         return node
@@ -183,6 +184,8 @@ def _checkpoints(pieces: Sequence[Piece]) -> frozenset[str]:
         places.append(frozenset(alive))
         floats = (made for made, value in alive.values() if value.dtype in _FLOATS)
         counts.append(len(set(floats)))
+    # Where one tensor is live, a run can go on from it alone; transformers with long skips may have
+    # no such place, and the narrowest is taken.
     fewest = min((count for count in counts if count), default=0)
     narrow = (place for place, count in zip(places, counts, strict=True) if count == fewest)
     return frozenset(name for place in narrow for name in place)

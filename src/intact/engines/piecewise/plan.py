@@ -52,7 +52,7 @@ class PiecewisePlan:
     is_exact: bool = True
 
     @staticmethod
-    def of(
+    def resolve(
         cut: Cut, streams: Streams, *, is_exact: bool, memo: Memo | None = None
     ) -> PiecewisePlan:
         """Resolve a plan from the pieces of its graph and its quantizers.
@@ -84,7 +84,7 @@ class _Resolver:
     def __init__(self, streams: Streams, memo: Memo) -> None:
         self._streams = streams
         self._memo = memo
-        self._of_stream: dict[Stream, bytes] = {}
+        self._stream_keys: dict[Stream, bytes] = {}
         self.keys: dict[str, bytes] = {}
         self.quantizers: dict[Stream, Quantizer] = {}
 
@@ -104,17 +104,17 @@ class _Resolver:
 
     def key(self, stream: Stream) -> bytes:
         """Compute the key of a stream, and collect its quantizers."""
-        if stream not in self._of_stream:
+        if stream not in self._stream_keys:
             source = Stream(stream.value)
-            key = self.key(source) if stream.end else self._computed(stream.value)
+            key = self.key(source) if stream.end else self._source_key(stream.value)
             quantizer = self._streams.quantizer(stream)
             if quantizer is not None:
                 self.quantizers[stream] = quantizer
                 key = _digest(key, quantizer.key)
-            self._of_stream[stream] = key
-        return self._of_stream[stream]
+            self._stream_keys[stream] = key
+        return self._stream_keys[stream]
 
-    def _computed(self, value: str) -> bytes:
+    def _source_key(self, value: str) -> bytes:
         return self.keys[value] if value in self.keys else _digest(b"input", value.encode())
 
 
@@ -123,5 +123,6 @@ def _digest_of(codes: Codes) -> bytes:
 
 
 def _digest(*parts: bytes) -> bytes:
+    # Each with its length: parts of other borders would else give the same digest.
     framed = [piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)]
     return blake2b(b"".join(framed), digest_size=16).digest()

@@ -108,7 +108,7 @@ Quantizer: TypeAlias = (
 )
 
 
-def overflowing(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuantizer | None:
+def wrapping_quantizer(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuantizer | None:
     """Make the quantizer that wraps sums; None if they exceed float32's exact integers."""
     if sums.scale is None or not sums.are_exact:
         return None
@@ -178,7 +178,7 @@ class Layout:
     running: tuple[DynamicPoint, ...] = ()
 
     @staticmethod
-    def of(plan: QuantizedGraph) -> Layout:
+    def from_plan(plan: QuantizedGraph) -> Layout:
         """Find where a plan quantizes."""
         at_output: dict[str, TensorEnd] = {}
         at_end: dict[str, TensorEnd] = {}
@@ -222,7 +222,7 @@ class Streams:
     cuts: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(
+    def from_plan(
         plan: QuantizedGraph,
         layout: Layout,
         overflows: Overflows,
@@ -251,7 +251,8 @@ class Streams:
             streams.constants |= dict.fromkeys(readers, place.point(plan))
         for sums in overflows.wrapping:
             value = str(sums.node.outputs[0].name)
-            wrapping = overflowing(sums, streams.at_output.get(value))
+            wrapping = wrapping_quantizer(sums, streams.at_output.get(value))
+            # The sums of the node pass through the register first, whatever quantizes them then.
             if wrapping is not None:
                 streams.at_output[value] = wrapping
         return streams

@@ -50,7 +50,7 @@ class EndsGrid:
     first: int
 
     @staticmethod
-    def of(
+    def from_encoding(
         arithmetic: Arithmetic,
         encoding: Encoding,
         unit: float | Floats32 = 1.0,
@@ -167,7 +167,7 @@ def ends_codes(
         limits: Smallest and largest code.
         unit: What numbers are counted in.
     """
-    grid = EndsGrid.of(arithmetic, encoding, unit)
+    grid = EndsGrid.from_encoding(arithmetic, encoding, unit)
     codes = np.empty(numbers.shape, encoding.dtype)
     rows = (-1, grid.factor.size) if grid.factor.size > 1 else (1, -1)
     flat = np.ascontiguousarray(numbers, np.float32).reshape(rows)

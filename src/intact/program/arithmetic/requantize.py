@@ -175,7 +175,8 @@ def real_multiplier(
     product = np.ones((), real)
     for factor in factors:
         product = np.asarray(product * np.asarray(factor, np.float32).astype(real))
-        # The product was rounded to float32 above; only the quotient has the digits of float64.
+    # The product was rounded to float32 above; only the quotient has the digits of float64.
+    if precision is ScalePrecision.FLOAT32_PRODUCT:
         real = np.float64
     with np.errstate(over="ignore", divide="ignore"):
         ratio = product.astype(real) / np.asarray(output.scale, np.float32).astype(real)

@@ -1,13 +1,4 @@
-"""Pairs of products that saturate before they are summed (vpmaddubsw).
-
-The instruction multiplies unsigned data by signed weights, adds the products of two neighbouring
-channels and saturates the pair. It sees codes as they are: data without its zero point taken off,
-moved to the unsigned range where they are signed, as runtimes do. Neighbours lie in one kernel tap
-and one group; the last of an odd number of channels has none. Weights of an unsigned type take
-other instructions, which do not saturate. The zero points are corrected afterwards, exactly.
-
-Most weights cannot make a pair saturate, whatever the data: only the rest is looked at.
-"""
+"""A layer of products: data, weights and bias as integers, and pairs of products that saturate."""
 
 from __future__ import annotations
 
@@ -75,6 +66,7 @@ class PairSaturation:
         unsafe = (ends[0] < -self.limit - 1) | (ends[1] > self.limit)
         if not np.issubdtype(weight_dtype, np.signedinteger):
             unsafe = np.zeros_like(unsafe)
+        # The few pairs that data could make saturate: their places are all that the loop looks at.
         group, pair, column = np.nonzero(unsafe)
         self._places = np.ascontiguousarray(
             np.stack([group, firsts[pair], seconds[pair], column], axis=1).astype(np.int64)
@@ -93,6 +85,7 @@ class PairSaturation:
             products: Exact ones, ``[groups, M, N]``.
             counted: Added to. ``largest`` is that of the pairs that can saturate.
         """
+        # A copy: the saturated products are no longer bounded by what made float32 exact.
         result = products.astype(np.float64)
         found = np.array([0, counted.largest], np.int64)
         _saturate(rows, self._places, self._weights, self._shift, self.limit, result, found)
@@ -182,7 +175,7 @@ class Layer:
     float_bias: Array | None
 
     @classmethod
-    def of(cls, step: Step) -> Layer:
+    def from_step(cls, step: Step) -> Layer:
         """Return the layer that a step computes.
 
         Raises:

@@ -38,7 +38,9 @@ class Windows:
     output_padding: Triple = (0, 0, 0)
 
     @classmethod
-    def of(cls, operation: Convolution | TransposedConvolution, kernel: tuple[int, ...]) -> Windows:
+    def from_operation(
+        cls, operation: Convolution | TransposedConvolution, kernel: tuple[int, ...]
+    ) -> Windows:
         """Return the geometry of an operation whose weight has these spatial lengths."""
         padding = operation.output_padding if isinstance(operation, TransposedConvolution) else ()
         return cls(
@@ -133,6 +135,7 @@ def signed(codes: Array) -> Array:
     kind = _UNSIGNED.get(codes.dtype)
     if kind is None:
         return codes
+    # The highest bit turned is 128 less, read as a signed code: no wider type on the way.
     flipped: Array = (codes ^ codes.dtype.type(offset_of(codes.dtype))).view(kind)
     return flipped
 
