@@ -49,6 +49,8 @@ class Alternatives(msgspec.Struct, frozen=True):
             job: What is made.
             has_table: Whether a table gives scales, which decide about ties.
         """
+        # A look at the operators first: most nets have neither, and what tries them is slow to
+        # import.
         types = {node.op_type for node in job.plan.graph.nodes}
         heads, spectra = None, None
         if job.floats_ends and (types & SIGNS_OF_DECODING or _moves_inputs(job.plan)):
@@ -93,6 +95,8 @@ class Alternatives(msgspec.Struct, frozen=True):
         if scaled.choice is not None and (self.heads is not None or self.spectra is not None):
             begin(progress, f"choosing what stays float for {job.plan.target.name}")
         if scaled.choice is not None and self.heads is not None:
+            # In this order, each on what the one before kept: what ties cost may be what a head
+            # seemed to.
             heads = msgspec.structs.replace(self.heads, job=job)
             found = heads.decided(scaled.choice, statistics, scaled.given, threads)
             job, scaled = (job, scaled) if found is job else (found, rescale(found))

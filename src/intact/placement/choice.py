@@ -193,10 +193,12 @@ class FastestSearch:
         integers, floats = self._candidate(self._none), self._candidate(everything)
         if integers is None:
             return "the runtime does not run it"
+        # Once before it is timed: the first run allocates what the later ones use.
         integers.run()
         if floats is not None:
             floats.run()
         first = min(in_turn([integers.run], seconds=0.1, rounds=1)[0])
+        # What is timed then is the call, which both precisions pay.
         if first < _TOO_SHORT:
             return f"it is too small to be timed ({1e6 * first:.0f} microseconds)"
         candidates = [integers] if floats is None else [integers, floats]
@@ -211,6 +213,8 @@ class FastestSearch:
                 made.run()
                 candidates.append(made)
         left = self.seconds - (time.perf_counter() - self._start)
+        # Wholes are measured, not added up: kernels fuse, and caches are warm or cold, by what
+        # stands beside them.
         rounds = in_turn([each.run for each in candidates], seconds=max(left, 0.4 * self.seconds))
         times = [1e3 * each for each in lower_quartiles(rounds)]
         at = self._best(candidates, rounds, floats=floats is not None)
@@ -259,6 +263,7 @@ class FastestSearch:
             floats: Whether there is that.
         """
         times = lower_quartiles(rounds)
+        # From all in integers on: a later one has to prove that leaving integers pays.
         order = sorted(range(len(candidates)), key=lambda at: int(candidates[at].kept.sum()))
         accepted = [at for at in order if self._is_accepted(candidates[at].kept)] or order[-1:]
         best = accepted[0]
@@ -313,6 +318,7 @@ class FastestSearch:
         for _ in range(_MIXED):
             kept = costs.cheapest(self._pieces)
             yield _Solution(kept, costs, outside)
+            # Half of the time is for the wholes, which decide.
             is_late = time.perf_counter() - self._start > 0.5 * self.seconds
             if any(np.array_equal(kept, each) for each in tried) or is_late:
                 break
@@ -337,8 +343,11 @@ class FastestSearch:
         noise = np.array([sum(of_node.get(n, 0.0) for n in piece) for piece in self._pieces.names])
         if not noise.sum():
             return None
+        # One unit of price makes all noise cost what the whole model costs: the prices around it
+        # reach from next to nothing to all in float, whatever the costs are counted in.
         unit = max(costs.total(self._pieces, self._none), 1e-9) / noise.sum()
         low, high, found = 0, len(_PRICES) - 1, None
+        # Noise falls as the price rises: the lowest price that keeps the bound is found by halving.
         while low <= high:
             middle = (low + high) // 2
             kept = costs.cheapest(self._pieces, noise * unit * _PRICES[middle])
@@ -361,6 +370,8 @@ class FastestSearch:
             node = self.plan.graph.node(piece[0])
             kind = node.op_type
             if kind == Conv.name and Conv.of(node).group > 1:
+                # Depthwise ones are bound by memory, others by arithmetic: their integer kernels
+                # gain unlike.
                 kind = "Conv of groups"
             by_type.setdefault(kind, []).append(index)
         if len(by_type) > 1:

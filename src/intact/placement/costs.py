@@ -47,6 +47,8 @@ class Profile:
         self._conversions: dict[str, list[tuple[int, float]]] = {_QUANTIZE: [], _DEQUANTIZE: []}
         self.seconds: dict[str, float] = {}
         self.elements: dict[str, int] = {}
+        # Kernels of no node (a reorder of layouts) are paid by the node that follows, for which
+        # they were made; those at the end by the last.
         waiting, last = 0.0, ""
         for kernel in kernels:
             if kernel.op_type in self._conversions:
@@ -98,6 +100,8 @@ def _line(points: Sequence[tuple[int, float]]) -> Line:
     if not points:
         return USUAL
     fixed = min(seconds for _, seconds in points)
+    # The slope from the largest tensors, where the fixed part is least of the time; the median, as
+    # one may have been interrupted.
     largest = sorted(points)[-3:]
     each = float(np.median([max(seconds - fixed, 0.0) / max(n, 1) for n, seconds in largest]))
     smallest = min(points)[0]
@@ -133,6 +137,7 @@ def corrected(
     A float piece among integer ones may need another layout than among its like.
     """
     seen = mixed.of_pieces(pieces)
+    # A piece without a kernel of its own was fused into another: its old cost stands.
     known = seen > 0
     return replace(
         costs,

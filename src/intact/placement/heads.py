@@ -92,6 +92,8 @@ class Heads(msgspec.Struct, frozen=True):
             errors = judge.errors(plan)
             gain = max(gains(best, errors).values(), default=0.0)
             if gain > least and not errors.loses(best) and is_held(job, plan):
+                # After the first find each further step must gain more: candidates are compared on
+                # the same few samples, and the best of many looks better than it is.
                 found, best, least = names, errors, SAFE_DB
         if not found:
             return job
@@ -127,6 +129,8 @@ class _Judge:
         shown = [editor.value(name) for name in self._names]
         for value in outputs[:]:
             outputs.remove(value)
+        # The parts alone are computed and kept: outputs of hundreds of pixels times boxes would
+        # fill the memory.
         outputs.extend(shown)
         self._runs = FloatRuns(Graph(editor.finish()), runs.batches, threads=threads)
 

@@ -137,12 +137,16 @@ class Costs:
         """
         count = len(pieces.names)
         penalty = np.zeros(count) if penalties is None else np.asarray(penalties, np.float64)
+        # As a minimum cut: a node for each piece, whose label is its precision, and an edge with
+        # the cost of converting wherever two labels may differ.
         costs = [list(pair) for pair in zip(self.in_float, self.in_integers + penalty, strict=True)]
         edges: list[tuple[int, int, float]] = []  # labels: True is integer
         for tensor in pieces.tensors:
             elements = self.elements.get(tensor.source, 0)
             to_codes, to_float = self.quantize.at(elements), self._to_float(tensor, elements)
             if tensor.producer is None:
+                # An input is float: it is quantized once if any reader wants codes, which a node of
+                # its own says.
                 costs.append([0.0, to_codes])
                 edges += [(reader, len(costs) - 1, np.inf) for reader in tensor.readers]
                 continue
@@ -153,6 +157,8 @@ class Costs:
                 for reader in tensor.readers:
                     edges += [(reader, wants_codes, np.inf), (wants_floats, reader, np.inf)]
                 if not tensor.in_float:
+                    # Something reads it as float anyway in the other case: that cost is the
+                    # producer's alone, below.
                     edges.append((tensor.producer, wants_floats, to_float))
             if tensor.in_float:
                 costs[tensor.producer][1] += to_float

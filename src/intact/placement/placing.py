@@ -61,6 +61,7 @@ def find_fastest(
     def planner(names: Sequence[str]) -> QuantizedGraph:
         return assign(job.keeping(names), scaled.statistics, method, given)
 
+    # The first format that is timed: the user named the most important one first.
     name = next((each for each in job.deployment.formats if _can_be_timed(FORMATS[each])), None)
 
     def write(plan: QuantizedGraph) -> Exported:
@@ -104,6 +105,7 @@ def _noise_of_nodes(choice: Choice) -> dict[str, float]:
     output = min(decibels, key=lambda name: decibels[name])
     simulator = Simulator(choice.plan, threads=1, switched=True)
     alone = ActivationNoise(simulator, choice.runs.first(1), output)
+    # A run for each group and not for each quantizer: large nets have thousands.
     groups = grouped(list(simulator.points.values()), alone.powers, groups=_GROUPS)
     found: dict[str, float] = {}
     for group in groups:
@@ -111,6 +113,7 @@ def _noise_of_nodes(choice: Choice) -> dict[str, float]:
             writer = point.value.producer()
             nodes = [writer] if writer is not None else [node for node, _ in point.readers]
             for node in nodes:
+                # What was measured together is divided equally: more is not known of it.
                 share = group.power / len(group.points) / len(nodes)
                 found[str(node.name)] = found.get(str(node.name), 0.0) + share
     return found

@@ -49,6 +49,7 @@ class Spectra(msgspec.Struct, frozen=True):
             loss on another, or where the target's formats cannot hold it.
         """
         job = self.job
+        # Above that the spectra cannot be what is lost, and trying costs a simulation each.
         if min(choice.errors.decibels.values(), default=MOST_DB) >= ENOUGH_DB:
             return job
         best = choice

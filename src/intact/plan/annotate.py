@@ -88,6 +88,8 @@ def _node_configs(
 ) -> dict[TensorEnd, TensorQuantConfig]:
     name = str(node.name)
     rule = schemes.target.rule_for(node) if decisions[name].quantized else None
+    # Cases of an input: (1) a weight that a float node stores; (2) shapes and indices; (3) float,
+    # as the node or the tensor is; (4) what the target's rule quantizes.
     configs = _stored_configs(node, schemes.target, overrides, decisions[name])
     for slot, value in enumerate(node.inputs):
         if value is None or TensorEnd.input(name, slot) in configs:
@@ -174,6 +176,7 @@ def _bias_config(node: ir.Node, slot: int, target: Target, rule: OpRule) -> Tens
     axis = weight_scale_axis(node)
     if axis is None or weight is None or bias is None:
         return passive_bias(target.bias, None)
+    # A bias has the scales of the products: those of the weight times that of the data.
     if target.weight_scheme(rule).granularity != "per_channel":
         return passive_bias(target.bias, None)
     if bias.shape[-1:] != weight.shape[axis : axis + 1]:
@@ -208,6 +211,7 @@ def _output_config(
     config = config_from_scheme(scheme, None)
     config.set_params(rule.fixed_output.scale, rule.fixed_output.offset)
     config.transition(QuantState.ACTIVATED)
+    # So marked, neither statistics nor ties replace the scale.
     config.detail["fixed"] = True
     return config
 
@@ -247,6 +251,7 @@ def _check_places(
                 has_weight = weight is not None or is_stored(config)
                 places = overrides.places(end, is_weight=is_weight, has_weight=has_weight)
                 used.update(places)
+                # Widths of a search are checked by the search itself, over all ends at once.
                 if places and end not in overrides.widths:
                     _check_width(places[0], config.bits, node, end, target)
     found = {resolved.asked[place] for place in used}

@@ -217,6 +217,8 @@ def _row_cost(node: ir.Node, norm: BatchNorm, plan: QuantizedGraph | None) -> fl
     scales = np.abs(norm.ratio)
     if rows.shape != scales.shape or not rows.any() or not (scales > 0).all():
         return 1.0
+    # By channel, relative to the step it would have with its own scale; the median, as one dead
+    # channel has a ratio without bound.
     return float(np.median((rows.max() / ((rows / scales).max() * scales)) ** 2))
 
 
@@ -225,6 +227,7 @@ def _matrix(node: ir.Node, channels: int) -> Doubles | None:
     weight = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
     if weight is None or weight.ndim < 2:
         return None
+    # Conv and a transposed Gemm have their inputs along axis 1 of the weight, MatMul along axis 0.
     turned = node.op_type == "Conv" or bool(Gemm.of(node).transB)
     axis = 1 if turned else 0
     if weight.shape[axis] != channels:

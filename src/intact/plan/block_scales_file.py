@@ -37,6 +37,7 @@ def block_scales(configs: Mapping[TensorEnd, TensorQuantConfig]) -> dict[str, Ar
             continue
         found[f"{end}{_SCALE}"] = params.scale
         if params.zero_point.any():
+            # Millions of zero points: a byte each and not eight.
             least = min(_TYPES - {np.dtype("f4")}, key=lambda each: _fits(params.zero_point, each))
             found[f"{end}{_OFFSET}"] = params.zero_point.astype(least)
     return found

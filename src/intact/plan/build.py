@@ -86,6 +86,8 @@ def complete(
     for config in configs.values():
         if config.dominator is config and _has_scale(config):
             config.detail["fixed"] = True
+    # Scales are shared behind untying, which may need one apart, and before fusing, which overlaps
+    # what has no scale.
     merged = untie(merged, in_place=True)
     for value in plan.graph.values:
         _follow_moved_input(merged, value)
@@ -93,6 +95,7 @@ def complete(
     merged = merged.with_notes((*fresh.notes, *width_notes(merged)))
     tied = tie(fuse(merged, in_place=True), in_place=True)
     kept = {name for name, decision in read.decisions.items() if decision.quantized}
+    # What the model itself has apart needs no note: its own runtime computes it so.
     notes = (note for note in tied.notes if note.kind is not NoteKind.TIE or note.node not in kept)
     return replace(tied, notes=tuple(notes))
 

@@ -37,6 +37,7 @@ def fuse(plan: QuantizedGraph, *, in_place: bool = False) -> QuantizedGraph:
             chain = _match(plan, fusion, node)
             if chain:
                 _overlap_chain(plan, chain, shares_input=fusion.shares_input)
+    # After the chains: an end inside a chain is no master of other readers.
     for value in _values(plan):
         _overlap_readers(plan, value)
     return plan

@@ -121,6 +121,8 @@ class GivenScale(msgspec.Struct, frozen=True, eq=False):
                 remedy="use a target with linear levels",
             )
         scale, zero_point = self._by_channel(grid, shape)
+        # The same numbers under codes of another sign: int8 and uint8 differ by 128 in code and
+        # zero point.
         lowest = -(1 << (grid.bits - 1)) if grid.quant_min < 0 else 0
         moved = zero_point - self._codes()[0] + lowest
         if grid.symmetric and moved.any():
@@ -204,6 +206,7 @@ class ScaleTable(msgspec.Struct, frozen=True):
         scales: dict[str, GivenScale] = {}
         for place, name, scale in entries:
             first = scales.setdefault(name, scale)
+            # Tables of several tools repeat entries: equal ones are no conflict.
             if first is not scale and _text(first) != _text(scale):
                 raise DataError(
                     f"{source}: {place}: a second, different scale for {name!r}",

@@ -209,6 +209,7 @@ def infer_scale(node: ir.Node, scales: Sequence[Scale | None]) -> Scale | None:
     """
     function = SCALE_INFERENCES.get(node.op_type) if node.domain == "" else None
     known = [scale for scale in scales if scale is not None]
+    # One float factor, and the sums are no integers.
     if function is None or not known or len(known) < len(scales):
         return None
     return function(node, known)
@@ -331,6 +332,8 @@ def _result(plan: QuantizedGraph, node: ir.Node, results: dict[str, _Result]) ->
         return _FLOAT
     accumulator_bits = plan.arithmetic_of(node).accumulator_bits
     accumulator = DType.holding(accumulator_bits, signed=True)
+    # What a fused producer gives is never stored: it has the accumulator's type, whatever the
+    # signature says of codes.
     hidden = [_is_hidden(plan, node, slot) for slot in slots]
     pairs = zip(input_types, hidden, declared.inputs, strict=True)
     dtypes = [each.dtype if is_sum else dtype for each, is_sum, dtype in pairs]

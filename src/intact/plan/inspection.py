@@ -81,6 +81,7 @@ class Inspection:
 
 def inspect_plan(plan: QuantizedGraph) -> Inspection:
     """Report the structure of a plan, with or without scales."""
+    # By identity: equal configs are many, the dominator is one object.
     outputs = {id(config): end.node for end, config in plan.configs.items()}
     nodes = [_report(plan, node, outputs) for node in plan.graph.nodes]
     quantized = Counter(row.op_type for row in nodes if row.quantized)

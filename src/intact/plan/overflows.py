@@ -212,6 +212,8 @@ def _largest_sum(plan: QuantizedGraph, node: ir.Node, limit: int) -> int | None:
         return None if array is None else 0
     channels = 1 if axis is None else array.shape[axis]
     rough = array.size // channels * reaches[0] * reaches[1] + _largest_bias(plan, node)
+    # The rough bound needs no integers of weights, which a search would compute for each of its
+    # plans.
     if rough < limit or axis is None:
         return rough
     bias = _bias_codes(plan, node)
@@ -238,6 +240,8 @@ def _largest_bias(plan: QuantizedGraph, node: ir.Node) -> int:
         return 0
     reach = max(abs(config.quant_min), abs(config.quant_max))
     steps = float(np.abs(array).max(initial=0)) / float(config.scale.min())
+    # Two more than the quotient: its rounding, and that of the bias. The comparison is written so
+    # that NaN and infinity get the whole range.
     return reach if not steps < reach else int(steps) + 2
 
 
@@ -275,6 +279,7 @@ def _scale(
     weight, bias = weight_slot(node), bias_slot(node)
     extra = [k for k, value in enumerate(node.inputs) if value is not None and k not in _FACTORS]
     codes = {slot for slot in extra if slot == bias and quantizes(plan.input_config(node, slot))}
+    # A float that is added is in the result, and not in the register that wraps.
     if len(codes) < len(extra) or _adds_behind(plan, node):
         return None, None
     configs = [plan.input_config(node, slot) for slot in _FACTORS]
@@ -373,6 +378,7 @@ def _wrap(editor: Editor, graph: Graph, sums: WrappingSums, scale: npt.NDArray[n
     def emit(op_type: str, *inputs: ir.Value) -> ir.Value:
         return editor.node(op_type, inputs, f"{name}/{op_type}", dtype=double)
 
+    # The quotient in float64: in float32 it would be rounded to another integer from 2**24 on.
     exact = editor.node("Cast", [value], f"{name}/sums", {"to": int(double)}, double)
     steps = emit("Round", emit("Div", exact, held["scale"]))
     turns = emit("Floor", emit("Div", emit("Add", steps, held["half"]), held["range"]))

@@ -60,6 +60,7 @@ def keep_own(plan: QuantizedGraph, point: QuantPoint, params: QuantParams) -> No
     effective = point.config.params
     if effective is not None and all(a == b for a, b in zip(params, effective, strict=True)):
         return
+    # The shortest decimals that read back to the same float32, as all scales of a plan.
     numbers: list[JsonValue] = [float(str(np.float32(params.scale))), int(params.zero_point)]
     plan.configs[point.end].detail[_OWN] = numbers
 

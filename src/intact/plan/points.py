@@ -112,6 +112,7 @@ def quantization_places(plan: QuantizedGraph) -> Iterator[QuantPlace]:
             if value is None or value in seen:
                 continue
             seen.add(value)
+            # Topological order: what a node moves is on the grid that its input was given before.
             for place in _places_of(plan, value, grids):
                 dominator = plan.configs[place.ends[0]].dominator
                 grids |= dict.fromkeys(place.readers, dominator)
@@ -155,6 +156,7 @@ def _places_of(plan: QuantizedGraph, value: ir.Value, grids: _Grids) -> Iterator
     for node, slot, config in plan.consumer_configs(value):
         if is_bound(node, slot, config):
             continue
+        # Readers with one dominator read the same codes: they are quantized once for all.
         groups.setdefault(id(config.dominator), []).append((node, slot, config))
     for group in groups.values():
         ends = [TensorEnd.input(str(n.name), s) for n, s, config in group if quantizes(config)]

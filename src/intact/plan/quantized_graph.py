@@ -215,6 +215,8 @@ class QuantizedGraph:
         configs = self.configs.values()
         return (
             tuple(self.configs),
+            # Lists, not generators, inside tuple(): this is asked for every candidate of a search,
+            # and is faster so.
             tuple([UNBAKED.get(config.state, config.state) for config in configs]),
             tuple([groups.setdefault(id(config.dominator), len(groups)) for config in configs]),
         )

@@ -53,6 +53,7 @@ def signs_of(graph: Graph, target: Target, decisions: Mapping[str, Decision]) ->
         target: Its ``unsigned`` section and its scale rules decide.
         decisions: Which nodes are quantized, by name.
     """
+    # Until nothing is lost any more: a value that gets a sign may be what another was tied to.
     signed: frozenset[str] = frozenset()
     while True:
         found = _without_sign(graph, target.unsigned, signed)

@@ -224,9 +224,11 @@ def _follow(master: TensorQuantConfig, follower: TensorQuantConfig, follows: str
     root, old = master.dominator, follower.dominator
     if root is old:
         return True
+    # Codes of another width cannot share a scale: the caller makes a note.
     if not root.same_grid(old):
         return False
     if _is_fixed(old):
+        # Two prescribed scales are tied only if they are equal already.
         return _is_fixed(root) and all(
             np.array_equal(*pair) for pair in ((root.scale, old.scale), (root.offset, old.offset))
         )

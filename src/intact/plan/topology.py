@@ -53,6 +53,7 @@ def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Deci
         decisions[str(node.name)] = _decide_node(node, target, overrides, decisions, shapes)
     if target.topology.prune_without_consumer:
         _prune(graph, target, decisions)
+    # Last, as what moves values depends on all that is around it.
     for moves in _moves(graph, decisions):
         around = {decisions[name].quantized for name in _around(graph, moves, shapes)}
         if around == {False}:
@@ -288,6 +289,8 @@ def _moves(graph: Graph, decisions: dict[str, Decision]) -> Iterator[frozenset[i
             continue
         group = groups[node] = {node}
         for before in _producers(node):
+            # Groups are merged as they meet; the smaller part of each chain is renamed, which is
+            # short.
             joined = groups.get(before, group)
             if joined is not group:
                 group |= joined

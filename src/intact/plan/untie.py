@@ -149,6 +149,7 @@ def _joined(
         return None
     others = [value for value, scale in zip(values, fixed, strict=True) if scale is None]
     first = known[0]
+    # All have one scale already, and constants that it holds take it too: nothing is requantized.
     if all(scale.key == first.key for scale in known) and _hold(first, others):
         return first
     for config, scale in zip(found, fixed, strict=True):
