@@ -72,6 +72,7 @@ def required_tensors(plan: QuantizedGraph, given: ScaleTable | None = None) -> t
     observed = _observed(points, prescribe(points, given, own))
     if not own:
         return observed
+    # In the order of the graph, so that memory is given to groups of neighbours.
     needed = {*observed, *(name for name in own if given is None or name not in given)}
     return tuple(str(v.name) for v in plan.graph.values if str(v.name) in needed)
 
@@ -154,6 +155,7 @@ def assign_own(
     if statistics is None and observed:
         raise _unknown_ranges(observed, given)
     known = Statistics(plan.graph.hash) if statistics is None else statistics
+    # Given scales first: what shares one with them needs no range, and biases are products of both.
     prescribed.apply()
     activations = [point for point in points.activations if point.config not in prescribed]
     masks = MaskConstants(memo("factors", lambda: MaskConstants.of(plan.graph).factors))
@@ -170,6 +172,7 @@ def assign_own(
     for point in points.weights:
         if point.config not in prescribed and not is_fixed(point.config):
             _assign_weight(point, method, memo, plan.target.blocks, truncates=truncates)
+    # Last: the scale of a bias is the product of two others, and may raise that of the weight.
     notes += assign_biases(plan, memo.bounded("biases", _BIASES))
     activate(plan)
     plan.provenance = plan.provenance.calibrated(
@@ -254,8 +257,11 @@ def _assign_activations(
             is_logarithmic = point.config.grid.exponential
             kind = _LOGARITHMIC if is_logarithmic else _ASYMMETRIC
             fallen.setdefault(kind, []).append(name)
+        # By identity of the dominator: two tensors with equal configs may still have scales of
+        # their own.
         group = groups.setdefault(id(root), TiedRanges(root))
         group.add(point.config, (found.low, found.high))
+    # After all ranges: a scale is chosen once the whole group is known.
     for key, group in groups.items():
         root, shared = group.root, masks.shared(key, *group.common(), root.levels)
         params = partial(params_of, root.grid, *shared, truncates=truncates)

@@ -257,6 +257,8 @@ def _observe(
 
         padding = Padding(graph, observer.tensors, samples.mask, observer.layout)
     feed = Feed(samples, observer.batch_size, passes.report, sample, chosen)
+    # A counter for each thread, merged at the end: counts are integers and sums exact, so that it
+    # does not matter who counted what.
     first, *others = _read_all(feed, workers, lambda: Counter(observer, padding))
     passes.end(samples.source)
     for counter in others:
@@ -366,6 +368,7 @@ class Feed:
         self._all = samples.count
         self._given = 0
         self._first = first
+        # A model that fixes its batch takes no single sample.
         self._is_whole = samples.fixed_batch is not None
         self._chosen = chosen
 
@@ -379,6 +382,7 @@ class Feed:
                 self._progress(self._given, self._all)
             if self._stopped:
                 raise StopIteration
+            # Inside the lock: a reader is an iterator, which two threads may not advance at once.
             batch, count, real = next(self._batches)
             self._given += count
             if self._first is not None and not self._first:

@@ -242,6 +242,7 @@ class _KeptImages:
     def take(self, numbered: Numbered, counted: Counted) -> None:
         """Take what a worker found beside the statistics."""
         if isinstance(numbered.shard, Images):
+            # The statistics are merged already; kept for every shard, they would fill the memory.
             small = msgspec.structs.replace(counted, statistics=b"")
             self._found[numbered.number] = numbered.shard, small
         self._samples.shapes.update(dict(counted.shapes))
@@ -252,6 +253,8 @@ class _KeptImages:
         Raises:
             DataError: No image can be used, or one is there no more.
         """
+        # In the order of the samples, whichever worker was faster: the first sample is that of one
+        # machine.
         ordered = [self._found[number] for number in sorted(self._found)]
         self._reader.skipped = [line for _, counted in ordered for line in counted.skipped]
         self._reader.refuse_all_bad()
@@ -262,6 +265,8 @@ class _KeptImages:
             rows, _ = next(self._opened(files[:size]).batches(size))
             self._first.update({name: array.copy() for name, array in rows.items()})
         if self._chosen is not None:
+            # A worker left out checksums from its limit on: beyond the least of these the choice is
+            # not known to be that of one machine.
             limits = [each.limit for _, each in ordered if each.limit is not None]
             self._chosen.limit = min(limits, default=None)
             marks = [

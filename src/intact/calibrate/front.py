@@ -84,6 +84,7 @@ def _leading(plan: QuantizedGraph) -> Iterator[ir.Node]:
     for node in reversed(plan.graph.nodes):
         readers = _readers(plan, node)
         ends = any(value.is_graph_output() for value in node.outputs)
+        # Backwards: a node leads there alone if all that reads it does.
         if _compresses(node) or (readers and not ends and all(each in found for each in readers)):
             found.add(node)
     return (node for node in plan.graph.nodes if node in found)

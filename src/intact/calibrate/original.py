@@ -109,6 +109,7 @@ class Original(msgspec.Struct, frozen=True):
             return OriginalComparison(None, self.compare(graph, sample).notes)
         sample = {**graph.fixed_inputs, **sample}
         with ThreadPoolExecutor(1) as pool:
+            # Both at once: the session of the second is built while the first runs.
             running = pool.submit(_run, graph.model, sample, self.threads)
             try:
                 expected = self._run(graph, sample)
@@ -235,6 +236,8 @@ def _beyond_rounding(
     """List the tensors that differ by more than rounding can make, and by how much."""
     rounding = _rounding(graph)
     made = {str(v.name) for n in graph.nodes for v in n.outputs}
+    # Tensors that both models have by name, in the order of the given one: the first that differs
+    # is nearest to the cause.
     values = [v for n in given.graph for v in n.outputs if v.name in made and v.name not in chance]
     expected = _run(_showing(given, [str(v.name) for v in values]), sample, 0)
     names = [name for name in expected if name in made]
@@ -251,6 +254,7 @@ def _beyond_rounding(
         other = _run(_rounded_otherwise(shown, rounding.weights, seed), sample, 0)
         for name in largest:
             spread[name] = max(spread[name], difference(expected[name], other[name]))
+    # What other roundings of the weights change as much is rounding, however large it is.
     return {name for name, size in largest.items() if size > _ROOM * spread[name]}, largest
 
 

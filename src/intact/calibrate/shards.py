@@ -195,6 +195,7 @@ class SampleMap:
 
         def message(each: Numbered, hello: bytes) -> bytes:
             place = _decode_place(hello)
+            # Another processor may have other kernels, whose floats differ in their last bits.
             if place.processor != own:
                 self._processors.add(place.processor)
             return encode(cut.sent(each.shard, sees_files=place.sees_files))

@@ -251,6 +251,8 @@ def _as_seen(distribution: Distribution, spec: InputSpec, sizes: tuple[int, ...]
 
     def draw(generator: np.random.Generator, count: int) -> npt.NDArray[Any]:
         shape = (count, *sizes)
+        # By integers: a random float times the count would favour some bins where counts exceed
+        # 2**53.
         bins = np.searchsorted(ends, generator.integers(0, ends[-1], shape), side="right")
         low, high = distribution.low[bins], distribution.high[bins]
         values = (low + (high - low) * generator.random(shape)).astype(np.float32)

@@ -87,6 +87,7 @@ class Tail(msgspec.Struct, frozen=True):
     @staticmethod
     def of(plan: QuantizedGraph) -> Tail | None:
         """Find it; None where it neither joins nor decodes, or nothing of it is quantized."""
+        # The cheap look first: which nodes are fused is only asked of nets that have a tail.
         if not any(_is_join(plan, n) or _decodes(n) for n in _behind_layers(plan, set())):
             return None
         from intact.program.lower.chains import Points, chains  # with much else
@@ -230,6 +231,8 @@ def _parts(graph: Graph, nodes: Sequence[ir.Node]) -> Iterator[str]:
     joined = {value for node in nodes if node.op_type == "Concat" for value in node.inputs}
     open_values = list(graph.outputs)
     seen: set[ir.Value] = set()
+    # Backwards from the outputs through what only moves, joins or chooses: the values where that
+    # ends are the parts.
     while open_values:
         value = open_values.pop()
         if value in seen:

@@ -75,6 +75,7 @@ def broken_ties(
 
     whole = gains(parts, choice) if parts else None
     kept, best = ([], choice) if whole is None else (parts, whole)
+    # From all or from none, whichever was better: each part is turned the other way once.
     for part in parts if len(parts) > 1 else ():
         changed = [each for each in parts if (each in kept) is not (each == part)]
         found = gains(changed, best)
@@ -169,8 +170,11 @@ class _Groups(msgspec.Struct, frozen=True):
         noise = {key: _noise(root) for key, root in roots.items()}
         group = {key: key for key in roots}
         weights = dict(self.weights)
+        # Greedy from the most alike on, as in Kruskal's spanning tree: a group that has grown has
+        # the noise of its widest member.
         for tie in sorted(self.ties, key=lambda tie: _unlikeness(noise, tie)):
             own, join = group[id(tie.own)], group[id(tie.join)]
+            # Joined already by other ties: this one is free, and the reader is not counted twice.
             if own == join:
                 weights[own] -= 1
                 continue

@@ -115,6 +115,9 @@ def _share_known_scale(plan: QuantizedGraph, value: ir.Value) -> None:
     producer = plan.producer_config(value)
     readers = [config for _, _, config in plan.consumer_configs(value)]
     known = [config for config in readers if _has_scale(config)]
+    # Cases: (1) the producer has a scale: new readers take it; (2) a reader has one, and the
+    # producer is new: it takes that, for all; (3) a reader has one and the producer stays float:
+    # the other new readers share it.
     if producer is not None and _has_scale(producer):
         _overlap(producer, [config for config in readers if _takes_scale(config)])
         return

@@ -55,6 +55,7 @@ def _match(plan: QuantizedGraph, fusion: Fusion, first: ir.Node) -> list[ir.Node
         if not _takes_chain(plan, *reader):
             return []
         chain.append(reader[0])
+    # Swish and its like: the last node reads what the first one does, or it is another pattern.
     if fusion.shares_input and not _reads(chain[-1], first.inputs[0]):
         return []
     return chain if quantizes(plan.output_config(chain[-1])) else []

@@ -78,6 +78,8 @@ def declared_signatures(node: ir.Node, rule: OpRule, target: Target) -> tuple[Si
     own = (*(data for _ in range(count - has_weight)), *((weight,) if has_weight else ()))
     signatures = [Signature(inputs=rule.inputs or own, outputs=rule.outputs or (data,))]
     signatures += rule.alternatives
+    # A signature may name one type for all its inputs: each is written out, so that types and
+    # widths can be compared one by one.
     written_out = (
         Signature(inputs=_repeated(each.inputs, count, has_weight), outputs=each.outputs)
         for each in signatures

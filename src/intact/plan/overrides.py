@@ -221,6 +221,7 @@ class _Names:
 
 def _pattern(name: str) -> Callable[[str], bool]:
     """Return what tells whether a node belongs to a scope, or fits a pattern."""
+    # PyTorch's exporters name scopes with slashes, the newer one with dots.
     scopes = tuple(f"{name.rstrip('/.')}{mark}" for mark in "/.")
     if any(mark in name for mark in "*?["):
         fits = re.compile(fnmatch.translate(name)).fullmatch

@@ -40,6 +40,7 @@ def shared_points(plan: QuantizedGraph) -> Iterator[QuantPoint]:
     """
     if not plan.target.calibration.own_scales or plan.provenance.source:
         return
+    # By the dominator in effect: a tensor that shares it with none has no other scale to keep.
     groups: dict[int, list[ir.Value]] = {}
     for value in plan.graph.values:
         if value.dtype is not ir.DataType.FLOAT or is_constant(value):

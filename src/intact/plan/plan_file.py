@@ -162,6 +162,8 @@ def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
         target = target_from_json(file.target)
     except (IntactError, OverflowError) as error:
         raise PlanError(f"{path}: {error}", remedy="quantize again") from error
+    # Every end of the model and no other: a plan that was cut short would else leave ends without a
+    # config, far from here.
     _check_keys(path, "tensor ends", [each.end for each in file.configs], map(str, _ends(graph)))
     nodes = [str(node.name) for node in graph.nodes]
     _check_keys(path, "decisions", [each.node for each in file.decisions], nodes)
@@ -385,6 +387,7 @@ def _one_line_each(file: _PlanFile) -> bytes:
     fields = []
     for name in _PlanFile.__struct_fields__:
         value = getattr(file, name)
+        # Plans without blocks keep the bytes that they had before there were any.
         if name == "scales" and not value:
             continue
         if name in {"notes", "decisions", "configs"} and value:

@@ -154,6 +154,7 @@ def _places_of(plan: QuantizedGraph, value: ir.Value, grids: _Grids) -> Iterator
         )
     groups: dict[int, list[tuple[ir.Node, int, TensorQuantConfig]]] = {}
     for node, slot, config in plan.consumer_configs(value):
+        # A bound follows its data and is compared, not quantized.
         if is_bound(node, slot, config):
             continue
         # Readers with one dominator read the same codes: they are quantized once for all.

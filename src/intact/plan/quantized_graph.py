@@ -241,6 +241,7 @@ def _zero_point(config: TensorQuantConfig) -> int | None:
     found = np.unique([] if params is None else params.zero_point)
     if found.size != 1:
         return None
+    # Targets say it of codes with a sign: 128 of unsigned ones is their 0.
     return int(found[0]) - (1 << (config.bits - 1) if config.quant_min >= 0 else 0)
 
 

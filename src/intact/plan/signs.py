@@ -109,6 +109,8 @@ class _Ties(msgspec.Struct, frozen=True):
         for name in family:
             each = self.graph.value(name)
             others += int(each.is_graph_output())
+            # A reader that passes the scale on is no reader of its own: those behind it are
+            # counted.
             for node, slot in self.graph.consumers(each):
                 if slot == IMPLICIT_SLOT:
                     others += 1

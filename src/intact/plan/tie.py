@@ -201,6 +201,7 @@ def _input_follows(plan: QuantizedGraph, node: ir.Node, rule: OpRule) -> bool:
     configs = _stored(plan, node, data_slots(node)[:1])
     if value is None or not configs or not quantizes(output):
         return True
+    # An in-place operator overwrites its input: who else reads it would read the result.
     used = len(plan.graph.consumers(value)) + int(value.is_graph_output())
     shared = rule.max_consumers is not None and used > rule.max_consumers
     follows = _rectified_by(node, Follows.MASTER)

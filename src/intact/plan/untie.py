@@ -66,6 +66,7 @@ def untie(plan: QuantizedGraph, *, in_place: bool = False) -> QuantizedGraph:
     """
     plan = plan if in_place else plan.copy()
     prescribed: dict[ir.Value, TensorQuantConfig] = {}
+    # In topological order: what an operator passes on was found at its inputs.
     for node in plan.graph.nodes:
         rule = plan.target.rule_for(node) if plan.is_quantized(node) else None
         followed = None if rule is None else _followed(plan, node, rule.scales, prescribed)

@@ -103,6 +103,8 @@ def _groups(
     group: list[str] = []
     room = max_memory
     for name in tensors:
+        # Neighbours and not the best fit: a group of late tensors runs the model from the start
+        # anyway.
         if sizes[name] > room:
             yield tuple(group)
             group, room = [], max_memory
@@ -154,6 +156,8 @@ def part_observers(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         computed = set(tensors) - {str(value.name) for value in graph.inputs}
+        # Optimized once with all tensors as outputs, and cut afterwards: optimized part by part,
+        # layers would fuse otherwise in each, and floats differ.
         whole = _rewritten(model_of_outputs(graph, [n for n in tensors if n in computed]), folder)
         for position, group in enumerate(groups):
             path = folder / f"part{position}.onnx"

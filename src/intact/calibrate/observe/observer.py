@@ -128,6 +128,8 @@ def find_layout(
     found = _inferred(graph, computed) or _measured(specs, computed, run)
     elements = sum(math.prod(shape) for shape, _ in found.values())
     size = OBSERVED_AT_ONCE
+    # Halved, so that every size divides the largest: 32 MiB of activations at most, and more
+    # samples where they are small.
     while size > 1 and size * elements > _BATCH_ELEMENTS:
         size //= 2
     axes |= {name: axis for name, (_, axis) in found.items()}
@@ -225,6 +227,7 @@ class Observer:
         self._session = session or make_session(model_of_outputs(graph, self._computed), threads=1)
         run = partial(run_session, self._session)
         self.layout = layout or find_layout(graph, self.tensors, run, takes_feeds=takes_feeds)
+        # An arena for each thread: bound outputs are written while another thread counts its own.
         self._local = threading.local()
 
     @property
@@ -345,6 +348,8 @@ class _Arena:
                     continue
                 start = int(self._starts[position] + slot * room[position])
                 place = self._values[start : start + int(sizes[position])].reshape(shape)
+                # The session writes into the place where it is counted: no copy of what are most of
+                # the bytes.
                 address = self._buffers.get(name, place).ctypes.data
                 binding.bind_output(name, "cpu", 0, np.float32, shape, address)
             self._bindings.append(binding)

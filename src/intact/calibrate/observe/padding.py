@@ -63,6 +63,7 @@ class Padding:
         if mask in inputs:
             inputs = {mask: inputs[mask]}
         names = {dim for dims in inputs.values() for dim in dims if isinstance(dim, str)}
+        # With several names none is known to be the sequence.
         self._free = names.pop() if len(names) == 1 else None
         self._fixed = frozenset(
             dim
@@ -131,6 +132,8 @@ class Padding:
                     if self._tensors[tensor] in self._with_constants:
                         keep = keep | (np.abs(whole) >= MASKED_BEYOND)
                     kept = whole[keep]
+                    # In place: what is left is at most as long, and the observer's memory is
+                    # overwritten by the next batch anyway.
                     values[: kept.size] = kept
                     elements[tensor] = kept.size
             yield Observed(observed.values, starts, elements, 1, observed.shapes)

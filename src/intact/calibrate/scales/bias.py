@@ -222,6 +222,7 @@ def _make_room(
     scales = weight.scale.astype(np.float64)
     per_channel = _largest(bias, scales)
     overflows = per_channel > config.quant_max * scales * input_scale
+    # A given scale is not ours to change: the bias saturates, and a note says so.
     if not np.any(overflows) or _is_settled(weight):
         return int(np.count_nonzero(overflows))
     needed = per_channel * _ROOM / (config.quant_max * input_scale)
@@ -287,6 +288,7 @@ def _set_scales(
             remedy=f"--keep-float {quote(str(node.name))}, or samples as the model wants them",
         )
     if weight.grid.power_of_two:
+        # Upwards: a smaller power would overflow again.
         needed = np.exp2(np.ceil(np.log2(np.maximum(needed, np.finfo(np.float32).tiny))))
     if weight.scale is not None:
         smallest = float(np.finfo(np.float32).tiny)
@@ -305,6 +307,7 @@ def _set_bias_scale(
     data: TensorQuantConfig,
     bias: npt.NDArray[np.float64],
 ) -> None:
+    # In float32, as converters write it: kernels compare the stored scale with this product.
     scale = np.asarray(weight.scale, np.float32) * np.asarray(data.scale, np.float32)
     scale = np.maximum(scale, np.finfo(np.float32).tiny)
     if config.granularity.axis is not None:

@@ -73,6 +73,7 @@ def prescribe(
     for members in _groups(points, table):
         root = members[0].config.dominator
         used.update(str(point.value.name) for point in members)
+        # The hardware has that scale in its code: a table cannot change it.
         if is_fixed(root):
             gave_way += [str(p.value.name) for p in members if not _prescribes(root, p, table)]
             continue

@@ -103,6 +103,7 @@ def attention_values(graph: Graph) -> frozenset[str]:
 
 def _note(factors: dict[str, float], value: ir.Value | None, factor: float) -> None:
     name = "" if value is None else str(value.name)
+    # The least magnitude needs most room below: it is safe for the other ways too.
     if name and (name not in factors or abs(factor) < abs(factors[name])):
         factors[name] = factor
 
@@ -305,6 +306,7 @@ def trim(distribution: Distribution, factor: float, *, infinite: bool = False) -
     Returns:
         None if there are none.
     """
+    # Mirrored, so that all below is about values far below 0.
     if factor < 0:
         mirrored = trim(_mirrored(distribution), -factor, infinite=infinite)
         return mirrored and msgspec.structs.replace(
@@ -312,6 +314,8 @@ def trim(distribution: Distribution, factor: float, *, infinite: bool = False) -
         )
     masked = distribution.high <= -MASKED_BEYOND
     rest = ~masked
+    # Apart from the rest by a factor of two at least, or else the tail of a distribution would be
+    # cut off as a mask.
     if not (masked.any() or infinite) or distribution.low[rest].min(initial=0) < -_NEAREST:
         return None
     if not distribution.high[rest].any() and not distribution.low[rest].any():
