@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -10,13 +10,14 @@ import msgspec
 from intact._memo import Forgetful, Memo
 from intact.calibrate.method import Method
 from intact.calibrate.scales.bias import assign_biases
-from intact.calibrate.scales.given import PrescribedScales, prescribe
+from intact.calibrate.scales.given import PrescribedScales, given_params, prescribe
 from intact.calibrate.scales.masked import MaskConstants
 from intact.calibrate.scales.ranges import (
     TiedRanges,
     params_of,
     range_of,
     store_scales,
+    stored,
     weight_params,
 )
 from intact.calibrate.scales.relevant_ranges import relevant_ranges
@@ -165,9 +166,7 @@ def assign_own(
         *store_scales(points.all, plan.target.arithmetic.scale_precision),
     ]
     if shared:
-        from intact.calibrate.scales.own import keep_own_scales
-
-        keep_own_scales(plan, shared, given, known, method, masks.factors, memo)
+        _keep_own_scales(plan, shared, given, known, method, masks.factors, memo)
     truncates = plan.target.weight.truncated_zero_point
     for point in points.weights:
         if point.config not in prescribed and not is_fixed(point.config):
@@ -201,6 +200,45 @@ def _shared(plan: QuantizedGraph) -> tuple[QuantPoint, ...]:
     from intact.plan.own_scales import shared_points
 
     return tuple(shared_points(plan))
+
+
+def _keep_own_scales(
+    plan: QuantizedGraph,
+    shared: Iterable[QuantPoint],
+    given: ScaleTable | None,
+    statistics: Statistics,
+    method: Method,
+    factors: Mapping[str, float],
+    memo: Memo,
+) -> None:
+    """Keep the own scale of each tensor that shares one, in place, where it is known.
+
+    Args:
+        plan: With scales in effect.
+        shared: The plan's ``shared_points``.
+        given: A table, which holds own scales; what it has is taken from it.
+        statistics: Those of tensors that the table leaves out.
+        method: Chooses ranges.
+        factors: How tensors come out at a Softmax (see `MaskConstants`).
+        memo: The same as for `assign_own`.
+    """
+    from intact.plan.own_scales import keep_own  # few targets have tables of them
+
+    truncates = plan.target.activation.truncated_zero_point
+    for point in shared:
+        name, grid = str(point.value.name), point.config.grid
+        if given is not None and name in given:
+            params = given_params(point, given)
+        elif name in statistics.tensors:
+            found = memo(
+                ("range", name, grid, method.activations),
+                partial(range_of, point, statistics, method, factors),
+            )
+            made = params_of(grid, found.low, found.high, truncates=truncates)
+            params = stored(made, plan.target.arithmetic.scale_precision)
+        else:
+            continue
+        keep_own(plan, point, params)
 
 
 def _observed(points: Iterable[QuantPoint], prescribed: PrescribedScales) -> tuple[str, ...]:

@@ -273,13 +273,17 @@ class FloatRuns:
         start = 0 if beyond is None else len(beyond._batches)
         parts = list(zip(self._batches, self._outputs, strict=False))[start:]
         # The float outputs were submitted before: a single thread has them when it comes here.
-        found = [[self._pool.submit(self._of_batch, run, *part) for part in parts] for run in runs]
+        found = [
+            [self._pool.submit(self._batch_errors, run, *part) for part in parts] for run in runs
+        ]
         return [
             reduce(Errors.joined, (each.result() for each in of_run)) if of_run else Errors({})
             for of_run in found
         ]
 
-    def _of_batch(self, run: Run, batch: tuple[Batch, int], expected: Future[_Arrays]) -> Errors:
+    def _batch_errors(
+        self, run: Run, batch: tuple[Batch, int], expected: Future[_Arrays]
+    ) -> Errors:
         """Compare the outputs of one batch; of them only their powers are kept."""
         feeds, count = batch
         size = batch_length(feeds)

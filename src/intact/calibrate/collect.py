@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ from intact.calibrate.observe.budget import (
     known_sizes,
     part_observers,
     schedule,
-    seen_sizes,
+    sizes_of_observed,
     worker_count,
 )
 from intact.calibrate.observe.observer import Observed, Observer
@@ -34,13 +34,11 @@ if TYPE_CHECKING:
 
 
 _GATHERED = 64
-
 """Counts of batches gathered by a thread before they are folded in."""
 
 R = TypeVar("R", bound="_Reader")
 
 _NO_COUNTS = np.zeros(0, np.int64)
-
 """Stands in for a tensor's counts while they are in the accumulator."""
 
 
@@ -88,6 +86,8 @@ class Counter(_Reader):
 
     def __init__(self, observer: Observer, padding: Padding | None) -> None:
         super().__init__(observer, padding)
+        # Counts stay in the accumulator until the end, and tensors hold an empty array meanwhile:
+        # the 512 KiB of each are there once in a thread.
         self._accumulator = Accumulator(len(observer.tensors))
         self._gathered: list[SampleStatistics] = []
         self._tensors = [TensorStatistics(counts=_NO_COUNTS) for _ in observer.tensors]
@@ -142,6 +142,7 @@ class MagnitudeCounter(_Reader):
 
         super().__init__(observer, padding)
         found = [statistics[name] for name in observer.tensors]
+        # 0 for a tensor without finite elements, whose ends are infinite the wrong way round.
         largest = [max(each.maximum, -each.minimum, 0.0) for each in found]
         self._count_magnitudes = count_magnitudes
         self._widths = bin_widths(largest, bins)
@@ -212,8 +213,9 @@ def collect(
             _refuse_single_pass(samples, twice, _METHOD)
         passes = _Passes(progress, twice)
         statistics = _observe(graph, samples, observer, workers, passes, first, chosen, bins)
-        return _with_caches(graph, statistics)
+        return _fill_caches(graph, statistics)
     layout = observer.layout
+    # From shapes where they are all known: a sample is run only for lengths that it decides.
     sizes = known_sizes(graph, layout, tensors)
     if sizes is None:
         sizes = _sizes_of_first(observer, samples)
@@ -228,16 +230,35 @@ def collect(
         statistics.tensors |= found.tensors
         chosen = None  # they are the same in each pass
         del part  # before the next one's session is made
-    return _with_caches(graph, statistics)
+    return _fill_caches(graph, statistics)
 
 
-def _with_caches(graph: Graph, statistics: Statistics) -> Statistics:
-    """Give empty caches the statistics of what is appended to them."""
-    if not all(each.samples for each in statistics.tensors.values()):
-        from intact.calibrate.caches import fill_empty_caches  # decoders have them
-
-        fill_empty_caches(graph, statistics)
+def _fill_caches(graph: Graph, statistics: Statistics) -> Statistics:
+    """Give caches that were empty in all samples the statistics of what is appended to them."""
+    # In the first run a cache is empty, so nothing is observed of it. What it holds later is what
+    # the model appends to it.
+    tensors = statistics.tensors
+    if not all(each.samples for each in tensors.values()):
+        for name, grown in caches(graph).items():
+            if name in tensors and grown in tensors and not tensors[name].samples:
+                tensors[name] = TensorStatistics()
+                tensors[name].merge(tensors[grown])
     return statistics
+
+
+def caches(graph: Graph) -> Mapping[str, str]:
+    """Find the inputs that a Concat appends to, each with what the Concat gives, by name.
+
+    They hold what the model has computed before, as keys and values of a decoder. The size of one
+    may be read besides. The axis along which it grows has no fixed size.
+    """
+    found = {}
+    for value in graph.inputs:
+        readers = [node for node, _ in value.uses() if node.op_type != "Shape"]
+        is_open = value.shape is not None and any(not isinstance(n, int) for n in value.shape)
+        if is_open and len(readers) == 1 and readers[0].op_type == "Concat":
+            found[str(value.name)] = str(readers[0].outputs[0].name)
+    return found
 
 
 def _observe(
@@ -272,7 +293,7 @@ def _observe(
         passes.end(samples.source)
         counts = sum((each.counts for each in again[1:]), again[0].counts)
         for name, row in zip(observer.tensors, counts, strict=True):
-            statistics[name].counted_again(row)
+            statistics[name].count_again(row)
     return statistics
 
 
@@ -293,6 +314,7 @@ def _read(feed: Feed, make: Callable[[], R]) -> R:
         for batch, count, real in feed:
             reader.add(batch, count, real)
         reader.end()
+    # Also KeyboardInterrupt: other threads would go on reading all samples before the pool ends.
     except BaseException:
         feed.stop()
         raise
@@ -303,7 +325,7 @@ def _sizes_of_first(observer: Observer, samples: Samples) -> dict[str, int]:
     """Measure the bytes of each tensor in the first batch."""
     _refuse_single_pass(samples, 2, _MEMORY)
     batch, count = next(samples.batches(observer.batch_size))
-    return seen_sizes(observer.run(batch, count), observer.tensors)
+    return sizes_of_observed(observer.run(batch, count), observer.tensors)
 
 
 def _refuse_single_pass(samples: Samples, passes: int, reason: _Reason) -> None:

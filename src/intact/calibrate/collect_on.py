@@ -122,15 +122,15 @@ class CountingJob(NamedTuple):
             )
             return Counted(statistics.to_bytes(compressed=False), done)
 
-        def of_shard(samples: Samples) -> Counted:
+        def count_shard(samples: Samples) -> Counted:
             if isinstance(samples.reader, ImageFolder):
-                return _of_images(samples, samples.reader, counted)
+                return _image_counts(samples, samples.reader, counted)
             return counted(samples)
 
-        return of_shard
+        return count_shard
 
 
-def _of_images(
+def _image_counts(
     samples: Samples, reader: ImageFolder, counted: Callable[[Samples, ChosenSamples], Counted]
 ) -> Counted:
     """Decode and count images, and say which could not be."""
@@ -262,7 +262,7 @@ class _KeptImages:
         if self._first is not None and not self._first:
             size = self._samples.fixed_batch or 1
             files = [name for names in good for name in names]
-            rows, _ = next(self._opened(files[:size]).batches(size))
+            rows, _ = next(self._open(files[:size]).batches(size))
             self._first.update({name: array.copy() for name, array in rows.items()})
         if self._chosen is not None:
             # A worker left out checksums from its limit on: beyond the least of these the choice is
@@ -274,10 +274,10 @@ class _KeptImages:
             ]
             files = _least(marks, self._chosen.limit)
             if files:
-                for rows, count in self._opened(files).batches(1):
+                for rows, count in self._open(files).batches(1):
                     self._chosen.add(rows, count)
 
-    def _opened(self, files: Sequence[str]) -> Samples:
+    def _open(self, files: Sequence[str]) -> Samples:
         """Open some of the files here."""
         reader = ImageFolder(self._folder, files, FolderLabels(None), self._reader.takes)
         return Samples(self._samples.source, self._samples.specs, reader, count=len(files))

@@ -129,7 +129,7 @@ class Original(msgspec.Struct, frozen=True):
         notes = _by_chance({name: chance[name] for name in expected if name in chance})
         differing = [n for n in sure if difference(expected[n], found[n]) > rounding.difference]
         if differing:
-            notes += _explained(read_model(self.source), graph, sample, differing)
+            notes += _explain(read_model(self.source), graph, sample, differing)
         return OriginalComparison(found, notes)
 
     def _run(self, graph: Graph, sample: Batch) -> Arrays:
@@ -196,7 +196,7 @@ def difference(expected: object, found: object) -> float:
     return largest / float(np.abs(one).max()) if one.any() else np.inf
 
 
-def _explained(
+def _explain(
     given: ir.Model, graph: Graph, sample: Batch, outputs: Iterable[str]
 ) -> tuple[Note, ...]:
     """Tell what rounding and chance explain of outputs that differ.
@@ -239,9 +239,9 @@ def _beyond_rounding(
     # Tensors that both models have by name, in the order of the given one: the first that differs
     # is nearest to the cause.
     values = [v for n in given.graph for v in n.outputs if v.name in made and v.name not in chance]
-    expected = _run(_showing(given, [str(v.name) for v in values]), sample, 0)
+    expected = _run(_with_outputs(given, [str(v.name) for v in values]), sample, 0)
     names = [name for name in expected if name in made]
-    found = _run(_showing(graph.model, names), sample, 0)
+    found = _run(_with_outputs(graph.model, names), sample, 0)
     largest = {
         name: size
         for name in names
@@ -249,9 +249,9 @@ def _beyond_rounding(
         and (size := difference(expected[name], found[name])) > rounding.difference
     }
     spread = dict.fromkeys(largest, 0.0)
-    shown = _showing(given, list(largest))
+    shown = _with_outputs(given, list(largest))
     for seed in range(_RUNS):
-        other = _run(_rounded_otherwise(shown, rounding.weights, seed), sample, 0)
+        other = _run(_change_last_bits(shown, rounding.weights, seed), sample, 0)
         for name in largest:
             spread[name] = max(spread[name], difference(expected[name], other[name]))
     # What other roundings of the weights change as much is rounding, however large it is.
@@ -271,7 +271,7 @@ def _differs(given: ir.Model, unexplained: set[str], largest: Mapping[str, float
     )
 
 
-def _showing(model: ir.Model, names: Iterable[str]) -> ir.Model:
+def _with_outputs(model: ir.Model, names: Iterable[str]) -> ir.Model:
     """Copy a model, with tensors as outputs."""
     copy = model.clone()
     present = {value.name for value in copy.graph.outputs}
@@ -280,7 +280,7 @@ def _showing(model: ir.Model, names: Iterable[str]) -> ir.Model:
     return copy
 
 
-def _rounded_otherwise(model: ir.Model, size: float, seed: int) -> ir.Model:
+def _change_last_bits(model: ir.Model, size: float, seed: int) -> ir.Model:
     """Copy a model, with the last bits of its weights changed.
 
     Tensors of fewer than two axes stay: they may be the factors of a Resize, or a small number

@@ -107,6 +107,7 @@ class _ShardJob(NamedTuple):
     @classmethod
     def load(cls, folder: Path) -> _ShardJob:
         head = _decode_head((folder / _HEAD).read_bytes())
+        # The limits that the user raised hold in the worker too, which is another process.
         with raised_limits(head.raise_limits):
             return cls(class_named(head.kind).load(folder), head.source, head.raise_limits)
 
@@ -259,6 +260,8 @@ class SampleMap:
 
             cut = BatchesHere(samples, size, feed, shards)
         else:
+            # Workers decode the files. Only the first batch is read here too, where the caller asks
+            # for it.
             cut = FilesThere(samples, reader, size, shards)
             if first is not None:
                 first.update(next(quiet.batches(size))[0])
@@ -278,4 +281,5 @@ class SampleMap:
             numbers = None if reader.takes.name == LABELS else reader.labels.numbers
             known = {} if numbers is None else {LABELS: np.array(numbers, np.int64)}
             samples.was_read(known, len(reader.files))
+        # Replies come as workers end. By their numbers, results do not depend on who was faster.
         return [found[number] for number in sorted(found)]

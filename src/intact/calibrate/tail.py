@@ -116,7 +116,7 @@ class Tail(msgspec.Struct, frozen=True):
         found = []
         for node in self.joins:
             reaches = {}
-            for name in _computed(node):
+            for name in _computed_inputs(node):
                 seen = statistics[name]
                 reaches[name] = max(-seen.minimum, seen.maximum)
             reaches = {name: reach for name, reach in reaches.items() if reach > 0}
@@ -207,11 +207,11 @@ def _decodes(node: ir.Node) -> bool:
 
 
 def _is_join(plan: QuantizedGraph, node: ir.Node) -> bool:
-    joins = node.op_type == "Concat" and len(set(_computed(node))) > 1
+    joins = node.op_type == "Concat" and len(set(_computed_inputs(node))) > 1
     return joins and plan.is_quantized(node)
 
 
-def _computed(node: ir.Node) -> list[str]:
+def _computed_inputs(node: ir.Node) -> list[str]:
     """Return the names of the inputs that are no constants."""
     values = (node.inputs[slot] for slot in data_slots(node))
     return [str(value.name) for value in values if value is not None and not is_constant(value)]

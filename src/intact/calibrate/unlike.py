@@ -66,7 +66,7 @@ def broken_ties(
         choice: The tied plan with scales, and what it loses.
         apart: Makes it with some ties broken.
     """
-    parts = _of_joins(unlike(untied, statistics, choice.method))
+    parts = _parts_by_join(unlike(untied, statistics, choice.method))
 
     def gains(chosen: Sequence[_Part], now: Choice) -> Choice | None:
         plan = apart([end for part in chosen for end in part])
@@ -88,7 +88,7 @@ _Part: TypeAlias = tuple[TensorEnd, ...]
 """Ends of one join, or of several that stand together."""
 
 
-def _of_joins(ends: Sequence[TensorEnd]) -> list[_Part]:
+def _parts_by_join(ends: Sequence[TensorEnd]) -> list[_Part]:
     """Divide ends by their joins, into as many parts as are tried alone."""
     joins: dict[str, list[TensorEnd]] = {}
     for end in ends:
@@ -147,7 +147,7 @@ class _Groups(msgspec.Struct, frozen=True):
         weights: Counter[int] = Counter()
         ties: list[_Tie] = []
         for value in plan.graph.values:
-            reading = list(_reading(plan, value, ends))
+            reading = list(_readers_of(plan, value, ends))
             own, first = None if is_constant(value) else codes_of(plan, value, ends), None
             if own is None:  # of floats that only joins read: as the first of them
                 first = next((end for end, _ in reading if end in ends), None)
@@ -198,7 +198,7 @@ def _unlikeness(noise: dict[int, float], tie: _Tie) -> float:
     return most / least if least > 0 else float("inf")
 
 
-def _reading(
+def _readers_of(
     plan: QuantizedGraph, value: ir.Value, ends: Collection[TensorEnd]
 ) -> Iterator[tuple[TensorEnd, ir.Node | None]]:
     """Yield the ends that read a value, each with the node that may pass the scale on."""

@@ -20,7 +20,7 @@ from intact.formats.base.format import Deployed, Exported, Runtime
 from intact.limits import MOST_DB, PLACEMENT_SECONDS, SAME_SPEED
 from intact.ops.operators import Conv
 from intact.placement.cache import KnownChoice, PieceTime, TimingCache, key_of
-from intact.placement.costs import Profile, corrected, from_table, measured, signature
+from intact.placement.costs import Profile, correct, measured_costs, signature, table_costs
 from intact.placement.pieces import Costs, Pieces
 from intact.plan import QuantizedGraph
 
@@ -146,7 +146,7 @@ class FastestSearch:
             self.threads or os.cpu_count(),
         )
 
-    def found(self) -> Fastest:
+    def find(self) -> Fastest:
         """Measure, solve and choose."""
         runtime = str(self._machine[0])
         best = Fastest(runtime, self.threads, self.batch)
@@ -157,10 +157,10 @@ class FastestSearch:
         key = self._choice_key()
         known = self.cache.choices.get(key)
         if known is not None and self._still_holds(known):
-            return _chosen(best, known, known=True)
-        found = self._measured()
+            return _fastest(best, known, known=True)
+        found = self._measure()
         if isinstance(found, str):
-            return self._noted(best, found)  # nothing was timed
+            return self._add_note(best, found)  # nothing was timed
         self.cache.choices[key] = found
         failed = self.cache.save()
         note = ""
@@ -168,26 +168,26 @@ class FastestSearch:
             note = f"times were not kept: {failed}"
         elif self.cache.damage:
             note = f"{self.cache.path} was ignored and is replaced: {self.cache.damage}"
-        return self._noted(_chosen(best, found), note)
+        return self._add_note(_fastest(best, found), note)
 
     # ---- without a runtime --------------------------------------------------------------------
 
     def _by_table(self, best: Fastest) -> Fastest:
-        costs = from_table(self.plan, self._pieces, self.feeds)
+        costs = table_costs(self.plan, self._pieces, self.feeds)
         if costs is None:
             note = f"no runtime of {self.plan.target.name} is here, and its file has no [cost]"
-            return self._noted(msgspec.structs.replace(best, runtime=""), note)
+            return self._add_note(msgspec.structs.replace(best, runtime=""), note)
         kept = costs.cheapest(self._pieces)
         if not self._is_accepted(kept):
-            bounded = self._bounded(costs)
+            bounded = self._cheapest_in_bound(costs)
             kept = ~self._none if bounded is None else bounded
         names = self._pieces.nodes(kept)
         found = msgspec.structs.replace(best, runtime="", kept_float=names, is_from_table=True)
-        return self._noted(found)
+        return self._add_note(found)
 
     # ---- measured -----------------------------------------------------------------------------
 
-    def _measured(self) -> KnownChoice | str:
+    def _measure(self) -> KnownChoice | str:
         """Return the fastest of what was measured, or why nothing could be."""
         everything = ~self._none
         integers, floats = self._candidate(self._none), self._candidate(everything)
@@ -219,11 +219,11 @@ class FastestSearch:
         times = [1e3 * each for each in lower_quartiles(rounds)]
         at = self._best(candidates, rounds, floats=floats is not None)
         in_float = 0.0 if floats is None else times[1]
-        predicted = self._predicted(last, candidates[at].kept, times[0], in_float)
+        predicted = self._predict(last, candidates[at].kept, times[0], in_float)
         names = self._pieces.nodes(candidates[at].kept)
         return KnownChoice(names, (in_float, times[0], times[at]), predicted)
 
-    def _predicted(
+    def _predict(
         self, last: _Solution | None, kept: Kept, integers: float, in_float: float
     ) -> float:
         """Predict the time of a placement from its parts, in milliseconds; 0 where none are known.
@@ -284,9 +284,9 @@ class FastestSearch:
             self._measured_decibels[key] = self.decibels(self._plan(kept))
         return self._measured_decibels[key]
 
-    def _noted(self, found: Fastest, note: str = "") -> Fastest:
+    def _add_note(self, found: Fastest, note: str = "") -> Fastest:
         """Add a note, and that the bound is missed, where it is."""
-        kept, missed = self._pieces.marked(found.kept_float), ""
+        kept, missed = self._pieces.mark(found.kept_float), ""
         if not self._is_accepted(kept):
             missed = f"--min-sqnr {self.bound:g} is missed: it has {self._decibels(kept):.1f} dB"
         return msgspec.structs.replace(found, note="; ".join(filter(None, (missed, note))))
@@ -294,12 +294,12 @@ class FastestSearch:
     def _still_holds(self, known: KnownChoice) -> bool:
         """Tell whether a choice of before is one for this plan, whose scales may be others."""
         names = set(known.kept_float)
-        return names <= set(self._pieces.of_node) and self._is_accepted(self._pieces.marked(names))
+        return names <= set(self._pieces.of_node) and self._is_accepted(self._pieces.mark(names))
 
     def _solutions(self, first: float) -> Iterator[_Solution]:
         """Yield placements of least cost."""
         if self.runtime is None or not self.runtime.is_profiled:
-            yield from self._guessed()
+            yield from self._guesses()
             return
         runs = int(np.clip(0.1 * self.seconds / max(first, 1e-6), *_PROFILED))
         found = self._known_costs()
@@ -307,9 +307,9 @@ class FastestSearch:
         if found is None:
             integers, floats = self._profile(self._none, runs), self._profile(~self._none, runs)
             if integers is None or floats is None:
-                yield from self._guessed()
+                yield from self._guesses()
                 return
-            costs = measured(self._pieces, floats, integers, self.feeds)
+            costs = measured_costs(self._pieces, floats, integers, self.feeds)
             self._keep_costs(costs)
             outside = integers.outside(self._pieces)
         else:
@@ -326,12 +326,12 @@ class FastestSearch:
             mixed = self._profile(kept, runs)
             if mixed is None:
                 break
-            costs = corrected(costs, self._pieces, mixed, kept)
-        bounded = self._bounded(costs)
+            costs = correct(costs, self._pieces, mixed, kept)
+        bounded = self._cheapest_in_bound(costs)
         if bounded is not None:
             yield _Solution(bounded, costs, outside)
 
-    def _bounded(self, costs: Costs) -> Kept | None:
+    def _cheapest_in_bound(self, costs: Costs) -> Kept | None:
         """Return the cheapest placement within the bound, where there is one.
 
         Noises of several quantizers nearly add. So each piece in integers is charged for its own,
@@ -357,12 +357,12 @@ class FastestSearch:
                 low = middle + 1
         return found
 
-    def _guessed(self) -> Iterator[_Solution]:
+    def _guesses(self) -> Iterator[_Solution]:
         """Yield placements for runtimes that show no kernels: by the cost table, by operators."""
-        costs = from_table(self.plan, self._pieces, self.feeds)
+        costs = table_costs(self.plan, self._pieces, self.feeds)
         if costs is not None:
             yield _Solution(costs.cheapest(self._pieces))
-            bounded = self._bounded(costs)
+            bounded = self._cheapest_in_bound(costs)
             if bounded is not None:
                 yield _Solution(bounded)
         by_type: dict[str, list[int]] = {}
@@ -387,7 +387,7 @@ class FastestSearch:
             self._plans[key] = self.planner(names) if names else self.plan
         return self._plans[key]
 
-    def _deployed(self, kept: Kept) -> Deployed:
+    def _deploy(self, kept: Kept) -> Deployed:
         plan = self._plan(kept)
         return Deployed(plan, self.write(plan), None, self.threads)
 
@@ -396,7 +396,7 @@ class FastestSearch:
         if self.runtime is None:
             return None
         try:
-            run = self.runtime.runner(self._deployed(kept))
+            run = self.runtime.runner(self._deploy(kept))
             run(dict(self.feeds))
         except IntactError:
             return None
@@ -406,7 +406,7 @@ class FastestSearch:
         if self.runtime is None or not self.runtime.is_profiled:
             return None
         try:
-            kernels = self.runtime.profile(self._deployed(kept), dict(self.feeds), runs)
+            kernels = self.runtime.profile(self._deploy(kept), dict(self.feeds), runs)
         except IntactError:
             return None
         return Profile(kernels, self.plan)
@@ -462,7 +462,7 @@ class FastestSearch:
             )
 
 
-def _chosen(best: Fastest, choice: KnownChoice, *, known: bool = False) -> Fastest:
+def _fastest(best: Fastest, choice: KnownChoice, *, known: bool = False) -> Fastest:
     in_float, integers, chosen = choice.milliseconds
     times = {"float": in_float, "integers": integers, "chosen": chosen}
     return msgspec.structs.replace(

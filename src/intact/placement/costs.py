@@ -65,7 +65,7 @@ class Profile:
         if last:
             self.seconds[last] += waiting
 
-    def of_pieces(self, pieces: Pieces) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def piece_seconds(self, pieces: Pieces) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Return the seconds of each piece."""
         return np.array(
             [sum(self.seconds.get(n, 0.0) for n in p) for p in pieces.names], np.float64
@@ -110,7 +110,7 @@ def _line(points: Sequence[tuple[int, float]]) -> Line:
     return Line(max(fixed - each * smallest, 0.0), each)
 
 
-def measured(pieces: Pieces, in_float: Profile, in_integers: Profile, feeds: Batch) -> Costs:
+def measured_costs(pieces: Pieces, in_float: Profile, in_integers: Profile, feeds: Batch) -> Costs:
     """Return the costs that two profiles show.
 
     Args:
@@ -121,22 +121,22 @@ def measured(pieces: Pieces, in_float: Profile, in_integers: Profile, feeds: Bat
     """
     sizes = {name: int(array.size) for name, array in feeds.items()}
     return Costs(
-        in_float.of_pieces(pieces),
-        in_integers.of_pieces(pieces),
+        in_float.piece_seconds(pieces),
+        in_integers.piece_seconds(pieces),
         in_integers.quantize,
         in_integers.dequantize,
         {**sizes, **in_float.elements, **in_integers.elements},
     )
 
 
-def corrected(
+def correct(
     costs: Costs, pieces: Pieces, mixed: Profile, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> Costs:
     """Return costs in which pieces take what they took in a model of both precisions.
 
     A float piece among integer ones may need another layout than among its like.
     """
-    seen = mixed.of_pieces(pieces)
+    seen = mixed.piece_seconds(pieces)
     # A piece without a kernel of its own was fused into another: its old cost stands.
     known = seen > 0
     return replace(
@@ -146,7 +146,7 @@ def corrected(
     )
 
 
-def from_table(plan: QuantizedGraph, pieces: Pieces, feeds: Batch) -> Costs | None:
+def table_costs(plan: QuantizedGraph, pieces: Pieces, feeds: Batch) -> Costs | None:
     """Return the costs of the target's file; None where it has none, or shapes are not known.
 
     Its entries are relative: ``"Conv.float32" = 3.3`` is what a product of a Conv costs in float,

@@ -61,7 +61,7 @@ class Heads(msgspec.Struct, frozen=True):
         parts = [each.tensors for each in (self.tail, self.state) if each is not None]
         return tuple(name for part in parts for name in part)
 
-    def decided(
+    def decide(
         self, choice: Choice, statistics: Statistics, given: ScaleTable | None, threads: int
     ) -> Job:
         """Return the job with what loses less in float.
@@ -86,7 +86,7 @@ class Heads(msgspec.Struct, frozen=True):
         found: tuple[str, ...] = ()
         least = TOLD_DB
         for names in candidates:
-            plan = kept(job, names, statistics, choice.method, given, decoded)
+            plan = plan_in_float(job, names, statistics, choice.method, given, decoded)
             if plan is None:
                 continue
             errors = judge.errors(plan)
@@ -141,7 +141,7 @@ class _Judge:
         return errors
 
 
-def kept(
+def plan_in_float(
     job: Job,
     names: tuple[str, ...],
     statistics: Statistics,

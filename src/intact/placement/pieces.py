@@ -86,7 +86,7 @@ class Pieces:
             for name in piece
         )
 
-    def marked(self, names: Collection[str]) -> npt.NDArray[np.bool_]:
+    def mark(self, names: Collection[str]) -> npt.NDArray[np.bool_]:
         """Mark the pieces of which all nodes are named."""
         return np.array([all(name in names for name in piece) for piece in self.names], np.bool_)
 
@@ -123,7 +123,7 @@ class Costs:
             if is_float and not all(kept[list(tensor.readers)]):
                 total += self.quantize.at(elements)
             if not is_float and (tensor.in_float or any(kept[list(tensor.readers)])):
-                total += self._to_float(tensor, elements)
+                total += self._float_cost(tensor, elements)
         return total
 
     def cheapest(
@@ -143,7 +143,7 @@ class Costs:
         edges: list[tuple[int, int, float]] = []  # labels: True is integer
         for tensor in pieces.tensors:
             elements = self.elements.get(tensor.source, 0)
-            to_codes, to_float = self.quantize.at(elements), self._to_float(tensor, elements)
+            to_codes, to_float = self.quantize.at(elements), self._float_cost(tensor, elements)
             if tensor.producer is None:
                 # An input is float: it is quantized once if any reader wants codes, which a node of
                 # its own says.
@@ -164,7 +164,7 @@ class Costs:
                 costs[tensor.producer][1] += to_float
         return ~cheapest_labels(np.array(costs, np.float64).reshape(-1, 2), edges)[:count]
 
-    def _to_float(self, tensor: Tensor, elements: int) -> float:
+    def _float_cost(self, tensor: Tensor, elements: int) -> float:
         return 0.0 if tensor.gives_float else self.dequantize.at(elements)
 
 

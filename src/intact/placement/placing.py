@@ -91,8 +91,8 @@ def find_fastest(
         decibels,
         noise,
     )
-    found = search.found()
-    return _keeping(job, found), found
+    found = search.find()
+    return _keep_in_float(job, found), found
 
 
 def _noise_of_nodes(choice: Choice) -> dict[str, float]:
@@ -123,7 +123,7 @@ def _can_be_timed(row: Format) -> bool:
     return row.runtime is not None and row.runtime.is_timed and row.runtime.is_installed()
 
 
-def _keeping(job: Job, found: Fastest) -> Job:
+def _keep_in_float(job: Job, found: Fastest) -> Job:
     """Return the job that keeps these nodes in float in all its plans."""
     if not found.kept_float:
         return job

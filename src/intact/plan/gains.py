@@ -29,7 +29,7 @@ class Gain(msgspec.Struct, frozen=True):
     @property
     def stored(self) -> Gain:
         """The value as a plan keeps it."""
-        return _rounded(self)
+        return _round(self)
 
 
 class Improvement(msgspec.Struct, frozen=True):
@@ -53,7 +53,7 @@ class Improvement(msgspec.Struct, frozen=True):
     def stored(self) -> Improvement:
         """The value as a plan keeps it."""
         gains = tuple(each.stored for each in self.gains)
-        return msgspec.structs.replace(_rounded(self), gains=gains)
+        return msgspec.structs.replace(_round(self), gains=gains)
 
 
 Report: TypeAlias = Callable[[Gain], None]
@@ -67,6 +67,6 @@ def unreported(gain: Gain) -> None:
 _Measured = TypeVar("_Measured", Gain, Improvement)
 
 
-def _rounded(measured: _Measured) -> _Measured:
+def _round(measured: _Measured) -> _Measured:
     before, after = (round(each, _DECIMALS) for each in (measured.before, measured.after))
     return msgspec.structs.replace(measured, before=before, after=after)

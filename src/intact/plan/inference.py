@@ -81,7 +81,7 @@ def declared_signatures(node: ir.Node, rule: OpRule, target: Target) -> tuple[Si
     # A signature may name one type for all its inputs: each is written out, so that types and
     # widths can be compared one by one.
     written_out = (
-        Signature(inputs=_repeated(each.inputs, count, has_weight), outputs=each.outputs)
+        Signature(inputs=_repeat(each.inputs, count, has_weight), outputs=each.outputs)
         for each in signatures
     )
     return tuple(
@@ -141,7 +141,7 @@ _COMPUTES = (OpKind.COMPUTE, OpKind.ELEMENTWISE, OpKind.REDUCE, OpKind.POOL)
         if spec.kind in _COMPUTES and not (spec.moves_values or spec.selects)
     )
 )
-def gathered_dtype(_: ir.Node, _input_type: Sequence[DType], accumulator: DType) -> DType:
+def gather_dtype(_: ir.Node, _input_type: Sequence[DType], accumulator: DType) -> DType:
     """Products and sums have the type of the accumulator."""
     return accumulator
 
@@ -158,7 +158,7 @@ def input_dtype(_: ir.Node, input_types: Sequence[DType], accumulator: DType) ->
     return max(input_types, key=lambda dtype: dtype.bits, default=accumulator)
 
 
-def _repeated(dtypes: tuple[DType, ...], count: int, has_weight: bool) -> tuple[DType, ...]:
+def _repeat(dtypes: tuple[DType, ...], count: int, has_weight: bool) -> tuple[DType, ...]:
     """Expand types to one per input: the last is the weight's, or that of all further inputs."""
     if not dtypes:
         return ()
@@ -251,7 +251,7 @@ def own_scale(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
 
 
 @infers_scale(*operators_that(lambda spec: spec.moves_values))
-def moved_scale(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
+def move_scale(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
     """Moved integers keep a single scale; with several scales an axis may have moved."""
     if not moves_values(node):
         return None

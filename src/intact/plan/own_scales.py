@@ -77,14 +77,14 @@ def own_params(plan: QuantizedGraph, value: ir.Value) -> QuantParams | None:
             case None:
                 continue
             case [float(scale), int(zero_point)]:
-                kept = _checked(end, config, scale, zero_point)
+                kept = _check_scale(end, config, scale, zero_point)
                 return QuantParams(kept.scale, kept.zero_point)
             case _:
                 raise PlanError(f"{end}: 'own' is no scale and zero point", remedy="quantize again")
     return next((root.params for root in scales_of(plan, value)), None)
 
 
-def _checked(
+def _check_scale(
     end: TensorEnd, config: TensorQuantConfig, scale: float, zero_point: int
 ) -> GivenScale:
     grid = config.dominator.grid

@@ -94,6 +94,7 @@ class UnsupportedNodes:
         general = self._remedy if isinstance(self._remedy, str) else self._remedy()
         remedies = {remedy or general for _, remedy in self._places}
         common = remedies.pop() if len(remedies) == 1 else ""
+        # A remedy that is common to all is said once, at the end.
         said = {key: _reason_and_remedy(*key, common) for key in self._places}
         remedy = common or general or _EACH
         texts = [f"{', '.join(places)}: {said[key]}" for key, places in self._places.items()]

@@ -89,7 +89,7 @@ class Padding:
         together = self._layout.batch_size > 1 and self._layout.axes.get(name) is None
         if name in self._whole or together:  # one mask does not cover a whole batch
             return SequenceAxes(())
-        declared = self._declared(name, shape)
+        declared = self._declared_dims(name, shape)
         fitting = [axis for axis, size in enumerate(shape) if size == length]
         named = tuple(axis for axis in fitting if declared[axis] == self._free is not None)
         is_fixed = length in self._fixed
@@ -138,7 +138,7 @@ class Padding:
                     elements[tensor] = kept.size
             yield Observed(observed.values, starts, elements, 1, observed.shapes)
 
-    def _declared(self, name: str, shape: Shape) -> tuple[_Dim, ...]:
+    def _declared_dims(self, name: str, shape: Shape) -> tuple[_Dim, ...]:
         """Return the declared sizes of one sample's axes; see ``BatchLayout.sample_shape``."""
         dims, axis = self._dims[name], self._layout.axes[name]
         if axis is not None and dims:

@@ -75,6 +75,7 @@ def weaver(step: Step) -> Callable[[Sequence[Array]], list[Array]]:
     present = [tensor for tensor in step.inputs if tensor is not None]
 
     def weave(activations: Sequence[Array]) -> list[Array]:
+        # Constants as they are, with no copy: kernels do not write to what they are given.
         arrays = iter(activations)
         return [next(arrays) if tensor.data is None else tensor.data for tensor in present]
 

@@ -38,6 +38,7 @@ def _reduce(step: Step, _: Overflows) -> Kernel:
     if operation.kind in (Reduction.MAX, Reduction.MIN):
         limits = np.iinfo(source.dtype)
         largest = operation.kind is Reduction.MAX
+        # The extreme of no elements is what changes no other; numpy refuses to choose among none.
         choose, of_none = (np.max, limits.min) if largest else (np.min, limits.max)
         recode = recoder(step.arithmetic, source, target)
 
@@ -54,6 +55,7 @@ def _reduce(step: Step, _: Overflows) -> Kernel:
         sums = codes.sum(axis=axes, keepdims=keep, dtype=np.int64) - count * zero_point
         if operation.kind is Reduction.SUM:
             return total(sums)
+        # The count is known only here, where an axis is open: the function is made for each batch.
         return _mean(step.arithmetic, source, target, max(count, 1))(sums)
 
     return kernel_of(step, reduce)
@@ -145,6 +147,8 @@ def _fixed_point_mean(
     """
     ratio = real_multiplier(arithmetic, [source.scale], target)
     multiplier, exponent = (part.item() for part in quantize_multiplier(ratio))
+    # Three bounds: the count has no more bits to gain; more than 32 would leave int64; and the
+    # multiplication takes no exponent below -31.
     kept = min(count.bit_length() - 1, 32, 31 + exponent)
     divided = (multiplier << kept) // count
     zero_point = target.zero_point.item()

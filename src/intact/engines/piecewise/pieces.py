@@ -113,6 +113,9 @@ def _levels(nodes: Sequence[ir.Node], streams: Streams) -> dict[ir.Node, int]:
         for value, reader in reads(node):
             producer = value.producer()
             if producer is not None:
+                # From the outputs, so that a node runs as late as its readers allow: from the
+                # inputs, a chain beside a quantized one would end in an early piece, apart from
+                # what it could fuse with.
                 before = level - streams.is_cut(value, reader)
                 levels[producer] = min(levels[producer], before)
     return levels
@@ -141,6 +144,7 @@ def _groups(
     members: dict[ir.Node, list[ir.Node]] = defaultdict(list)
     for node in nodes:
         members[find(node)].append(node)
+    # The sort is stable: within a level pieces stay in the graph's order, which is topological.
     groups = sorted(members.values(), key=lambda group: levels[group[0]])
     return [tuple(group) for group in groups]
 
@@ -216,10 +220,12 @@ def piece_model(
             like = graph.value(stream.value)
             value = ir.Value(name=name, shape=like.shape, type=like.type)
             copy.inputs.append(value)
+            # These alone: other readers of the value get it without this quantizer.
             for node, slot in readers:
                 nodes[node].replace_input_with(slot, value)
         names.append(name)
     for (node, slot), array in constants.items():
+        # Inside of a body constants stay as they are: nothing there is quantized.
         if slot != IMPLICIT_SLOT:
             constant = _constant(taken.fresh(f"{node}/{slot}"), array)
             copy.register_initializer(constant)
@@ -253,6 +259,7 @@ def _copy(graph: Graph, piece: Piece) -> ir.Graph:
 
 
 def _constant(name: str, array: npt.NDArray[Any]) -> ir.Value:
+    # `ascontiguousarray` makes a scalar one-dimensional.
     tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
     return ir.Value(
         name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor

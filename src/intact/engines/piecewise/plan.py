@@ -94,6 +94,8 @@ class _Resolver:
         parts = [piece.key]
         for (node, slot), point in constants.items():
             parts += (f"{node}/{slot}".encode(), config_key(point.config))
+            # Remembered by the array itself: plans of a search share baked codes, whose megabytes
+            # are hashed once so.
             if point.baked is not None:
                 parts.append(self._memo(Itself(point.baked), partial(_digest_of, point.baked)))
         variant = _digest(*parts)
@@ -106,6 +108,8 @@ class _Resolver:
         """Compute the key of a stream, and collect its quantizers."""
         if stream not in self._stream_keys:
             source = Stream(stream.value)
+            # A reader's own quantizer comes after the producer's: its key builds on that of the
+            # value.
             key = self.key(source) if stream.end else self._source_key(stream.value)
             quantizer = self._streams.quantizer(stream)
             if quantizer is not None:

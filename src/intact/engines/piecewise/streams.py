@@ -71,6 +71,7 @@ class OverflowingQuantizer:
 
     def __call__(self, data: FloatArray, out: FloatArray | None = None) -> FloatArray:
         """Wrap and quantize data; see `SimulatedQuantize`."""
+        # The second quantizer writes over the sums: they are this call's own.
         sums = self.overflow(data, out)
         return sums if self.then is None else self.then(sums, sums)
 
@@ -121,6 +122,7 @@ def wrapping_quantizer(sums: WrappingSums, then: Quantizer | None) -> Overflowin
 def quantizer_of(config: TensorQuantConfig) -> Quantizer:
     """Make the quantizer of a config with a scale."""
     params = config.params
+    # Blocks too: `SimulatedQuantize` has one scale, or one for each channel.
     if config.grid.exponential or config.grid.block is not None or params is None:
         return LogarithmicQuantizer(config)
     sign = "" if config.quant_min < 0 else "u"
@@ -140,6 +142,7 @@ def config_key(config: TensorQuantConfig) -> bytes:
     grid, params = config.grid, config.params
     fixed = [grid.steps_per_octave, grid.rounding.value, grid.axis, grid.quant_min, grid.quant_max]
     fixed += [] if grid.block is None else [grid.block]
+    # Their bytes need no lengths: the axis in front says how many there are for one graph.
     arrays = () if params is None else (params.scale, params.zero_point)
     return b"".join((repr(fixed).encode(), *(array.tobytes() for array in arrays)))
 
@@ -189,6 +192,8 @@ class Layout:
             readers = tuple((str(node.name), slot) for node, slot in place.readers)
             if is_constant(place.value):
                 constants.append((place, readers))
+            # Its codes are those of the producer, at the same scale: a second rounding would change
+            # nothing.
             elif place.is_passed_on:
                 continue
             elif place.at_output:

@@ -33,6 +33,7 @@ def open_lengths(program: Program) -> dict[str, int]:
 
     def note(tensor: Tensor, lengths: Lengths | None) -> None:
         declared = tensor.shape
+        # Without a rule an open axis counts as 1: the batch itself, which is right nearly always.
         if lengths is None or len(lengths) != len(declared):
             lengths = tuple(1 if length is None else length for length in declared)
         elif declared.count(None) == 1:
@@ -112,6 +113,7 @@ def _broadcast(_: Any, given: _Operands) -> list[Lengths]:
 def _reshape(operation: ops.Reshape, given: _Operands) -> list[Lengths] | None:
     size = math.prod(given[0])
     known = math.prod(length for length in operation.shape if length >= 0)
+    # Lengths below 0 are open ones. Where there are several, the sizes differ, and nothing is said.
     rest = size // known if known else 0
     lengths = tuple(rest if length < 0 else length for length in operation.shape)
     return [lengths] if math.prod(lengths) == size else None

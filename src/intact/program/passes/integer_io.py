@@ -97,6 +97,7 @@ def _why_not(tensor: Tensor, readers: list[Step], program: Program) -> str:
     ]
     if in_float:
         return f"is read as floats by {', '.join(map(repr, in_float[:3]))}"
+    # An end cannot be floats to one side and codes to the other.
     if tensor in program.outputs.values():
         return "is an output too, as floats"
     found = [step.outputs[0] for step in readers]
@@ -112,6 +113,7 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
 def _are_alike(one: Tensor, other: Tensor) -> bool:
     """Tell whether codes of one kind differ in scale and zero point alone, and have one of each."""
     first, second = one.encoding, other.encoding
+    # Requantize has one scale on either side.
     if first is None or second is None or first.scale.size != 1 or second.scale.size != 1:
         return False
     return first.dtype == second.dtype

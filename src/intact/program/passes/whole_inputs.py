@@ -111,6 +111,7 @@ def _read_as_int32(program: Program, name: str, tensor: Tensor) -> Program:
 
 def _roots(program: Program) -> dict[str, Tensor]:
     tensors = program.inputs.values()
+    # Where the axes lie otherwise, a view would give the numbers in another order.
     return {t.name: t for t in tensors if is_whole(t) and t.permutation is None}
 
 
@@ -125,6 +126,7 @@ def _root_of(step: Step, roots: dict[str, Tensor]) -> Tensor | None:
     (source,), (output,) = step.activations, step.outputs
     keeps = isinstance(step.operation, Reshape) or _keeps_order(step, source)
     is_plain = output.permutation is None and output.encoding is None
+    # A Reshape, which the view becomes, has place for one open length.
     if not (keeps and is_plain) or output.shape.count(None) > 1:
         return None
     return roots.get(source.name)
@@ -140,6 +142,8 @@ def _keeps_order(step: Step, source: Tensor) -> bool:
         if not (known.reshapes or known.converts) or node.inputs[0] is not before:
             return False
         before = node.outputs[0]
+        # Narrower types would cut numbers off, which a view of the input does not; a bool is 0 or
+        # 1.
         if before.dtype not in (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT):
             return False
     return True

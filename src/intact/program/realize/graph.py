@@ -148,6 +148,7 @@ class IntegerGraph:
         made = {node.output.name for node in self.nodes}
         found: dict[str, tuple[Tensor, Place]] = {}
         for tensor, place in self.tensors:
+            # The first: tensors that were only transposed stand for the same value.
             if tensor.encoding is not None and place.value in made:
                 found.setdefault(place.value, (tensor, place))
         return found

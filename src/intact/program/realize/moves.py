@@ -34,6 +34,7 @@ def _by_place(values: Sequence[Any], order: Order) -> tuple[Any, ...]:
 @REALIZERS.register(ops.Reshape)
 def reshape(step: StepBuilder) -> None:
     """Realize a Reshape, of data as it is stored."""
+    # In the axes' own order: a reshape splits and joins neighbours, which another order has not.
     operation, data = cast(ops.Reshape, step.operation), step.in_order(0)
     shape = _result_shape(operation.shape, data.shape)
     if shape != data.shape:
@@ -54,6 +55,7 @@ def _result_shape(wanted: tuple[int, ...], shape: Shape) -> Shape:
 def transpose(step: StepBuilder) -> None:
     """Realize a Transpose: nothing moves, the axes are called otherwise."""
     operation, order = cast(ops.Transpose, step.operation), step.order(0)
+    # Whoever needs the axes to lie in another order moves them, once and at the last moment.
     renamed = tuple(operation.permutation.index(axis) for axis in order)
     _give(step, step.read(0, order), renamed)
 
@@ -103,6 +105,7 @@ def concat(step: StepBuilder) -> None:
     """Realize a Concat; every operand comes to the output's scale first."""
     operation, output = cast(ops.Concat, step.operation), step.output.encoding
     slots = range(len(step.inputs))
+    # Constants take any order for nothing, so they have no say.
     orders = {step.order(slot) for slot in slots if not step.tensor(slot).is_constant}
     order = orders.pop() if len(orders) == 1 else plain(step.rank(0))
     values = []
@@ -142,6 +145,7 @@ def gather(step: StepBuilder) -> None:
     """Realize a Gather with constant indices."""
     operation = cast(ops.Gather, step.operation)
     keeps_rank = operation.indices.ndim == 1
+    # An index of another rank than 1 adds or removes axes, and the order would name others.
     order = step.order(0) if keeps_rank else plain(step.rank(0))
     data, place = step.read(0, order), order.index(operation.axis)
     index = step.builder.constant(operation.indices.astype(np.int64), "indices")
@@ -161,6 +165,7 @@ def lookup(step: StepBuilder) -> None:
     operation, builder = cast(ops.Lookup, step.operation), step.builder
     data, index = step.read(0), step.read(1)
     entries = known(data.shape[operation.axis])
+    # Its own bounds, so that the sum below needs no wider type.
     index = replace(index, low=-entries, high=entries - 1)  # what else there is runtimes refuse
     wraps = builder.mul(builder.is_negative(index), entries)
     _give(step, take_slices(step, data, builder.add(index, wraps), operation.axis))

@@ -75,6 +75,7 @@ def operands(step: StepBuilder) -> tuple[list[Value], Order]:
         for slot in range(2)
         if step.rank(slot) == rank and not step.tensor(slot).is_constant
     }
+    # Broadcasting puts new axes in front, which is right for the model's own order alone.
     short = any(step.rank(at) < rank and not step.tensor(at).is_constant for at in range(2))
     order = orders.pop() if len(orders) == 1 and not short else plain(rank)
     return [_operand(step, slot, order) for slot in range(2)], order
@@ -100,6 +101,7 @@ def elementwise(step: StepBuilder) -> None:
     if kind in (Binary.MINIMUM, Binary.MAXIMUM):
         sides = [recode(step, v, e, output) for v, e in zip(values, encodings, strict=True)]
         choose = builder.minimum if kind is Binary.MINIMUM else builder.maximum
+        # Wide: ONNX Runtime has no Min and Max of int16.
         chosen = choose(builder.wide(sides[0]), builder.wide(sides[1]))
         low, high = code_bounds(arithmetic, output, operation.bounds)
         step.set_result(builder.cast(builder.clip(chosen, low, high), output.dtype), order)
@@ -127,6 +129,7 @@ def _squared_difference(
     output: Encoding,
 ) -> tuple[Value, Array]:
     widest = 8 * max(encoding.dtype.itemsize for encoding in encodings)
+    # The square doubles the bits: a shift as wide as for a sum would overflow int32.
     shift = max(min(arithmetic.addition_shift, (_SQUARE_BITS - 2 * widest) // 2), 0)
     narrowed = msgspec.structs.replace(arithmetic, addition_shift=shift)
     if arithmetic.requantize is Method.SHIFT:
@@ -162,6 +165,7 @@ def _align(
     exponents = [int(power_of_two_exponent(encoding.scale).item()) for encoding in encodings]
     finer = min(exponents)
     left = [exponent - finer for exponent in exponents]
+    # 1 << 63 is no int64.
     if max(left) > 62:
         raise Unsupported("its operands' scales are too far apart", "quantize them to nearer ones")
     sides = [builder.mul(value, 1 << bits) for value, bits in zip(steps, left, strict=True)]
@@ -174,6 +178,7 @@ def _shift_and_multiply(
     """Shift both left and multiply by their share of twice the larger scale (TFLite's ADD)."""
     narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
     real = np.float32 if narrow else np.float64
+    # Twice: both multipliers are at most a half, so that the sum of two operands does not overflow.
     twice = real(2) * max(real(encoding.scale.item()) for encoding in encodings)
     shift = arithmetic.addition_shift
     sides = []
@@ -195,6 +200,7 @@ def _common_exponent(
     scale = np.float32(output.scale.item())
     ratios = [float(np.float32(encoding.scale.item()) / scale) for encoding in encodings]
     bits = arithmetic.addition_shift - (math.frexp(max(ratios))[1] - 1)
+    # The larger factor is from 2 ** addition_shift to twice that, whatever the scales are.
     factors = [int(np.rint(math.ldexp(ratio, bits))) for ratio in ratios]
     sides = [builder.mul(value, factor) for value, factor in zip(steps, factors, strict=True)]
     return sides, np.asarray(math.ldexp(1.0, -bits))
@@ -211,6 +217,7 @@ def function(step: StepBuilder) -> None:
     codes = np.arange(low, high + 1, dtype=np.int64)
     table = function_of_codes(operation, step.arithmetic, codes, source, output)
     order, builder = step.order(0), step.builder
+    # Tables begin with the lowest code.
     index = builder.sub(builder.wide(step.read(0, order)), low)
     step.set_result(builder.take(table, index), order)
 
@@ -230,6 +237,7 @@ def prelu(step: StepBuilder) -> None:
     above = real_multiplier(arithmetic, factors[:1], output)
     left = builder.wide(requantize_sums(builder, sloped, arithmetic, below, output))
     right = builder.wide(requantize_sums(builder, steps, arithmetic, above, output))
+    # A product with 0 or 1 in place of Where, which integer runtimes seldom have.
     moved = builder.mul(builder.is_negative(steps), builder.sub(left, right))
     chosen = builder.clip(builder.add(right, moved), output.quant_min, output.quant_max)
     step.set_result(builder.cast(chosen, output.dtype), order)

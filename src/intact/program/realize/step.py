@@ -119,6 +119,7 @@ class StepBuilder:
             held = self._tensors.held[tensor.name]
             axes = zip(held.order, held.value.shape, strict=True)
             long = [axis for axis, length in axes if length != 1]
+            # Axes 1 long take no room: wherever they stand, the elements follow each other alike.
             if long == sorted(long):
                 return held.value
         return self.read(slot)
@@ -177,6 +178,7 @@ def open_product(shape: Shape) -> tuple[int, ...]:
     Raises:
         Unsupported: Several lengths are open.
     """
+    # A Reshape infers one length, and no more.
     if sum(length is None for length in shape) > 1:
         raise Unsupported("several of its axes have open lengths", "fix all axes but the batch")
     return tuple(-1 if length is None else int(length) for length in shape)
@@ -195,5 +197,6 @@ def known(length: int | None) -> int:
 
 def type_range(encoding: Encoding) -> tuple[int, int]:
     """The range of the type of codes; callers may feed codes beyond the encoding's range."""
+    # Bounds that are too narrow would let a sum overflow in the type that is chosen by them.
     info = np.iinfo(encoding.dtype)
     return int(info.min), int(info.max)

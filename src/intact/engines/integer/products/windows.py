@@ -105,6 +105,7 @@ def spatial_lengths(step: Step, shape: tuple[int, ...], axes: int, channels: int
 
 
 def _triple(lengths: tuple[int, ...], filler: int) -> Triple:
+    # In front: the last axis stays the one along which elements touch, and windows overlap.
     filled = (filler,) * (_SPATIAL - len(lengths)) + tuple(lengths)
     return filled[0], filled[1], filled[2]
 
@@ -161,6 +162,7 @@ def padded(
         slice(max(begin, 0), max(begin, 0) + max(cut.stop - cut.start, 0))
         for (begin, _), cut in zip(pairs, outer, strict=True)
     ]
+    # Only the margins are filled: filling all would write the data's part twice.
     floats = np.empty((codes.shape[0], *lengths, codes.shape[4]), dtype)
     for axis, cut in enumerate(inner, start=1):
         before = (slice(None),) * axis
