@@ -44,6 +44,7 @@ def load_baked(
 
     def shape_of(name: str) -> Shape:
         end = TensorEnd.parse(name)
+        # Before the array is read: a file that names ends of another plan costs no memory.
         config = configs.get(end)
         if config is None or config.meaning is not StateMeaning.BAKED:
             raise ValueError(f"{end} is not baked in the plan")

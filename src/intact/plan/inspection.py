@@ -104,6 +104,7 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
         if slot is not None and quantizes(plan.input_config(node, slot)):
             weight_bits = plan.input_config(node, slot).bits
         output = plan.output_config(node)
+        # An end whose result stays inside of a fusion follows the scale of the fusion's last node.
         if output.state is QuantState.OVERLAPPED:
             fused_into = ends[id(output.dominator)]
     elif has_weights_only(decision):
