@@ -65,7 +65,7 @@ def test_macos_tells_the_processor(
         return b"Apple M4\0" if "brand" in name else told.get(name, 0).to_bytes(4, "little")
 
     monkeypatch.setattr(cpu, "_sysctl", ask)
-    monkeypatch.setattr(cpu, "_of_llvm", frozenset)
+    monkeypatch.setattr(cpu, "_llvm_flags", frozenset)
     monkeypatch.setattr(sys, "platform", "darwin")
     cpu._asked.cache_clear()
     try:
@@ -87,7 +87,7 @@ def test_windows_tells_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.OpenKey = lambda _root, path: Key() if path == cpu._REGISTRY else None
     registry.QueryValueEx = lambda _key, name: (f"{name} of AMD ", 1)
     monkeypatch.setitem(sys.modules, "winreg", registry)
-    monkeypatch.setattr(cpu, "_of_llvm", lambda: frozenset(["avx2", "avx_vnni"]))
+    monkeypatch.setattr(cpu, "_llvm_flags", lambda: frozenset(["avx2", "avx_vnni"]))
     monkeypatch.setattr(sys, "platform", "win32")
     cpu._asked.cache_clear()
     try:

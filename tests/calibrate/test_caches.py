@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.calibrate.caches import caches
-from intact.calibrate.collect import collect
+from intact.calibrate.collect import caches, collect
 from intact.data.sources import Reading, open_samples
 from intact.graph import normalize
 from tests.texts import DECODER, tiny_decoder

@@ -62,6 +62,8 @@ def matched_noise(
         steps.append(np.broadcast_to(basis.reshape(along)[0], sizes[1:]))
     # Each constant alone: what matters is the mean over the positions of its result.
     means = [first.moments(np.stack([step] * first.least))[0] for step in steps]
+    # The first layers are linear: means of the result are those for zeros plus the slope times the
+    # constant of each channel.
     slope = np.stack([mean - means[0] for mean in means[1:]], axis=1)
     wanted, deviation = first.wanted
     left, right = slope / deviation[:, None], (wanted - means[0]) / deviation
@@ -71,6 +73,7 @@ def matched_noise(
     at_borders = first.moments(np.ascontiguousarray(flat))[1]  # where zeros are padded
     with np.errstate(all="ignore"):
         ratio = np.sqrt((deviation**2 - at_borders) / first.moments(noise)[1])
+    # The median in the logarithm: channels that see little of the noise give ratios without bound.
     usable = ratio[np.isfinite(ratio) & (ratio > 0)]
     scale = float(np.exp(np.median(np.log(usable)))) if usable.size else 1.0
     return noise, offset, scale
@@ -86,7 +89,7 @@ def smooth_noise(sizes: tuple[int, ...], seed: int = 0) -> Floats:
 
     Args:
         sizes: Shape ``[N, ...]``; the axes but the first and that of the channels are smooth.
-        seed: Of the draw.
+        seed: What the draw begins with.
     """
     white = np.random.default_rng(seed).standard_normal(sizes)
     axes = [axis for axis in range(1, len(sizes)) if axis != channel_axis(sizes)]
@@ -95,6 +98,8 @@ def smooth_noise(sizes: tuple[int, ...], seed: int = 0) -> Floats:
         for axis in axes:
             along = [-1 if each == axis else 1 for each in range(len(sizes))]
             square = square + np.fft.fftfreq(sizes[axis]).reshape(along) ** 2
+        # The constant part has frequency 0, whose inverse is no number: it gets the weight of the
+        # lowest one.
         lowest = square[square > 0].min(initial=1.0)
         weight = 1 / np.sqrt(np.maximum(square, lowest))
         white = np.fft.ifftn(np.fft.fftn(white, axes=axes) * weight, axes=axes).real

@@ -14,6 +14,7 @@ from intact.plan.overflows import (
     EXACT_BELOW,
     Overflows,
     pairs_may_saturate,
+    steps_from_zero,
     sums_left_alone,
     wrapping_sums,
 )
@@ -56,10 +57,10 @@ def limits_of_simulation(plan: QuantizedGraph) -> tuple[str, ...]:
 
 
 def largest_sums(plan: QuantizedGraph) -> Iterator[tuple[str, int]]:
-    """Yield for each layer with a quantized weight the upper bound of ``sum |q_x * q_w|``.
+    """Yield for each layer with a quantized weight the upper bound of its sums' magnitude.
 
-    The bound follows from the weight's integers and the input's range, for the worst output
-    channel.
+    The products are of codes less their zero points, on either side. The bound follows from the
+    weight's integers and the input's range, for the worst output channel.
     """
     for point in quantization_points(plan):
         if not point.is_constant or not point.readers:
@@ -68,10 +69,11 @@ def largest_sums(plan: QuantizedGraph) -> Iterator[tuple[str, int]]:
         data = next((plan.input_config(node, k) for k in data_slots(node)), None)
         if input_role(node, slot) is not Role.WEIGHT or data is None or data.params is None:
             continue
-        codes = np.abs(point.constant_codes().astype(np.int64))
+        steps = steps_from_zero(point.constant_codes(), point.config)
         axis = output_channel_axis(node)
-        others = tuple(k for k in range(codes.ndim) if k != axis)
-        per_channel = codes.sum(axis=others) if axis is not None else codes.sum()
+        others = tuple(k for k in range(steps.ndim) if k != axis)
+        per_channel = steps.sum(axis=others) if axis is not None else steps.sum()
+        # The code that lies furthest from the zero point, for the worst case of any data.
         ends = np.array([[data.quant_min], [data.quant_max]])
         reach = int(np.abs(ends - data.params.zero_point.reshape(-1)).max())
         yield str(node.name), int(np.max(per_channel, initial=0)) * reach

@@ -22,8 +22,9 @@ from intact.graph.files.save import STREAM_FROM, in_place
 from intact.graph.files.tensors import weight_bytes
 
 _BYTES = 4
-"""Of a float."""
+"""Bytes of a float."""
 
+# Half of what protobuf allows: the rest of the message has its size too.
 _LARGEST_MESSAGE = 1 << 30
 
 """Weights beyond this stay in files that the runtime maps: protobuf messages end at 2 GiB."""
@@ -124,6 +125,7 @@ def make_session(
         _share_memory()
         options.add_session_config_entry("session.use_env_allocators", "1")
     if isinstance(model, ir.Model) and _largest_tensor(model) > _LARGE_TENSOR:
+        # For the whole session: the runtime chooses its allocator once, and not by tensor.
         options.enable_cpu_mem_arena = False
     if not isinstance(model, ir.Model):
         return _open(str(model) if isinstance(model, Path) else model, options, left_out)
@@ -208,6 +210,7 @@ def _open(
         raise ModelError(
             f"ONNX Runtime {ort.__version__} refuses the model: {_first_line(error)}", remedy=remedy
         ) from error
+    # Here and not at the first run: all who ask for a session expect arrays.
     for each in session.get_outputs():
         if _NO_TENSOR.match(each.type):
             raise ModelError(

@@ -81,6 +81,7 @@ class Inspection:
 
 def inspect_plan(plan: QuantizedGraph) -> Inspection:
     """Report the structure of a plan, with or without scales."""
+    # By identity: equal configs are many, the dominator is one object.
     outputs = {id(config): end.node for end, config in plan.configs.items()}
     nodes = [_report(plan, node, outputs) for node in plan.graph.nodes]
     quantized = Counter(row.op_type for row in nodes if row.quantized)
@@ -103,6 +104,7 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
         if slot is not None and quantizes(plan.input_config(node, slot)):
             weight_bits = plan.input_config(node, slot).bits
         output = plan.output_config(node)
+        # An end whose result stays inside of a fusion follows the scale of the fusion's last node.
         if output.state is QuantState.OVERLAPPED:
             fused_into = ends[id(output.dominator)]
     elif has_weights_only(decision):
@@ -119,7 +121,7 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
         activation_bits=_activation_bits(plan, node) if decision.quantized else None,
         weight_bits=weight_bits,
         fused_into=fused_into,
-        reason="; ".join((decision.reason, *_requantized(plan, node))),
+        reason="; ".join((decision.reason, *_requantized_inputs(plan, node))),
         block=block,
         is_dynamic=any(is_dynamic(plan, node, slot) for slot in data_slots(node)),
     )
@@ -131,7 +133,7 @@ _WHY = {
 }
 
 
-def _requantized(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
+def _requantized_inputs(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
     """Say which inputs a join requantizes, each with the reason."""
     for slot in data_slots(node):
         value, reason = node.inputs[slot], requantized(plan.input_config(node, slot))
@@ -143,5 +145,6 @@ def _activation_bits(plan: QuantizedGraph, node: ir.Node) -> int | None:
     """Return the width of the stored output, or else of the first quantized input."""
     configs = [plan.output_config(node), *(plan.input_config(node, k) for k in data_slots(node))]
     held = (QuantState.OVERLAPPED, QuantState.DYNAMIC)
+    # Fused ends count too: their dominator's width is that of what the fusion stores.
     quantized = (c for c in configs if quantizes(c) or c.state in held)
     return next((config.dominator.bits for config in quantized), None)

@@ -39,12 +39,12 @@ def graphs_for(graph: Graph, targets: Iterable[Target], apart: Collection[str] =
         joined = tuple(name for name in _MARKERS if target.names(name) and name not in apart)
         key = (joined, tuple(sorted(target.expand)))
         if key not in made:
-            made[key] = _prepared(graph, *key)
+            made[key] = _prepare(graph, *key)
         found.append(made[key])
     return found
 
 
-def _prepared(graph: Graph, joined: tuple[str, ...], expanded: tuple[str, ...]) -> Graph:
+def _prepare(graph: Graph, joined: tuple[str, ...], expanded: tuple[str, ...]) -> Graph:
     present = {node.op_type for node in graph.nodes}
     for name in joined:
         if present & _MARKERS[name]:

@@ -67,6 +67,7 @@ class TensorEnd(msgspec.Struct, frozen=True, order=True, cache_hash=True):
         Raises:
             PlanError: The text is not of the form ``NODE.input[K]`` or ``NODE.output[K]``.
         """
+        # From the right: node names may hold dots and brackets themselves.
         for direction in Direction:
             head, mark, tail = text.rpartition(f".{direction}[")
             if mark and head and tail.endswith("]") and tail[:-1].isdecimal():
@@ -190,6 +191,7 @@ class QuantizedGraph:
 
     def arithmetic_of(self, node: ir.Node) -> Arithmetic:
         """Return the target's arithmetic of a node, with what depends on the plan's zero points."""
+        # Of the second operand: targets have other kernels where the weight's zero point is not 0.
         right = self.configs.get(TensorEnd.input(str(node.name), 1))
         found = self.target.arithmetic_of(node, None if right is None else _zero_point(right))
         if found.functions is not Functions.COMPOSED:
@@ -211,10 +213,13 @@ class QuantizedGraph:
         Such plans have other grids, scales or integers, but at each end the same state, and the
         same ends share a scale. An end whose integers are stored counts as one that quantizes.
         """
+        # By the order in which scales come up, as identities differ between copies of one plan.
         groups: dict[int, int] = {}
         configs = self.configs.values()
         return (
             tuple(self.configs),
+            # Lists, not generators, inside tuple(): this is asked for every candidate of a search,
+            # and is faster so.
             tuple([UNBAKED.get(config.state, config.state) for config in configs]),
             tuple([groups.setdefault(id(config.dominator), len(groups)) for config in configs]),
         )
@@ -239,6 +244,7 @@ def _zero_point(config: TensorQuantConfig) -> int | None:
     found = np.unique([] if params is None else params.zero_point)
     if found.size != 1:
         return None
+    # Targets say it of codes with a sign: 128 of unsigned ones is their 0.
     return int(found[0]) - (1 << (config.bits - 1) if config.quant_min >= 0 else 0)
 
 

@@ -29,6 +29,8 @@ def stored_config(scheme: TensorScheme, axis: int, bits: int | None) -> TensorQu
     """
     config = config_from_scheme(scheme, axis, bits)
     if not scheme.is_float:
+        # In the detail and not by state: the end quantizes as others do, and plan files keep
+        # details.
         config.detail[STORED] = True
     return config
 

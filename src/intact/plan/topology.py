@@ -53,6 +53,7 @@ def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Deci
         decisions[str(node.name)] = _decide_node(node, target, overrides, decisions, shapes)
     if target.topology.prune_without_consumer:
         _prune(graph, target, decisions)
+    # Last, as what moves values depends on all that is around it.
     for moves in _moves(graph, decisions):
         around = {decisions[name].quantized for name in _around(graph, moves, shapes)}
         if around == {False}:
@@ -141,6 +142,8 @@ def _decide_node(
     decisions: dict[str, Decision],
     shapes: frozenset[str],
 ) -> Decision:
+    # What the user asks for and what cannot be comes before the target's rules: the reason should
+    # be the one that the user can change.
     refusal = _refusal(node, overrides, shapes) or _whole_refusal(node, target)
     if refusal:
         return Decision(False, refusal)
@@ -215,6 +218,8 @@ def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str
         return "its weight is empty"
     values = [node.inputs[slot] for slot in data_slots(node)] + [node.outputs[0]]
     dtypes = {value.dtype for value in values if value is not None}
+    # Doubles and integers that compute: their results are not those of float32, on which all scales
+    # rest.
     if dtypes != {ir.DataType.FLOAT}:
         odd = next(dtype for dtype in dtypes if dtype is not ir.DataType.FLOAT)
         return f"its data is {odd.name.lower() if odd else 'of unknown type'}, not float32"
@@ -288,6 +293,8 @@ def _moves(graph: Graph, decisions: dict[str, Decision]) -> Iterator[frozenset[i
             continue
         group = groups[node] = {node}
         for before in _producers(node):
+            # Groups are merged as they meet; the smaller part of each chain is renamed, which is
+            # short.
             joined = groups.get(before, group)
             if joined is not group:
                 group |= joined

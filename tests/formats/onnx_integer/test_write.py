@@ -93,15 +93,18 @@ def test_floats_stand_at_the_ends_alone(target: str) -> None:
 
 @pytest.mark.parametrize("rounding", sorted(Rounding))
 @pytest.mark.parametrize("order", sorted(ZeroPointOrder))
-@pytest.mark.parametrize("reciprocal", [False, True])
+@pytest.mark.parametrize(("reciprocal", "nan_is_highest"), [(False, False), (True, True)])
 def test_floats_become_codes_as_the_plan_rounds(
-    rounding: Rounding, order: ZeroPointOrder, reciprocal: bool
+    rounding: Rounding, order: ZeroPointOrder, reciprocal: bool, nan_is_highest: bool
 ) -> None:
     encoding = Encoding(
         np.asarray(0.1, np.float32), np.asarray(-3, np.int64), -127, 127, rounding=rounding
     )
     arithmetic = Arithmetic(
-        requantize=Requantize.SHIFT, zero_point=order, reciprocal_scale=reciprocal
+        requantize=Requantize.SHIFT,
+        zero_point=order,
+        reciprocal_scale=reciprocal,
+        nan_is_highest=nan_is_highest,
     )
     program = one_step(ops.Quantize(), arithmetic, [((None,), None)], [((None,), encoding)])
     halves = (np.arange(-300, 300) / 2).astype(np.float32) * np.float32(0.1)

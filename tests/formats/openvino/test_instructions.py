@@ -102,7 +102,7 @@ def test_the_offset_of_signed_codes_is_added_as_the_kernels_do(
         ties = np.nextafter(ties, np.float32(np.inf if ulps > 0 else -np.inf))
     numbers = np.concatenate([reals, ties])
     for encoding, lowest in ((int8(scale), -128), (uint8(scale, 128), 0)):
-        grid = EndsGrid.of(arithmetic, encoding)
+        grid = EndsGrid.from_encoding(arithmetic, encoding)
         assert grid.first == 0
         found = ends_codes(numbers, arithmetic, encoding, (lowest, lowest + 255))
         want = [rounded_sum(n, grid.factor[0], grid.offset[0]) for n in numbers]

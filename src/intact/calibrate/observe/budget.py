@@ -53,7 +53,7 @@ def worker_count(threads: int, tensors: int) -> int:
     """Return how many batches run side by side, within the memory for their counts.
 
     Args:
-        threads: As many as that; 0 for all cores.
+        threads: How many may work; 0 for all cores.
         tensors: How many are observed.
 
     Raises:
@@ -87,9 +87,9 @@ def schedule(
     largest = max(tensors, key=lambda name: sizes[name], default=None)
     if largest is not None and sizes[largest] > max_memory:
         raise CalibrationError(
-            f"one batch of {largest!r} and its counts need {_shown(sizes[largest])} of memory, "
+            f"one batch of {largest!r} and its counts need {_size_text(sizes[largest])} of memory, "
             f"{max_memory >> 20} MiB are allowed",
-            remedy=f"allow {_shown(sizes[largest])}, or keep the nodes around it float",
+            remedy=f"allow {_size_text(sizes[largest])}, or keep the nodes around it float",
         )
     groups = tuple(_groups(tensors, sizes, max_memory)) or ((),)
     most = max(sum(sizes[name] for name in group) for group in groups)
@@ -103,6 +103,8 @@ def _groups(
     group: list[str] = []
     room = max_memory
     for name in tensors:
+        # Neighbours and not the best fit: a group of late tensors runs the model from the start
+        # anyway.
         if sizes[name] > room:
             yield tuple(group)
             group, room = [], max_memory
@@ -126,7 +128,7 @@ def known_sizes(graph: Graph, layout: BatchLayout, tensors: Sequence[str]) -> di
     return sizes
 
 
-def seen_sizes(observed: Observed, tensors: Sequence[str]) -> dict[str, int]:
+def sizes_of_observed(observed: Observed, tensors: Sequence[str]) -> dict[str, int]:
     """Return the same from a batch that was run."""
     sizes = observed.elements * observed.samples
     return {n: _bytes((int(size),), copies=2) for n, size in zip(tensors, sizes, strict=True)}
@@ -136,7 +138,7 @@ def _bytes(shape: Shape, *, copies: int) -> int:
     return math.prod(shape) * _VALUE_BYTES * copies + COUNTS_BYTES
 
 
-def _shown(size: int) -> str:
+def _size_text(size: int) -> str:
     return f"{math.ceil(size / 2**20)} MiB"
 
 
@@ -154,6 +156,8 @@ def part_observers(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         computed = set(tensors) - {str(value.name) for value in graph.inputs}
+        # Optimized once with all tensors as outputs, and cut afterwards: optimized part by part,
+        # layers would fuse otherwise in each, and floats differ.
         whole = _rewritten(model_of_outputs(graph, [n for n in tensors if n in computed]), folder)
         for position, group in enumerate(groups):
             path = folder / f"part{position}.onnx"

@@ -14,7 +14,7 @@ from intact.program import Array, Step
 from intact.program.operations import FloatNodes
 
 _IR_VERSION = 10
-"""Of ONNX; every ONNX Runtime that has the opsets in use reads it."""
+"""The version of ONNX's format; every ONNX Runtime that has the opsets in use reads it."""
 
 
 def float_island(step: Step, threads: int = 0) -> Kernel:
@@ -25,7 +25,7 @@ def float_island(step: Step, threads: int = 0) -> Kernel:
 
     Args:
         step: Its operation is `FloatNodes`.
-        threads: Of the session; 0 lets it choose.
+        threads: Threads of the session; 0 lets it choose.
 
     Raises:
         PlanError: A node reads a value that the step does not get.
@@ -55,6 +55,7 @@ def model_of_nodes(name: str, operation: FloatNodes) -> ir.Model:
     """
     constants = _constants(name, operation)
     owner = operation.nodes[0].graph
+    # A view and its clone, since the nodes belong to the model's graph and may belong to no other.
     view = ir.GraphView(
         operation.inputs,
         operation.outputs,

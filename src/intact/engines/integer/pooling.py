@@ -34,7 +34,7 @@ from intact.targets import Arithmetic, Functions, Requantize, ZeroPointOrder
 Slices: TypeAlias = tuple[slice, ...]
 
 
-def pooled_lengths(shape: tuple[int, ...], operation: Pool) -> tuple[int, ...]:
+def output_lengths(shape: tuple[int, ...], operation: Pool) -> tuple[int, ...]:
     """Return the output's spatial lengths for data ``[N, *S, C]``."""
     return tuple(
         max((length + sum(pads) - size) // stride + 1, 0)
@@ -59,7 +59,9 @@ def reduce_windows(array: Array, operation: Pool, combine: np.ufunc) -> Array:
             number.
     """
     start = 0 if combine is np.add else np.iinfo(array.dtype).min
-    for axis, length in enumerate(pooled_lengths(array.shape, operation), 1):
+    # Axis by axis: k + k steps for a window of k * k; sums and maxima of integers do not depend on
+    # the order.
+    for axis, length in enumerate(output_lengths(array.shape, operation), 1):
         shape = (*array.shape[:axis], length, *array.shape[axis + 1 :])
         result = np.full(shape, start, array.dtype)
         for outputs, inputs in _axis_taps(array.shape[axis], length, operation, axis - 1):
@@ -75,7 +77,7 @@ def each_tap(shape: tuple[int, ...], operation: Pool) -> Iterator[tuple[Slices, 
 
     The slices are for arrays ``[N, *S, C]``.
     """
-    lengths = pooled_lengths(shape, operation)
+    lengths = output_lengths(shape, operation)
     axes = [
         list(_axis_taps(shape[axis], length, operation, axis - 1))
         for axis, length in enumerate(lengths, 1)
@@ -89,7 +91,7 @@ def window_counts(
     shape: tuple[int, ...], operation: Pool, *, with_pads: bool
 ) -> npt.NDArray[np.int64]:
     """Return how many elements each window has, ``[*S of the output]``, pads included or not."""
-    lengths = pooled_lengths(shape, operation)
+    lengths = output_lengths(shape, operation)
     counts = np.ones(lengths, np.int64)
     for axis, length in enumerate(lengths):
         along = np.zeros(length, np.int64)
@@ -134,17 +136,20 @@ def _pool(step: Step, _: Overflows) -> Kernel:
     if operation.kind is PoolKind.MAX:
         recode = recoder(step.arithmetic, source, target, operation.bounds)
         return kernel_of(step, lambda codes: recode(reduce_windows(codes, operation, np.maximum)))
+    # Cases of averages: (1) by ends; (2) one scale after another; (3) in floats, as a convolution
+    # or tap by tap; (4) integers of one scale: divided and rounded once; (5) integers of two
+    # scales: a multiplier for each count.
     if has_ends(step.arithmetic):
         return kernel_of(step, _average_by_ends(operation, step.arithmetic, source, target))
     if step.arithmetic.scales_in_turn:
-        return kernel_of(step, _rescaled_average(operation, step.arithmetic, source, target))
+        return kernel_of(step, _average_by_count(operation, step.arithmetic, source, target))
     if step.arithmetic.requantize in _FLOATS:
         composed = _is_composed(step.arithmetic, source, target)
-        average = _convolved_average if composed else _float_average
+        average = _average_as_convolution if composed else _float_average
         return kernel_of(step, average(operation, step.arithmetic, source, target))
     if source.same_as(target):
         return kernel_of(step, _integer_average(operation, step.arithmetic, target))
-    return kernel_of(step, _rescaled_average(operation, step.arithmetic, source, target))
+    return kernel_of(step, _average_by_count(operation, step.arithmetic, source, target))
 
 
 def _average_by_ends(
@@ -178,7 +183,7 @@ def _float_average(
         if arithmetic.integer_whole_windows and is_global(codes.shape, operation):
             return global_average(codes)
         reals = dequantize(codes)
-        lengths = pooled_lengths(codes.shape, operation)
+        lengths = output_lengths(codes.shape, operation)
         sums = np.zeros((codes.shape[0], *lengths, codes.shape[-1]), kind)
         for outputs, inputs in each_tap(codes.shape, operation):
             sums[outputs] += reals[inputs]
@@ -201,7 +206,7 @@ def _is_composed(arithmetic: Arithmetic, source: Encoding, target: Encoding) -> 
     return arithmetic.functions is Functions.COMPOSED and spans == {_STEPS_OF_8_BITS}
 
 
-def _convolved_average(
+def _average_as_convolution(
     operation: Pool, arithmetic: Arithmetic, source: Encoding, target: Encoding
 ) -> Average:
     """Multiply sums as a convolution whose weights are 1, in steps of ``1 / count``, does."""
@@ -249,7 +254,7 @@ def _integer_average(operation: Pool, arithmetic: Arithmetic, encoding: Encoding
     return average
 
 
-def _rescaled_average(
+def _average_by_count(
     operation: Pool, arithmetic: Arithmetic, source: Encoding, target: Encoding
 ) -> Average:
     """Multiply sums by ``s_in / (s_out * count)``, with one multiplier for each count there is."""
@@ -261,6 +266,8 @@ def _rescaled_average(
         steps = sums - elements[..., None] * zero_point
         results = np.empty(sums.shape, target.dtype)
         everywhere = np.broadcast_to(counts[..., None], sums.shape)
+        # Windows at the edges have fewer elements where pads do not count: three counts an axis at
+        # most.
         for count in np.unique(counts):
             here = everywhere == count
             results[here] = requantized(int(count))(steps[here])
@@ -282,6 +289,7 @@ def _by_count(
 def _sums(operation: Pool, codes: Array) -> tuple[Array, Array, Array]:
     """Return sums of windows, what each is divided by, and how many elements but pads it has."""
     largest = math.prod(operation.kernel) * (1 << 8 * codes.dtype.itemsize)
+    # The narrowest type that no sum leaves: memory is what a pool waits for.
     fitting = [kind for kind in (np.int16, np.int32, np.int64) if largest < np.iinfo(kind).max]
     sums = reduce_windows(codes.astype(fitting[0]), operation, np.add)
     elements = window_counts(codes.shape, operation, with_pads=False)

@@ -47,9 +47,12 @@ def _resize(step: Step, _: Overflows) -> Kernel:
     if operation.mode is ResizeMode.NEAREST:
         return kernel_of(step, lambda array: recode(_nearest(operation, array)))
     encoding = encoding_of(step, step.inputs[0])
+    # 1  Floats: reals are interpolated, and rounded to codes once.
     if step.arithmetic.requantize in (Requantize.FLOAT32, Requantize.FLOAT64):
         output = encoding_of(step, step.outputs[0])
         return kernel_of(step, _linear_floats(operation, step.arithmetic, encoding, output))
+    # 2  Integers: codes are interpolated at the input's scale, and requantized afterwards: two
+    # roundings, as the kernels have them.
     linear = _linear_codes(operation, step.arithmetic, encoding)
     return kernel_of(step, lambda array: recode(linear(array)))
 
@@ -93,6 +96,7 @@ def _linear_codes(
     if arithmetic.requantize is Requantize.SHIFT:
         rounding = arithmetic.rounding
     shift = bits * len(operation.sizes)
+    # int32 where code and weights fit: half the memory traffic of int64.
     fits = shift + 8 * encoding.dtype.itemsize < 32
     once = Arithmetic(requantize=Requantize.SHIFT, rounding=rounding)
     back = Requantizer(once, 2.0**-shift, replace(encoding, zero_point=np.zeros((), np.int64)))
@@ -149,6 +153,7 @@ def _places(operation: Resize, length: int, size: int) -> npt.NDArray[np.float32
     outputs = np.arange(size, dtype=np.float32)
     if operation.align_corners:
         return outputs * np.float32(length - 1) / np.float32(max(size - 1, 1))
+    # Divided by, and not multiplied by its inverse: float32 differs, and with it the neighbours.
     ratio = np.float32(size) / np.float32(length)
     if operation.half_pixel:
         return (outputs + np.float32(0.5)) / ratio - np.float32(0.5)
@@ -176,7 +181,9 @@ def _coarse_positions(operation: Resize, length: int, size: int) -> Positions:
     places = np.arange(size, dtype=np.int64) * step
     if operation.half_pixel:
         places += step // 2 - one // 2
+    # Shifts round downwards, also below 0, where half-pixel places of the first elements lie.
     first = np.clip(places >> _COARSE_BITS, 0, length - 1)
+    # Rounded upwards: a place on an element has it on both sides, and needs no neighbour.
     second = np.minimum((places + one - 1) >> _COARSE_BITS, length - 1)
     return first, np.maximum(second, 0), places - (first << _COARSE_BITS)
 

@@ -337,7 +337,7 @@ class _Trial:
         damped, wanted = self._damped(damping)
         solved = np.linalg.solve(damped, wanted.transpose(0, 2, 1))
         aim = np.asarray(solved.transpose(0, 2, 1), np.float64)
-        turns = Turns.of(damped, 0.0)
+        turns = Turns.from_moments(damped, 0.0)
         if scale is not None:
             return _Attempt(scale, turns.round(aim, self._levels(scale))[0], damping)
         scale = self._scale(turns, aim)

@@ -46,7 +46,7 @@ class Requantizer:
         arithmetic: How.
         multiplier: ``accumulator scale / output scale``, ``[]`` or ``[channels]`` (the last axis),
             as `real_multiplier` computes it.
-        output: Of the result.
+        output: The encoding of the result.
         bounds: Real numbers that the result is clamped to.
         bias: Integers at the accumulators' scale, ``[channels]`` or ``[]``, that are added to them
             first; None adds nothing.
@@ -104,8 +104,10 @@ class Requantizer:
         self._loop: Any
         self._parameters: tuple[Any, ...]
         if kind in _FIXED_POINT:
-            multiplier, shift, which = _fixed_point(arithmetic, self._factors)
+            multiplier, shift, which = _fixed_point_multipliers(arithmetic, self._factors)
             self._loop = loops.requantize_fixed_point
+            # Fixed-point kernels add the zero point behind the rounding, whatever order the
+            # arithmetic has for floats.
             last = (self._zero, self.low, self.high, which)
             self._parameters = (self._add, multiplier, shift, *last)
         elif kind is Requantize.SHIFT:
@@ -117,6 +119,8 @@ class Requantizer:
             real = np.float32 if kind is Requantize.FLOAT32 else np.float64
             factors = _finite(self._factors, real)
             self._loop = loops.requantize_float
+            # float64 for the sum with the bias: it is exact below 2**53, and rounded to the
+            # arithmetic's floats once.
             bias, after = self._add.astype(np.float64), zero_after.astype(np.float64)
             limits = (float(self.low), float(self.high))
             self._parameters = (bias, factors, zero_before.astype(real), after, *limits, rounding)
@@ -126,7 +130,9 @@ def _per_channel(values: Array, channels: tuple[int, ...]) -> Array:
     return np.ascontiguousarray(np.broadcast_to(values, channels))
 
 
-def _fixed_point(arithmetic: Arithmetic, factors: Array) -> tuple[Integers, Integers, int]:
+def _fixed_point_multipliers(
+    arithmetic: Arithmetic, factors: Array
+) -> tuple[Integers, Integers, int]:
     """Return multipliers, shifts and which multiplication takes them."""
     multiplier, shift = quantize_multiplier(factors)
     if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
@@ -169,12 +175,15 @@ def real_multiplier(
     product = np.ones((), real)
     for factor in factors:
         product = np.asarray(product * np.asarray(factor, np.float32).astype(real))
+    # The product was rounded to float32 above; only the quotient has the digits of float64.
     if precision is ScalePrecision.FLOAT32_PRODUCT:
         real = np.float64
     with np.errstate(over="ignore", divide="ignore"):
         ratio = product.astype(real) / np.asarray(output.scale, np.float32).astype(real)
         if arithmetic.multiplier_bits is not None:
             bits = arithmetic.multiplier_bits
+            # Scaled by powers of two only, which is exact: one rounding to so many bits behind the
+            # point.
             ratio = np.ldexp(np.rint(np.ldexp(ratio, bits)), -bits)
     return np.asarray(ratio)
 
@@ -200,6 +209,7 @@ def code_bounds(arithmetic: Arithmetic, output: Encoding, bounds: Bounds) -> tup
             return int(ends_codes(np.full(1, bound, np.float32), arithmetic, first, held).item())
         with np.errstate(over="ignore"):
             steps = round_to_integer(np.asarray(np.float32(bound) / scale), rounding)
+        # A bound over a tiny scale is infinite, which no int holds; 2**40 is beyond all codes.
         nearest = zero + int(np.clip(np.float64(steps), -(2.0**40), 2.0**40))
         return min(max(nearest, output.quant_min), output.quant_max)
 

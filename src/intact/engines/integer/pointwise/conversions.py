@@ -55,11 +55,12 @@ def look_up_pairs(table: Array, first: Array, second: Array) -> Array:
     Args:
         table: ``[256, 256]``.
         first: 8-bit codes.
-        second: Likewise.
+        second: The second operand.
     """
     shape = np.broadcast_shapes(first.shape, second.shape)
     results = np.empty(shape, table.dtype)
     flat = results.reshape(-1)
+    # One operand is a single code: a row or column of the table, and the simpler loop.
     if second.size == 1:
         _look_up(
             np.ascontiguousarray(table[:, int(_patterns(second)[0])]), _full(first, shape), flat
@@ -118,6 +119,8 @@ def recoder(
     convert = _conversion(arithmetic, source, target, bounds)
     if not table_bits(source):
         return convert
+    # 65,536 conversions at most when the step is prepared, and one look-up for each element
+    # afterwards.
     table = convert(every_code(source))
     return lambda codes: look_up(table, codes)
 

@@ -173,11 +173,14 @@ def _float_exponentials(data: Encoding) -> npt.NDArray[np.float32]:
     """Return the exponentials of differences ``0, -1, -2 ...``, each correctly rounded."""
     steps = np.arange(_differences(data), dtype=np.float32)
     exponents = -np.float32(data.scale) * steps
+    # In float64, rounded once: numpy's float32 exponential differs by processor, that of float64 is
+    # right to far more digits than are kept.
     return np.exp(exponents.astype(np.float64)).astype(np.float32)
 
 
 def _float_sum(terms: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Add the terms of each row in order, in float32; ``[rows, 1]``."""
+    # accumulate adds in order; np.sum adds pairwise, which gives other bits.
     return np.add.accumulate(terms, axis=1, dtype=np.float32)[:, -1:]
 
 

@@ -54,8 +54,8 @@ class RealRequantizer:
 
     Args:
         arithmetic: How.
-        scale: Of the sums, float32 ``[]`` or ``[channels]``.
-        output: Of the result.
+        scale: The scale of the sums, float32 ``[]`` or ``[channels]``.
+        output: The encoding of the result.
         bounds: Real numbers that the result is clamped to.
         constant: Integers that are added to the sums first, ``[channels]``; None adds nothing.
         bias: Floats, ``[channels]``; None adds nothing.
@@ -150,22 +150,25 @@ def _by_ends(
         unit = np.float32(effective(arithmetic, residual).scale.item())
         zero = effective_zero(residual)
     units = -(zero * unit), _ONE / unit, np.int64(0), _ONE
+    # Cases: (1) no bias, no residual: the ends are counted in units of the sums, one multiplication
+    # in all, or, without `folded_channels`, real numbers first; (2) the output's factor folded into
+    # scale and bias (dense layers); (3) real numbers, a residual perhaps, then the output's grid.
     if bare and residual is None:
-        grid = EndsGrid.of(arithmetic, output, scale).with_one_offset()
+        grid = EndsGrid.from_encoding(arithmetic, output, scale).share_offset()
         if (grid.factor == grid.factor[0]).all():  # as of one channel
-            grid = grid.as_stored_scale()
+            grid = grid.with_stored_scale()
             return (_NONE, one, none), units, (grid.factor, grid.offset, grid.first, _Last.FUSED)
         if arithmetic.folded_channels:
             return (_NONE, grid.factor, grid.offset), units, (one, none, grid.first, _Last.FUSED)
-        grid = EndsGrid.of(arithmetic, output).as_stored_scale()
+        grid = EndsGrid.from_encoding(arithmetic, output).with_stored_scale()
         return real, units, (grid.factor, grid.offset, grid.first, _Last.FUSED)
     after = msgspec.structs.replace(arithmetic, zero_point=ZeroPointOrder.AFTER_ROUNDING)
     if arithmetic.folded_factor and residual is None:
-        grid = EndsGrid.of(after, output)
+        grid = EndsGrid.from_encoding(after, output)
         offset = biases * grid.factor + grid.offset + np.float32(grid.first)
         return (_NONE, scale * grid.factor, offset), units, (one, none, 0, _Last.FUSED)
-    grid = EndsGrid.of(arithmetic if in_place else after, output, float(unit))
-    grid = grid.as_stored_scale() if in_place else grid
+    grid = EndsGrid.from_encoding(arithmetic if in_place else after, output, float(unit))
+    grid = grid.with_stored_scale() if in_place else grid
     if bare:
         real = -(zero * unit) / scale, scale / unit, biases
         units = _NONE, _ONE, np.int64(0), _ONE
@@ -211,6 +214,8 @@ def _fill(
     for row in range(sums.shape[0]):
         for column in range(sums.shape[1]):
             one = column * step
+            # float64 holds sum and constant exactly; the sum is rounded to float32 once, as a
+            # conversion from int32 does.
             value = np.float32(np.float64(sums[row, column]) + constant[one])
             if fused_bias:
                 value = fused_float32(value, scales[one], biases[one])
@@ -240,7 +245,7 @@ class Epilogue:
     Args:
         step: Its output and arithmetic.
         scales: Those of data and weight, each ``[]`` or ``[channels]``.
-        bounds: Of the fused activation.
+        bounds: The ends of the fused activation.
         constant: Added to the products, int64 ``[channels]``: bias codes and what corrects zero
             points.
         float_bias: Added in float32 to what the sums stand for.
@@ -261,6 +266,8 @@ class Epilogue:
         self._step = step
         self._overflows = overflows
         self._constant = constant
+        # Two functions, for sums with and without the constant in them: where a register may
+        # overflow, the constant is in the sum that wraps; elsewhere it is one addition less.
         self._as_output = _output(step, scales, bounds, constant, float_bias, residual)
         self._from_sums = _output(step, scales, bounds, None, float_bias, residual)
 
@@ -276,19 +283,21 @@ class Epilogue:
         arithmetic = self._step.arithmetic
         limit = (1 << (arithmetic.accumulator_bits - 1)) - 1
         pairs = arithmetic.accumulator_overflow is OverflowKind.PAIR_SATURATE
+        # A proof for all data: no sum is looked at where none can leave the accumulator, which is
+        # nearly always. Pairs have saturated before.
         if largest <= limit or pairs:
             return self._as_output(products, *beside)
         sums = products.astype(np.int64) + self._constant
-        _count(sums, limit, self._overflows.of(self._step))
+        _count(sums, limit, self._overflows.counter(self._step))
         if arithmetic.accumulator_overflow is OverflowKind.WRAP:
-            sums = wrapped(sums, arithmetic.accumulator_bits)
+            sums = wrap(sums, arithmetic.accumulator_bits)
         return self._from_sums(sums, *beside)
 
 
-def wrapped(sums: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
+def wrap(sums: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
     """Wrap sums as a two's complement register of this width does.
 
-    >>> wrapped(np.array([127, 128, -129]), 8).tolist()
+    >>> wrap(np.array([127, 128, -129]), 8).tolist()
     [127, -128, 127]
     """
     half = 1 << (bits - 1)

@@ -1,13 +1,4 @@
-"""Pairs of products that saturate before they are summed (vpmaddubsw).
-
-The instruction multiplies unsigned data by signed weights, adds the products of two neighbouring
-channels and saturates the pair. It sees codes as they are: data without its zero point taken off,
-moved to the unsigned range where they are signed, as runtimes do. Neighbours lie in one kernel tap
-and one group; the last of an odd number of channels has none. Weights of an unsigned type take
-other instructions, which do not saturate. The zero points are corrected afterwards, exactly.
-
-Most weights cannot make a pair saturate, whatever the data: only the rest is looked at.
-"""
+"""A layer of products: data, weights and bias as integers, and pairs of products that saturate."""
 
 from __future__ import annotations
 
@@ -45,9 +36,9 @@ class PairSaturation:
     Args:
         weights: Raw codes, int64 ``[groups, K, N]``.
         run: Neighbouring channels in a row of K; a pair never crosses their end.
-        data_dtype: Of the data's codes.
-        weight_dtype: Of the weights' codes.
-        bits: Of a pair.
+        data_dtype: The type of the data's codes.
+        weight_dtype: The type of the weights' codes.
+        bits: Bits of the register that a pair is summed in.
         shift: What a row's elements lack to the raw codes as `signed` leaves them.
 
     Attributes:
@@ -75,6 +66,7 @@ class PairSaturation:
         unsafe = (ends[0] < -self.limit - 1) | (ends[1] > self.limit)
         if not np.issubdtype(weight_dtype, np.signedinteger):
             unsafe = np.zeros_like(unsafe)
+        # The few pairs that data could make saturate: their places are all that the loop looks at.
         group, pair, column = np.nonzero(unsafe)
         self._places = np.ascontiguousarray(
             np.stack([group, firsts[pair], seconds[pair], column], axis=1).astype(np.int64)
@@ -93,6 +85,7 @@ class PairSaturation:
             products: Exact ones, ``[groups, M, N]``.
             counted: Added to. ``largest`` is that of the pairs that can saturate.
         """
+        # A copy: the saturated products are no longer bounded by what made float32 exact.
         result = products.astype(np.float64)
         found = np.array([0, counted.largest], np.int64)
         _saturate(rows, self._places, self._weights, self._shift, self.limit, result, found)
@@ -165,7 +158,7 @@ class Layer:
         largest_value: No code less its zero point has a larger magnitude.
         weights: Codes less their zero points, int64 ``[O, ...]``, as the tensor has them.
         raw_weights: The codes themselves.
-        scales: Of data and weight.
+        scales: Those of data and weight.
         bias: Codes, int64 ``[O]``; zeros where there is none or it is in float.
         float_bias: Bias in float, which is added to what the sums stand for.
     """
@@ -182,7 +175,7 @@ class Layer:
     float_bias: Array | None
 
     @classmethod
-    def of(cls, step: Step) -> Layer:
+    def from_step(cls, step: Step) -> Layer:
         """Return the layer that a step computes.
 
         Raises:
@@ -248,7 +241,7 @@ class Layer:
         """Make the epilogue of the products.
 
         Args:
-            bounds: Of the fused activation.
+            bounds: The ends of the fused activation.
             overflows: Where sums that leave the accumulator are counted.
             centred: The products are those of signed codes, not of codes less their zero point.
         """
@@ -262,7 +255,7 @@ class Layer:
         """Return how pairs saturate; None where none can.
 
         Args:
-            raw_weights: As the product takes them, ``[groups, K, N]``.
+            raw_weights: The weights as the product takes them, ``[groups, K, N]``.
             run: Neighbouring channels in K.
             centred: The rows hold signed codes, not codes less their zero point.
         """
