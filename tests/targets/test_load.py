@@ -138,9 +138,9 @@ def test_complaints_about_schemes(tmp_path: Path) -> None:
         ('dtype = "int8"', 'dtype = "int8"\nbits = "8"', "[weight] bits is of type string"),
         ('dtype = "int8"', 'dtype = "int8"\nbits = true', "[weight] bits is of type"),
         ('dtype = "int8"', "", "key 'dtype' is missing in [weight]"),
-        ("format = 1", "format = 2", "format is 2; this version reads format 1"),
+        ("format = 2", "format = 3", "format is 3; this version reads formats 1 to 2"),
         ('"mine"', '" "', "name is empty"),
-        ("format = 1", "format = 1\nop = 3", "mine.toml: op is of type integer; give array"),
+        ("format = 2", "format = 2\nop = 3", "mine.toml: op is of type integer; give array"),
     ]:
         with pytest.raises(TargetError, match=re.escape(message)):
             target(tmp_path, body=MINIMAL.replace(old, new))
@@ -165,7 +165,7 @@ def test_many_rules_are_checked_in_linear_time(tmp_path: Path) -> None:
 
 # ---- extends ------------------------------------------------------------------------------------
 
-VARIANT = 'format = 1\nname = "variant"\nextends = "mine.toml"\n'
+VARIANT = 'format = 2\nname = "variant"\nextends = "mine.toml"\n'
 RULES = """
 [[op]]
 ops = ["Conv", "Gemm"]
@@ -266,15 +266,15 @@ def test_extends_that_is_refused(extends: str, message: str, tmp_path: Path) -> 
     write(tmp_path, MINIMAL, "outside.toml")
     (folder / "link.toml").symlink_to(tmp_path / "outside.toml")
     with pytest.raises(TargetError, match=message):
-        load_target(write(folder, f'format = 1\nname = "m"\nextends = "{extends}"'))
+        load_target(write(folder, f'format = 2\nname = "m"\nextends = "{extends}"'))
 
 
 def test_extends_of_wrong_type_and_without_name(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="extends is of type integer"):
-        load_target(write(tmp_path, MINIMAL.replace("format = 1", "format = 1\nextends = 3")))
+        load_target(write(tmp_path, MINIMAL.replace("format = 2", "format = 2\nextends = 3")))
     write(tmp_path, MINIMAL)
     with pytest.raises(TargetError, match="key 'name' is missing; name the variant"):
-        load_target(write(tmp_path, 'format = 1\nextends = "mine.toml"', "v.toml"))
+        load_target(write(tmp_path, 'format = 2\nextends = "mine.toml"', "v.toml"))
 
 
 def test_circle_of_two(tmp_path: Path) -> None:

@@ -329,7 +329,7 @@ def _result(plan: QuantizedGraph, node: ir.Node, results: dict[str, _Result]) ->
     scale = infer_scale(node, [each.scale for each in input_types])
     if declared is None or scale is None:
         return _FLOAT
-    accumulator_bits = plan.arithmetic_of(node).accumulator_bits
+    accumulator_bits = plan.arithmetic_of(node).accumulator.bits
     accumulator = DType.holding(accumulator_bits, signed=True)
     hidden = [_is_hidden(plan, node, slot) for slot in slots]
     pairs = zip(input_types, hidden, declared.inputs, strict=True)

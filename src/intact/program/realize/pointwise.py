@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import cast
 
-import msgspec
 import numpy as np
 
 from intact.errors import Unsupported
@@ -25,11 +24,11 @@ from intact.program.realize.builder import IntegerBuilder
 from intact.program.realize.graph import Order, Value
 from intact.program.realize.requantize import multiply_fixed, refuse_floats, requantized, steps_of
 from intact.program.realize.step import REALIZERS, StepBuilder, plain, type_range
-from intact.targets import Arithmetic, ScalePrecision
-from intact.targets import Requantize as Method
+from intact.targets import Arithmetic, FixedPoint, Multiplier, Product
 
 _SQUARE_BITS = 30
 """Operands of a squared difference are scaled to at most half of it, as the engine does."""
+_LARGEST_SHIFT = 62
 _WIDEST_TABLE = 2
 """Bytes of codes that have a table."""
 
@@ -122,12 +121,8 @@ def _squared_difference(
     output: Encoding,
 ) -> tuple[Value, Array]:
     widest = 8 * max(encoding.dtype.itemsize for encoding in encodings)
-    shift = max(min(arithmetic.addition_shift, (_SQUARE_BITS - 2 * widest) // 2), 0)
-    narrowed = msgspec.structs.replace(arithmetic, addition_shift=shift)
-    if arithmetic.requantize is Method.SHIFT:
-        sides, unit = _aligned(builder, steps, encodings)
-    else:
-        sides, unit = _shifted(builder, narrowed, steps, encodings)
+    most = max((_SQUARE_BITS - 2 * widest) // 2, 0)
+    sides, unit = _shifted_or_aligned(builder, arithmetic, steps, encodings, most)
     difference = builder.sub(*sides)
     square = builder.mul(difference, difference)
     return square, np.asarray(unit**2 / np.float64(output.scale.item()))
@@ -141,13 +136,26 @@ def _on_one_scale(
     output: Encoding,
 ) -> tuple[list[Value], Array]:
     """Return both operands at one scale, and the multiplier from there to the output."""
-    if arithmetic.requantize is Method.FIXED_POINT_SINGLE:
-        return _common_exponent(builder, arithmetic, steps, encodings, output)
-    if arithmetic.requantize is Method.SHIFT:
-        sides, unit = _aligned(builder, steps, encodings)
-    else:
-        sides, unit = _shifted(builder, arithmetic, steps, encodings)
+    way = arithmetic.requantize
+    if isinstance(way, FixedPoint) and way.product is Product.SINGLE:
+        return _common_exponent(builder, way, steps, encodings, output)
+    sides, unit = _shifted_or_aligned(builder, arithmetic, steps, encodings)
     return sides, np.asarray(unit / np.float64(output.scale.item()))
+
+
+def _shifted_or_aligned(
+    builder: IntegerBuilder,
+    arithmetic: Arithmetic,
+    steps: list[Value],
+    encodings: list[Encoding],
+    most: int = _LARGEST_SHIFT,
+) -> tuple[list[Value], float]:
+    """Return both operands at one scale, shifted left by ``most`` bits at most, and that scale."""
+    way = arithmetic.requantize
+    if not isinstance(way, FixedPoint):
+        return _aligned(builder, steps, encodings)
+    shift = min(way.addition_shift, most)
+    return _shifted(builder, arithmetic, steps, encodings, shift)
 
 
 def _aligned(
@@ -157,20 +165,23 @@ def _aligned(
     exponents = [int(power_of_two_exponent(encoding.scale).item()) for encoding in encodings]
     finer = min(exponents)
     left = [exponent - finer for exponent in exponents]
-    if max(left) > 62:
+    if max(left) > _LARGEST_SHIFT:
         raise Unsupported("its operands' scales are too far apart", "quantize them to nearer ones")
     sides = [builder.mul(value, 1 << bits) for value, bits in zip(steps, left, strict=True)]
     return sides, 2.0**finer
 
 
 def _shifted(
-    builder: IntegerBuilder, arithmetic: Arithmetic, steps: list[Value], encodings: list[Encoding]
+    builder: IntegerBuilder,
+    arithmetic: Arithmetic,
+    steps: list[Value],
+    encodings: list[Encoding],
+    shift: int,
 ) -> tuple[list[Value], float]:
     """Shift both left and multiply by their share of twice the larger scale (TFLite's ADD)."""
-    narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
+    narrow = arithmetic.multiplier is Multiplier.FLOAT32
     real = np.float32 if narrow else np.float64
     twice = real(2) * max(real(encoding.scale.item()) for encoding in encodings)
-    shift = arithmetic.addition_shift
     sides = []
     for value, encoding in zip(steps, encodings, strict=True):
         multiplier, exponent = quantize_multiplier(real(encoding.scale.item()) / twice)
@@ -181,7 +192,7 @@ def _shifted(
 
 def _common_exponent(
     builder: IntegerBuilder,
-    arithmetic: Arithmetic,
+    way: FixedPoint,
     steps: list[Value],
     encodings: list[Encoding],
     output: Encoding,
@@ -189,7 +200,7 @@ def _common_exponent(
     """Multiply both by integers of one exponent (XNNPACK's add)."""
     scale = np.float32(output.scale.item())
     ratios = [float(np.float32(encoding.scale.item()) / scale) for encoding in encodings]
-    bits = arithmetic.addition_shift - (math.frexp(max(ratios))[1] - 1)
+    bits = way.addition_shift - (math.frexp(max(ratios))[1] - 1)
     factors = [int(np.rint(math.ldexp(ratio, bits))) for ratio in ratios]
     sides = [builder.mul(value, factor) for value, factor in zip(steps, factors, strict=True)]
     return sides, np.asarray(math.ldexp(1.0, -bits))

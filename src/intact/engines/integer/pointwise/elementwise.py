@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -31,10 +30,25 @@ from intact.numerics.fixed_point import power_of_two_exponent, quantize_multipli
 from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.ends import effective, ends_codes, has_ends
 from intact.program.arithmetic.fixed_functions import multiply_fixed
-from intact.program.arithmetic.reals import Reals, real_type, round_codes, to_codes, to_reals
-from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
+from intact.program.arithmetic.reals import Reals, round_codes, to_codes, to_reals
+from intact.program.arithmetic.requantize import (
+    Requantizer,
+    code_bounds,
+    real_multiplier,
+    real_type,
+)
 from intact.program.operations import Binary, Bounds, Elementwise
-from intact.targets import Addition, Arithmetic, Requantize, ScalePrecision
+from intact.targets import (
+    Addition,
+    Arithmetic,
+    FixedPoint,
+    Float,
+    FloatEnds,
+    FloatInTurn,
+    FloatOnce,
+    Multiplier,
+    Product,
+)
 
 _SQUARE_BITS = 30
 
@@ -69,17 +83,16 @@ def addition(
         repeats_first: Neighbours in memory meet one element of the first operand, where the
             runtime has them: it takes the operands in the other order then.
     """
-    method = arithmetic.requantize
-    if has_ends(arithmetic):
-        return _in_units(arithmetic, first, second, output, bounds, sign)
-    if arithmetic.addition is Addition.FUSED_MULTIPLY_ADD:
-        return _fused_multiply_add(
-            arithmetic, first, second, output, bounds, sign, repeats_first=repeats_first
-        )
-    if method in (Requantize.FLOAT32, Requantize.FLOAT64):
-        return None
-    if method is Requantize.FIXED_POINT_SINGLE:
-        return _common_exponent(arithmetic, first, second, output, bounds, sign)
+    way, ends = arithmetic.requantize, (first, second, output, bounds, sign)
+    match way:
+        case FloatEnds():
+            return _in_units(arithmetic, *ends)
+        case FloatOnce(addition=Addition.FUSED_MULTIPLY_ADD):
+            return _fused_multiply_add(arithmetic, *ends, repeats_first=repeats_first)
+        case Float():
+            return None
+        case FixedPoint(product=Product.SINGLE):
+            return _common_exponent(arithmetic, way, *ends)
     sides, unit = _on_one_scale(arithmetic, first, second)
     requantize = Requantizer(arithmetic, unit / np.float64(output.scale.item()), output, bounds)
     return lambda left, right: requantize(sides[0](left) + sign * sides[1](right))
@@ -93,36 +106,38 @@ def squared_difference(
     Operands are shifted left no further than leaves a square of 31 bits: by 7 for 8-bit codes,
     which is TFLite's number. None where the arithmetic computes it on real numbers.
     """
-    if arithmetic.requantize in (Requantize.FLOAT32, Requantize.FLOAT64):
+    if isinstance(arithmetic.requantize, Float):
         return None
     widest = 8 * max(first.dtype.itemsize, second.dtype.itemsize)
-    shift = max(min(arithmetic.addition_shift, (_SQUARE_BITS - 2 * widest) // 2), 0)
-    narrowed = msgspec.structs.replace(arithmetic, addition_shift=shift)
-    sides, unit = _on_one_scale(narrowed, first, second)
+    most = max((_SQUARE_BITS - 2 * widest) // 2, 0)
+    sides, unit = _on_one_scale(arithmetic, first, second, most)
     requantize = Requantizer(arithmetic, unit**2 / np.float64(output.scale.item()), output, bounds)
     return lambda left, right: requantize((sides[0](left) - sides[1](right)) ** 2)
 
 
 def _on_one_scale(
-    arithmetic: Arithmetic, first: Encoding, second: Encoding
+    arithmetic: Arithmetic, first: Encoding, second: Encoding, most: int = _WIDEST_SHIFT
 ) -> tuple[tuple[Compute, Compute], float]:
-    """Return what turns codes into integers of one scale, for each operand, and that scale."""
-    if arithmetic.requantize is Requantize.SHIFT:
-        return _aligned(first, second)
-    return _shifted(arithmetic, first, second)
+    """Return what turns codes into integers of one scale, for each operand, and that scale.
+
+    Fixed point shifts them left for that, by ``most`` bits at most.
+    """
+    way = arithmetic.requantize
+    if isinstance(way, FixedPoint):
+        return _shifted(arithmetic, first, second, min(way.addition_shift, most))
+    return _aligned(first, second)
 
 
 def _shifted(
-    arithmetic: Arithmetic, first: Encoding, second: Encoding
+    arithmetic: Arithmetic, first: Encoding, second: Encoding, shift: int
 ) -> tuple[tuple[Compute, Compute], float]:
     """Shift both left and multiply by their share of twice the larger scale (TFLite's ADD).
 
     An operand and its multiplier are below one half, so that their sum stays in 32 bits.
     """
-    narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
+    narrow = arithmetic.multiplier is Multiplier.FLOAT32
     real = np.float32 if narrow else np.float64
     twice = real(2) * max(real(first.scale.item()), real(second.scale.item()))
-    shift = arithmetic.addition_shift
 
     def side(encoding: Encoding) -> Compute:
         multiplier, exponent = quantize_multiplier(real(encoding.scale.item()) / twice)
@@ -156,6 +171,7 @@ def _aligned(first: Encoding, second: Encoding) -> tuple[tuple[Compute, Compute]
 
 def _common_exponent(
     arithmetic: Arithmetic,
+    way: FixedPoint,
     first: Encoding,
     second: Encoding,
     output: Encoding,
@@ -169,7 +185,7 @@ def _common_exponent(
     ratios = [
         float(np.float32(e.scale.item()) / np.float32(output.scale.item())) for e in (first, second)
     ]
-    bits = arithmetic.addition_shift - (math.frexp(max(ratios))[1] - 1)
+    bits = way.addition_shift - (math.frexp(max(ratios))[1] - 1)
     multipliers = [int(np.rint(math.ldexp(ratio, bits))) for ratio in ratios]
     zeros = first.zero_point.item(), second.zero_point.item()
     requantize = Requantizer(arithmetic, math.ldexp(1.0, -bits), output, bounds)
@@ -251,8 +267,6 @@ def _fused(codes: npt.ArrayLike, factor: np.float32, addend: Reals | np.float32)
     return sums
 
 
-_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
-
 _ON_REALS: dict[Binary, Callable[[Reals, Reals], Reals]] = {
     Binary.ADD: np.add,
     Binary.SUB: np.subtract,
@@ -315,7 +329,7 @@ def _repeats_first(step: Step) -> bool:
 def _compute(operation: _Operation) -> Compute:
     """Return the function from two arrays of codes that broadcast to codes of the output."""
     kind = operation.kind
-    in_turn = kind is Binary.MUL and operation.arithmetic.scales_in_turn
+    in_turn = kind is Binary.MUL and isinstance(operation.arithmetic.requantize, FloatInTurn)
     if operation.per_channel or kind is Binary.DIV or in_turn:
         return _on_reals(operation)
     if kind in (Binary.MINIMUM, Binary.MAXIMUM):

@@ -19,7 +19,7 @@ from intact.program import Array, Step
 from intact.program.arithmetic.ends import effective_weight
 from intact.program.forms import dequantized_constant
 from intact.program.operations import DynamicFullyConnected, DynamicQuantize
-from intact.targets.arithmetic import Overflow
+from intact.targets import FloatInTurn
 
 
 @KERNELS.register(DynamicQuantize)
@@ -98,12 +98,9 @@ class _Layer:
         encoding = effective_weight(arithmetic, weight.encoding)
         raw = weight.data.astype(np.int64)
         weights = raw - encoding.zero_point.reshape(-1, 1)
-        self._step, self._fused, self._bits = (
-            step,
-            arithmetic.fused_bias,
-            arithmetic.accumulator_bits,
-        )
-        self._in_turn = arithmetic.scales_in_turn
+        self._step, self._bits = step, arithmetic.accumulator.bits
+        self._fused = arithmetic.fuses_bias
+        self._in_turn = isinstance(arithmetic.requantize, FloatInTurn)
         self._offset = offset_of(codes.dtype)
         self._scale = np.broadcast_to(encoding.scale.reshape(-1), (len(raw),))
         self._bias = None if bias is None or bias.data is None else bias.data.astype(np.float32)
@@ -113,12 +110,9 @@ class _Layer:
         self._largest = magnitudes * reach
         self._product = ExactProduct(np.ascontiguousarray(weights.T)[None], reach >> 1)
         self._pairs, self._counted = None, None
-        pair_bits = arithmetic.pair_bits
-        if arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE and pair_bits is not None:
-            dtypes = codes.dtype, weight.data.dtype
-            pairs = PairSaturation(
-                np.ascontiguousarray(raw.T)[None], raw.shape[1], *dtypes, pair_bits
-            )
+        if arithmetic.pairs is not None:
+            dtypes, bits = (codes.dtype, weight.data.dtype), arithmetic.pairs.pair_bits
+            pairs = PairSaturation(np.ascontiguousarray(raw.T)[None], raw.shape[1], *dtypes, bits)
             if pairs.can_happen:
                 self._pairs, self._counted = pairs, overflows.of(step)
 

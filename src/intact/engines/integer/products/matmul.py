@@ -23,7 +23,6 @@ from intact.program.operations import (
     BatchMatMul,
     FullyConnected,
 )
-from intact.targets.arithmetic import Overflow
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +62,6 @@ def batch_matmul(step: Step, overflows: Overflows) -> Kernel:
     constants = [operand.tensor.data for operand in operands]
     nothing = np.zeros(1, np.int64)
     epilogue = Epilogue(step, scales, operation.bounds, nothing, None, overflows)
-    saturates = step.arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
 
     def kernel(*activations: Array) -> tuple[Array, ...]:
         given = iter(activations)
@@ -73,8 +71,7 @@ def batch_matmul(step: Step, overflows: Overflows) -> Kernel:
         largest = left.shape[-1] * _largest(left) * _largest(right)
         kind = exact_type(largest)
         products = np.matmul(left.astype(kind), right.astype(kind))
-        if saturates:
-            products = _saturated(step, operands, sides, left, products, overflows)
+        products = _saturated(step, operands, sides, left, products, overflows)
         columns = products.shape[-1]
         flat = products.reshape(-1, columns) if columns else products.reshape(0, 1)
         return (epilogue(flat, largest).reshape(products.shape),)
@@ -94,13 +91,14 @@ def _saturated(
     products: Floats,
     overflows: Overflows,
 ) -> Floats:
-    """Return products whose pairs saturate, matrix by matrix.
+    """Return products whose pairs saturate, where they do, matrix by matrix.
 
     x86's pmaddubsw adds two products of bytes in 16 bits, and saturates.
     """
-    bits, data = step.arithmetic.pair_bits, operands[0].tensor.encoding
-    if bits is None or data is None:
+    saturating, data = step.arithmetic.pairs, operands[0].tensor.encoding
+    if saturating is None or data is None:
         return products
+    bits = saturating.pair_bits
     batch = products.shape[:-2]
     raw = sides[1].astype(np.int64)
     rows = np.broadcast_to(left, (*batch, *left.shape[-2:])).astype(np.float64)
