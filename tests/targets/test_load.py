@@ -13,9 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intact.errors import TargetError
-from intact.targets import DType, load_target, target_from_json, target_names, target_to_json
+from intact.targets import (
+    DType,
+    FixedPoint,
+    FloatOnce,
+    Multiplier,
+    Product,
+    load_target,
+    target_from_json,
+    target_names,
+    target_to_json,
+)
 from intact.targets import load as load_module
-from tests.targets.nodes import MINIMAL, target, write
+from tests.targets.nodes import MINIMAL, WAY, target, write
 
 # ---- names and files ----------------------------------------------------------------------------
 
@@ -220,8 +230,19 @@ rounding = "up"
     assert not made.rules[2].quantize
     assert [fusion.pattern[0][0] for fusion in made.fusions] == ["Conv", "Gemm"]
     (override,) = made.arithmetic.overrides
-    assert override.rounding == "up"
-    assert override.zero_point == "before_rounding"
+    assert override.changes == {"rounding": "up", "zero_point": "before_rounding"}
+
+
+def test_a_table_that_names_its_kind_replaces_that_of_the_base(tmp_path: Path) -> None:
+    way = '{ kind = "fixed_point", product = "single", multiplier_bits = 8 }'
+    write(tmp_path, MINIMAL.replace(WAY, way))
+    for over, expected in (
+        ("{ multiplier = 'float64' }", FixedPoint(Product.SINGLE, Multiplier.FLOAT64, 8)),
+        ("{ kind = 'fixed_point', product = 'double' }", FixedPoint(Product.DOUBLE)),
+        ("{ kind = 'float_once', fused_bias = true }", FloatOnce(fused_bias=True)),
+    ):
+        text = f"{VARIANT}[arithmetic]\nrequantize = {over}"
+        assert load_target(write(tmp_path, text, "v.toml")).arithmetic.requantize == expected
 
 
 def test_an_empty_list_clears(tmp_path: Path) -> None:

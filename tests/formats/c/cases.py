@@ -166,8 +166,8 @@ def pairs(arithmetic: Arithmetic, scales: Scales) -> dict[str, Program]:
     found = {}
     for kind in kinds:
         local = arithmetic
-        if kind is Binary.SQUARED_DIFFERENCE:
-            local = replace_shift(arithmetic, 7)
+        if kind is Binary.SQUARED_DIFFERENCE and arithmetic.product is not None:
+            local = with_options(arithmetic, addition_shift=7)
         for name, first, second, output in shapes:
             encodings = scales.of(0.05, 3), scales.of(0.013, -100), scales.of(0.06, 11)
             found[f"{kind}_{name}"] = one_step(
@@ -203,11 +203,6 @@ def pairs(arithmetic: Arithmetic, scales: Scales) -> dict[str, Program]:
             [((None, 300), scales.of(target, 30))],
         )
     return found
-
-
-def replace_shift(arithmetic: Arithmetic, shift: int) -> Arithmetic:
-    """Return arithmetic with another shift of sums."""
-    return with_options(arithmetic, addition_shift=shift)
 
 
 def joined(programs: Mapping[str, Program]) -> Program:
