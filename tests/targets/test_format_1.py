@@ -151,6 +151,17 @@ def test_a_variant_that_does_not_say_its_format_may_be_of_either(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
+    ("key", "wrong"),
+    [("ops", "3"), ("ops", "[[1]]"), ("when", "[3]"), ("instructions", "[{}]"), ("rounding", "[]")],
+)
+def test_overrides_of_wrong_types_are_told(key: str, wrong: str, tmp_path: Path) -> None:
+    given = {"ops": "['Conv']", key: wrong, "fused_bias": "true"}
+    entry = ", ".join(f"{name} = {value}" for name, value in given.items())
+    with pytest.raises(TargetError, match=r"mine\.toml: .*; "):
+        load_target(write(tmp_path, f"{FLAT}overrides = [{{ {entry} }}, {{ {entry} }}]"))
+
+
+@pytest.mark.parametrize(
     ("old", "new", "message"),
     [
         ('"float32"', '"flot32"', "requantize is 'flot32'; did you mean 'float32'"),

@@ -178,7 +178,7 @@ def _whole(entry: Any, base: Table, before: list[_Override], file: str) -> list[
 
     There are several if its operators differ in what it adds to.
     """
-    if not isinstance(entry, dict) or not isinstance(entry.get("ops"), list):
+    if not _is_readable(entry):
         return [entry]
     fields = {key: value for key, value in entry.items() if key not in _SUBJECT}
     own = _Override(entry, fields)
@@ -206,6 +206,16 @@ def _whole(entry: Any, base: Table, before: list[_Override], file: str) -> list[
             same["ops"].append(op)
     before.append(own)
     return result
+
+
+def _is_readable(entry: Any) -> bool:
+    """Tell whether an override says when it holds; decoding tells what is wrong with others."""
+    if not isinstance(entry, dict) or not isinstance(entry.get("when", {}), dict):
+        return False
+    lists = (entry.get("ops"), entry.get("instructions", []))
+    return all(
+        isinstance(one, list) and all(isinstance(each, str) for each in one) for one in lists
+    )
 
 
 def _rest(fields: Table) -> Table:
