@@ -29,7 +29,7 @@ _BITS = 10
 Arrays = dict[str, npt.NDArray[Any]]
 
 HEADER = """
-format = 1
+format = 2
 name = "mine"
 formats = ["onnx_qdq"]
 [activation]
@@ -41,7 +41,7 @@ quant_min = -127
 symmetric = true
 granularity = "per_channel"
 [arithmetic]
-requantize = "float32"
+requantize = { kind = "float_once" }
 """
 
 

@@ -14,7 +14,7 @@ from tests.plans import calibrated
     ("target", "says"),
     [
         ("onnxruntime", "zero_point = before_rounding"),
-        ("onnxruntime-avx2", "accumulator_overflow = pair_saturate"),
+        ("onnxruntime-avx2", "accumulator = pair_saturate"),
         ("integer-pow2", "requantize = shift"),
     ],
 )

@@ -18,7 +18,12 @@ from intact.plan.overflows import (
     sums_left_alone,
     wrapping_sums,
 )
-from intact.targets import Overflow, Requantize, ScalePrecision, ZeroPointOrder
+from intact.targets import (
+    FloatEnds,
+    FloatType,
+    Shift,
+    ZeroPointOrder,
+)
 
 
 def needs_integers(plan: QuantizedGraph) -> bool:
@@ -81,16 +86,18 @@ def largest_sums(plan: QuantizedGraph) -> Iterator[tuple[str, int]]:
 
 def _foreign_fields(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
     arithmetic = plan.arithmetic_of(node)
-    rule = plan.target.rule_for(node)
-    if arithmetic.requantize is not Requantize.FLOAT32:
-        yield f"requantize = {arithmetic.requantize}"
+    rule, way, sums = plan.target.rule_for(node), arithmetic.requantize, arithmetic.accumulator
+    if arithmetic.product is not None:
+        yield f"requantize = {way.kind} ({arithmetic.product})"
+    elif isinstance(way, Shift) or arithmetic.precision is not FloatType.FLOAT32:
+        yield f"requantize = {way.kind}" + ("" if isinstance(way, Shift) else " in float64")
     if arithmetic.zero_point is not ZeroPointOrder.AFTER_ROUNDING:
         yield f"zero_point = {arithmetic.zero_point}, which differs on ties"
-    if arithmetic.scale_precision is ScalePrecision.FLOAT32_ENDS:
-        yield f"scale_precision = {arithmetic.scale_precision}, which differs next to ties"
-    if arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE:
-        yield f"accumulator_overflow = {arithmetic.accumulator_overflow}"
-    if arithmetic.accumulator_bits < 32 and arithmetic.accumulator_overflow is not Overflow.WRAP:
-        yield f"accumulator_bits = {arithmetic.accumulator_bits}"
+    if isinstance(way, FloatEnds):
+        yield f"requantize = {way.kind}, which differs next to ties"
+    if arithmetic.pairs is not None:
+        yield f"accumulator = {sums.kind}"
+    if sums.bits < 32 and not arithmetic.wraps:
+        yield f"accumulator of {sums.bits} bits"
     if rule is not None and arithmetic.rounding is not plan.target.activation_scheme(rule).rounding:
         yield f"rounding = {arithmetic.rounding}"

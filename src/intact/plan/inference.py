@@ -332,7 +332,7 @@ def _result(plan: QuantizedGraph, node: ir.Node, results: dict[str, _Result]) ->
     scale = infer_scale(node, [each.scale for each in input_types])
     if declared is None or scale is None:
         return _FLOAT
-    accumulator_bits = plan.arithmetic_of(node).accumulator_bits
+    accumulator_bits = plan.arithmetic_of(node).accumulator.bits
     accumulator = DType.holding(accumulator_bits, signed=True)
     # What a fused producer gives is never stored: it has the accumulator's type, whatever the
     # signature says of codes.

@@ -36,7 +36,7 @@ from intact.plan.quantized_graph import (
     quantizes,
 )
 from intact.plan.topology import sole_reader
-from intact.targets import DType, Overflow
+from intact.targets import DType
 
 _FACTORS = (0, 1)
 
@@ -187,13 +187,13 @@ def pairs_may_saturate(plan: QuantizedGraph) -> bool:
 
 def _bound(plan: QuantizedGraph, node: ir.Node) -> _Bound:
     arithmetic = plan.arithmetic_of(node)
-    bits, overflow = arithmetic.accumulator_bits, arithmetic.accumulator_overflow
-    if overflow is Overflow.WRAP:
+    bits, pairs = arithmetic.accumulator.bits, arithmetic.pairs
+    if arithmetic.wraps:
         largest = _largest_sum(plan, node, 1 << (bits - 1))
         return _Bound(bits, largest, wraps=largest is None or largest >= 1 << (bits - 1))
-    if overflow is Overflow.PAIR_SATURATE:
+    if pairs is not None:
         left, right = (_reach(plan.input_config(node, slot)) for slot in _FACTORS)
-        limit = 1 << ((arithmetic.pair_bits or 16) - 1)
+        limit = 1 << (pairs.pair_bits - 1)
         return _Bound(bits, None, saturates=2 * left * right >= limit)
     return _Bound(bits, None)
 

@@ -24,7 +24,7 @@ from intact.targets.check_rules import (
     nearest_operator,
 )
 from intact.targets.rules import IN_PLACE
-from intact.targets.schema import FORMAT, Dynamic, Target
+from intact.targets.schema import Dynamic, Target
 from intact.targets.scheme import DType
 from intact.targets.wording import plain, quoted, rule_label
 
@@ -35,10 +35,6 @@ def check(target: Target, file: str) -> Target:
     Raises:
         TargetError: There is a contradiction; the message has file, key and remedy.
     """
-    if target.format != FORMAT:
-        raise TargetError(
-            f"{file}: format is {target.format}", remedy=f"this version reads format {FORMAT}"
-        )
     if not target.name.strip():
         raise TargetError(f"{file}: name is empty", remedy="give a name")
     check_scheme(target.activation, file, "[activation]")

@@ -17,7 +17,8 @@ from intact.errors import TargetError, nearest
 from intact.graph.files.regular import open_file
 from intact.targets.check import check
 from intact.targets.explain import to_target
-from intact.targets.merge import Table, complete, merge
+from intact.targets.format_1 import merge_upgraded, upgraded, without_nulls
+from intact.targets.merge import Table, complete
 from intact.targets.schema import Target
 from intact.targets.wording import plain, printable, quoted
 
@@ -94,7 +95,8 @@ def target_from_json(data: dict[str, Any]) -> Target:
         TargetError: If the data are not a valid target.
     """
     label = "the stored target"
-    return check(to_target(data, label), label)
+    table = upgraded(without_nulls(data), label) if data.get("format") == 1 else data
+    return check(to_target(table, label), label)
 
 
 def _source(name_or_path: str | Path) -> _Source:
@@ -148,7 +150,8 @@ def _resolved(source: _Source, chain: tuple[_Source, ...]) -> Table:
     table = _read(source)
     base_name = table.get("extends", "")
     if base_name == "" or not isinstance(base_name, str):
-        return table  # a wrong type is reported later with all others
+        # A wrong type is reported later with all others.
+        return merge_upgraded({}, table, source.label)
     base = _base(base_name, source)
     if base.path.resolve() in {link.path.resolve() for link in chain}:
         links = " -> ".join(link.label for link in (*chain, base))
@@ -165,7 +168,7 @@ def _resolved(source: _Source, chain: tuple[_Source, ...]) -> Table:
     check(to_target(complete(below, base.label), base.label), base.label)
     if "name" not in table:
         raise TargetError(f"{source.label}: key 'name' is missing", remedy="name the variant")
-    return merge(below, table)
+    return merge_upgraded(below, table, source.label)
 
 
 def _base(name: str, source: _Source) -> _Source:

@@ -14,7 +14,8 @@ from intact.targets.arithmetic import (
     Arithmetic,
     ArithmeticOverride,
     InstructionSet,
-    Overflow,
+    PairSaturate,
+    TargetArithmetic,
 )
 from intact.targets.blocks import Blocks
 from intact.targets.rules import Fusion, OpRule, ScaleRule
@@ -23,9 +24,9 @@ from intact.targets.scheme import BiasScheme, DType, SchemeOverride, TensorSchem
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-FORMAT = 1
+FORMAT = 2
 
-"""Version of the file format."""
+"""Version of the file format; one of before is upgraded (`intact.targets.format_1`)."""
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -169,7 +170,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     activation: TensorScheme
     weight: TensorScheme
     bias: BiasScheme = BiasScheme()
-    arithmetic: Arithmetic
+    arithmetic: TargetArithmetic
     rules: tuple[OpRule, ...] = msgspec.field(name="op", default=())
     fusions: tuple[Fusion, ...] = msgspec.field(name="fusion", default=())
     unsigned: Unsigned = Unsigned()
@@ -183,8 +184,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def saturates_pairs(self) -> bool:
         """Whether pairs of products saturate in some of its operators."""
         arithmetic = self.arithmetic.on(None)
-        overflows = [each.accumulator_overflow for each in arithmetic.overrides]
-        return Overflow.PAIR_SATURATE in (arithmetic.accumulator_overflow, *overflows)
+        others = (each.changes.get("accumulator") for each in arithmetic.overrides)
+        return any(isinstance(each, PairSaturate) for each in (arithmetic.accumulator, *others))
 
     @property
     def is_logarithmic(self) -> bool:

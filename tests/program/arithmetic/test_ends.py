@@ -21,16 +21,12 @@ from intact.program.arithmetic.ends import (
 )
 from intact.program.arithmetic.reals import to_codes
 from intact.program.operations import Bounds
-from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
+from intact.targets import Arithmetic, FloatEnds, FloatOnce, ZeroPointOrder
 from tests.program.one_step import int8, uint8
 
-ENDS = Arithmetic(requantize=Requantize.FLOAT32, scale_precision=ScalePrecision.FLOAT32_ENDS)
-BEFORE = Arithmetic(
-    requantize=Requantize.FLOAT32,
-    scale_precision=ScalePrecision.FLOAT32_ENDS,
-    zero_point=ZeroPointOrder.BEFORE_ROUNDING,
-)
-PLAIN = Arithmetic(requantize=Requantize.FLOAT32)
+ENDS = Arithmetic(requantize=FloatEnds())
+BEFORE = Arithmetic(requantize=FloatEnds(), zero_point=ZeroPointOrder.BEFORE_ROUNDING)
+PLAIN = Arithmetic(requantize=FloatOnce())
 
 scales = st.floats(2.0**-20, 2.0**10, width=32)
 

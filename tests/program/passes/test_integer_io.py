@@ -25,13 +25,12 @@ from intact.program.operations import (
     Transpose,
 )
 from intact.program.passes.integer_io import integer_io
-from intact.targets import Arithmetic
-from intact.targets.arithmetic import Requantize
+from intact.targets import Arithmetic, FloatOnce
 from tests.models import ModelBuilder, run_model
 from tests.plans import calibrated
 from tests.program.one_step import int8
 
-ARITHMETIC = Arithmetic(requantize=Requantize.FLOAT32)
+ARITHMETIC = Arithmetic(requantize=FloatOnce())
 A, B = int8(0.1, 3), int8(0.2)
 
 

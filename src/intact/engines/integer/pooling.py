@@ -25,11 +25,24 @@ from intact.engines.integer.reductions import ends_mean, float_mean
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.numerics.loop_cache import CACHED
 from intact.program import Array, Encoding, Step
-from intact.program.arithmetic.ends import has_ends
-from intact.program.arithmetic.reals import real_type, to_codes
-from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
+from intact.program.arithmetic.reals import to_codes
+from intact.program.arithmetic.requantize import (
+    Requantizer,
+    code_bounds,
+    real_multiplier,
+    real_type,
+)
 from intact.program.operations import Bounds, Pool, PoolKind
-from intact.targets import Arithmetic, Functions, Requantize, ZeroPointOrder
+from intact.targets import (
+    Arithmetic,
+    FixedPoint,
+    FloatEnds,
+    FloatInTurn,
+    FloatOnce,
+    Functions,
+    Shift,
+    ZeroPointOrder,
+)
 
 Slices: TypeAlias = tuple[slice, ...]
 
@@ -123,7 +136,6 @@ def _axis_taps(
         yield slice(first, last + 1), slice(start, start + (last - first) * stride + 1, stride)
 
 
-_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 _STEPS_OF_8_BITS = 255
 
 Average = Callable[[Array], Array]
@@ -136,20 +148,23 @@ def _pool(step: Step, _: Overflows) -> Kernel:
     if operation.kind is PoolKind.MAX:
         recode = recoder(step.arithmetic, source, target, operation.bounds)
         return kernel_of(step, lambda codes: recode(reduce_windows(codes, operation, np.maximum)))
-    # Cases of averages: (1) by ends; (2) one scale after another; (3) in floats, as a convolution
-    # or tap by tap; (4) integers of one scale: divided and rounded once; (5) integers of two
-    # scales: a multiplier for each count.
-    if has_ends(step.arithmetic):
-        return kernel_of(step, _average_by_ends(operation, step.arithmetic, source, target))
-    if step.arithmetic.scales_in_turn:
-        return kernel_of(step, _average_by_count(operation, step.arithmetic, source, target))
-    if step.arithmetic.requantize in _FLOATS:
-        composed = _is_composed(step.arithmetic, source, target)
-        average = _average_as_convolution if composed else _float_average
-        return kernel_of(step, average(operation, step.arithmetic, source, target))
-    if source.same_as(target):
-        return kernel_of(step, _integer_average(operation, step.arithmetic, target))
-    return kernel_of(step, _average_by_count(operation, step.arithmetic, source, target))
+    return kernel_of(step, _average(operation, step.arithmetic, source, target))
+
+
+def _average(
+    operation: Pool, arithmetic: Arithmetic, source: Encoding, target: Encoding
+) -> Average:
+    match arithmetic.requantize:
+        case FloatEnds():
+            average = _average_by_ends
+        case FloatOnce():
+            composed = _is_composed(arithmetic, source, target)
+            average = _average_as_convolution if composed else _float_average
+        case FixedPoint() | Shift() if source.same_as(target):
+            average = _integer_average
+        case _:
+            average = _average_by_count
+    return average(operation, arithmetic, source, target)
 
 
 def _average_by_ends(
@@ -173,14 +188,15 @@ def _float_average(
     """Add dequantized elements tap by tap, row by row, divide, quantize (ONNX Runtime).
 
     Float sums depend on their order. A window that is the whole input may be left to the kernel of
-    GlobalAveragePool, which sums integers, see ``Arithmetic.integer_whole_windows``.
+    GlobalAveragePool, which sums integers, see ``FloatOnce.integer_whole_windows``.
     Measured with onnxruntime 1.31.1: no code differs.
     """
-    kind = real_type(arithmetic)
+    kind, way = real_type(arithmetic), arithmetic.requantize
+    whole_in_integers = isinstance(way, FloatOnce) and way.integer_whole_windows
     dequantize = dequantizer(source, kind)
 
     def average(codes: Array) -> Array:
-        if arithmetic.integer_whole_windows and is_global(codes.shape, operation):
+        if whole_in_integers and is_global(codes.shape, operation):
             return global_average(codes)
         reals = dequantize(codes)
         lengths = output_lengths(codes.shape, operation)
@@ -223,22 +239,24 @@ def _average_as_convolution(
     return average
 
 
-def _integer_average(operation: Pool, arithmetic: Arithmetic, encoding: Encoding) -> Average:
+def _integer_average(
+    operation: Pool, arithmetic: Arithmetic, source: Encoding, target: Encoding
+) -> Average:
     """Add codes, divide, round once.
 
     With the zero point before rounding it is left inside the sums (TFLite's AVERAGE_POOL_2D); the
     order shows in ties that are rounded away from zero.
     """
-    zero_point = encoding.zero_point.item()
+    zero_point = source.zero_point.item()
     before = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
-    limits = code_bounds(arithmetic, encoding, operation.bounds)
+    limits = code_bounds(arithmetic, target, operation.bounds)
     rounding = ROUNDING_CODES[arithmetic.rounding]
 
     def average(codes: Array) -> Array:
         sums, counts, elements = _sums(operation, codes)
         # Pads that count hold the zero point.
         offsets = (counts - elements if before else -elements) * zero_point
-        results = np.empty(sums.shape, encoding.dtype)
+        results = np.empty(sums.shape, target.dtype)
         shape = (sums.shape[0], counts.size, sums.shape[-1])
         _divide(
             sums.reshape(shape),
@@ -280,7 +298,7 @@ def _by_count(
     arithmetic: Arithmetic, source: Encoding, target: Encoding, bounds: Bounds
 ) -> Callable[[int], Average]:
     """Make the function from a number of elements to the requantizer of their sums."""
-    if arithmetic.scales_in_turn:
+    if isinstance(arithmetic.requantize, FloatInTurn):
         return lambda count: float_mean(arithmetic, source, target, count, bounds)
     ratio = real_multiplier(arithmetic, [source.scale], target)
     return lambda count: Requantizer(arithmetic, ratio / count, target, bounds)

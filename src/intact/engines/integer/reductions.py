@@ -22,12 +22,22 @@ from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.ends import effective, ends_codes, has_ends
 from intact.program.arithmetic.fixed_functions import multiply_fixed
 from intact.program.arithmetic.in_turn import InTurn
-from intact.program.arithmetic.reals import real_type, round_codes
-from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
+from intact.program.arithmetic.reals import round_codes
+from intact.program.arithmetic.requantize import (
+    Requantizer,
+    code_bounds,
+    real_multiplier,
+    real_type,
+)
 from intact.program.operations import Bounds, Reduce, Reduction
-from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
-
-_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
+from intact.targets import (
+    Arithmetic,
+    Float,
+    FloatInTurn,
+    Multiplier,
+    Shift,
+    ZeroPointOrder,
+)
 
 
 @KERNELS.register(Reduce)
@@ -65,9 +75,9 @@ def _mean(arithmetic: Arithmetic, source: Encoding, target: Encoding, count: int
     """Make the function from sums of ``count`` codes less their zero points to means."""
     if has_ends(arithmetic):
         return lambda sums: ends_mean(arithmetic, source, target, sums, count)
-    if arithmetic.requantize is Requantize.SHIFT:
+    if isinstance(arithmetic.requantize, Shift):
         return _mean_by_shift(arithmetic, source, target, count)
-    if arithmetic.requantize not in _FLOATS:
+    if not isinstance(arithmetic.requantize, Float):
         return _fixed_point_mean(arithmetic, source, target, count)
     if arithmetic.zero_point is ZeroPointOrder.AFTER_ROUNDING:
         return float_mean(arithmetic, source, target, count)
@@ -89,7 +99,7 @@ def float_mean(
 
     ONNX Runtime's GlobalAveragePool: 0 of a million codes differ with onnxruntime 1.31.1.
     """
-    if arithmetic.scales_in_turn:
+    if isinstance(arithmetic.requantize, FloatInTurn):
         return InTurn(arithmetic, [source.scale], [count, target.scale], target, bounds)
     real = _multiplier_type(arithmetic)
     divisor = real(target.scale.item()) * real(count)
@@ -114,7 +124,7 @@ def ends_mean(
 
 
 def _multiplier_type(arithmetic: Arithmetic) -> type[np.floating[Any]]:
-    narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
+    narrow = arithmetic.multiplier is Multiplier.FLOAT32
     return np.float32 if narrow else np.float64
 
 

@@ -21,10 +21,10 @@ from intact.engines.integer.kernel import (
 )
 from intact.engines.integer.pointwise.conversions import recoder
 from intact.program import Array, Encoding, Step
-from intact.program.arithmetic.reals import real_type, to_codes, to_reals
-from intact.program.arithmetic.requantize import Requantizer
+from intact.program.arithmetic.reals import to_codes, to_reals
+from intact.program.arithmetic.requantize import Requantizer, real_type
 from intact.program.operations import Resize, ResizeMode
-from intact.targets import Arithmetic, Requantize
+from intact.targets import Arithmetic, Float, Product, Shift
 
 Positions: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Array]
 """For each output element: the two elements that it lies between, and how far from the first."""
@@ -48,7 +48,7 @@ def _resize(step: Step, _: Overflows) -> Kernel:
         return kernel_of(step, lambda array: recode(_nearest(operation, array)))
     encoding = encoding_of(step, step.inputs[0])
     # 1  Floats: reals are interpolated, and rounded to codes once.
-    if step.arithmetic.requantize in (Requantize.FLOAT32, Requantize.FLOAT64):
+    if isinstance(step.arithmetic.requantize, Float):
         output = encoding_of(step, step.outputs[0])
         return kernel_of(step, _linear_floats(operation, step.arithmetic, encoding, output))
     # 2  Integers: codes are interpolated at the input's scale, and requantized afterwards: two
@@ -89,16 +89,16 @@ def _linear_codes(
 
     Zero points need no attention: the weights of an element add up to one.
     """
-    fine = arithmetic.requantize is Requantize.FIXED_POINT_SINGLE
+    fine = arithmetic.product is Product.SINGLE
     bits = _FINE_BITS if fine else _COARSE_BITS
     sample = _fine_positions if fine else _coarse_positions
     rounding = Rounding.HALF_UP if fine else Rounding.HALF_AWAY_FROM_ZERO
-    if arithmetic.requantize is Requantize.SHIFT:
+    if isinstance(arithmetic.requantize, Shift):
         rounding = arithmetic.rounding
     shift = bits * len(operation.sizes)
     # int32 where code and weights fit: half the memory traffic of int64.
     fits = shift + 8 * encoding.dtype.itemsize < 32
-    once = Arithmetic(requantize=Requantize.SHIFT, rounding=rounding)
+    once = Arithmetic(requantize=Shift(), rounding=rounding)
     back = Requantizer(once, 2.0**-shift, replace(encoding, zero_point=np.zeros((), np.int64)))
 
     def resize(codes: Array) -> Array:

@@ -24,7 +24,7 @@ from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.numerics.fused import fused_float32
 from intact.numerics.loop_cache import CACHED
 from intact.program.program import Array, Encoding
-from intact.targets import Arithmetic, ScalePrecision, ZeroPointOrder
+from intact.targets import Arithmetic, FloatEnds, ZeroPointOrder
 
 Floats32 = npt.NDArray[np.float32]
 
@@ -112,7 +112,7 @@ class EndsGrid:
 
 def has_ends(arithmetic: Arithmetic) -> bool:
     """Tell whether a target takes ranges, not scales and zero points."""
-    return arithmetic.scale_precision is ScalePrecision.FLOAT32_ENDS
+    return isinstance(arithmetic.requantize, FloatEnds)
 
 
 def effective(arithmetic: Arithmetic, encoding: Encoding) -> Encoding:

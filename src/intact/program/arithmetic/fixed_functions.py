@@ -21,7 +21,7 @@ from intact.numerics.fixed_point_functions import inverse_square_root, logistic,
 from intact.ops import functions
 from intact.ops.functions import Unary
 from intact.program import Array, Encoding
-from intact.targets import Arithmetic, Requantize
+from intact.targets import Arithmetic, Product
 
 _Curve: TypeAlias = Callable[[Integers, Encoding, Encoding], "Integers | None"]
 
@@ -196,6 +196,6 @@ def multiply_fixed(
         values,
         multiplier,
         exponent,
-        single=arithmetic.requantize is Requantize.FIXED_POINT_SINGLE,
+        single=arithmetic.product is Product.SINGLE,
         rounding=Rounding.HALF_UP if half_up else Rounding.HALF_AWAY_FROM_ZERO,
     )

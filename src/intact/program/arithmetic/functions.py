@@ -19,7 +19,7 @@ from intact.program.arithmetic.reals import to_codes
 from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
 from intact.program.operations import Function
 from intact.program.program import Array, Encoding
-from intact.targets import Arithmetic, Functions, Requantize
+from intact.targets import Arithmetic, Float, Functions
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
@@ -36,8 +36,6 @@ GATE_STEPS = 255
 """Steps of the gate of a hard swish that is composed: the codes of 8 bits."""
 GATE_OFFSET, GATE_SCALE = 3.0, 6.0 / GATE_STEPS
 """What is added to the input of such a gate, and the steps in which the sum is kept."""
-
-_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 
 _STRAIGHT = (functions.clamp, functions.leaky_relu, functions.absolute, functions.negative)
 
@@ -65,7 +63,7 @@ def function_of_codes(
         spans = {each.quant_max - each.quant_min for each in (data, output)}
         if spans == {GATE_STEPS}:
             return _gate_and_multiply(operation, arithmetic, steps, data, output)
-    if arithmetic.requantize in _FLOATS:
+    if isinstance(arithmetic.requantize, Float):
         return _compute_in_float(operation, arithmetic, steps, data, output)
     if operation.kind in _STRAIGHT:
         return _straight(operation, arithmetic, steps, data, output)

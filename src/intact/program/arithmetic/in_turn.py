@@ -17,11 +17,15 @@ from numba import njit
 from intact.errors import ConfigError
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.numerics.loop_cache import CACHED
-from intact.program.arithmetic.reals import real_type
-from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
+from intact.program.arithmetic.requantize import (
+    Requantizer,
+    code_bounds,
+    real_multiplier,
+    real_type,
+)
 from intact.program.operations import Bounds
 from intact.program.program import Array, Encoding
-from intact.targets import Arithmetic, ZeroPointOrder
+from intact.targets import Arithmetic, FloatInTurn, ZeroPointOrder
 
 
 def requantizer(
@@ -35,7 +39,7 @@ def requantizer(
     """Return what brings accumulators of scale ``product(scales)`` to codes of the output.
 
     Args:
-        arithmetic: How: by one factor, or with ``scales_in_turn`` by one scale after another.
+        arithmetic: How: by one factor, or with `FloatInTurn` by one scale after another.
         scales: Those of the operands, each ``[]`` or ``[channels]`` (the last axis).
         output: The encoding of the result.
         bounds: Real numbers that the result is clamped to.
@@ -44,7 +48,7 @@ def requantizer(
     Raises:
         ConfigError: The same as for :class:`Requantizer`.
     """
-    if arithmetic.scales_in_turn:
+    if isinstance(arithmetic.requantize, FloatInTurn):
         return InTurn(arithmetic, scales, (output.scale,), output, bounds, bias=bias)
     multiplier = real_multiplier(arithmetic, scales, output)
     return Requantizer(arithmetic, multiplier, output, bounds, bias=bias)

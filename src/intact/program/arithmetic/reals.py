@@ -17,14 +17,9 @@ from intact.program.arithmetic.ends import ends_codes, has_ends
 from intact.program.arithmetic.requantize import code_bounds
 from intact.program.operations import Bounds
 from intact.program.program import Array, Encoding
-from intact.targets import Arithmetic, Requantize, ZeroPointOrder
+from intact.targets import Arithmetic, ZeroPointOrder
 
 Reals = npt.NDArray[np.floating[Any]]
-
-
-def real_type(arithmetic: Arithmetic) -> type[np.floating[Any]]:
-    """Return the floats that a target computes in."""
-    return np.float64 if arithmetic.requantize is Requantize.FLOAT64 else np.float32
 
 
 def shaped(values: Array, encoding: Encoding, rank: int) -> Array:

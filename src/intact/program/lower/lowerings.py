@@ -23,7 +23,7 @@ from intact.program.operations import (
     TransposedConvolution,
 )
 from intact.program.program import Tensor
-from intact.targets import Arithmetic, Requantize
+from intact.targets import Arithmetic, Float, FloatInTurn, FloatType
 
 Lowering: TypeAlias = Callable[[ProgramBuilder, tuple[ir.Node, ...]], None]
 """Adds the steps of a chain of nodes; raises `Unsupported` where there is no operation for it."""
@@ -180,9 +180,11 @@ def _check_real_addends(
 
 def _other_scaling(arithmetic: Arithmetic) -> str:
     """Return how sums are scaled where it is not by one factor in float32."""
-    if arithmetic.requantize is Requantize.FLOAT32:
-        return "by one scale after another" if arithmetic.scales_in_turn else ""
-    return "in float64" if arithmetic.requantize is Requantize.FLOAT64 else "in integers"
+    if not isinstance(arithmetic.requantize, Float):
+        return "in integers"
+    if arithmetic.precision is FloatType.FLOAT64:
+        return "in float64"
+    return "by one scale after another" if isinstance(arithmetic.requantize, FloatInTurn) else ""
 
 
 def finish_move(

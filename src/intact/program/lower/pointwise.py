@@ -24,7 +24,7 @@ from intact.program.operations import (
     Softmax,
 )
 from intact.program.program import Tensor
-from intact.targets import Requantize
+from intact.targets import Float
 
 _BINARIES = {
     "Add": Binary.ADD,
@@ -39,7 +39,6 @@ _SELECTING = {Binary.MINIMUM, Binary.MAXIMUM}
 
 """Their result is one of their operands, so codes are compared on the grid of the result."""
 
-_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 
 """Arithmetics for which it is all the same when a number is clamped."""
 
@@ -99,7 +98,7 @@ def clamp(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     own = bounds_of(chain[0])
     bounds = clamp_twice(fused_bounds(chain), Bounds() if own is None else own)
     data, wanted = builder.read(chain[0], 0), builder.wanted_encoding(chain[-1].outputs[0])
-    is_integer = builder.plan.arithmetic_of(chain[0]).requantize not in _FLOATS
+    is_integer = not isinstance(builder.plan.arithmetic_of(chain[0]).requantize, Float)
     if is_integer and bounds.low != 0 and data.encoding is not None and wanted is not None:
         data = builder.encode(data, wanted)
     finish(builder, chain, Function(functions.clamp, bounds=bounds), (data,))

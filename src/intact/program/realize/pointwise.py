@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import cast
 
-import msgspec
 import numpy as np
 
 from intact.errors import Unsupported
@@ -30,11 +29,11 @@ from intact.program.realize.requantize import (
     steps_of,
 )
 from intact.program.realize.step import REALIZERS, StepBuilder, plain, type_range
-from intact.targets import Arithmetic, ScalePrecision
-from intact.targets import Requantize as Method
+from intact.targets import Arithmetic, FixedPoint, Multiplier, Product
 
 _SQUARE_BITS = 30
 """Operands of a squared difference are scaled to at most half of it, as the engine does."""
+_LARGEST_SHIFT = 62
 _WIDEST_TABLE = 2
 """Bytes of codes that have a table."""
 
@@ -130,12 +129,8 @@ def _squared_difference(
 ) -> tuple[Value, Array]:
     widest = 8 * max(encoding.dtype.itemsize for encoding in encodings)
     # The square doubles the bits: a shift as wide as for a sum would overflow int32.
-    shift = max(min(arithmetic.addition_shift, (_SQUARE_BITS - 2 * widest) // 2), 0)
-    narrowed = msgspec.structs.replace(arithmetic, addition_shift=shift)
-    if arithmetic.requantize is Method.SHIFT:
-        sides, unit = _align(builder, steps, encodings)
-    else:
-        sides, unit = _shift_and_multiply(builder, narrowed, steps, encodings)
+    most = max((_SQUARE_BITS - 2 * widest) // 2, 0)
+    sides, unit = _shift_or_align(builder, arithmetic, steps, encodings, most)
     difference = builder.sub(*sides)
     square = builder.mul(difference, difference)
     return square, np.asarray(unit**2 / np.float64(output.scale.item()))
@@ -149,13 +144,26 @@ def _bring_to_one_scale(
     output: Encoding,
 ) -> tuple[list[Value], Array]:
     """Return both operands at one scale, and the multiplier from there to the output."""
-    if arithmetic.requantize is Method.FIXED_POINT_SINGLE:
-        return _common_exponent(builder, arithmetic, steps, encodings, output)
-    if arithmetic.requantize is Method.SHIFT:
-        sides, unit = _align(builder, steps, encodings)
-    else:
-        sides, unit = _shift_and_multiply(builder, arithmetic, steps, encodings)
+    way = arithmetic.requantize
+    if isinstance(way, FixedPoint) and way.product is Product.SINGLE:
+        return _common_exponent(builder, way, steps, encodings, output)
+    sides, unit = _shift_or_align(builder, arithmetic, steps, encodings)
     return sides, np.asarray(unit / np.float64(output.scale.item()))
+
+
+def _shift_or_align(
+    builder: IntegerBuilder,
+    arithmetic: Arithmetic,
+    steps: list[Value],
+    encodings: list[Encoding],
+    most: int = _LARGEST_SHIFT,
+) -> tuple[list[Value], float]:
+    """Return both operands at one scale, shifted left by ``most`` bits at most, and that scale."""
+    way = arithmetic.requantize
+    if not isinstance(way, FixedPoint):
+        return _align(builder, steps, encodings)
+    shift = min(way.addition_shift, most)
+    return _shift_and_multiply(builder, arithmetic, steps, encodings, shift)
 
 
 def _align(
@@ -166,21 +174,24 @@ def _align(
     finer = min(exponents)
     left = [exponent - finer for exponent in exponents]
     # 1 << 63 is no int64.
-    if max(left) > 62:
+    if max(left) > _LARGEST_SHIFT:
         raise Unsupported("its operands' scales are too far apart", "quantize them to nearer ones")
     sides = [builder.mul(value, 1 << bits) for value, bits in zip(steps, left, strict=True)]
     return sides, 2.0**finer
 
 
 def _shift_and_multiply(
-    builder: IntegerBuilder, arithmetic: Arithmetic, steps: list[Value], encodings: list[Encoding]
+    builder: IntegerBuilder,
+    arithmetic: Arithmetic,
+    steps: list[Value],
+    encodings: list[Encoding],
+    shift: int,
 ) -> tuple[list[Value], float]:
     """Shift both left and multiply by their share of twice the larger scale (TFLite's ADD)."""
-    narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
+    narrow = arithmetic.multiplier is Multiplier.FLOAT32
     real = np.float32 if narrow else np.float64
     # Twice: both multipliers are at most a half, so that the sum of two operands does not overflow.
     twice = real(2) * max(real(encoding.scale.item()) for encoding in encodings)
-    shift = arithmetic.addition_shift
     sides = []
     for value, encoding in zip(steps, encodings, strict=True):
         multiplier, exponent = quantize_multiplier(real(encoding.scale.item()) / twice)
@@ -191,7 +202,7 @@ def _shift_and_multiply(
 
 def _common_exponent(
     builder: IntegerBuilder,
-    arithmetic: Arithmetic,
+    way: FixedPoint,
     steps: list[Value],
     encodings: list[Encoding],
     output: Encoding,
@@ -199,8 +210,8 @@ def _common_exponent(
     """Multiply both by integers of one exponent (XNNPACK's add)."""
     scale = np.float32(output.scale.item())
     ratios = [float(np.float32(encoding.scale.item()) / scale) for encoding in encodings]
-    bits = arithmetic.addition_shift - (math.frexp(max(ratios))[1] - 1)
     # The larger factor is from 2 ** addition_shift to twice that, whatever the scales are.
+    bits = way.addition_shift - (math.frexp(max(ratios))[1] - 1)
     factors = [int(np.rint(math.ldexp(ratio, bits))) for ratio in ratios]
     sides = [builder.mul(value, factor) for value, factor in zip(steps, factors, strict=True)]
     return sides, np.asarray(math.ldexp(1.0, -bits))

@@ -29,7 +29,6 @@ from intact.program.realize.step import (
     open_product,
     type_range,
 )
-from intact.targets import Overflow
 
 _INT32 = np.iinfo(np.int32)
 
@@ -54,7 +53,7 @@ class Weights:
 def refuse_other_sums(step: StepBuilder) -> None:
     """Refuse a step whose sums are none of integers, or saturate on the way."""
     refuse_floats(step.arithmetic)
-    if step.arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE:
+    if step.arithmetic.pairs is not None:
         raise Unsupported("pairs of products saturate", "choose a target whose sums do not")
 
 
@@ -107,8 +106,7 @@ def _sums(step: StepBuilder, magnitudes: int) -> tuple[int, int]:
     if largest <= _INT32.max:
         return -largest, largest
     arithmetic = step.arithmetic
-    wraps = arithmetic.accumulator_overflow is Overflow.WRAP and arithmetic.accumulator_bits <= 32
-    if not wraps:
+    if not (arithmetic.wraps and arithmetic.accumulator.bits <= 32):
         raise Unsupported("its sums may leave 32 bits", "choose a target whose sums wrap there")
     return _INT32.min, _INT32.max
 
@@ -166,8 +164,8 @@ def product(
 def accumulate(step: StepBuilder, sums: Value) -> Value:
     """Return sums as the accumulator holds them."""
     arithmetic = step.arithmetic
-    if arithmetic.accumulator_overflow is Overflow.WRAP:
-        return wrap(step.builder, sums, arithmetic.accumulator_bits)
+    if arithmetic.wraps:
+        return wrap(step.builder, sums, arithmetic.accumulator.bits)
     return sums
 
 

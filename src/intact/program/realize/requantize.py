@@ -24,16 +24,11 @@ from intact.program.operations import Bounds
 from intact.program.program import Array, Encoding
 from intact.program.realize.builder import IntegerBuilder
 from intact.program.realize.graph import Value
-from intact.targets import Arithmetic, Requantize, ZeroPointOrder
+from intact.targets import Arithmetic, Product, Shift, ZeroPointOrder
 
 _LARGEST_SHIFT = 62
 _LARGEST_LEFT = 32
 """Bits; further to the left nothing is left of 32."""
-_IN_INTEGERS = (
-    Requantize.SHIFT,
-    Requantize.FIXED_POINT_SINGLE,
-    Requantize.FIXED_POINT_DOUBLE,
-)
 
 
 def refuse_floats(arithmetic: Arithmetic) -> None:
@@ -42,9 +37,10 @@ def refuse_floats(arithmetic: Arithmetic) -> None:
     Raises:
         Unsupported: It does.
     """
-    if arithmetic.requantize not in _IN_INTEGERS:
+    shifts = isinstance(arithmetic.requantize, Shift)
+    if not shifts and arithmetic.product not in (Product.SINGLE, Product.DOUBLE):
         raise Unsupported(
-            f"results are requantized in {arithmetic.requantize}",
+            f"results are requantized in {arithmetic.product or arithmetic.precision}",
             "choose a target that does so in integers, with shift or fixed_point",
         )
 
@@ -116,7 +112,7 @@ def multiply_fixed(
 ) -> Value:
     """Return ``value * multiplier * 2**(shift - 31)``, rounded as the arithmetic rounds."""
     factors, shifts = np.asarray(multiplier, np.int64), np.asarray(shift, np.int64)
-    if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
+    if arithmetic.product is Product.SINGLE:
         factors, shifts = saturate_single(factors, shifts)
         product = builder.mul(value, factors)
         scaled = quotient(builder, product, np.int64(1) << (31 - shifts), Rounding.HALF_UP)
@@ -150,7 +146,7 @@ def requantize_sums(
     refuse_floats(arithmetic)
     zero = zero_point(output)
     low, high = code_bounds(arithmetic, output, bounds)
-    if arithmetic.requantize is Requantize.SHIFT:
+    if isinstance(arithmetic.requantize, Shift):
         before = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
         scaled = shift_rounded(
             builder, value, multiplier, arithmetic.rounding, zero if before else 0

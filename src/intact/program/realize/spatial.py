@@ -25,7 +25,7 @@ from intact.program.realize.requantize import (
     zero_point,
 )
 from intact.program.realize.step import REALIZERS, StepBuilder, channels_first, known
-from intact.targets import Requantize, ZeroPointOrder
+from intact.targets import Product, Shift, ZeroPointOrder
 
 
 @REALIZERS.register(Pool)
@@ -150,7 +150,7 @@ def reduce(step: StepBuilder) -> None:
 def _mean(step: StepBuilder, steps: Value, source: Encoding, target: Encoding, count: int) -> Value:
     """Return the mean of ``count`` codes, whose sum less zero points is given."""
     builder, arithmetic = step.builder, step.arithmetic
-    if arithmetic.requantize is Requantize.SHIFT:
+    if isinstance(arithmetic.requantize, Shift):
         ratio = power_of_two_exponent(source.scale) - power_of_two_exponent(target.scale)
         left, right = max(ratio.item(), 0), max(-ratio.item(), 0)
         moved = builder.mul(steps, 1 << left)
@@ -193,7 +193,7 @@ def _linear(step: StepBuilder, operation: Resize, data: Value) -> Value:
     """Blend neighbours with integer weights, and round once."""
     arithmetic, builder = step.arithmetic, step.builder
     refuse_floats(arithmetic)
-    if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
+    if arithmetic.product is Product.SINGLE:
         raise Unsupported("it interpolates with weights of floats", "resize to the nearest")
     encoding = step.encoding(step.tensor(0))
     for axis, size in enumerate(operation.sizes, 2):
@@ -204,7 +204,7 @@ def _linear(step: StepBuilder, operation: Resize, data: Value) -> Value:
             side = take_slices(step, data, builder.constant(places, "places"), axis)
             sides.append(builder.mul(side, share.reshape(along)))
         data = builder.add(*sides)
-    shifts = arithmetic.requantize is Requantize.SHIFT
+    shifts = isinstance(arithmetic.requantize, Shift)
     rounding = arithmetic.rounding if shifts else Rounding.HALF_AWAY_FROM_ZERO
     mean = quotient(builder, data, 1 << _BITS * len(operation.sizes), rounding)
     return builder.cast(builder.clip(mean, encoding.quant_min, encoding.quant_max), encoding.dtype)

@@ -7,7 +7,6 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from intact.engines.integer.kernel import (
@@ -32,10 +31,25 @@ from intact.numerics.rounding import round_to_integer
 from intact.program import Array, Encoding, Step, Tensor
 from intact.program.arithmetic.ends import EndsGrid, effective, ends_codes, has_ends
 from intact.program.arithmetic.fixed_functions import multiply_fixed
-from intact.program.arithmetic.reals import Reals, real_type, round_codes, to_codes, to_reals
-from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
+from intact.program.arithmetic.reals import Reals, round_codes, to_codes, to_reals
+from intact.program.arithmetic.requantize import (
+    Requantizer,
+    code_bounds,
+    real_multiplier,
+    real_type,
+)
 from intact.program.operations import Binary, Bounds, Elementwise
-from intact.targets import Addition, Arithmetic, Requantize, ScalePrecision
+from intact.targets import (
+    Addition,
+    Arithmetic,
+    FixedPoint,
+    Float,
+    FloatEnds,
+    FloatInTurn,
+    FloatOnce,
+    Multiplier,
+    Product,
+)
 
 _SQUARE_BITS = 30
 
@@ -70,17 +84,16 @@ def addition(
         repeats_first: Neighbours in memory meet one element of the first operand, where the
             runtime has them: it takes the operands in the other order then.
     """
-    method = arithmetic.requantize
-    if has_ends(arithmetic):
-        return _add_in_units(arithmetic, first, second, output, bounds, sign)
-    if arithmetic.addition is Addition.FUSED_MULTIPLY_ADD:
-        return _add_fused(
-            arithmetic, first, second, output, bounds, sign, repeats_first=repeats_first
-        )
-    if method in (Requantize.FLOAT32, Requantize.FLOAT64):
-        return None
-    if method is Requantize.FIXED_POINT_SINGLE:
-        return _common_exponent(arithmetic, first, second, output, bounds, sign)
+    way, ends = arithmetic.requantize, (first, second, output, bounds, sign)
+    match way:
+        case FloatEnds():
+            return _add_in_units(arithmetic, *ends)
+        case FloatOnce(addition=Addition.FUSED_MULTIPLY_ADD):
+            return _add_fused(arithmetic, *ends, repeats_first=repeats_first)
+        case Float():
+            return None
+        case FixedPoint(product=Product.SINGLE):
+            return _common_exponent(arithmetic, way, *ends)
     sides, unit = _bring_to_one_scale(arithmetic, first, second)
     requantize = Requantizer(arithmetic, unit / np.float64(output.scale.item()), output, bounds)
     return lambda left, right: requantize(sides[0](left) + sign * sides[1](right))
@@ -94,36 +107,38 @@ def squared_difference(
     Operands are shifted left no further than leaves a square of 31 bits: by 7 for 8-bit codes,
     which is TFLite's number. None where the arithmetic computes it on real numbers.
     """
-    if arithmetic.requantize in (Requantize.FLOAT32, Requantize.FLOAT64):
+    if isinstance(arithmetic.requantize, Float):
         return None
     widest = 8 * max(first.dtype.itemsize, second.dtype.itemsize)
-    shift = max(min(arithmetic.addition_shift, (_SQUARE_BITS - 2 * widest) // 2), 0)
-    narrowed = msgspec.structs.replace(arithmetic, addition_shift=shift)
-    sides, unit = _bring_to_one_scale(narrowed, first, second)
+    most = max((_SQUARE_BITS - 2 * widest) // 2, 0)
+    sides, unit = _bring_to_one_scale(arithmetic, first, second, most)
     requantize = Requantizer(arithmetic, unit**2 / np.float64(output.scale.item()), output, bounds)
     return lambda left, right: requantize((sides[0](left) - sides[1](right)) ** 2)
 
 
 def _bring_to_one_scale(
-    arithmetic: Arithmetic, first: Encoding, second: Encoding
+    arithmetic: Arithmetic, first: Encoding, second: Encoding, most: int = _WIDEST_SHIFT
 ) -> tuple[tuple[Compute, Compute], float]:
-    """Return what turns codes into integers of one scale, for each operand, and that scale."""
-    if arithmetic.requantize is Requantize.SHIFT:
-        return _align(first, second)
-    return _shift_and_multiply(arithmetic, first, second)
+    """Return what turns codes into integers of one scale, for each operand, and that scale.
+
+    Fixed point shifts them left for that, by ``most`` bits at most.
+    """
+    way = arithmetic.requantize
+    if isinstance(way, FixedPoint):
+        return _shift_and_multiply(arithmetic, first, second, min(way.addition_shift, most))
+    return _align(first, second)
 
 
 def _shift_and_multiply(
-    arithmetic: Arithmetic, first: Encoding, second: Encoding
+    arithmetic: Arithmetic, first: Encoding, second: Encoding, shift: int
 ) -> tuple[tuple[Compute, Compute], float]:
     """Shift both left and multiply by their share of twice the larger scale (TFLite's ADD).
 
     An operand and its multiplier are below one half, so that their sum stays in 32 bits.
     """
-    narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
+    narrow = arithmetic.multiplier is Multiplier.FLOAT32
     real = np.float32 if narrow else np.float64
     twice = real(2) * max(real(first.scale.item()), real(second.scale.item()))
-    shift = arithmetic.addition_shift
 
     def side(encoding: Encoding) -> Compute:
         multiplier, exponent = quantize_multiplier(real(encoding.scale.item()) / twice)
@@ -157,6 +172,7 @@ def _align(first: Encoding, second: Encoding) -> tuple[tuple[Compute, Compute], 
 
 def _common_exponent(
     arithmetic: Arithmetic,
+    way: FixedPoint,
     first: Encoding,
     second: Encoding,
     output: Encoding,
@@ -172,7 +188,7 @@ def _common_exponent(
     ]
     # The larger ratio gets all the bits that the accumulator has room for; the smaller one the same
     # exponent.
-    bits = arithmetic.addition_shift - (math.frexp(max(ratios))[1] - 1)
+    bits = way.addition_shift - (math.frexp(max(ratios))[1] - 1)
     multipliers = [int(np.rint(math.ldexp(ratio, bits))) for ratio in ratios]
     zeros = first.zero_point.item(), second.zero_point.item()
     requantize = Requantizer(arithmetic, math.ldexp(1.0, -bits), output, bounds)
@@ -244,8 +260,6 @@ def _add_fused(
     return compute
 
 
-_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
-
 _ON_REALS: dict[Binary, Callable[[Reals, Reals], Reals]] = {
     Binary.ADD: np.add,
     Binary.SUB: np.subtract,
@@ -310,11 +324,11 @@ def _repeats_first(step: Step) -> bool:
 def _compute(operation: _Operation) -> Compute:
     """Return the function from two arrays of codes that broadcast to codes of the output."""
     kind = operation.kind
-    in_turn = kind is Binary.MUL and operation.arithmetic.scales_in_turn
     # Cases: (1) scales by channel, divisions and scales in turn: real numbers, as an operator that
     # is not fused; (2) extremes: codes of the output compared; (3) products: one multiplier for
     # both scales; (4) sums and differences: both on one scale first; (5) squared differences: the
     # same, squared.
+    in_turn = kind is Binary.MUL and isinstance(operation.arithmetic.requantize, FloatInTurn)
     if operation.per_channel or kind is Binary.DIV or in_turn:
         return _compute_on_reals(operation)
     if kind in (Binary.MINIMUM, Binary.MAXIMUM):
@@ -403,7 +417,7 @@ _CHANNELS = 1
 
 
 def constant_addition(step: Step, operation: Elementwise) -> Compute | None:
-    """Return what adds a constant that the arithmetic folds (``folded_constants``).
+    """Return what adds a constant that the arithmetic folds (`FloatEnds.folded_constants`).
 
     Measured with openvino 2026.4.1 on 200 constants chosen for ties: 0 of 4 million sums differ;
     with the codes of the constant as an operand 2 % of sums with one number do.
@@ -415,7 +429,9 @@ def constant_addition(step: Step, operation: Elementwise) -> Compute | None:
     sign = {Binary.ADD: 1, Binary.SUB: -1}.get(operation.kind)
     encodings = [encoding_of(step, tensor) for tensor in (*step.inputs, *step.outputs)]
     constant = next((t for t in step.inputs if t is not None and t.data is not None), None)
-    if not step.arithmetic.folded_constants or sign is None or constant is None:
+    way = step.arithmetic.requantize
+    folds = isinstance(way, FloatEnds) and way.folded_constants
+    if not folds or sign is None or constant is None:
         return None
     place = step.inputs.index(constant)
     if (sign < 0 and place == 0) or any(each.axis is not None for each in encodings):

@@ -223,19 +223,18 @@ def convolution(step: Step, overflows: Overflows) -> Kernel:
 def _pair_run(layer: Layer, groups: int) -> int:
     """Return how many neighbours in a window pairs are made of: channels of a tap, or all.
 
-    See ``Arithmetic.pair_block``, measured with openvino 2026.4.1 on AVX2, 29 shapes, and
-    ``Arithmetic.pair_rows``, measured with onnxruntime 1.31.1 on AVX2, 23 shapes.
+    See ``PairSaturate.block``, measured with openvino 2026.4.1 on AVX2, 29 shapes, and
+    ``PairSaturate.rows``, measured with onnxruntime 1.31.1 on AVX2, 23 shapes.
     """
     outputs, inputs = len(layer.weights) // groups, int(layer.weights.shape[-1])
-    arithmetic = layer.step.arithmetic
-    if inputs == outputs == 1:
+    pairs = layer.step.arithmetic.pairs
+    if pairs is None or inputs == outputs == 1:
         return inputs
-    if arithmetic.pair_rows:
+    if pairs.rows:
         return int(layer.weights[0].size)
-    block = arithmetic.pair_block
-    if block is None or groups == 1:
+    if pairs.block is None or groups == 1:
         return inputs
-    whole = inputs % block == 0 and outputs % block == 0
+    whole = inputs % pairs.block == 0 and outputs % pairs.block == 0
     return inputs if whole else int(layer.weights[0].size)
 
 

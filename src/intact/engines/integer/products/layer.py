@@ -19,7 +19,6 @@ from intact.numerics.loop_cache import CACHED
 from intact.program import Array, Encoding, Step, Tensor
 from intact.program.arithmetic.ends import effective, effective_weight
 from intact.program.operations import RESIDUAL_SLOT, Bounds
-from intact.targets.arithmetic import Overflow as OverflowKind
 
 
 class PairSaturation:
@@ -260,14 +259,12 @@ class Layer:
             centred: The rows hold signed codes, not codes less their zero point.
         """
         arithmetic, weight = self.step.arithmetic, self.step.inputs[1]
-        bits = arithmetic.pair_bits
-        kind = arithmetic.accumulator_overflow
-        if kind is not OverflowKind.PAIR_SATURATE or bits is None or weight is None:
-            return None
-        if weight.data is None:
+        saturating = arithmetic.pairs
+        if saturating is None or weight is None or weight.data is None:
             return None
         shift = 0 if centred else self.zero
         dtype = weight.data.dtype
+        bits = saturating.pair_bits
         pairs = PairSaturation(raw_weights, run, self.data.dtype, dtype, bits, shift)
         return pairs if pairs.can_happen else None
 

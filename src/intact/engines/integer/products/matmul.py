@@ -29,7 +29,7 @@ from intact.program.operations import (
     DynamicQuantize,
     FullyConnected,
 )
-from intact.targets.arithmetic import Overflow
+from intact.targets import FloatInTurn
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,7 +69,6 @@ def batch_matmul(step: Step, overflows: Overflows) -> Kernel:
     constants = [operand.tensor.data for operand in operands]
     nothing = np.zeros(1, np.int64)
     epilogue = Epilogue(step, scales, operation.bounds, nothing, None, overflows)
-    saturates = step.arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
 
     def kernel(*activations: Array) -> tuple[Array, ...]:
         given = iter(activations)
@@ -80,8 +79,7 @@ def batch_matmul(step: Step, overflows: Overflows) -> Kernel:
         kind = exact_type(largest)
         # In floats where those are exact: numpy has no BLAS for integers.
         products = np.matmul(left.astype(kind), right.astype(kind))
-        if saturates:
-            products = _saturate_pairs(step, operands, sides, left, products, overflows)
+        products = _saturate_pairs(step, operands, sides, left, products, overflows)
         columns = products.shape[-1]
         flat = products.reshape(-1, columns) if columns else products.reshape(0, 1)
         return (epilogue(flat, largest).reshape(products.shape),)
@@ -101,13 +99,14 @@ def _saturate_pairs(
     products: Floats,
     overflows: Overflows,
 ) -> Floats:
-    """Return products whose pairs saturate, matrix by matrix.
+    """Return products whose pairs saturate, where they do, matrix by matrix.
 
     x86's pmaddubsw adds two products of bytes in 16 bits, and saturates.
     """
-    bits, data = step.arithmetic.pair_bits, operands[0].tensor.encoding
-    if bits is None or data is None:
+    saturating, data = step.arithmetic.pairs, operands[0].tensor.encoding
+    if saturating is None or data is None:
         return products
+    bits = saturating.pair_bits
     batch = products.shape[:-2]
     raw = sides[1].astype(np.int64)
     rows = np.broadcast_to(left, (*batch, *left.shape[-2:])).astype(np.float64)
@@ -208,12 +207,9 @@ class _Layer:
         encoding = effective_weight(arithmetic, weight.encoding)
         raw = weight.data.astype(np.int64)
         weights = raw - encoding.zero_point.reshape(-1, 1)
-        self._step, self._fused, self._bits = (
-            step,
-            arithmetic.fused_bias,
-            arithmetic.accumulator_bits,
-        )
-        self._in_turn = arithmetic.scales_in_turn
+        self._step, self._bits = step, arithmetic.accumulator.bits
+        self._fused = arithmetic.fuses_bias
+        self._in_turn = isinstance(arithmetic.requantize, FloatInTurn)
         self._offset = offset_of(codes.dtype)
         self._scale = np.broadcast_to(encoding.scale.reshape(-1), (len(raw),))
         self._bias = None if bias is None or bias.data is None else bias.data.astype(np.float32)
@@ -223,12 +219,9 @@ class _Layer:
         self._largest = magnitudes * reach
         self._product = ExactProduct(np.ascontiguousarray(weights.T)[None], reach >> 1)
         self._pairs, self._counted = None, None
-        pair_bits = arithmetic.pair_bits
-        if arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE and pair_bits is not None:
-            dtypes = codes.dtype, weight.data.dtype
-            pairs = PairSaturation(
-                np.ascontiguousarray(raw.T)[None], raw.shape[1], *dtypes, pair_bits
-            )
+        if arithmetic.pairs is not None:
+            dtypes, bits = (codes.dtype, weight.data.dtype), arithmetic.pairs.pair_bits
+            pairs = PairSaturation(np.ascontiguousarray(raw.T)[None], raw.shape[1], *dtypes, bits)
             if pairs.can_happen:
                 self._pairs, self._counted = pairs, overflows.counter(step)
 
