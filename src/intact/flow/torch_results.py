@@ -25,7 +25,8 @@ from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.preparation import graphs_for
 from intact.plan.topology import kept_float_entry
 from intact.results.first_run import run_once
-from intact.results.result import Result, check_output
+from intact.results.folder import check_output
+from intact.results.result import Result
 from intact.results.sources import deployment_of, load_result, open_source, target_of
 
 if TYPE_CHECKING:

@@ -127,7 +127,7 @@ def held_out_findings(
         runs: All of its samples, or some.
         replan: From other statistics to the plan that they give.
     """
-    count = max((each.samples for each in statistics.tensors.values()), default=0)
+    count = statistics.samples
     numbers = sum(int(each.counts.sum()) for each in statistics.tensors.values())
     middle = len(runs.batches) // 2
     if not _FEW <= count <= len(runs) or numbers > _FEW_NUMBERS or not middle:

@@ -230,8 +230,8 @@ class Summary(_Figures, frozen=True):
         bytes: Of the float and of the deployed model.
         nodes: Number of nodes.
         integer: Of these, those that compute with integers.
-        weight_bits: Number of layers by the width of their weights.
-        activation_bits: Number of nodes by the width of their results.
+        weight_bits: Number of quantized weights by width.
+        activation_bits: Number of quantized activations by width.
         samples: That the scales are of; 0 where none were observed.
         method: The threshold method of activations.
         weight_method: That of weights.
@@ -435,6 +435,14 @@ class FloatNodes(_Figures, frozen=True):
     nodes: tuple[int, ...]
 
 
+class Box(_Figures, frozen=True, array_like=True):
+    """A figure as texts: its name, its value, and what it is to be compared with."""
+
+    name: str
+    value: str
+    note: str
+
+
 class Report(_Figures, frozen=True):
     """A result, as its report shows it.
 
@@ -445,6 +453,8 @@ class Report(_Figures, frozen=True):
         network: The graph with all that is known of its nodes.
         floats: What is float, and why.
         notes: What the plan says of the whole model.
+        caption: What the boxes were measured on.
+        boxes: The figures that matter most, with which the page opens.
         samples: Of the errors of layers; 0 where none were measured.
         verdict: What to do, in one sentence; None where nothing was measured.
         drawn: Whether those samples were drawn from the statistics.
@@ -469,6 +479,8 @@ class Report(_Figures, frozen=True):
     floats: tuple[FloatNodes, ...] = ()
     notes: tuple[str, ...] = ()
     samples: int = 0
+    caption: str = ""
+    boxes: tuple[Box, ...] = ()
     verdict: Verdict | None = None
     drawn: bool = False
     outputs: tuple[Output, ...] = ()

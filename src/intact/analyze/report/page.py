@@ -14,7 +14,7 @@ import re
 from importlib import resources
 
 from intact.analyze.report.figures import Report
-from intact.results.result import REPORT_HEAD
+from intact.results.folder import REPORT_HEAD
 
 SCRIPTS = ("elements.js", "graph.js", "sections.js", "charts.js", "page.js")
 """In the order in which they run. `graph.js` draws graphs, several on one page if wanted."""

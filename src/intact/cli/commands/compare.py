@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from intact.cli.parameters import Command, Given
-from intact.cli.phases import LOADING
 from intact.recipe.reports import CompareCommand, CompareOptions
 
 
@@ -15,13 +14,7 @@ def _compare(given: Given[CompareCommand]) -> None:
 
     Example: intact compare out/ other/ --data test.npz
     """
-    from intact.cli.printing import progress as shown
-
-    options = given.options
-    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
-        from intact import api
-
-        found = api.compare(**given.of(CompareOptions), progress=progress)
+    options, found = given.options, given.call("compare", CompareOptions)
     from intact.cli import show_comparison
 
     show_comparison.comparison(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from intact.cli.parameters import Command, Given
-from intact.cli.phases import LOADING
 from intact.recipe.reports import DiagnoseCommand, DiagnoseOptions
 
 
@@ -17,13 +16,7 @@ def _diagnose(given: Given[DiagnoseCommand]) -> None:
 
     Example: intact diagnose out/ --data test.npz
     """
-    from intact.cli.printing import progress as shown
-
-    options = given.options
-    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
-        from intact import api
-
-        found = api.diagnose(**given.of(DiagnoseOptions), progress=progress)
+    options, found = given.options, given.call("diagnose", DiagnoseOptions)
     from intact.cli import show_diagnosis
 
     was_tried = options.seconds is not None

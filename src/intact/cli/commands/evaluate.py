@@ -25,16 +25,11 @@ if TYPE_CHECKING:
 
 def _inspect(given: Given[InspectCommand]) -> None:
     """List what will be integer and what float, with reasons; needs no data."""
-    current().begin(LOADING)
-    from intact import api
+    found = given.call("inspect", InspectOptions)
     from intact.cli import show
-    from intact.cli.printing import progress as shown
 
-    as_json = given.options.as_json
-    with shown(LOADING, quiet=as_json) as progress:
-        found = api.inspect(**given.of(InspectOptions), progress=progress)
     current().begin("printing")
-    show.inspection(found, as_json=as_json)
+    show.inspection(found, as_json=given.options.as_json)
 
 
 def _evaluate(given: Given[EvaluateCommand]) -> None:
@@ -46,10 +41,8 @@ def _evaluate(given: Given[EvaluateCommand]) -> None:
     Example: intact evaluate out/ --data test.npz
     """
     current().begin(LOADING)
-    from intact import api
     from intact.cli import show
-    from intact.cli.printing import progress as shown
-    from intact.results.result import results_in
+    from intact.results.folder import results_in
 
     options = given.options
     if options.quant_loss or options.graph_statistic:
@@ -59,28 +52,20 @@ def _evaluate(given: Given[EvaluateCommand]) -> None:
     if inside:
         _evaluate_several(given, inside)
         return
-    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
-        found = api.evaluate(**given.of(EvaluateOptions), progress=progress)
+    found = given.call("evaluate", EvaluateOptions)
     show.evaluation(found, as_json=options.as_json)
 
 
 def _evaluate_several(given: Given[EvaluateCommand], folders: Sequence[Path]) -> None:
     """Evaluate the result of each target."""
-    from intact import api
     from intact.cli import show
-    from intact.cli.printing import progress as shown
     from intact.results.refusals import Refusals
 
     options, found, refusals = given.options, {}, Refusals()
-    arguments = given.of(EvaluateOptions)
     for path in folders:
-        with (
-            shown(
-                f"evaluating {path.name}", quiet=options.as_json, at_most=options.samples
-            ) as progress,
-            refusals.of(path.name),
-        ):
-            found[path.name] = api.evaluate(**{**arguments, "result": path}, progress=progress)
+        with refusals.of(path.name):
+            what = f"evaluating {path.name}"
+            found[path.name] = given.call("evaluate", EvaluateOptions, what, result=path)
     if not found:
         refusals.refuse_all("evaluated")
     show.evaluations(found, refusals.errors, as_json=options.as_json)
@@ -90,9 +75,7 @@ def _evaluate_several(given: Given[EvaluateCommand], folders: Sequence[Path]) ->
 
 def _compare_layers(given: Given[EvaluateCommand]) -> None:
     """Compare layers or edges instead of outputs."""
-    from intact import api
     from intact.cli import show_layers
-    from intact.cli.printing import progress as shown
 
     options = given.options
     name = "--quant-loss" if options.quant_loss else "--graph-statistic"
@@ -107,13 +90,8 @@ def _compare_layers(given: Given[EvaluateCommand]) -> None:
         raise UsageError(
             f"{name} runs some samples on this machine", remedy="leave out --cluster and --workers"
         )
-    arguments = given.of(LayerOptions)
-    found: QuantLoss | GraphStatistic
-    with shown("comparing layers", quiet=options.as_json, at_most=options.samples) as progress:
-        if options.quant_loss:
-            found = api.quant_loss(**arguments, progress=progress)
-        else:
-            found = api.inspect_graph_statistic(**arguments, progress=progress)
+    function = "quant_loss" if options.quant_loss else "inspect_graph_statistic"
+    found: QuantLoss | GraphStatistic = given.call(function, LayerOptions, "comparing layers")
     show_layers.layers(found, as_json=options.as_json)
 
 

@@ -9,7 +9,7 @@ import click
 
 from intact.cli.commands import report as pages
 from intact.cli.parameters import Command, Given
-from intact.cli.phases import LOADING, current
+from intact.cli.phases import current
 from intact.recipe.options import (
     ImportCommand,
     ImportOptions,
@@ -29,20 +29,15 @@ def _quantize(given: Given[QuantizeCommand]) -> None:
 
     Example: intact quantize model.onnx --data photos/ --normalize imagenet --output out/
     """
-    from intact import api
-    from intact.cli import show
-    from intact.cli.printing import progress as shown
-
     options = given.options
     pages.require(options)
-    arguments = given.of(QuantizationOptions)
     made: Result | Results
-    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
-        arguments["progress"] = progress
-        if isinstance(options.target, list):
-            made = api.quantize_for(targets=options.target, **arguments)
-        else:
-            made = api.quantize(target=options.target, **arguments)  # type: ignore[arg-type]
+    if isinstance(options.target, list):
+        made = given.call("quantize_for", QuantizationOptions, targets=options.target)
+    else:
+        made = given.call("quantize", QuantizationOptions, target=options.target)
+    from intact.cli import show
+
     show.results(
         made,
         seconds=current().elapsed,
@@ -61,14 +56,11 @@ def _import(given: Given[ImportCommand]) -> None:
 
     Example: intact import model.qdq.onnx --normalize imagenet --output out/
     """
-    from intact import api
-    from intact.cli import show
-    from intact.cli.printing import progress as shown
-
     options = given.options
     pages.require(options)
-    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
-        result = api.read_quantized(**given.of(ImportOptions), progress=progress)
+    result = given.call("read_quantized", ImportOptions)
+    from intact.cli import show
+
     show.result(result, seconds=current().elapsed, as_json=options.as_json)
     pages.write(result, options, quiet=options.as_json)
 

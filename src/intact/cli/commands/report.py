@@ -26,13 +26,7 @@ def _report(given: Given[ReportCommand]) -> None:
 
     Example: intact report out/ --data test.npz
     """
-    from intact.cli.printing import progress as shown
-
-    options = given.options
-    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
-        from intact import api
-
-        found = api.report(**given.of(ReportOptions), progress=progress)
+    options, found = given.options, given.call("report", ReportOptions)
     from intact.cli import show_report
 
     page = options.output or _page(Path(options.result))
@@ -78,7 +72,7 @@ def write(made: Result | Mapping[str, Result], options: OutputOptions, *, quiet:
 
 def _page(folder: Path) -> Path:
     """Name the page in a result's folder, which may be named by the plan in it."""
-    from intact.results.result import PLAN, REPORT
+    from intact.results.folder import PLAN, REPORT
 
     return (folder.parent if folder.name == PLAN and folder.is_file() else folder) / REPORT
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from intact.cli.parameters import Command, Given
-from intact.cli.phases import LOADING
 from intact.errors import ModelError, OutputError, UsageError
 from intact.recipe.reports import (
     ExecuteOptions,
@@ -32,9 +31,7 @@ def _run(given: Given[RunCommand]) -> None:
 
     Example: intact run out/ --integer --data x.npz --output y.npz
     """
-    from intact import api
     from intact.cli import show_runs
-    from intact.cli.printing import progress as shown
     from intact.results.execution import save_arrays
 
     options = given.options
@@ -48,23 +45,17 @@ def _run(given: Given[RunCommand]) -> None:
         raise UsageError(f"--{chosen[0]} and --{chosen[1]}", remedy="choose one")
     output = None if options.output is None else Path(options.output)
     executor = chosen[0] if chosen else "integer"
-    arguments = given.of(ExecuteOptions)
+    others: dict[str, Any] = {}
     if output is None:
-        arguments["samples"] = min(options.samples or show_runs.SHOWN, show_runs.SHOWN)
+        others["samples"] = min(options.samples or show_runs.SHOWN, show_runs.SHOWN)
+        if executor != "float":
+            in_float = given.call("execute", ExecuteOptions, "running", executor="float", **others)
     else:
         _refuse_output(output, options.data)
-    with shown("running", quiet=options.as_json, at_most=options.samples) as progress:
-        found = api.execute(
-            **arguments,
-            executor=executor,
-            observe=None if options.every else (),
-            progress=progress,
-        )
-        if output is None:
-            both = {executor: found}
-            if executor != "float":
-                both = {"float": api.execute(**arguments, executor="float"), **both}
+    others["observe"] = None if options.every else ()
+    found = given.call("execute", ExecuteOptions, "running", executor=executor, **others)
     if output is None:
+        both = {executor: found} if executor == "float" else {"float": in_float, executor: found}
         show_runs.classes(both, as_json=options.as_json)
         return
     save_arrays(output, {**found.tensors, **found.outputs})
@@ -80,18 +71,13 @@ def _verify(given: Given[VerifyCommand]) -> None:
 
     Example: intact verify out/ --data test.npz
     """
-    from intact.cli.printing import progress as shown
-
     options = given.options
     alone = (options.deployed, options.observed, options.target) != (None, None, None)
     found: list[Verification]
-    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
-        from intact import api
-
-        if _is_tflite_file(Path(options.result)) or alone:
-            found = [api.verify(**given.of(VerifyOptions), progress=progress)]
-        else:
-            found = api.verify_all(**given.of(VerifyAllOptions), progress=progress)
+    if _is_tflite_file(Path(options.result)) or alone:
+        found = [given.call("verify", VerifyOptions)]
+    else:
+        found = given.call("verify_all", VerifyAllOptions)
     from intact.cli import show_verification
 
     show_verification.verifications(found, as_json=options.as_json)

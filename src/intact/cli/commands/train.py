@@ -16,16 +16,12 @@ def _train(given: Given[TrainCommand]) -> None:
 
     Example: intact train out/ --data train.npz --epochs 10 --output trained/
     """
-    from intact import api
     from intact.cli import show_training
-    from intact.cli.printing import progress as shown
 
     options = given.options
     pages.require(options)
-    with shown("reading the result", quiet=options.as_json) as progress:
-        arguments = {**given.of(TrainOptions), "progress": progress}
-        report = show_training.reporting(quiet=options.as_json)
-        result = api.train(**arguments, report=report)
+    report = show_training.reporting(quiet=options.as_json)
+    result = given.call("train", TrainOptions, "reading the result", report=report)
     show_training.trained(result, seconds=current().elapsed, as_json=options.as_json)
     pages.write(result, options, quiet=options.as_json)
 
