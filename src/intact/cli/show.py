@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intact._text import first_names
-from intact.cli import show_improvements
 from intact.cli.markup import escape
 from intact.cli.phases import is_quiet, with_phases
 from intact.cli.printing import new_table, print_json, say, show_table
@@ -22,9 +21,11 @@ from intact.targets import target_to_json
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.analyze.evaluation.figures import Evaluation
+    from intact.analyze.report.figures import Report
     from intact.analyze.verdict import Verdict
     from intact.errors import IntactError
     from intact.plan.batch_norms import BatchNormScale
+    from intact.plan.gains import Improvement
     from intact.plan.inspection import Inspection
     from intact.results.figures import ResultFigures
     from intact.results.result import Result, Results
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 _SHOWN_FILES = 5
 _SHOWN_FINDINGS = 3
+_SHOWN_LAYERS = 5
+"""Layers of a pass that ``--explain`` lists, those that gained most."""
 
 
 def results(
@@ -94,7 +97,7 @@ def _made(found: Result, more: Sequence[str], *, explain: bool) -> None:
     say_made(figures)
     say(escape(", ".join([*figures.made_with, *more])))
     _fastest(found)
-    show_improvements.improvements(found, explain=explain)
+    _improvements(found, explain=explain)
     _notes(found)
     _loss(found)
 
@@ -124,6 +127,52 @@ def _fastest(found: Result) -> None:
     """Say what stays float because that is faster, and what it saves."""
     if found.fastest is not None:
         say(escape(str(found.fastest)))
+
+
+def _improvements(found: Result, *, explain: bool) -> None:
+    """Print what each pass did, in a line or in tables."""
+    if explain:
+        _explained(found)
+        return
+    for each in found.figures().improvements:
+        say(escape(str(each)))
+
+
+def _explained(found: Result) -> None:
+    """Print a table of the passes, and of the layers that gained most by each."""
+    if not found.improvements:
+        say("no improvement pass was run: plain calibration (see --preset and --improve)")
+        return
+    table = new_table(
+        "improvement passes", ("pass", "is"), ("before dB", "after dB", "layers", "helped", "s")
+    )
+    for each in found.figures().improvements:
+        table.add_row(
+            escape(each.name),
+            "kept" if each.kept else "rolled back",
+            f"{each.before_db:.1f}",
+            f"{each.after_db:.1f}",
+            str(each.tried or ""),
+            str(each.helped) if each.tried else "",
+            f"{each.seconds:.1f}",
+        )
+    show_table(table)
+    for tried in found.improvements:
+        _gains(tried.improvement)
+    say("dB: signal to quantization noise, of the outputs on calibration samples and of layers on")
+    say("samples that the pass did not fit")
+
+
+def _gains(improvement: Improvement) -> None:
+    kept = [each for each in improvement.gains if each.kept]
+    if not kept:
+        return
+    table = new_table(
+        escape(f"{improvement.name}: what gained most"), ("layer",), ("before dB", "after dB")
+    )
+    for each in sorted(kept, key=lambda each: each.before - each.after)[:_SHOWN_LAYERS]:
+        table.add_row(escape(each.node), f"{each.before:.1f}", f"{each.after:.1f}")
+    show_table(table)
 
 
 def verdict(found: Verdict | None) -> None:
@@ -295,6 +344,18 @@ def evaluations(
         say(f"[bold]{escape(name)}[/]")
         evaluation(each, as_json=False)
     _refused("not evaluated:", refused)
+
+
+def report(found: Report, path: str | Path, *, as_json: bool) -> None:
+    """Print where the page is; or everything that it shows."""
+    if as_json:
+        print_json(with_phases({"page": str(path), **msgspec.json.decode(found.encode())}))
+        return
+    say(f"[bold]{escape(str(path))}[/]")
+    for table, what in found.written.items():
+        say(f"[bold]{escape(table)}[/]: {escape(what)}")
+    for part, reason in found.left_out.items():
+        say(f"[yellow]without {part}[/]: {escape(reason)}")
 
 
 def _skipped(files: Sequence[str]) -> None:

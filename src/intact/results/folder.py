@@ -54,6 +54,11 @@ def results_in(folder: Path) -> list[Path]:
     return sorted(path.parent for path in folder.glob(f"*/{PLAN}"))
 
 
+def report_in(folder: Path) -> Path:
+    """Name the page in a result's folder, which may be named by the plan in it."""
+    return (folder.parent if folder.name == PLAN and folder.is_file() else folder) / REPORT
+
+
 def refuse_several(folder: Path) -> None:
     """Refuse a folder with a result for each target where one result is wanted.
 
