@@ -435,6 +435,67 @@ class FloatNodes(_Figures, frozen=True):
     nodes: tuple[int, ...]
 
 
+class Picture(_Figures, frozen=True):
+    """A sample as the model gets it.
+
+    Attributes:
+        source: The picture, as a ``data:`` address.
+        sample: Its number, from 0.
+        label: Its class, where there are labels.
+        before: The class that the float model answers, where that is of interest.
+        after: The class that the quantized model answers.
+        is_lost: Whether it was right, and is wrong now.
+    """
+
+    source: str
+    sample: int
+    label: str | None = None
+    before: str | None = None
+    after: str | None = None
+    is_lost: bool = False
+
+
+class Sheet(_Figures, frozen=True):
+    """Some samples side by side.
+
+    Attributes:
+        title: Which samples.
+        told: Their size, and how numbers became pixels.
+        pictures: The samples.
+    """
+
+    title: str
+    told: str
+    pictures: tuple[Picture, ...]
+
+
+class ClassChange(_Figures, frozen=True, array_like=True):
+    """A class: its name, its samples, and how many both models answer with it."""
+
+    name: str
+    samples: int
+    before: int
+    after: int
+
+
+class Pictures(_Figures, frozen=True):
+    """Pictures of the data.
+
+    Attributes:
+        sheets: Samples as the model gets them.
+        changed: How many samples the quantized model answers otherwise.
+        examples: Some of these, first those that become wrong.
+        classes: The classes that lose most.
+        is_labelled: Whether classes are those of labels, and not the float model's answers.
+    """
+
+    sheets: tuple[Sheet, ...] = ()
+    changed: int = 0
+    examples: tuple[Picture, ...] = ()
+    classes: tuple[ClassChange, ...] = ()
+    is_labelled: bool = False
+
+
 class Box(_Figures, frozen=True, array_like=True):
     """A figure as texts: its name, its value, and what it is to be compared with."""
 
@@ -461,6 +522,7 @@ class Report(_Figures, frozen=True):
         outputs: Errors of the model's outputs.
         accuracy: On samples of the user.
         verified: Deployed models in their runtimes.
+        pictures: Of the data; None where the model takes none.
         findings: Of the diagnosis, worst first; None where it was not asked.
         improvements: What improvement passes did.
         search: If there was one.
@@ -486,6 +548,7 @@ class Report(_Figures, frozen=True):
     outputs: tuple[Output, ...] = ()
     accuracy: Accuracy | None = None
     verified: tuple[Verified, ...] = ()
+    pictures: Pictures | None = None
     findings: tuple[Finding, ...] | None = None
     improvements: tuple[Improvement, ...] = ()
     search: Search | None = None

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from intact import __version__
 from intact._files import write_whole
@@ -20,6 +22,7 @@ from intact.analyze.report.layout import require_layout
 from intact.analyze.report.logs import search_of, training_of
 from intact.analyze.report.network import decibels, floats_of, network_of, note_text
 from intact.analyze.report.page import page_of
+from intact.analyze.report.pictures import Answers, pictures_of
 from intact.analyze.report.summary import boxes_of, caption_of, options_of_recipe, summary_of
 from intact.analyze.verdict import Measured, Verdict, verdict
 from intact.data.progress import begin
@@ -127,6 +130,7 @@ def gather(
         outputs=() if errors is None else tuple(_outputs(errors)),
         accuracy=None if evaluated is None else _accuracy(evaluated, parts.times),
         verified=verified or (),
+        pictures=parts.of("pictures", parts.pictures),
         findings=findings,
         improvements=tuple(
             figures.Improvement(each.name, decibels(each.before), decibels(each.after), each.kept)
@@ -180,6 +184,7 @@ class _Parts:
         left_out: The parts that the report lacks, with the reason.
         times: What kernels take, ms, by node; empty where it was not measured.
         diagnosed: The findings of the diagnosis.
+        answers: What the evaluation saw; None where there was none.
     """
 
     def __init__(self, options: ReportOptions, result: Result) -> None:
@@ -188,6 +193,7 @@ class _Parts:
         self.times: dict[str, float] = {}
         self._costs: LayerCosts | None = None
         self.diagnosed: tuple[Finding, ...] = ()
+        self.answers: Answers | None = None
 
     def of(self, name: str, measure: Callable[[], T | None]) -> T | None:
         """Measure a part, unless it is left out; what cannot be measured is told on the page."""
@@ -245,12 +251,24 @@ class _Parts:
         samples = open_for_result(
             options, options.data, result, limit=options.samples, labels=options.labels
         )
-        found = evaluate_result(result, samples, threads=options.threads)
+        self.answers = Answers(samples)
+        found = evaluate_result(
+            result, samples, threads=options.threads, watch=self.answers.watch, scored=self._scored
+        )
         if found.latency_ms is not None:
             begin(options.progress, "timing kernels")
             runs = max(2, min(_PROFILED, int(_PROFILED_MS / found.latency_ms[1])))
             self.times = _kernel_times(result, samples, runs, threads=options.threads)
         return found
+
+    def _scored(self, _: Any, labels: npt.NDArray[np.int64]) -> None:
+        """Keep the labels, with which answers are right or wrong."""
+        if self.answers is not None:
+            self.answers.labels = labels
+
+    def pictures(self) -> figures.Pictures | None:
+        """Show the samples, and those that are answered otherwise."""
+        return pictures_of(self._options, self._result, self.answers)
 
     def verified(self) -> tuple[figures.Verified, ...]:
         """Run what was deployed in its runtime, and compare the integers."""

@@ -110,9 +110,19 @@ function timeBand(part) { return part === undefined ? "none" : TIMES.find(([leas
 
 const TIME_LEGEND = [...TIMES.map(([, colour, name]) => [colour, name]), ["none", "not known, or part of another"]];
 
+/* The part of a layer in the cost of all; undefined where it was not measured. */
+const allNoise = layers.reduce((sum, {errors}) => sum + noiseOf(errors), 0);
+
+function costShare(errors) {
+  if (!errors || errors.alone === undefined || !allNoise) return undefined;
+  return noiseOf(errors) / allNoise;
+}
+
 const {precision: byPrecision, ...byBits} = OWN_COLOURS;
+const {alone: byLevel, ...byErrors} = errorColours(errorsOf);
+const byCost = {name: "cost to the outputs", of: (node) => costBand(costShare(errorsOf(node))), legend: COST_LEGEND};
 const COLOURS = {
-  ...(report.samples ? errorColours(errorsOf) : {}),
+  ...(report.samples ? {...(allNoise ? {cost: byCost} : {alone: byLevel}), ...byErrors} : {}),
   ...byBits,
   ...(timed ? {time: {name: "time of each kernel", of: (node) => timeBand(share(node)), legend: TIME_LEGEND}} : {}),
   precision: byPrecision,
@@ -134,8 +144,9 @@ function networkSection() {
   const names = Object.entries(COLOURS).map(([name, {name: text}]) => [name, text]);
   paint(names[0][0]);
   const worst = layers.filter(({errors}) => errors && errors.own !== null).sort((a, b) => a.errors.own - b.errors.own)[0];
+  const costly = layers.filter(({errors}) => costShare(errors)).sort((a, b) => costShare(b.errors) - costShare(a.errors))[0];
   const start = findings.map((finding) => network.nodes.findIndex((node) => node.name === finding.node)).find((i) => i >= 0);
-  const chosen = start !== undefined ? start : worst ? worst.index : network.nodes.findIndex((node) => node.ends && node.kind !== "input");
+  const chosen = start !== undefined ? start : costly ? costly.index : worst ? worst.index : network.nodes.findIndex((node) => node.ends && node.kind !== "input");
   if (chosen >= 0) graph.select(chosen);
   return section("network", "Network",
     h("div", {class: "controls"}, control("Colour", choiceOf("colour", names, paint)),
@@ -292,7 +303,8 @@ function layersSection() {
     })),
   });
   return section("layers", "Layers",
-    measured.length ? [h("p", {class: "quiet"}, "Signal to noise along the network, dB: a dot for each layer by itself, the line for what has accumulated. Lower is worse."),
+    costBars(layers, ({errors}) => costShare(errors) || 0, ({index}) => nodeLink(index, 34)),
+    measured.length ? [h("h3", {}, "Error along the network"), h("p", {class: "quiet"}, "Signal to noise along the network, dB: a dot for each layer by itself, the line for what has accumulated. Lower is worse."),
       profile(measured, (index) => reveal(index))] : null,
     table);
 }
@@ -410,4 +422,4 @@ fillPage({
     report.accuracy ? ` Run by ${report.accuracy.runtime}.` : ""),
   skip: "To the network",
   version: report.intact,
-}, [summarySection(), diagnosisSection(), networkSection(), layersSection(), improvementsSection(), searchSection(), trainingSection(), provenanceSection()]);
+}, [summarySection(), diagnosisSection(), picturesSection(report.pictures), networkSection(), layersSection(), improvementsSection(), searchSection(), trainingSection(), provenanceSection()]);
