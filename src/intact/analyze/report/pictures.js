@@ -14,14 +14,14 @@ function picturesSection(pictures) {
 }
 
 function picture({source, sample = 0}) {
-  return h("img", {src: source, alt: `Sample ${sample + 1}`, title: `sample ${sample + 1}`, loading: "lazy"});
+  return h("img", {src: source, alt: `Sample ${sample + 1}`, title: `sample ${sample + 1}`});
 }
 
 function changedSamples(count, examples) {
   const some = examples.length < count ? `; ${examples.length} of them` : "";
   return [h("h3", {}, "Answers that change"),
     h("p", {class: "quiet"}, `The quantized model answers ${plural(count, "sample")} otherwise than the float model${some}${examples.some((each) => each.is_lost) ? ", first those that become wrong" : ""}.`),
-    h("ul", {class: "sheet answers"}, examples.map((each) => h("li", {class: each.is_lost ? "lost" : null}, picture(each),
+    h("ul", {class: `sheet answers${examples.some(({before}) => before.length > 4) ? " named" : ""}`}, examples.map((each) => h("li", {class: each.is_lost ? "lost" : null}, picture(each),
       h("dl", {}, answer("label", each.label), answer("float", each.before), answer("quantized", each.after)))))];
 }
 
@@ -33,8 +33,8 @@ function losingClasses(classes, isLabelled) {
   const of = isLabelled ? "Right answers by class; those that lose most." : "Of the samples that the float model gives a class, how many the quantized model does too; those that lose most.";
   const most = Math.max(...classes.map(([, samples]) => samples));
   return [h("h3", {}, "Classes that lose"), h("p", {class: "quiet"}, of),
-    h("table", {class: "bars"}, h("thead", {}, h("tr", {}, textHead("Class"), textHead(""), numberHead("Float"), numberHead("Quantized"), numberHead("Samples"))),
-      h("tbody", {}, classes.map(([name, samples, before, after]) => h("tr", {}, h("th", {scope: "row", title: name}, shortened(name, 28)),
+    h("table", {class: "bars named"}, h("thead", {}, h("tr", {}, textHead("Class"), textHead(""), numberHead("Float"), numberHead("Quantized"), numberHead("Samples"))),
+      h("tbody", {}, classes.map(([name, samples, before, after]) => h("tr", {}, h("th", {scope: "row", class: "cut", title: name}, name),
         h("td", {class: "meter"}, bar([[before / most, "lost"], [after / most, "kept"]])),
         numberCell(whole(before)), numberCell(whole(after)), numberCell(whole(samples))))))];
 }
@@ -70,7 +70,7 @@ function costBars(layers, share, link) {
   const top = share(ranked[0]);
   return [h("h3", {}, "Cost to the outputs"),
     h("p", {class: "quiet"}, "The noise that each layer alone makes in the outputs, as a part of the sum of all, and the outputs\u2019 signal to noise where it alone is quantized."),
-    h("table", {class: "bars"}, h("thead", {}, h("tr", {}, textHead("Layer"), textHead(""), numberHead("Cost"), numberHead("Alone"))),
+    h("table", {class: "bars named"}, h("thead", {}, h("tr", {}, textHead("Layer"), textHead(""), numberHead("Cost"), numberHead("Alone"))),
       h("tbody", {}, shown.map((layer) => h("tr", {}, h("th", {scope: "row"}, link(layer)),
         h("td", {class: "meter"}, s("svg", {class: "bar-cell", viewBox: "0 0 100 6", preserveAspectRatio: "none", "aria-hidden": "true"},
           s("rect", {class: "track", width: 100, height: 6}),
