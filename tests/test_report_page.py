@@ -77,12 +77,60 @@ def node(browser: Any, report: figures.Report, op: str) -> tuple[figures.Node, A
 
 def test_it_opens_from_disk_without_a_request_or_a_complaint(page: Any, path: Path) -> None:
     assert complaints(page) == []
-    assert set(requests(page)) == {path.as_uri()}
+    asked = {each for each in requests(page) if not each.startswith("data:")}  # is in the page
+    assert asked == {path.as_uri()}
     assert page.title == "test for onnxruntime"  # the script in a node's name did not run
     sections = [each.text for each in all_of(page, "h2")]
     assert sections == [
-        "Summary", "Diagnosis", "Network", "Layers", "Search", "Training", "Provenance and recipe",
+        "Summary", "Diagnosis", "Samples", "Network", "Layers", "Search", "Training",
+        "Provenance and recipe",
     ]  # fmt: skip
+
+
+def test_pictures_are_drawn_and_class_names_are_text(
+    browser: Any, report: figures.Report, tmp_path: Path
+) -> None:
+    assert report.pictures is not None
+    first = report.pictures.sheets[0].pictures[0]
+    example = msgspec.structs.replace(first, label=EVIL, before=EVIL, after=EVIL, is_lost=True)
+    classes = (figures.ClassChange(EVIL, 9, 8, 3),)
+    pictures = msgspec.structs.replace(
+        report.pictures, changed=1, examples=(example,), classes=classes, is_labelled=True
+    )
+    path = tmp_path / "report.html"
+    path.write_bytes(page_of(msgspec.structs.replace(report, pictures=pictures)))
+    resize(browser, 1280)
+    browser.get(path.as_uri())
+    settled(browser)
+    assert complaints(browser) == []
+    loaded = "return [...document.querySelectorAll('#data img')].map((e) => e.naturalWidth)"
+    assert browser.execute_script(loaded) == [8] * (1 + len(samples()))
+    assert text_of(browser, ".answers .lost dd").split() == EVIL.split()
+    assert text_of(browser, "#data .bars tbody th").split() == EVIL.split()
+
+
+def test_layers_are_ranked_and_coloured_by_what_they_cost(
+    page: Any, report: figures.Report
+) -> None:
+    known = [each for each in report.network.nodes if each.errors and each.errors.alone]
+    costly = min(known, key=lambda each: each.errors.alone)  # type: ignore[union-attr]
+    assert text_of(page, "#layers .bars .link").split() == costly.name.split()
+    index = report.network.nodes.index(costly)
+    box = page.find_element("css selector", f".node[data-index='{index}']")
+    assert box.get_attribute("data-colour") == "e6"  # a fifth of the cost or more
+    assert "of the cost" in text_of(page, "#network .legend")
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_map_covers_no_node(browser: Any, path: Path, width: int) -> None:
+    resize(browser, width)
+    browser.get(path.as_uri())
+    settled(browser)
+    apart = """
+      const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+      return box(".canvas").right <= box(".map").left
+    """
+    assert browser.execute_script(apart)
 
 
 def test_a_name_that_is_a_script_is_shown_as_it_is(page: Any, report: figures.Report) -> None:

@@ -58,6 +58,8 @@ class Answers:
         is_scored = first.shape == second.shape and first.ndim == 2 and first.shape[1] > 1
         self._has_classes = self._has_classes and is_scored
         if not self._has_classes:
+            self._answers.clear()
+            self._pictures.clear()
             return
         begun = len(self._answers)
         found = list(zip(first.argmax(1).tolist(), second.argmax(1).tolist(), strict=True))
