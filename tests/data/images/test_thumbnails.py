@@ -37,6 +37,7 @@ def test_what_the_steps_made_becomes_the_same_pixels(
     steps = Preprocess(image=ImageSteps(order=order, focus=focus), **numbers)
     sides = (8, 6) if focus else (16, 12)
     channels = 12 if focus else 3
+    shape: tuple[int | None, ...]
     shape = (None, channels, *sides) if first else (None, *sides, channels)
     if focus:  # rows and columns of the input are half of the picture's
         shape = tuple(None if each in sides else each for each in shape)
