@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import intact
-from intact.analyze.report import figures
+from intact.analyze.report import figures, network_figures
 from intact.analyze.report.layout import layered
 from intact.analyze.report.page import page_of
 from tests.browser import complaints, opened_browser, requests, resize
@@ -68,7 +68,7 @@ def text_of(browser: Any, selector: str) -> str:
     return str(browser.find_element("css selector", selector).text)
 
 
-def node(browser: Any, report: figures.Report, op: str) -> tuple[figures.Node, Any]:
+def node(browser: Any, report: figures.Report, op: str) -> tuple[network_figures.Node, Any]:
     """Find the first node of an operator, and its box."""
     index = next(i for i, each in enumerate(report.network.nodes) if each.op == op)
     box = browser.find_element("css selector", f".node[data-index='{index}']")
@@ -329,9 +329,12 @@ def test_a_thousand_nodes_are_small_and_quick(
         for i, (x, y) in enumerate(layout.nodes)
     )
     tensors = tuple(msgspec.structs.replace(tensor, name=f"tensor/{i}") for i in range(count))
-    network = figures.Network(
+    network = network_figures.Network(
         layout.width, layout.height, nodes,
-        tuple(figures.Edge(*edge, bends) for edge, bends in zip(edges, layout.bends, strict=True)),
+        tuple(
+            network_figures.Edge(*edge, bends)
+            for edge, bends in zip(edges, layout.bends, strict=True)
+        ),
         tensors,
     )  # fmt: skip
     found = msgspec.structs.replace(report, network=network, findings=(), floats=())
