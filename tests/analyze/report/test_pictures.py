@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import intact
 from intact.analyze.report.pictures import Answers
+from intact.data.preprocess import Preprocess
 from intact.data.signature import InputSpec
 from intact.data.stream import Samples
 from tests.reports import evil_model, samples
@@ -20,7 +24,7 @@ LEFT_OUT = ["errors", "diagnosis", "verification"]
 def answered(want: Sequence[int], have: Sequence[int], labels: Sequence[int] | None) -> Answers:
     """Watch two batches, the last padded, of a model of three classes."""
     specs = {"image": InputSpec(np.dtype(np.float32), (None, 3, 8, 8))}
-    answers = Answers(Samples("data", specs, []))
+    answers = Answers(Samples("data", specs, []), Preprocess())
     images = np.linspace(0, 255, 192, dtype=np.float32).reshape(1, 3, 8, 8)
     scores = np.eye(3, dtype=np.float32)
     for start in range(0, len(want), 4):
@@ -85,6 +89,24 @@ def test_a_report_shows_the_data_of_its_call_and_no_other(folder: Path) -> None:
     assert intact.report(folder / "out", leave_out=LEFT_OUT).pictures is None
     left_out = [*LEFT_OUT, "pictures"]
     assert intact.report(folder / "out", samples(), leave_out=left_out).pictures is None
+
+
+def test_a_folder_of_images_is_brought_back_from_its_steps(tmp_path: Path) -> None:
+    colours = {"blue": (0, 0, 255), "green": (0, 128, 0), "red": (255, 0, 0)}
+    (tmp_path / "images").mkdir()
+    for name, colour in colours.items():
+        Image.new("RGB", (20, 16), colour).save(tmp_path / "images" / f"{name}.png")
+    data = tmp_path / "images"
+    steps = "imagenet-caffe"  # blue first, without a scale
+    made = intact.quantize(evil_model(), data, normalize=steps, preset="fast")
+    found = made.report(data, leave_out=LEFT_OUT).figures.pictures
+    assert found is not None
+    (sheet,) = found.sheets
+    assert "pixels from 0 to 255, brought back from mean and scale" in sheet.told
+    for picture, colour in zip(sheet.pictures, colours.values(), strict=True):
+        content = base64.b64decode(picture.source.partition(",")[2])
+        shown = np.asarray(Image.open(io.BytesIO(content)))
+        np.testing.assert_array_equal(shown, np.full((8, 8, 3), colour))
 
 
 def test_pictures_have_a_budget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,6 +40,7 @@ from intact.recipe.reports import (
     VerifyAllOptions,
 )
 from intact.results.folder import REPORT
+from intact.results.preprocessing import steps_for
 from intact.results.result import Result
 from intact.results.samples import open_for_result
 from intact.results.sources import load_result
@@ -251,7 +252,7 @@ class _Parts:
         samples = open_for_result(
             options, options.data, result, limit=options.samples, labels=options.labels
         )
-        self.answers = Answers(samples)
+        self.answers = Answers(samples, steps_for(options, options.data, result.preprocess))
         found = evaluate_result(
             result, samples, threads=options.threads, watch=self.answers.watch, scored=self._scored
         )

@@ -15,9 +15,11 @@ from intact.analyze.report import figures
 from intact.analyze.report.summary import options_of_recipe
 from intact.data.batching import Batch
 from intact.data.images.thumbnails import PictureInput, Pixels, Range, data_uri, pixels
+from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.limits import HELD_AT_ONCE, PICTURE_BYTES, PICTURE_SIDE, PICTURES
 from intact.recipe.reports import ReportOptions
+from intact.results.preprocessing import steps_for
 from intact.results.result import Result
 from intact.results.samples import open_for_result
 
@@ -33,10 +35,11 @@ class Answers:
 
     Args:
         samples: That are evaluated.
+        steps: What was done to them, by their reader or here.
     """
 
-    def __init__(self, samples: Samples) -> None:
-        self._input = PictureInput.of(samples.specs, samples.preprocess)
+    def __init__(self, samples: Samples, steps: Preprocess) -> None:
+        self._input = PictureInput.of(samples.specs, steps)
         self._names = samples.classes
         self._range: Range | None = None
         self._answers: list[tuple[int, int]] = []
@@ -163,7 +166,8 @@ def _sheet(options: ReportOptions, result: Result) -> Iterator[figures.Sheet]:
         return
     limit = min(PICTURES, options.samples or PICTURES)
     samples = open_for_result(options, options.data, result, limit=limit)
-    place = PictureInput.of(samples.specs, samples.preprocess)
+    steps = steps_for(options, options.data, result.preprocess)
+    place = PictureInput.of(samples.specs, steps)
     if place is None:
         return
     size = samples.batch_size(HELD_AT_ONCE)
