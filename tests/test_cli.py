@@ -23,7 +23,7 @@ from intact.formats.base.processor import ProcessorFinding
 from intact.formats.base.report import Verification
 from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS
-from intact.results.result import FILES
+from intact.results.folder import FILES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 ENDLESS = """

@@ -157,6 +157,11 @@ class Statistics(msgspec.Struct):
                 remedy=f"collect it; {nearest(name, self.tensors)}",
             ) from None
 
+    @property
+    def samples(self) -> int:
+        """How many samples were observed."""
+        return max((each.samples for each in self.tensors.values()), default=0)
+
     def only(self, names: Iterable[str]) -> Statistics:
         """Return the statistics of some of the tensors.
 

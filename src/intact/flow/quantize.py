@@ -24,6 +24,7 @@ from intact.recipe.options import (
     QuantizeOptions,
 )
 from intact.results.first_run import run_once
+from intact.results.folder import check_output
 from intact.results.job import Job, Planner
 from intact.results.recipes import (
     cluster_of,
@@ -34,7 +35,7 @@ from intact.results.recipes import (
 )
 from intact.results.refusals import Refusals
 from intact.results.request import as_asked, distinct_names, ready_targets, refuse_wrong
-from intact.results.result import Result, Results, check_output, save_several
+from intact.results.result import Result, Results, save_several
 from intact.results.sources import (
     FloatSource,
     default_target,

@@ -154,11 +154,16 @@ class QuantizedGraph:
 
     def __repr__(self) -> str:
         """Count quantized nodes, configs and other figures of the plan."""
-        quantized = sum(decision.quantized for decision in self.decisions.values())
         return (
-            f"QuantizedGraph({self.target.name}: {quantized} of {len(self.decisions)} nodes "
-            f"quantized, {len(self.configs)} tensor ends, {len(self.notes)} notes)"
+            f"QuantizedGraph({self.target.name}: {self.quantized_nodes} of "
+            f"{len(self.decisions)} nodes quantized, {len(self.configs)} tensor ends, "
+            f"{len(self.notes)} notes)"
         )
+
+    @property
+    def quantized_nodes(self) -> int:
+        """How many nodes compute with integers."""
+        return sum(decision.quantized for decision in self.decisions.values())
 
     @property
     def keeps_runtime(self) -> bool:

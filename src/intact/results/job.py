@@ -31,7 +31,8 @@ from intact.plan import (
 from intact.plan.build import complete
 from intact.plan.given_scales import ScaleTable
 from intact.plan.provenance import CHANNELS_LAST
-from intact.results.result import Result, Tried
+from intact.results.figures import Tried
+from intact.results.result import Result
 from intact.targets import Target
 
 Decide: TypeAlias = Callable[[Iterable[str]], dict[str, Decision]]

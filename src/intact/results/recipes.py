@@ -150,15 +150,11 @@ def recipe_of(
             "activation_bits": overrides.activation_bits,
             "overrides": None,
         }
-        if found and result is not None and not _computes_with_integers(result):
+        if found and result is not None and not result.plan.quantized_nodes:
             values["allow_empty"] = True  # float is the fastest throughout
     if isinstance(options, ArrayStepOptions):
         values |= _recorded_steps(options)
     return write_recipe(command, COMMANDS[command], options, values)
-
-
-def _computes_with_integers(result: Result) -> bool:
-    return any(each.quantized for each in result.plan.decisions.values())
 
 
 def _recorded_steps(options: ArrayStepOptions) -> Mapping[str, object]:

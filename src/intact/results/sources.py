@@ -19,8 +19,9 @@ from intact.formats.registry import (
 )
 from intact.graph import Graph, normalize
 from intact.plan.provenance import CHANNELS_LAST
+from intact.results.folder import PLAN, refuse_several
 from intact.results.job import Deployment
-from intact.results.result import PLAN, Result, refuse_several
+from intact.results.result import Result
 from intact.results.values import Values, with_values
 from intact.targets import Target, load_target
 

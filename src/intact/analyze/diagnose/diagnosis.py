@@ -76,7 +76,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
         levels = ", ".join(f"{name} {level:.1f} dB" for name, level in self.decibels.items())
         title = f"SQNR on {self.samples} {'drawn ' if self.is_drawn else ''}samples: {levels}"
         rows = [
-            (each.cause, each.node, each.evidence, each.remedy, _gain(each))
+            (each.cause, each.node, each.evidence, each.remedy, each.gained)
             for each in self.findings
         ]
         lines = () if rows else ("nothing wrong was found",)
@@ -93,10 +93,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
             "errors": None if self.errors is None else self.errors.to_json(),
             "notes": list(self.notes),
         }
-
-
-def _gain(finding: Finding) -> str:
-    return "" if finding.gain is None else f"{finding.gain:+.1f} {finding.unit}"
 
 
 def diagnosis_of(evidence: Evidence, *, layers: bool = True) -> Diagnosis:

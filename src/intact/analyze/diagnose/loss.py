@@ -264,7 +264,7 @@ def _sets(evidence: Evidence, output: str) -> Iterator[tuple[str, ...]]:
 
     plan, costs = evidence.plan, evidence.costs
     order = [str(node.name) for node in plan.graph.nodes]
-    quantized = sum(decision.quantized for decision in plan.decisions.values())
+    quantized = plan.quantized_nodes
     around = _neighbours(plan)
     before: set[str] = set()
     for number, layers in enumerate(costs.sets(output)):

@@ -128,7 +128,7 @@ def held_out_findings(
         runs: All of its samples, or some.
         replan: Makes the plan of other statistics.
     """
-    count = max((each.samples for each in statistics.tensors.values()), default=0)
+    count = statistics.samples
     numbers = sum(int(each.counts.sum()) for each in statistics.tensors.values())
     middle = len(runs.batches) // 2
     # All samples must be kept, since each half is calibrated on.
