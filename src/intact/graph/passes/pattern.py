@@ -25,7 +25,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph.ops import constant_array, facts, input_value
+from intact.graph.ops import constant_array, facts, input_value, is_constant
 
 CLOSE = 1e-4
 """Relative tolerance for the constants of formulas."""
@@ -71,7 +71,7 @@ class Pattern:
 
     def at(self, node: ir.Node) -> Found | None:
         """Return the first match whose value is the first output of a node."""
-        if node.op_type not in self.op_types:
+        if node.op_type not in self.op_types or not node.outputs:
             return None
         return next(self.matches(node.outputs[0], Found()), None)
 
@@ -136,13 +136,15 @@ def value(is_so: Callable[[ir.Value], bool] = lambda _: True) -> Pattern:
 
 
 def constant(
-    is_so: Callable[[np.ndarray], bool] = lambda _: True, *, optional: bool = False
+    is_so: Callable[[np.ndarray], bool] | None = None, *, optional: bool = False
 ) -> Pattern:
     """Return the pattern of a constant, or of an input that may be left out."""
 
     def ways(value: ir.Value | None, found: Found) -> Iterator[Found]:
-        array = constant_array(value)
-        if optional if value is None else array is not None and is_so(array):
+        # A large constant is not read where nothing is asked of it.
+        array = None if is_so is None else constant_array(value)
+        fits = is_constant(value) if is_so is None else array is not None and is_so(array)
+        if fits or (optional and value is None):
             yield found
 
     return Pattern(ways)
@@ -226,7 +228,7 @@ def search(nodes: Sequence[ir.Node], pattern: Pattern) -> list[Found]:
     """
     results, inside = list[Found](), set[ir.Value | None]()
     for node in reversed(nodes):
-        found = None if node.outputs[0] in inside else pattern.at(node)
+        found = pattern.at(node) if inside.isdisjoint(node.outputs) else None
         if found is not None:
             results.append(found)
             inside.update(value for each, value in found.items() if each.op_types)
