@@ -23,10 +23,10 @@ from intact.analyze.diagnose.sample_signs import MORE_SAMPLES
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.choice import Errors, FloatRuns, Run
 from intact.calibrate.collect import collect
-from intact.calibrate.observe.observer import FloatTensors
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.preprocess import Preprocess
+from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.graph import Graph
 from intact.limits import STRANGE_DB, WELL_DB
@@ -208,7 +208,7 @@ def _mismatch(graph: Graph, runs: FloatRuns) -> float:
     from intact.calibrate.remembered import FIRST, SampleMoments, memories_of
 
     memories = dict(list(memories_of(graph).items())[:FIRST])
-    model = FloatTensors(graph, [*memories])
+    model = FloatModel(graph, [*memories], threads=1)
     moments: dict[str, list[SampleMoments]] = {name: [] for name in memories}
     for feeds, real in runs.batches:
         tensors = model.run(feeds)

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.observe.observer import FloatTensors
 from intact.calibrate.remembered import FIRST, Remembered, SampleMoments, memories_of
 from intact.data.batching import Batch, padded
 from intact.data.stream import Samples
+from intact.engines.session import FloatModel
 from intact.errors import DataError
 from intact.graph import Graph
 from intact.limits import RUN_AT_ONCE
@@ -120,7 +120,7 @@ class Trials:
         self.memories = tuple(memories[name] for name in known)
         self.names = tuple(known)
         self._output = output
-        self._model = FloatTensors(graph, [output, *known], threads=threads)
+        self._model = FloatModel(graph, [output, *known], threads=threads)
 
     @staticmethod
     def of(graph: Graph, samples: Samples, kept: Kept, threads: int) -> Trials:
