@@ -186,9 +186,7 @@ def decibels_on(plan: QuantizedGraph, runs: FloatRuns) -> dict[str, float]:
     computed = computed_errors(plan, runs)
     if computed is not None:
         return dict(computed.errors.decibels)
-    simulator = Simulator(plan, threads=1)
-    (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
-    return dict(finite(errors).decibels)
+    return dict(finite(runs.simulated(plan)).decibels)
 
 
 def _batches(samples: Samples, most: int) -> list[tuple[Batch, int]]:
