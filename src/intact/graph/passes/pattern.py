@@ -168,11 +168,20 @@ def op(types: str | Iterable[str], *inputs: Operand) -> Pattern:
         if node.outputs[0] is not value or any(x is not None for x in node.inputs[len(inputs) :]):
             return
         values = [input_value(node, slot) for slot in range(len(inputs))]
-        yield from _all_match(patterns, values, found)
+        orders = [patterns]
         if is_pair and values[0] is not values[1] and facts(node).commutes:
-            yield from _all_match(patterns[::-1], values, found)
+            orders.append(patterns[::-1])
+        for order in orders:
+            # Most nodes are told apart by what is one step before them: twice as fast.
+            if all(map(_may_be, order, values)):
+                yield from _all_match(order, values, found)
 
     return Pattern(ways, op_types)
+
+
+def _may_be(pattern: Pattern, value: ir.Value | None) -> bool:
+    node = None if value is None or not pattern.op_types else value.producer()
+    return not pattern.op_types or (node is not None and node.op_type in pattern.op_types)
 
 
 def _all_match(
