@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from intact.analyze.errors import LayerError, inspect_graph_statistic, quant_loss
-from intact.calibrate.observe.observer import model_of_outputs
 from intact.data.sources import open_samples
 from intact.engines.integer import IntegerEngine
-from intact.engines.session import FloatModel, make_session, run_session
+from intact.engines.session import FloatModel, make_session, model_of_outputs, run_session
 from intact.engines.simulate import Simulator
 from intact.numerics.metrics import cosine, mse, sqnr_db
 from intact.plan import Overrides, TensorEnd

@@ -281,6 +281,16 @@ class FloatRuns:
             for of_run in found
         ]
 
+    def simulated(self, plan: QuantizedGraph, tensors: Sequence[str] = ()) -> Errors:
+        """Compare the outputs of a plan's simulation, and further tensors, with the float model's.
+
+        Raises:
+            PlanError: An end has no scale yet.
+        """
+        simulator = Simulator(plan, threads=1, tensors=tensors)
+        (errors,) = self.errors(lambda feeds: simulator.run(feeds)[0])
+        return errors
+
     def _batch_errors(
         self, run: Run, batch: tuple[Batch, int], expected: Future[_Arrays]
     ) -> Errors:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from intact.calibrate.collect import Feed, collect
-from intact.calibrate.observe.observer import Observer, find_layout, model_of_outputs
+from intact.calibrate.observe.observer import Observer, find_layout
 from intact.calibrate.shards import SampleMap, mapped
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
@@ -25,7 +25,7 @@ from intact.data.images.reader import ImageFolder
 from intact.data.progress import Progress
 from intact.data.shards import BatchesHere, FilesThere, Images, Numbered, encode, files_of
 from intact.data.stream import Samples
-from intact.engines.session import make_session, run_session
+from intact.engines.session import make_session, model_of_outputs, run_session
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
 from intact.limits import CHOSEN, OBSERVED_AT_ONCE

@@ -11,7 +11,7 @@ response properties of cortical cells".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,7 @@ import onnx_ir as ir
 
 from intact.calibrate.remembered import Doubles, Remembered
 from intact.data.signature import InputSpec
-from intact.engines.integer.islands import model_of_nodes
-from intact.engines.session import make_session, run_session
+from intact.engines.integer.islands import compiled_nodes
 from intact.graph import Graph, is_constant
 from intact.graph.graph import values_read_inside
 from intact.program.operations import FloatNodes
@@ -124,7 +123,7 @@ class _First:
         self._itself = [value for value in ends if value in graph.inputs]
         self._computed = [value for value in ends if value not in graph.inputs]
         self._known = [ends[value] for value in (*self._itself, *self._computed)]
-        self._session = None
+        self._run: Callable[[Iterable[Floats]], list[Floats]] | None = None
         if self._computed:
             operation = FloatNodes(
                 nodes,
@@ -132,9 +131,7 @@ class _First:
                 tuple(self._computed),
                 tuple(graph.model.functions.values()),
             )
-            self._session = make_session(model_of_nodes("first", operation), threads=1)
-        self._input = str(graph.inputs[0].name)
-        self._names = [str(value.name) for value in self._computed]
+            self._run = compiled_nodes("first", operation, threads=1)
         self.least = fixed_batch or 1
         live = [each.live for each in self._known]
         self._live = np.concatenate(live)
@@ -149,8 +146,8 @@ class _First:
         for start in range(0, len(samples), self.least):
             feed = np.ascontiguousarray(samples[start : start + self.least])
             found = [feed] * len(self._itself)
-            if self._session is not None:
-                found += run_session(self._session, {self._input: feed}, self._names)
+            if self._run is not None:
+                found += self._run([feed])
             parts.append(found)
         means, variances = [], []
         for results in zip(*parts, strict=True):

@@ -16,8 +16,9 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.errors import ModelError, UsageError
+from intact.errors import CalibrationError, ModelError, UsageError
 from intact.graph import Graph, save_model
+from intact.graph.edit import Editor
 from intact.graph.files.save import STREAM_FROM, in_place
 from intact.graph.files.tensors import weight_bytes
 
@@ -255,18 +256,55 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
 
 
+def model_of_outputs(graph: Graph, names: Sequence[str]) -> ir.Model:
+    """Copy the model with these values as outputs, or with its own if there are none.
+
+    Raises:
+        CalibrationError: The graph has no such value.
+    """
+    editor = Editor(graph.model)
+    try:
+        outputs = [editor.value(name) for name in names]
+    except KeyError as error:
+        raise CalibrationError(f"the model has no tensor {error}") from None
+    if outputs:
+        editor.model.graph.outputs.clear()
+        editor.model.graph.outputs.extend(outputs)
+    return editor.finish()
+
+
 class FloatModel:
     """A compiled float graph.
 
     Args:
         graph: The graph.
+        tensors: Names of what a run returns, also of inputs, which are not computed; the graph's
+            outputs if omitted.
         threads: Threads inside one operator; 0 lets the runtime choose.
+
+    Attributes:
+        outputs: What a run returns.
+
+    Raises:
+        CalibrationError: The graph has no such tensor.
     """
 
-    def __init__(self, graph: Graph, *, threads: int = 0) -> None:
-        self.outputs = tuple(str(value.name) for value in graph.outputs)
-        self._session = make_session(graph.model, threads=threads)
+    def __init__(
+        self, graph: Graph, tensors: Sequence[str] | None = None, *, threads: int = 0
+    ) -> None:
+        own, inputs = (
+            [str(value.name) for value in values] for values in (graph.outputs, graph.inputs)
+        )
+        self.outputs = tuple(own if tensors is None else tensors)
+        self._computed = [each for each in self.outputs if tensors is None or each not in inputs]
+        model = graph.model if tensors is None else model_of_outputs(graph, self._computed)
+        self._session = make_session(model, threads=threads) if self._computed else None
 
-    def run(self, feeds: Feeds) -> dict[str, np.ndarray[Any, Any]]:
-        """Run one batch and return the outputs by name."""
-        return dict(zip(self.outputs, run_session(self._session, feeds), strict=True))
+    def run(self, feeds: Feeds, wanted: Sequence[str] | None = None) -> Feeds:
+        """Run one batch, and return the outputs by name: all, or some of them."""
+        names = self.outputs if wanted is None else wanted
+        computed = [name for name in names if name in self._computed]
+        found = dict(feeds)
+        if self._session is not None and computed:
+            found |= zip(computed, run_session(self._session, feeds, computed), strict=True)
+        return {name: found[name] for name in names}

@@ -21,7 +21,6 @@ from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import SIGNS_OF_DECODING, Join, Tail
 from intact.data.preprocess import Preprocess
-from intact.engines.simulate import Simulator
 from intact.errors import IntactError
 from intact.graph import Graph
 from intact.graph.edit import Editor
@@ -136,9 +135,7 @@ class _Judge:
 
     def errors(self, plan: QuantizedGraph) -> Errors:
         """Simulate a plan with scales."""
-        simulator = Simulator(plan, threads=1, tensors=self._names)
-        (errors,) = self._runs.errors(lambda feeds: simulator.run(feeds)[0])
-        return errors
+        return self._runs.simulated(plan, self._names)
 
 
 def plan_in_float(

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import onnx_ir as ir
 
-from intact.calibrate.observe.observer import FloatTensors
 from intact.data.batching import Batch
 from intact.data.feeding import Arrays, Feeding, Step
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
 from intact.data.sources import Reading, open_samples
 from intact.data.stream import Samples
+from intact.engines.session import FloatModel
 from intact.errors import UsageError
 from intact.formats.scales import scales_of_model, tensor_names
 from intact.graph import Graph
@@ -242,8 +242,8 @@ def _state_step(graph: Graph, feeding: Feeding) -> Step | None:
         return None
 
     @cache
-    def model() -> FloatTensors:
-        return FloatTensors(graph, outputs)
+    def model() -> FloatModel:
+        return FloatModel(graph, outputs, threads=1)
 
     takes = {str(value.name) for value in graph.inputs}
 

@@ -15,7 +15,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from intact.calibrate.choice import Choice, FloatRuns, Powers, rows_of
-from intact.engines.simulate import Simulator
 from intact.errors import IntactError
 from intact.limits import AGREEING, LOST_DB, MOST_DB, TOLD_DB
 from intact.plan import QuantizedGraph, quantization_points
@@ -309,6 +308,4 @@ def _plan_or_none(planner: Planner, names: Sequence[str]) -> QuantizedGraph | No
 
 def _measure(plan: QuantizedGraph, runs: FloatRuns) -> Mapping[str, float]:
     """Simulate a plan, and return the decibels of the outputs."""
-    simulator = Simulator(plan, threads=1)
-    (found,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
-    return found.decibels
+    return runs.simulated(plan).decibels

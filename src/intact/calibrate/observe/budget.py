@@ -13,14 +13,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.calibrate.observe.observer import (
-    BatchLayout,
-    Observed,
-    Observer,
-    Shape,
-    model_of_outputs,
-)
-from intact.engines.session import Optimization, refuse_threads
+from intact.calibrate.observe.observer import BatchLayout, Observed, Observer, Shape
+from intact.engines.session import Optimization, model_of_outputs, refuse_threads
 from intact.errors import CalibrationError, ModelError, UsageError
 from intact.graph import Graph, save_model
 from intact.numerics.histogram import BINS

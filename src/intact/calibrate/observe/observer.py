@@ -11,15 +11,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 import onnxruntime as ort
 
 from intact.data.batching import Batch
 from intact.data.signature import InputSpec, input_specs
-from intact.engines.session import Feeds, make_session, run_bound, run_session
+from intact.engines.session import make_session, model_of_outputs, run_bound, run_session
 from intact.errors import CalibrationError
 from intact.graph import Graph
-from intact.graph.edit import Editor
 from intact.limits import OBSERVED_AT_ONCE
 
 
@@ -399,50 +397,3 @@ def _rows(
     rows = np.moveaxis(array, axis, 0)
     each = rows.shape[0] // batch_size
     return rows[: count * each].reshape(count, -1)
-
-
-def model_of_outputs(graph: Graph, names: Sequence[str]) -> ir.Model:
-    """Copy the model with these values as outputs, or with its own if there are none.
-
-    Raises:
-        CalibrationError: The graph has no such value.
-    """
-    editor = Editor(graph.model)
-    try:
-        outputs = [editor.value(name) for name in names]
-    except KeyError as error:
-        raise CalibrationError(f"the model has no tensor {error}") from None
-    if outputs:
-        editor.model.graph.outputs.clear()
-        editor.model.graph.outputs.extend(outputs)
-    return editor.finish()
-
-
-class FloatTensors:
-    """The float model with some of its tensors as outputs.
-
-    Args:
-        graph: The model.
-        tensors: Their names; of inputs too, which are not computed.
-        threads: Threads inside one operator; 0 lets the runtime choose.
-    """
-
-    def __init__(self, graph: Graph, tensors: Sequence[str], *, threads: int = 1) -> None:
-        inputs = {str(value.name) for value in graph.inputs}
-        self._tensors = tuple(tensors)
-        computed = [name for name in self._tensors if name not in inputs]
-        self._session = (
-            make_session(model_of_outputs(graph, computed), threads=threads) if computed else None
-        )
-        self._computed = frozenset(computed)
-
-    def run(
-        self, feeds: Feeds, tensors: Sequence[str] | None = None
-    ) -> dict[str, npt.NDArray[Any]]:
-        """Run one batch, and return the tensors by name: all, or some of them."""
-        names = self._tensors if tensors is None else tensors
-        wanted = [name for name in names if name in self._computed]
-        found = dict(feeds)
-        if self._session is not None and wanted:
-            found |= zip(wanted, run_session(self._session, feeds, wanted), strict=True)
-        return {name: found[name] for name in names}

@@ -18,8 +18,7 @@ import onnx_ir as ir
 
 from intact.config import QuantState
 from intact.data.stream import Samples
-from intact.engines.integer.islands import model_of_nodes
-from intact.engines.session import make_session, run_session
+from intact.engines.integer.islands import compiled_nodes
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
 from intact.limits import WALKED_AT_ONCE
@@ -167,15 +166,8 @@ class Walk:
         outputs = _outputs(nodes[-1])
         functions = tuple(self._plan.graph.model.functions.values())
         operation = FloatNodes(tuple(nodes), tuple(read), tuple(outputs), functions)
-        model = model_of_nodes(str(nodes[-1].name), operation)
-        session = make_session(model, threads=self._threads)
-        names = [str(value.name) for value in outputs]
-
-        def run(arrays: Arrays) -> list[Array]:
-            feeds = {str(value.name): np.asarray(arrays[value], order="C") for value in read}
-            return run_session(session, feeds, names)
-
-        return run
+        run = compiled_nodes(str(nodes[-1].name), operation, self._threads)
+        return lambda arrays: run(arrays[value] for value in read)
 
     def constants(self, node: ir.Node) -> Arrays:
         """Return the quantized constants of a node: dequantized, or in float where they stay so."""
