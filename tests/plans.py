@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import textwrap
 from collections.abc import Mapping
@@ -18,7 +19,7 @@ from intact.calibrate.statistics import Statistics
 from intact.config import TensorQuantConfig
 from intact.data.sources import open_samples
 from intact.formats.base.format import WrittenFiles
-from intact.graph import normalize
+from intact.graph import Graph, normalize
 from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.results.result import Result
 from intact.targets import Target, load_target
@@ -68,8 +69,17 @@ def planned(
     overrides: Overrides | None = None,
 ) -> QuantizedGraph:
     """The structure of a plan, without scales."""
-    described = load_target(target) if isinstance(target, str) else target
-    return build_plan(normalize(model), described, overrides)
+    described = described_as(target) if isinstance(target, str) else target
+    return build_plan(graph_of(model.SerializeToString(deterministic=True)), described, overrides)
+
+
+described_as = functools.cache(load_target)
+
+
+@functools.lru_cache(maxsize=64)
+def graph_of(model: bytes) -> Graph:
+    """Normalize a model; plans share its graph, which nothing changes."""
+    return normalize(onnx.load_model_from_string(model))
 
 
 def calibrate(
@@ -98,10 +108,19 @@ def calibrated(
     that a runtime computes on a processor. `calibrate` takes ranges as they are.
     """
     plan = planned(model, target, overrides)
-    statistics = _observed(plan, random_inputs(model, batch=8, seed=seed))
+    statistics = _wide(model.SerializeToString(deterministic=True), required_tensors(plan), seed)
+    return assign(plan, statistics, Method.of(plan.target, "minmax", "minmax"))
+
+
+@functools.lru_cache(maxsize=64)
+def _wide(model: bytes, tensors: tuple[str, ...], seed: int) -> Statistics:
+    graph = graph_of(model)
+    feeds = random_inputs(onnx.load_model_from_string(model), batch=8, seed=seed)
+    samples = open_samples(feeds, graph)
+    statistics = collect(graph, samples, tensors or tuple(samples.specs), threads=1)
     for tensor in statistics.tensors.values():
         tensor.minimum, tensor.maximum = wider(tensor.minimum), wider(tensor.maximum)
-    return assign(plan, statistics, Method.of(plan.target, "minmax", "minmax"))
+    return statistics
 
 
 def wider(bound: float) -> float:

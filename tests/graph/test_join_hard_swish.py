@@ -44,6 +44,7 @@ def types(graph: Graph) -> list[str]:
     return [node.op_type for node in graph.nodes]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("opset", [11, 13, 14, 18])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_joined(form: str, opset: int) -> None:

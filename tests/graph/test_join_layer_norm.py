@@ -42,6 +42,7 @@ def assert_alike(graph: Graph, other: Graph, shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize(("scale", "bias"), [(True, True), (True, False), (False, True), (0, 0)])
 def test_layer_norm_is_joined(opset: int, scale: bool, bias: bool) -> None:

@@ -38,6 +38,7 @@ def results(graph: Graph) -> npt.NDArray[np.float32]:
     return np.asarray(FloatModel(graph, threads=1).run({"x": special()})["y"])
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize("divisor", [0.125, 4.0, -2.0, 2.0**100])
 def test_division_by_a_power_of_two_is_exact(divisor: float, opset: int) -> None:

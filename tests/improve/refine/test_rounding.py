@@ -106,6 +106,7 @@ def test_means_of_results_stay() -> None:
     assert np.abs(after - wanted).max() < 0.3 * np.abs(before - wanted).max()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "target", ["onnxruntime", "tflite", "openvino", "ncnn", "tengine", "integer-pow2", "tvm"]
 )
