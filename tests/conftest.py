@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
 from intact import demo
@@ -83,6 +84,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Import nothing that the marks leave out anyway: each process collects for itself."""
     leaves_out = "not long" in config.getoption("markexpr")
     return True if leaves_out and is_long(collection_path) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, Any, Any]:
+    """Look for examples in the docstrings of the package alone, not in those of tests."""
+    found = yield
+    return [each for each in found if not isinstance(each, DoctestModule)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,6 +18,8 @@ from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.config import TensorQuantConfig
 from intact.data.sources import open_samples
+from intact.engines.session import FloatModel
+from intact.engines.simulate import Simulator
 from intact.formats.base.format import WrittenFiles
 from intact.graph import Graph, normalize
 from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
@@ -69,17 +71,26 @@ def planned(
     overrides: Overrides | None = None,
 ) -> QuantizedGraph:
     """The structure of a plan, without scales."""
-    described = described_as(target) if isinstance(target, str) else target
+    described = load_target(target) if isinstance(target, str) else target
     return build_plan(graph_of(model.SerializeToString(deterministic=True)), described, overrides)
-
-
-described_as = functools.cache(load_target)
 
 
 @functools.lru_cache(maxsize=64)
 def graph_of(model: bytes) -> Graph:
     """Normalize a model; plans share its graph, which nothing changes."""
     return normalize(onnx.load_model_from_string(model))
+
+
+def op_types(graph: Graph) -> list[str]:
+    """The types of a graph's nodes, in their order."""
+    return [node.op_type for node in graph.nodes]
+
+
+def lost(plan: QuantizedGraph, feeds: Arrays) -> float:
+    """Mean squared error of the simulated output ``y``."""
+    wanted = FloatModel(plan.graph, threads=1).run(feeds)["y"]
+    found = Simulator(plan, threads=1).run(feeds)[0]["y"]
+    return float(np.mean((wanted - found) ** 2))
 
 
 def calibrate(
