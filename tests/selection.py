@@ -57,7 +57,10 @@ def left_out(items: Iterable[pytest.Item]) -> Iterator[pytest.Item]:
 
 
 def _cell(case: pytest.Function) -> Cell:
-    """Name the values of a case, those of each ``parametrize`` together, by their identity."""
-    axes = (mark.args[0] for mark in case.iter_markers("parametrize"))
-    names = (axis.split(",") if isinstance(axis, str) else axis for axis in axes)
-    return tuple(tuple(id(case.callspec.params[name.strip()]) for name in axis) for axis in names)
+    """Name the values of a case by identity: those of each ``parametrize``, of each fixture."""
+    given = (mark.args[0] for mark in case.iter_markers("parametrize"))
+    axes = [[n.strip() for n in (a.split(",") if isinstance(a, str) else a)] for a in given]
+    axes += [
+        [name] for name in case.callspec.params.keys() - {name for axis in axes for name in axis}
+    ]
+    return tuple(tuple(id(case.callspec.params[name]) for name in axis) for axis in sorted(axes))

@@ -139,6 +139,7 @@ def _named(name: str) -> _Source | None:
     return _Source(name, Path(value))
 
 
+@functools.cache
 def _shipped() -> dict[str, Path]:
     folder = Path(str(importlib.resources.files("intact.targets")))
     return {path.stem: path for path in folder.glob("*.toml")}
