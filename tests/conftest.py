@@ -94,8 +94,9 @@ def pytest_collect_file() -> Generator[None, Any, Any]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what belongs to `make test-rest`."""
-    for item in [*left_out(items), *(each for each in items if is_long(each.path))]:
+    """Mark what belongs to `make test-rest`: a case of many, what is in the table, whole models."""
+    whole = [each for each in items if "zoo" in getattr(each, "fixturenames", ())]
+    for item in [*left_out(items), *whole, *(each for each in items if is_long(each.path))]:
         item.add_marker(pytest.mark.long)
 
 
