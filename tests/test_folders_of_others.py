@@ -116,6 +116,7 @@ READING = {
 REFUSED = {"quantize", "search", "several", "verify several"}
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", READING)
 def test_a_command_that_reads_it_changes_nothing(
     name: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

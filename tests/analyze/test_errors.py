@@ -65,6 +65,7 @@ def test_channels_for_layers_with_weights_only() -> None:
     assert not any(layer.op_type == "Reshape" for layer in loss.layers)  # it moves codes
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("integers", [False, True])
 @pytest.mark.parametrize("target", ["tengine", "tensorrt"])
 @pytest.mark.parametrize("name", RUNNABLE)
@@ -195,6 +196,7 @@ class TestGraphStatistic:
         assert (made["in_dtype"], made["out_dtype"]) == ("int32", "int8")
         assert made["in_scale"] == list(last.in_scale)
 
+    @pytest.mark.crossed
     @pytest.mark.parametrize("integers", [False, True])
     @pytest.mark.parametrize("target", ["tflite", "onnxruntime"])
     @pytest.mark.parametrize("name", RUNNABLE)

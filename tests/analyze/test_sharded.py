@@ -181,6 +181,7 @@ def verified(subject: Subject, data: Any, **how: Any) -> Verification:
     return other
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("target", "formats"),
     [

@@ -87,6 +87,7 @@ def types(program: Program) -> Counter[type]:
     return Counter(type(step.operation) for step in program.steps)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", GALLERY)
 def test_a_program_follows_the_simulation(name: str, target: str, plans: Plans) -> None:

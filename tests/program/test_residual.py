@@ -79,6 +79,7 @@ def test_the_addition_is_computed_inside(target: str, first: bool) -> None:
     assert program.in_float == {}
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize("target", ["tensorrt", "openvino"])

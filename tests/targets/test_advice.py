@@ -12,6 +12,7 @@ from intact.targets.advice import advice, quantize_for, quantize_for_saturating_
 from tests.models import ModelBuilder
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("format_name", ["ncnn", "tengine", "tensorrt", "tflite", "tvm"])
 @pytest.mark.parametrize("current", target_names())
 def test_only_a_target_of_another_format_is_sent_elsewhere(format_name: str, current: str) -> None:

@@ -6,6 +6,7 @@ the same folder. An error is one line with file, key and remedy.
 
 from __future__ import annotations
 
+import functools
 import importlib.resources
 import tomllib
 from pathlib import Path
@@ -66,9 +67,16 @@ def load_target(name_or_path: str | Path) -> Target:
             wrong type or a contradiction.
     """
     source = _source(name_or_path)
-    table = _resolved(source, chain=())
-    label = source.label
+    return _load_shipped(source) if source.shipped else _load(source)
+
+
+def _load(source: _Source) -> Target:
+    table, label = _resolved(source, chain=()), source.label
     return check(to_target(complete(table, label), label), label)
+
+
+_load_shipped = functools.cache(_load)
+"""Advice in an error goes through all targets: files of the package do not change meanwhile."""
 
 
 def target_source(name_or_path: str | Path) -> str:
@@ -133,6 +141,7 @@ def _named(name: str) -> _Source | None:
     return _Source(name, Path(value))
 
 
+@functools.cache
 def _shipped() -> dict[str, Path]:
     folder = Path(str(importlib.resources.files("intact.targets")))
     return {path.stem: path for path in folder.glob("*.toml")}

@@ -151,6 +151,7 @@ def every_kind_of_kernel() -> onnx.ModelProto:
     return b.build()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.runtime_fact("openvino")
 @pytest.mark.parametrize("limit", LIMITS)
 def test_each_set_of_instructions_has_the_bits_of_the_engine(limit: str) -> None:

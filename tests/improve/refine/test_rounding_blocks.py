@@ -12,15 +12,13 @@ from intact.calibrate.assign import assign
 from intact.calibrate.method import Method
 from intact.config import QuantState
 from intact.data.sources import open_samples
-from intact.engines.session import FloatModel
-from intact.engines.simulate import Simulator
 from intact.errors import UsageError
 from intact.improve.refine.rounding import OBSERVER, refine_rounding
 from intact.plan import QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
 from intact.targets import in_blocks, load_target
 from tests.block_nets import WORDS, decoder, dense_net
-from tests.plans import planned
+from tests.plans import lost, planned
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 LAYERS = ("first", "second", "third")
@@ -39,12 +37,6 @@ def plan_of(
 ) -> QuantizedGraph:
     target = in_blocks(load_target("onnxruntime"), size, bits, zero_points=zero_points)
     return assign(planned(model, target), None, Method.of(target))
-
-
-def lost(plan: QuantizedGraph, feeds: Arrays) -> float:
-    wanted = FloatModel(plan.graph, threads=1).run(feeds)["y"]
-    found = Simulator(plan, threads=1).run(feeds)[0]["y"]
-    return float(np.mean((wanted - found) ** 2))
 
 
 @pytest.mark.parametrize("zero_points", [False, True])

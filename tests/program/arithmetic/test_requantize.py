@@ -202,6 +202,7 @@ def test_accumulators_of_any_strides_are_taken() -> None:
     assert np.array_equal(whole(frozen), sums)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("output", [int8(1), uint8(1), int32(1), int8([1, 1], [3, -4], axis=1)])
 def test_extremes_saturate_at_the_outputs_codes(kind: Requantization, output: Encoding) -> None:

@@ -174,6 +174,7 @@ def turned_at_the_end(order: list[int]) -> onnx.ModelProto:
     return b.build()
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("order", [[0, 3, 1, 2], [0, 1, 3, 2], [0, 2, 3, 1], [0, 3, 2, 1]])
 @pytest.mark.parametrize(
     ("target", "name"), [("tflite-micro", "c"), ("tflite", "tflite"), ("x86", "onnx_integer")]

@@ -135,6 +135,7 @@ _ORT = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", list(_ORT))
 @pytest.mark.parametrize("encode", [int8, uint8])
 def test_pairs_are_those_of_onnxruntime(kind: Binary, encode: object) -> None:
@@ -173,6 +174,7 @@ def test_operands_broadcast(shape: tuple[int, ...], constant: bool) -> None:
     assert ours.dtype == np.int8
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("shape", [(1,), (1, 16, 1, 1), (33, 1), (31,), (2, 1, 33, 31)])
 @pytest.mark.parametrize("first", [False, True])
 def test_sums_with_repeated_elements_are_those_of_onnxruntime(
