@@ -68,6 +68,7 @@ def target_as_asked(target: Target, options: BlockOptions) -> Target:
         UsageError: It has none of these blocks, or options contradict each other.
         TargetError: It has no kernels for such activations.
     """
+    target = _with_caches(target, options)
     kind = None if options.activations is None else Activations(options.activations)
     if options.block is None:
         if options.zero_points or kind is Activations.FLOAT:
@@ -94,6 +95,23 @@ def target_as_asked(target: Target, options: BlockOptions) -> Target:
         zero_points=options.zero_points,
         dynamic=kind is Activations.DYNAMIC,
     )
+
+
+def _with_caches(target: Target, options: BlockOptions) -> Target:
+    """Describe a target as it keeps caches of a width, where that is asked for."""
+    bits, scales = options.cache_bits, options.cache_scales
+    if bits is None:
+        if scales is not None:
+            raise UsageError(
+                f"--cache-scales {scales} is for caches of codes",
+                remedy="give --cache-bits too, or leave it out",
+            )
+        return target
+    from intact.targets.caches import CacheScales, with_caches  # which few calls need
+
+    kind = CacheScales(scales or CacheScales.CHANNEL)
+    caches = with_caches(target.cache, target.name, bits, kind)
+    return msgspec.structs.replace(target, cache=caches)
 
 
 def preprocess_of(options: ArrayStepOptions, kept: Preprocess | None = None) -> Preprocess | None:

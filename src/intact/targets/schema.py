@@ -17,6 +17,7 @@ from intact.targets.arithmetic import (
     Overflow,
 )
 from intact.targets.blocks import Blocks
+from intact.targets.caches import Caches
 from intact.targets.rules import Fusion, OpRule, ScaleRule
 from intact.targets.scheme import BiasScheme, DType, SchemeOverride, TensorScheme
 
@@ -152,6 +153,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         topology: Options of the choice of quantized nodes.
         calibration: Default methods.
         blocks: Weights in blocks that it can hold; None if it has none.
+        cache: Caches of decoders that it can keep as codes; None if it keeps floats.
         cost: Relative cost by ``"Op.dtype"``, for instance ``"Conv.float32" = 3.3``.
     """
 
@@ -177,6 +179,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     topology: Topology = Topology()
     calibration: Calibration = Calibration()
     blocks: Blocks | None = None
+    cache: Caches | None = None
     cost: dict[str, float] = {}
 
     @property

@@ -13,6 +13,7 @@ import onnxruntime as ort
 
 from intact.engines.exact_sums import EXACT, exact_sums, saturates_pairs
 from intact.errors import ExportError
+from intact.formats.onnx_qdq.caches import CacheFloats
 from intact.graph import save_model
 from intact.graph.edit import Editor
 from intact.graph.files.save import STREAM_FROM
@@ -66,6 +67,7 @@ class QdqRuntime:
         self.name = f"{RUNTIME}, {EXACT}" if exact and saturates_pairs() else RUNTIME
         self._ends = tuple(codes or ())
         self._outputs = tuple(str(value.name) for value in model.graph.outputs)
+        self._caches = CacheFloats(model)
         given = model
         if codes:
             editor = Editor(model)
@@ -93,11 +95,11 @@ class QdqRuntime:
             ExportError: The runtime fails on these inputs.
         """
         try:
-            arrays = self._session.run(None, dict(feeds))
+            arrays = self._session.run(None, self._caches.feeds(feeds))
         except Exception as error:  # the runtime raises a dozen unrelated classes
             raise ExportError(f"{RUNTIME} fails on this input: {_first_line(error)}") from error
         count = len(self._outputs)
-        outputs = dict(zip(self._outputs, arrays[:count], strict=True))
+        outputs = self._caches.outputs(dict(zip(self._outputs, arrays[:count], strict=True)))
         return outputs, dict(zip(self._ends, arrays[count:], strict=True))
 
 

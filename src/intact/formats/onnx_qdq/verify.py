@@ -27,6 +27,7 @@ from intact.formats.base.verification import (
     OutputsOfSimulation,
     compare,
 )
+from intact.formats.onnx_qdq.caches import CacheLayers
 from intact.formats.onnx_qdq.dynamic import running_tensors, showing
 from intact.formats.onnx_qdq.executed import executed_of, loaded
 from intact.formats.onnx_qdq.run import QdqRuntime
@@ -164,6 +165,7 @@ def verify_qdq(
     exact = not plan.target.saturates_pairs
     as_used = loaded(exported, plan, threads=threads, exact=exact)
     names = [*reference.running.shown.values(), *reference.blocks.watched]
+    names += reference.caches.watched
     watched_model = showing(exported.model, names)
     watched = QdqRuntime(watched_model, reference.codes, threads=threads, exact=exact)
     by_default = None
@@ -177,8 +179,8 @@ def verify_qdq(
         return as_used.run(feeds)[0], shown
 
     found = compare(plan, as_used.name, run, reference, batches, by_default=by_default)
-    found.layers = [*found.layers, *reference.stored.layers]
-    found.float_layers = reference.blocks.layers
+    found.layers = [*found.layers, *reference.stored.layers, *reference.caches.layers]
+    found.float_layers = [*reference.blocks.layers, *reference.caches.floats]
     found.simulation = reference.simulation.layers
     found.in_float = dict(program.in_float)
     executed = executed_of(exported, plan)
@@ -238,6 +240,7 @@ class _Reference:
         graph = exported.model.graph
         ports = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
         self.blocks = BlockLayers(plan, ports)
+        self.caches = CacheLayers(plan, ports)
 
     @property
     def layers(self) -> list[LayerComparison]:
@@ -263,6 +266,7 @@ class _Reference:
         expected = self._outputs.add(feeds, stored)
         self.stored.add(feeds, codes)
         self.blocks.add(shown.values)
+        self.caches.add(shown.values)
         self.simulation.add(feeds, codes)
         return expected
 
