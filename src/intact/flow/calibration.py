@@ -133,8 +133,8 @@ class Calibration:
 
         opened = self.samples(job.plan.graph)
         size = opened.batch_size(TRIED_AT_ONCE)
-        batches = (batch for batch, _ in opened.batches(size))
-        return job.with_caches(cache_ranges(job.plan, batches, threads=self.options.threads))
+        ranges = cache_ranges(job.plan, opened.batches(size), threads=self.options.threads)
+        return job.with_caches(ranges)
 
     def scaled(self, job: Job, observed: Observed | None) -> Scaled:
         """Choose the method and the scales of one plan.

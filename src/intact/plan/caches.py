@@ -17,14 +17,17 @@ import onnx_ir as ir
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import UsageError
 from intact.graph import Graph
-from intact.graph.caches import Cache, caches_of
+from intact.graph.caches import Cache, caches_of, why_no_cache
 from intact.plan.quantized_graph import Decision, QuantizedGraph, TensorEnd
 from intact.plan.schemes import config_from_scheme
 from intact.targets import Target
+from intact.targets.caches import Caches
 
 CacheRanges: TypeAlias = Mapping[TensorEnd, npt.NDArray[np.float64]]
-"""Largest magnitudes, ``[channels]``, by the ends where they are appended to caches."""
+"""What gets the highest code, ``[channels]``, by the ends where it is appended to caches."""
 
+_CACHES_ONLY = "caches only: "
+_PACKED = 4
 CACHED = "cached"
 """The mark, in the detail of a config."""
 
@@ -50,6 +53,50 @@ def cache_configs(node: ir.Node, target: Target) -> dict[TensorEnd, TensorQuantC
     return configs
 
 
+def has_caches_only(decision: Decision) -> bool:
+    """Tell whether a node computes in float and keeps what it appends to caches as codes."""
+    return not decision.quantized and decision.reason.startswith(_CACHES_ONLY)
+
+
+def asks_for_codes(node: ir.Node, target: Target) -> bool:
+    """Tell whether codes are asked for where a node appends to a cache, or should."""
+    scheme = None if target.cache is None else target.cache.scheme
+    return scheme is not None and bool(caches_of(node) or why_no_cache(node))
+
+
+def decide_cache(node: ir.Node, target: Target) -> Decision:
+    """Decide about a node of which codes are asked for; it computes in float."""
+    caches = target.cache or Caches()
+    bits = 0 if caches.scheme is None else caches.scheme.bits
+    why, form = why_float(node, target, bits), caches.form_of(node.op_type)
+    if why or form is None:
+        return Decision(False, f"its cache stays float: {why}")
+    return Decision(False, f"{_CACHES_ONLY}{form.reason}")
+
+
+def why_float(node: ir.Node, target: Target, bits: int) -> str:
+    """Say why the caches of a node cannot hold codes of a width; "" where they can."""
+    form = (target.cache or Caches()).form_of(node.op_type)
+    if form is None:
+        return f"target {target.name} keeps those of {node.op_type} as floats"
+    if missing := why_no_cache(node):
+        return missing
+    if bits not in form.bits:
+        return form.lacking or f"target {target.name} has none of {bits} bits"
+    if bits == _PACKED:
+        size = caches_of(node)[0].size
+        if size % 2:
+            return f"a head has {size} numbers, and a byte two codes of {bits} bits"
+        if any(_is_measured(node, cache.past) for cache in caches_of(node)):
+            return f"the model computes with its shape, which packed codes of {bits} bits change"
+    return ""
+
+
+def _is_measured(node: ir.Node, slot: int) -> bool:
+    value = node.inputs[slot]
+    return value is not None and any(use.node is not node for use in value.uses())
+
+
 def refuse_no_caches(graph: Graph, target: Target, decisions: Mapping[str, Decision]) -> None:
     """Refuse a model of which no cache is kept as codes where that was asked for.
 
@@ -57,24 +104,24 @@ def refuse_no_caches(graph: Graph, target: Target, decisions: Mapping[str, Decis
         UsageError: There is none; the message has the reason of the first.
     """
     scheme = None if target.cache is None else target.cache.scheme
-    if scheme is None or any(_has_codes(each) for each in decisions.values()):
+    if target.cache is None or scheme is None or any(map(has_caches_only, decisions.values())):
         return
-    kept = (each.reason for each in decisions.values() if each.reason.startswith(_FLOAT_CACHE))
-    reason = next(kept, "it has no cache: an input [batch, heads, past, size] to which a node "
-    "appends, as an output of the model")
+    where = f"--cache-bits {scheme.bits}"
+    found = [node for node in graph.nodes if caches_of(node) or why_no_cache(node)]
+    if not found:
+        raise UsageError(
+            f"{where}: the model has no cache: an input [batch, heads, past, size] to which a node "
+            "appends, which is an output then",
+            remedy="leave it out, or export the decoder with caches",
+        )
+    node = found[0]
+    others = [bits for bits in target.cache.bits if not why_float(node, target, bits)]
+    wider = f"give --cache-bits {others[0]}, or " if others else ""
     raise UsageError(
-        f"--cache-bits {scheme.bits}: {reason}",
-        remedy="leave it out, or export the decoder with caches (docs/language-models.md)",
+        f"{where}: the cache of {node.name} stays float: "
+        f"{why_float(node, target, scheme.bits) or decisions[str(node.name)].reason}",
+        remedy=f"{wider}leave it out",
     )
-
-
-_FLOAT_CACHE = "its cache stays float"
-
-
-def _has_codes(decision: Decision) -> bool:
-    from intact.plan.topology import has_caches_only
-
-    return has_caches_only(decision)
 
 
 class CachePoint(msgspec.Struct, frozen=True):
@@ -116,7 +163,7 @@ def cache_points(plan: QuantizedGraph) -> Iterator[CachePoint]:
 def with_cache_ranges(
     plan: QuantizedGraph, ranges: CacheRanges
 ) -> QuantizedGraph:
-    """Give caches their scales: the largest magnitude gets the highest code.
+    """Give caches their scales.
 
     Args:
         plan: Is not changed.

@@ -27,17 +27,15 @@ from intact.graph import (
     output_channels,
     weight_slot,
 )
-from intact.graph.caches import caches_of, why_no_cache
 from intact.graph.metadata import PART_KEY, WHOLE_KEY
 from intact.ops.operators import Gemm
+from intact.plan.caches import asks_for_codes, decide_cache
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
 from intact.plan.stored_weights import stored_axes, why_not_stored
 from intact.targets import DType, OpRule, Target
-from intact.targets.caches import Caches
 
 _ASKED = "kept float as asked (--keep-float "
-_CACHES_ONLY = "caches only: "
 _DECODED = "decoded in float, which loses less (--quantize-heads undoes it for "
 _SPECTRUM = "computes a spectrum in float, which loses less (--quantize-heads undoes it for "
 _WEIGHTS_ONLY = "weights only: "
@@ -118,11 +116,6 @@ def has_weights_only(decision: Decision) -> bool:
     return not decision.quantized and decision.reason.startswith(_WEIGHTS_ONLY)
 
 
-def has_caches_only(decision: Decision) -> bool:
-    """Tell whether a node computes in float and keeps what it appends to caches as integers."""
-    return not decision.quantized and decision.reason.startswith(_CACHES_ONLY)
-
-
 def only_weights(reason: str) -> Decision:
     """Return the decision about a node that computes in float with weights stored as integers."""
     return Decision(False, f"{_WEIGHTS_ONLY}{reason}")
@@ -149,10 +142,9 @@ def _decide_node(
     decisions: dict[str, Decision],
     shapes: frozenset[str],
 ) -> Decision:
-    scheme = None if target.cache is None else target.cache.scheme
     is_kept = not {str(node.name), node.op_type}.isdisjoint(overrides.keep_float)
-    if scheme is not None and not is_kept and (caches_of(node) or why_no_cache(node)):
-        return _decide_cache(node, target)
+    if not is_kept and asks_for_codes(node, target):
+        return decide_cache(node, target)
     refusal = _refusal(node, overrides, shapes) or _whole_refusal(node, target)
     if refusal:
         return Decision(False, refusal)
@@ -186,22 +178,6 @@ def _decide_float(node: ir.Node, target: Target, rule: OpRule) -> Decision:
         return only_weights(rule.reason)
     missing = why_not_stored(node, scheme, target) if rule.weights_only else ""
     return Decision(False, missing or rule.reason)
-
-
-def _decide_cache(node: ir.Node, target: Target) -> Decision:
-    """Decide about a node that appends to caches, which may hold codes; it computes in float."""
-    caches, found = target.cache or Caches(), caches_of(node)
-    form, scheme = caches.form_of(node.op_type), caches.scheme
-    missing = why_no_cache(node)
-    if scheme is None or form is None:
-        missing = f"target {target.name} keeps the cache of {node.op_type} as floats"
-    elif not missing and scheme.bits not in form.bits:
-        missing = form.lacking or f"target {target.name} has no such cache of {scheme.bits} bits"
-    elif not missing and scheme.bits == 4 and any(cache.size % 2 for cache in found):
-        missing = f"a head has {found[0].size} numbers, and two codes of 4 bits share a byte"
-    if missing or form is None:
-        return Decision(False, f"its cache stays float: {missing}")
-    return Decision(False, f"{_CACHES_ONLY}{form.reason}")
 
 
 def _decide_dynamic(node: ir.Node, target: Target, rule: OpRule) -> Decision:

@@ -411,7 +411,7 @@ class ActivationOptions(Options, kw_only=True):
         "Where scales of activations come from. static: from calibration. dynamic: the runtime "
         "computes them from the values while it runs; dense layers compute with integers then, all "
         "else with floats, and no data is needed. float: they are not quantized, which is for "
-        "--block. Left out, float with --block, else static.",
+        "--block and --cache-bits. Left out, float with --block, else static.",
     )
 
 

@@ -71,11 +71,16 @@ def target_as_asked(target: Target, options: BlockOptions) -> Target:
     target = _with_caches(target, options)
     kind = None if options.activations is None else Activations(options.activations)
     if options.block is None:
-        if options.zero_points or kind is Activations.FLOAT:
+        is_float = kind is Activations.FLOAT
+        if options.zero_points or (is_float and options.cache_bits is None):
             flag = "--zero-points" if options.zero_points else "--activations float"
             raise UsageError(
                 f"{flag} is for weights in blocks", remedy="give --block too, or leave it out"
             )
+        if is_float:
+            from intact.targets.blockwise import in_float  # which few calls need
+
+            return in_float(target)
         return with_dynamic_activations(target) if kind is Activations.DYNAMIC else target
     overrides = overrides_of(options) or Overrides()
     if kind is Activations.STATIC or overrides.activation_bits is not None:

@@ -19,7 +19,7 @@ from intact.formats.base.comparison import LayerComparison
 from intact.formats.base.float_layers import FloatComparison
 from intact.graph import constant_array
 from intact.graph.edit import Editor
-from intact.plan import QuantizedGraph
+from intact.plan import Codes, QuantizedGraph, TensorEnd
 from intact.plan.caches import CachePoint, cache_points
 
 _ATTENTION = "GroupQueryAttention"
@@ -238,11 +238,19 @@ class CacheLayers:
         """What attention gives, in the order of the plan."""
         return [each.found for each in self._attentions]
 
+    def codes(self, values: Mapping[str, npt.NDArray[Any]]) -> dict[TensorEnd, Codes]:
+        """Return what the plan says of the codes that a batch appends."""
+        return {
+            point.end: point.config.quantize(values[str(point.cache.appended.name)])
+            for point in self._points
+        }
+
     def add(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
         """Compare one batch, with inputs, outputs and what is watched by name."""
+        codes = self.codes(values)
         for point, found in zip(self._points, self._codes, strict=True):
             cache, config = point.cache, point.config
-            expected = config.quantize(values[str(cache.appended.name)])
+            expected = codes[point.end]
             present = values[cache.ports[1]]
             if cache.axis == 2:  # heads are behind one another
                 split = (*expected.shape[:2], cache.heads, cache.size)
