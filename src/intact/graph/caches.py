@@ -6,12 +6,13 @@ operator specification of RotaryEmbedding (opset 23), and how exporters write bo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
 import onnx_ir as ir
 
+from intact.graph.graph import Graph
 from intact.graph.ops import constant_array, input_value
 
 _ATTENTION = "GroupQueryAttention"
@@ -71,6 +72,20 @@ def caches_of(node: ir.Node) -> tuple[Cache, ...]:
     if node.op_type == "Concat" and node.domain == "":
         return tuple(_of_concat(node))
     return ()
+
+
+def growing_inputs(graph: Graph) -> Mapping[str, str]:
+    """Find the inputs that a Concat appends to, each with what the Concat gives, by name.
+
+    Its size may be read besides. The axis along which it grows has no fixed size.
+    """
+    found = {}
+    for value in graph.inputs:
+        readers = [node for node, _ in value.uses() if node.op_type != "Shape"]
+        is_open = value.shape is not None and any(not isinstance(n, int) for n in value.shape)
+        if is_open and len(readers) == 1 and readers[0].op_type == "Concat":
+            found[str(value.name)] = str(readers[0].outputs[0].name)
+    return found
 
 
 def why_no_cache(node: ir.Node) -> str:

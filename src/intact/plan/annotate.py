@@ -18,7 +18,6 @@ from intact.graph import (
     weight_scale_axis,
     weight_slot,
 )
-from intact.plan.caches import cache_configs, has_caches_only, refuse_no_caches
 from intact.plan.overrides import Overrides, Resolved
 from intact.plan.quantized_graph import (
     Decision,
@@ -33,6 +32,7 @@ from intact.plan.stored_weights import is_stored, stored_axes, stored_config
 from intact.plan.topology import (
     adds_to_products,
     decide,
+    has_caches_only,
     has_weights_only,
     outputs_float,
 )
@@ -58,7 +58,10 @@ def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -
     resolved = (overrides or Overrides()).resolved(graph)
     overrides = resolved.overrides
     decisions = decide(graph, target, overrides)
-    refuse_no_caches(graph, target, decisions)
+    if target.cache is not None and target.cache.scheme is not None:
+        from intact.plan.caches import refuse_no_caches  # which few plans need
+
+        refuse_no_caches(graph, target, decisions)
     shapes = graph.shape_or_index_values
     schemes = _Schemes(target, signs_of(graph, target, decisions))
     configs: dict[TensorEnd, TensorQuantConfig] = {}
@@ -97,6 +100,8 @@ def _node_configs(
     rule = schemes.target.rule_for(node) if decisions[name].quantized else None
     configs = _stored_configs(node, schemes.target, overrides, decisions[name])
     if has_caches_only(decisions[name]):
+        from intact.plan.caches import cache_configs  # which few plans need
+
         configs |= cache_configs(node, schemes.target)
     for slot, value in enumerate(node.inputs):
         if value is None or TensorEnd.input(name, slot) in configs:

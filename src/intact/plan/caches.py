@@ -20,21 +20,14 @@ from intact.graph import Graph
 from intact.graph.caches import Cache, caches_of, why_no_cache
 from intact.plan.quantized_graph import Decision, QuantizedGraph, TensorEnd
 from intact.plan.schemes import config_from_scheme
+from intact.plan.stored_weights import CACHED, CACHES_ONLY, is_cached
 from intact.targets import Target
-from intact.targets.caches import Caches
+from intact.targets.schema import Caches
 
 CacheRanges: TypeAlias = Mapping[TensorEnd, npt.NDArray[np.float64]]
 """What gets the highest code, ``[channels]``, by the ends where it is appended to caches."""
 
-_CACHES_ONLY = "caches only: "
 _PACKED = 4
-CACHED = "cached"
-"""The mark, in the detail of a config."""
-
-
-def is_cached(config: TensorQuantConfig) -> bool:
-    """Tell whether what an end reads is appended to a cache, as codes."""
-    return config.detail.get(CACHED) is True
 
 
 def cache_configs(node: ir.Node, target: Target) -> dict[TensorEnd, TensorQuantConfig]:
@@ -53,25 +46,16 @@ def cache_configs(node: ir.Node, target: Target) -> dict[TensorEnd, TensorQuantC
     return configs
 
 
-def has_caches_only(decision: Decision) -> bool:
-    """Tell whether a node computes in float and keeps what it appends to caches as codes."""
-    return not decision.quantized and decision.reason.startswith(_CACHES_ONLY)
-
-
-def asks_for_codes(node: ir.Node, target: Target) -> bool:
-    """Tell whether codes are asked for where a node appends to a cache, or should."""
-    scheme = None if target.cache is None else target.cache.scheme
-    return scheme is not None and bool(caches_of(node) or why_no_cache(node))
-
-
-def decide_cache(node: ir.Node, target: Target) -> Decision:
-    """Decide about a node of which codes are asked for; it computes in float."""
+def decide_cache(node: ir.Node, target: Target) -> Decision | None:
+    """Decide about a node with caches, of which codes are asked for; None where it has none."""
+    if not caches_of(node) and not why_no_cache(node):
+        return None
     caches = target.cache or Caches()
     bits = 0 if caches.scheme is None else caches.scheme.bits
     why, form = why_float(node, target, bits), caches.form_of(node.op_type)
     if why or form is None:
         return Decision(False, f"its cache stays float: {why}")
-    return Decision(False, f"{_CACHES_ONLY}{form.reason}")
+    return Decision(False, f"{CACHES_ONLY}{form.reason}")
 
 
 def why_float(node: ir.Node, target: Target, bits: int) -> str:
@@ -104,7 +88,8 @@ def refuse_no_caches(graph: Graph, target: Target, decisions: Mapping[str, Decis
         UsageError: There is none; the message has the reason of the first.
     """
     scheme = None if target.cache is None else target.cache.scheme
-    if target.cache is None or scheme is None or any(map(has_caches_only, decisions.values())):
+    keeps = (CACHES_ONLY in each.reason for each in decisions.values())
+    if target.cache is None or scheme is None or any(keeps):
         return
     where = f"--cache-bits {scheme.bits}"
     found = [node for node in graph.nodes if caches_of(node) or why_no_cache(node)]
@@ -160,9 +145,7 @@ def cache_points(plan: QuantizedGraph) -> Iterator[CachePoint]:
                 yield CachePoint(cache, config, end)
 
 
-def with_cache_ranges(
-    plan: QuantizedGraph, ranges: CacheRanges
-) -> QuantizedGraph:
+def with_cache_ranges(plan: QuantizedGraph, ranges: CacheRanges) -> QuantizedGraph:
     """Give caches their scales.
 
     Args:

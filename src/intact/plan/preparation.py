@@ -60,7 +60,7 @@ def _prepared(
 
         graph = expand(graph, expanded)
     if keeps_codes:
-        from intact.graph.passes.rotate_apart import rotate_apart
+        from intact.graph.passes.expand_rotation import rotate_apart
 
         graph = rotate_apart(graph)
     return graph

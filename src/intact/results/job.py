@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -29,11 +29,13 @@ from intact.plan import (
     build_plan,
 )
 from intact.plan.build import complete
-from intact.plan.caches import CacheRanges
 from intact.plan.given_scales import ScaleTable
 from intact.plan.provenance import CHANNELS_LAST
 from intact.results.result import Result, Tried
 from intact.targets import Target
+
+if TYPE_CHECKING:
+    from intact.plan.caches import CacheRanges
 
 Decide: TypeAlias = Callable[[Iterable[str]], dict[str, Decision]]
 """From names of nodes to their decisions."""

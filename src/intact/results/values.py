@@ -12,8 +12,7 @@ from intact.errors import PlanError
 from intact.graph import Graph
 from intact.graph.fixed_inputs import Number, fix_inputs, shown_value, takes_one_value
 from intact.plan.quantized_graph import QuantizedGraph
-from intact.plan.caches import has_caches_only
-from intact.plan.topology import has_weights_only
+from intact.plan.topology import has_caches_only, has_weights_only
 from intact.results.recipes import open_fed
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ from collections.abc import Iterator
 from intact.errors import TargetError, nearest
 from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS, WEIGHT_METHODS
-from intact.ops import EXPANDABLE
+from intact.ops import CACHING, EXPANDABLE
 from intact.ops.operators import OPS
 from intact.targets.activations import dynamic_target
-from intact.targets.caches import CACHING
 from intact.targets.check_rules import (
     check_activation,
     check_arithmetic,
@@ -98,9 +97,7 @@ def _check_cache(target: Target, file: str) -> None:
             raise TargetError(f"{where} has no cache", remedy=nearest(plain(form.op), CACHING))
         if not form.bits or not set(form.bits) <= CACHING[form.op]:
             known = " and ".join(map(str, sorted(CACHING[form.op])))
-            raise TargetError(
-                f"{where}: bits is {list(form.bits)}", remedy=f"list some of {known}"
-            )
+            raise TargetError(f"{where}: bits is {list(form.bits)}", remedy=f"list some of {known}")
         if not form.reason.strip():
             raise TargetError(f"{where}: reason is empty", remedy="users are shown it")
 

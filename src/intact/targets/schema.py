@@ -17,7 +17,6 @@ from intact.targets.arithmetic import (
     Overflow,
 )
 from intact.targets.blocks import Blocks
-from intact.targets.caches import Caches
 from intact.targets.rules import Fusion, OpRule, ScaleRule
 from intact.targets.scheme import BiasScheme, DType, SchemeOverride, TensorScheme
 
@@ -118,6 +117,44 @@ class Dynamic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     rules: tuple[OpRule, ...] = msgspec.field(name="op", default=())
     overrides: tuple[ArithmeticOverride, ...] = ()
     reason: str = ""
+
+
+class CacheForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nodes that keep what they append as codes.
+
+    Attributes:
+        op: Their type: GroupQueryAttention of ONNX Runtime, or Concat.
+        bits: Widths of codes.
+        reason: Completes "caches only: "; what users see of such a node.
+        lacking: Why there are no other widths, for users.
+    """
+
+    op: str
+    bits: tuple[int, ...]
+    reason: str
+    lacking: str = ""
+
+
+class Caches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Caches that a target can keep as codes; float keys and values are made of them where read.
+
+    Attributes:
+        forms: ``[[cache.form]]`` entries.
+        scheme: What is asked for, the same for all caches; None where they are floats, as in
+            targets' files.
+    """
+
+    forms: tuple[CacheForm, ...] = msgspec.field(name="form", default=())
+    scheme: TensorScheme | None = None
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """All widths."""
+        return tuple(sorted({bits for form in self.forms for bits in form.bits}))
+
+    def form_of(self, op_type: str) -> CacheForm | None:
+        """Return how nodes of a type keep codes; None for nodes that do not."""
+        return next((form for form in self.forms if form.op == op_type), None)
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -7,8 +7,8 @@ size]``. Where a Concat appends, codes are made before it and floats behind it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -17,8 +17,10 @@ import onnx_ir as ir
 
 from intact.formats.base.comparison import LayerComparison
 from intact.formats.base.float_layers import FloatComparison
+from intact.formats.base.format import Feeds
 from intact.graph import constant_array
 from intact.graph.edit import Editor
+from intact.ops.operators import Concat, DequantizeLinear, QuantizeLinear
 from intact.plan import Codes, QuantizedGraph, TensorEnd
 from intact.plan.caches import CachePoint, cache_points
 
@@ -80,7 +82,7 @@ def _append(editor: Editor, node: ir.Node, point: CachePoint) -> None:
     zero = editor.initializer(f"{name}_zero_point", np.zeros(_scale(point).shape, np.int8))
     int8, shape = ir.DataType.INT8, None if appended is None else appended.shape
     codes = editor.node(
-        "QuantizeLinear", [appended, scale, zero], f"{name}_new", options, int8, shape
+        QuantizeLinear.name, [appended, scale, zero], f"{name}_new", options, int8, shape
     )
     node.replace_input_with(cache.new, codes)
     readers = [(use.node, use.idx) for use in present.uses()]
@@ -88,7 +90,11 @@ def _append(editor: Editor, node: ir.Node, point: CachePoint) -> None:
         if value is not None:
             _keep_codes(value, 8)
     floats = editor.node(
-        "DequantizeLinear", [present, scale, zero], f"{name}_floats", options, shape=present.shape
+        DequantizeLinear.name,
+        [present, scale, zero],
+        f"{name}_floats",
+        options,
+        shape=present.shape,
     )
     for reader, slot in readers:
         reader.replace_input_with(slot, floats)
@@ -140,9 +146,6 @@ class CachePort(msgspec.Struct, frozen=True):
 
 def cache_ports(model: ir.Model) -> dict[str, CachePort]:
     """Find the inputs and outputs of a written model that are caches of codes, by name."""
-    kinds = {ir.DataType.INT8, ir.DataType.UINT8}
-    if not any(value.dtype in kinds for value in model.graph.inputs):
-        return {}
     found = {}
     for node in model.graph:
         if node.op_type == _ATTENTION and _WIDTH in node.attributes:
@@ -150,9 +153,9 @@ def cache_ports(model: ir.Model) -> dict[str, CachePort]:
             for past, at, present in ((_PAST_KEY, _KEY_SCALE, 1), (_PAST_VALUE, _VALUE_SCALE, 2)):
                 scale = constant_array(node.inputs[at]) if len(node.inputs) > at else None
                 found |= _ports(node.inputs[past], node.outputs[present], scale, bits)
-        elif node.op_type == "Concat" and len(node.inputs) == 2:
+        elif node.op_type == Concat.name and len(node.inputs) == 2:
             new = None if node.inputs[1] is None else node.inputs[1].producer()
-            is_quantized = new is not None and new.op_type == "QuantizeLinear"
+            is_quantized = new is not None and new.op_type == QuantizeLinear.name
             scale = constant_array(new.inputs[1]) if new is not None and is_quantized else None
             found |= _ports(node.inputs[0], node.outputs[0], scale, 8)
     return found
@@ -205,25 +208,30 @@ class CacheFloats:
 # ---- comparing -----------------------------------------------------------------------------------
 
 
+Runner: TypeAlias = Callable[[ir.Model], Callable[[Feeds], Feeds]]
+"""Loads a float model, and returns what runs it."""
+
+
 class CacheLayers:
     """Compares the codes that the runtime appends to caches, and what attention makes of them.
 
     Args:
         plan: The plan.
         ports: Names of the inputs and outputs of what was written, which are seen anyway.
+        runner: Loads a float model.
 
     Attributes:
         watched: Names of the values between that the runtime has to show.
     """
 
-    def __init__(self, plan: QuantizedGraph, ports: Iterable[str]) -> None:
+    def __init__(self, plan: QuantizedGraph, ports: Iterable[str], runner: Runner) -> None:
         self._points = list(cache_points(plan))
         self._codes = [
             LayerComparison(str(point.end), operation=f"cache of {point.cache.node.op_type}")
             for point in self._points
         ]
         names = [str(point.cache.appended.name) for point in self._points]
-        self._attentions = _attentions(plan, self._points)
+        self._attentions = _attentions(plan, self._points, runner)
         for each in self._attentions:
             names += each.names
         self.watched = tuple(name for name in dict.fromkeys(names) if name not in set(ports))
@@ -265,13 +273,13 @@ class CacheLayers:
 class _Attention:
     """An attention over caches of codes, against the same over the floats that they stand for."""
 
-    def __init__(self, plan: QuantizedGraph, node: ir.Node, points: list[CachePoint]) -> None:
-        from intact.engines.session import make_session
-
+    def __init__(
+        self, plan: QuantizedGraph, node: ir.Node, points: list[CachePoint], runner: Runner
+    ) -> None:
         self._points, self.found = points, FloatComparison(f"{node.name}.output[0]", node.op_type)
         editor = Editor(plan.graph.model)
         twin = editor.nodes_by_name[str(node.name)]
-        self._inputs = {}
+        self._inputs: dict[str, tuple[int, str]] = {}
         for slot, value in enumerate(twin.inputs):
             if value is None or value.const_value is not None:
                 continue
@@ -281,27 +289,26 @@ class _Attention:
         editor.model.graph.outputs[:] = [twin.outputs[0]]
         others = [each for each in editor.model.graph if each is not twin]
         editor.model.graph.remove(others, safe=False)
-        kept = {name for name in self._inputs}
-        editor.model.graph.inputs[:] = [v for v in editor.model.graph.inputs if v.name in kept]
-        self._session = make_session(editor.finish(), threads=0)
+        inputs = editor.model.graph.inputs
+        inputs[:] = [value for value in inputs if value.name in self._inputs]
+        self._run = runner(editor.finish())
         self._result = str(node.outputs[0].name)
         self.names = [self._result, *(name for _, name in self._inputs.values())]
 
     def add(self, values: Mapping[str, npt.NDArray[Any]]) -> None:
-        from intact.engines.session import run_session
-
         feeds = {name: values[source] for name, (_, source) in self._inputs.items()}
         new = {point.cache.new: point.config for point in self._points}
         for name, (slot, _) in self._inputs.items():
             if slot in new:
                 feeds[name] = new[slot].dequantize(new[slot].quantize(feeds[name]))
-        (expected,) = run_session(self._session, feeds, [self._result])
-        self.found.add(values[self._result], expected)
+        self.found.add(values[self._result], self._run(feeds)[self._result])
 
 
-def _attentions(plan: QuantizedGraph, points: Iterable[CachePoint]) -> list[_Attention]:
+def _attentions(
+    plan: QuantizedGraph, points: Iterable[CachePoint], runner: Runner
+) -> list[_Attention]:
     nodes: dict[str, list[CachePoint]] = {}
     for point in points:
         if point.cache.node.op_type == _ATTENTION:
             nodes.setdefault(str(point.cache.node.name), []).append(point)
-    return [_Attention(plan, each[0].cache.node, each) for each in nodes.values()]
+    return [_Attention(plan, each[0].cache.node, each, runner) for each in nodes.values()]

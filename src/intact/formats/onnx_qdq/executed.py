@@ -25,7 +25,7 @@ from intact.formats.onnx_qdq.write import QdqModel
 from intact.graph import constant_array, data_slots, is_constant, moves_values
 from intact.ops.operators import QUANTIZERS
 from intact.plan import QuantizedGraph
-from intact.plan.caches import has_caches_only
+from intact.plan.topology import has_caches_only
 
 _CODES = {
     ir.DataType.UINT4,

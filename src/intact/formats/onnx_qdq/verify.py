@@ -5,15 +5,18 @@ The weights of float nodes, and the rows looked up, are compared with the plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from intact.engines.exact_sums import saturates_pairs
 from intact.engines.integer.engine import IntegerEngine
 from intact.engines.limits import limits_of_simulation
+from intact.engines.session import make_session, run_session
 from intact.engines.simulate import Simulator
 from intact.errors import ConfigError, PlanError
 from intact.formats.base.block_layers import BlockLayers
@@ -33,7 +36,7 @@ from intact.formats.onnx_qdq.executed import executed_of, loaded
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel
 from intact.plan import Codes, QuantizedGraph, TensorEnd, quantization_points
-from intact.plan.caches import is_cached
+from intact.plan.stored_weights import is_cached
 from intact.program import Program, Tensor
 from intact.program.lower import lower
 
@@ -241,7 +244,7 @@ class _Reference:
         graph = exported.model.graph
         ports = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
         self.blocks = BlockLayers(plan, ports)
-        self.caches = CacheLayers(plan, ports)
+        self.caches = CacheLayers(plan, ports, partial(_float_runner, threads=threads))
 
     @property
     def layers(self) -> list[LayerComparison]:
@@ -303,6 +306,13 @@ class _SimulatedLayers:
             numbers = np.where(np.isnan(array), -np.inf, array)
             codes = self._plan.configs[end].quantize(numbers)
             self._found[end].add(integers[end], codes)
+
+
+def _float_runner(model: ir.Model, threads: int) -> Callable[[Feeds], Feeds]:
+    """Load a float model."""
+    session = make_session(model, threads=threads)
+    names = [str(value.name) for value in model.graph.outputs]
+    return lambda feeds: dict(zip(names, run_session(session, feeds, names), strict=True))
 
 
 def _ends(exported: QdqModel) -> set[str]:

@@ -45,10 +45,9 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
-from intact.plan.caches import is_cached
 from intact.plan.dynamic import dynamic_points, is_layer
 from intact.plan.overflows import overflow_notes, wrap_sums
-from intact.plan.stored_weights import is_stored
+from intact.plan.stored_weights import is_cached, is_stored
 from intact.program.unsupported import UnsupportedNodes
 from intact.targets import BlockForm
 
