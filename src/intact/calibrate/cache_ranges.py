@@ -134,7 +134,7 @@ class _Observed:
                 errors += [self._error(counts, others * factor) for factor in factors]
         if not errors.any():  # there is but one part
             return largest
-        return largest * factors[int(np.argmin(errors))]
+        return np.asarray(largest * float(factors[int(np.argmin(errors))]))
 
     def _shared(self, largest: _Numbers) -> _Numbers:
         is_one = self.point.config.granularity.axis is None

@@ -23,6 +23,7 @@ from intact.recipe.options import (
     QuantizeForOptions,
     QuantizeOptions,
 )
+from intact.results.companions import Companions
 from intact.results.first_run import run_once
 from intact.results.job import Job, Planner
 from intact.results.recipes import (
@@ -135,8 +136,11 @@ def results_for(
 def _add_recipes(
     results: Mapping[str, Result], options: QuantizationOptions, given: Mapping[str, TargetSource]
 ) -> None:
-    """Write the recipe of each result, which names its target as it was given."""
+    """Add the recipe of each result, which names its target as it was given, and companions."""
+    companions = Companions.beside(options.model)
     for name, result in results.items():
+        result.companions = companions
+        result.plan = result.plan.with_notes(companions.notes)
         target = target_named(given[name])
         result.recipe = recipe_of("quantize", options, result, target=target)
 
@@ -174,6 +178,8 @@ def read_quantized(options: ImportOptions) -> Result:
         methods = Method.candidates(described, *given_method)
         job = Job.of(Planner(plan, described, overrides), methods, deployment)
         (result,) = make_results(Calibration(options, preprocess, data=options.data), [job])
+    result.companions = Companions.beside(options.model)
+    result.plan = result.plan.with_notes(result.companions.notes)
     result.recipe = recipe_of("import", options, result, target=target_named(target))
     if options.output is not None:
         begin(options.progress, "writing")
@@ -200,6 +206,7 @@ def export(options: ExportOptions) -> Result:
     deployment = deployment_of(loaded.plan.target, options.formats, options.io, options.layout)
     found = deployment.again(loaded)
     run_once(found)
+    found.companions = loaded.companions
     found.recipe = recipe_of("export", options, found)
     if output is not None:
         found.save(output)

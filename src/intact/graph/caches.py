@@ -30,7 +30,9 @@ class Cache(msgspec.Struct, frozen=True):
         new: Its input slot of what is appended.
         present: Its output slot of both.
         axis: Of what is appended, the channels: the last axis, or all heads' channels together.
+        channels: How many there are.
         heads: How many heads are behind one another along that axis.
+        numbers: How many numbers are kept of a token, in all heads.
     """
 
     node: ir.Node
@@ -38,7 +40,9 @@ class Cache(msgspec.Struct, frozen=True):
     new: int
     present: int
     axis: int
-    heads: int = 1
+    channels: int
+    heads: int
+    numbers: int
 
     @property
     def appended(self) -> ir.Value:
@@ -53,11 +57,6 @@ class Cache(msgspec.Struct, frozen=True):
         """The names of the model's input and output."""
         past, present = self.node.inputs[self.past], self.node.outputs[self.present]
         return str(None if past is None else past.name), str(present.name)
-
-    @property
-    def channels(self) -> int:
-        """How many numbers are appended along the axis of channels."""
-        return int((self.appended.shape or ())[self.axis])
 
     @property
     def size(self) -> int:
@@ -97,7 +96,7 @@ def why_no_cache(node: ir.Node) -> str:
         return ""
     if node.attributes.get_string("k_quant_type", "NONE") != "NONE":
         return "its caches are quantized already"
-    if node.attributes.get_int("do_rotary", 0):
+    if node.attributes.get_int("do_rotary", 0) == 1:
         return "it rotates keys by tables or places that are not known"
     return "its caches are no inputs and outputs [batch, heads, places, size] of the model"
 
@@ -105,16 +104,18 @@ def why_no_cache(node: ir.Node) -> str:
 def _of_attention(node: ir.Node) -> Iterator[Cache]:
     heads = int(node.attributes.get_int("kv_num_heads", 0) or 0)
     is_plain = node.attributes.get_string("k_quant_type", "NONE") == "NONE"
-    if not heads or not is_plain or node.attributes.get_int("do_rotary", 0):
+    if not heads or not is_plain or node.attributes.get_int("do_rotary", 0) == 1:
         return
     for past, new, present in _SLOTS_OF_ATTENTION:
         kept, value = input_value(node, past), input_value(node, new)
         if kept is None or value is None or not _becomes_output(kept, node, present):
             continue
         shape, whole = _lengths(value), _lengths(kept)
-        is_flat = len(shape) == 3 and isinstance(shape[2], int) and not shape[2] % heads
-        if is_flat and len(whole) == 4 and whole[1] == heads and whole[3] == shape[2] // heads:
-            yield Cache(node, past, new, present, axis=2, heads=heads)
+        if len(shape) != 3 or len(whole) != 4 or not isinstance(shape[2], int):
+            continue
+        channels = shape[2]
+        if whole[1] == heads and not channels % heads and whole[3] == channels // heads:
+            yield Cache(node, past, new, present, 2, channels, heads, channels)
 
 
 def _of_concat(node: ir.Node) -> Iterator[Cache]:
@@ -128,7 +129,7 @@ def _of_concat(node: ir.Node) -> Iterator[Cache]:
         return
     axis = int(node.attributes.get_int("axis", 0) or 0) % 4
     if axis == 2 and isinstance(whole[1], int) and whole[3] == shape[3]:
-        yield Cache(node, past=0, new=1, present=0, axis=3)
+        yield Cache(node, 0, 1, 0, 3, shape[3], 1, whole[1] * shape[3])
 
 
 def _becomes_output(kept: ir.Value, node: ir.Node, present: int) -> bool:

@@ -38,8 +38,10 @@ def cache_configs(node: ir.Node, target: Target) -> dict[TensorEnd, TensorQuantC
         target: Whose ``[cache]`` says as what they are kept.
     """
     scheme = None if target.cache is None else target.cache.scheme
-    configs = {}
-    for cache in caches_of(node) if scheme is not None else ():
+    configs: dict[TensorEnd, TensorQuantConfig] = {}
+    if scheme is None:
+        return configs
+    for cache in caches_of(node):
         config = config_from_scheme(scheme, cache.axis)
         config.detail[CACHED] = True
         configs[TensorEnd.input(str(node.name), cache.new)] = config
@@ -125,14 +127,7 @@ class CachePoint(msgspec.Struct, frozen=True):
     @property
     def bytes_per_token(self) -> tuple[int, int]:
         """How many bytes a token takes: as codes, and as float32."""
-        return -(-self.cache.channels * self._heads * self.config.bits // 8), (
-            4 * self.cache.channels * self._heads
-        )
-
-    @property
-    def _heads(self) -> int:
-        """How many heads have an axis of their own."""
-        return 1 if self.cache.axis == 2 else int((self.cache.appended.shape or ())[1])
+        return self.cache.numbers * self.config.bits // 8, 4 * self.cache.numbers
 
 
 def cache_points(plan: QuantizedGraph) -> Iterator[CachePoint]:
@@ -158,16 +153,13 @@ def with_cache_ranges(plan: QuantizedGraph, ranges: CacheRanges) -> QuantizedGra
         if config.granularity.axis is None:
             largest = largest.max()
         most = np.where(largest > 0, largest, 1.0)
-        scale = np.float32(most / config.quant_max)
+        scale = np.asarray(most / config.quant_max, np.float32)
         # A code beyond the highest would be clipped: the scale is not rounded down.
-        scale = np.where(scale * np.float64(config.quant_max) < most, _next(scale), scale)
+        is_low = scale * np.float64(config.quant_max) < most
+        scale = np.where(is_low, np.nextafter(scale, np.float32(np.inf)), scale)
         scale = np.maximum(scale, np.finfo(np.float32).tiny)
         config.set_params(scale.astype(np.float32), np.zeros(scale.shape, np.int64))
         config.transition(QuantState.ACTIVATED)
         config.detail["fixed"] = True
         config.observer = "envelope"
     return plan
-
-
-def _next(scale: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    return np.nextafter(scale, np.float32(np.inf), dtype=np.float32)

@@ -44,6 +44,8 @@ from intact.plan import QuantizedGraph, load_plan, save_plan
 from intact.plan.gains import Improvement
 from intact.plan.plan_file import SCALES, WEIGHTS
 from intact.recipe.file import HEAD, RECIPE
+from intact.results.companions import NAMES as COMPANIONS
+from intact.results.companions import Companions
 from intact.results.exchange import is_staging, is_unfinished, probe, recover, replacing
 
 MODEL, PLAN, STATISTICS = "model.onnx", "plan.json", "statistics.npz"
@@ -93,6 +95,7 @@ class Result:
         preprocess: What was done to the samples before the model saw them.
         folder: Where it is stored; None while it is only in memory.
         recipe: The options that made it, as TOML; empty where they are not known.
+        companions: What lies beside a decoder and runs it.
         loss: What calibration found to be lost, where that is much. It is not stored: decibels
             differ a little between machines, and the files do not.
         verdict: What to do, in one sentence, by what calibration measured; not stored either.
@@ -111,6 +114,7 @@ class Result:
     preprocess: Preprocess = field(default_factory=Preprocess)
     folder: Path | None = None
     recipe: str = ""
+    companions: Companions = field(default_factory=Companions)
     loss: Loss | None = None
     verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
@@ -201,7 +205,9 @@ class Result:
         statistics = _statistics(folder / STATISTICS, plan)
         exports = exported_in(folder, plan)
         preprocess = _preprocess(folder / PREPROCESS, plan)
-        return Result(plan, statistics, exports, preprocess, folder, _recipe(folder / RECIPE))
+        companions = Companions.in_result(folder)
+        recipe = _recipe(folder / RECIPE)
+        return Result(plan, statistics, exports, preprocess, folder, recipe, companions)
 
     @property
     def exported(self) -> QdqModel:
@@ -250,6 +256,8 @@ class Result:
             (folder / STATISTICS).write_bytes(self.statistics.to_bytes())
         for exported in self.exports.values():
             exported.save(folder)
+        if ONNX_QDQ in self.exports:
+            self.companions.write(folder, self.deployed_file)
 
     def draw_samples(self, count: int) -> Samples:
         """Draw inputs as calibration saw them, or else evenly from the ranges of the plan.
@@ -484,7 +492,11 @@ def _is_own(path: Path) -> bool:
 
 
 def _is_own_name(name: str) -> bool:
-    return name in _OWN or any(name in row.writer.files for _, row in described())
+    return (
+        name in _OWN
+        or name in COMPANIONS
+        or any(name in row.writer.files for _, row in described())
+    )
 
 
 def _is_recipe(path: Path) -> bool:

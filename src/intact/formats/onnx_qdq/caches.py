@@ -21,7 +21,7 @@ from intact.formats.base.format import Feeds
 from intact.graph import constant_array
 from intact.graph.edit import Editor
 from intact.ops.operators import Concat, DequantizeLinear, QuantizeLinear
-from intact.plan import Codes, QuantizedGraph, TensorEnd
+from intact.plan import Codes, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.caches import CachePoint, cache_points
 
 _ATTENTION = "GroupQueryAttention"
@@ -34,8 +34,12 @@ _OFFSET = 8
 _Floats = npt.NDArray[np.float32]
 
 
-def write_caches(editor: Editor, plan: QuantizedGraph) -> None:
-    """Let a copy of the plan's model keep its caches as codes, as far as the plan has them so."""
+def write_caches(editor: Editor, plan: QuantizedGraph) -> list[Note]:
+    """Let a copy of the plan's model keep its caches as codes, as far as the plan has them so.
+
+    Returns:
+        What a user should know of them.
+    """
     nodes: dict[str, list[CachePoint]] = {}
     for point in cache_points(plan):
         nodes.setdefault(str(point.cache.node.name), []).append(point)
@@ -45,6 +49,13 @@ def write_caches(editor: Editor, plan: QuantizedGraph) -> None:
             _attend(editor, node, points)
         else:
             _append(editor, node, points[0])
+    points = list(cache_points(plan))
+    codes, floats = (sum(each) for each in zip(*(p.bytes_per_token for p in points), strict=True))
+    message = (
+        f"{len(points)} caches hold codes of {points[0].config.bits} bits: {codes:,} bytes a token "
+        f"instead of {floats:,}; inputs and outputs of the model are these codes"
+    )
+    return [Note(NoteKind.EXPORT, points[0].end.node, message)]
 
 
 def _attend(editor: Editor, node: ir.Node, points: Iterable[CachePoint]) -> None:
@@ -130,10 +141,9 @@ class CachePort(msgspec.Struct, frozen=True):
         low, high = -(1 << self.bits - 1), (1 << self.bits - 1) - 1
         codes = np.clip(np.rint(floats / self.scale), low, high)
         if self.bits == 8:
-            return codes.astype(np.int8)
+            return np.asarray(codes.astype(np.int8))
         halves = (codes + _OFFSET).astype(np.uint8)
-        packed: npt.NDArray[Any] = halves[..., ::2] | halves[..., 1::2] << 4
-        return packed
+        return np.asarray(halves[..., ::2] | halves[..., 1::2] << 4)
 
     def to_floats(self, stored: npt.NDArray[Any]) -> _Floats:
         """Return the floats that codes stand for."""
@@ -146,7 +156,7 @@ class CachePort(msgspec.Struct, frozen=True):
 
 def cache_ports(model: ir.Model) -> dict[str, CachePort]:
     """Find the inputs and outputs of a written model that are caches of codes, by name."""
-    found = {}
+    found: dict[str, CachePort] = {}
     for node in model.graph:
         if node.op_type == _ATTENTION and _WIDTH in node.attributes:
             bits = int(node.attributes.get_int(_WIDTH, 8) or 8)
@@ -281,7 +291,7 @@ class _Attention:
         twin = editor.nodes_by_name[str(node.name)]
         self._inputs: dict[str, tuple[int, str]] = {}
         for slot, value in enumerate(twin.inputs):
-            if value is None or value.const_value is not None:
+            if value is None or value.const_value is not None or value.shape is None:
                 continue
             given = editor.input(f"given_{slot}", value.dtype or ir.DataType.FLOAT, value.shape)
             twin.replace_input_with(slot, given)

@@ -246,7 +246,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     if _opset_of_caches(plan):
         from intact.formats.onnx_qdq.caches import write_caches  # which few plans need
 
-        write_caches(editor, plan)
+        writer.result.notes += write_caches(editor, plan)
     if any(node.op_type in {"AveragePool", "HardSwish"} for node in plan.graph.nodes):
         from intact.formats.onnx_qdq.compose import compose  # with much else
 

@@ -239,7 +239,10 @@ def _rotated(
     places = written.input(_PLACES) or _shared_places(written, parts[0][0], known)
     found = []
     for part, heads in parts:
-        size = int((axes_of(part) or [0])[-1] or 0) // heads
+        width = (axes_of(part) or [None])[-1]
+        if not isinstance(width, int):
+            return None
+        size = width // heads
         options = {"num_heads": heads, "interleaved": written.integer("rotary_interleaved")}
         if 2 * table.shape[1] != size:  # only some numbers of a head are turned
             options["rotary_embedding_dim"] = 2 * table.shape[1]
