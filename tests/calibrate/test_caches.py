@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.graph.caches import growing_inputs
 from intact.calibrate.collect import collect
 from intact.data.sources import Reading, open_samples
 from intact.graph import normalize
+from intact.graph.caches import growing_inputs
 from tests.texts import DECODER, tiny_decoder
 
 IDS = np.random.default_rng(0).integers(4, 50, 60)

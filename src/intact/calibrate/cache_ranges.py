@@ -5,8 +5,10 @@ may come at any other, where its numbers are others: observed numbers alone woul
 error at place 32,000, measured). The length of a pair is the same at every place, and bounds both
 of its numbers (see `intact.graph.caches.Rotation`).
 
-Other texts give other numbers than those of calibration. How much room is best follows from the
-samples: the range of some is tried on the others.
+Other texts give other numbers than those of calibration, and few codes are better spent on the
+many than on the largest. How wide a range is best follows from the samples: the range of some,
+times a factor, is tried on the others. What is clipped counts by the length of its pair, so that a
+range does as well at every place.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from intact.errors import CalibrationError
 from intact.graph.caches import rotation_of
 from intact.graph.edit import Editor
 from intact.plan import QuantizedGraph
-from intact.plan.caches import CachePoint, CacheRanges, cache_points
+from intact.plan.caches import HALF, CachePoint, CacheRanges, cache_points
 
 _FOLDS = 4
 """Parts of the samples; each is tried with the range of the others."""
@@ -51,9 +53,8 @@ def cache_ranges(
         threads: Threads inside one operator; 0 lets the runtime choose.
 
     Returns:
-        The magnitudes that get the highest code, ``[channels]``, of each cache that holds codes;
-        those of one tensor are equal where it has one scale. No key that was observed is beyond,
-        wherever it stands.
+        The largest magnitudes in range, ``[channels]``, of each cache that holds codes; all are
+        equal where there is one scale.
 
     Raises:
         CalibrationError: There is NaN or infinity.
@@ -124,17 +125,16 @@ class _Observed:
         self._counts[fold] += counts.reshape(self._counts[fold].shape)
 
     def range(self) -> _Numbers:
-        """Return the magnitudes that get the highest code."""
+        """Return the largest magnitudes in range."""
         largest = self._shared(self._largest.max(axis=0))
-        factors = _FACTORS if self._rotation is None else _FACTORS[_FACTORS >= 1.0]
-        errors = np.zeros(len(factors))
+        errors = np.zeros(len(_FACTORS))
         for fold, counts in enumerate(self._counts):
             others = self._shared(np.delete(self._largest, fold, axis=0).max(axis=0))
             if counts.any() and others.any():
-                errors += [self._error(counts, others * factor) for factor in factors]
+                errors += [self._error(counts, others * factor) for factor in _FACTORS]
         if not errors.any():  # there is but one part
             return largest
-        return np.asarray(largest * float(factors[int(np.argmin(errors))]))
+        return np.asarray(largest * float(_FACTORS[int(np.argmin(errors))]))
 
     def _shared(self, largest: _Numbers) -> _Numbers:
         is_one = self.point.config.granularity.axis is None
@@ -143,7 +143,7 @@ class _Observed:
     def _error(self, counts: _Counts, most: _Numbers) -> float:
         """Estimate the squared error of counted numbers: what is clipped, and what is rounded."""
         middles = 2.0 ** ((np.arange(_BINS) + 0.5) / _STEPS + _LOWEST)
-        steps = np.where(most > 0, most, 1.0) / self.point.config.quant_max
+        steps = np.where(most > 0, most, 1.0) / (self.point.config.quant_max + HALF)
         beyond = np.maximum(middles - most[:, None], 0.0) ** 2
         rounded = np.minimum(steps[:, None] ** 2 / 12, middles**2)
         return float((counts * np.where(beyond > 0, beyond, rounded)).sum())

@@ -25,9 +25,11 @@ from intact.targets import Target
 from intact.targets.schema import Caches
 
 CacheRanges: TypeAlias = Mapping[TensorEnd, npt.NDArray[np.float64]]
-"""What gets the highest code, ``[channels]``, by the ends where it is appended to caches."""
+"""What is at most in a range, ``[channels]``, by the ends where it is appended to caches."""
 
 _PACKED = 4
+HALF = 0.5
+"""Steps between the highest code and what is at most in a range: rounding errs by as much."""
 
 
 def cache_configs(node: ir.Node, target: Target) -> dict[TensorEnd, TensorQuantConfig]:
@@ -153,9 +155,9 @@ def with_cache_ranges(plan: QuantizedGraph, ranges: CacheRanges) -> QuantizedGra
         if config.granularity.axis is None:
             largest = largest.max()
         most = np.where(largest > 0, largest, 1.0)
-        scale = np.asarray(most / config.quant_max, np.float32)
-        # A code beyond the highest would be clipped: the scale is not rounded down.
-        is_low = scale * np.float64(config.quant_max) < most
+        scale = np.asarray(most / (config.quant_max + HALF), np.float32)
+        # What is more than half a step from its code would be clipped: it is not rounded down.
+        is_low = scale * (config.quant_max + np.float64(HALF)) < most
         scale = np.where(is_low, np.nextafter(scale, np.float32(np.inf)), scale)
         scale = np.maximum(scale, np.finfo(np.float32).tiny)
         config.set_params(scale.astype(np.float32), np.zeros(scale.shape, np.int64))

@@ -18,7 +18,7 @@ from intact.formats.onnx_qdq.caches import CachePort, cache_ports
 from intact.plan.caches import cache_points
 from intact.results.result import Result
 from tests.command_lines import refused
-from tests.texts import saved, tiny_decoder
+from tests.texts import saved
 
 pytestmark = pytest.mark.filterwarnings("ignore::intact.IntactWarning")  # of times
 
@@ -151,7 +151,10 @@ def test_packed_codes_come_back() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--target", "tflite", "--cache-bits", "8"], "target tflite keeps caches as floats; leave"),
+        (
+            ["--target", "tflite", "--cache-bits", "8"],
+            "target tflite keeps caches as floats; leave",
+        ),
         (["--cache-bits", "5"], "target onnxruntime keeps caches in 4 or 8 bits; give 4 or 8"),
         (["--cache-scales", "tensor"], "is for caches of codes; give --cache-bits too"),
         (["--cache-bits", "4"], "joins codes of 8 bits only; give --cache-bits 8, or leave it out"),
@@ -215,9 +218,7 @@ def test_models_without_such_caches_are_refused(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     onnx.save(make(), tmp_path / "model.onnx")
-    assert said in refused(
-        capfd, "inspect", str(tmp_path / "model.onnx"), "--cache-bits", bits
-    )
+    assert said in refused(capfd, "inspect", str(tmp_path / "model.onnx"), "--cache-bits", bits)
 
 
 def models_without() -> str:
