@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from intact.results.companions import CONFIG, NAMES, Companions
-from intact.results.result import _is_own
+from intact.results.companions import CONFIG, Companions
+from intact.results.result import COMPANIONS, _is_own, companions_of
 
 GOOD = {"model": {"type": "llama", "decoder": {"filename": "model.onnx", "head_size": 32}}}
 
@@ -25,7 +25,8 @@ def model(tmp_path: Path) -> Path:
 
 
 def written(model: Path) -> tuple[Path, tuple[str, ...]]:
-    found = Companions.beside(model)
+    found = companions_of(model)
+    assert found is not None
     out = model.parent / "out"
     out.mkdir()
     found.write(out, "model.int8.onnx")
@@ -41,7 +42,7 @@ def test_the_configuration_names_what_was_written(model: Path) -> None:
     assert (kept["search"], kept["model"]["type"], left) == (config["search"], "llama", ())
     assert sorted(path.name for path in out.iterdir()) == [CONFIG, "tokenizer.json"]
     assert all(_is_own(path) for path in out.iterdir())  # the folder may be replaced
-    again = Companions.in_result(out)
+    again = Companions.read(out, COMPANIONS, None)
     assert again.config == kept
     assert again.files == {"tokenizer.json": b"{}"}
 
@@ -81,5 +82,5 @@ def test_no_link_is_followed(model: Path) -> None:
 
 
 def test_a_model_that_is_no_file_has_none() -> None:
-    assert Companions.beside(object()) == Companions() == Companions.beside("missing/model.onnx")
-    assert all(Path(name).name == name for name in NAMES)
+    assert companions_of(object()) is companions_of("missing/model.onnx") is None
+    assert all(Path(name).name == name for name in COMPANIONS)

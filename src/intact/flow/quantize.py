@@ -23,7 +23,6 @@ from intact.recipe.options import (
     QuantizeForOptions,
     QuantizeOptions,
 )
-from intact.results.companions import Companions
 from intact.results.first_run import run_once
 from intact.results.job import Job, Planner
 from intact.results.recipes import (
@@ -35,7 +34,7 @@ from intact.results.recipes import (
 )
 from intact.results.refusals import Refusals
 from intact.results.request import as_asked, distinct_names, ready_targets, refuse_wrong
-from intact.results.result import Result, Results, check_output, save_several
+from intact.results.result import Result, Results, check_output, companions_of, save_several
 from intact.results.sources import (
     FloatSource,
     default_target,
@@ -48,6 +47,7 @@ from intact.results.sources import (
 
 if TYPE_CHECKING:
     from intact.recipe.groups import TargetSource
+    from intact.results.companions import Companions
 
 
 def quantize(options: QuantizeOptions) -> Result:
@@ -137,12 +137,18 @@ def _add_recipes(
     results: Mapping[str, Result], options: QuantizationOptions, given: Mapping[str, TargetSource]
 ) -> None:
     """Add the recipe of each result, which names its target as it was given, and companions."""
-    companions = Companions.beside(options.model)
+    companions = companions_of(options.model)
     for name, result in results.items():
-        result.companions = companions
-        result.plan = result.plan.with_notes(companions.notes)
+        _take_along(result, companions)
         target = target_named(given[name])
         result.recipe = recipe_of("quantize", options, result, target=target)
+
+
+def _take_along(result: Result, companions: Companions | None) -> None:
+    """Add what lies beside the model, and say what of it is left out."""
+    if companions is not None:
+        result.companions = companions
+        result.plan = result.plan.with_notes(companions.notes)
 
 
 def read_quantized(options: ImportOptions) -> Result:
@@ -178,8 +184,7 @@ def read_quantized(options: ImportOptions) -> Result:
         methods = Method.candidates(described, *given_method)
         job = Job.of(Planner(plan, described, overrides), methods, deployment)
         (result,) = make_results(Calibration(options, preprocess, data=options.data), [job])
-    result.companions = Companions.beside(options.model)
-    result.plan = result.plan.with_notes(result.companions.notes)
+    _take_along(result, companions_of(options.model))
     result.recipe = recipe_of("import", options, result, target=target_named(target))
     if options.output is not None:
         begin(options.progress, "writing")

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -21,19 +22,6 @@ from intact._files import without_links
 from intact.plan import Note, NoteKind
 
 CONFIG = "genai_config.json"
-_TOKENIZER = (
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "chat_template.jinja",
-)
-NAMES = frozenset({CONFIG, *_TOKENIZER})
-"""The names of companions, which a result's folder may have."""
 _LARGEST_CONFIG = 1 << 20
 _LARGEST = 1 << 28
 _MODEL, _DECODER, _FILE = "model", "decoder", "filename"
@@ -57,17 +45,24 @@ class Companions(msgspec.Struct, frozen=True):
     left: tuple[str, ...] = ()
 
     @staticmethod
-    def beside(model: Any) -> Companions:
-        """Read what lies beside a model that is a file; nothing for other models."""
-        if not isinstance(model, str | os.PathLike) or not Path(model).is_file():
-            return Companions()
-        path = Path(model)
-        return _read(path.parent, path.name)
+    def read(folder: Path, names: Iterable[str], model: str | None) -> Companions:
+        """Read what lies in a folder.
 
-    @staticmethod
-    def in_result(folder: Path) -> Companions:
-        """Read what a result's folder has of them."""
-        return _read(folder, None)
+        Args:
+            folder: The folder.
+            names: Of the files that are taken along.
+            model: Name of the model that they must be about; None for any.
+        """
+        config, files, left = None, dict[str, bytes](), list[str]()
+        for name in names:
+            try:
+                if name == CONFIG:
+                    config = _config(folder, model)
+                elif (content := _content(folder / name, _LARGEST)) is not None:
+                    files[name] = content
+            except _UnusableError as reason:
+                left.append(f"{name} beside the model: {reason}")
+        return Companions(config, files, tuple(left))
 
     @property
     def notes(self) -> tuple[Note, ...]:
@@ -91,23 +86,6 @@ class Companions(msgspec.Struct, frozen=True):
             }
             text = json.dumps(config, indent=4, ensure_ascii=False) + "\n"
             (folder / CONFIG).write_text(text, encoding="utf-8")
-
-
-def _read(folder: Path, model: str | None) -> Companions:
-    config, files, left = None, dict[str, bytes](), list[str]()
-    try:
-        config = _config(folder, model)
-    except _UnusableError as reason:
-        left.append(f"{CONFIG} beside the model: {reason}")
-    for name in _TOKENIZER:
-        try:
-            content = _content(folder / name, _LARGEST)
-        except _UnusableError as reason:
-            left.append(f"{name} beside the model: {reason}")
-            continue
-        if content is not None:
-            files[name] = content
-    return Companions(config, files, tuple(left))
 
 
 def _content(path: Path, largest: int) -> bytes | None:

@@ -44,8 +44,6 @@ from intact.plan import QuantizedGraph, load_plan, save_plan
 from intact.plan.gains import Improvement
 from intact.plan.plan_file import SCALES, WEIGHTS
 from intact.recipe.file import HEAD, RECIPE
-from intact.results.companions import NAMES as COMPANIONS
-from intact.results.companions import Companions
 from intact.results.exchange import is_staging, is_unfinished, probe, recover, replacing
 
 MODEL, PLAN, STATISTICS = "model.onnx", "plan.json", "statistics.npz"
@@ -54,6 +52,19 @@ FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, RECIPE, *FORMATS[ONNX_QDQ].writer.
 """What a calibrated result holds that is deployed as ONNX."""
 _ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
 _OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, RECIPE, WEIGHTS, SCALES})
+COMPANIONS = (
+    "genai_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+)
+"""What may lie beside a decoder, and goes with its result."""
 REPORT_HEAD = b"<!doctype html><!-- intact report -->"
 """With what a report begins, so that a folder with one may be replaced."""
 _PLAN_HEAD = b'"intact-plan"'
@@ -70,6 +81,7 @@ if TYPE_CHECKING:
     from intact.improve.trained import Trained
     from intact.placement.choice import Fastest
     from intact.recipe.groups import DataSource
+    from intact.results.companions import Companions
 
 
 class Tried(NamedTuple):
@@ -95,7 +107,7 @@ class Result:
         preprocess: What was done to the samples before the model saw them.
         folder: Where it is stored; None while it is only in memory.
         recipe: The options that made it, as TOML; empty where they are not known.
-        companions: What lies beside a decoder and runs it.
+        companions: What lies beside a decoder and runs it; None where there is nothing.
         loss: What calibration found to be lost, where that is much. It is not stored: decibels
             differ a little between machines, and the files do not.
         verdict: What to do, in one sentence, by what calibration measured; not stored either.
@@ -114,7 +126,7 @@ class Result:
     preprocess: Preprocess = field(default_factory=Preprocess)
     folder: Path | None = None
     recipe: str = ""
-    companions: Companions = field(default_factory=Companions)
+    companions: Companions | None = None
     loss: Loss | None = None
     verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
@@ -205,7 +217,7 @@ class Result:
         statistics = _statistics(folder / STATISTICS, plan)
         exports = exported_in(folder, plan)
         preprocess = _preprocess(folder / PREPROCESS, plan)
-        companions = Companions.in_result(folder)
+        companions = _companions(folder, None)
         recipe = _recipe(folder / RECIPE)
         return Result(plan, statistics, exports, preprocess, folder, recipe, companions)
 
@@ -256,7 +268,7 @@ class Result:
             (folder / STATISTICS).write_bytes(self.statistics.to_bytes())
         for exported in self.exports.values():
             exported.save(folder)
-        if ONNX_QDQ in self.exports:
+        if ONNX_QDQ in self.exports and self.companions is not None:
             self.companions.write(folder, self.deployed_file)
 
     def draw_samples(self, count: int) -> Samples:
@@ -415,6 +427,22 @@ def _statistics(path: Path, plan: QuantizedGraph) -> Statistics | None:
     if statistics.hash() != expected:
         raise PlanError(f"{path}: not the statistics of this plan", remedy="quantize again")
     return statistics
+
+
+def companions_of(model: object) -> Companions | None:
+    """Read what lies beside a model that is a file; None where nothing does."""
+    if not isinstance(model, str | os.PathLike) or not Path(model).is_file():
+        return None
+    return _companions(Path(model).parent, Path(model).name)
+
+
+def _companions(folder: Path, model: str | None) -> Companions | None:
+    """Read what a folder has of them, for a model of this name; None is for any."""
+    if not any(os.path.lexists(folder / name) for name in COMPANIONS):
+        return None
+    from intact.results.companions import Companions  # which few models have
+
+    return Companions.read(folder, COMPANIONS, model)
 
 
 def _recipe(path: Path) -> str:
