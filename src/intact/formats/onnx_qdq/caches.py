@@ -286,6 +286,7 @@ class _Attention:
     def __init__(
         self, plan: QuantizedGraph, node: ir.Node, points: list[CachePoint], runner: Runner
     ) -> None:
+        self._scale = float(node.attributes.get_float("scale", 0.0))
         self._points, self.found = points, FloatComparison(f"{node.name}.output[0]", node.op_type)
         editor = Editor(plan.graph.model)
         twin = editor.nodes_by_name[str(node.name)]
@@ -311,7 +312,26 @@ class _Attention:
         for name, (slot, _) in self._inputs.items():
             if slot in new:
                 feeds[name] = new[slot].dequantize(new[slot].quantize(feeds[name]))
-        self.found.add(values[self._result], self._run(feeds)[self._result])
+        operands = {slot: feeds[name] for name, (slot, _) in self._inputs.items()}
+        expected = self._run(feeds)[self._result]
+        self.found.add(values[self._result], expected, lambda: self._terms(operands))
+
+    def _terms(self, operands: Mapping[int, npt.NDArray[Any]]) -> float:
+        """Return the largest sum of magnitudes that a result may be added from.
+
+        Scores err by their terms, at most ``|q| |k| scale``; weights, relatively, as scores do; and
+        results are means of values by these weights.
+        """
+        cache = self._points[0].cache
+        query, key = (
+            np.linalg.norm(
+                operands[slot].reshape(*operands[slot].shape[:-1], -1, cache.size), axis=-1
+            )
+            for slot in (0, 1)
+        )
+        scale = self._scale or 1 / np.sqrt(cache.size)
+        score = float(query.max(initial=0.0) * key.max(initial=0.0) * scale)
+        return float(np.abs(operands[2]).max(initial=0.0)) * (1 + score)
 
 
 def _attentions(
