@@ -14,6 +14,7 @@ import pytest
 
 import intact
 from benchmarks.text_nets import DecoderSizes, decoder, random_weights
+from intact import demo
 from intact.formats.onnx_qdq.caches import CachePort, cache_ports
 from intact.plan.caches import cache_points
 from intact.results.result import Result
@@ -129,12 +130,13 @@ def test_keys_far_behind_calibration_are_not_clipped(
         assert (error <= 0.5001 * port.scale).all()
 
 
-def test_a_result_says_what_its_caches_take(quantized: Quantize) -> None:
+def test_a_result_says_what_its_caches_take(quantized: Quantize, tmp_path: Path) -> None:
     result = quantized("builder", 4, "tensor")
     notes = [note.message for note in result.plan.notes]
     assert any(note.startswith("4 caches hold codes of 4 bits: 64 bytes a token instead of 512")
                for note in notes)  # fmt: skip
-    rows = [row for row in intact.inspect(_folder(result)).nodes if row.cache_bits]
+    result.save(tmp_path / "out")
+    rows = [row for row in intact.inspect(tmp_path / "out").nodes if row.cache_bits]
     assert [row.cache_bits for row in rows] == [4, 4]
     assert rows[0].reason.startswith("caches only: ONNX Runtime keeps keys and values as codes")
 
@@ -207,7 +209,7 @@ def _attention_net(size: int, kept: int = 1) -> onnx.ModelProto:
     [
         (_odd_heads, "4", "a head has 3 numbers, and a byte two codes of 4 bits; give"),
         (_other_caches, "8", "its caches are no inputs and outputs [batch, heads, places, size]"),
-        (lambda: onnx.load(models_without()), "8", "the model has no cache"),
+        (lambda: onnx.load(demo.model_path()), "8", "the model has no cache"),
     ],
 )
 def test_models_without_such_caches_are_refused(
@@ -219,12 +221,6 @@ def test_models_without_such_caches_are_refused(
 ) -> None:
     onnx.save(make(), tmp_path / "model.onnx")
     assert said in refused(capfd, "inspect", str(tmp_path / "model.onnx"), "--cache-bits", bits)
-
-
-def models_without() -> str:
-    from intact import demo
-
-    return str(demo.model_path())
 
 
 def test_caches_in_float_stay_so_beside_others(models: dict[str, Path]) -> None:
@@ -252,11 +248,3 @@ def _bytes(result: Result) -> bytes:
     message = result.exported.message
     assert message is not None
     return message
-
-
-def _folder(result: Result) -> Path:
-    import tempfile
-
-    folder = Path(tempfile.mkdtemp()) / "out"
-    result.save(folder)
-    return folder
