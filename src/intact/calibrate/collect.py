@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -26,6 +26,7 @@ from intact.data.progress import Progress
 from intact.data.stream import AGAIN, Samples
 from intact.errors import CalibrationError
 from intact.graph import Graph
+from intact.graph.caches import growing_inputs
 from intact.numerics.histogram import Accumulator, SampleStatistics
 from intact.numerics.histogram_kernel import KERNELS
 
@@ -239,26 +240,11 @@ def _fill_caches(graph: Graph, statistics: Statistics) -> Statistics:
     # the model appends to it.
     tensors = statistics.tensors
     if not all(each.samples for each in tensors.values()):
-        for name, grown in caches(graph).items():
+        for name, grown in growing_inputs(graph).items():
             if name in tensors and grown in tensors and not tensors[name].samples:
                 tensors[name] = TensorStatistics()
                 tensors[name].merge(tensors[grown])
     return statistics
-
-
-def caches(graph: Graph) -> Mapping[str, str]:
-    """Find the inputs that a Concat appends to, each with what the Concat gives, by name.
-
-    They hold what the model has computed before, as keys and values of a decoder. The size of one
-    may be read besides. The axis along which it grows has no fixed size.
-    """
-    found = {}
-    for value in graph.inputs:
-        readers = [node for node, _ in value.uses() if node.op_type != "Shape"]
-        is_open = value.shape is not None and any(not isinstance(n, int) for n in value.shape)
-        if is_open and len(readers) == 1 and readers[0].op_type == "Concat":
-            found[str(value.name)] = str(readers[0].outputs[0].name)
-    return found
 
 
 def _observe(

@@ -197,9 +197,10 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
     for row in found.nodes:
         weight = f", {row.weight_bits}-bit weight" if row.weight_bits else ""
         weight += f" in blocks of {row.block}" if row.block else ""
+        cache = f", {row.cache_bits}-bit cache" if row.cache_bits else ""
         running = ", quantized while running" if row.is_dynamic else ""
         integers = f"int{row.activation_bits}{running}{weight}"
-        computes = integers if row.quantized else f"float{weight}"
+        computes = integers if row.quantized else f"float{weight}{cache}"
         reason = f"fused into {row.fused_into}" if row.fused_into else row.reason
         style = "" if row.quantized else "yellow"
         table.add_row(escape(row.node), escape(row.op_type), computes, escape(reason), style=style)

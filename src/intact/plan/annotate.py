@@ -29,7 +29,13 @@ from intact.plan.quantized_graph import (
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
 from intact.plan.signs import Signs, signs_of
 from intact.plan.stored_weights import is_stored, stored_axes, stored_config
-from intact.plan.topology import adds_to_products, decide, has_weights_only, outputs_float
+from intact.plan.topology import (
+    adds_to_products,
+    decide,
+    has_caches_only,
+    has_weights_only,
+    outputs_float,
+)
 from intact.plan.untie import RequantizeReason, requantize_at
 from intact.targets import OpRule, Target, TensorScheme
 
@@ -52,6 +58,10 @@ def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -
     resolved = (overrides or Overrides()).resolved(graph)
     overrides = resolved.overrides
     decisions = decide(graph, target, overrides)
+    if target.cache is not None and target.cache.scheme is not None:
+        from intact.plan.caches import refuse_no_caches  # which few plans need
+
+        refuse_no_caches(graph, target, decisions)
     shapes = graph.shape_or_index_values
     schemes = _Schemes(target, signs_of(graph, target, decisions))
     configs: dict[TensorEnd, TensorQuantConfig] = {}
@@ -91,6 +101,10 @@ def _node_configs(
     # Cases of an input: (1) a weight that a float node stores; (2) shapes and indices; (3) float,
     # as the node or the tensor is; (4) what the target's rule quantizes.
     configs = _configs_of_stored(node, schemes.target, overrides, decisions[name])
+    if has_caches_only(decisions[name]):
+        from intact.plan.caches import cache_configs  # which few plans need
+
+        configs |= cache_configs(node, schemes.target)
     for slot, value in enumerate(node.inputs):
         if value is None or TensorEnd.input(name, slot) in configs:
             continue

@@ -13,8 +13,8 @@ from intact.graph import data_slots, weight_slot
 from intact.graph.given_nodes import GivenNode
 from intact.plan.batch_norms import BatchNormScale, batch_norm_scales
 from intact.plan.dynamic import is_dynamic
-from intact.plan.quantized_graph import Note, QuantizedGraph, quantizes
-from intact.plan.stored_weights import is_stored
+from intact.plan.quantized_graph import Note, QuantizedGraph, TensorEnd, quantizes
+from intact.plan.stored_weights import is_cached, is_stored
 from intact.plan.topology import has_weights_only
 from intact.plan.untie import RequantizeReason, requantized
 
@@ -33,6 +33,7 @@ class NodeReport:
         fused_into: The last node of its fused chain; "" if it is not fused.
         reason: Why it is quantized or not, and which inputs it requantizes, and why.
         is_dynamic: Whether its input is quantized while the model runs.
+        cache_bits: Bits of what it appends to caches; None where they are floats, or it has none.
     """
 
     node: str
@@ -44,6 +45,7 @@ class NodeReport:
     reason: str
     block: int | None = None
     is_dynamic: bool = False
+    cache_bits: int | None = None
 
     @property
     def computes(self) -> str:
@@ -114,6 +116,7 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
             if is_stored(config):
                 weight_bits, block = config.bits, config.grid.block
                 break
+    cached = (plan.configs.get(TensorEnd.input(str(node.name), k)) for k in range(len(node.inputs)))
     return NodeReport(
         node=str(node.name),
         op_type=node.op_type,
@@ -124,6 +127,7 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
         reason="; ".join((decision.reason, *_requantized_inputs(plan, node))),
         block=block,
         is_dynamic=any(is_dynamic(plan, node, slot) for slot in data_slots(node)),
+        cache_bits=next((each.bits for each in cached if each and is_cached(each)), None),
     )
 
 

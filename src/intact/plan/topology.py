@@ -31,7 +31,7 @@ from intact.graph.metadata import PART_KEY, WHOLE_KEY
 from intact.ops.operators import Gemm
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
-from intact.plan.stored_weights import stored_axes, why_not_stored
+from intact.plan.stored_weights import CACHES_ONLY, stored_axes, why_not_stored
 from intact.targets import DType, OpRule, Target
 
 _ASKED = "kept float as asked (--keep-float "
@@ -116,6 +116,11 @@ def has_weights_only(decision: Decision) -> bool:
     return not decision.quantized and decision.reason.startswith(_WEIGHTS_ONLY)
 
 
+def has_caches_only(decision: Decision) -> bool:
+    """Tell whether a node computes in float and keeps what it appends to caches as codes."""
+    return not decision.quantized and decision.reason.startswith(CACHES_ONLY)
+
+
 def only_weights(reason: str) -> Decision:
     """Return the decision about a node that computes in float with weights stored as integers."""
     return Decision(False, f"{_WEIGHTS_ONLY}{reason}")
@@ -144,6 +149,12 @@ def _decide_node(
 ) -> Decision:
     # What the user asks for and what cannot be comes before the target's rules: the reason should
     # be the one that the user can change.
+    is_kept = not {str(node.name), node.op_type}.isdisjoint(overrides.keep_float)
+    if target.cache is not None and target.cache.scheme is not None and not is_kept:
+        from intact.plan.caches import decide_cache  # which few plans need
+
+        if (decision := decide_cache(node, target)) is not None:
+            return decision
     refusal = _refusal(node, overrides, shapes) or _whole_refusal(node, target)
     if refusal:
         return Decision(False, refusal)

@@ -33,7 +33,22 @@ FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, RECIPE, *FORMATS[ONNX_QDQ].writer.
 """What a calibrated result holds that is deployed as ONNX."""
 ALWAYS = (PLAN, MODEL)
 """What every result has; the plan first: without it, this is some other folder."""
-_OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, RECIPE, WEIGHTS, SCALES})
+COMPANIONS = (
+    "genai_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "vocab.txt",
+    "merges.txt",
+    "chat_template.jinja",
+)
+"""What may lie beside a decoder, and goes with its result."""
+_OWN = frozenset(
+    {MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, RECIPE, WEIGHTS, SCALES, *COMPANIONS}
+)
 REPORT_HEAD = b"<!doctype html><!-- intact report -->"
 """With what a report begins, so that a folder with one may be replaced."""
 _PLAN_HEAD = b'"intact-plan"'

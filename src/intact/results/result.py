@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -24,6 +25,7 @@ from intact.results.exchange import replacing
 from intact.results.figures import ResultFigures, Tried, figures_of
 from intact.results.folder import (
     ALWAYS,
+    COMPANIONS,
     MODEL,
     PLAN,
     PREPROCESS,
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from intact.improve.trained import Trained
     from intact.placement.choice import Fastest
     from intact.recipe.groups import DataSource
+    from intact.results.companions import Companions
 
 
 @dataclass
@@ -59,6 +62,7 @@ class Result:
         preprocess: What was done to the samples before the model saw them.
         folder: Where it is stored; None while it is only in memory.
         recipe: The options that made it, as TOML; empty where they are not known.
+        companions: What lies beside a decoder and runs it; None where there is nothing.
         loss: What calibration found to be lost, where that is much. It is not stored: decibels
             differ a little between machines, and the files do not.
         verdict: What to do, in one sentence, by what calibration measured; not stored either.
@@ -77,6 +81,7 @@ class Result:
     preprocess: Preprocess = field(default_factory=Preprocess)
     folder: Path | None = None
     recipe: str = ""
+    companions: Companions | None = None
     loss: Loss | None = None
     verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
@@ -149,7 +154,9 @@ class Result:
         statistics = _statistics(folder / STATISTICS, plan)
         exports = exported_in(folder, plan)
         preprocess = _preprocess(folder / PREPROCESS, plan)
-        return Result(plan, statistics, exports, preprocess, folder, _recipe(folder / RECIPE))
+        companions = _companions(folder, None)
+        recipe = _recipe(folder / RECIPE)
+        return Result(plan, statistics, exports, preprocess, folder, recipe, companions)
 
     @property
     def exported(self) -> QdqModel:
@@ -198,6 +205,8 @@ class Result:
             (folder / STATISTICS).write_bytes(self.statistics.to_bytes())
         for exported in self.exports.values():
             exported.save(folder)
+        if ONNX_QDQ in self.exports and self.companions is not None:
+            self.companions.write(folder, self.deployed_file)
 
     def draw_samples(self, count: int) -> Samples:
         """Draw inputs as calibration saw them, or else evenly from the ranges of the plan.
@@ -268,6 +277,22 @@ def _statistics(path: Path, plan: QuantizedGraph) -> Statistics | None:
     if statistics.hash() != expected:
         raise PlanError(f"{path}: not the statistics of this plan", remedy="quantize again")
     return statistics
+
+
+def companions_of(model: object) -> Companions | None:
+    """Read what lies beside a model that is a file; None where nothing does."""
+    if not isinstance(model, str | os.PathLike) or not Path(model).is_file():
+        return None
+    return _companions(Path(model).parent, Path(model).name)
+
+
+def _companions(folder: Path, model: str | None) -> Companions | None:
+    """Read what a folder has of them, for a model of this name; None is for any."""
+    if not any(os.path.lexists(folder / name) for name in COMPANIONS):
+        return None
+    from intact.results.companions import Companions  # which few models have
+
+    return Companions.read(folder, COMPANIONS, model)
 
 
 def _recipe(path: Path) -> str:

@@ -66,11 +66,14 @@ class PairSaturate(_Sums, frozen=True, kw_only=True, tag="pair_saturate"):
             matrix, and pairs cross from tap to tap (oneDNN). None: pairs never cross taps.
         rows: The windows of all convolutions but depthwise ones are multiplied as rows of a matrix
             (ONNX Runtime).
+        halves: Of signed codes no pair saturates: the weights are halved, half to even, and the
+            sums doubled (oneDNN's transposed convolutions on AVX-512 without VNNI).
     """
 
     pair_bits: Width
     block: Annotated[int, msgspec.Meta(ge=1)] | None = None
     rows: bool = False
+    halves: bool = False
 
 
 Accumulator: TypeAlias = Exact | Wrap | PairSaturate

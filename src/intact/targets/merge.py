@@ -62,6 +62,10 @@ def _op_subject(entry: Table) -> bytes:
     return _key([_as_set(entry.get("ops")), entry.get("when"), entry.get("instructions")])
 
 
+def _form_subject(entry: Table) -> bytes:
+    return _key(entry.get("op"))
+
+
 def _fusion_subject(entry: Table) -> bytes:
     return _key(entry.get("pattern"))
 
@@ -81,6 +85,7 @@ def _key(value: object) -> bytes:
 _SUBJECT: Mapping[tuple[str, ...], Callable[[Table], bytes]] = {
     ("op",): _op_subject,
     ("fusion",): _fusion_subject,
+    ("cache", "form"): _form_subject,
     ("dynamic", "op"): _op_subject,
     ("dynamic", "overrides"): _op_subject,
     ("arithmetic", "overrides"): _op_subject,

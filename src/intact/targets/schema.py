@@ -120,6 +120,44 @@ class Dynamic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reason: str = ""
 
 
+class CacheForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nodes that keep what they append as codes.
+
+    Attributes:
+        op: Their type: GroupQueryAttention of ONNX Runtime, or Concat.
+        bits: Widths of codes.
+        reason: Completes "caches only: "; what users see of such a node.
+        lacking: Why there are no other widths, for users.
+    """
+
+    op: str
+    bits: tuple[int, ...]
+    reason: str
+    lacking: str = ""
+
+
+class Caches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Caches that a target can keep as codes; float keys and values are made of them where read.
+
+    Attributes:
+        forms: ``[[cache.form]]`` entries.
+        scheme: What is asked for, the same for all caches; None where they are floats, as in
+            targets' files.
+    """
+
+    forms: tuple[CacheForm, ...] = msgspec.field(name="form", default=())
+    scheme: TensorScheme | None = None
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """All widths."""
+        return tuple(sorted({bits for form in self.forms for bits in form.bits}))
+
+    def form_of(self, op_type: str) -> CacheForm | None:
+        """Return how nodes of a type keep codes; None for nodes that do not."""
+        return next((form for form in self.forms if form.op == op_type), None)
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A hardware description, complete and checked (see :mod:`intact.targets.load`).
 
@@ -153,6 +191,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         topology: Options of the choice of quantized nodes.
         calibration: Default methods.
         blocks: Weights in blocks that it can hold; None if it has none.
+        cache: Caches of decoders that it can keep as codes; None if it keeps floats.
         cost: Relative cost by ``"Op.dtype"``, for instance ``"Conv.float32" = 3.3``.
     """
 
@@ -178,6 +217,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     topology: Topology = Topology()
     calibration: Calibration = Calibration()
     blocks: Blocks | None = None
+    cache: Caches | None = None
     cost: dict[str, float] = {}
 
     @property

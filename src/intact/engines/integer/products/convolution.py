@@ -227,7 +227,7 @@ def _pair_run(layer: Layer, groups: int) -> int:
     ``PairSaturate.rows``, measured with onnxruntime 1.31.1 on AVX2, 23 shapes.
     """
     outputs, inputs = len(layer.weights) // groups, int(layer.weights.shape[-1])
-    pairs = layer.step.arithmetic.pairs
+    pairs = layer.saturating
     if pairs is None or inputs == outputs == 1:
         return inputs
     if pairs.rows:

@@ -19,6 +19,7 @@ from intact.numerics.loop_cache import CACHED
 from intact.program import Array, Encoding, Step, Tensor
 from intact.program.arithmetic.ends import effective, effective_weight
 from intact.program.operations import RESIDUAL_SLOT, Bounds
+from intact.targets import PairSaturate
 
 
 class PairSaturation:
@@ -160,6 +161,7 @@ class Layer:
         scales: Those of data and weight.
         bias: Codes, int64 ``[O]``; zeros where there is none or it is in float.
         float_bias: Bias in float, which is added to what the sums stand for.
+        saturating: How pairs of products saturate; None where they do not.
     """
 
     step: Step
@@ -172,6 +174,7 @@ class Layer:
     scales: list[Array]
     bias: npt.NDArray[np.int64]
     float_bias: Array | None
+    saturating: PairSaturate | None
 
     @classmethod
     def from_step(cls, step: Step) -> Layer:
@@ -190,6 +193,10 @@ class Layer:
         zero = int(encoding.zero_point.item())
         offset = offset_of(encoding.dtype)
         raw = weight.data.astype(np.int64)
+        pairs = step.arithmetic.pairs
+        halves = pairs is not None and pairs.halves and encoding.dtype.kind == "i"
+        if halves:
+            raw = 2 * np.rint(raw / 2).astype(np.int64)
         # All that the type holds, not the encoding's range: what callers feed is theirs to choose.
         codes = (int(np.iinfo(encoding.dtype).min), int(np.iinfo(encoding.dtype).max))
         bias, float_bias = _bias(step, rest[0] if rest else None, raw.shape[0])
@@ -206,6 +213,7 @@ class Layer:
             scales=[scale.reshape(()), _by_output(step, weight, weight_scale, 1)],
             bias=bias,
             float_bias=float_bias,
+            saturating=None if halves else pairs,
         )
 
     @property
@@ -258,8 +266,7 @@ class Layer:
             run: Neighbouring channels in K.
             centred: The rows hold signed codes, not codes less their zero point.
         """
-        arithmetic, weight = self.step.arithmetic, self.step.inputs[1]
-        saturating = arithmetic.pairs
+        saturating, weight = self.saturating, self.step.inputs[1]
         if saturating is None or weight is None or weight.data is None:
             return None
         shift = 0 if centred else self.zero
