@@ -17,6 +17,7 @@ from intact.cli.phases import is_quiet, with_phases
 from intact.cli.printing import new_table, print_json, say, show_table
 from intact.cli.show_notes import notes
 from intact.errors import ExportError
+from intact.recipe.command_line import reading_words
 from intact.targets import target_to_json
 
 if TYPE_CHECKING:
@@ -92,7 +93,8 @@ def result(found: Result, *, seconds: float, as_json: bool, explain: bool = Fals
     _notes(found)
     _loss(found)
     where = escape(to_paste(found.folder or Path()))
-    say(f"[dim]next: intact evaluate {where} --data FILE[/]")
+    read = escape(reading_words(found.recipe))
+    say(f"[dim]next: intact evaluate {where} --data FILE{read}[/]")
     if _is_verifiable(found):
         say(f"[dim]      intact verify {where}[/]")
 
