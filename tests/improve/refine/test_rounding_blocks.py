@@ -21,7 +21,7 @@ from intact.engines.simulate import Simulator
 from intact.errors import UsageError
 from intact.improve.refine.kept import Shelf
 from intact.improve.refine.rounding import OBSERVER, refine_rounding
-from intact.plan import QuantizedGraph, TensorEnd
+from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
 from intact.targets import in_blocks, load_target
 from tests.block_nets import WORDS, decoder, dense_net
@@ -40,10 +40,16 @@ def mixed(count: int, seed: int) -> Arrays:
 
 
 def plan_of(
-    model: onnx.ModelProto, size: int = 32, bits: int = 4, *, zero_points: bool = False
+    model: onnx.ModelProto,
+    size: int = 32,
+    bits: int = 4,
+    *,
+    zero_points: bool = False,
+    keep_float: tuple[str, ...] = (),
 ) -> QuantizedGraph:
     target = in_blocks(load_target("onnxruntime"), size, bits, zero_points=zero_points)
-    return assign(planned(model, target), None, Method.of(target))
+    plan = planned(model, target, Overrides(keep_float=keep_float))
+    return assign(plan, None, Method.of(target))
 
 
 def lost(plan: QuantizedGraph, feeds: Arrays) -> float:

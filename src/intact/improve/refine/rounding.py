@@ -32,15 +32,10 @@ from intact.errors import Unsupported
 from intact.graph import bias_slot, output_channel_axis
 from intact.graph.tied_tables import tied_tables
 from intact.improve.layers import Doubles, Layer
+from intact.improve.presets import FEW_BITS
 from intact.improve.refine.kept import Made
 from intact.improve.refine.moments import LastMoments, Moments
-from intact.improve.refine.rounding_blocks import (
-    DAMPINGS,
-    ZOOMS,
-    BlockTrial,
-    LastInput,
-    enough_samples,
-)
+from intact.improve.refine.rounding_blocks import BlockTrial, LastInput, enough_samples
 from intact.improve.refine.walk import Stop, Walk, bake
 from intact.improve.refine.weight_scales import is_free, zoom_scale
 from intact.numerics.metrics import decibels
@@ -52,8 +47,13 @@ from intact.program.lower.chains import Points
 from intact.targets.blocks import Blocks
 
 MOST_SAMPLES = 512
+ZOOMS = tuple(1 - step / 40 for step in range(21))
+"""Factors of the weight scales that are tried; the first keeps them. They lie close: where an
+output has few weights, its error jumps from one scale to the next."""
 POWERS = (1.0, 0.5, 0.25, 2.0)
-"""Factors of scales that are powers of two: of the best one both neighbours are tried."""
+"""The same where scales are powers of two: of the best one both neighbours are tried."""
+DAMPINGS = (1e-3, 1e-2, 1e-1, 1.0)
+"""What is added to the diagonals of second moments, as shares of their mean."""
 _MANY = 1 << 24
 """Weights that are rounded at once if there are several trials, each 8 bytes several times over."""
 OBSERVER = "second-order"
@@ -174,6 +174,8 @@ class RoundingSite:
         weight = points.at_input.get((name, _WEIGHT))
         if weight is None or not is_free(plan, node, _WEIGHT, weight):
             return None
+        if weight.config.grid.block is not None and weight.config.bits > FEW_BITS:
+            return None  # nearest is as good
         layer = Layer.of(plan.graph, node)
         if layer is None or not _fits(layer, weight.config.granularity):
             return None

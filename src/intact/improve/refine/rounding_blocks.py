@@ -30,13 +30,10 @@ from intact.plan import QuantizedGraph
 from intact.program.lower.chains import Points
 from intact.targets.blocks import Blocks, ScaleType
 
-DAMPINGS = (1e-3, 1e-2, 1e-1, 1.0)
+DAMPINGS = (1e-2, 1e-1, 1.0)
 """What is added to the diagonals of second moments, as shares of their mean."""
-BLOCK_ZOOMS = tuple(1 - step / 20 for step in range(11))
-"""Of blocks' scales, which are chosen again once codes are known."""
-ZOOMS = tuple(1 - step / 40 for step in range(21))
-"""Factors of the scales that are tried; the first keeps them. They lie close: where an output has
-few weights, its error jumps from one scale to the next."""
+ZOOMS = tuple(1 - step / 20 for step in range(11))
+"""Factors of the scales that are tried at first; they are fitted to the codes later."""
 ENOUGH_ROWS = 8
 """Products that are counted for each input of a layer: with as many, what is fitted to these
 samples serves others."""
@@ -137,7 +134,7 @@ class BlockTrial:
         for damping in DAMPINGS:
             fit = self.shared.prepared(damping, of_all=False)
             if fit is not None:
-                found = round_blocks(weight, few, fit, BLOCK_ZOOMS, self._stored)
+                found = round_blocks(weight, few, fit, ZOOMS, self._stored)
                 tried.append((self._decibels(weight, found.rounded), -damping, fit))
         if not tried:
             return None
@@ -160,7 +157,7 @@ class BlockTrial:
                     self.weight[part],
                     _rows(levels, part),
                     fit,
-                    BLOCK_ZOOMS,
+                    ZOOMS,
                     self._stored,
                 )
                 for part in parts
