@@ -248,7 +248,8 @@ class _Moving:
         descend_columns(
             found, here, moments[None], self.scale[None], of_rows[1], blocks, *bounds, start, end
         )
-        return here[0]
+        missing: Doubles = here[0]
+        return missing
 
     def _move_scale(
         self,
