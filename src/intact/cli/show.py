@@ -17,7 +17,8 @@ from intact.cli.phases import is_quiet, with_phases
 from intact.cli.printing import new_table, print_json, say, show_table
 from intact.cli.show_notes import notes
 from intact.errors import ExportError
-from intact.recipe.command_line import reading_words
+from intact.recipe.declare import options_of
+from intact.recipe.reading import ReadOptions
 from intact.targets import target_to_json
 
 if TYPE_CHECKING:
@@ -93,10 +94,18 @@ def result(found: Result, *, seconds: float, as_json: bool, explain: bool = Fals
     _notes(found)
     _loss(found)
     where = escape(to_paste(found.folder or Path()))
-    read = escape(reading_words(found.recipe))
-    say(f"[dim]next: intact evaluate {where} --data FILE{read}[/]")
+    say(f"[dim]next: intact evaluate {where} --data FILE{escape(reading(found))}[/]")
     if _is_verifiable(found):
         say(f"[dim]      intact verify {where}[/]")
+
+
+def reading(found: Result) -> str:
+    """Return the options by which other samples of a result are read, each behind a space."""
+    if not any(f"\n{name} = " in found.recipe for name in options_of(ReadOptions)):
+        return ""
+    from intact.recipe.command_line import reading_words  # few samples are text
+
+    return reading_words(found.recipe)
 
 
 def _notes(found: Result) -> None:

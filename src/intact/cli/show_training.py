@@ -13,7 +13,6 @@ from intact.cli import printing, show
 from intact.cli.markup import escape
 from intact.cli.phases import current, is_quiet
 from intact.cli.printing import is_styled, new_table, print_json, say, show_table
-from intact.recipe.command_line import reading_words
 
 if TYPE_CHECKING:
     from intact.improve.trained import Epoch, Trained
@@ -44,8 +43,7 @@ def trained(result: Result, *, seconds: float, as_json: bool) -> None:
         _say_curve(found)
     say(f"{seconds:.1f} s")
     where = escape(show.to_paste(result.folder or Path()))
-    read = escape(reading_words(result.recipe))
-    say(f"[dim]next: intact evaluate {where} --data FILE{read}[/]")
+    say(f"[dim]next: intact evaluate {where} --data FILE{escape(show.reading(result))}[/]")
 
 
 def _say_curve(found: Trained) -> None:

@@ -269,14 +269,12 @@ class _Attempt(msgspec.Struct, frozen=True):
     Attributes:
         scale: The weight's scale.
         rounded: Levels, ``[groups, outputs, inputs * taps]``.
-        damping: Its strength.
         before: Signal to noise of the layer's result on held-out samples by the plan, dB.
         after: The same with these levels.
     """
 
     scale: Scales
     rounded: Doubles
-    damping: float = 0.0
     before: float = 0.0
     after: float = 0.0
 
@@ -354,7 +352,7 @@ class _Trial:
         scale = self._scale(turns, aim)
         levels = self._levels(scale)
         rounded = descend(turns.round(aim, levels)[0], wanted, damped, levels)
-        return _Attempt(scale, rounded, damping)
+        return _Attempt(scale, rounded)
 
     def _damped(self, damping: float) -> tuple[Doubles, Doubles]:
         """Return second moments with a ridge, and the wanted results times the inputs."""
