@@ -55,9 +55,9 @@ def test_the_recipe_of_a_result_makes_it_again(
     assert run([*line, str(folder / "model.onnx"), "--output", str(tmp_path / "again")]) == 0
     (following,) = [each for each in capfd.readouterr().out.splitlines() if "next:" in each]
     _, _, evaluate = following.partition("next: intact ")
-    again = [*shlex.split(evaluate.replace("FILE", str(folder / "corpus.txt"))), "--samples", "2"]
-    assert text(folder)[2:] == again[-6:-2]
-    assert run(again) == 0
+    words = [*shlex.split(evaluate.replace("FILE", str(folder / "corpus.txt"))), "--samples", "2"]
+    assert text(folder)[2:] == words[-6:-2]
+    assert run(words) == 0
     first, again = (
         (each / "plan.json").read_bytes() for each in (folder / "out", tmp_path / "again")
     )

@@ -139,7 +139,7 @@ def _weights(plan: QuantizedGraph, wide: int, blocks: Blocks | None) -> Iterator
         stored = point.config.bits if blocks is None else blocks.stored_bits(point.config.bits)
         count = np.prod(_shape(point))
         half = blocks is not None and blocks.scale_type is ScaleType.FLOAT16
-        scales = np.size(point.config.scale) * (2 if half else 4)
+        scales = np.asarray(point.config.scale).size * (2 if half else 4)
         size = float(count * stored / 8 + scales)
         added = float(count * (wide - stored) / 8)
         is_free = all(each.end not in plan.baked for each in one)
