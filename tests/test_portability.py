@@ -40,7 +40,7 @@ def named(name: str) -> Target:
 @pytest.mark.skipif(not cpu._CPUINFO.is_file(), reason="compares with Linux's own list")
 def test_the_processor_is_asked_itself_where_there_is_no_list() -> None:
     known = cpu.instruction_sets()
-    cpu._asked.cache_clear()
+    cpu._ask_system.cache_clear()
     asked = cpu.instruction_sets(NOWHERE)
     # LLVM leaves AMX out where the system has not switched it on.
     assert set(known) - {InstructionSet.AMX} <= set(asked) <= set(known)
@@ -67,11 +67,11 @@ def test_macos_tells_the_processor(
     monkeypatch.setattr(cpu, "_sysctl", ask)
     monkeypatch.setattr(cpu, "_llvm_flags", frozenset)
     monkeypatch.setattr(sys, "platform", "darwin")
-    cpu._asked.cache_clear()
+    cpu._ask_system.cache_clear()
     try:
         found = cpu.detect_cpu(NOWHERE)
     finally:
-        cpu._asked.cache_clear()
+        cpu._ask_system.cache_clear()
     assert (found.name, found.instruction_set) == ("Apple M4", expected)
 
 
@@ -89,11 +89,11 @@ def test_windows_tells_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "winreg", registry)
     monkeypatch.setattr(cpu, "_llvm_flags", lambda: frozenset(["avx2", "avx_vnni"]))
     monkeypatch.setattr(sys, "platform", "win32")
-    cpu._asked.cache_clear()
+    cpu._ask_system.cache_clear()
     try:
         found = cpu.detect_cpu(NOWHERE)
     finally:
-        cpu._asked.cache_clear()
+        cpu._ask_system.cache_clear()
     assert found == cpu.Cpu("ProcessorNameString of AMD", "AVX-VNNI", False)
 
 

@@ -39,7 +39,9 @@ def appending(bits: int = 8, scales: CacheScales = CacheScales.CHANNEL) -> Quant
     return build_plan(normalize(ir.from_proto(b.build())), target(bits, scales))
 
 
-def batches(rows: list[npt.NDArray[np.float32]]) -> list[tuple[dict[str, npt.NDArray], int]]:
+def batches(
+    rows: list[npt.NDArray[np.float32]],
+) -> list[tuple[dict[str, npt.NDArray[np.float32]], int]]:
     past = np.zeros((1, 1, 0, 2), np.float32)
     return [({"past": past, "x": row[None, None]}, 1) for row in rows]
 

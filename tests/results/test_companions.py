@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from intact.results.companions import CONFIG, Companions
-from intact.results.result import COMPANIONS, _is_own, companions_of
+from intact.results.folder import COMPANIONS, is_own
+from intact.results.result import companions_of
 
 GOOD = {"model": {"type": "llama", "decoder": {"filename": "model.onnx", "head_size": 32}}}
 
@@ -41,7 +42,7 @@ def test_the_configuration_names_what_was_written(model: Path) -> None:
     assert kept["model"]["decoder"] == {"filename": "model.int8.onnx", "head_size": 32}
     assert (kept["search"], kept["model"]["type"], left) == (config["search"], "llama", ())
     assert sorted(path.name for path in out.iterdir()) == [CONFIG, "tokenizer.json"]
-    assert all(_is_own(path) for path in out.iterdir())  # the folder may be replaced
+    assert all(is_own(path) for path in out.iterdir())  # the folder may be replaced
     again = Companions.read(out, COMPANIONS, None)
     assert again.config == kept
     assert again.files == {"tokenizer.json": b"{}"}

@@ -16,6 +16,8 @@ from intact.cli.phases import is_quiet, with_phases
 from intact.cli.printing import new_table, print_json, say, show_table
 from intact.cli.show_notes import notes
 from intact.errors import ExportError
+from intact.recipe.declare import options_of
+from intact.recipe.reading import ReadOptions
 from intact.targets import target_to_json
 
 if TYPE_CHECKING:
@@ -85,7 +87,7 @@ def result(found: Result, *, seconds: float, as_json: bool, explain: bool = Fals
         found, [*([f"{samples} samples"] if samples else []), f"{seconds:.1f} s"], explain=explain
     )
     where = escape(to_paste(found.folder or Path()))
-    say(f"[dim]next: intact evaluate {where} --data FILE[/]")
+    say(f"[dim]next: intact evaluate {where} --data FILE{escape(reading(found))}[/]")
     if _is_verifiable(found):
         say(f"[dim]      intact verify {where}[/]")
 
@@ -100,6 +102,15 @@ def _made(found: Result, more: Sequence[str], *, explain: bool) -> None:
     _improvements(found, explain=explain)
     _notes(found)
     _loss(found)
+
+
+def reading(found: Result) -> str:
+    """Return the options by which other samples of a result are read, each behind a space."""
+    if not any(f"\n{name} = " in found.recipe for name in options_of(ReadOptions)):
+        return ""
+    from intact.recipe.commands import reading_words  # few samples are text
+
+    return reading_words(found.recipe)
 
 
 def _notes(found: Result) -> None:

@@ -47,7 +47,7 @@ def trained(result: Result, *, seconds: float, as_json: bool) -> None:
         _say_curve(found)
     say(f"{seconds:.1f} s")
     where = escape(show.to_paste(result.folder or Path()))
-    say(f"[dim]next: intact evaluate {where} --data FILE[/]")
+    say(f"[dim]next: intact evaluate {where} --data FILE{escape(show.reading(result))}[/]")
 
 
 def _say_curve(found: Trained) -> None:

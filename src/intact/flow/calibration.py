@@ -228,7 +228,8 @@ class Calibration:
         Raises:
             UsageError: There are none.
         """
-        return replace(self._open(graph), progress=self.options.progress)
+        options = self.options
+        return replace(self._open(graph), progress=options.progress, memory=options.max_memory)
 
     def _open(self, graph: Graph) -> Samples:
         if self.data is None:

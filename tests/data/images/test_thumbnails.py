@@ -43,7 +43,7 @@ def test_what_the_steps_made_becomes_the_same_pixels(
         shape = tuple(None if each in sides else each for each in shape)
         steps = Preprocess(image=ImageSteps(order=order, focus=True, size=(16, 12)), **numbers)
     specs = {"image": InputSpec(np.dtype(np.float32), shape)}
-    batch = image_input(specs, steps).finished(gradient()[None])
+    batch = image_input(specs, steps).finish(gradient()[None])
     place = PictureInput.of(specs, steps)
     assert place is not None
     values = place.values(batch)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -13,8 +17,9 @@ from intact.calibrate.method import Method
 from intact.config import QuantState
 from intact.data.sources import open_samples
 from intact.errors import UsageError
+from intact.improve.refine.kept import Shelf
 from intact.improve.refine.rounding import OBSERVER, refine_rounding
-from intact.plan import QuantizedGraph, TensorEnd
+from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
 from intact.targets import in_blocks, load_target
 from tests.block_nets import WORDS, decoder, dense_net
@@ -33,10 +38,16 @@ def mixed(count: int, seed: int) -> Arrays:
 
 
 def plan_of(
-    model: onnx.ModelProto, size: int = 32, bits: int = 4, *, zero_points: bool = False
+    model: onnx.ModelProto,
+    size: int = 32,
+    bits: int = 4,
+    *,
+    zero_points: bool = False,
+    keep_float: tuple[str, ...] = (),
 ) -> QuantizedGraph:
     target = in_blocks(load_target("onnxruntime"), size, bits, zero_points=zero_points)
-    return assign(planned(model, target), None, Method.of(target))
+    plan = planned(model, target, Overrides(keep_float=keep_float))
+    return assign(plan, None, Method.of(target))
 
 
 @pytest.mark.parametrize("zero_points", [False, True])
@@ -60,6 +71,34 @@ def test_less_is_lost_on_other_samples(size: int, bits: int, zero_points: bool) 
     again = refine_rounding(plan, samples, threads=1)
     assert again.baked.keys() == better.baked.keys()
     assert all(np.array_equal(codes, again.baked[end]) for end, codes in better.baked.items())
+
+
+@pytest.mark.parametrize("memory", [0, 50_000])
+def test_activations_beyond_the_memory_wait_on_disk(
+    memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(dense_net())
+    samples = open_samples(mixed(64, 1), plan.graph)
+    expected = refine_rounding(plan, samples, threads=1)
+    held, kept = [0], [0]
+    put, drop = Shelf.put, Shelf.drop
+
+    def putting(shelf: Shelf, array: npt.NDArray[Any]) -> npt.NDArray[Any] | Path:
+        found = put(shelf, array)
+        kept[0] += 0 if isinstance(found, Path) else found.nbytes
+        held.append(kept[0])
+        return found
+
+    def dropping(shelf: Shelf, array: npt.NDArray[Any] | Path) -> None:
+        kept[0] -= 0 if isinstance(array, Path) else array.nbytes
+        drop(shelf, array)
+
+    monkeypatch.setattr(Shelf, "put", putting)
+    monkeypatch.setattr(Shelf, "drop", dropping)
+    found = refine_rounding(plan, replace(samples, memory=memory), threads=1)
+    assert max(held) <= memory
+    assert found.baked.keys() == expected.baked.keys()
+    assert all(np.array_equal(codes, found.baked[end]) for end, codes in expected.baked.items())
 
 
 def test_the_preset_rounds_and_the_runtime_computes_it() -> None:
