@@ -17,7 +17,7 @@ from intact.cli.printing import new_table, print_json, say, show_table
 from intact.cli.show_notes import notes
 from intact.errors import ExportError
 from intact.recipe.declare import options_of
-from intact.recipe.reading import ReadOptions
+from intact.recipe.samples import ReadOptions
 from intact.targets import target_to_json
 
 if TYPE_CHECKING:

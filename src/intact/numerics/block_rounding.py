@@ -20,8 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg import lapack
 
-from intact.numerics.second_order import Doubles, Levels, Turns
-from intact.numerics.second_order_kernel import descend_columns
+from intact.numerics.second_order import Doubles, Levels, Turns, descend_columns
 
 Singles = npt.NDArray[np.float32]
 Stored = Callable[[Doubles], Doubles]
