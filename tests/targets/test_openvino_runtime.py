@@ -189,3 +189,42 @@ def test_seven_bits_do_not_saturate() -> None:
     assert found.overflows == []
     assert [each.end for each in found.layers if each.mismatches] == []
     assert [each.mismatches for each in found.outputs] == [0]
+
+
+def transposed() -> onnx.ModelProto:
+    """Transposed convolutions of signed and of unsigned codes, on ``image [batch, 3, 12, 12]``.
+
+    A function behind each that is computed in float keeps its sums apart from what follows.
+    """
+    b = ModelBuilder()
+    x = b.input("image", ["batch", 3, 12, 12])
+    for name, inputs, stride in (("signed", 3, 1), ("unsigned", 16, 2), ("again", 16, 1)):
+        x = b.conv(x, inputs, 16)
+        x = b.node("Relu", x) if name == "unsigned" else x
+        weight = np.sign(b.random.normal(size=(16, 16, 1, 1))) * np.ones((1, 1, stride, stride))
+        weight = weight * b.random.uniform(0.1, 0.3, weight.shape)
+        parts = (b.constant(weight.astype(np.float32)), b.weight(16))
+        x = b.node("ConvTranspose", x, *parts, name=name, strides=[stride] * 2)
+        x = b.node("PRelu", x, b.constant(np.full((16, 1, 1), 0.25, np.float32)))
+    b.output(b.conv(x, 16, 4), ["batch", 4, 24, 24])
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("limit", "instructions"),
+    [
+        ("AVX2", InstructionSet.AVX2),
+        ("AVX512_CORE", InstructionSet.AVX512),
+        ("AVX512_CORE_VNNI", InstructionSet.AVX512_VNNI),
+    ],
+)
+def test_transposed_convolutions_with_the_instructions_of_another_processor(
+    limit: str, instructions: InstructionSet
+) -> None:
+    """Pairs saturate; for signed codes the kernels of AVX-512 halve the weights instead."""
+    if instructions not in instruction_sets():
+        pytest.skip(f"this processor has no {instructions}")
+    plan = calibrate(planned(transposed(), "openvino"), images(32, seed=1))
+    found = verify_openvino(plan, write_openvino(plan), [stronger(8, seed=3)], instructions=limit)
+    assert found.in_float == {}
+    assert [(each.values, each.mismatches) for each in found.outputs] == [(18_432, 0)]
