@@ -228,20 +228,25 @@ def _noise(kept: Arrays) -> Finding | None:
     return None
 
 
-def _one_class(kept: Arrays, runs: FloatRuns, classes: int | None) -> Finding | None:
-    """Say that samples are of one class, by their labels or by sure answers of the float model."""
-    if classes is not None and classes > 1:
-        return None
-    first = next(iter(runs.first(1).outputs()), {})
-    scores = next(iter(first.values()), np.zeros(0))
+def _scores(kept: Arrays, runs: FloatRuns) -> npt.NDArray[np.floating] | None:
+    """Return the first output of a classifier, ``[samples, classes]``; None of other models."""
+    name, first = next(iter(next(iter(runs.first(1).outputs()), {}).items()), ("", np.zeros(0)))
     # Texts have scores of every token, and an encoder gives back as much as it gets.
-    if scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype.kind != "f":
-        return None
-    if any(array[0].size == scores.shape[1] for array in kept.values()):
+    is_open = first.ndim == 2 and first.shape[1] > 1 and first.dtype.kind == "f"
+    if not is_open or any(array[:1].size == first.shape[1] for array in kept.values()):
         return None
     ran = zip(runs.outputs(), runs.batches, strict=True)
-    parts = [next(iter(_samples(each, sample_count(f), n).values())) for each, (f, n) in ran]
-    answers = np.concatenate(parts)
+    parts = [_samples({name: each[name]}, sample_count(feeds), n) for each, (feeds, n) in ran]
+    scores = _join(parts).get(name)  # none where batches differ in their number, as detections do
+    is_whole = scores is not None and scores.ndim == 2 and len(scores) == len(runs)
+    return scores if is_whole else None
+
+
+def _one_class(kept: Arrays, runs: FloatRuns, classes: int | None) -> Finding | None:
+    """Say that samples are of one class, by their labels or by sure answers of the float model."""
+    answers = _scores(kept, runs) if classes is None or classes == 1 else None
+    if answers is None:
+        return None
     chosen = np.bincount(answers.argmax(axis=1)).max() / len(answers)
     if classes is None:
         is_sure = bool(probabilities(answers).max(axis=1).mean() > _ONE_CLASS)
