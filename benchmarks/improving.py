@@ -38,7 +38,7 @@ from intact.engines.exact_sums import exact_sums
 from intact.numerics.metrics import accuracy_difference
 from zoo import CALIBRATION, MODELS, NORMALIZED, TEST, ZOO, ZooModel
 
-TENSOR = """format = 1
+TENSOR = """format = 2
 name = "per-tensor"
 extends = "onnxruntime"
 [weight]

@@ -89,7 +89,7 @@ def _on(name: str, target: str, options: Options = (), healthy: Options = ()) ->
         if not is_faulty:
             return *healthy, *RIGHT
         file = folder / "target.toml"
-        file.write_text(f'format = 1\nname = "own"\n{target}', encoding="utf-8")
+        file.write_text(f'format = 2\nname = "own"\n{target}', encoding="utf-8")
         return "--target", str(file), *options, *RIGHT
 
     return made
@@ -141,7 +141,7 @@ def _one_scale(folder: Path, is_faulty: bool) -> Options:
     if not is_faulty:
         return right
     file = folder / "target.toml"
-    file.write_text(f'format = 1\nname = "own"\n{PER_TENSOR}', encoding="utf-8")
+    file.write_text(f'format = 2\nname = "own"\n{PER_TENSOR}', encoding="utf-8")
     return "--target", str(file), *FAST, *right
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import os
 import shutil
 import signal
@@ -11,12 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from _pytest.doctest import DoctestModule
 from hypothesis import HealthCheck, settings
 
 from intact import demo
 from intact.cli import printing, run
 from tests.images import Images, Preprocessing, load_images
 from tests.runtimes import about_runtimes
+from tests.selection import left_out
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
@@ -38,7 +42,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 LONG = (
-    *("deployment", "documentation", "examples", "faults", "fuzz", "heads", "nets"),
+    *("deployment", "documentation", "documents", "examples", "faults", "fuzz", "heads", "nets"),
     *("analyze/diagnose/test_preprocessing.py", "flow/test_first_run.py"),
     *("flow/test_opsets.py", "flow/test_remedies.py", "flow/test_sharded.py"),
     *("flow/test_train.py", "formats/c/test_models.py", "formats/tengine/test_published.py"),
@@ -51,20 +55,56 @@ LONG = (
     *("targets/test_openvino_residuals.py", "targets/test_openvino_runtime.py"),
     *("test_action.py", "test_mistakes.py", "test_skill.py"),
     *("test_big_models.py", "test_cli_cluster.py", "test_cli_diagnose.py", "test_cli_images.py"),
-    *("test_cli_integers.py", "test_cli_search.py", "test_cli_targets.py", "test_gallery.py"),
-    *("test_light_models.py", "test_odd_models.py", "test_report_page.py", "test_search.py"),
+    *(
+        "test_cli_integers.py",
+        "test_cli_search.py",
+        "test_cli_targets.py",
+        "test_comparison_page.py",
+    ),
+    *(
+        "test_gallery.py",
+        "test_light_models.py",
+        "test_odd_models.py",
+        "test_report_page.py",
+        "test_search.py",
+    ),
     *("test_several_targets.py", "test_zoo.py", "workers"),
 )
 """What `make test` leaves to `make test-rest`: whole models, documents, random nets, examples, by
 measured time. A kind of thing that is tested there is tested on something small here."""
 
 
+@functools.cache
+def is_long(path: Path) -> bool:
+    """Tell whether a file or folder belongs to `make test-rest`."""
+    return any(path.is_relative_to(REPOSITORY / "tests" / each) for each in LONG)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import nothing that the marks leave out anyway: each process collects for itself."""
+    leaves_out = "not long" in config.getoption("markexpr")
+    return True if leaves_out and is_long(collection_path) else None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, Any, Any]:
+    """Look for examples in the docstrings of the package alone, not in those of tests."""
+    found = yield
+    return [each for each in found if not isinstance(each, DoctestModule)]
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what belongs to `make test-rest`."""
-    places = [REPOSITORY / "tests" / each for each in LONG]
-    for item in items:
-        if any(item.path.is_relative_to(place) for place in places):
-            item.add_marker(pytest.mark.long)
+    """Mark what belongs to `make test-rest`: a case of many, what is in the table, whole models."""
+    whole = [each for each in items if "zoo" in getattr(each, "fixturenames", ())]
+    for item in [*left_out(items), *whole, *(each for each in items if is_long(each.path))]:
+        item.add_marker(pytest.mark.long)
+
+
+def pytest_collection_finish() -> None:
+    """Let the garbage collector look seldom, and not at what stays until the end."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000)
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import textwrap
 from collections.abc import Mapping
@@ -17,8 +18,10 @@ from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.config import TensorQuantConfig
 from intact.data.sources import open_samples
+from intact.engines.session import FloatModel
+from intact.engines.simulate import Simulator
 from intact.formats.base.format import WrittenFiles
-from intact.graph import normalize
+from intact.graph import Graph, normalize
 from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.results.result import Result
 from intact.targets import Target, load_target
@@ -29,7 +32,7 @@ _BITS = 10
 Arrays = dict[str, npt.NDArray[Any]]
 
 HEADER = """
-format = 1
+format = 2
 name = "mine"
 formats = ["onnx_qdq"]
 [activation]
@@ -41,7 +44,7 @@ quant_min = -127
 symmetric = true
 granularity = "per_channel"
 [arithmetic]
-requantize = "float32"
+requantize = { kind = "float_once" }
 """
 
 
@@ -69,7 +72,25 @@ def planned(
 ) -> QuantizedGraph:
     """The structure of a plan, without scales."""
     described = load_target(target) if isinstance(target, str) else target
-    return build_plan(normalize(model), described, overrides)
+    return build_plan(graph_of(model.SerializeToString(deterministic=True)), described, overrides)
+
+
+@functools.lru_cache(maxsize=64)
+def graph_of(model: bytes) -> Graph:
+    """Normalize a model; plans share its graph, which nothing changes."""
+    return normalize(onnx.load_model_from_string(model))
+
+
+def op_types(graph: Graph) -> list[str]:
+    """The types of a graph's nodes, in their order."""
+    return [node.op_type for node in graph.nodes]
+
+
+def lost(plan: QuantizedGraph, feeds: Arrays) -> float:
+    """Mean squared error of the simulated output ``y``."""
+    wanted = FloatModel(plan.graph, threads=1).run(feeds)["y"]
+    found = Simulator(plan, threads=1).run(feeds)[0]["y"]
+    return float(np.mean((wanted - found) ** 2))
 
 
 def calibrate(
@@ -98,10 +119,19 @@ def calibrated(
     that a runtime computes on a processor. `calibrate` takes ranges as they are.
     """
     plan = planned(model, target, overrides)
-    statistics = _observed(plan, random_inputs(model, batch=8, seed=seed))
+    statistics = _wide(model.SerializeToString(deterministic=True), required_tensors(plan), seed)
+    return assign(plan, statistics, Method.of(plan.target, "minmax", "minmax"))
+
+
+@functools.lru_cache(maxsize=64)
+def _wide(model: bytes, tensors: tuple[str, ...], seed: int) -> Statistics:
+    graph = graph_of(model)
+    feeds = random_inputs(onnx.load_model_from_string(model), batch=8, seed=seed)
+    samples = open_samples(feeds, graph)
+    statistics = collect(graph, samples, tensors or tuple(samples.specs), threads=1)
     for tensor in statistics.tensors.values():
         tensor.minimum, tensor.maximum = wider(tensor.minimum), wider(tensor.maximum)
-    return assign(plan, statistics, Method.of(plan.target, "minmax", "minmax"))
+    return statistics
 
 
 def wider(bound: float) -> float:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from intact import demo
 from intact.cli import run, show_verification
 from intact.engines.cpu import detect_cpu
 from intact.formats.base.comparison import LayerComparison, OutputComparison
@@ -23,7 +21,7 @@ from intact.formats.base.processor import ProcessorFinding
 from intact.formats.base.report import Verification
 from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS
-from intact.results.result import FILES
+from intact.results.folder import FILES
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 ENDLESS = """
@@ -35,16 +33,6 @@ def images():
         time.sleep(0.005)
         yield {'image': np.ones((2, 1, 8, 8)), 'labels': [1, 2]}
 """
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with the demo's model and data."""
-    shutil.copy(demo.model_path(), tmp_path / "model.onnx")
-    shutil.copy(demo.calibration_path(), tmp_path / "calib.npz")
-    shutil.copy(demo.test_path(), tmp_path / "test.npz")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def printed(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:

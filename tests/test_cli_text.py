@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -47,9 +48,16 @@ def test_commands_take_text(
             assert arrays["logits"].shape == (3, 16, 50)
 
 
-def test_the_recipe_of_a_result_makes_it_again(folder: Path, tmp_path: Path) -> None:
+def test_the_recipe_of_a_result_makes_it_again(
+    folder: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
     line = ["quantize", "--recipe", str(folder / "out" / "recipe.toml")]
     assert run([*line, str(folder / "model.onnx"), "--output", str(tmp_path / "again")]) == 0
+    (following,) = [each for each in capfd.readouterr().out.splitlines() if "next:" in each]
+    _, _, evaluate = following.partition("next: intact ")
+    words = [*shlex.split(evaluate.replace("FILE", str(folder / "corpus.txt"))), "--samples", "2"]
+    assert text(folder)[2:] == words[-6:-2]
+    assert run(words) == 0
     first, again = (
         (each / "plan.json").read_bytes() for each in (folder / "out", tmp_path / "again")
     )

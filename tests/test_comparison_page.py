@@ -73,6 +73,10 @@ def test_the_page_opens_without_complaint_or_request(opened: Any, page: Path) ->
     assert opened.execute_script("return document.querySelectorAll('.graph').length") == 2
     assert complaints(opened) == []
     assert requests(opened) == [page.as_uri()]
+    bars = opened.find_elements("css selector", ".bar-chart .kept")
+    widths = [float(each.get_attribute("width")) for each in bars]
+    assert len(widths) == 2  # of sizes: nothing else was measured
+    assert 0 < widths[1] < widths[0] <= 100  # 4 bits are smaller than 8
     text = opened.find_element("tag name", "body").text
     assert EVIL[:30] in text
 

@@ -17,7 +17,8 @@ from intact import demo
 from intact.cli import run
 from intact.errors import OutputError
 from intact.results import exchange as replacement
-from intact.results.result import Result, check_output, save_several
+from intact.results.folder import check_output
+from intact.results.result import Result, save_several
 from tests.command_lines import refused
 
 HEAD = '{"intact-plan": 1}'
@@ -115,6 +116,7 @@ READING = {
 REFUSED = {"quantize", "search", "several", "verify several"}
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", READING)
 def test_a_command_that_reads_it_changes_nothing(
     name: str, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

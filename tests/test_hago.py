@@ -137,8 +137,8 @@ def test_sums_that_overflow_give_one_answer_everywhere(tmp_path: Path) -> None:
     dataset = batches(graph)
     path = tmp_path / "narrow.toml"
     path.write_text(
-        'format = 1\nname = "narrow"\ndescription = "12-bit sums"\nextends = "tvm"\n'
-        '[arithmetic]\naccumulator_bits = 12\naccumulator_overflow = "wrap"\n',
+        'format = 2\nname = "narrow"\ndescription = "12-bit sums"\nextends = "tvm"\n'
+        '[arithmetic]\naccumulator = { kind = "wrap", bits = 12 }\n',
         encoding="utf-8",
     )
     data = np.concatenate([batch["data"] for batch in dataset])

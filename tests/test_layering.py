@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
@@ -73,7 +74,7 @@ AT_HOME = {"improve.learn": frozenset(["torch"])}
 NAMING_OPERATORS = 133
 OPERATORS = frozenset(schema.name for schema in onnx.defs.get_all_schemas_with_history())
 
-FILES = sorted(PACKAGE.rglob("*.py"))
+parsed = functools.cache(ast.parse)
 
 
 def module_name(path: Path) -> str:
@@ -81,6 +82,10 @@ def module_name(path: Path) -> str:
     return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
+SOURCES = {module_name(path): path.read_text("utf-8") for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@functools.cache
 def allowed_rooms(room: str) -> frozenset[str]:
     """Return every room that ``room`` may import, itself included."""
     found: set[str] = set()
@@ -134,7 +139,7 @@ def imports_of(sources: Mapping[str, str]) -> dict[str, set[str]]:
     """
     found: dict[str, set[str]] = {}
     for module, source in sources.items():
-        names = [name for _, name in imported_modules(ast.parse(source), module, running=True)]
+        names = [name for _, name in imported_modules(parsed(source), module, running=True)]
         homes = (_home(name.removeprefix("intact."), sources) for name in names)
         found[module] = {home for home in homes if home not in {None, module}}
     return found
@@ -171,7 +176,7 @@ def wrong_imports(source: str, module: str) -> list[str]:
     if room not in ROOMS:
         return [f"{module}: room {room!r} is not in the table of tests/test_layering.py"]
     wrong = []
-    tree = ast.parse(source)
+    tree = parsed(source)
     runs = {line for line, _ in imported_modules(tree, module, running=True)}
     for line, name in imported_modules(tree, module):
         package, _, rest = name.partition(".")
@@ -228,7 +233,7 @@ def imported_at_load(node: ast.AST) -> Iterator[tuple[int, str]]:
 
 def heavy_imports(source: str, module: str) -> list[str]:
     """Return the optional packages that importing ``module`` would import."""
-    found = imported_at_load(ast.parse(source))
+    found = imported_at_load(parsed(source))
     homes = (names for folder, names in AT_HOME.items() if module.startswith(f"{folder}."))
     late = OPTIONAL.difference(*homes)
     return [f"{module}:{line} imports {name} at the top" for line, name in found if name in late]
@@ -236,7 +241,7 @@ def heavy_imports(source: str, module: str) -> list[str]:
 
 def imports_of_homes(source: str, module: str) -> list[str]:
     """Return where importing ``module`` would import a folder that needs an optional package."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     late = {line for line, name in imported_modules(tree, module) if _leads_home(name, module)}
     at_load = {line for line, _ in imported_at_load(tree)}
     return [f"{module}:{line} imports what needs an extra" for line in sorted(late & at_load)]
@@ -250,22 +255,25 @@ def _leads_home(name: str, module: str) -> bool:
 
 
 def test_there_are_files_to_check() -> None:
-    assert {"__init__", "errors"} <= {module_name(path) for path in FILES}
+    assert {"__init__", "errors"} <= SOURCES.keys()
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_name)
-def test_imports_follow_the_table(path: Path) -> None:
-    assert wrong_imports(path.read_text("utf-8"), module_name(path)) == []
+def test_imports_follow_the_table() -> None:
+    assert [
+        each for module, source in SOURCES.items() for each in wrong_imports(source, module)
+    ] == []
 
 
-@pytest.mark.parametrize("path", FILES, ids=module_name)
-def test_optional_packages_are_imported_late(path: Path) -> None:
-    source, module = path.read_text("utf-8"), module_name(path)
-    assert heavy_imports(source, module) + imports_of_homes(source, module) == []
+def test_optional_packages_are_imported_late() -> None:
+    found = [
+        *(each for module, source in SOURCES.items() for each in heavy_imports(source, module)),
+        *(each for module, source in SOURCES.items() for each in imports_of_homes(source, module)),
+    ]
+    assert found == []
 
 
 def test_no_module_leads_back_to_itself() -> None:
-    imports = imports_of({module_name(path): path.read_text("utf-8") for path in FILES})
+    imports = imports_of(SOURCES)
     assert len(imports["flow.quantize"]) > 10
     assert circles(imports) == []
 
@@ -348,15 +356,13 @@ def test_late_and_typing_imports_of_optional_packages_pass() -> None:
 
 def named_operators(source: str) -> list[str]:
     """List the literals of a module that are types of ONNX's operators."""
-    literals = (
-        node.value for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Constant)
-    )
+    literals = (node.value for node in ast.walk(parsed(source)) if isinstance(node, ast.Constant))
     return [each for each in literals if isinstance(each, str) and each in OPERATORS]
 
 
 def test_operators_are_named_in_few_files() -> None:
     """Ask the op table for what is so of an operator: this number only goes down."""
-    naming = [path for path in FILES if named_operators(path.read_text("utf-8"))]
+    naming = [module for module, source in SOURCES.items() if named_operators(source)]
     assert len(naming) <= NAMING_OPERATORS
 
 
@@ -366,7 +372,7 @@ def test_passes_over_programs_do_not_import_the_lowering() -> None:
     wrong = [
         f"{path.name}:{line} imports {name}"
         for path in folder.glob("*.py")
-        for line, name in imported_modules(ast.parse(path.read_text()), module_name(path))
+        for line, name in imported_modules(parsed(path.read_text("utf-8")), module_name(path))
         if name.startswith("intact.program.lower")
     ]
     assert wrong == []

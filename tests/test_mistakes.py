@@ -18,7 +18,7 @@ import pytest
 from intact import api
 from intact.cli import run
 from intact.recipe.file import RECIPE
-from intact.results.result import FILES
+from intact.results.folder import FILES
 from tests.models import ModelBuilder
 
 Arrays = dict[str, Any]

@@ -52,6 +52,7 @@ def constant(name: str) -> TensorProto:
     return tensor
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("name", _TYPES)
 def test_a_constant_of_any_type_is_taken_or_refused(name: str) -> None:
     for outputs in ([], ["z"]):

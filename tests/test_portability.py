@@ -40,7 +40,7 @@ def named(name: str) -> Target:
 @pytest.mark.skipif(not cpu._CPUINFO.is_file(), reason="compares with Linux's own list")
 def test_the_processor_is_asked_itself_where_there_is_no_list() -> None:
     known = cpu.instruction_sets()
-    cpu._asked.cache_clear()
+    cpu._ask_system.cache_clear()
     asked = cpu.instruction_sets(NOWHERE)
     # LLVM leaves AMX out where the system has not switched it on.
     assert set(known) - {InstructionSet.AMX} <= set(asked) <= set(known)
@@ -65,13 +65,13 @@ def test_macos_tells_the_processor(
         return b"Apple M4\0" if "brand" in name else told.get(name, 0).to_bytes(4, "little")
 
     monkeypatch.setattr(cpu, "_sysctl", ask)
-    monkeypatch.setattr(cpu, "_of_llvm", frozenset)
+    monkeypatch.setattr(cpu, "_llvm_flags", frozenset)
     monkeypatch.setattr(sys, "platform", "darwin")
-    cpu._asked.cache_clear()
+    cpu._ask_system.cache_clear()
     try:
         found = cpu.detect_cpu(NOWHERE)
     finally:
-        cpu._asked.cache_clear()
+        cpu._ask_system.cache_clear()
     assert (found.name, found.instruction_set) == ("Apple M4", expected)
 
 
@@ -87,13 +87,13 @@ def test_windows_tells_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
     registry.OpenKey = lambda _root, path: Key() if path == cpu._REGISTRY else None
     registry.QueryValueEx = lambda _key, name: (f"{name} of AMD ", 1)
     monkeypatch.setitem(sys.modules, "winreg", registry)
-    monkeypatch.setattr(cpu, "_of_llvm", lambda: frozenset(["avx2", "avx_vnni"]))
+    monkeypatch.setattr(cpu, "_llvm_flags", lambda: frozenset(["avx2", "avx_vnni"]))
     monkeypatch.setattr(sys, "platform", "win32")
-    cpu._asked.cache_clear()
+    cpu._ask_system.cache_clear()
     try:
         found = cpu.detect_cpu(NOWHERE)
     finally:
-        cpu._asked.cache_clear()
+        cpu._ask_system.cache_clear()
     assert found == cpu.Cpu("ProcessorNameString of AMD", "AVX-VNNI", False)
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import intact
-from intact.analyze.report import figures
+from intact.analyze.report import figures, network_figures
 from intact.analyze.report.layout import layered
 from intact.analyze.report.page import page_of
 from tests.browser import complaints, opened_browser, requests, resize
@@ -68,7 +68,7 @@ def text_of(browser: Any, selector: str) -> str:
     return str(browser.find_element("css selector", selector).text)
 
 
-def node(browser: Any, report: figures.Report, op: str) -> tuple[figures.Node, Any]:
+def node(browser: Any, report: figures.Report, op: str) -> tuple[network_figures.Node, Any]:
     """Find the first node of an operator, and its box."""
     index = next(i for i, each in enumerate(report.network.nodes) if each.op == op)
     box = browser.find_element("css selector", f".node[data-index='{index}']")
@@ -77,12 +77,64 @@ def node(browser: Any, report: figures.Report, op: str) -> tuple[figures.Node, A
 
 def test_it_opens_from_disk_without_a_request_or_a_complaint(page: Any, path: Path) -> None:
     assert complaints(page) == []
-    assert set(requests(page)) == {path.as_uri()}
+    asked = {each for each in requests(page) if not each.startswith("data:")}  # is in the page
+    assert asked == {path.as_uri()}
     assert page.title == "test for onnxruntime"  # the script in a node's name did not run
     sections = [each.text for each in all_of(page, "h2")]
     assert sections == [
-        "Summary", "Diagnosis", "Network", "Layers", "Search", "Training", "Provenance and recipe",
+        "Summary", "Diagnosis", "Samples", "Network", "Layers", "Search", "Training",
+        "Provenance and recipe",
     ]  # fmt: skip
+
+
+def test_pictures_are_drawn_and_class_names_are_text(
+    browser: Any, report: figures.Report, tmp_path: Path
+) -> None:
+    assert report.pictures is not None
+    first = report.pictures.sheets[0].pictures[0]
+    example = msgspec.structs.replace(first, label=EVIL, before=EVIL, after=EVIL, is_lost=True)
+    classes = (figures.ClassChange(EVIL, 9, 8, 3),)
+    pictures = msgspec.structs.replace(
+        report.pictures, changed=1, examples=(example,), classes=classes, is_labelled=True
+    )
+    path = tmp_path / "report.html"
+    path.write_bytes(page_of(msgspec.structs.replace(report, pictures=pictures)))
+    resize(browser, 1280)
+    browser.get(path.as_uri())
+    settled(browser)
+    assert complaints(browser) == []
+    loaded = "return [...document.querySelectorAll('#data img')].map((e) => e.naturalWidth)"
+    assert browser.execute_script(loaded) == [8] * (1 + len(samples()))
+    assert text_of(browser, ".answers .lost dd").split() == EVIL.split()
+    assert text_of(browser, "#data .bars tbody th").split() == EVIL.split()
+
+
+def test_layers_are_ranked_and_coloured_by_what_they_cost(
+    page: Any, report: figures.Report
+) -> None:
+    costs = {
+        each.errors.alone: each
+        for each in report.network.nodes
+        if each.errors is not None and isinstance(each.errors.alone, float)
+    }
+    costly = costs[min(costs)]
+    assert text_of(page, "#layers .bars .link").split() == costly.name.split()
+    index = report.network.nodes.index(costly)
+    box = page.find_element("css selector", f".node[data-index='{index}']")
+    assert box.get_attribute("data-colour") == "e6"  # a fifth of the cost or more
+    assert "of the cost" in text_of(page, "#network .legend")
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_map_covers_no_node(browser: Any, path: Path, width: int) -> None:
+    resize(browser, width)
+    browser.get(path.as_uri())
+    settled(browser)
+    apart = """
+      const box = (selector) => document.querySelector(selector).getBoundingClientRect();
+      return box(".canvas").right <= box(".map").left
+    """
+    assert browser.execute_script(apart)
 
 
 def test_a_name_that_is_a_script_is_shown_as_it_is(page: Any, report: figures.Report) -> None:
@@ -277,9 +329,12 @@ def test_a_thousand_nodes_are_small_and_quick(
         for i, (x, y) in enumerate(layout.nodes)
     )
     tensors = tuple(msgspec.structs.replace(tensor, name=f"tensor/{i}") for i in range(count))
-    network = figures.Network(
+    network = network_figures.Network(
         layout.width, layout.height, nodes,
-        tuple(figures.Edge(*edge, bends) for edge, bends in zip(edges, layout.bends, strict=True)),
+        tuple(
+            network_figures.Edge(*edge, bends)
+            for edge, bends in zip(edges, layout.bends, strict=True)
+        ),
         tensors,
     )  # fmt: skip
     found = msgspec.structs.replace(report, network=network, findings=(), floats=())

@@ -11,7 +11,8 @@ import pytest
 
 import intact
 from intact.formats.onnx_qdq.executed import float_leftovers
-from intact.results.result import FILES, Result
+from intact.results.folder import FILES
+from intact.results.result import Result
 from tests.images import Images, Preprocessing
 
 CNNS = ("resnet20", "mobilenetv2", "mobilenetv2-raw", "mlperf_resnet8")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,9 @@ def tiny_decoder(form: str = "exported") -> ir.Model:
     return decoder(DECODER, random_weights(DECODER), form)
 
 
-def tiny_encoder() -> ir.Model:
-    return encoder(ENCODER, random_weights(ENCODER))
+def tiny_encoder(hidden: int = ENCODER.hidden) -> ir.Model:
+    sizes = replace(ENCODER, hidden=hidden)
+    return encoder(sizes, random_weights(sizes))
 
 
 def saved(model: ir.Model, folder: Path) -> Path:

@@ -35,7 +35,8 @@ sys.path.insert(0, str(ROOT))
 
 import intact  # noqa: E402 - see above
 from intact.errors import IntactError  # noqa: E402
-from intact.results.result import STATISTICS, Result  # noqa: E402
+from intact.results.folder import STATISTICS  # noqa: E402
+from intact.results.result import Result  # noqa: E402
 from intact.targets import load_target, target_names  # noqa: E402
 from tests.gallery.catalogue import GALLERY  # noqa: E402
 from tests.models import ModelBuilder  # noqa: E402

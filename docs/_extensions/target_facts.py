@@ -12,13 +12,21 @@ from intact.formats.registry import FORMATS
 from intact.numerics.levels import Rounding
 from intact.targets import (
     Arithmetic,
+    ArithmeticOverride,
+    FixedPoint,
+    FloatEnds,
+    FloatInTurn,
+    Functions,
+    Multiplier,
+    Product,
     ScalePrecision,
+    Shift,
     Target,
     ZeroPointOrder,
     load_target,
     target_names,
 )
-from intact.targets.arithmetic import SUBJECT, ArithmeticOverride, Functions, Overflow, Requantize
+from intact.targets.arithmetic import Accumulator, Requantization
 from intact.targets.rules import Condition, OpRule, ScaleRule
 from intact.targets.scheme import Granularity, SchemeOverride, TensorScheme
 
@@ -30,29 +38,29 @@ _ROUNDINGS: Mapping[Rounding, str] = {
     Rounding.HALF_AWAY_FROM_ZERO: "ties away from zero",
     Rounding.UP: "everything up",
 }
-_REQUANTIZE: Mapping[Requantize, str] = {
-    Requantize.FIXED_POINT_DOUBLE: "int32 multiplier and shift, rounded twice",
-    Requantize.FIXED_POINT_SINGLE: "int32 multiplier and shift, 64-bit product rounded once",
-    Requantize.FIXED_POINT_WIDE: "15-bit multiplier of a 64-bit sum, rounded once",
-    Requantize.FLOAT32: "float32 factor, rounded once",
-    Requantize.FLOAT64: "float64 factor, rounded once",
-    Requantize.SHIFT: "shift, rounded once",
+_PRODUCTS: Mapping[Product, str] = {
+    Product.DOUBLE: "int32 multiplier and shift, rounded twice",
+    Product.SINGLE: "int32 multiplier and shift, 64-bit product rounded once",
+    Product.WIDE: "15-bit multiplier of a 64-bit sum, rounded once",
 }
 _ZERO_POINTS: Mapping[ZeroPointOrder, str] = {
     ZeroPointOrder.AFTER_ROUNDING: "added after rounding",
     ZeroPointOrder.BEFORE_ROUNDING: "added before rounding",
 }
-_OVERFLOWS: Mapping[Overflow, str] = {
-    Overflow.EXACT: "never overflows",
-    Overflow.WRAP: "wraps",
-    Overflow.PAIR_SATURATE: "pairs of products saturate at 16 bits",
+_OVERFLOWS: Mapping[str, str] = {
+    "exact": "never overflows",
+    "wrap": "wraps",
+    "pair_saturate": "pairs of products saturate at 16 bits",
 }
 _PRECISIONS: Mapping[ScalePrecision, str] = {
     ScalePrecision.FLOAT32: "float32",
     ScalePrecision.FLOAT64: "float64",
     ScalePrecision.DECIMAL6: "text with six decimals",
-    ScalePrecision.FLOAT32_ENDS: "float32 ends of a range (FakeQuantize)",
-    ScalePrecision.FLOAT32_PRODUCT: "float64, the product of input scales in float32",
+}
+_MULTIPLIERS: Mapping[Multiplier, str] = {
+    Multiplier.FLOAT32: "float32",
+    Multiplier.FLOAT64: "float64",
+    Multiplier.FLOAT32_PRODUCT: "float64, the product of input scales in float32",
 }
 _FUNCTIONS: Mapping[Functions, str] = {
     Functions.FLOAT32: "float32, or a table of it",
@@ -156,11 +164,11 @@ def every_arithmetic() -> str:
         arithmetic = load_target(name).arithmetic
         return (
             f"[`{name}`](targets/{name}.md)",
-            _REQUANTIZE[arithmetic.requantize],
+            _requantization(arithmetic.requantize),
             _ROUNDINGS[arithmetic.rounding],
             _ZERO_POINTS[arithmetic.zero_point].removeprefix("added "),
-            f"{arithmetic.accumulator_bits} bits, {_OVERFLOWS[arithmetic.accumulator_overflow]}",
-            _PRECISIONS[arithmetic.scale_precision],
+            _accumulator(arithmetic.accumulator),
+            _stored(arithmetic),
         )
 
     head = ("target", "requantization", "rounding", "zero point", "accumulator", "stored scales")
@@ -217,16 +225,36 @@ def _bias(target: Target) -> str:
 
 
 def _arithmetic(arithmetic: Arithmetic) -> Iterator[tuple[str, str]]:
-    yield (
-        "Accumulator",
-        (f"{arithmetic.accumulator_bits} bits, {_OVERFLOWS[arithmetic.accumulator_overflow]}"),
-    )
-    yield "[Requantization](../arithmetic.md)", _REQUANTIZE[arithmetic.requantize]
+    yield "Accumulator", _accumulator(arithmetic.accumulator)
+    yield "[Requantization](../arithmetic.md)", _requantization(arithmetic.requantize)
     yield "Rounding", _ROUNDINGS[arithmetic.rounding]
     yield "Zero point", _ZERO_POINTS[arithmetic.zero_point]
-    yield "Scales in the file", _PRECISIONS[arithmetic.scale_precision]
-    yield "Multipliers are computed in", _PRECISIONS[arithmetic.multiplier_precision]
+    yield "Scales in the file", _stored(arithmetic)
+    yield "Multipliers are computed in", _MULTIPLIERS[arithmetic.multiplier]
     yield "Curved functions", _FUNCTIONS[arithmetic.functions]
+
+
+def _accumulator(accumulator: Accumulator) -> str:
+    return f"{accumulator.bits} bits, {_OVERFLOWS[accumulator.kind]}"
+
+
+def _requantization(way: Requantization) -> str:
+    match way:
+        case Shift():
+            return "shift, rounded once"
+        case FixedPoint():
+            return _PRODUCTS[way.product]
+        case FloatEnds():
+            return "float32 factor, rounded once"
+        case FloatInTurn():
+            return f"{way.precision} scales one after another, rounded each time"
+    return f"{way.precision} factor, rounded once"
+
+
+def _stored(arithmetic: Arithmetic) -> str:
+    if isinstance(arithmetic.requantize, FloatEnds):
+        return "float32 ends of a range (FakeQuantize)"
+    return _PRECISIONS[arithmetic.scale_precision]
 
 
 def _methods(target: Target) -> str:
@@ -263,13 +291,18 @@ def _changes(subject: str, override: SchemeOverride | None) -> str:
 
 def _override(override: ArithmeticOverride) -> tuple[str, str, str]:
     conditions = [_condition(override.when), ", ".join(override.instructions)]
-    fields = (
-        f"`{name} = {str(value).lower()}`"
-        for name, value in _given(override)
-        if name not in SUBJECT
-    )
+    fields = (f"`{name} = {_told(value)}`" for name, value in override.changes.items())
     when = "; ".join(each for each in conditions if each)
     return ", ".join(override.ops), when, ", ".join(fields)
+
+
+def _told(value: Any) -> str:
+    if not isinstance(value, msgspec.Struct):
+        return str(value).lower()
+    defaults = {each.name: each.default for each in msgspec.structs.fields(value)}
+    given = {name: each for name, each in _given(value) if each != defaults[name]}
+    options = ", ".join(f"{name} = {_told(each)}" for name, each in given.items())
+    return f"{value.__struct_config__.tag}" + (f" ({options})" if options else "")
 
 
 def _condition(when: Condition | None) -> str:

@@ -83,11 +83,36 @@ def kilobytes(size: float) -> str:
     return f"{size / 1e6:.2f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
+def size_row(before: int, after: int) -> tuple[str, str, str, str]:
+    """Write the sizes of a float and a deployed model, and their ratio, as a row of a table."""
+    return "size", kilobytes(before), kilobytes(after), times(before / after, "smaller", "larger")
+
+
 def times(ratio: float, better: str, worse: str) -> str:
     """Write a ratio with a word for its direction."""
     return f"{ratio:.2f} x {better}" if ratio >= 1 else f"{1 / ratio:.2f} x {worse}"
 
 
+def level(decibels: float) -> str:
+    """Write a signal to noise ratio as a figure; NaN is where there is none."""
+    if math.isnan(decibels):
+        return "-"
+    return "identical" if decibels == math.inf else f"{decibels:.1f} dB"
+
+
 def decibels(decibels: float) -> str:
-    """Write a signal to noise ratio."""
+    """Write a signal to noise ratio in a line."""
     return "identical" if decibels == math.inf else f"SQNR {decibels:.1f} dB"
+
+
+def widths(counts: Mapping[int, int]) -> str:
+    """Write how many tensors have which width.
+
+    >>> widths({8: 5})
+    '8 bits'
+    >>> widths({16: 1, 8: 4})
+    '1 of 16 bits, 4 of 8 bits'
+    """
+    if len(counts) == 1:
+        return f"{next(iter(counts))} bits"
+    return ", ".join(f"{count} of {bits} bits" for bits, count in counts.items())

@@ -43,8 +43,8 @@ from intact.results.result import Result
 from intact.results.sources import float_model
 from intact.search.setup import float_graph
 from intact.search.strategy import Strategy
-from intact.targets import DType, OpRule, Overflow, Target, load_target
-from intact.targets.arithmetic import Arithmetic, ArithmeticOverride
+from intact.targets import DType, OpRule, Target, TargetArithmetic, Wrap, load_target
+from intact.targets.arithmetic import ArithmeticOverride
 from intact.targets.check import check
 from intact.targets.rules import Signature, with_float_form
 
@@ -213,8 +213,8 @@ def _rules(base: Target, op_type: str, signatures: Sequence[Signature]) -> Itera
 
 
 def _with_accumulators(
-    arithmetic: Arithmetic, described: Mapping[str, Sequence[Signature]]
-) -> Arithmetic:
+    arithmetic: TargetArithmetic, described: Mapping[str, Sequence[Signature]]
+) -> TargetArithmetic:
     """Let products wrap in the types that descriptions give to their sums."""
     overrides = []
     for op_type, signatures in described.items():
@@ -225,11 +225,7 @@ def _with_accumulators(
             if not dtype.is_float and dtype.bits > DType.INT8.bits
         ]
         if OPS[op_type].kind is OpKind.COMPUTE and bits and min(bits) < DType.INT32.bits:
-            overrides.append(
-                ArithmeticOverride(
-                    ops=(op_type,), accumulator_bits=min(bits), accumulator_overflow=Overflow.WRAP
-                )
-            )
+            overrides.append(ArithmeticOverride(ops=(op_type,), accumulator=Wrap(min(bits))))
     return msgspec.structs.replace(arithmetic, overrides=(*arithmetic.overrides, *overrides))
 
 

@@ -26,6 +26,15 @@ TIMED_AT_ONCE = 32
 EVALUATED_AT_ONCE = 100
 """What `evaluate` runs and times, and so what a report says of latency."""
 
+# ---- Pictures of a report ------------------------------------------------------------------------
+
+PICTURES = 24
+"""Samples of a contact sheet: a glance shows whether crop, border and colours are right."""
+PICTURE_SIDE = 96
+"""Pixels of the longer side of each."""
+PICTURE_BYTES = 1_000_000
+"""What all pictures of a page may take: it is still mailed."""
+
 # ---- Signal to quantization noise, dB ------------------------------------------------------------
 # 8 bits usually leave an output 20 to 40 dB.
 

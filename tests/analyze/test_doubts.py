@@ -113,10 +113,12 @@ def test_evaluate_blames_what_was_calibrated_and_no_preprocessing(
 def test_search_warns_too(digits_model: Path, digits_test: Images) -> None:
     data: dict[str, Any] = {"image": digits_test.image[:100], "labels": digits_test.labels[:100]}
     wrong = intact.search_strategy(
-        digits_model, data, mean=[-3000], max_drop=100.0, budget="2trials"
+        digits_model, data, mean=[-3000], max_drop=100.0, budget="2trials", preset="fast"
     )
     assert any("the float model" in line for line in wrong.remarks)
-    right = intact.search_strategy(digits_model, data, max_drop=100.0, budget="2trials")
+    right = intact.search_strategy(
+        digits_model, data, max_drop=100.0, budget="2trials", preset="fast"
+    )
     assert not any("the float model" in line for line in right.remarks)
 
 

@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from intact.analyze.errors import LayerError, inspect_graph_statistic, quant_loss
-from intact.calibrate.observe.observer import model_of_outputs
 from intact.data.sources import open_samples
 from intact.engines.integer import IntegerEngine
-from intact.engines.session import FloatModel, make_session, run_session
+from intact.engines.session import FloatModel, make_session, model_of_outputs, run_session
 from intact.engines.simulate import Simulator
 from intact.numerics.metrics import cosine, mse, sqnr_db
 from intact.plan import Overrides, TensorEnd
@@ -66,6 +65,7 @@ def test_channels_for_layers_with_weights_only() -> None:
     assert not any(layer.op_type == "Reshape" for layer in loss.layers)  # it moves codes
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("integers", [False, True])
 @pytest.mark.parametrize("target", ["tengine", "tensorrt"])
 @pytest.mark.parametrize("name", RUNNABLE)
@@ -196,6 +196,7 @@ class TestGraphStatistic:
         assert (made["in_dtype"], made["out_dtype"]) == ("int32", "int8")
         assert made["in_scale"] == list(last.in_scale)
 
+    @pytest.mark.crossed
     @pytest.mark.parametrize("integers", [False, True])
     @pytest.mark.parametrize("target", ["tflite", "onnxruntime"])
     @pytest.mark.parametrize("name", RUNNABLE)

@@ -31,8 +31,7 @@ from intact.errors import ClusterError, DataError, UsageError
 from intact.formats.base.report import Verification
 from intact.graph import normalize
 from intact.results.result import Result
-from intact.targets import load_target
-from intact.targets.arithmetic import Overflow
+from intact.targets import Wrap, load_target
 from tests.clusters import Inline
 from tests.models import ModelBuilder
 
@@ -182,6 +181,7 @@ def verified(subject: Subject, data: Any, **how: Any) -> Verification:
     return other
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("target", "formats"),
     [
@@ -213,7 +213,7 @@ def test_formats_are_compared_by_shards(target: str, formats: Sequence[str], arr
 def test_overflows_are_summed(arrays: Any) -> None:
     """A plan that its target's narrow accumulator cannot hold."""
     target = load_target("onnxruntime")
-    arithmetic = replace(target.arithmetic, accumulator_bits=16, accumulator_overflow=Overflow.WRAP)
+    arithmetic = replace(target.arithmetic, accumulator=Wrap(16))
     narrow = intact.quantize(
         demo.model_path(),
         demo.calibration_path(),

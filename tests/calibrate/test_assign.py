@@ -37,6 +37,7 @@ def calibrated(
     return assign(plan, statistics, Method.of(target, method)), statistics
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_every_end_of_every_model_gets_a_usable_state(name: str, target: str) -> None:

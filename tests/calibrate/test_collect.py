@@ -21,7 +21,13 @@ from intact.graph import Graph, normalize
 from intact.plan import build_plan
 from intact.targets import load_target
 from tests.images import Images
-from tests.models import ModelBuilder, residual_net, run_model, transformer_block
+from tests.models import (
+    ModelBuilder,
+    random_inputs,
+    residual_net,
+    run_model,
+    transformer_block,
+)
 
 
 def needed(graph: Graph) -> tuple[str, ...]:
@@ -37,26 +43,31 @@ def in_sizes(array: np.ndarray, *sizes: int) -> list[np.ndarray]:
     return np.split(array, np.cumsum(sizes))
 
 
-@pytest.mark.parametrize("model", ["resnet20", "vit"])
-def test_statistics_do_not_depend_on_order_batching_or_threads(
-    model: str, zoo: Path, cifar_calib: Images
-) -> None:
-    graph = normalize(zoo / f"{model}.onnx")
-    images = cifar_calib.image[:101]  # prime: the last internal batch is ragged
-    shuffled = images[np.random.default_rng(7).permutation(len(images))]
-    reference = collected(graph, [images], "image", threads=2).hash()
-    assert collected(graph, in_sizes(images, 1, 50, 3), "image", threads=1).hash() == reference
-    assert collected(graph, in_sizes(shuffled, 64, 30), "image", threads=3).hash() == reference
-    other = collected(graph, [images[:-1]], "image").hash()
+def assert_any_order_counts_alike(graph: Graph, samples: np.ndarray) -> None:
+    """A prime number of samples: the last internal batch is ragged."""
+    (name,) = (str(value.name) for value in graph.inputs)
+    shuffled = samples[np.random.default_rng(7).permutation(len(samples))]
+    reference = collected(graph, [samples], name, threads=2).hash()
+    assert collected(graph, in_sizes(samples, 1, 50, 3), name, threads=1).hash() == reference
+    assert collected(graph, in_sizes(shuffled, 64, 30), name, threads=3).hash() == reference
+    other = collected(graph, [samples[:-1]], name).hash()
     assert other != reference  # one sample less is another result
+    first = collected(graph, [samples[:33]], name)
+    first.merge(collected(graph, [samples[33:]], name))
+    assert first.hash() == reference
 
 
-def test_shards_merge_to_the_statistics_of_the_whole(zoo: Path, cifar_calib: Images) -> None:
-    graph = normalize(zoo / "mlperf_resnet8.onnx")
-    images = cifar_calib.image[:70]
-    first = collected(graph, [images[:33]], "image")
-    first.merge(collected(graph, [images[33:]], "image"))
-    assert first.hash() == collected(graph, [images], "image").hash()
+@pytest.mark.parametrize("build", [residual_net, transformer_block])
+def test_statistics_do_not_depend_on_order_batching_or_threads(
+    build: Callable[[], onnx.ModelProto],
+) -> None:
+    ((_, samples),) = random_inputs(build(), batch=101).items()
+    assert_any_order_counts_alike(normalize(build()), samples)
+
+
+@pytest.mark.parametrize("model", ["resnet20", "vit"])
+def test_statistics_of_whole_models_do_neither(model: str, zoo: Path, cifar_calib: Images) -> None:
+    assert_any_order_counts_alike(normalize(zoo / f"{model}.onnx"), cifar_calib.image[:101])
 
 
 @pytest.mark.parametrize("build", [residual_net, transformer_block])

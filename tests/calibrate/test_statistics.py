@@ -54,7 +54,7 @@ def test_save_and_load_keep_everything(rows: Rows) -> None:
 def test_magnitudes_of_a_second_pass_are_kept_until_samples_are_added(tmp_path: Path) -> None:
     statistics = of(np.ones((2, 3), np.float32))
     plain = statistics.hash()
-    statistics["x"].counted_again(np.array([0, 0, 6]))
+    statistics["x"].count_again(np.array([0, 0, 6]))
     assert statistics.hash() != plain
     loaded = _loaded(statistics.to_bytes())
     assert loaded.hash() == statistics.hash()

@@ -16,7 +16,7 @@ from intact.formats.base.report import Verification
 from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.results.result import Result
-from intact.targets import Requantize
+from intact.targets import Shift
 from tests.deployment.networks import batches, images, network, plan_for, wrong
 from tests.images import Images
 from tests.models import ModelBuilder
@@ -160,7 +160,7 @@ def test_a_layer_that_is_moved_away_is_named() -> None:
 # ---- accumulators -------------------------------------------------------------------------------
 
 NARROW = """
-format = 1
+format = 2
 name = "narrow"
 formats = ["onnx_qdq"]
 [activation]
@@ -174,9 +174,8 @@ granularity = "per_channel"
 [bias]
 dtype = "int32"
 [arithmetic]
-requantize = "float32"
-accumulator_bits = 16
-accumulator_overflow = "wrap"
+requantize = { kind = "float_once" }
+accumulator = { kind = "wrap", bits = 16 }
 [[op]]
 ops = ["Conv", "Gemm"]
 inputs = ["uint8", "int8"]
@@ -228,9 +227,7 @@ def test_the_largest_sum_is_the_one_that_numpy_finds(tmp_path: Path) -> None:
 
 def test_scales_that_the_hardware_cannot_compute_with_leave_the_simulation() -> None:
     plan = plan_for("onnxruntime")
-    shifts = msgspec.structs.replace(
-        plan.target.arithmetic, requantize=Requantize.SHIFT, overrides=()
-    )
+    shifts = msgspec.structs.replace(plan.target.arithmetic, requantize=Shift(), overrides=())
     target = msgspec.structs.replace(plan.target, arithmetic=shifts)
     plan = dataclasses.replace(plan, target=target)
     found = verify_qdq(plan, write_qdq(plan), batches(16), threads=1)

@@ -118,11 +118,13 @@ def metrics() -> None:
 
 
 def language_models() -> None:
-    """A decoder with its tokenizer, texts, a model of sounds and some sounds."""
+    """A decoder with its tokenizer, an encoder, texts, a model of sounds and some sounds."""
     folder = Path("decoder")
     folder.mkdir()
     texts.saved(texts.tiny_decoder(), folder)
     texts.tiny_tokenizer(folder)
+    Path("encoder").mkdir()
+    texts.saved(texts.tiny_encoder(hidden=32), Path("encoder"))
     random = np.random.default_rng(0)
     for name in ("corpus.txt", "test.txt"):
         Path(name).write_text(texts.text_of(*random.integers(4, 50, 1000)), encoding="utf-8")

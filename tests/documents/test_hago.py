@@ -12,7 +12,7 @@ from intact.graph import normalize
 from intact.numerics.simulated_quantize import simulated_quantize
 from intact.plan.inference import infer_scale
 from intact.search.space import FLOAT, Space
-from intact.targets import Requantize, load_target
+from intact.targets import Shift, load_target
 from tests.models import ModelBuilder, residual_net
 from tests.plans import conv, image, own_target
 
@@ -96,7 +96,7 @@ def test_hardware_that_shifts_has_powers_of_two() -> None:
         target = load_target(name)
         assert target.activation.power_of_two
         assert target.weight.power_of_two
-        assert target.arithmetic.requantize is Requantize.SHIFT
+        assert target.arithmetic.requantize == Shift()
     assert not load_target("tvm").activation.power_of_two
 
 
@@ -108,7 +108,7 @@ def test_the_choice_of_bits_comes_from_the_types(inputs: str, widest: int, tmp_p
     conv(b, conv(b, image(b), "one"), "two")
     b.output("two_out")
     header = """
-format = 1
+format = 2
 name = "mine"
 formats = ["onnx_qdq"]
 [activation]
@@ -118,7 +118,7 @@ symmetric = true
 dtype = "int8"
 symmetric = true
 [arithmetic]
-requantize = "float32"
+requantize = { kind = "float_once" }
 """.replace("DTYPE", f"int{widest}")
     rules = f'[[op]]\nops = ["Conv"]\ninputs = {inputs}\noutputs = ["int32"]\n'
     target = own_target(tmp_path, rules, header=header)

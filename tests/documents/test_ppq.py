@@ -115,7 +115,7 @@ def test_examples_of_ranges(tmp_path: Path) -> None:
     assert codes_of(load_target("tensorrt")) == {"activation": (-128, 127), "weight": (-127, 127)}
     path = tmp_path / "mine.toml"
     path.write_text(
-        'format = 1\nname = "mine"\nextends = "tensorrt"\n[activation]\nquant_min = -127\n',
+        'format = 2\nname = "mine"\nextends = "tensorrt"\n[activation]\nquant_min = -127\n',
         encoding="utf-8",
     )
     documents = load_target(path)
@@ -280,7 +280,7 @@ def test_what_a_concat_governs_is_deployed(tmp_path: Path, base: str) -> None:
     path = tmp_path / "mine.toml"
     chains = '[["Conv"], ["Concat"]]', '[["Conv"], ["Relu"], ["Concat"]]'
     fusions = "".join(f"[[fusion]]\npattern = {each}\n" for each in chains)
-    path.write_text(f'format = 1\nname = "mine"\nextends = "{base}"\n{fusions}', encoding="utf-8")
+    path.write_text(f'format = 2\nname = "mine"\nextends = "{base}"\n{fusions}', encoding="utf-8")
     model = b.build()
     data = random_inputs(model, batch=4)
     result = intact.quantize(model, data, target=path)

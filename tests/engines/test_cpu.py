@@ -29,7 +29,7 @@ def test_known_processors(tmp_path: Path, text: str, expected: Cpu) -> None:
 
 
 def test_a_system_that_does_not_tell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("intact.engines.cpu._of_llvm", frozenset)
+    monkeypatch.setattr("intact.engines.cpu._llvm_flags", frozenset)
     cpu = detect_cpu(tmp_path / "none")
     assert (cpu.instruction_set, cpu.saturates_pairs) == ("unknown", None)
     assert cpu.name

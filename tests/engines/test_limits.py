@@ -14,7 +14,7 @@ from tests.plans import calibrated
     ("target", "says"),
     [
         ("onnxruntime", "zero_point = before_rounding"),
-        ("onnxruntime-avx2", "accumulator_overflow = pair_saturate"),
+        ("onnxruntime-avx2", "accumulator = pair_saturate"),
         ("integer-pow2", "requantize = shift"),
     ],
 )
@@ -40,6 +40,23 @@ def test_sums_beyond_float32_are_named() -> None:
     zero_point = int(data.params.zero_point)
     assert most == 2000 * 127 * max(zero_point, 255 - zero_point) > 2**24
     assert any("2**24" in line and "wide" in line for line in limits_of_simulation(plan))
+
+
+def test_sums_are_of_weights_less_their_zero_point() -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["batch", 8, 6, 6])
+    weight = np.full((4, 8, 3, 3), -1, np.float32)
+    b.node("Conv", x, b.constant(weight), out="y", name="conv")
+    b.output("y")
+    plan = calibrated(b.build(), "tengine-u8")
+    ((_, most),) = largest_sums(plan)
+    params = {str(end): config.params for end, config in plan.configs.items()}
+    data, own = params["conv.input[0]"], params["conv.input[1]"]
+    assert data is not None
+    assert own is not None
+    zero_point = int(data.zero_point)
+    assert int(own.zero_point) == 254  # and the code of each weight is 0
+    assert most == 8 * 9 * 254 * max(zero_point, 255 - zero_point)
 
 
 def test_sums_run_over_one_output_channel() -> None:

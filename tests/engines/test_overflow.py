@@ -93,7 +93,7 @@ def test_what_float32_cannot_follow_needs_integers(tmp_path: Path) -> None:
 
 
 def test_pairs_that_saturate_need_integers(tmp_path: Path) -> None:
-    pairs = '"pair_saturate"\npair_bits = 16'
+    pairs = '"pair_saturate", pair_bits = 16'
     plan = calibrated(residual_net(), narrow_target(tmp_path, 32, pairs))
     assert not pairs_may_saturate(plan)  # 2 * 127 * 127 fits 16 bits
     plan = calibrated(residual_net(), narrow_target(tmp_path, 32, pairs.replace("16", "15")))

@@ -75,6 +75,7 @@ SPECIAL = np.array(
 )
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("rounding", Rounding)
 @pytest.mark.parametrize("scale", [1.0, 0.25, 0.1, 3.0e-39 * 1e3, 1e30])
 @pytest.mark.parametrize(("offset", "low"), [(0, 0), (128, 0), (255, 0), (-3, -128)])

@@ -115,7 +115,7 @@ def by_target(build: Builder, target: str, options: Options = (), healthy: Optio
         if not is_faulty:
             return healthy
         file = folder / "target.toml"
-        file.write_text(f'format = 1\nname = "own"\n{target}', encoding="utf-8")
+        file.write_text(f'format = 2\nname = "own"\n{target}', encoding="utf-8")
         return "--target", str(file), *options
 
     return made

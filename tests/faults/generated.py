@@ -164,8 +164,7 @@ quant_max = 1023
 """
 SHORT_SUMS = """extends = "tflite"
 [arithmetic]
-accumulator_bits = 17
-accumulator_overflow = "wrap"
+accumulator = { kind = "wrap", bits = 17 }
 """
 PAIRS = """extends = "onnxruntime-avx2"
 [weight]

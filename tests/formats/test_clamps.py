@@ -84,6 +84,7 @@ def float_error(plan: QuantizedGraph, model: onnx.ModelProto) -> float:
     return sqnr_db(run_model(model, feeds)["y"], run_model(proto(plan.graph.model), feeds)["y"])
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", [QuantType.QUInt8, QuantType.QInt8])
 @pytest.mark.parametrize("form", [QuantFormat.QDQ, QuantFormat.QOperator])
 @pytest.mark.parametrize("method", [CalibrationMethod.MinMax, CalibrationMethod.Percentile])

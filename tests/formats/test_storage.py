@@ -46,6 +46,7 @@ def notes(plan: QuantizedGraph) -> list[str]:
     return [n.message for n in plan.notes if n.kind is NoteKind.EXPORT and "bits each" in n.message]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("bits", [2, 4, 6])
 @pytest.mark.parametrize(
     "target",

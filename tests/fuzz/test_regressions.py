@@ -32,7 +32,8 @@ from intact.graph import normalize
 from intact.plan import load_plan, save_plan
 from intact.recipe.file import read_recipe
 from intact.recipe.options import QuantizeCommand
-from intact.results.result import Result, check_output
+from intact.results.folder import check_output
+from intact.results.result import Result
 from intact.search.logs.log import read_log
 from intact.targets import load_target
 from tests.fuzz.seeds import convolution, quantized_pairs

@@ -57,6 +57,7 @@ def types(builder: ModelBuilder) -> list[str]:
     return [node.op_type for node in join(normalize(builder.build()), GELU).nodes]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("opset", [13, 17, 20, 21])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_joined(form: str, opset: int) -> None:

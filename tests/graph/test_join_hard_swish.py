@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from intact.engines.session import FloatModel
-from intact.graph import Graph, normalize
+from intact.graph import normalize
 from intact.graph.passes.joins import JOINS, join
 from tests.models import ModelBuilder
+from tests.plans import op_types
 
 HARD_SWISH = JOINS["HardSwish"]
 FORMS = ("divide last", "multiply last", "divide the clip", "divide the data", "hard sigmoid")
@@ -40,17 +41,14 @@ def written_out(
     return b
 
 
-def types(graph: Graph) -> list[str]:
-    return [node.op_type for node in graph.nodes]
-
-
+@pytest.mark.crossed
 @pytest.mark.parametrize("opset", [11, 13, 14, 18])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_joined(form: str, opset: int) -> None:
     model = written_out(form, opset).build()
     graph = normalize(model)
     joined = join(graph, HARD_SWISH)
-    assert types(joined) == ["HardSwish"]
+    assert op_types(joined) == ["HardSwish"]
     assert joined.opset == max(opset, 14)
     x = np.random.default_rng(1).normal(0, 4, (64, 8)).astype(np.float32)
     found = FloatModel(joined, threads=1).run({"x": x})["y"]
@@ -80,7 +78,7 @@ def test_what_others_read_stays() -> None:
     b = written_out("divide last")
     b.node("Clip", b.node("Add", "x", b.scalar(3.0)), b.scalar(0.0), b.scalar(6.0), out="z")
     b.output("z", ["batch", 8])
-    assert sorted(types(join(normalize(b.build()), HARD_SWISH))) == ["Add", "Clip", "HardSwish"]
+    assert sorted(op_types(join(normalize(b.build()), HARD_SWISH))) == ["Add", "Clip", "HardSwish"]
 
 
 def test_a_constant_of_more_axes_adds_them() -> None:
@@ -90,4 +88,4 @@ def test_a_constant_of_more_axes_adds_them() -> None:
     sixth = b.constant(np.full((1, 1, 1), 1 / 6, np.float32))
     b.node("Mul", b.node("Mul", x, gate), sixth, out="y")
     b.output("y")
-    assert "HardSwish" not in types(join(normalize(b.build()), HARD_SWISH))
+    assert "HardSwish" not in op_types(join(normalize(b.build()), HARD_SWISH))

@@ -46,6 +46,7 @@ def assert_same_results(source: onnx.ModelProto, graph: Graph, *, batch: int = 2
         )
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize(("name", "opset"), CASES)
 def test_nothing_that_matters_changes(name: str, opset: int) -> None:
     source = models.MODELS[name].build(opset)

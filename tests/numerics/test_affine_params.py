@@ -28,6 +28,7 @@ ENDS = st.floats(-FLOAT32_MAX, FLOAT32_MAX) | st.sampled_from(
 )
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("codes", CODES)
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("power_of_two", [False, True])
@@ -54,6 +55,7 @@ def test_parameters_are_always_usable(
     assert low <= 0 <= high
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("codes", [(0, 255), (-128, 127), (0, 15), (-8, 7)])
 @pytest.mark.parametrize("power_of_two", [False, True])
 @given(

@@ -81,6 +81,7 @@ def test_what_a_method_wants_held_is_held(method: str, end: float) -> None:
     assert found[1] == float(params_of(found, LEVELS[0]).scale) * 127
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("levels", LEVELS, ids=str)
 @pytest.mark.parametrize("kind", ["uniform", "gauss", "tail"])
 @given(end=ENDS)
@@ -99,6 +100,7 @@ def test_mse_takes_no_power_whose_neighbour_loses_less(
     assert lost <= 1.01 * error(values, params_of(holding, levels), levels)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("levels", AROUND_ZERO, ids=str)
 @pytest.mark.parametrize("method", [name for name, each in METHODS.items() if each.minimizes])
 @given(end=ENDS)

@@ -62,6 +62,7 @@ def exact_best(values: npt.NDArray[np.float32], to: Levels) -> float:
     )
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("levels", [SIGNED, SIGNED4, POSITIVE, POSITIVE4])
 @pytest.mark.parametrize("name", ["gauss", "laplace", "relu", "relu6"])
 def test_mse_thresholds_are_within_a_percent_of_the_exact_optimum(
@@ -74,6 +75,7 @@ def test_mse_thresholds_are_within_a_percent_of_the_exact_optimum(
     assert squared_error(values, ends, levels) <= 1.01 * exact_best(values, levels)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("levels", [WHOLE, WHOLE4])
 @pytest.mark.parametrize("name", ["gauss", "laplace", "swish", "relu6", "negative"])
 def test_mse_ranges_are_within_a_percent_of_the_exact_optimum(name: str, levels: Levels) -> None:

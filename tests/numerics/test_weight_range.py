@@ -31,6 +31,7 @@ def test_minmax_per_tensor_and_per_channel_on_every_axis() -> None:
         assert high.tolist() == np.maximum(values.max(axis=others), 0).tolist()
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("levels", ALL)
 @pytest.mark.parametrize("elements", [1, 9, 63, 64, 65, 1000])
 def test_mse_is_near_the_exact_optimum_and_never_worse_than_minmax(

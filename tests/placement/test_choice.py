@@ -118,7 +118,7 @@ def search(
             10.0,
             TimingCache(tmp_path / "timings.json"),
             **more,
-        ).found()
+        ).find()
 
     return found
 

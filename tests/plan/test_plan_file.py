@@ -64,6 +64,7 @@ def assert_same(left: QuantizedGraph, right: QuantizedGraph) -> None:
             assert one.observer == two.observer
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_round_trip(tmp_path: Path, name: str, target: str) -> None:

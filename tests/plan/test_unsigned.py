@@ -20,7 +20,7 @@ from tests.models import ModelBuilder, random_inputs
 from tests.plans import calibrate, config, conv, image, own_target, planned
 
 HEADER = """
-format = 1
+format = 2
 name = "mine"
 formats = ["openvino"]
 [activation]
@@ -33,7 +33,7 @@ granularity = "per_channel"
 [bias]
 dtype = "float32"
 [arithmetic]
-requantize = "float32"
+requantize = { kind = "float_once" }
 [unsigned]
 after = ["Relu", "Clip", "Sigmoid"]
 through = ["Add", "AveragePool", "MaxPool", "Concat", "Resize", "Mul"]

@@ -86,6 +86,7 @@ def decibels(model: onnx.ModelProto, target: Target) -> float:
     return sqnr_db(run_model(model, images())["y"], found)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", ["tflite", "tflite-16x8", "integer-pow2"])
 @pytest.mark.parametrize(("join", "function", "path"), DIRECT + BEHIND)
 def test_a_prescribed_scale_does_not_spread(
@@ -95,6 +96,7 @@ def test_a_prescribed_scale_does_not_spread(
     assert decibels(model, load_target(target)) > decibels(model, untied(target)) - BOTH
 
 
+@pytest.mark.crossed
 @pytest.mark.runtime_fact("ai-edge-litert")
 @pytest.mark.parametrize(
     ("target", "kernels"),

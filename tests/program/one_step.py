@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -29,6 +30,12 @@ def int32(scale: npt.ArrayLike, axis: int | None = None) -> Encoding:
     """Codes of a bias."""
     scales = np.asarray(scale, np.float32)
     return Encoding(scales, np.zeros(scales.shape, np.int64), -(2**31), 2**31 - 1, axis)
+
+
+def with_options(arithmetic: Arithmetic, **options: object) -> Arithmetic:
+    """Return an arithmetic whose way to requantize has other options."""
+    way = msgspec.structs.replace(arithmetic.requantize, **options)
+    return msgspec.structs.replace(arithmetic, requantize=way)
 
 
 def one_step(

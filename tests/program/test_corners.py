@@ -15,7 +15,7 @@ from intact.engines.simulate import Simulator
 from intact.numerics.metrics import sqnr_db
 from intact.plan import QuantizedGraph
 from intact.program import Program
-from intact.program.lower import lower, translated
+from intact.program.lower import lower, translate
 from intact.program.operations import FloatNodes, PRelu, Transpose
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import Arrays, calibrated
@@ -30,7 +30,7 @@ def compare(model: onnx.ModelProto, target: str, batch: int = 3) -> tuple[Quanti
     plan, feeds = calibrated(model, target), dict(random_inputs(model, batch=batch, seed=4))
     program = lower(plan)
     wanted, _ = Simulator(plan, threads=1).run(feeds)
-    plain = IntegerEngine(translated(plan), threads=1).run(feeds).outputs
+    plain = IntegerEngine(translate(plan), threads=1).run(feeds).outputs
     moved = IntegerEngine(program, threads=1).run(feeds).outputs
     for name, array in wanted.items():
         assert plain[name].shape == moved[name].shape == array.shape, name

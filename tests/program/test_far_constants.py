@@ -11,7 +11,7 @@ from intact.formats.tflite.verify import verify_tflite
 from intact.graph import constant_array
 from intact.plan import QuantizedGraph
 from intact.program.lower.chains import Points
-from intact.program.lower.far_constants import with_near_constants
+from intact.program.lower.far_constants import move_far_constants
 from tests.deployment.networks import lowered, written, wrong
 from tests.models import ModelBuilder
 from tests.plans import calibrate, planned
@@ -45,7 +45,7 @@ def feeds(count: int = 16) -> dict[str, np.ndarray]:
 
 
 def near(plan: QuantizedGraph, name: str = "far") -> float:
-    found = with_near_constants(plan, Points.of(plan))
+    found = move_far_constants(plan, Points.of(plan))
     values = {
         str(value.name): value for node in found.graph.nodes for value in node.inputs if value
     }
@@ -77,7 +77,7 @@ def test_their_quotient_is_an_int32(number: float) -> None:
 def test_a_constant_that_is_read_as_a_float_stays() -> None:
     plan = calibrate(planned(chosen(-1e9, "Softmax", also_float=True), "tflite"), feeds())
     assert near(plan) == -1e9
-    assert with_near_constants(plan, Points.of(plan)) is plan
+    assert move_far_constants(plan, Points.of(plan)) is plan
 
 
 def test_the_plan_that_goes_in_keeps_its_constants() -> None:

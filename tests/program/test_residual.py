@@ -22,7 +22,7 @@ from tests.models import ModelBuilder, random_inputs
 from tests.plans import calibrated, own_target
 
 FIXED = """
-format = 1
+format = 2
 name = "mine"
 formats = ["tflite"]
 [activation]
@@ -34,7 +34,7 @@ symmetric = true
 [bias]
 dtype = "float32"
 [arithmetic]
-requantize = "fixed_point_double"
+requantize = { kind = "fixed_point", product = "double" }
 [[op]]
 ops = ["Conv", "Add", "Relu"]
 [[fusion]]
@@ -79,6 +79,7 @@ def test_the_addition_is_computed_inside(target: str, first: bool) -> None:
     assert program.in_float == {}
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("groups", [1, 2, 4])
 @pytest.mark.parametrize("clip", [False, True])
 @pytest.mark.parametrize("target", ["tensorrt", "openvino"])
@@ -148,13 +149,13 @@ def test_a_tensor_added_to_itself_is_no_residual() -> None:
 @pytest.mark.parametrize(
     ("arithmetic", "how"),
     [
-        ('"fixed_point_double"', "in integers"),
-        ('"float64"', "in float64"),
-        ('"float32"\nscales_in_turn = true', "by one scale after another"),
+        ('"fixed_point", product = "double"', "in integers"),
+        ('"float_once", precision = "float64"', "in float64"),
+        ('"float_in_turn"', "by one scale after another"),
     ],
 )
 def test_other_hardware_adds_no_real_numbers(tmp_path: Path, arithmetic: str, how: str) -> None:
-    header = FIXED.replace('"fixed_point_double"', arithmetic)
+    header = FIXED.replace('"fixed_point", product = "double"', arithmetic)
     program = lower(calibrated(block(), own_target(tmp_path, "", header=header)))
     assert program.in_float["branch"].endswith(
         f"its bias is float, and the target scales sums {how}"

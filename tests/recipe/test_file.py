@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intact import Preprocess, api, demo
+from intact import Preprocess, api
 from intact.cli import run
 from intact.errors import UsageError
 from intact.recipe.file import read_recipe
@@ -52,16 +51,6 @@ def test_what_is_written_is_read_again(
     for name, value in values.items():
         default = {"io": "int8", "samples": 512}.get(name)
         assert found.get(name, default) == value
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a model and samples."""
-    shutil.copy(demo.model_path(), tmp_path / "model.onnx")
-    shutil.copy(demo.calibration_path(), tmp_path / "calib.npz")
-    shutil.copy(demo.test_path(), tmp_path / "test.npz")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
 
 
 def files(folder: str) -> dict[str, bytes]:

@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 from intact.plan import plan_to_json
-from intact.results.result import Result, check_output, results_in, save_several
+from intact.results.folder import check_output, results_in
+from intact.results.result import Result, save_several
 from tests.results import killing
 
 

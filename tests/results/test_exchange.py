@@ -26,6 +26,7 @@ def swaps(folder: Path) -> bool:
     return replacement._swap(one, other)
 
 
+@pytest.mark.sampled(4)
 @FORKS
 @pytest.mark.parametrize(
     "scenario",

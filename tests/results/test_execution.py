@@ -22,7 +22,7 @@ from intact.graph import normalize
 from intact.plan import Overrides
 from intact.results.execution import save_arrays
 from intact.results.result import Result
-from intact.targets import Target, load_target
+from intact.targets import Target, Wrap, load_target
 from tests.models import ModelBuilder
 
 IMAGES = np.load(demo.test_path())["image"][:20]
@@ -214,7 +214,7 @@ def test_overflows_say_where_and_by_how_much() -> None:
 
 def _narrow() -> Target:
     target = load_target("integer-pow2")
-    arithmetic = msgspec.structs.replace(target.arithmetic, accumulator_bits=16)
+    arithmetic = msgspec.structs.replace(target.arithmetic, accumulator=Wrap(16))
     return msgspec.structs.replace(target, arithmetic=arithmetic)
 
 

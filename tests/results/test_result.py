@@ -19,7 +19,8 @@ from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.plan import plan_to_json
 from intact.results import exchange as replacement
-from intact.results.result import FILES, PREPROCESS, Result, check_output
+from intact.results.folder import FILES, PREPROCESS, check_output
+from intact.results.result import Result
 from tests.formats.onnx_qdq.pairs import PairBuilder, read
 
 

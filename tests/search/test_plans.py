@@ -130,6 +130,7 @@ def assert_equal(left: QuantizedGraph, right: QuantizedGraph) -> None:
         assert group == [e for e, c in left.configs.items() if c.dominator is other.dominator]
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "target"), CASES)
 @settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())

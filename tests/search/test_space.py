@@ -148,6 +148,7 @@ def test_no_candidate_is_illegal(data: st.DataObject) -> None:
             assert not any(plan.decisions[name].quantized for name in group.owners)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", sorted(MODELS))
 def test_the_default_is_what_quantize_decides(name: str, target: str) -> None:

@@ -64,6 +64,7 @@ def assigned(graph: Graph, feeds: Any, plans: list[QuantizedGraph]) -> list[Quan
     return [assign(plan, statistics, Method.of(plan.target)) for plan in plans]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", target_names())
 @pytest.mark.parametrize("name", ["similarity", "split_net"])
 def test_every_candidate_comes_back(name: str, target: str) -> None:

@@ -101,6 +101,7 @@ def test_minmax_logs_the_largest_value_and_not_what_127_steps_make_of_it() -> No
     assert strategy.scales[place] == np.float32(np.float64(largest) / 127)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", ["onnxruntime", "ncnn", "tengine-u8", "openvino"])
 @pytest.mark.parametrize("name", ["similarity", "split_net"])
 def test_thresholds_of_any_candidate_are_there_and_change_no_plan(name: str, target: str) -> None:

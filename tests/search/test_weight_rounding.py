@@ -28,7 +28,8 @@ from intact.search.space import Candidate, GroupKind, Space
 from intact.search.strategy import Strategy
 from intact.search.weight_rounding import Rounding, is_rounded, rounding_of
 from intact.targets import load_target
-from tests.improve.refine.test_rounding import LAYERS, lost, net, smooth
+from tests.improve.refine.test_rounding import LAYERS, net, smooth
+from tests.plans import lost
 
 WIDTHS = (8, 6, 4)
 ENDS = tuple(TensorEnd.input(name, 1) for name in LAYERS)

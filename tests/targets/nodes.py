@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from intact.targets import Target, load_target
 
+WAY = '{ kind = "float_once" }'
 MINIMAL = """
-format = 1
+format = 2
 name = "mine"
 [activation]
 dtype = "uint8"
@@ -21,7 +22,7 @@ symmetric = false
 dtype = "int8"
 symmetric = true
 [arithmetic]
-requantize = "float32"
+requantize = { kind = "float_once" }
 """
 
 

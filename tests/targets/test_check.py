@@ -35,45 +35,93 @@ ADD = "[[op]]\nops = ['Add']\n"
         ),
         ("weight", "spacing = 'exponential'\npower_of_two = true", "needs linear levels"),
         ("weight", "spacing = 'exponential'\nquant_min = -100", "-100..127 is not symmetric"),
-        ("arithmetic", "accumulator_bits = 7", "[arithmetic] accumulator_bits is 7; use 8 to 64"),
         (
             "arithmetic",
-            "accumulator_overflow = 'pair_saturate'",
-            "without pair_bits; add",
-        ),
-        ("arithmetic", "pair_bits = 16", "pair_bits is given, but accumulator_overflow is 'exact'"),
-        (
-            "arithmetic",
-            "accumulator_overflow = 'pair_saturate'\npair_bits = 32",
-            "[arithmetic] pair_bits is 32; use 8 to 31, below accumulator_bits",
+            "accumulator = 32",
+            "is of type integer; give { kind = ... }, where kind is",
         ),
         (
             "arithmetic",
-            "pair_block = 4",
-            "pair_block is given, but accumulator_overflow is 'exact'",
+            "accumulator = { bits = 32 }",
+            "key 'kind' is missing in [arithmetic.accumulator]; add it: 'exact', 'wrap' or 'pair_",
         ),
-        ("arithmetic", "pair_block = 0", "[arithmetic] pair_block is 0; give 1 or more"),
-        ("arithmetic", "multiplier_bits = 0", "multiplier_bits is 0; give 1 or more"),
-        ("arithmetic", "addition_shift = -1", "addition_shift is -1; give 0 or more"),
+        (
+            "arithmetic",
+            "accumulator = { kind = 'wrapp' }",
+            "[arithmetic.accumulator] kind is 'wrapp'; did you mean 'wrap'?",
+        ),
+        (
+            "arithmetic",
+            "accumulator = { kind = 'wrap', bits = 7 }",
+            "[arithmetic.accumulator] bits is 7; give 8 or more",
+        ),
+        (
+            "arithmetic",
+            "accumulator = { kind = 'wrap', bits = 65 }",
+            "[arithmetic.accumulator] bits is 65; give 64 or less",
+        ),
+        (
+            "arithmetic",
+            "accumulator = { kind = 'pair_saturate' }",
+            "key 'pair_bits' is missing in [arithmetic.accumulator]",
+        ),
+        (
+            "arithmetic",
+            "accumulator = { kind = 'pair_saturate', pair_bits = 32 }",
+            "[arithmetic] accumulator: pair_bits is 32, bits is 32; pairs saturate in fewer",
+        ),
+        (
+            "arithmetic",
+            "accumulator = { kind = 'wrap', block = 4 }",
+            "unknown key 'block' in [arithmetic.accumulator]; it is one of kind 'pair_saturate'",
+        ),
         (
             "arithmetic",
             "scale_precision = 'float32_product'",
-            "scale_precision is 'float32_product'; use one of 'decimal6', 'float32', 'float32_",
+            "scale_precision is 'float32_product'; did you mean 'float32'?",
         ),
-        (
-            "arithmetic",
-            "multiplier_precision = 'decimal6'",
-            "multiplier_precision is 'decimal6'; use one of 'float32', 'float32_product', 'fl",
-        ),
-        (
-            "arithmetic",
-            "overrides = [{ ops = ['Conv'], requantize = 'shift', fused_bias = true }]",
-            "overrides for Conv fused_bias requires float arithmetic, but requantize is 'shift'",
-        ),
-        (
-            "arithmetic",
-            "overrides = [{ ops=['Add'], requantize='float64', addition='fused_multiply_add' }]",
-            "overrides for Add addition = 'fused_multiply_add' requires requantize = 'float32' and",
+        *(
+            ("arithmetic", f"overrides = [{{ ops = ['Add'], requantize = {way} }}]", message)
+            for way, message in (
+                (
+                    "{ kind = 'shift', fused_bias = true }",
+                    "unknown key 'fused_bias' in [[arithmetic.overrides]] for Add, requantize; it "
+                    "is one of kind 'float_once', 'float_in_turn' or 'float_ends'",
+                ),
+                (
+                    "{ kind = 'float_once', folded_factor = true }",
+                    "requantize; it is one of kind 'float_ends'",
+                ),
+                (
+                    "{ kind = 'float_ends', ratio_conversions = true }",
+                    "requantize; it is one of kind 'float_once' or 'float_in_turn'",
+                ),
+                (
+                    "{ kind = 'float_once', fused_bais = true }",
+                    "unknown key 'fused_bais' in [[arithmetic.overrides]] for Add, requantize; did "
+                    "you mean 'fused_bias'?",
+                ),
+                (
+                    "{ kind = 'fixed_point', product = 'single', multiplier_bits = 0 }",
+                    "for Add, requantize multiplier_bits is 0; give 1 or more",
+                ),
+                (
+                    "{ kind = 'fixed_point', product = 'doubel' }",
+                    "for Add, requantize product is 'doubel'; did you mean 'double'?",
+                ),
+                (
+                    "{ kind = 'fixed_point', product = 'double', addition_shift = -1 }",
+                    "for Add, requantize addition_shift is -1; give 0 or more",
+                ),
+                (
+                    "{ kind='float_once', precision='float64', addition='fused_multiply_add' }",
+                    "overrides for Add requantize: addition is 'fused_multiply_add', which is",
+                ),
+                (
+                    "{ kind = 'float_ends' }, reciprocal_scale = true",
+                    "overrides for Add reciprocal_scale does not apply to requantize of kind",
+                ),
+            )
         ),
         (
             "arithmetic",
@@ -90,11 +138,6 @@ ADD = "[[op]]\nops = ['Add']\n"
             "overrides = [{ ops = ['Adda'], rounding = 'up' }]",
             "unknown operator 'Adda'; did you mean 'Add'?",
         ),
-        (
-            "arithmetic",
-            "overrides = [{ ops = ['Add'], accumulator_overflow = 'pair_saturate' }]",
-            "[arithmetic] overrides for Add accumulator_overflow is 'pair_saturate' without",
-        ),
     ],
 )
 def test_tables(table: str, keys: str, message: str, tmp_path: Path) -> None:
@@ -106,7 +149,7 @@ def test_tables(table: str, keys: str, message: str, tmp_path: Path) -> None:
 
 
 def test_shift_needs_powers_of_two(tmp_path: Path) -> None:
-    body = MINIMAL.replace('"float32"', '"shift"')
+    body = MINIMAL.replace('"float_once"', '"shift"')
     with pytest.raises(TargetError, match=r"set power_of_two = true in .activation. and"):
         target(tmp_path, body=body)
     both = body.replace("symmetric", "power_of_two = true\nsymmetric")

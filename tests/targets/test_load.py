@@ -13,9 +13,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intact.errors import TargetError
-from intact.targets import DType, load_target, target_from_json, target_names, target_to_json
+from intact.targets import (
+    DType,
+    FixedPoint,
+    FloatOnce,
+    Multiplier,
+    Product,
+    load_target,
+    target_from_json,
+    target_names,
+    target_to_json,
+)
 from intact.targets import load as load_module
-from tests.targets.nodes import MINIMAL, target, write
+from tests.targets.nodes import MINIMAL, WAY, target, write
 
 # ---- names and files ----------------------------------------------------------------------------
 
@@ -138,9 +148,9 @@ def test_complaints_about_schemes(tmp_path: Path) -> None:
         ('dtype = "int8"', 'dtype = "int8"\nbits = "8"', "[weight] bits is of type string"),
         ('dtype = "int8"', 'dtype = "int8"\nbits = true', "[weight] bits is of type"),
         ('dtype = "int8"', "", "key 'dtype' is missing in [weight]"),
-        ("format = 1", "format = 2", "format is 2; this version reads format 1"),
+        ("format = 2", "format = 3", "format is 3; this version reads formats 1 to 2"),
         ('"mine"', '" "', "name is empty"),
-        ("format = 1", "format = 1\nop = 3", "mine.toml: op is of type integer; give array"),
+        ("format = 2", "format = 2\nop = 3", "mine.toml: op is of type integer; give array"),
     ]:
         with pytest.raises(TargetError, match=re.escape(message)):
             target(tmp_path, body=MINIMAL.replace(old, new))
@@ -165,7 +175,7 @@ def test_many_rules_are_checked_in_linear_time(tmp_path: Path) -> None:
 
 # ---- extends ------------------------------------------------------------------------------------
 
-VARIANT = 'format = 1\nname = "variant"\nextends = "mine.toml"\n'
+VARIANT = 'format = 2\nname = "variant"\nextends = "mine.toml"\n'
 RULES = """
 [[op]]
 ops = ["Conv", "Gemm"]
@@ -220,8 +230,19 @@ rounding = "up"
     assert not made.rules[2].quantize
     assert [fusion.pattern[0][0] for fusion in made.fusions] == ["Conv", "Gemm"]
     (override,) = made.arithmetic.overrides
-    assert override.rounding == "up"
-    assert override.zero_point == "before_rounding"
+    assert override.changes == {"rounding": "up", "zero_point": "before_rounding"}
+
+
+def test_a_table_that_names_its_kind_replaces_that_of_the_base(tmp_path: Path) -> None:
+    way = '{ kind = "fixed_point", product = "single", multiplier_bits = 8 }'
+    write(tmp_path, MINIMAL.replace(WAY, way))
+    for over, expected in (
+        ("{ multiplier = 'float64' }", FixedPoint(Product.SINGLE, Multiplier.FLOAT64, 8)),
+        ("{ kind = 'fixed_point', product = 'double' }", FixedPoint(Product.DOUBLE)),
+        ("{ kind = 'float_once', fused_bias = true }", FloatOnce(fused_bias=True)),
+    ):
+        text = f"{VARIANT}[arithmetic]\nrequantize = {over}"
+        assert load_target(write(tmp_path, text, "v.toml")).arithmetic.requantize == expected
 
 
 def test_an_empty_list_clears(tmp_path: Path) -> None:
@@ -266,15 +287,15 @@ def test_extends_that_is_refused(extends: str, message: str, tmp_path: Path) -> 
     write(tmp_path, MINIMAL, "outside.toml")
     (folder / "link.toml").symlink_to(tmp_path / "outside.toml")
     with pytest.raises(TargetError, match=message):
-        load_target(write(folder, f'format = 1\nname = "m"\nextends = "{extends}"'))
+        load_target(write(folder, f'format = 2\nname = "m"\nextends = "{extends}"'))
 
 
 def test_extends_of_wrong_type_and_without_name(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match="extends is of type integer"):
-        load_target(write(tmp_path, MINIMAL.replace("format = 1", "format = 1\nextends = 3")))
+        load_target(write(tmp_path, MINIMAL.replace("format = 2", "format = 2\nextends = 3")))
     write(tmp_path, MINIMAL)
     with pytest.raises(TargetError, match="key 'name' is missing; name the variant"):
-        load_target(write(tmp_path, 'format = 1\nextends = "mine.toml"', "v.toml"))
+        load_target(write(tmp_path, 'format = 2\nextends = "mine.toml"', "v.toml"))
 
 
 def test_circle_of_two(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from intact.targets import Target, load_target
 
 def loaded(folder: Path, text: str) -> Target:
     path = folder / "own.toml"
-    path.write_text(f'format = 1\nname = "own"\n{text}', encoding="utf-8")
+    path.write_text(f'format = 2\nname = "own"\n{text}', encoding="utf-8")
     return load_target(path)
 
 

@@ -48,6 +48,7 @@ def arithmetic(target: str, op_type: str, *, has_matrix: bool = False) -> Arithm
 # ---- products -----------------------------------------------------------------------------------
 
 
+@pytest.mark.crossed
 @each_target
 @pytest.mark.parametrize("exponent", [2, 12, 22])
 @pytest.mark.parametrize("kind", products.LAYERS)

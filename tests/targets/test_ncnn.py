@@ -34,8 +34,8 @@ def window(groups: int = 1, kernel: int = 3, **attributes: Any) -> ir.Node:
     ],
 )
 def test_which_kernels_add_the_bias_with_one_rounding(node: ir.Node, fused: bool) -> None:
-    assert load_target("ncnn").arithmetic_of(node).fused_bias is fused
-    assert load_target("ncnn-winograd").arithmetic_of(node).fused_bias is fused
+    assert load_target("ncnn").arithmetic_of(node).fuses_bias is fused
+    assert load_target("ncnn-winograd").arithmetic_of(node).fuses_bias is fused
 
 
 def test_only_inputs_and_weights_of_products_have_codes() -> None:

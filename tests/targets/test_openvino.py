@@ -22,7 +22,6 @@ from intact.program.lower import lower
 from intact.targets import (
     Condition,
     DType,
-    Overflow,
     Target,
     TensorScheme,
     load_target,
@@ -33,7 +32,7 @@ from tests.models import ModelBuilder, random_inputs, run_model
 from tests.plans import calibrated, config, conv, image, planned
 
 ASYMMETRIC_WEIGHTS = """
-format = 1
+format = 2
 name = "mine"
 extends = "openvino"
 [weight]
@@ -71,7 +70,7 @@ def test_openvino() -> None:
 def test_weights_of_the_old_cpu_cannot_saturate_a_pair() -> None:
     target = load_target("openvino-avx2")
     arithmetic = target.arithmetic_for("Conv")
-    assert arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
+    assert arithmetic.pairs is not None
     most = target.activation.unsigned().quant_max
     limits = np.iinfo(np.int16)
     products = [2 * most * target.weight.quant_min, 2 * most * target.weight.quant_max]
@@ -130,7 +129,7 @@ def test_narrow_weights_of_few_bits_cause_no_doubt() -> None:
 def test_contradictions(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
-        f'format = 1\nname = "mine"\nextends = "tensorrt"\n[unsigned]\n{text}\n', encoding="utf-8"
+        f'format = 2\nname = "mine"\nextends = "tensorrt"\n[unsigned]\n{text}\n', encoding="utf-8"
     )
     with pytest.raises(TargetError) as caught:
         load_target(path)
@@ -146,7 +145,7 @@ def test_unsigned_is_for_symmetric_signed_activations(
 ) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
-        f'format = 1\nname = "mine"\nextends = "{base}"\n[unsigned]\nafter = ["Relu"]\n',
+        f'format = 2\nname = "mine"\nextends = "{base}"\n[unsigned]\nafter = ["Relu"]\n',
         encoding="utf-8",
     )
     if message:
@@ -204,7 +203,7 @@ def test_a_joined_relu_keeps_its_bit_and_every_bit_is_openvinos(tmp_path: Path) 
     for choice in ("by_error", "always", "never"):
         path = tmp_path / f"{choice}.toml"
         path.write_text(
-            'format = 1\nname = "own"\nextends = "openvino"\n'
+            'format = 2\nname = "own"\nextends = "openvino"\n'
             f'[unsigned]\nbeside_signed = "{choice}"\n'
         )
         plan = calibrated(model, load_target(path))

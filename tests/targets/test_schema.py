@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from intact.config import Rounding
 from intact.errors import TargetError
 from intact.targets import (
+    Addition,
+    Arithmetic,
+    ArithmeticOverride,
     DType,
+    Exact,
+    FixedPoint,
+    FloatEnds,
+    FloatInTurn,
+    FloatOnce,
+    FloatType,
+    FoldedEnds,
     Granularity,
+    Multiplier,
     OpRule,
-    Overflow,
-    Requantize,
+    PairSaturate,
+    Product,
     ScalePrecision,
     ScaleRule,
+    Shift,
     Signature,
     Spacing,
-    ZeroPointOrder,
+    TargetArithmetic,
+    Wrap,
 )
-from tests.targets.nodes import MINIMAL, constant, conv, node, target, value
+from intact.targets.arithmetic import Requantization
+from tests.targets.nodes import MINIMAL, WAY, constant, conv, node, target, value
 
 X = [1, 4, 8, 8]
 
@@ -49,7 +65,7 @@ reason = "described for float32 only"
 
 def test_ranges_symmetry_rounding_spacing_and_granularity(tmp_path: Path) -> None:
     body = """
-format = 1
+format = 2
 name = "mine"
 [activation]
 dtype = "int8"
@@ -67,7 +83,7 @@ dtype = "int32"
 quant_min = -536870911
 quant_max = 536870911
 [arithmetic]
-requantize = "float64"
+requantize = { kind = "float_once", precision = "float64" }
 """
     made = target(tmp_path, body=body)
     assert (made.activation.bits, made.activation.quant_min, made.activation.quant_max) == (
@@ -83,78 +99,56 @@ requantize = "float64"
     assert made.bias.range() == (-536870911, 536870911)
 
 
-@pytest.mark.parametrize("requantize", list(Requantize))
+@pytest.mark.parametrize("precision", list(ScalePrecision))
 @pytest.mark.parametrize(
-    "precision", [ScalePrecision.FLOAT32, ScalePrecision.FLOAT64, ScalePrecision.DECIMAL6]
+    "way",
+    [
+        Shift(),
+        *(FixedPoint(product, multiplier_bits=8) for product in Product),
+        FloatOnce(addition=Addition.FUSED_MULTIPLY_ADD, multiplier=Multiplier.FLOAT32_PRODUCT),
+        FloatInTurn(precision=FloatType.FLOAT64, ratio_conversions=True),
+        FloatEnds(folded_ends=FoldedEnds.PER_CHANNEL, fused_bias=True),
+    ],
 )
 def test_requantization_and_stored_precision(
-    requantize: Requantize, precision: ScalePrecision, tmp_path: Path
+    way: Requantization, precision: ScalePrecision, tmp_path: Path
 ) -> None:
-    body = MINIMAL.replace('"float32"', f'"{requantize}"\nscale_precision = "{precision}"')
+    options = {"kind": way.kind, **msgspec.to_builtins(way)}
+    told = ", ".join(f"{key} = {json.dumps(each)}" for key, each in options.items() if each)
+    body = MINIMAL.replace(WAY, f'{{ {told} }}\nscale_precision = "{precision}"')
     body = body.replace("symmetric", "power_of_two = true\nsymmetric")
     made = target(tmp_path, body=body).arithmetic
-    assert (made.requantize, made.scale_precision) == (requantize, precision)
-
-
-def test_operators_that_are_exact_know_nothing_of_pairs(tmp_path: Path) -> None:
-    keys = 'accumulator_overflow = "pair_saturate"\npair_bits = 16\npair_block = 4\n'
-    exact = '[[arithmetic.overrides]]\nops = ["Gemm"]\naccumulator_overflow = "exact"\n'
-    made = target(tmp_path, keys + exact).arithmetic
-    conv, gemm = (made.for_op(op_type, lambda _: True) for op_type in ("Conv", "Gemm"))
-    assert (conv.pair_bits, conv.pair_block) == (16, 4)
-    assert (gemm.pair_bits, gemm.pair_block) == (None, None)
-
-
-def test_ends_of_ranges_are_floats(tmp_path: Path) -> None:
-    body = MINIMAL.replace('"float32"', '"float32"\nscale_precision = "float32_ends"')
-    folded = body.replace('ends"', 'ends"\nfolded_factor = true')
-    made = target(tmp_path, body=folded).arithmetic
-    assert made.scale_precision is ScalePrecision.FLOAT32_ENDS
-    assert made.folded_factor
-    for wrong, message in (
-        (body.replace('"float32"', '"float64"'), "'float32_ends', but requantize is 'float64'"),
-        (folded.replace("float32_ends", "float32"), "folded_factor has no effect"),
-        (
-            folded.replace("float32_ends", "float32").replace("folded_factor", "folded_ends"),
-            "folded_ends has no effect",
-        ),
-        (body.replace('ends"', 'ends"\nscales_in_turn = true'), "scales_in_turn does not apply"),
-        (
-            body.replace('ends"', 'ends"\nreciprocal_scale = true'),
-            "reciprocal_scale does not apply",
-        ),
-        (body.replace('ends"', 'ends"\nratio_conversions = true'), "ratio_conversions does not"),
-    ):
-        with pytest.raises(TargetError, match=message):
-            target(tmp_path, body=wrong)
+    assert (made.requantize, made.scale_precision) == (way, precision)
 
 
 def test_arithmetic_of_single_operators(tmp_path: Path) -> None:
     text = """
 rounding = "half_away_from_zero"
-accumulator_bits = 24
-accumulator_overflow = "pair_saturate"
-pair_bits = 16
+accumulator = { kind = "pair_saturate", bits = 24, pair_bits = 16, block = 4 }
 [[arithmetic.overrides]]
 ops = ["Add", "AveragePool"]
 zero_point = "before_rounding"
-accumulator_overflow = "wrap"
+accumulator = { kind = "wrap" }
 [[arithmetic.overrides]]
 ops = ["Add"]
 rounding = "half_up"
-accumulator_bits = 32
+accumulator = { kind = "exact", bits = 64 }
 """
     made = target(tmp_path, text)
-    conv_arithmetic, add = made.arithmetic_for("Conv"), made.arithmetic_for("Add")
-    assert conv_arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
-    assert (conv_arithmetic.pair_bits, conv_arithmetic.accumulator_bits) == (16, 24)
-    assert conv_arithmetic.zero_point is ZeroPointOrder.AFTER_ROUNDING
-    assert add.zero_point is ZeroPointOrder.BEFORE_ROUNDING
-    assert (add.accumulator_overflow, add.pair_bits) == (Overflow.WRAP, None)
-    assert (add.rounding, add.accumulator_bits) == (Rounding.HALF_UP, 32)
-    pool = made.arithmetic_for("AveragePool")
-    assert (pool.rounding, pool.accumulator_bits) == (Rounding.HALF_AWAY_FROM_ZERO, 24)
-    assert conv_arithmetic.overrides == add.overrides == ()
+    conv, pool, add = map(made.arithmetic_for, ("Conv", "AveragePool", "Add"))
+    assert conv.accumulator == PairSaturate(bits=24, pair_bits=16, block=4)
+    assert (conv.zero_point, conv.rounding) == ("after_rounding", "half_away_from_zero")
+    assert (pool.accumulator, add.accumulator) == (Wrap(), Exact(64))
+    assert (pool.zero_point, pool.rounding) == ("before_rounding", "half_away_from_zero")
+    assert (add.zero_point, add.rounding) == ("before_rounding", "half_up")
+    assert made.arithmetic.with_exact_sums().for_op("Conv", lambda _: True).accumulator == Exact(64)
+
+
+def test_an_override_can_state_whatever_an_arithmetic_does() -> None:
+    subject = {"ops", "when", "instructions"}
+    fields = Arithmetic.__struct_fields__
+    assert set(ArithmeticOverride.__struct_fields__) - subject == set(fields)
+    assert set(TargetArithmetic.__struct_fields__) - {"overrides"} == set(fields)
 
 
 def test_arithmetic_on_a_condition(tmp_path: Path) -> None:
@@ -162,14 +156,14 @@ def test_arithmetic_on_a_condition(tmp_path: Path) -> None:
 [[arithmetic.overrides]]
 ops = ["MatMul"]
 when = { weight_ranks = [2] }
-requantize = "float64"
+requantize = { kind = "float_once", precision = "float64" }
 """
     made = target(tmp_path, text)
     dense = node("MatMul", value("x", [2, 3]), constant("w", [3, 4]))
     both = node("MatMul", value("x", [2, 3]), value("w", [3, 4]))
-    assert made.arithmetic_of(dense).requantize == "float64"
-    assert made.arithmetic_of(both).requantize == "float32"
-    assert made.arithmetic_for("MatMul").requantize == "float32"
+    assert made.arithmetic_of(dense).precision == "float64"
+    assert made.arithmetic_of(both).precision == "float32"
+    assert made.arithmetic_for("MatMul").precision == "float32"
 
 
 def test_fusions(tmp_path: Path) -> None:
@@ -243,7 +237,7 @@ def bits_of_weight(made: object, what: object) -> tuple[int, int]:
 
 def test_ncnn_three_by_three_stride_one_has_six_bits(tmp_path: Path) -> None:
     body = """
-format = 1
+format = 2
 name = "ncnn-like"
 [activation]
 dtype = "int8"
@@ -258,7 +252,7 @@ granularity = "per_channel"
 [bias]
 dtype = "float32"
 [arithmetic]
-requantize = "float32"
+requantize = { kind = "float_once" }
 rounding = "half_away_from_zero"
 [[op]]
 ops = ["Conv", "Gemm"]

@@ -11,9 +11,9 @@ import pytest
 
 from intact.targets import (
     DType,
-    Overflow,
-    Requantize,
+    PairSaturate,
     ScaleRule,
+    Shift,
     load_target,
     target_from_json,
     target_to_json,
@@ -109,8 +109,7 @@ def test_onnxruntime_moves_values_on_their_own_scale() -> None:
 def test_avx2_weights_cannot_saturate_a_pair() -> None:
     target = load_target("onnxruntime-avx2")
     arithmetic = target.arithmetic_for("Conv")
-    assert arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
-    assert arithmetic.pair_bits == 16
+    assert arithmetic.pairs == PairSaturate(pair_bits=16, rows=True)
     limits = np.iinfo(np.int16)
     most = 2 * target.activation.quant_max * target.weight.quant_max
     least = 2 * target.activation.quant_max * target.weight.quant_min
@@ -142,7 +141,7 @@ def test_tensorrt() -> None:
 
 def test_integer_pow2_is_integer_throughout() -> None:
     target = load_target("integer-pow2")
-    assert target.arithmetic.requantize is Requantize.SHIFT
+    assert target.arithmetic.requantize == Shift()
     assert target.activation.power_of_two
     assert target.weight.power_of_two
     assert not any(rule.float or rule.float_output for rule in target.rules)

@@ -18,7 +18,14 @@ from intact.errors import TargetError
 from intact.numerics.affine_params import params_from_range
 from intact.plan import QuantizedGraph, quantization_points
 from intact.program.lower import lower
-from intact.targets import ScaleRule, load_target, target_from_json, target_to_json
+from intact.targets import (
+    FloatInTurn,
+    FloatOnce,
+    ScaleRule,
+    load_target,
+    target_from_json,
+    target_to_json,
+)
 from intact.targets.schema import without_in_place
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import HEADER, calibrate, calibrated, config, own_target, planned
@@ -58,9 +65,9 @@ def test_what_the_file_says() -> None:
     assert (target.activation.quant_min, target.activation.quant_max) == (-127, 127)
     assert (target.weight.quant_min, target.weight.quant_max) == (-127, 127)
     assert target.activation.rounding is Rounding.HALF_AWAY_FROM_ZERO
-    assert target.arithmetic_for("Conv").scales_in_turn
-    assert not target.arithmetic_for("Gemm").scales_in_turn
-    assert target.arithmetic_for("Concat").ratio_conversions
+    assert target.arithmetic_for("Conv").requantize == FloatInTurn()
+    assert target.arithmetic_for("Gemm").requantize == FloatOnce()
+    assert target.arithmetic_for("Concat").requantize == FloatInTurn(ratio_conversions=True)
     assert not target.topology.prune_without_consumer
     unsigned = load_target("tengine-u8")
     assert not unsigned.activation.symmetric
@@ -128,16 +135,6 @@ FIXED = "[[op]]\nops = ['Softmax']\nfixed_output = { scale = 0.0078125 }"
         (HEADER, "[calibration.variants]\nkl = 'kll'", "did you mean 'kl'"),
         (HEADER, "[calibration.variants]\nklx = 'kl'", "names 'klx'"),
         (HEADER, "[calibration.variants]\nkl = 'mse'", "all schemes"),
-        (
-            HEADER.replace('"float32"', '"fixed_point_single"'),
-            "scales_in_turn = true",
-            "float arithmetic",
-        ),
-        (
-            HEADER.replace('"float32"', '"fixed_point_double"'),
-            "ratio_conversions = true",
-            "float arithmetic",
-        ),
         (
             HEADER.replace('dtype = "int8"', 'dtype = "int8"\ntruncated_zero_point = true'),
             "",

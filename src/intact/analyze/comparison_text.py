@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
-from intact._text import Figures, first_names, kilobytes
+from intact._text import Figures, first_names, kilobytes, level, widths
 
 if TYPE_CHECKING:
     from intact.analyze.compare import (
@@ -49,8 +49,8 @@ def figures(found: Comparison) -> Figures:
         ("format", lambda result: ", ".join(result.formats)),
         ("method", lambda result: result.made_with),
         ("integer nodes", lambda result: f"{result.quantized} of {result.nodes}"),
-        ("weights", lambda result: _widths(result.weight_bits)),
-        ("activations", lambda result: _widths(result.activation_bits)),
+        ("weights", lambda result: widths(result.weight_bits)),
+        ("activations", lambda result: widths(result.activation_bits)),
         ("size", lambda result: kilobytes(result.bytes)),
         ("parameters", lambda result: _cost(result, "bytes", kilobytes)),
         ("bit-operations", lambda result: _cost(result, "bitops", lambda cost: f"{cost:.4g}")),
@@ -146,12 +146,6 @@ def _names(found: Comparison) -> list[str]:
     return [result.name for result in found.results]
 
 
-def _widths(counts: Mapping[int, int]) -> str:
-    if len(counts) == 1:
-        return f"{next(iter(counts))} bits"
-    return ", ".join(f"{count} of {bits} bits" for bits, count in counts.items())
-
-
 def _cost(result: ComparedResult, name: str, write: Callable[[float], str]) -> str:
     return write(result.cost[name]) if name in result.cost else ""
 
@@ -169,9 +163,9 @@ def _output(name: str) -> Callable[[ComparedResult], str]:
 
     def write(result: ComparedResult) -> str:
         if result.measured is not None and name in result.measured.sqnr_db:
-            return _decibels(result.measured.sqnr_db[name])
+            return level(result.measured.sqnr_db[name])
         outputs = () if result.errors is None else result.errors.outputs
-        return next((_decibels(each.error.sqnr_db) for each in outputs if each.name == name), "")
+        return next((level(each.error.sqnr_db) for each in outputs if each.name == name), "")
 
     return write
 
@@ -201,12 +195,6 @@ def _latency(result: ComparedResult) -> str:
     if measured is None or measured.latency_ms is None:
         return ""
     return f"{measured.latency_ms[1]:.2f} ms for {measured.latency_batch}"
-
-
-def _decibels(decibels: float) -> str:
-    if math.isnan(decibels):
-        return "-"
-    return "identical" if decibels == math.inf else f"{decibels:.1f} dB"
 
 
 # ---- decisions -------------------------------------------------------------------------------
@@ -309,7 +297,7 @@ def _pair(layer: LayerErrors | None) -> str:
 
 
 def _level(decibels: float) -> str:
-    return _decibels(decibels).removesuffix(" dB")
+    return level(decibels).removesuffix(" dB")
 
 
 def _difference(change: float, each: Sequence[LayerErrors | None]) -> str:

@@ -17,9 +17,9 @@ from intact.analyze.errors import layer_results
 from intact.analyze.side_by_side import Array, ComparedPoint, workers
 from intact.analyze.teacher import OwnResult, TeacherForced
 from intact.calibrate.choice import Errors, FloatRuns
-from intact.calibrate.observe.observer import FloatTensors
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.engines.piecewise import FloatPieces
+from intact.engines.session import FloatModel
 from intact.limits import MOST_DB
 from intact.numerics.error_sums import ChannelErrorSums
 from intact.plan import QuantizedGraph, quantization_points
@@ -125,7 +125,7 @@ def layer_costs(
     runs: FloatRuns,
     *,
     forced: TeacherForced | None = None,
-    floats: FloatTensors | None = None,
+    floats: FloatModel | None = None,
     threads: int = 0,
 ) -> LayerCosts:
     """Measure what each layer costs, with its weights, what it reads and its result quantized.
@@ -141,7 +141,7 @@ def layer_costs(
         PlanError: An end has no scale yet.
     """
     forced = forced or TeacherForced(plan, tuple(layer_results(plan)))
-    floats = floats or FloatTensors(plan.graph, read_tensors(plan, forced.places))
+    floats = floats or FloatModel(plan.graph, read_tensors(plan, forced.places), threads=1)
     if not forced.places:
         return LayerCosts(0, ())
     few = runs.first(min(max(MOST_RUNS // len(forced.places), FEWEST), len(runs)))
@@ -197,7 +197,7 @@ def read_tensors(plan: QuantizedGraph, places: Collection[ComparedPoint]) -> lis
     return list(dict.fromkeys((*outputs, *computed, *(place.tensor for place in places))))
 
 
-def _noisiest(forced: TeacherForced, floats: FloatTensors, batch: tuple[Batch, int]) -> list[str]:
+def _noisiest(forced: TeacherForced, floats: FloatModel, batch: tuple[Batch, int]) -> list[str]:
     """Return the layers with the least signal to noise of their own, in their order."""
     feeds, real = batch
     levels: dict[str, float] = {}

@@ -15,10 +15,10 @@ from intact.analyze.layer_costs import LayerCosts, layer_costs, read_tensors
 from intact.analyze.side_by_side import Array, ComparedPoint, SideBySide, workers
 from intact.analyze.teacher import OwnResult, TeacherForced
 from intact.calibrate.choice import FloatRuns
-from intact.calibrate.observe.observer import FloatTensors
 from intact.config import QuantPolicy
 from intact.data.batching import Batch, real_samples
 from intact.data.stream import Samples
+from intact.engines.session import FloatModel
 from intact.graph import Graph
 from intact.graph.ops import bias_slot, constant_array
 from intact.limits import INSPECTED, MOST_DB
@@ -146,7 +146,7 @@ def model_errors(
         DataError: A sample does not fit the model.
     """
     places, outputs = tuple(layer_results(plan)), tuple(_outputs(plan))
-    floats = FloatTensors(plan.graph, read_tensors(plan, places))
+    floats = FloatModel(plan.graph, read_tensors(plan, places), threads=1)
     forced = TeacherForced(plan, places)
     is_small = _OWN * _elements(plan.graph, forced.tensors) <= _IN_CACHE
     own = _own_errors(forced, floats, samples, _OWN if is_small else _AT_ONCE)
@@ -285,7 +285,7 @@ class _Own:
 
 
 def _own_errors(
-    forced: TeacherForced, floats: FloatTensors, samples: Samples, at_once: int
+    forced: TeacherForced, floats: FloatModel, samples: Samples, at_once: int
 ) -> dict[ComparedPoint, _Own]:
     """Run each layer by itself, and return what is summed of it."""
     found = {place: _Own(place) for place in forced.places}

@@ -36,9 +36,9 @@ from intact.errors import IntactError, UsageError
 from intact.formats.registry import expressible
 from intact.limits import INSPECTED
 from intact.numerics.metrics import AccuracyDifference, accuracy_difference, in_top_k
-from intact.plan.provenance import Provenance
 from intact.recipe.reports import CompareOptions
-from intact.results.result import Result, results_in
+from intact.results.folder import results_in
+from intact.results.result import Result
 from intact.results.samples import open_for_result
 from intact.results.sources import load_result
 from intact.search.cost.kinds import plan_costs
@@ -143,19 +143,19 @@ def _described(name: str, result: Result) -> ComparedResult:
     """Describe a result without running it."""
     plan = result.plan
     weights, activations = widths(plan)
-    float_bytes, deployed = result.sizes()
+    figures = result.figures()
     return ComparedResult(
         name=name,
-        target=plan.target.name,
-        formats=tuple(result.exports),
+        target=figures.target,
+        formats=figures.formats,
         model=plan.graph.hash,
-        made_with=_made_with(plan.provenance),
-        nodes=len(plan.decisions),
-        quantized=sum(decision.quantized for decision in plan.decisions.values()),
+        made_with=", ".join(figures.made_with),
+        nodes=figures.nodes,
+        quantized=figures.quantized_nodes,
         weight_bits=weights,
         activation_bits=activations,
-        float_bytes=float_bytes,
-        bytes=deployed,
+        float_bytes=figures.float_bytes,
+        bytes=figures.quantized_bytes,
         cost=_costs(result),
     )
 
@@ -172,21 +172,6 @@ def _costs(result: Result) -> dict[str, float]:
         return plan_costs(result.plan, feeds, packs=packs)
     except IntactError:
         return found
-
-
-def _made_with(made: Provenance) -> str:
-    """Say in short what led to a plan."""
-    options = ", ".join(f"{name}={value:g}" for name, value in made.method_options.items())
-    parts = [
-        f"read from a {made.source}" if made.source else "",
-        f"scales of {made.scales}" if made.scales else "",
-        f"{made.method}{f' ({options})' if options else ''}" if not made.scales else "",
-        f"weights {made.weight_method}" if made.weight_method else "",
-        *(each.name for each in made.improvements if each.kept),
-        "searched" if made.search else "",
-        "trained" if made.trained else "",
-    ]
-    return ", ".join(part for part in parts if part)
 
 
 class _Run(msgspec.Struct, frozen=True):

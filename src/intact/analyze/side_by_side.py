@@ -10,10 +10,9 @@ from typing import Any, Protocol, Self, TypeAlias, TypeVar
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.calibrate.observe.observer import FloatTensors
 from intact.data.batching import real_samples
 from intact.data.stream import Samples
-from intact.engines.session import Feeds
+from intact.engines.session import Feeds, FloatModel
 from intact.engines.simulate import Simulator
 from intact.limits import HELD_AT_ONCE
 from intact.numerics.affine import dequantize
@@ -86,7 +85,7 @@ class SideBySide:
         *,
         threads: int,
         integers: bool,
-        floats: FloatTensors | None = None,
+        floats: FloatModel | None = None,
     ) -> None:
         self.executor = "integer" if integers else "simulate"
         self._workers = 1 if integers else workers(threads)
@@ -96,7 +95,7 @@ class SideBySide:
         self.places = self._quantized.places
         self.samples = 0
         self._tensors = list(dict.fromkeys(place.tensor for place in self.places))
-        self._floats = floats or FloatTensors(
+        self._floats = floats or FloatModel(
             plan.graph, self._tensors, threads=threads if integers else 1
         )
 

@@ -10,15 +10,19 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from intact.api._compare import compare
-    from intact.api._diagnose import diagnose
     from intact.api._evaluate import evaluate, inspect_graph_statistic, quant_loss
     from intact.api._execute import execute
-    from intact.api._export import export, read_quantized
     from intact.api._inspect import convert_ranges, inspect
-    from intact.api._quantize import quantize, quantize_for
-    from intact.api._report import report
-    from intact.api._search import replay_strategy, search_strategy
+    from intact.api._make import (
+        export,
+        quantize,
+        quantize_for,
+        read_quantized,
+        replay_strategy,
+        search_strategy,
+        train,
+    )
+    from intact.api._tell import compare, diagnose, report, verify, verify_all
     from intact.api._torch import (
         deploy,
         enable_calibration,
@@ -27,38 +31,36 @@ if TYPE_CHECKING:
         prepare,
         to_torch,
     )
-    from intact.api._train import train
-    from intact.api._verify import verify, verify_all
     from intact.flow.search import FoundStrategy
     from intact.results.sources import load_result
 
 HOMES = {
     "FoundStrategy": "intact.flow.search",
-    "compare": "intact.api._compare",
+    "compare": "intact.api._tell",
     "convert_ranges": "intact.api._inspect",
-    "diagnose": "intact.api._diagnose",
+    "diagnose": "intact.api._tell",
     "evaluate": "intact.api._evaluate",
     "execute": "intact.api._execute",
-    "export": "intact.api._export",
+    "export": "intact.api._make",
     "inspect": "intact.api._inspect",
     "inspect_graph_statistic": "intact.api._evaluate",
     "load_result": "intact.results.sources",
     "quant_loss": "intact.api._evaluate",
-    "quantize": "intact.api._quantize",
-    "quantize_for": "intact.api._quantize",
-    "read_quantized": "intact.api._export",
-    "replay_strategy": "intact.api._search",
-    "report": "intact.api._report",
-    "search_strategy": "intact.api._search",
+    "quantize": "intact.api._make",
+    "quantize_for": "intact.api._make",
+    "read_quantized": "intact.api._make",
+    "replay_strategy": "intact.api._make",
+    "report": "intact.api._tell",
+    "search_strategy": "intact.api._make",
     "deploy": "intact.api._torch",
     "enable_calibration": "intact.api._torch",
     "enable_quantization": "intact.api._torch",
     "from_torch": "intact.api._torch",
     "prepare": "intact.api._torch",
     "to_torch": "intact.api._torch",
-    "train": "intact.api._train",
-    "verify": "intact.api._verify",
-    "verify_all": "intact.api._verify",
+    "train": "intact.api._make",
+    "verify": "intact.api._tell",
+    "verify_all": "intact.api._tell",
 }
 """Each public name and the module that holds it."""
 

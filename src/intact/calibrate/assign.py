@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -10,13 +10,14 @@ import msgspec
 from intact._memo import Forgetful, Memo
 from intact.calibrate.method import Method
 from intact.calibrate.scales.bias import assign_biases
-from intact.calibrate.scales.given import PrescribedScales, prescribe
+from intact.calibrate.scales.given import PrescribedScales, given_params, prescribe
 from intact.calibrate.scales.masked import MaskConstants
 from intact.calibrate.scales.ranges import (
     TiedRanges,
     params_of,
     range_of,
     store_scales,
+    stored,
     weight_params,
 )
 from intact.calibrate.scales.relevant_ranges import relevant_ranges
@@ -72,6 +73,7 @@ def required_tensors(plan: QuantizedGraph, given: ScaleTable | None = None) -> t
     observed = _observed(points, prescribe(points, given, own))
     if not own:
         return observed
+    # In the order of the graph, so that memory is given to groups of neighbours.
     needed = {*observed, *(name for name in own if given is None or name not in given)}
     return tuple(str(v.name) for v in plan.graph.values if str(v.name) in needed)
 
@@ -90,7 +92,7 @@ def assign(
 
     Args:
         plan: Is not changed.
-        statistics: Of the tensors that `required_tensors` names; None where it names none.
+        statistics: Those of the tensors that `required_tensors` names; None where it names none.
         method: How scales follow from statistics.
         given: Scales by the names of the float model's tensors, weights or activations.
 
@@ -143,10 +145,10 @@ def assign_own(
     Args:
         plan: A plan without scales that is nobody else's.
         points: Its own.
-        statistics: As for `assign`; of the plan's model.
-        method: As for `assign`.
-        given: As for `assign`.
-        memo: Of former calls with the same graph, target, statistics and method.
+        statistics: The same as for `assign`, of the plan's model.
+        method: The same as for `assign`.
+        given: The same as for `assign`.
+        memo: What former calls computed with the same graph, target, statistics and method.
     """
     shared = _shared(plan)
     prescribed = prescribe(points.all, given, (str(point.value.name) for point in shared))
@@ -154,6 +156,7 @@ def assign_own(
     if statistics is None and observed:
         raise _unknown_ranges(observed, given)
     known = Statistics(plan.graph.hash) if statistics is None else statistics
+    # Given scales first: what shares one with them needs no range, and biases are products of both.
     prescribed.apply()
     activations = [point for point in points.activations if point.config not in prescribed]
     masks = MaskConstants(memo("factors", lambda: MaskConstants.of(plan.graph).factors))
@@ -163,13 +166,12 @@ def assign_own(
         *store_scales(points.all, plan.target.arithmetic.scale_precision),
     ]
     if shared:
-        from intact.calibrate.scales.own import keep_own_scales
-
-        keep_own_scales(plan, shared, given, known, method, masks.factors, memo)
+        _keep_own_scales(plan, shared, given, known, method, masks.factors, memo)
     truncates = plan.target.weight.truncated_zero_point
     for point in points.weights:
         if point.config not in prescribed and not is_fixed(point.config):
             _assign_weight(point, method, memo, plan.target.blocks, truncates=truncates)
+    # Last: the scale of a bias is the product of two others, and may raise that of the weight.
     notes += assign_biases(plan, memo.bounded("biases", _BIASES))
     activate(plan)
     plan.provenance = plan.provenance.calibrated(
@@ -198,6 +200,45 @@ def _shared(plan: QuantizedGraph) -> tuple[QuantPoint, ...]:
     from intact.plan.own_scales import shared_points
 
     return tuple(shared_points(plan))
+
+
+def _keep_own_scales(
+    plan: QuantizedGraph,
+    shared: Iterable[QuantPoint],
+    given: ScaleTable | None,
+    statistics: Statistics,
+    method: Method,
+    factors: Mapping[str, float],
+    memo: Memo,
+) -> None:
+    """Keep the own scale of each tensor that shares one, in place, where it is known.
+
+    Args:
+        plan: With scales in effect.
+        shared: The plan's ``shared_points``.
+        given: A table, which holds own scales; what it has is taken from it.
+        statistics: Those of tensors that the table leaves out.
+        method: Chooses ranges.
+        factors: How tensors come out at a Softmax (see `MaskConstants`).
+        memo: The same as for `assign_own`.
+    """
+    from intact.plan.own_scales import keep_own  # few targets have tables of them
+
+    truncates = plan.target.activation.truncated_zero_point
+    for point in shared:
+        name, grid = str(point.value.name), point.config.grid
+        if given is not None and name in given:
+            params = given_params(point, given)
+        elif name in statistics.tensors:
+            found = memo(
+                ("range", name, grid, method.activations),
+                partial(range_of, point, statistics, method, factors),
+            )
+            made = params_of(grid, found.low, found.high, truncates=truncates)
+            params = stored(made, plan.target.arithmetic.scale_precision)
+        else:
+            continue
+        keep_own(plan, point, params)
 
 
 def _observed(points: Iterable[QuantPoint], prescribed: PrescribedScales) -> tuple[str, ...]:
@@ -254,8 +295,11 @@ def _assign_activations(
             is_logarithmic = point.config.grid.exponential
             kind = _LOGARITHMIC if is_logarithmic else _ASYMMETRIC
             fallen.setdefault(kind, []).append(name)
+        # By identity of the dominator: two tensors with equal configs may still have scales of
+        # their own.
         group = groups.setdefault(id(root), TiedRanges(root))
         group.add(point.config, (found.low, found.high))
+    # After all ranges: a scale is chosen once the whole group is known.
     for key, group in groups.items():
         root, shared = group.root, masks.shared(key, *group.common(), root.levels)
         params = partial(params_of, root.grid, *shared, truncates=truncates)

@@ -143,8 +143,11 @@ class Errors(msgspec.Struct, frozen=True):
         """
         for name, (_, noise, _) in self.outputs.items():
             theirs = other.outputs[name].noise
+            # More samples cannot make a number of what is infinite.
             if not np.isfinite(noise.sum() + theirs.sum()):
                 continue
+            # By sample: both models err on the same hard samples, and the difference varies less
+            # than either.
             beyond = noise - _LIMIT * theirs
             error = _SURE * float(np.std(beyond)) * math.sqrt(len(beyond))
             if abs(float(beyond.sum())) < error:
@@ -160,6 +163,7 @@ class Errors(msgspec.Struct, frozen=True):
         for name, (_, noise, _) in self.outputs.items():
             theirs = other.outputs[name].noise
             lost, before = float(noise.sum()), float(theirs.sum())
+            # An output of another shape than before is a loss, whatever is in it.
             if math.isnan(lost) and not math.isnan(before):
                 return True
             if not lost > before * _LIMIT:
@@ -203,6 +207,7 @@ class FloatRuns:
     ) -> None:
         self.graph = graph
         self._batches = tuple(batches)
+        # Threads suffice: ONNX Runtime holds no lock of Python's while it runs.
         self._pool = ThreadPoolExecutor(threads or os.cpu_count())
         self._model: Future[Run] = self._pool.submit(
             lambda: model or FloatModel(graph, threads=1).run
@@ -226,6 +231,8 @@ class FloatRuns:
         The float model begins to run them.
         """
         before = accumulate((count for _, count in self._batches), initial=0)
+        # Shares the session, the threads and what was computed: the first batches of all are the
+        # same.
         found = copy.copy(self)
         found._batches = tuple(
             batch for batch, done in zip(self._batches, before, strict=False) if done < samples
@@ -266,13 +273,27 @@ class FloatRuns:
         start = 0 if beyond is None else len(beyond._batches)
         parts = list(zip(self._batches, self._outputs, strict=False))[start:]
         # The float outputs were submitted before: a single thread has them when it comes here.
-        found = [[self._pool.submit(self._of_batch, run, *part) for part in parts] for run in runs]
+        found = [
+            [self._pool.submit(self._batch_errors, run, *part) for part in parts] for run in runs
+        ]
         return [
             reduce(Errors.joined, (each.result() for each in of_run)) if of_run else Errors({})
             for of_run in found
         ]
 
-    def _of_batch(self, run: Run, batch: tuple[Batch, int], expected: Future[_Arrays]) -> Errors:
+    def simulated(self, plan: QuantizedGraph, tensors: Sequence[str] = ()) -> Errors:
+        """Compare the outputs of a plan's simulation, and further tensors, with the float model's.
+
+        Raises:
+            PlanError: An end has no scale yet.
+        """
+        simulator = Simulator(plan, threads=1, tensors=tensors)
+        (errors,) = self.errors(lambda feeds: simulator.run(feeds)[0])
+        return errors
+
+    def _batch_errors(
+        self, run: Run, batch: tuple[Batch, int], expected: Future[_Arrays]
+    ) -> Errors:
         """Compare the outputs of one batch; of them only their powers are kept."""
         feeds, count = batch
         size = batch_length(feeds)
@@ -305,6 +326,8 @@ def _powers(reference: npt.NDArray[Any], actual: npt.NDArray[Any], count: int) -
         signal = np.where(finite, reference, 0).astype(np.float64).reshape(rows, -1)
         noise = np.where(finite, actual, 0).astype(np.float64).reshape(rows, -1) - signal
         powers = np.square(signal).sum(axis=1), np.square(noise).sum(axis=1)
+    # NaN where the float model has a number is the worst error there is, and has to compare as
+    # such.
     noise_power = np.nan_to_num(powers[1], nan=np.inf, posinf=np.inf)
     return Powers(powers[0], noise_power, _agree(reference, actual, count))
 
@@ -324,8 +347,8 @@ class Choice(msgspec.Struct, frozen=True):
     Attributes:
         plan: The plan.
         method: The chosen method.
-        errors: Of its outputs, simulated; of none where there was nothing to compare.
-        simulator: Of the plan, to look further.
+        errors: The errors of its outputs, simulated; none where there was nothing to compare.
+        simulator: The simulated plan, to look further.
         runs: The samples that it was chosen on.
     """
 
@@ -375,16 +398,17 @@ def choose(
 
     Args:
         plan: A plan without scales; not changed.
-        statistics: As for `assign`.
+        statistics: The same as for `assign`.
         methods: At least one, the preferred one first.
         runs: The samples.
-        given: As for `assign`.
+        given: The same as for `assign`.
     """
     used = runs.first(_FEWEST)
     trials = _Trials(plan, statistics, methods, given)
     safe = next((at for at, each in enumerate(methods) if each.activations == _SAFE), 0)
     found = trials.errors(dict.fromkeys((0, safe)), used)
     most = sample_count(statistics) if safe else 0
+    # Twice as many each time, of which only the new ones are run.
     while _MORE * len(used) <= most and found[0].is_unsure(found[safe]):
         few, used = used, runs.first(_MORE * len(used))
         if len(used) == len(few):
@@ -392,6 +416,7 @@ def choose(
         more = trials.errors(found, used, few)
         found = {at: errors.joined(more[at]) for at, errors in found.items()}
     best = _best(found, found[safe])
+    # Where the output is good already no method can gain much, and each costs a simulation.
     if min(found[best].decibels.values(), default=MOST_DB) < ENOUGH_DB:
         found |= trials.errors([at for at in range(len(methods)) if at not in found], used)
         best = _best(found, found[safe])
@@ -411,6 +436,7 @@ class _Trials:
         self._plan, self._statistics, self._given = plan, statistics, given
         self._methods, self._memo = methods, Memo()
         self._plans: dict[int, QuantizedGraph] = {}
+        # One session for all methods: their plans differ in scales, which are inputs of it.
         self.simulator = Simulator(self.plan(0), threads=1)
 
     def plan(self, at: int) -> QuantizedGraph:

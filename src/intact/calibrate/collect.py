@@ -14,7 +14,7 @@ from intact.calibrate.observe.budget import (
     known_sizes,
     part_observers,
     schedule,
-    seen_sizes,
+    sizes_of_observed,
     worker_count,
 )
 from intact.calibrate.observe.observer import Observed, Observer
@@ -26,6 +26,7 @@ from intact.data.progress import Progress
 from intact.data.stream import AGAIN, Samples
 from intact.errors import CalibrationError
 from intact.graph import Graph
+from intact.graph.caches import growing_inputs
 from intact.numerics.histogram import Accumulator, SampleStatistics
 from intact.numerics.histogram_kernel import KERNELS
 
@@ -34,13 +35,11 @@ if TYPE_CHECKING:
 
 
 _GATHERED = 64
-
 """Counts of batches gathered by a thread before they are folded in."""
 
 R = TypeVar("R", bound="_Reader")
 
 _NO_COUNTS = np.zeros(0, np.int64)
-
 """Stands in for a tensor's counts while they are in the accumulator."""
 
 
@@ -88,6 +87,8 @@ class Counter(_Reader):
 
     def __init__(self, observer: Observer, padding: Padding | None) -> None:
         super().__init__(observer, padding)
+        # Counts stay in the accumulator until the end, and tensors hold an empty array meanwhile:
+        # the 512 KiB of each are there once in a thread.
         self._accumulator = Accumulator(len(observer.tensors))
         self._gathered: list[SampleStatistics] = []
         self._tensors = [TensorStatistics(counts=_NO_COUNTS) for _ in observer.tensors]
@@ -129,8 +130,8 @@ class MagnitudeCounter(_Reader):
     """What one thread counts in a second pass: magnitudes, in equal bins of the largest.
 
     Args:
-        observer: As in the first pass.
-        padding: As in the first pass.
+        observer: The observer of the first pass.
+        padding: The padding of the first pass.
         statistics: What that found.
         bins: Number of bins.
     """
@@ -142,6 +143,7 @@ class MagnitudeCounter(_Reader):
 
         super().__init__(observer, padding)
         found = [statistics[name] for name in observer.tensors]
+        # 0 for a tensor without finite elements, whose ends are infinite the wrong way round.
         largest = [max(each.maximum, -each.minimum, 0.0) for each in found]
         self._count_magnitudes = count_magnitudes
         self._widths = bin_widths(largest, bins)
@@ -191,8 +193,8 @@ def collect(
             samples, those of the first are taken.
         first: Filled with the inputs of the first sample, or of the batch that the model fixes.
         chosen: Filled with some of the samples.
-        observer: Of these tensors; made if it is not given.
-        bins: Of a second pass that counts magnitudes in equal bins of the largest, for threshold
+        observer: What counts these tensors; made if it is not given.
+        bins: Equal bins up to the largest, in which a second pass counts magnitudes for threshold
             methods with ``counted_bins``; 0 for none.
 
     Returns:
@@ -212,8 +214,9 @@ def collect(
             _refuse_single_pass(samples, twice, _METHOD)
         passes = _Passes(progress, twice)
         statistics = _observe(graph, samples, observer, workers, passes, first, chosen, bins)
-        return _with_caches(graph, statistics)
+        return _fill_caches(graph, statistics)
     layout = observer.layout
+    # From shapes where they are all known: a sample is run only for lengths that it decides.
     sizes = known_sizes(graph, layout, tensors)
     if sizes is None:
         sizes = _sizes_of_first(observer, samples)
@@ -228,15 +231,19 @@ def collect(
         statistics.tensors |= found.tensors
         chosen = None  # they are the same in each pass
         del part  # before the next one's session is made
-    return _with_caches(graph, statistics)
+    return _fill_caches(graph, statistics)
 
 
-def _with_caches(graph: Graph, statistics: Statistics) -> Statistics:
-    """Give empty caches the statistics of what is appended to them."""
-    if not all(each.samples for each in statistics.tensors.values()):
-        from intact.calibrate.caches import fill_empty_caches  # decoders have them
-
-        fill_empty_caches(graph, statistics)
+def _fill_caches(graph: Graph, statistics: Statistics) -> Statistics:
+    """Give caches that were empty in all samples the statistics of what is appended to them."""
+    # In the first run a cache is empty, so nothing is observed of it. What it holds later is what
+    # the model appends to it.
+    tensors = statistics.tensors
+    if not all(each.samples for each in tensors.values()):
+        for name, grown in growing_inputs(graph).items():
+            if name in tensors and grown in tensors and not tensors[name].samples:
+                tensors[name] = TensorStatistics()
+                tensors[name].merge(tensors[grown])
     return statistics
 
 
@@ -257,6 +264,8 @@ def _observe(
 
         padding = Padding(graph, observer.tensors, samples.mask, observer.layout)
     feed = Feed(samples, observer.batch_size, passes.report, sample, chosen)
+    # A counter for each thread, merged at the end: counts are integers and sums exact, so that it
+    # does not matter who counted what.
     first, *others = _read_all(feed, workers, lambda: Counter(observer, padding))
     passes.end(samples.source)
     for counter in others:
@@ -270,7 +279,7 @@ def _observe(
         passes.end(samples.source)
         counts = sum((each.counts for each in again[1:]), again[0].counts)
         for name, row in zip(observer.tensors, counts, strict=True):
-            statistics[name].counted_again(row)
+            statistics[name].count_again(row)
     return statistics
 
 
@@ -291,6 +300,7 @@ def _read(feed: Feed, make: Callable[[], R]) -> R:
         for batch, count, real in feed:
             reader.add(batch, count, real)
         reader.end()
+    # Also KeyboardInterrupt: other threads would go on reading all samples before the pool ends.
     except BaseException:
         feed.stop()
         raise
@@ -301,7 +311,7 @@ def _sizes_of_first(observer: Observer, samples: Samples) -> dict[str, int]:
     """Measure the bytes of each tensor in the first batch."""
     _refuse_single_pass(samples, 2, _MEMORY)
     batch, count = next(samples.batches(observer.batch_size))
-    return seen_sizes(observer.run(batch, count), observer.tensors)
+    return sizes_of_observed(observer.run(batch, count), observer.tensors)
 
 
 def _refuse_single_pass(samples: Samples, passes: int, reason: _Reason) -> None:
@@ -366,6 +376,7 @@ class Feed:
         self._all = samples.count
         self._given = 0
         self._first = first
+        # A model that fixes its batch takes no single sample.
         self._is_whole = samples.fixed_batch is not None
         self._chosen = chosen
 
@@ -379,6 +390,7 @@ class Feed:
                 self._progress(self._given, self._all)
             if self._stopped:
                 raise StopIteration
+            # Inside the lock: a reader is an iterator, which two threads may not advance at once.
             batch, count, real = next(self._batches)
             self._given += count
             if self._first is not None and not self._first:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from intact.calibrate.collect import Feed, collect
-from intact.calibrate.observe.observer import Observer, find_layout, model_of_outputs
+from intact.calibrate.observe.observer import Observer, find_layout
 from intact.calibrate.shards import SampleMap, mapped
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
@@ -25,7 +25,7 @@ from intact.data.images.reader import ImageFolder
 from intact.data.progress import Progress
 from intact.data.shards import BatchesHere, FilesThere, Images, Numbered, encode, files_of
 from intact.data.stream import Samples
-from intact.engines.session import make_session, run_session
+from intact.engines.session import make_session, model_of_outputs, run_session
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
 from intact.limits import CHOSEN, OBSERVED_AT_ONCE
@@ -75,7 +75,7 @@ class CountingJob(NamedTuple):
     Attributes:
         graph: The float model.
         tensors: Names of the values to observe.
-        max_memory: Of one worker, as in `intact.calibrate.collect`.
+        max_memory: What one worker may use, as in `intact.calibrate.collect`.
     """
 
     graph: Graph
@@ -122,15 +122,15 @@ class CountingJob(NamedTuple):
             )
             return Counted(statistics.to_bytes(compressed=False), done)
 
-        def of_shard(samples: Samples) -> Counted:
+        def count_shard(samples: Samples) -> Counted:
             if isinstance(samples.reader, ImageFolder):
-                return _of_images(samples, samples.reader, counted)
+                return _image_counts(samples, samples.reader, counted)
             return counted(samples)
 
-        return of_shard
+        return count_shard
 
 
-def _of_images(
+def _image_counts(
     samples: Samples, reader: ImageFolder, counted: Callable[[Samples, ChosenSamples], Counted]
 ) -> Counted:
     """Decode and count images, and say which could not be."""
@@ -176,7 +176,7 @@ def collect_on(
     Raises:
         ClusterError: The cluster cannot be reached, has other versions, or loses its workers.
         UsageError: The samples have an order, can be read once only, or were to be read twice.
-        IntactError: As of `intact.calibrate.collect`.
+        IntactError: The errors of `intact.calibrate.collect`.
     """
     if bins:
         raise UsageError(
@@ -242,6 +242,7 @@ class _KeptImages:
     def take(self, numbered: Numbered, counted: Counted) -> None:
         """Take what a worker found beside the statistics."""
         if isinstance(numbered.shard, Images):
+            # The statistics are merged already; kept for every shard, they would fill the memory.
             small = msgspec.structs.replace(counted, statistics=b"")
             self._found[numbered.number] = numbered.shard, small
         self._samples.shapes.update(dict(counted.shapes))
@@ -252,6 +253,8 @@ class _KeptImages:
         Raises:
             DataError: No image can be used, or one is there no more.
         """
+        # In the order of the samples, whichever worker was faster: the first sample is that of one
+        # machine.
         ordered = [self._found[number] for number in sorted(self._found)]
         self._reader.skipped = [line for _, counted in ordered for line in counted.skipped]
         self._reader.refuse_all_bad()
@@ -259,9 +262,11 @@ class _KeptImages:
         if self._first is not None and not self._first:
             size = self._samples.fixed_batch or 1
             files = [name for names in good for name in names]
-            rows, _ = next(self._opened(files[:size]).batches(size))
+            rows, _ = next(self._open(files[:size]).batches(size))
             self._first.update({name: array.copy() for name, array in rows.items()})
         if self._chosen is not None:
+            # A worker left out checksums from its limit on: beyond the least of these the choice is
+            # not known to be that of one machine.
             limits = [each.limit for _, each in ordered if each.limit is not None]
             self._chosen.limit = min(limits, default=None)
             marks = [
@@ -269,10 +274,10 @@ class _KeptImages:
             ]
             files = _least(marks, self._chosen.limit)
             if files:
-                for rows, count in self._opened(files).batches(1):
+                for rows, count in self._open(files).batches(1):
                     self._chosen.add(rows, count)
 
-    def _opened(self, files: Sequence[str]) -> Samples:
+    def _open(self, files: Sequence[str]) -> Samples:
         """Open some of the files here."""
         reader = ImageFolder(self._folder, files, FolderLabels(None), self._reader.takes)
         return Samples(self._samples.source, self._samples.specs, reader, count=len(files))

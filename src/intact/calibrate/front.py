@@ -36,7 +36,7 @@ class Front(msgspec.Struct, frozen=True):
     @staticmethod
     def of(plan: QuantizedGraph) -> Front | None:
         """Find it; None where nothing of it is quantized."""
-        nodes = tuple(_leading(plan))
+        nodes = tuple(_leading_nodes(plan))
         found = Front(plan, nodes)
         return found if any(True for _ in found.candidates()) else None
 
@@ -78,12 +78,13 @@ class Front(msgspec.Struct, frozen=True):
         return sum(products(node) for node in kept) <= _CHEAP * layers
 
 
-def _leading(plan: QuantizedGraph) -> Iterator[ir.Node]:
+def _leading_nodes(plan: QuantizedGraph) -> Iterator[ir.Node]:
     """Yield what leads to logarithms and roots alone, with them, in topological order."""
     found: set[ir.Node] = set()
     for node in reversed(plan.graph.nodes):
         readers = _readers(plan, node)
         ends = any(value.is_graph_output() for value in node.outputs)
+        # Backwards: a node leads there alone if all that reads it does.
         if _compresses(node) or (readers and not ends and all(each in found for each in readers)):
             found.add(node)
     return (node for node in plan.graph.nodes if node in found)

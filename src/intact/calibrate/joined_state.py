@@ -48,6 +48,7 @@ class Parts(msgspec.Struct, frozen=True):
                     parts[each] = None
             if each.is_graph_output():
                 parts[each] = None
+        # Read as a whole anywhere, the input has one scale anyway.
         if value in parts or len(parts) < 2:
             return None
         ordered = tuple(node for node in graph.nodes if node in movers)
@@ -85,12 +86,13 @@ class JoinedState(msgspec.Struct, frozen=True):
         """Find the large parts of inputs whose parts have unlike ranges.
 
         Args:
-            statistics: Of the `tensors`.
+            statistics: Those of the `tensors`.
         """
         found: dict[ir.Value, Parts] = {}
         for each in self.inputs:
             seen = {value: statistics[str(value.name)] for value in each.parts}
             reaches = {value: max(-s.minimum, s.maximum) for value, s in seen.items()}
+            # A part that is always 0 is like any other.
             least = min((reach for reach in reaches.values() if reach > 0), default=0.0)
             large = [value for value, reach in reaches.items() if reach >= UNLIKE * least > 0]
             found |= dict.fromkeys(large, each)
@@ -105,7 +107,7 @@ class JoinedState(msgspec.Struct, frozen=True):
         last layers; then also what updates the large parts element by element.
 
         Args:
-            unlike: As `unlike` gives it.
+            unlike: The result of `unlike`.
             tail: What stands behind the last layers.
             joins: The joins of unlike ranges there.
         """

@@ -76,6 +76,8 @@ class Method(msgspec.Struct, frozen=True):
             weights or declared.weight_method,
             dict(declared.options),
         )
+        # A target may have a variant of its own under a common name (Tengine's kl reads the samples
+        # twice).
         named = declared.variants.get(method.activations, method.activations)
         method = msgspec.structs.replace(method, activations=named)
         for name in (method.activations, method.fallback):

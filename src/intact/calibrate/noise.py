@@ -11,7 +11,7 @@ response properties of cortical cells".
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -19,8 +19,7 @@ import onnx_ir as ir
 
 from intact.calibrate.remembered import Doubles, Remembered
 from intact.data.signature import InputSpec
-from intact.engines.integer.islands import model_of_nodes
-from intact.engines.session import make_session, run_session
+from intact.engines.integer.islands import compiled_nodes
 from intact.graph import Graph, is_constant
 from intact.graph.graph import values_read_inside
 from intact.program.operations import FloatNodes
@@ -62,6 +61,8 @@ def matched_noise(
         steps.append(np.broadcast_to(basis.reshape(along)[0], sizes[1:]))
     # Each constant alone: what matters is the mean over the positions of its result.
     means = [first.moments(np.stack([step] * first.least))[0] for step in steps]
+    # The first layers are linear: means of the result are those for zeros plus the slope times the
+    # constant of each channel.
     slope = np.stack([mean - means[0] for mean in means[1:]], axis=1)
     wanted, deviation = first.wanted
     left, right = slope / deviation[:, None], (wanted - means[0]) / deviation
@@ -71,6 +72,7 @@ def matched_noise(
     at_borders = first.moments(np.ascontiguousarray(flat))[1]  # where zeros are padded
     with np.errstate(all="ignore"):
         ratio = np.sqrt((deviation**2 - at_borders) / first.moments(noise)[1])
+    # The median in the logarithm: channels that see little of the noise give ratios without bound.
     usable = ratio[np.isfinite(ratio) & (ratio > 0)]
     scale = float(np.exp(np.median(np.log(usable)))) if usable.size else 1.0
     return noise, offset, scale
@@ -86,7 +88,7 @@ def smooth_noise(sizes: tuple[int, ...], seed: int = 0) -> Floats:
 
     Args:
         sizes: Shape ``[N, ...]``; the axes but the first and that of the channels are smooth.
-        seed: Of the draw.
+        seed: What the draw begins with.
     """
     white = np.random.default_rng(seed).standard_normal(sizes)
     axes = [axis for axis in range(1, len(sizes)) if axis != channel_axis(sizes)]
@@ -95,6 +97,8 @@ def smooth_noise(sizes: tuple[int, ...], seed: int = 0) -> Floats:
         for axis in axes:
             along = [-1 if each == axis else 1 for each in range(len(sizes))]
             square = square + np.fft.fftfreq(sizes[axis]).reshape(along) ** 2
+        # The constant part has frequency 0, whose inverse is no number: it gets the weight of the
+        # lowest one.
         lowest = square[square > 0].min(initial=1.0)
         weight = 1 / np.sqrt(np.maximum(square, lowest))
         white = np.fft.ifftn(np.fft.fftn(white, axes=axes) * weight, axes=axes).real
@@ -119,7 +123,7 @@ class _First:
         self._itself = [value for value in ends if value in graph.inputs]
         self._computed = [value for value in ends if value not in graph.inputs]
         self._known = [ends[value] for value in (*self._itself, *self._computed)]
-        self._session = None
+        self._run: Callable[[Iterable[Floats]], list[Floats]] | None = None
         if self._computed:
             operation = FloatNodes(
                 nodes,
@@ -127,9 +131,7 @@ class _First:
                 tuple(self._computed),
                 tuple(graph.model.functions.values()),
             )
-            self._session = make_session(model_of_nodes("first", operation), threads=1)
-        self._input = str(graph.inputs[0].name)
-        self._names = [str(value.name) for value in self._computed]
+            self._run = compiled_nodes("first", operation, threads=1)
         self.least = fixed_batch or 1
         live = [each.live for each in self._known]
         self._live = np.concatenate(live)
@@ -144,8 +146,8 @@ class _First:
         for start in range(0, len(samples), self.least):
             feed = np.ascontiguousarray(samples[start : start + self.least])
             found = [feed] * len(self._itself)
-            if self._session is not None:
-                found += run_session(self._session, {self._input: feed}, self._names)
+            if self._run is not None:
+                found += self._run([feed])
             parts.append(found)
         means, variances = [], []
         for results in zip(*parts, strict=True):

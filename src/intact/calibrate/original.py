@@ -51,7 +51,7 @@ class _Rounding(NamedTuple):
     """How much float rounding makes.
 
     Attributes:
-        difference: Of an output, relative to its largest value, that is taken for rounding unasked.
+        difference: What is taken for rounding unasked, relative to the largest value of an output.
             Measured: ResNets and MobileNets 1e-6, recognizers of 360 nodes 2e-5.
         weights: Relative size of a few last bits, by which weights are changed.
     """
@@ -72,7 +72,7 @@ class OriginalComparison(NamedTuple):
     """What a comparison gives besides.
 
     Attributes:
-        outputs: Of the graph, by name; None where it was not run.
+        outputs: The outputs of the graph, by name; None where it was not run.
         notes: What could not be compared.
     """
 
@@ -85,7 +85,7 @@ class Original(msgspec.Struct, frozen=True):
 
     Attributes:
         source: A file, or a model in memory.
-        threads: Of the runtime; 0 takes all cores.
+        threads: Threads of the runtime; 0 takes all cores.
     """
 
     source: str | Path | onnx.ModelProto | ir.Model
@@ -109,6 +109,7 @@ class Original(msgspec.Struct, frozen=True):
             return OriginalComparison(None, self.compare(graph, sample).notes)
         sample = {**graph.fixed_inputs, **sample}
         with ThreadPoolExecutor(1) as pool:
+            # Both at once: the session of the second is built while the first runs.
             running = pool.submit(_run, graph.model, sample, self.threads)
             try:
                 expected = self._run(graph, sample)
@@ -128,7 +129,7 @@ class Original(msgspec.Struct, frozen=True):
         notes = _by_chance({name: chance[name] for name in expected if name in chance})
         differing = [n for n in sure if difference(expected[n], found[n]) > rounding.difference]
         if differing:
-            notes += _explained(read_model(self.source), graph, sample, differing)
+            notes += _explain(read_model(self.source), graph, sample, differing)
         return OriginalComparison(found, notes)
 
     def _run(self, graph: Graph, sample: Batch) -> Arrays:
@@ -195,7 +196,7 @@ def difference(expected: object, found: object) -> float:
     return largest / float(np.abs(one).max()) if one.any() else np.inf
 
 
-def _explained(
+def _explain(
     given: ir.Model, graph: Graph, sample: Batch, outputs: Iterable[str]
 ) -> tuple[Note, ...]:
     """Tell what rounding and chance explain of outputs that differ.
@@ -235,10 +236,12 @@ def _beyond_rounding(
     """List the tensors that differ by more than rounding can make, and by how much."""
     rounding = _rounding(graph)
     made = {str(v.name) for n in graph.nodes for v in n.outputs}
+    # Tensors that both models have by name, in the order of the given one: the first that differs
+    # is nearest to the cause.
     values = [v for n in given.graph for v in n.outputs if v.name in made and v.name not in chance]
-    expected = _run(_showing(given, [str(v.name) for v in values]), sample, 0)
+    expected = _run(_with_outputs(given, [str(v.name) for v in values]), sample, 0)
     names = [name for name in expected if name in made]
-    found = _run(_showing(graph.model, names), sample, 0)
+    found = _run(_with_outputs(graph.model, names), sample, 0)
     largest = {
         name: size
         for name in names
@@ -246,11 +249,12 @@ def _beyond_rounding(
         and (size := difference(expected[name], found[name])) > rounding.difference
     }
     spread = dict.fromkeys(largest, 0.0)
-    shown = _showing(given, list(largest))
+    shown = _with_outputs(given, list(largest))
     for seed in range(_RUNS):
-        other = _run(_rounded_otherwise(shown, rounding.weights, seed), sample, 0)
+        other = _run(_change_last_bits(shown, rounding.weights, seed), sample, 0)
         for name in largest:
             spread[name] = max(spread[name], difference(expected[name], other[name]))
+    # What other roundings of the weights change as much is rounding, however large it is.
     return {name for name, size in largest.items() if size > _ROOM * spread[name]}, largest
 
 
@@ -267,7 +271,7 @@ def _differs(given: ir.Model, unexplained: set[str], largest: Mapping[str, float
     )
 
 
-def _showing(model: ir.Model, names: Iterable[str]) -> ir.Model:
+def _with_outputs(model: ir.Model, names: Iterable[str]) -> ir.Model:
     """Copy a model, with tensors as outputs."""
     copy = model.clone()
     present = {value.name for value in copy.graph.outputs}
@@ -276,7 +280,7 @@ def _showing(model: ir.Model, names: Iterable[str]) -> ir.Model:
     return copy
 
 
-def _rounded_otherwise(model: ir.Model, size: float, seed: int) -> ir.Model:
+def _change_last_bits(model: ir.Model, size: float, seed: int) -> ir.Model:
     """Copy a model, with the last bits of its weights changed.
 
     Tensors of fewer than two axes stay: they may be the factors of a Resize, or a small number

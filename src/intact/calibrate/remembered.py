@@ -23,7 +23,7 @@ class Remembered(NamedTuple):
     """What a BatchNormalization tells of a tensor, ``[channels]`` along axis 1.
 
     Attributes:
-        mean: Of each channel.
+        mean: The mean of each channel.
         deviation: Standard deviation; above 0 where the channel is live.
         live: Channels that vary, and of which both are finite; of the others nothing is known.
     """
@@ -85,7 +85,7 @@ class SampleMoments(NamedTuple):
     """Moments of the channels of some samples, each ``[samples, channels]``.
 
     Attributes:
-        means: Of the values.
+        means: The means of the values.
         squares: Means of the squared values.
     """
 

@@ -107,6 +107,7 @@ class _ShardJob(NamedTuple):
     @classmethod
     def load(cls, folder: Path) -> _ShardJob:
         head = _decode_head((folder / _HEAD).read_bytes())
+        # The limits that the user raised hold in the worker too, which is another process.
         with raised_limits(head.raise_limits):
             return cls(class_named(head.kind).load(folder), head.source, head.raise_limits)
 
@@ -136,7 +137,7 @@ class SampleMap:
     """A cluster that shards of samples are sent to; a context manager that ends the connection.
 
     Args:
-        address: Of the Ray cluster; ``local`` starts one here.
+        address: Where the Ray cluster is; ``local`` starts one here.
         workers: How many; None for one on each processor.
 
     Raises:
@@ -185,7 +186,7 @@ class SampleMap:
         Args:
             cut: The samples.
             job: What workers do.
-            threads: Of each worker; 0 divides the processors of the cluster.
+            threads: Threads of each worker; 0 divides the processors of the cluster.
 
         Raises:
             ClusterError: The cluster has other versions, or loses its workers.
@@ -195,6 +196,7 @@ class SampleMap:
 
         def message(each: Numbered, hello: bytes) -> bytes:
             place = _decode_place(hello)
+            # Another processor may have other kernels, whose floats differ in their last bits.
             if place.processor != own:
                 self._processors.add(place.processor)
             return encode(cut.sent(each.shard, sees_files=place.sees_files))
@@ -231,9 +233,9 @@ class SampleMap:
         Args:
             samples: The samples; their labels and references are known afterwards, and their
                 progress is told after every shard.
-            size: Of a batch.
+            size: Samples of a batch.
             job: What workers do.
-            threads: As of `replies`.
+            threads: The same as for `replies`.
             shards: For each worker, at least, where there are enough batches.
             first: Filled with the first batch.
 
@@ -241,7 +243,7 @@ class SampleMap:
             The reply to each shard, in the order of the samples.
 
         Raises:
-            ClusterError: As of `open_for` and `replies`.
+            ClusterError: The errors of `open_for` and `replies`.
             IntactError: A sample is wrong, or what a worker raised.
         """
         self.open_for(samples)
@@ -258,6 +260,8 @@ class SampleMap:
 
             cut = BatchesHere(samples, size, feed, shards)
         else:
+            # Workers decode the files. Only the first batch is read here too, where the caller asks
+            # for it.
             cut = FilesThere(samples, reader, size, shards)
             if first is not None:
                 first.update(next(quiet.batches(size))[0])
@@ -277,4 +281,5 @@ class SampleMap:
             numbers = None if reader.takes.name == LABELS else reader.labels.numbers
             known = {} if numbers is None else {LABELS: np.array(numbers, np.int64)}
             samples.was_read(known, len(reader.files))
+        # Replies come as workers end. By their numbers, results do not depend on who was faster.
         return [found[number] for number in sorted(found)]

@@ -63,6 +63,7 @@ class TensorStatistics:
 
     def add(self, rows: SampleStatistics) -> None:
         """Add what the histogram kernel found in some samples (``counts`` it has filled)."""
+        # The distribution is of the former counts.
         self._made = None
         seen = rows.minimum <= rows.maximum  # samples with a finite element
         self.samples += int(seen.sum())
@@ -70,6 +71,8 @@ class TensorStatistics:
         if seen.any():
             self.minimum = min(self.minimum, float(rows.minimum[seen].min()))
             self.maximum = max(self.maximum, float(rows.maximum[seen].max()))
+        # Samples without a finite element have sums of 0, but infinite ends: only those are left
+        # out.
         self.total.add(rows.total)
         self.squares.add(rows.total_squares)
         self.minima.add(rows.minimum[seen].astype(np.float64))
@@ -107,7 +110,7 @@ class TensorStatistics:
         for moment in _MOMENTS:
             getattr(self, moment).merge(sums[moment])
 
-    def counted_again(self, magnitudes: npt.NDArray[np.int64]) -> None:
+    def count_again(self, magnitudes: npt.NDArray[np.int64]) -> None:
         """Take what a second pass over the same samples has counted."""
         self._made, self.magnitudes = None, magnitudes
 
@@ -154,6 +157,11 @@ class Statistics(msgspec.Struct):
                 remedy=f"collect it; {nearest(name, self.tensors)}",
             ) from None
 
+    @property
+    def samples(self) -> int:
+        """How many samples were observed."""
+        return max((each.samples for each in self.tensors.values()), default=0)
+
     def only(self, names: Iterable[str]) -> Statistics:
         """Return the statistics of some of the tensors.
 
@@ -181,7 +189,7 @@ class Statistics(msgspec.Struct):
         Only the bins that are not empty are touched, so merging costs little for each tensor.
 
         Raises:
-            CalibrationError: As of ``merge`` and ``load``.
+            CalibrationError: The errors of ``merge`` and ``load``.
         """
         other = _read("statistics of a worker", io.BytesIO(content))
         if other.model_hash != self.model_hash:
@@ -209,17 +217,21 @@ class Statistics(msgspec.Struct):
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         """Return everything as arrays: the non-empty bins of all tensors one after the other."""
+        # Sorted: equal statistics give equal bytes, in whatever order tensors were observed.
         names = sorted(self.tensors)
         tensors = [self.tensors[name] for name in names]
         bins = [np.flatnonzero(tensor.counts != 0) for tensor in tensors]  # bools scan faster
-        counts = _joined([t.counts[found] for t, found in zip(tensors, bins, strict=True)])
+        counts = _concatenate([t.counts[found] for t, found in zip(tensors, bins, strict=True)])
+        # Half the bytes of nearly all files: few calibrations see a value four thousand million
+        # times.
         fits = counts.max(initial=0) < 2**32
         arrays: dict[str, npt.NDArray[Any]] = {
             "version": np.array(STATISTICS_VERSION),
             "model_hash": np.array(self.model_hash),
-            "names": _packed_names(names),
+            "names": _pack_names(names),
             "bin_ends": np.cumsum([len(found) for found in bins], dtype=np.int64),
-            "bins": _joined(bins).astype(np.uint16),
+            # There are 2**16 bins, so no index is cut.
+            "bins": _concatenate(bins).astype(np.uint16),
             "counts": counts.astype(np.uint32 if fits else np.int64),
             "zeros": np.array([tensor.zeros for tensor in tensors], np.int64),
             "samples": np.array([tensor.samples for tensor in tensors], np.int64),
@@ -246,7 +258,7 @@ class Statistics(msgspec.Struct):
         statistics = Statistics(found.model_hash, {n: TensorStatistics() for n in found.names})
         found.merge_into(statistics.tensors)
         for name, magnitudes in found.magnitudes():
-            statistics.tensors[name].counted_again(magnitudes)
+            statistics.tensors[name].count_again(magnitudes)
         return statistics
 
 
@@ -254,7 +266,7 @@ _MOST_PADDING = 1 << 20
 """Bytes by which names may be padded to the longest of them."""
 
 
-def _packed_names(names: list[str]) -> npt.NDArray[Any]:
+def _pack_names(names: list[str]) -> npt.NDArray[Any]:
     """Return names as an array of text, or as JSON where one is much longer than the others."""
     padded = 4 * len(names) * max(map(len, names), default=0)
     if padded > _MOST_PADDING + 16 * sum(map(len, names)):
@@ -262,7 +274,7 @@ def _packed_names(names: list[str]) -> npt.NDArray[Any]:
     return np.array(names, dtype=np.str_)
 
 
-def _unpacked_names(array: npt.NDArray[Any]) -> list[str]:
+def _unpack_names(array: npt.NDArray[Any]) -> list[str]:
     if array.dtype != np.uint8:
         return [str(name) for name in array.tolist()]
     names = json.loads(array.tobytes())
@@ -271,7 +283,7 @@ def _unpacked_names(array: npt.NDArray[Any]) -> list[str]:
     return names
 
 
-def _joined(arrays: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+def _concatenate(arrays: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
 
 
@@ -282,7 +294,7 @@ def _check(arrays: dict[str, npt.NDArray[Any]]) -> None:
     names = arrays["names"]
     if names.ndim != 1 or (names.dtype.kind != "U" and names.dtype != np.uint8):
         raise ValueError(f"names is {names.dtype} of shape {list(names.shape)}")
-    tensors, bins = len(_unpacked_names(names)), arrays["bins"].size
+    tensors, bins = len(_unpack_names(names)), arrays["bins"].size
     for name, (kind, shape) in {
         "model_hash": ("U", ()),
         "bin_ends": ("i", (tensors,)),
@@ -296,8 +308,9 @@ def _check(arrays: dict[str, npt.NDArray[Any]]) -> None:
         array = arrays[name]
         if array.dtype.kind not in kind or array.shape != shape:
             raise ValueError(f"{name} is {array.dtype} of shape {list(array.shape)}")
+    # Ascending ends: each tensor has a stretch of its own, and no index leaves the arrays.
     ends = [0, *arrays["bin_ends"].tolist(), bins]
-    if ends != sorted(ends) or len(set(_unpacked_names(names))) < tensors:
+    if ends != sorted(ends) or len(set(_unpack_names(names))) < tensors:
         raise ValueError("its tensors overlap")
     for name in ("counts", "zeros", "samples"):
         if (arrays[name] < 0).any():
@@ -329,7 +342,7 @@ class _Saved:
         _check(arrays)
         self._arrays = arrays
         self.model_hash = str(arrays["model_hash"])
-        self.names = _unpacked_names(arrays["names"])
+        self.names = _unpack_names(arrays["names"])
         self._sums = {
             moment: [ExactSum.from_array(words) for words in arrays[moment]] for moment in _MOMENTS
         }

@@ -62,6 +62,7 @@ def drawn_samples(plan: QuantizedGraph, statistics: Statistics | None, count: in
     """
     if statistics is None:
         try:
+            # Ranges of codes are the better guess; free draws only where an input has no quantizer.
             return evenly_drawn_samples(plan, count)
         except DataError:
             sample = None if plan.keeps_runtime else sample_that_runs(plan.graph)
@@ -117,6 +118,7 @@ def any_samples(graph: Graph) -> Iterator[Batch]:
     Raises:
         ModelError: An input cannot be given by samples.
     """
+    # The axis of samples is left out: a batch of none would run anything, and show nothing.
     yield any_sample(graph)
     lengths = (dim for value in graph.inputs for dim in (value.shape or ())[1:])
     for name in dict.fromkeys(str(dim) for dim in lengths if not isinstance(dim, int)):
@@ -135,7 +137,7 @@ def synthetic_samples(
 
     Args:
         graph: The float model.
-        statistics: Of its inputs.
+        statistics: Those of its inputs.
         count: How many samples.
         seen: How the samples of the calibration were fed, and in which shapes.
 
@@ -149,8 +151,8 @@ def synthetic_samples(
     for name, spec in form.specs.items():
         if name not in statistics.tensors:
             raise _cannot_draw(name, "it was not observed")
-        draws[name] = _as_seen(statistics[name].distribution(), spec, form.sizes(name))
-    return _opened(graph, count, draws, form)
+        draws[name] = _draw_as_seen(statistics[name].distribution(), spec, form.sizes(name))
+    return _open(graph, count, draws, form)
 
 
 def evenly_drawn_samples(plan: QuantizedGraph, count: int) -> Samples:
@@ -169,7 +171,7 @@ def evenly_drawn_samples(plan: QuantizedGraph, count: int) -> Samples:
         name: _evenly(_range(plan, name, spec), spec, form.sizes(name))
         for name, spec in form.specs.items()
     }
-    return _opened(plan.graph, count, draws, form)
+    return _open(plan.graph, count, draws, form)
 
 
 def _freely_drawn_samples(graph: Graph, count: int, like: Batch) -> Samples:
@@ -181,7 +183,7 @@ def _freely_drawn_samples(graph: Graph, count: int, like: Batch) -> Samples:
         for name, spec in form.specs.items()
     }
     draws = {name: _evenly(ends[name], spec, form.sizes(name)) for name, spec in form.specs.items()}
-    return _opened(graph, count, draws, form)
+    return _open(graph, count, draws, form)
 
 
 class _Form(msgspec.Struct, frozen=True):
@@ -213,7 +215,7 @@ class _Form(msgspec.Struct, frozen=True):
         return sizes
 
 
-def _opened(graph: Graph, count: int, inputs: dict[str, _Draw], form: _Form) -> Samples:
+def _open(graph: Graph, count: int, inputs: dict[str, _Draw], form: _Form) -> Samples:
     drawn = _Drawn(count, inputs, form.is_fed)
     feeding = Feeding(no_batch=tuple(inputs)) if form.is_fed else None
     return replace(open_samples(drawn, graph, limit=count, feeding=feeding), count=count)
@@ -225,6 +227,7 @@ def _range(plan: QuantizedGraph, name: str, spec: InputSpec) -> tuple[float, flo
         if quantizes(config) or config.state is QuantState.OVERLAPPED:
             return config.dominator.value_range()
     readers = [node.op_type for node, _ in plan.graph.consumers(value)]
+    # Wider integers are indices or lengths, of which almost none in the type's range is valid.
     if spec.dtype.kind in "iu" and spec.dtype.itemsize <= 2 and DequantizeLinear.name in readers:
         limits = np.iinfo(spec.dtype)
         return float(limits.min), float(limits.max)
@@ -237,30 +240,33 @@ def _cannot_draw(name: str, reason: str) -> DataError:
     )
 
 
-def _as_type(
-    values: npt.NDArray[Any], spec: InputSpec, low: float, high: float
-) -> npt.NDArray[Any]:
+def _cast(values: npt.NDArray[Any], spec: InputSpec, low: float, high: float) -> npt.NDArray[Any]:
     if spec.dtype.kind != "f":
+        # Rounding may leave a range whose ends are no integers, where an index would be out of
+        # bounds.
         values = np.clip(np.rint(values), low, high)
     return values.astype(spec.dtype)
 
 
-def _as_seen(distribution: Distribution, spec: InputSpec, sizes: tuple[int, ...]) -> _Draw:
+def _draw_as_seen(distribution: Distribution, spec: InputSpec, sizes: tuple[int, ...]) -> _Draw:
     """Draw from a distribution: a bin by its count, then evenly inside it."""
     ends = np.cumsum(distribution.count)
 
     def draw(generator: np.random.Generator, count: int) -> npt.NDArray[Any]:
         shape = (count, *sizes)
+        # By integers: a random float times the count would favour some bins where counts exceed
+        # 2**53.
         bins = np.searchsorted(ends, generator.integers(0, ends[-1], shape), side="right")
         low, high = distribution.low[bins], distribution.high[bins]
+        # In float64 until here: the sum is rounded once, at the end.
         values = (low + (high - low) * generator.random(shape)).astype(np.float32)
-        return _as_type(values, spec, distribution.minimum, distribution.maximum)
+        return _cast(values, spec, distribution.minimum, distribution.maximum)
 
     return draw
 
 
 def _evenly(limits: tuple[float, float], spec: InputSpec, sizes: tuple[int, ...]) -> _Draw:
     def draw(generator: np.random.Generator, count: int) -> npt.NDArray[Any]:
-        return _as_type(generator.uniform(*limits, (count, *sizes)), spec, *limits)
+        return _cast(generator.uniform(*limits, (count, *sizes)), spec, *limits)
 
     return draw

@@ -87,6 +87,7 @@ class Tail(msgspec.Struct, frozen=True):
     @staticmethod
     def of(plan: QuantizedGraph) -> Tail | None:
         """Find it; None where it neither joins nor decodes, or nothing of it is quantized."""
+        # The cheap look first: which nodes are fused is only asked of nets that have a tail.
         if not any(_is_join(plan, n) or _decodes(n) for n in _behind_layers(plan, set())):
             return None
         from intact.program.lower.chains import Points, chains  # with much else
@@ -110,12 +111,12 @@ class Tail(msgspec.Struct, frozen=True):
         """Find the joins of unlike ranges, the worst first.
 
         Args:
-            statistics: Of the `tensors`.
+            statistics: Those of the `tensors`.
         """
         found = []
         for node in self.joins:
             reaches = {}
-            for name in _computed(node):
+            for name in _computed_inputs(node):
                 seen = statistics[name]
                 reaches[name] = max(-seen.minimum, seen.maximum)
             reaches = {name: reach for name, reach in reaches.items() if reach > 0}
@@ -206,11 +207,11 @@ def _decodes(node: ir.Node) -> bool:
 
 
 def _is_join(plan: QuantizedGraph, node: ir.Node) -> bool:
-    joins = node.op_type == "Concat" and len(set(_computed(node))) > 1
+    joins = node.op_type == "Concat" and len(set(_computed_inputs(node))) > 1
     return joins and plan.is_quantized(node)
 
 
-def _computed(node: ir.Node) -> list[str]:
+def _computed_inputs(node: ir.Node) -> list[str]:
     """Return the names of the inputs that are no constants."""
     values = (node.inputs[slot] for slot in data_slots(node))
     return [str(value.name) for value in values if value is not None and not is_constant(value)]
@@ -230,6 +231,8 @@ def _parts(graph: Graph, nodes: Sequence[ir.Node]) -> Iterator[str]:
     joined = {value for node in nodes if node.op_type == "Concat" for value in node.inputs}
     open_values = list(graph.outputs)
     seen: set[ir.Value] = set()
+    # Backwards from the outputs through what only moves, joins or chooses: the values where that
+    # ends are the parts.
     while open_values:
         value = open_values.pop()
         if value in seen:

@@ -61,12 +61,12 @@ def broken_ties(
     first, as long as they gain. At most nine plans are simulated.
 
     Args:
-        untied: As of `fully_untied`; not changed.
-        statistics: Of the tensors that it and the tied plan quantize.
+        untied: The result of `fully_untied`; not changed.
+        statistics: Those of the tensors that it and the tied plan quantize.
         choice: The tied plan with scales, and what it loses.
         apart: Makes it with some ties broken.
     """
-    parts = _of_joins(unlike(untied, statistics, choice.method))
+    parts = _parts_by_join(unlike(untied, statistics, choice.method))
 
     def gains(chosen: Sequence[_Part], now: Choice) -> Choice | None:
         plan = apart([end for part in chosen for end in part])
@@ -75,6 +75,7 @@ def broken_ties(
 
     whole = gains(parts, choice) if parts else None
     kept, best = ([], choice) if whole is None else (parts, whole)
+    # From all or from none, whichever was better: each part is turned the other way once.
     for part in parts if len(parts) > 1 else ():
         changed = [each for each in parts if (each in kept) is not (each == part)]
         found = gains(changed, best)
@@ -87,7 +88,7 @@ _Part: TypeAlias = tuple[TensorEnd, ...]
 """Ends of one join, or of several that stand together."""
 
 
-def _of_joins(ends: Sequence[TensorEnd]) -> list[_Part]:
+def _parts_by_join(ends: Sequence[TensorEnd]) -> list[_Part]:
     """Divide ends by their joins, into as many parts as are tried alone."""
     joins: dict[str, list[TensorEnd]] = {}
     for end in ends:
@@ -106,7 +107,7 @@ def unlike(plan: QuantizedGraph, statistics: Statistics, method: Method) -> tupl
 
     Args:
         plan: Without scales, in which all ties are broken that may be; not changed.
-        statistics: Of what it needs.
+        statistics: Those of the tensors that it needs.
         method: How scales follow from them.
     """
     plan = plan.copy()
@@ -146,7 +147,7 @@ class _Groups(msgspec.Struct, frozen=True):
         weights: Counter[int] = Counter()
         ties: list[_Tie] = []
         for value in plan.graph.values:
-            reading = list(_reading(plan, value, ends))
+            reading = list(_readers_of(plan, value, ends))
             own, first = None if is_constant(value) else codes_of(plan, value, ends), None
             if own is None:  # of floats that only joins read: as the first of them
                 first = next((end for end, _ in reading if end in ends), None)
@@ -169,8 +170,11 @@ class _Groups(msgspec.Struct, frozen=True):
         noise = {key: _noise(root) for key, root in roots.items()}
         group = {key: key for key in roots}
         weights = dict(self.weights)
+        # Greedy from the most alike on, as in Kruskal's spanning tree: a group that has grown has
+        # the noise of its widest member.
         for tie in sorted(self.ties, key=lambda tie: _unlikeness(noise, tie)):
             own, join = group[id(tie.own)], group[id(tie.join)]
+            # Joined already by other ties: this one is free, and the reader is not counted twice.
             if own == join:
                 weights[own] -= 1
                 continue
@@ -194,7 +198,7 @@ def _unlikeness(noise: dict[int, float], tie: _Tie) -> float:
     return most / least if least > 0 else float("inf")
 
 
-def _reading(
+def _readers_of(
     plan: QuantizedGraph, value: ir.Value, ends: Collection[TensorEnd]
 ) -> Iterator[tuple[TensorEnd, ir.Node | None]]:
     """Yield the ends that read a value, each with the node that may pass the scale on."""

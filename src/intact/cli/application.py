@@ -5,18 +5,7 @@ from __future__ import annotations
 import click
 
 from intact import __version__
-from intact.cli.commands import (
-    compare,
-    convert,
-    diagnose,
-    evaluate,
-    quantize,
-    report,
-    run,
-    search,
-    targets,
-    train,
-)
+from intact.cli.commands import make, targets, tell
 from intact.errors import nearest
 
 WRONG_USE = 2
@@ -76,19 +65,19 @@ TARGETS = Application(
 )
 TARGETS.add_command(targets.SHOW)
 for _command in (
-    quantize.QUANTIZE,
-    search.SEARCH,
-    train.TRAIN,
-    quantize.IMPORT,
-    evaluate.INSPECT,
-    evaluate.EVALUATE,
-    diagnose.DIAGNOSE,
-    compare.COMPARE,
-    report.REPORT,
-    convert.EXPORT,
-    run.RUN,
-    run.VERIFY,
-    convert.CONVERT_RANGES,
+    make.QUANTIZE,
+    make.SEARCH,
+    make.TRAIN,
+    make.IMPORT,
+    tell.INSPECT,
+    tell.EVALUATE,
+    tell.DIAGNOSE,
+    tell.COMPARE,
+    tell.REPORT,
+    make.EXPORT,
+    tell.RUN,
+    tell.VERIFY,
+    tell.CONVERT_RANGES,
     TARGETS,
     targets.DEMO,
     targets.COMPLETION,

@@ -10,7 +10,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
-from intact.cli.phases import QUIET, current
+from intact.cli.phases import LOADING, QUIET, current
 from intact.errors import UsageError
 from intact.recipe.declare import Option, Options, options_of, shown_default
 from intact.recipe.kinds import Flag
@@ -43,6 +43,27 @@ class Given(msgspec.Struct, Generic[O], frozen=True):
         """Pick what a public function takes, by the names of its recipe's options."""
         names = options_of(recipe)
         return {name: value for name, value in self.values.items() if name in names}
+
+    def call(
+        self, function: str, recipe: type[Options], what: str = LOADING, **others: object
+    ) -> Any:
+        """Call a public function with what was given, and show how far it is.
+
+        Args:
+            function: Its name in `intact.api`.
+            recipe: Its options.
+            what: What is done first.
+            **others: Arguments that replace what was given.
+        """
+        from intact.cli.printing import progress
+
+        options = self.options
+        quiet, most = getattr(options, "as_json", False), getattr(options, "samples", None)
+        with progress(what, quiet=quiet, at_most=most) as shown:
+            from intact import api
+
+            arguments = {**self.of(recipe), "progress": shown, **others}
+            return getattr(api, function)(**arguments)
 
 
 class Command(click.Command, Generic[O]):

@@ -10,28 +10,33 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from intact._text import first_names, kilobytes
-from intact.cli import show_improvements
+from intact._text import first_names
 from intact.cli.markup import escape
 from intact.cli.phases import is_quiet, with_phases
 from intact.cli.printing import new_table, print_json, say, show_table
 from intact.cli.show_notes import notes
 from intact.errors import ExportError
+from intact.recipe.declare import options_of
+from intact.recipe.samples import ReadOptions
 from intact.targets import target_to_json
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.analyze.evaluation.figures import Evaluation
+    from intact.analyze.report.figures import Report
     from intact.analyze.verdict import Verdict
     from intact.errors import IntactError
     from intact.plan.batch_norms import BatchNormScale
+    from intact.plan.gains import Improvement
     from intact.plan.inspection import Inspection
-    from intact.plan.provenance import Provenance
+    from intact.results.figures import ResultFigures
     from intact.results.result import Result, Results
     from intact.targets import Target
 
 _SHOWN_FILES = 5
 _SHOWN_FINDINGS = 3
+_SHOWN_LAYERS = 5
+"""Layers of a pass that ``--explain`` lists, those that gained most."""
 
 
 def results(
@@ -43,19 +48,13 @@ def results(
     if not isinstance(found, Mapping):
         result(found, seconds=seconds, as_json=as_json, explain=explain)
     elif as_json:
-        made = {name: json_of(each) for name, each in found.items()}
+        made = {name: each.figures().to_json() for name, each in found.items()}
         print_json(
             with_phases({"results": made, "refused": _said(found.refused), "seconds": seconds})
         )
     else:
         for each in found.values():
-            verdict(each.verdict)
-            say_made(each)
-            say(escape(_made_with(each.plan.provenance).removesuffix(", ")))
-            _fastest(each)
-            _improvements(each, explain=explain)
-            _notes(each)
-            _loss(each)
+            _made(each, (), explain=explain)
         folders = {each.folder.parent for each in found.values() if each.folder is not None}
         _refused("not written for", found.refused)
         of = f" of {len(found) + len(found.refused)}" if found.refused else ""
@@ -79,27 +78,44 @@ def _refused(what: str, errors: Mapping[str, IntactError]) -> None:
 def result(found: Result, *, seconds: float, as_json: bool, explain: bool = False) -> None:
     """Print what ``quantize`` made, how long it took and what may come next."""
     if as_json:
-        print_json(with_phases({**json_of(found), "seconds": seconds}))
+        print_json(with_phases({**found.figures().to_json(), "seconds": seconds}))
         return
     if is_quiet():
         return
-    verdict(found.verdict)
-    say_made(found)
-    count = f"{_samples(found)} samples, " if _samples(found) else ""
-    say(escape(f"{_made_with(found.plan.provenance)}{count}{seconds:.1f} s"))
-    _fastest(found)
-    _improvements(found, explain=explain)
-    _notes(found)
-    _loss(found)
+    samples = found.figures().samples
+    _made(
+        found, [*([f"{samples} samples"] if samples else []), f"{seconds:.1f} s"], explain=explain
+    )
     where = escape(to_paste(found.folder or Path()))
-    say(f"[dim]next: intact evaluate {where} --data FILE[/]")
+    say(f"[dim]next: intact evaluate {where} --data FILE{escape(reading(found))}[/]")
     if _is_verifiable(found):
         say(f"[dim]      intact verify {where}[/]")
 
 
+def _made(found: Result, more: Sequence[str], *, explain: bool) -> None:
+    """Say what a result is: its verdict, what was written and how, what is lost or odd."""
+    figures = found.figures()
+    verdict(found.verdict)
+    say_made(figures)
+    say(escape(", ".join([*figures.made_with, *more])))
+    _fastest(found)
+    _improvements(found, explain=explain)
+    _notes(found)
+    _loss(found)
+
+
+def reading(found: Result) -> str:
+    """Return the options by which other samples of a result are read, each behind a space."""
+    if not any(f"\n{name} = " in found.recipe for name in options_of(ReadOptions)):
+        return ""
+    from intact.recipe.commands import reading_words  # few samples are text
+
+    return reading_words(found.recipe)
+
+
 def _notes(found: Result) -> None:
     from intact.plan import NoteKind
-    from intact.results.result import PLAN
+    from intact.results.folder import PLAN
 
     said = (NoteKind.SPEED,) if found.fastest is not None else ()
     told = [note for note in found.plan.notes if note.kind not in said]
@@ -118,29 +134,6 @@ def to_paste(folder: Path) -> str:
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
-def json_of(found: Result) -> dict[str, object]:
-    """Return what a script wants to know of a result."""
-    decisions = found.plan.decisions.values()
-    float_bytes, quantized_bytes = found.sizes()
-    return {
-        "folder": str(found.folder),
-        "target": found.plan.target.name,
-        "formats": list(found.exports),
-        "provenance": found.plan.provenance.to_json(),
-        "nodes": len(decisions),
-        "quantized_nodes": sum(decision.quantized for decision in decisions),
-        "float_bytes": float_bytes,
-        "quantized_bytes": quantized_bytes,
-        "samples": _samples(found),
-        "notes": [msgspec.to_builtins(note) for note in found.plan.notes],
-        "improvements": show_improvements.json_of(found),
-        "verdict": msgspec.to_builtins(found.verdict),
-        "loss": msgspec.to_builtins(found.loss),
-        "findings": [each.to_json() for each in found.findings],
-        "fastest": msgspec.to_builtins(found.fastest),
-    }
-
-
 def _fastest(found: Result) -> None:
     """Say what stays float because that is faster, and what it saves."""
     if found.fastest is not None:
@@ -148,10 +141,49 @@ def _fastest(found: Result) -> None:
 
 
 def _improvements(found: Result, *, explain: bool) -> None:
+    """Print what each pass did, in a line or in tables."""
     if explain:
-        show_improvements.explained(found)
-    else:
-        show_improvements.in_short(found)
+        _explained(found)
+        return
+    for each in found.figures().improvements:
+        say(escape(str(each)))
+
+
+def _explained(found: Result) -> None:
+    """Print a table of the passes, and of the layers that gained most by each."""
+    if not found.improvements:
+        say("no improvement pass was run: plain calibration (see --preset and --improve)")
+        return
+    table = new_table(
+        "improvement passes", ("pass", "is"), ("before dB", "after dB", "layers", "helped", "s")
+    )
+    for each in found.figures().improvements:
+        table.add_row(
+            escape(each.name),
+            "kept" if each.kept else "rolled back",
+            f"{each.before_db:.1f}",
+            f"{each.after_db:.1f}",
+            str(each.tried or ""),
+            str(each.helped) if each.tried else "",
+            f"{each.seconds:.1f}",
+        )
+    show_table(table)
+    for tried in found.improvements:
+        _gains(tried.improvement)
+    say("dB: signal to quantization noise, of the outputs on calibration samples and of layers on")
+    say("samples that the pass did not fit")
+
+
+def _gains(improvement: Improvement) -> None:
+    kept = [each for each in improvement.gains if each.kept]
+    if not kept:
+        return
+    table = new_table(
+        escape(f"{improvement.name}: what gained most"), ("layer",), ("before dB", "after dB")
+    )
+    for each in sorted(kept, key=lambda each: each.before - each.after)[:_SHOWN_LAYERS]:
+        table.add_row(escape(each.node), f"{each.before:.1f}", f"{each.after:.1f}")
+    show_table(table)
 
 
 def verdict(found: Verdict | None) -> None:
@@ -161,50 +193,10 @@ def verdict(found: Verdict | None) -> None:
         say(f"[{style}]{escape(found.sentence)}[/]")
 
 
-def _samples(found: Result) -> int:
-    """Return how many samples were observed."""
-    seen = found.statistics.tensors.values() if found.statistics is not None else ()
-    return max((tensor.samples for tensor in seen), default=0)
-
-
-def say_made(found: Result) -> None:
+def say_made(found: ResultFigures) -> None:
     """Say what was written, and how much of it computes with integers."""
-    from intact.plan.topology import has_weights_only
-
-    decisions = found.plan.decisions.values()
-    quantized = sum(decision.quantized for decision in decisions)
-    float_bytes, quantized_bytes = found.sizes()
-    folder = found.folder or Path()
-    stored = sum(has_weights_only(decision) for decision in decisions)
-    kept = f", {stored} in float with stored weights" if stored else ""
-    left = f" ({len(decisions) - quantized - stored} float: see `intact inspect`)"
-    say(f"[bold]{escape(str(folder / found.deployed_file))}[/]")
-    say(
-        f"{quantized} of {len(decisions)} nodes planned as integer for "
-        f"{escape(found.plan.target.name)}{kept}{'' if quantized == len(decisions) else left}, "
-        f"{kilobytes(float_bytes)} -> {kilobytes(quantized_bytes)}"
-    )
-
-
-def _made_with(provenance: Provenance) -> str:
-    """Say where the scales of a plan come from, each part followed by a comma."""
-    from intact.plan.given_scales import GIVEN
-
-    parts = []
-    if provenance.source:
-        by = f" (by {provenance.producer})" if provenance.producer else ""
-        parts.append(f"scales of the {provenance.source}{by}")
-    if provenance.scales:
-        parts.append(f"scales of {provenance.scales}")
-    if provenance.method not in ("", GIVEN):
-        options = ", ".join(
-            f"{name}={value!r}" for name, value in provenance.method_options.items()
-        )
-        if provenance.statistics or provenance.trained or provenance.source:
-            parts.append(f"method {provenance.method}{f' ({options})' if options else ''}")
-    if provenance.weight_method and provenance.method != GIVEN:
-        parts.append(f"weights {provenance.weight_method}")
-    return "".join(f"{part}, " for part in parts)
+    say(f"[bold]{escape(found.deployed)}[/]")
+    say(escape(found.sentence))
 
 
 def inspection(found: Inspection, *, as_json: bool) -> None:
@@ -216,9 +208,10 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
     for row in found.nodes:
         weight = f", {row.weight_bits}-bit weight" if row.weight_bits else ""
         weight += f" in blocks of {row.block}" if row.block else ""
+        cache = f", {row.cache_bits}-bit cache" if row.cache_bits else ""
         running = ", quantized while running" if row.is_dynamic else ""
         integers = f"int{row.activation_bits}{running}{weight}"
-        computes = integers if row.quantized else f"float{weight}"
+        computes = integers if row.quantized else f"float{weight}{cache}"
         reason = f"fused into {row.fused_into}" if row.fused_into else row.reason
         style = "" if row.quantized else "yellow"
         table.add_row(escape(row.node), escape(row.op_type), computes, escape(reason), style=style)
@@ -266,7 +259,7 @@ def _loss(found: Result) -> None:
         if first is not None and gain:
             from intact.cli.long_commands import printed
 
-            _warn(_told(first))
+            _warn(str(first))
             options = first.remedies[0].options
             flags = [f"--keep-float={name}" for name in options["keep_float"]]
             flags += [f"--io={options['io']}"] if "io" in options else []
@@ -283,11 +276,6 @@ def _loss(found: Result) -> None:
     if found.folder is not None and (loss is not None or found.findings):
         why = shlex.join(["intact", "diagnose", str(found.folder)])
         _warn(f"why, and what else may mend it: {why}; to measure what that gains, add --try 300")
-
-
-def _told(finding: Finding) -> str:
-    place = f" at {finding.node}" if finding.node else ""
-    return f"{finding.cause}{place}: {finding.evidence}"
 
 
 def _improvable(found: Result) -> None:
@@ -319,7 +307,7 @@ def _findings(found: Result, findings: Sequence[Finding]) -> None:
     rehearsal = Rehearsal(found, made_by)
     for each in findings[:_SHOWN_FINDINGS]:
         finding = with_command(each, made_by, ran, rehearsal)
-        _warn(_told(finding))
+        _warn(str(finding))
         if finding.remedy:
             _warn(f"{finding.cause}{_gain(finding)}: {remedy_of(finding, found.folder)}")
 
@@ -330,7 +318,7 @@ def _gain(finding: Finding) -> str:
     Nor is it of what is wrong with the float model: the evidence is what other steps make of it.
     """
     if finding.gain is not None:
-        return f" ({finding.gain:+.1f} {finding.unit})"
+        return f" ({finding.gained})"
     is_command = finding.remedy.startswith("intact ")
     return ", gain not measured" if is_command and finding.severity <= 1 else ""
 
@@ -368,6 +356,18 @@ def evaluations(
         say(f"[bold]{escape(name)}[/]")
         evaluation(each, as_json=False)
     _refused("not evaluated:", refused)
+
+
+def report(found: Report, path: str | Path, *, as_json: bool) -> None:
+    """Print where the page is; or everything that it shows."""
+    if as_json:
+        print_json(with_phases({"page": str(path), **msgspec.json.decode(found.encode())}))
+        return
+    say(f"[bold]{escape(str(path))}[/]")
+    for table, what in found.written.items():
+        say(f"[bold]{escape(table)}[/]: {escape(what)}")
+    for part, reason in found.left_out.items():
+        say(f"[yellow]without {part}[/]: {escape(reason)}")
 
 
 def _skipped(files: Sequence[str]) -> None:

@@ -46,13 +46,12 @@ def diagnosis(found: Diagnosis, folder: Path, *, as_json: bool, was_tried: bool)
 
 
 def _finding(number: int, finding: Finding, folder: Path, *, was_tried: bool) -> None:
-    place = f" at {escape(finding.node)}" if finding.node else ""
-    say(f"{number}. {finding.cause}{place}: {CAUSES[finding.cause]}")
+    say(f"{number}. {escape(finding.place)}: {CAUSES[finding.cause]}")
     say(f"   measured: {escape(finding.evidence)}")
     if finding.remedy:
         say(f"   remedy: {escape(remedy_of(finding, folder))}")
     if finding.gain is not None:
-        say(f"   gain: {finding.gain:+.1f} {finding.unit}, {_MEASURED[finding.measured]}")
+        say(f"   gain: {finding.gained}, {_MEASURED[finding.measured]}")
     elif finding.remedy.startswith("intact "):
         how = shlex.join(["intact", *sys.argv[1:], "--try", str(REMEDIES_SECONDS)])
         measure = "" if was_tried else f"; to measure it: {escape(how)}"

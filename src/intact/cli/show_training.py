@@ -33,17 +33,21 @@ def trained(result: Result, *, seconds: float, as_json: bool) -> None:
     """Print what training came to."""
     found = result.trained
     if as_json:
-        told = {**show.json_of(result), "training": msgspec.to_builtins(found), "seconds": seconds}
+        told = {
+            **result.figures().to_json(),
+            "training": msgspec.to_builtins(found),
+            "seconds": seconds,
+        }
         print_json(told)
         return
     if is_quiet():
         return
-    show.say_made(result)
+    show.say_made(result.figures())
     if found is not None:
         _say_curve(found)
     say(f"{seconds:.1f} s")
     where = escape(show.to_paste(result.folder or Path()))
-    say(f"[dim]next: intact evaluate {where} --data FILE[/]")
+    say(f"[dim]next: intact evaluate {where} --data FILE{escape(show.reading(result))}[/]")
 
 
 def _say_curve(found: Trained) -> None:

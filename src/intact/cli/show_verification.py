@@ -12,7 +12,7 @@ from intact.cli.markup import escape
 from intact.cli.phases import with_phases
 from intact.cli.printing import new_table, print_json, say, show_table
 from intact.cli.show_runs import overflows
-from intact.formats.base.comparison import LayerComparison, OutputComparison
+from intact.formats.base.comparison import LayerComparison, OutputComparison, Totals
 from intact.formats.base.float_layers import FloatComparison
 from intact.formats.base.processor import ProcessorFinding
 from intact.formats.base.report import Verification
@@ -108,9 +108,7 @@ def _one(found: Verification, *, alone: bool) -> None:
 
 def _processor(found: ProcessorFinding) -> None:
     """Print what this processor computes otherwise than the target describes."""
-    differ = sum(each.mismatches for each in found.outputs)
-    values = sum(each.values for each in found.outputs)
-    largest = max((each.largest for each in found.outputs), default=0)
+    _, values, differ, largest = Totals.of(found.outputs)
     say(
         f"[yellow]{escape(found.cause)}. Compared {escape(found.compared)}; without, {differ:,} of "
         f"{values:,} output values differ from the target's, by {largest:g} at most. "
@@ -180,13 +178,6 @@ def _not_compared(tensors: Mapping[str, str]) -> None:
 def _totals(
     compared: Sequence[LayerComparison] | Sequence[OutputComparison],
 ) -> tuple[str, str, str, str, str]:
-    values = sum(each.values for each in compared)
-    mismatches = sum(each.mismatches for each in compared)
-    largest = max((each.largest for each in compared), default=0)
-    return (
-        str(len(compared)),
-        f"{values:,}",
-        f"{mismatches:,}",
-        f"{mismatches / max(values, 1):.2g}",
-        f"{largest:g}",
-    )
+    tensors, values, differ, largest = Totals.of(compared)
+    rate = f"{differ / max(values, 1):.2g}"
+    return str(tensors), f"{values:,}", f"{differ:,}", rate, f"{largest:g}"

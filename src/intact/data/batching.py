@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -33,11 +33,32 @@ def pieces(batch: Batch) -> Iterator[Batch]:
         yield {name: array[start : start + piece] for name, array in batch.items()}
 
 
-def joined(batches: list[Batch]) -> Batch:
-    """Concatenate batches."""
+def cut(batch: Mapping[str, npt.NDArray[Any]], size: int) -> Iterator[Batch]:
+    """Cut a batch into parts of so many samples, the last of what is left; one feed stays whole.
+
+    >>> [part["x"].tolist() for part in cut({"x": np.arange(5)}, 2)]
+    [[0, 1], [2, 3], [4]]
+    """
+    count = sample_count(batch)
+    if size >= count:
+        yield dict(batch)
+        return
+    for start in range(0, count, size):
+        yield {name: array[start : start + size] for name, array in batch.items()}
+
+
+def joined(batches: Sequence[dict[Key, npt.NDArray[Any]]]) -> dict[Key, npt.NDArray[Any]]:
+    """Concatenate batches; of an array without axes the last one stays.
+
+    >>> joined([{"x": np.arange(2), "y": np.array(1)}, {"x": np.arange(1), "y": np.array(2)}])
+    {'x': array([0, 1, 0]), 'y': array(2)}
+    """
     if len(batches) == 1:
         return batches[0]
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
+    return {
+        name: np.concatenate([batch[name] for batch in batches]) if array.ndim else array
+        for name, array in batches[-1].items()
+    }
 
 
 def within(size: int, room: int, each: int) -> int:

@@ -61,6 +61,7 @@ class Samples:
             stand for.
         feeding: Which inputs have no axis for samples, and which are states.
         step: Runs the float model for its states; needed where there are some.
+        memory: Bytes that activations may take which are kept of them; None for no limit.
         shapes: How many samples of the last pass had which shapes, one for each input.
     """
 
@@ -77,6 +78,7 @@ class Samples:
     codes: tuple[str, ...] = ()
     feeding: Feeding = field(default_factory=Feeding)
     step: Step | None = None
+    memory: int | None = None
     shapes: Counter[tuple[tuple[int, ...], ...]] = field(
         default_factory=Counter, repr=False, compare=False
     )

@@ -56,7 +56,7 @@ class _Facts(NamedTuple):
 
 
 def detect_cpu(cpuinfo: Path = _CPUINFO) -> Cpu:
-    """The processor of this machine; "unknown" where the system does not say."""
+    """Return the processor of this machine; "unknown" where the system does not say."""
     name, flags = _facts(cpuinfo)
     known = _sets_of(flags)
     name = name or platform.processor() or platform.machine()
@@ -66,7 +66,7 @@ def detect_cpu(cpuinfo: Path = _CPUINFO) -> Cpu:
 
 
 def instruction_sets(cpuinfo: Path = _CPUINFO) -> tuple[InstructionSet, ...]:
-    """The int8 instruction sets of this machine's processor, best first; none if not known."""
+    """Return the int8 instruction sets of this machine, best first; none if not known."""
     return _sets_of(_facts(cpuinfo).flags)
 
 
@@ -83,15 +83,18 @@ def _facts(cpuinfo: Path) -> _Facts:
     """Ask Linux's file, or else the processor itself, and what the system adds to that."""
     fields = _fields(cpuinfo)
     if fields:
+        # x86 kernels call the line flags, Arm's call it Features.
         flags = (fields.get("flags") or fields.get("features") or "").split()
         return _Facts(fields.get("model name", ""), frozenset(flags))
-    return _asked(_SYSTEMS.get(sys.platform, lambda: _Facts("", frozenset())))
+    return _ask_system(_SYSTEMS.get(sys.platform, lambda: _Facts("", frozenset())))
 
 
 @functools.cache
-def _asked(system: Callable[[], _Facts]) -> _Facts:
+def _ask_system(system: Callable[[], _Facts]) -> _Facts:
     name, flags = system()
-    return _Facts(name, flags | _of_llvm())
+    # Both: macOS tells what LLVM does not know of Apple's cores, and LLVM reads x86 on systems
+    # without such a list.
+    return _Facts(name, flags | _llvm_flags())
 
 
 _LLVM = {
@@ -107,7 +110,7 @@ _LLVM = {
 """Flags of Linux by LLVM's names."""
 
 
-def _of_llvm() -> frozenset[str]:
+def _llvm_flags() -> frozenset[str]:
     """Return the flags that LLVM reads from the processor (cpuid), on every system."""
     from llvmlite import binding
 
@@ -130,7 +133,7 @@ _APPLE = {
 """Flags of Linux by what macOS calls them (``sysctl hw.optional``)."""
 
 
-def _of_apple() -> _Facts:
+def _apple_facts() -> _Facts:
     flags = (flag for name, flag in _APPLE.items() if any(_sysctl(name)))
     name = _sysctl("machdep.cpu.brand_string").rstrip(b"\0").decode(errors="replace")
     return _Facts(name, frozenset(flags))
@@ -151,7 +154,7 @@ def _sysctl(name: str) -> bytes:
 _REGISTRY = r"HARDWARE\DESCRIPTION\System\CentralProcessor\0"
 
 
-def _of_windows() -> _Facts:
+def _windows_facts() -> _Facts:
     registry: Any = importlib.import_module("winreg")
     try:
         with registry.OpenKey(registry.HKEY_LOCAL_MACHINE, _REGISTRY) as key:
@@ -161,11 +164,11 @@ def _of_windows() -> _Facts:
     return _Facts(str(name).strip(), frozenset())
 
 
-_SYSTEMS: Mapping[str, Callable[[], _Facts]] = {"darwin": _of_apple, "win32": _of_windows}
+_SYSTEMS: Mapping[str, Callable[[], _Facts]] = {"darwin": _apple_facts, "win32": _windows_facts}
 
 
 def _fields(cpuinfo: Path) -> dict[str, str]:
-    """The fields of the first processor that the file lists, by their names in lower case."""
+    """Return the fields of the first processor in the file, by names in lower case."""
     fields: dict[str, str] = {}
     try:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
@@ -173,5 +176,7 @@ def _fields(cpuinfo: Path) -> dict[str, str]:
         return fields
     for line in text.splitlines():
         key, _, value = line.partition(":")
+        # The first processor: all cores of a machine that runs one system image have the same
+        # instructions, as far as a process may count on them.
         fields.setdefault(key.strip().lower(), value.strip())
     return fields

@@ -20,7 +20,7 @@ from intact.ops.operators import QUANTIZERS
 OPTION = "session.x64quantprecision"
 
 EXACT = f"{OPTION}=1"
-"""As it is printed beside the runtime's name."""
+"""What is printed beside the runtime's name."""
 
 
 SATURATES = "this processor saturates pairs of 8-bit products at 16 bits"
@@ -37,6 +37,7 @@ def saturates_pairs() -> bool:
     The runtime is asked, with a product of matrices that saturates: its kernels depend on the
     processor, on its version and on how it was built.
     """
+    # 127 * 255 twice is above 2**15: any pair would saturate.
     weight = ir.Value(name="w", const_value=ir.Tensor(np.full((_LENGTH, 1), 127, np.int8)))
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape((1, _LENGTH)))
     product = ir.node("MatMulInteger", [x, weight])
@@ -57,7 +58,7 @@ def exact_sums(model: ir.Model, options: ort.SessionOptions) -> ir.Model:
 
     Args:
         model: What the session is made of; it is not touched.
-        options: Of the session; they are not touched where sums are exact anyway.
+        options: The options of the session; they are not touched where sums are exact anyway.
 
     Returns:
         The model to open: with the option the runtime refuses weights that nodes share, and zero
@@ -88,6 +89,7 @@ def _without_shared_weights(model: ir.Model) -> ir.Model:
         return model
     editor = Editor(model)
     for value in tuple(editor.model.graph.initializers.values()):
+        # The first reader keeps the original: one copy less.
         for node, slot in _readers(value)[1:]:
             node.replace_input_with(slot, _copy(editor, value, node.inputs[slot]))
     return editor.finish()

@@ -82,6 +82,7 @@ def _block(
 ) -> list[float]:
     """Return the seconds of a few runs, the first ones left out where there is time for others."""
     times: list[float] = []
+    # At least one run however long it takes; the first ones warm caches and clock up the processor.
     while not times or (len(times) < _WARM_UP + _TIMED and sum(times) < seconds):
         start = clock()
         function()

@@ -14,10 +14,16 @@ from intact.plan.overflows import (
     EXACT_BELOW,
     Overflows,
     pairs_may_saturate,
+    steps_from_zero,
     sums_left_alone,
     wrapping_sums,
 )
-from intact.targets import Overflow, Requantize, ScalePrecision, ZeroPointOrder
+from intact.targets import (
+    FloatEnds,
+    FloatType,
+    Shift,
+    ZeroPointOrder,
+)
 
 
 def needs_integers(plan: QuantizedGraph) -> bool:
@@ -56,10 +62,10 @@ def limits_of_simulation(plan: QuantizedGraph) -> tuple[str, ...]:
 
 
 def largest_sums(plan: QuantizedGraph) -> Iterator[tuple[str, int]]:
-    """Yield for each layer with a quantized weight the upper bound of ``sum |q_x * q_w|``.
+    """Yield for each layer with a quantized weight the upper bound of its sums' magnitude.
 
-    The bound follows from the weight's integers and the input's range, for the worst output
-    channel.
+    The products are of codes less their zero points, on either side. The bound follows from the
+    weight's integers and the input's range, for the worst output channel.
     """
     for point in quantization_points(plan):
         if not point.is_constant or not point.readers:
@@ -68,10 +74,11 @@ def largest_sums(plan: QuantizedGraph) -> Iterator[tuple[str, int]]:
         data = next((plan.input_config(node, k) for k in data_slots(node)), None)
         if input_role(node, slot) is not Role.WEIGHT or data is None or data.params is None:
             continue
-        codes = np.abs(point.constant_codes().astype(np.int64))
+        steps = steps_from_zero(point.constant_codes(), point.config)
         axis = output_channel_axis(node)
-        others = tuple(k for k in range(codes.ndim) if k != axis)
-        per_channel = codes.sum(axis=others) if axis is not None else codes.sum()
+        others = tuple(k for k in range(steps.ndim) if k != axis)
+        per_channel = steps.sum(axis=others) if axis is not None else steps.sum()
+        # The code that lies furthest from the zero point, for the worst case of any data.
         ends = np.array([[data.quant_min], [data.quant_max]])
         reach = int(np.abs(ends - data.params.zero_point.reshape(-1)).max())
         yield str(node.name), int(np.max(per_channel, initial=0)) * reach
@@ -79,16 +86,18 @@ def largest_sums(plan: QuantizedGraph) -> Iterator[tuple[str, int]]:
 
 def _foreign_fields(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
     arithmetic = plan.arithmetic_of(node)
-    rule = plan.target.rule_for(node)
-    if arithmetic.requantize is not Requantize.FLOAT32:
-        yield f"requantize = {arithmetic.requantize}"
+    rule, way, sums = plan.target.rule_for(node), arithmetic.requantize, arithmetic.accumulator
+    if arithmetic.product is not None:
+        yield f"requantize = {way.kind} ({arithmetic.product})"
+    elif isinstance(way, Shift) or arithmetic.precision is not FloatType.FLOAT32:
+        yield f"requantize = {way.kind}" + ("" if isinstance(way, Shift) else " in float64")
     if arithmetic.zero_point is not ZeroPointOrder.AFTER_ROUNDING:
         yield f"zero_point = {arithmetic.zero_point}, which differs on ties"
-    if arithmetic.scale_precision is ScalePrecision.FLOAT32_ENDS:
-        yield f"scale_precision = {arithmetic.scale_precision}, which differs next to ties"
-    if arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE:
-        yield f"accumulator_overflow = {arithmetic.accumulator_overflow}"
-    if arithmetic.accumulator_bits < 32 and arithmetic.accumulator_overflow is not Overflow.WRAP:
-        yield f"accumulator_bits = {arithmetic.accumulator_bits}"
+    if isinstance(way, FloatEnds):
+        yield f"requantize = {way.kind}, which differs next to ties"
+    if arithmetic.pairs is not None:
+        yield f"accumulator = {sums.kind}"
+    if sums.bits < 32 and not arithmetic.wraps:
+        yield f"accumulator of {sums.bits} bits"
     if rule is not None and arithmetic.rounding is not plan.target.activation_scheme(rule).rounding:
         yield f"rounding = {arithmetic.rounding}"

@@ -62,6 +62,8 @@ class QuantizerInputs(msgspec.Struct, frozen=True):
         scales = {self.scale: np.asarray(scale, np.float32).reshape(shape)}
         numbers = [config.quant_min - zero_point, config.quant_max - zero_point]
         if self.in_bytes:
+            # The plan may have been calibrated anew, with other codes than those that were compiled
+            # in.
             if not fills_bytes(config):
                 raise PlanError("codes do not fill 8 bits", remedy="make a new Simulator")
             numbers = [zero_point - config.quant_min]
@@ -274,11 +276,11 @@ def add_dynamic_quantizer(
         PlanError: It has scales of blocks, and the value no known length.
     """
     if quantizer.block is not None:
-        return _in_blocks(editor, value, quantizer, name)
+        return _quantize_blocks(editor, value, quantizer, name)
     if quantizer == _OF_ONNX:
-        result = _by_one_operator(editor, value, name)
+        result = _quantize_by_one_operator(editor, value, name)
     else:
-        result = _Composed(editor, value, quantizer, name).result()
+        result = _ComposedQuantizer(editor, value, quantizer, name).result()
     result.shape = value.shape
     return result
 
@@ -286,7 +288,9 @@ def add_dynamic_quantizer(
 _OF_ONNX = DynamicQuantizer(0, 255)
 
 
-def _in_blocks(editor: Editor, value: ir.Value, quantizer: DynamicQuantizer, name: str) -> ir.Value:
+def _quantize_blocks(
+    editor: Editor, value: ir.Value, quantizer: DynamicQuantizer, name: str
+) -> ir.Value:
     """Quantize the blocks of rows as rows of their own."""
     shape, size = value.shape, quantizer.block or 1
     length = None if shape is None or len(shape) == 0 else shape[-1]
@@ -301,7 +305,7 @@ def _in_blocks(editor: Editor, value: ir.Value, quantizer: DynamicQuantizer, nam
     parts = editor.integers(*[0] * (rank - 1), blocks, size, name=f"{name}/parts")
     apart = editor.node("Reshape", [padded, parts], f"{name}/apart")
     rows = replace(quantizer, block=None)
-    numbers = _Composed(editor, apart, rows, name).result()
+    numbers = _ComposedQuantizer(editor, apart, rows, name).result()
     whole = editor.integers(*[0] * (rank - 1), length + missing, name=f"{name}/whole")
     joined = editor.node("Reshape", [numbers, whole], f"{name}/joined")
     if missing:
@@ -311,7 +315,7 @@ def _in_blocks(editor: Editor, value: ir.Value, quantizer: DynamicQuantizer, nam
     return joined
 
 
-def _by_one_operator(editor: Editor, value: ir.Value, name: str) -> ir.Value:
+def _quantize_by_one_operator(editor: Editor, value: ir.Value, name: str) -> ir.Value:
     kinds = {"codes": ir.DataType.UINT8, "scale": ir.DataType.FLOAT, "zero": ir.DataType.UINT8}
     outputs = [
         ir.Value(name=editor.names.fresh(f"{name}/{part}"), type=ir.TensorType(kind))
@@ -321,7 +325,7 @@ def _by_one_operator(editor: Editor, value: ir.Value, name: str) -> ir.Value:
     return editor.node("DequantizeLinear", outputs, f"{name}/DequantizeLinear")
 
 
-class _Composed:
+class _ComposedQuantizer:
     """A quantizer put together from single operators."""
 
     def __init__(
@@ -333,8 +337,8 @@ class _Composed:
     def result(self) -> ir.Value:
         chain, quantizer = self._chain, self._quantizer
         zero = chain.constant(0.0)
-        low = chain("Min", self._reduced("ReduceMin"), zero)
-        high = chain("Max", self._reduced("ReduceMax"), zero)
+        low = chain("Min", self._reduce("ReduceMin"), zero)
+        high = chain("Max", self._reduce("ReduceMax"), zero)
         if quantizer.symmetric:
             span, codes = chain("Max", chain("Neg", low), high), quantizer.quant_max
         else:
@@ -376,7 +380,7 @@ class _Composed:
         bounded = chain("Min", chain("Max", offset, least), most)
         return ROUNDERS[Rounding.HALF_EVEN](chain, bounded)
 
-    def _reduced(self, op_type: str) -> ir.Value:
+    def _reduce(self, op_type: str) -> ir.Value:
         name = f"{self._name}/{op_type}"
         if not self._quantizer.rows:
             return self._editor.node(op_type, [self._value], name, {"keepdims": 0})

@@ -16,14 +16,16 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.errors import ModelError, UsageError
+from intact.errors import CalibrationError, ModelError, UsageError
 from intact.graph import Graph, save_model
+from intact.graph.edit import Editor
 from intact.graph.files.save import STREAM_FROM, in_place
 from intact.graph.files.tensors import weight_bytes
 
 _BYTES = 4
-"""Of a float."""
+"""Bytes of a float."""
 
+# Half of what protobuf allows: the rest of the message has its size too.
 _LARGEST_MESSAGE = 1 << 30
 
 """Weights beyond this stay in files that the runtime maps: protobuf messages end at 2 GiB."""
@@ -124,6 +126,7 @@ def make_session(
         _share_memory()
         options.add_session_config_entry("session.use_env_allocators", "1")
     if isinstance(model, ir.Model) and _largest_tensor(model) > _LARGE_TENSOR:
+        # For the whole session: the runtime chooses its allocator once, and not by tensor.
         options.enable_cpu_mem_arena = False
     if not isinstance(model, ir.Model):
         return _open(str(model) if isinstance(model, Path) else model, options, left_out)
@@ -208,6 +211,7 @@ def _open(
         raise ModelError(
             f"ONNX Runtime {ort.__version__} refuses the model: {_first_line(error)}", remedy=remedy
         ) from error
+    # Here and not at the first run: all who ask for a session expect arrays.
     for each in session.get_outputs():
         if _NO_TENSOR.match(each.type):
             raise ModelError(
@@ -252,18 +256,55 @@ def _first_line(error: Exception) -> str:
     return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__
 
 
+def model_of_outputs(graph: Graph, names: Sequence[str]) -> ir.Model:
+    """Copy the model with these values as outputs, or with its own if there are none.
+
+    Raises:
+        CalibrationError: The graph has no such value.
+    """
+    editor = Editor(graph.model)
+    try:
+        outputs = [editor.value(name) for name in names]
+    except KeyError as error:
+        raise CalibrationError(f"the model has no tensor {error}") from None
+    if outputs:
+        editor.model.graph.outputs.clear()
+        editor.model.graph.outputs.extend(outputs)
+    return editor.finish()
+
+
 class FloatModel:
     """A compiled float graph.
 
     Args:
         graph: The graph.
+        tensors: Names of what a run returns, also of inputs, which are not computed; the graph's
+            outputs if omitted.
         threads: Threads inside one operator; 0 lets the runtime choose.
+
+    Attributes:
+        outputs: What a run returns.
+
+    Raises:
+        CalibrationError: The graph has no such tensor.
     """
 
-    def __init__(self, graph: Graph, *, threads: int = 0) -> None:
-        self.outputs = tuple(str(value.name) for value in graph.outputs)
-        self._session = make_session(graph.model, threads=threads)
+    def __init__(
+        self, graph: Graph, tensors: Sequence[str] | None = None, *, threads: int = 0
+    ) -> None:
+        own, inputs = (
+            [str(value.name) for value in values] for values in (graph.outputs, graph.inputs)
+        )
+        self.outputs = tuple(own if tensors is None else tensors)
+        self._computed = [each for each in self.outputs if tensors is None or each not in inputs]
+        model = graph.model if tensors is None else model_of_outputs(graph, self._computed)
+        self._session = make_session(model, threads=threads) if self._computed else None
 
-    def run(self, feeds: Feeds) -> dict[str, np.ndarray[Any, Any]]:
-        """Run one batch and return the outputs by name."""
-        return dict(zip(self.outputs, run_session(self._session, feeds), strict=True))
+    def run(self, feeds: Feeds, wanted: Sequence[str] | None = None) -> Feeds:
+        """Run one batch, and return the outputs by name: all, or some of them."""
+        names = self.outputs if wanted is None else wanted
+        computed = [name for name in names if name in self._computed]
+        found = dict(feeds)
+        if self._session is not None and computed:
+            found |= zip(computed, run_session(self._session, feeds, computed), strict=True)
+        return {name: found[name] for name in names}

@@ -86,13 +86,15 @@ class Simulator:
         for point in quantization_points(plan):
             if point.is_constant:
                 bake(editor, point)
+            # What is passed on is on the grid of another point already: a second quantizer would
+            # change nothing.
             elif not point.is_passed_on:
                 self._add(editor, point, teacher_forced, switched)
                 name = str(point.value.name)
                 if name in shown:
                     shown[name] = editor.value(self._results[point.end])
         for dynamic in dynamic_points(plan):
-            _quantize_running(editor, plan, dynamic)
+            _quantize_dynamically(editor, plan, dynamic)
         results = editor.model.graph.outputs
         results.extend(value for value in shown.values() if not any(value is r for r in results))
         self._tensors = {name: str(value.name) for name, value in shown.items()}
@@ -111,6 +113,8 @@ class Simulator:
         else:
             source = result
             editor.redirect(value, source, _readers(point))
+        # The output of the graph is what the quantizer gives; readers that are named later find the
+        # same value.
         if point.at_output:
             editor.replace_output(value, result)
             editor.rebind(str(point.value.name), source)
@@ -154,7 +158,7 @@ class Simulator:
         for end, parameters in self._parameters.items():
             config = self.points[end].config
             if plan is not None:
-                config = _recalibrated(plan, end, config)
+                config = _checked_config(plan, end, config)
             full |= parameters.feeds(config, enabled=end not in disabled)
         returned = {**{name: name for name in self.outputs}, **self._tensors}
         names = [*returned.values(), *(self._results[end] for end in observe)]
@@ -165,7 +169,7 @@ class Simulator:
         )
 
 
-def _recalibrated(
+def _checked_config(
     plan: QuantizedGraph, end: TensorEnd, compiled: TensorQuantConfig
 ) -> TensorQuantConfig:
     """Return the config of another calibration, after checking it against the compiled one."""
@@ -183,7 +187,7 @@ def _recalibrated(
     return config
 
 
-def _quantize_running(editor: Editor, plan: QuantizedGraph, point: DynamicPoint) -> None:
+def _quantize_dynamically(editor: Editor, plan: QuantizedGraph, point: DynamicPoint) -> None:
     """Add a quantizer whose scale the session computes."""
     arithmetic = plan.arithmetic_of(point.readers[0][0])
     quantizer = dynamic_quantizer(point.grid, arithmetic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -23,7 +23,7 @@ from intact.data.batching import Batch, sample_count, within
 from intact.data.chosen_samples import ChosenSamples
 from intact.data.preprocess import Preprocess
 from intact.data.sources import has_image_steps
-from intact.data.stream import Samples
+from intact.data.stream import AGAIN, Samples
 from intact.errors import DataError, UsageError
 from intact.flow.look import CalibrationSamples
 from intact.graph import Graph
@@ -118,9 +118,26 @@ class Calibration:
 
     def recalibrate(self, job: Job, graph: Graph) -> Scaled:
         """Plan a job on a graph that a rewrite made, and give that plan its scales."""
-        own = job.on(graph)
+        own = self.with_caches(job.on(graph))
         observed = self.observe(graph, required_tensors(own.plan, self.given), job.methods)
         return self.give_scales(own, observed)
+
+    def with_caches(self, job: Job) -> Job:
+        """Give the caches of a plan their scales, from a pass over the samples of their own.
+
+        Raises:
+            UsageError: There are no samples, or they are read once only.
+        """
+        if job.plan.target.cache is None or job.plan.target.cache.scheme is None:
+            return job
+        if isinstance(self.data, Iterator):
+            raise UsageError("--cache-bits runs samples a second time", remedy=AGAIN)
+        from intact.calibrate.cache_ranges import cache_ranges
+
+        opened = self.samples(job.plan.graph)
+        size = opened.batch_size(TRIED_AT_ONCE)
+        ranges = cache_ranges(job.plan, opened.batches(size), threads=self.options.threads)
+        return job.with_caches(ranges)
 
     def give_scales(self, job: Job, observed: Observation | None) -> Scaled:
         """Choose the method and the scales of one plan.
@@ -211,7 +228,8 @@ class Calibration:
         Raises:
             UsageError: There are none.
         """
-        return replace(self._open(graph), progress=self.options.progress)
+        options = self.options
+        return replace(self._open(graph), progress=options.progress, memory=options.max_memory)
 
     def _open(self, graph: Graph) -> Samples:
         if self.data is None:

@@ -17,8 +17,8 @@ from intact.graph import Graph
 from intact.improve.passes import PASSES, Request, Stage
 from intact.limits import CHOSEN, OUTPUT_BYTES
 from intact.plan.gains import Gain, Improvement
+from intact.results.figures import Tried
 from intact.results.job import Scaled
-from intact.results.result import Tried
 
 Recalibrate = Callable[[Graph], Scaled]
 """Calibrates a graph that a rewrite made, for the same target and samples."""

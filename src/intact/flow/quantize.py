@@ -24,6 +24,7 @@ from intact.recipe.options import (
     QuantizeOptions,
 )
 from intact.results.first_run import run_once
+from intact.results.folder import check_output
 from intact.results.job import Job, Planner
 from intact.results.recipes import (
     cluster_of,
@@ -34,7 +35,7 @@ from intact.results.recipes import (
 )
 from intact.results.refusals import Refusals
 from intact.results.request import as_asked, distinct_names, ready_targets, refuse_wrong
-from intact.results.result import Result, Results, check_output, save_several
+from intact.results.result import Result, Results, companions_of, save_several
 from intact.results.sources import (
     FloatSource,
     default_target,
@@ -47,6 +48,7 @@ from intact.results.sources import (
 
 if TYPE_CHECKING:
     from intact.recipe.groups import TargetSource
+    from intact.results.companions import Companions
 
 
 def quantize(options: QuantizeOptions) -> Result:
@@ -138,10 +140,19 @@ def results_for(
 def _add_recipes(
     results: Mapping[str, Result], options: QuantizationOptions, given: Mapping[str, TargetSource]
 ) -> None:
-    """Write the recipe of each result, which names its target as it was given."""
+    """Add the recipe of each result, which names its target as it was given, and companions."""
+    companions = companions_of(options.model)
     for name, result in results.items():
+        _take_along(result, companions)
         target = target_named(given[name])
         result.recipe = recipe_of("quantize", options, result, target=target)
+
+
+def _take_along(result: Result, companions: Companions | None) -> None:
+    """Add what lies beside the model, and say what of it is left out."""
+    if companions is not None:
+        result.companions = companions
+        result.plan = result.plan.with_notes(companions.notes)
 
 
 def read_quantized(options: ImportOptions) -> Result:
@@ -179,6 +190,7 @@ def read_quantized(options: ImportOptions) -> Result:
         methods = Method.candidates(described, *given_method)
         job = Job.of(Planner(plan, described, overrides), methods, deployment)
         (result,) = make_results(Calibration(options, preprocess, data=options.data), [job])
+    _take_along(result, companions_of(options.model))
     result.recipe = recipe_of("import", options, result, target=target_named(target))
     if options.output is not None:
         begin(options.progress, "writing")
@@ -206,6 +218,7 @@ def export(options: ExportOptions) -> Result:
     deployment = deployment_of(loaded.plan.target, options.formats, options.io, options.layout)
     found = deployment.again(loaded)
     run_once(found)
+    found.companions = loaded.companions
     found.recipe = recipe_of("export", options, found)
     if output is not None:
         found.save(output)

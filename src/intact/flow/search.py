@@ -33,8 +33,9 @@ from intact.limits import SEARCH_CACHE_BYTES, SEARCH_SESSION_BYTES
 from intact.recipe.budget import Budget
 from intact.recipe.options import ReplayOptions, SearchOptions
 from intact.results.first_run import draw_sample, run_once
+from intact.results.folder import check_output
 from intact.results.recipes import overrides_of, preprocess_of, recipe_of, target_named
-from intact.results.result import Result, check_output
+from intact.results.result import Result
 from intact.results.sources import (
     default_target,
     deployment_of,

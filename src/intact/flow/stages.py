@@ -264,6 +264,7 @@ class Observe:
         """Observe the tensors that the plans of the jobs need, and those of their alternatives."""
         calibration = self.calibration
         begin(calibration.options.progress, "calibrating")
+        jobs = [calibration.with_caches(job) for job in jobs]
         graph, given = jobs[0].plan.graph, calibration.given
         others: list[Alternatives | None] = [
             None if calibration.data is None else Alternatives.of(job, has_table=given is not None)

@@ -27,8 +27,9 @@ from intact.plan.preparation import graphs_for
 from intact.plan.topology import kept_float_entry
 from intact.recipe.kinds import is_instance
 from intact.results.first_run import run_once
+from intact.results.folder import check_output
 from intact.results.recipes import preprocess_of
-from intact.results.result import Result, check_output
+from intact.results.result import Result
 from intact.results.sources import deployment_of, load_result, open_source, target_of
 
 if TYPE_CHECKING:

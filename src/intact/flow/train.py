@@ -15,8 +15,9 @@ from intact.errors import UsageError
 from intact.flow.torch_modules import require_torch
 from intact.improve.trained import LOG, Epoch, Trained, read_epochs
 from intact.results.first_run import run_once
+from intact.results.folder import check_output
 from intact.results.recipes import recipe_of
-from intact.results.result import Result, check_output
+from intact.results.result import Result
 from intact.results.samples import open_for_result
 from intact.results.sources import deployment_of, load_result
 

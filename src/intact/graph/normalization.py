@@ -35,11 +35,10 @@ from intact.graph.passes.inline_if import inline_ifs
 from intact.graph.passes.input_shapes import Sizes, set_input_shapes
 from intact.graph.passes.lengths import fold_lengths
 from intact.graph.passes.names import make_names_unique, protected_names
-from intact.graph.passes.no_ops import remove_no_ops
+from intact.graph.passes.no_ops import drop_whole_axes, remove_no_ops
 from intact.graph.passes.opset_forms import depends_on_opset, write_opset_forms
 from intact.graph.passes.split_heads import split_heads
 from intact.graph.passes.types import ask_runtime, infer_types
-from intact.graph.passes.whole_slices import drop_whole_axes
 from intact.graph.passes.widen import widen_floats
 from intact.graph.passes.window_pads import write_pads
 

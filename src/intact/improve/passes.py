@@ -154,6 +154,15 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
             "Outlying channels of activations are moved into the weights that read them",
             {"samples": _SAMPLES},
         ),
+        "widths": Pass(
+            Stage.REFINE,
+            "intact.improve.refine.widths:widen",
+            "Weights in blocks that lose most for their size get wider codes",
+            {
+                "samples": _SAMPLES,
+                "growth": Number("percent that weights may grow", "growth", least=0, whole=False),
+            },
+        ),
         "ranges": Pass(
             Stage.REFINE,
             "intact.improve.refine.ranges:refine_ranges",

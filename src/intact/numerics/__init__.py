@@ -8,5 +8,5 @@
 ``native``                                 compiled loops, loaded without numba
 
 Nothing is imported here: most modules need NumPy only; ``fixed_point_kernel``, ``fused``,
-``simulated_quantize`` and ``straight_through_kernel`` load numba.
+``second_order``, ``simulated_quantize`` and ``straight_through_kernel`` load numba.
 """

@@ -76,12 +76,14 @@ def quantize(
     # The steps may leave int32 although the codes do not, when the zero point is far from 0.
     wide = not fits_int32 or max(abs(quant_min), abs(quant_max)) > 2**29
     parts = []
-    for each in _scaled(values, scale, zero_point, axis, block):
+    for each in _scaled_pieces(values, scale, zero_point, axis, block):
         steps = _clipped_steps(each, codes=(quant_min, quant_max), rounding=rounding)
+        # In place from here on: another array of the codes of a large tensor would cost as much as
+        # the division.
         codes: npt.NDArray[Any] = steps.astype(np.int64 if wide else np.int32)
         codes += each.zero.astype(codes.dtype, copy=False)
         parts.append(codes.astype(np.int32, copy=False) if fits_int32 else codes)
-    return _joined(parts, values.shape, axis or 0)
+    return _join(parts, values.shape, axis or 0)
 
 
 def dequantize(
@@ -98,10 +100,10 @@ def dequantize(
 
     Args:
         quantized: Integer codes of any shape.
-        scale: As of :func:`quantize`.
+        scale: The same as for :func:`quantize`.
         zero_point: Integers, of the shape of ``scale`` or a scalar.
-        axis: As of :func:`quantize`.
-        block: As of :func:`quantize`.
+        axis: The same as for :func:`quantize`.
+        block: The same as for :func:`quantize`.
 
     Raises:
         ConfigError: If the codes are not integers, or scale, zero point and axis do not fit.
@@ -112,12 +114,12 @@ def dequantize(
             f"dequantize was given codes of {quantized.dtype}", remedy="pass integer codes"
         )
     parts = []
-    for each in _scaled(quantized, scale, zero_point, axis, block):
+    for each in _scaled_pieces(quantized, scale, zero_point, axis, block):
         result = _difference(each.values, each.zero)
         with np.errstate(over="ignore"):
             result *= each.factor
         parts.append(result)
-    return _joined(parts, quantized.shape, axis or 0)
+    return _join(parts, quantized.shape, axis or 0)
 
 
 def _difference(
@@ -128,6 +130,8 @@ def _difference(
         short = codes.astype(np.float32)
         short -= zero.astype(np.float32)
         return short
+    # An int32 code minus a zero point takes 33 bits: float32 would round each operand, and then
+    # their difference again.
     steps = codes.astype(np.int64)
     steps -= zero
     return steps.astype(np.float32)
@@ -150,17 +154,17 @@ def fake_quantize(
     """
     values = _checked_values(values, quant_min, quant_max)
     parts = []
-    for each in _scaled(values, scale, zero_point, axis, block):
+    for each in _scaled_pieces(values, scale, zero_point, axis, block):
         steps = _clipped_steps(each, codes=(quant_min, quant_max), rounding=rounding)
         result = steps.astype(np.float32, copy=False)
         result += np.float32(0.0)  # an integer has no negative zero
         with np.errstate(over="ignore"):
             result *= each.factor
         parts.append(result)
-    return _joined(parts, values.shape, axis or 0)
+    return _join(parts, values.shape, axis or 0)
 
 
-class _Scaled(NamedTuple):
+class _ScaledPiece(NamedTuple):
     """Values, or codes, with scales and zero points that broadcast over them."""
 
     values: npt.NDArray[Any]
@@ -169,7 +173,7 @@ class _Scaled(NamedTuple):
 
 
 def _clipped_steps(
-    scaled: _Scaled, *, codes: tuple[int, int], rounding: Rounding
+    scaled: _ScaledPiece, *, codes: tuple[int, int], rounding: Rounding
 ) -> npt.NDArray[np.floating[Any]]:
     """Return ``code - zero_point`` as floats in a fresh array."""
     quant_min, quant_max = codes
@@ -181,8 +185,11 @@ def _clipped_steps(
         )
     with np.errstate(over="ignore"):  # a quotient that overflows saturates, as it must
         steps = round_to_integer(np.asarray(values / factor.astype(values.dtype)), rounding)
+    # Clipped before the zero point is added, which gives the same codes as saturating after it:
+    # float32 would round the sum of a large step and a zero point.
     low, high = quant_min - zero, quant_max - zero
     largest = max(abs(int(low.min())), abs(int(high.max()))) if zero.size else 0
+    # Beyond 2**24 the ends of the range are no float32, and a clip would leave the codes.
     if steps.dtype == np.float32 and largest > _FLOAT32_EXACT:
         steps = steps.astype(np.float64)
     np.clip(steps, low.astype(steps.dtype), high.astype(steps.dtype), out=steps)
@@ -212,17 +219,17 @@ def _refuse_nan(values: npt.NDArray[np.floating[Any]]) -> None:
         )
 
 
-def _scaled(
+def _scaled_pieces(
     values: npt.NDArray[Any],
     scale: npt.ArrayLike,
     zero_point: npt.ArrayLike,
     axis: int | None,
     block: int | None,
-) -> Iterator[_Scaled]:
+) -> Iterator[_ScaledPiece]:
     """Yield a tensor with its parameters: whole, or with blocks as the pieces of equal ones."""
     factor, zero = _checked_params(scale, zero_point, in_blocks=block is not None)
     if block is None:
-        yield _Scaled(values, *_broadcast_params(values.shape, factor, zero, axis))
+        yield _ScaledPiece(values, *_broadcast_params(values.shape, factor, zero, axis))
         return
     from intact.numerics.blocks import check_blocks, pieces  # of which few tensors have any
 
@@ -235,16 +242,16 @@ def _scaled(
         )
     zeros = np.broadcast_to(zero, factor.shape)
     for piece in pieces(values.shape[along], block):
-        parameters = (piece.of_parameters(each, along) for each in (factor, zeros))
-        yield _Scaled(piece.of_values(values, along), *parameters)
+        parameters = (piece.view_parameters(each, along) for each in (factor, zeros))
+        yield _ScaledPiece(piece.view_values(values, along), *parameters)
 
 
-def _joined(parts: list[npt.NDArray[Any]], shape: tuple[int, ...], axis: int) -> npt.NDArray[Any]:
+def _join(parts: list[npt.NDArray[Any]], shape: tuple[int, ...], axis: int) -> npt.NDArray[Any]:
     if len(parts) == 1:
         return parts[0].reshape(shape)
-    from intact.numerics.blocks import joined
+    from intact.numerics.blocks import join
 
-    return joined(parts, shape, axis)
+    return join(parts, shape, axis)
 
 
 def _checked_params(
@@ -254,6 +261,8 @@ def _checked_params(
     zero = np.asarray(zero_point)
     if not np.issubdtype(zero.dtype, np.integer):
         raise ConfigError(f"zero points of {zero.dtype}", remedy="pass integers")
+    # Formats with scales of blocks store the sign of the largest value in the scale (GGUF's Q4_0
+    # for one, whose lowest code has no positive counterpart).
     usable = factor != 0 if in_blocks else factor > 0
     if not (np.isfinite(factor).all() and usable.all()):
         kind = "is 0 or not finite" if in_blocks else "is not positive and finite"

@@ -118,6 +118,8 @@ def _checked_range(
         )
     if (lower > upper).any():
         raise ConfigError("a lower end is above its upper end", remedy="swap them")
+    # 0 must be a code: padding and the results of Relu are exact then, and an error at 0 would be
+    # added for every tap that lies outside the image.
     return np.minimum(lower, 0.0), np.maximum(upper, 0.0)
 
 
@@ -129,10 +131,13 @@ def _symmetric_scale(
             f"symmetric parameters for the codes {quant_min}..{quant_max}, which lack 0",
             remedy="use codes that hold 0 or an asymmetric scheme",
         )
+    # Codes of one sign have one end with values; the other would divide by 0.
     if quant_min == 0:
         return upper / quant_max
     if quant_max == 0:
         return -lower / -quant_min
+    # By the shorter side: with -128..127 the threshold has a code on both sides, and -128 lies
+    # beyond.
     return np.maximum(-lower, upper) / min(-quant_min, quant_max)
 
 
@@ -140,10 +145,12 @@ def _storable_scale(
     scale: npt.NDArray[np.float64], *, power_of_two: bool
 ) -> npt.NDArray[np.float64]:
     """Move scales into the normal float32 range and to a power of two; zero becomes 1."""
+    # A tensor that is always 0 has no scale of its own; 1 divides without harm in every runtime.
     limited = np.clip(np.where(scale == 0.0, 1.0, scale), _SMALLEST_SCALE, _LARGEST_SCALE)
     if power_of_two:
         # mantissa in [0.5, 1): exact comparisons, which log2 and rounding would not give.
         mantissa, exponent = np.frexp(limited)
         exponent = exponent - (mantissa == 0.5)
+        # 2**127 is the largest power of two of float32.
         limited = np.ldexp(1.0, np.minimum(exponent, 127))
     return np.asarray(limited)

@@ -35,6 +35,8 @@ def is_chance(right: int, count: int, classes: int) -> bool:
     """
     chance = 1 / classes
     limit = chance + _DEVIATIONS * math.sqrt(chance * (1 - chance) / count)
+    # With few samples the interval around chance reaches half of the way to certainty, and nothing
+    # can be told from it.
     return limit < (1 + chance) / 2 and right <= limit * count
 
 
@@ -91,6 +93,8 @@ def information(scores: npt.NDArray[np.floating]) -> Doubles:
         scores: Logits or probabilities, ``[samples, classes]``.
     """
     shares = probabilities(scores)
+    # A probability of exactly 0 has no logarithm; the smallest number in its place is multiplied by
+    # a share of 0 and leaves no trace.
     usual = np.maximum(shares.mean(axis=0), np.finfo(np.float64).tiny)
     ratios = np.maximum(shares, np.finfo(np.float64).tiny) / usual
     return np.asarray((shares * np.log2(ratios)).sum(axis=1))
@@ -101,6 +105,7 @@ def probabilities(scores: npt.NDArray[np.floating]) -> Doubles:
     wide = scores.astype(np.float64)
     if _are_probabilities(scores):
         return wide
+    # Softmax is the same after any shift, and the largest exponent is 0 then: nothing overflows.
     powers = np.exp(wide - wide.max(axis=1, keepdims=True))
     return np.asarray(powers / powers.sum(axis=1, keepdims=True))
 

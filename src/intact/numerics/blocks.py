@@ -33,13 +33,13 @@ class Piece(NamedTuple):
     last: int
     size: int
 
-    def of_values(self, values: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
+    def view_values(self, values: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
         """View the values of the blocks as ``[..., blocks, size, ...]``."""
         part = _part(values, axis, self.start, self.stop)
         shape = part.shape
         return part.reshape(*shape[:axis], self.last - self.first, self.size, *shape[axis + 1 :])
 
-    def of_parameters(self, parameters: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
+    def view_parameters(self, parameters: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
         """View the parameters of the blocks so that they broadcast against their values."""
         return np.expand_dims(_part(parameters, axis, self.first, self.last), axis + 1)
 
@@ -47,15 +47,15 @@ class Piece(NamedTuple):
 def pieces(length: int, size: int) -> Iterator[Piece]:
     """Yield the whole blocks of an axis, and the ragged last one; an empty axis has one piece."""
     whole = length // size
+    # Without elements there is still one piece, of no blocks, so that whoever joins results has a
+    # dtype.
     if whole or not length:
         yield Piece(0, whole * size, 0, whole, size)
     if length % size:
         yield Piece(whole * size, length, whole, whole + 1, length % size)
 
 
-def joined(
-    parts: Sequence[npt.NDArray[Any]], shape: tuple[int, ...], axis: int
-) -> npt.NDArray[Any]:
+def join(parts: Sequence[npt.NDArray[Any]], shape: tuple[int, ...], axis: int) -> npt.NDArray[Any]:
     """Return what was computed from the pieces of a tensor, in one."""
     lengths = (*shape[:axis], -1, *shape[axis + 1 :])
     return np.concatenate([part.reshape(lengths) for part in parts], axis)
@@ -72,6 +72,7 @@ def block_rows(values: npt.NDArray[Any], axis: int, size: int) -> npt.NDArray[An
     if missing:
         along = np.pad(along, [(0, 0)] * (along.ndim - 1) + [(0, missing)])
     rows = along.reshape(*along.shape[:-1], -(-length // size), size)
+    # The compiled loops that read the rows take C-contiguous arrays only.
     return np.ascontiguousarray(np.moveaxis(rows, -2, axis))
 
 
@@ -79,10 +80,10 @@ def check_blocks(shape: tuple[int, ...], parameters: tuple[int, ...], axis: int,
     """Refuse parameters that are not one for each block.
 
     Args:
-        shape: Of the tensor.
+        shape: The shape of the tensor.
         parameters: Shape of its scales.
         axis: Along which the blocks lie, counted from 0.
-        size: Of a block.
+        size: Neighbours in a block.
 
     Raises:
         ConfigError: They do not fit.

@@ -22,13 +22,15 @@ def clipped_moments(
     """Return mean and variance of ``clip(x, low, high)`` for normal x.
 
     Args:
-        mean: Of x, any shape.
-        variance: Of x, at least 0.
+        mean: The mean of x, any shape.
+        variance: The variance of x, at least 0.
         low: Lower bound, or minus infinity.
         high: Upper bound, or infinity; at least ``low``.
     """
     mean, variance = (np.asarray(each, np.float64) for each in (mean, variance))
     deviation = np.sqrt(variance)
+    # A channel of constant value has no density: its moments are those of one point, set at the
+    # end.
     certain = deviation == 0
     divisor = np.where(certain, 1.0, deviation)
     below, above = ((bound - mean) / divisor for bound in (low, high))
@@ -45,6 +47,7 @@ def clipped_moments(
             second = second + bound**2 * share
     settled = np.clip(mean, low, high)
     first = np.where(certain, settled, first)
+    # The difference of two near numbers may come out below 0, and its root is taken by the caller.
     spread = np.where(certain, 0.0, np.maximum(second - first**2, 0.0))
     return first, spread
 

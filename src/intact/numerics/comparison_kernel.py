@@ -38,6 +38,7 @@ def _add_row(
     sums: npt.NDArray[np.float64],
 ) -> None:
     """Add the pairs of one channel that follow each other."""
+    # Short rows (a 7 x 7 map has 49 elements) would spend their time on lanes that stay 0.
     used = min(LANES, first.shape[0])
     for kind in range(SUMS):
         for lane in range(used):
@@ -83,7 +84,7 @@ def count(
     """Count every ``step``-th value in equal bins; NaN and infinity are left out.
 
     Args:
-        values: Of any number.
+        values: float32, flat.
         step: 1 at least.
         low: Lower end of the first bin, which counts what is below as well.
         per_bin: Width of a bin.

@@ -76,6 +76,8 @@ class Quantization(msgspec.Struct, frozen=True):
             scale = _scale_around_zero(low, high, quant_min, quant_max)
         ends = np.asarray(low, np.float32), np.asarray(high, np.float32)
         codes = quant_min, quant_max
+        # The scale that was rounded to float32 may miss the given ends by one bit. Where some
+        # float32 gives them exactly, a range read from a file comes back as the scale that made it.
         if low <= 0.0 <= high and ends[0] < ends[1]:
             exact = params_of_ends(*ends, *codes)
             is_centred = not symmetric or not exact.zero_point.any()
@@ -134,6 +136,8 @@ def params_of_ends(low: Ends, high: Ends, quant_min: int, quant_max: int) -> Qua
     codes = np.asarray(zero_point.astype(np.int64))
     nearest = np.maximum(exact, np.finfo(np.float32).tiny).astype(np.float32)
     scale = nearest
+    # The quotient is off by less than one float32 from the scale that made the ends: both were
+    # rounded.
     for towards in (np.float32(0), np.float32(np.inf)):
         other = np.nextafter(nearest, towards)
         right = _gives(QuantParams(scale, codes), low, high, quant_min, quant_max)
@@ -164,5 +168,7 @@ def six_decimals(scale: npt.ArrayLike) -> npt.NDArray[np.float32]:
     '0.007874000'
     """
     values = np.asarray(scale, np.float32)
+    # Through the text and not by arithmetic: C's "%f" rounds the exact decimal expansion, as Python
+    # does, and 10**6 times a float32 would be rounded before.
     texts = [f"{float(value):.{_DECIMALS}f}" for value in values.reshape(-1)]
     return np.array([float(text) for text in texts], np.float32).reshape(values.shape)

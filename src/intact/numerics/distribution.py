@@ -50,6 +50,7 @@ class Bins(msgspec.Struct, frozen=True, eq=False, dict=True):
         point = width == 0.0
         overlap = np.minimum(self.high, stop) - np.maximum(self.low, start)
         share = np.clip(overlap / np.where(point, 1.0, width), 0.0, 1.0)
+        # A point has no width to take a share of: it is in or out.
         share[point] = overlap[point] >= 0.0
         return float(np.dot(self.count, share))
 
@@ -71,6 +72,7 @@ class Bins(msgspec.Struct, frozen=True, eq=False, dict=True):
         below = int(self.cumulative[index] - self.count[index])
         share = (rank - below) / int(self.count[index])
         low, high = float(self.low[index]), float(self.high[index])
+        # The sum may be rounded above the end; percentiles must not exceed the maximum.
         return min(low + share * (high - low), high)
 
     def absolute(self) -> Bins:
@@ -103,6 +105,8 @@ class Bins(msgspec.Struct, frozen=True, eq=False, dict=True):
         of the two intervals that its ends cut. Mass outside ``0..threshold`` is left out; a point
         on an inner edge belongs to the interval above, one at the threshold to the last.
         """
+        # The cumulative count is piecewise linear with knots at the ends of the intervals: one
+        # interpolation at the edges, and differences, in place of a loop over intervals and bins.
         edges = np.linspace(0.0, threshold, number + 1)
         point = self.low == self.high
         wide = ~point
@@ -115,6 +119,8 @@ class Bins(msgspec.Struct, frozen=True, eq=False, dict=True):
         if point.any() and threshold > 0.0:
             at = self.low[point]
             inside = (at >= 0.0) & (at <= threshold)
+            # np.add.at below, since two points may lie in one bin and a plain indexed sum would
+            # count one.
             index = np.searchsorted(edges, at[inside], side="right") - 1
             np.add.at(mass, np.minimum(index, number - 1), self.count[point][inside])
         return mass
@@ -167,7 +173,7 @@ class Distribution(Bins, frozen=True, eq=False, kw_only=True, dict=True):
         Args:
             counts: ``[65536]``; counts of nonfinite bins are ignored.
             minimum: The other numbers are those of the class.
-            maximum: Likewise, and so on.
+            maximum: See the class.
             mean_minimum: See the class.
             mean_maximum: See the class.
             mean: See the class.

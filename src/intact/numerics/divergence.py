@@ -45,6 +45,7 @@ class Divergence:
 
         for counts, values in zip(self._counts, (reference, actual), strict=True):
             flat = np.ascontiguousarray(values, np.float32).reshape(-1)
+            # The same step for both, so that the same elements are compared.
             count(flat, max(flat.size // _MOST, 1), self._low, self._per_bin, counts)
 
     def join(self, more: Divergence) -> None:
@@ -56,4 +57,5 @@ class Divergence:
         """The divergence ``sum(p log(p / q))``; 0 if both are distributed alike."""
         smooth = self._counts + _SMOOTHING
         wanted, found = smooth / smooth.sum(axis=1, keepdims=True)
+        # Of equal distributions rounding may leave a little less than 0.
         return max(float((wanted * np.log(wanted / found)).sum()), 0.0)

@@ -71,7 +71,7 @@ class DynamicQuantizer:
         """Return scale and zero point of values.
 
         Args:
-            values: Of any shape; taken as float32. An infinite value makes the scale infinite.
+            values: Any shape; taken as float32. An infinite value makes the scale infinite.
 
         Returns:
             Of shape ``[]`` for a tensor, ``[..., 1]`` for rows, ``[..., blocks]`` for blocks. A
@@ -90,6 +90,8 @@ class DynamicQuantizer:
         with np.errstate(all="ignore"):
             span, codes = self._span(low, high)
             inverted = self.factor is Factor.INVERTED
+            # Both quotients are rounded to float32 by themselves: 1 / (span / codes) and codes /
+            # span differ in the last bit, and which of them a runtime computes decides ties.
             factor = np.asarray(np.where(low == high, 1, codes / span), np.float32)
             step = 1 / factor if inverted else np.where(low == high, 1, span / codes)
             scale = np.asarray(step, np.float32)
@@ -129,6 +131,7 @@ class DynamicQuantizer:
             odd = np.isnan(steps)
         if odd.any():
             steps = np.where(odd, np.float32(0) if self.symmetric else lower, steps)
+        # Clipped while they are floats: an infinite one cannot become an integer.
         steps = np.clip(np.asarray(steps, np.float32), lower, upper)
         codes = round_to_integer(steps, self.rounding).astype(np.int64) + zero
         return np.asarray(codes, np.int32)

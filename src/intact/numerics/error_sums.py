@@ -54,6 +54,8 @@ class ErrorSums:
         if not self._comparable:
             return
         self._elements += first.size
+        # Four numbers of a piece go into exact sums, not its elements: a sum inside a piece has
+        # always the same order, that of pieces is whatever threads make it.
         piece = ChannelErrorSums()
         piece.add(first, second)
         for place, value in enumerate(piece.sums):
@@ -94,7 +96,7 @@ class ErrorSums:
 
     @property
     def sqnr_db(self) -> float:
-        """As :func:`sqnr_db` of the whole; NaN where that cannot be said."""
+        """The :func:`sqnr_db` of the whole; NaN where that cannot be said."""
         if not self._comparable or not self._elements:
             return math.nan
         reference, _, _, noise = self._sums()
@@ -102,12 +104,13 @@ class ErrorSums:
 
     @property
     def cosine(self) -> float:
-        """As :func:`cosine` of the whole; NaN where that cannot be said."""
+        """The :func:`cosine` of the whole; NaN where that cannot be said."""
         if not self._comparable or not self._elements:
             return math.nan
         reference, actual, product, _ = self._sums()
         if 0.0 in (reference, actual):
             return 1.0 if reference == actual else 0.0
+        # Roots first: the product of two sums of squares may leave float64.
         lengths = math.sqrt(reference) * math.sqrt(actual)
         return min(max(product / lengths, -1.0), 1.0)
 
@@ -143,6 +146,7 @@ class ChannelErrorSums:
         if not self._channels:
             self._sums = np.zeros((4, channels))
         shape = _outer_channels_inner(first.shape, self._axis)
+        # Half precision is exact in float32; integers and doubles are not, and take numpy's sums.
         is_single = np.result_type(first, second) in (np.float16, np.float32)
         add = _add_compiled if is_single and first.size >= _COMPILED else _add
         add(first.reshape(shape), second.reshape(shape), self._sums)
@@ -235,7 +239,7 @@ def _add(first: npt.NDArray[Any], second: npt.NDArray[Any], sums: _Doubles) -> N
 
 
 def _add_compiled(first: npt.NDArray[Any], second: npt.NDArray[Any], sums: _Doubles) -> None:
-    """As `_add` in one pass, for values of single precision."""
+    """Do what `_add` does in one pass, for values of single precision."""
     from intact.numerics.comparison_kernel import LANES, SUMS, add_channels
 
     one, other = (np.ascontiguousarray(each, np.float32) for each in (first, second))
@@ -306,6 +310,8 @@ class Moments:
         """Add figures of some values; their mean is relative to the origin."""
         self._minimum = float(np.minimum(self._minimum, minimum))
         self._maximum = float(np.maximum(self._maximum, maximum))
+        # The weight of the new values. A difference of means times it needs no sum of all values,
+        # which would lose the digits of small additions to many.
         share = count / (self._count + count)
         if math.isfinite(self._mean) and math.isfinite(mean):
             gap = mean - self._mean

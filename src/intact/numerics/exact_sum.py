@@ -62,6 +62,7 @@ class ExactSum:
 
     def merge(self, other: ExactSum) -> None:
         """Add everything that another sum holds; the other is unchanged in value."""
+        # Python integers never overflow: merging is exact, however many sums there are.
         self._units += other._units
         self._buffer += other._buffer
         self._buffered += other._buffered
@@ -88,6 +89,7 @@ class ExactSum:
 
     def to_array(self) -> npt.NDArray[np.int64]:
         """Return the sum as int64 ``[36]``: one two's-complement integer, least word first."""
+        # A fixed byte order, so that saved statistics are the same file on every machine.
         data = self._reduce().to_bytes(_WORDS * 8, "little", signed=True)
         return np.frombuffer(data, dtype="<i8").astype(np.int64)
 
@@ -132,6 +134,7 @@ def _units_of(numbers: npt.NDArray[np.float64]) -> int:
     field = ((bits >> np.uint64(52)) & np.uint64(0x7FF)).astype(np.int64)
     mantissa = bits & np.uint64((1 << 52) - 1)
     mantissa |= (field > 0).astype(np.uint64) << np.uint64(52)  # denormals have no hidden bit
+    # Denormals and the smallest normals have the same weight of the last bit.
     position = np.maximum(field - 1, 0)
     digit, shift = position >> 5, (position & 31).astype(np.uint64)
     # mantissa << shift has up to 84 bits: three digits, the upper two from the upper half.
@@ -141,6 +144,7 @@ def _units_of(numbers: npt.NDArray[np.float64]) -> int:
     signs = np.where(np.signbit(numbers), -1.0, 1.0)
     sums = np.zeros(_DIGITS, dtype=np.int64)
     for place, part in enumerate((lower & mask, upper & mask, upper >> np.uint64(32))):
+        # bincount sums floats only; digits below 2**32 are exact in them, and so are 2**20 of them.
         weights = part.astype(np.float64) * signs
         counted = np.bincount(digit, weights=weights, minlength=_DIGITS - place)
         sums[place:] += counted[: _DIGITS - place].astype(np.int64)

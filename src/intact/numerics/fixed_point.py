@@ -75,8 +75,10 @@ def quantize_multiplier(real: npt.ArrayLike) -> tuple[Integers, Integers]:
     mantissa, exponent = np.frexp(numbers)
     multiplier = round_to_integer(mantissa * 2.0**31, Rounding.HALF_AWAY_FROM_ZERO).astype(np.int64)
     shift = exponent.astype(np.int64)
+    # Rounded up from just below 1: 2**31 is no int32.
     carried = multiplier == 2**31
     multiplier, shift = np.where(carried, 2**30, multiplier), shift + carried
+    # TFLite flushes to 0 here, and its kernels could not shift further.
     vanishes = shift < -31
     return np.where(vanishes, 0, multiplier), np.where(vanishes, 0, shift)
 
@@ -99,10 +101,10 @@ def multiply_by_quantized_multiplier(
 
     Args:
         value: int32 values of any integer type.
-        multiplier: As of :func:`quantize_multiplier`.
-        shift: As of :func:`quantize_multiplier`.
+        multiplier: The first result of :func:`quantize_multiplier`.
+        shift: The second one.
         single: Round once, half up, and not twice.
-        rounding: Of the second rounding: half away from zero or half up.
+        rounding: How the second rounding treats ties: half away from zero or half up.
 
     Raises:
         ConfigError: If ``rounding`` is another.
@@ -144,8 +146,9 @@ def rounding_right_shift(
     Args:
         value: Integers below 2**62 in magnitude, also after a shift to the left.
         shift: -62 to 62; broadcasts to ``value``.
-        rounding: Of the result; :attr:`Rounding.HALF_UP` is that of CMSIS-NN's legacy q7 kernels.
+        rounding: How ties go; CMSIS-NN's legacy q7 kernels take :attr:`Rounding.HALF_UP`.
     """
     values, shifts = np.asarray(value, np.int64), np.asarray(shift, np.int64)
+    # Numpy's shifts by negative numbers are undefined: one of both is 0.
     left, right = np.maximum(-shifts, 0), np.maximum(shifts, 0)
     return np.asarray(shift_right(values << left, right, ROUNDING_CODES[rounding]))

@@ -28,7 +28,7 @@ from intact.numerics.fixed_point import saturating_rounding_doubling_high_mul as
 _ONE = INT32_MAX
 """One in Q0, as near as it comes."""
 _LARGEST_EXPONENT = 4
-"""Of the factors of the exponential: ``exp(-2**4)`` is the last that Q0 holds."""
+"""The largest power among the factors of the exponential: Q0 holds ``exp(-2**4)`` as the last."""
 
 
 def constant(real: float, integer_bits: int = 0) -> int:
@@ -56,6 +56,7 @@ def exp_on_negative_values(raw: Integers, integer_bits: int) -> Integers:
     quarter = 1 << (fraction_bits - 2)
     part = (raw & (quarter - 1)) - quarter
     result = _exp_near_zero(shift_left_saturating(part, integer_bits))
+    # Not negative, and a multiple of 1/4: each of its bits is a factor exp(-2**exponent).
     rest = part - raw
     for exponent in range(-2, integer_bits):
         is_in = (rest & (1 << (fraction_bits + exponent))) != 0
@@ -66,6 +67,8 @@ def exp_on_negative_values(raw: Integers, integer_bits: int) -> Integers:
 
 def _exp_near_zero(raw: Integers) -> Integers:
     """Return ``exp(x)`` in Q0 of ``x`` in [-1/4, 0), in Q0."""
+    # About the middle of the interval: a polynomial of degree 4 is good to the last bits of Q0
+    # there, about 0 it is not.
     middle = constant(math.exp(-0.125))
     x = raw + (1 << 28)
     square = _multiply(x, x)
@@ -86,6 +89,7 @@ def _two_over_one_plus(raw: Integers) -> Integers:
     one = 1 << 29
     half = _half_sum(raw, _ONE)
     guess = constant(48 / 17, 2) + _multiply(half, constant(-32 / 17, 2))
+    # Newton's method doubles the digits in each step: from 4 bits of the line to the 31 of Q0.
     for _ in range(3):
         error = one - _multiply(half, guess)
         guess = guess + shift_left_saturating(_multiply(guess, error), 2)
@@ -104,6 +108,7 @@ def one_minus_x_over_one_plus_x(raw: Integers) -> Integers:
 
 def logistic(raw: Integers, integer_bits: int) -> Integers:
     """Return ``1 / (1 + exp(-x))`` in Q0 of numbers in ``Q<integer_bits>``."""
+    # Of the magnitude, and mirrored: the exponential of a positive number would leave Q0.
     upper = one_over_one_plus_x(exp_on_negative_values(-np.abs(raw), integer_bits))
     return np.where(raw == 0, 1 << 30, np.where(raw > 0, upper, _ONE - upper))
 
@@ -186,6 +191,7 @@ def inverse_square_root(value: int) -> tuple[int, int]:
     if value <= 1:
         return INT32_MAX, 0
     shift = 11
+    # By 4 at a time, as the root of it is then a whole factor of 2, which the shift keeps.
     while value >= 1 << 29:
         value //= 4
         shift += 1
@@ -198,5 +204,6 @@ def inverse_square_root(value: int) -> tuple[int, int]:
         cube = shift_left_saturating(_multiply(_multiply(guess, guess), guess), 6)
         step = _multiply(constant(1.5, 3), guess) - _multiply(half, cube)
         guess = shift_left_saturating(wrap_int32(step), 3)
+    # The number was halved to fit Q3 above; here the root of that half is made good.
     multiplier = int(_multiply(guess, constant(0.5**0.5)))
     return (multiplier << -shift, 0) if shift < 0 else (multiplier, -shift)

@@ -60,6 +60,7 @@ def saturating_rounding_doubling_high_mul(first: Any, second: Any) -> Any:
 @register_jitable
 def rounding_divide_by_pot(value: Any, exponent: Any) -> Any:
     """Return ``value / 2**exponent``, rounded half away from zero; ``exponent`` is 0 to 62."""
+    # 0 for an exponent of 0, where nothing is rounded.
     half = (1 << exponent) >> 1
     return (value + half - ((value < 0) & (half > 0))) >> exponent
 
@@ -89,6 +90,8 @@ def shift_right(value: Any, exponent: Any, code: int) -> Any:
     whole = 1 << exponent
     twice = 2 * (value - (floor << exponent))
     above, tie = twice > whole, twice == whole
+    # By ROUNDING_CODES: 1 half up, 2 half down, 3 half toward zero, 4 half away from zero, 5 up,
+    # and 0 (the end) half to even. The floor is the lower neighbour of a tie.
     if code == 1:
         return floor + (above | tie)
     if code == 2:
@@ -115,7 +118,7 @@ def multiply_double(value: Any, multiplier: Any, shift: Any) -> Any:
 
 @register_jitable
 def multiply_double_half_up(value: Any, multiplier: Any, shift: Any) -> Any:
-    """As :func:`multiply_double`, with the second rounding half up."""
+    """Do what :func:`multiply_double` does, with the second rounding half up."""
     shifted = wrap_int32(value << np.minimum(np.maximum(shift, 0), 32))
     product = saturating_rounding_doubling_high_mul(shifted, multiplier)
     return shift_right_half_up(product, np.maximum(-shift, 0))
@@ -137,6 +140,7 @@ def multiply_wide(value: Any, multiplier: Any, shift: Any) -> Any:
     The multiplier is rounded to 15 bits first. ``shift`` is -31 to 7 (TFLite's
     ``MultiplyByQuantizedMultiplier`` of int64).
     """
+    # 16 bits times a 48-bit sum stays in 64; one that rounds up to 2**15 saturates.
     reduced = np.minimum((multiplier + 32768) >> 16, 32767)
     return wrap_int32(shift_right_half_up(value * reduced, 15 - shift))
 
@@ -144,6 +148,8 @@ def multiply_wide(value: Any, multiplier: Any, shift: Any) -> Any:
 @register_jitable
 def round_float(value: Any, code: int) -> Any:
     """Return one float rounded to an integer by a mode of `ROUNDING_CODES`, exactly."""
+    # 1 half up, 2 half down, 3 half toward zero, 4 half away from zero, 5 up, 0 half to even, as
+    # rint has done it. The others move the ties that rint sent the wrong way.
     nearest = np.rint(value)
     difference = value - nearest
     if code == 1:
@@ -154,6 +160,7 @@ def round_float(value: Any, code: int) -> Any:
         return np.trunc(value) if abs(difference) == 0.5 else nearest
     if code == 4:
         is_inward_tie = abs(difference) == 0.5 and difference * value > 0
+        # Twice the difference of a half is one step outward, with its sign.
         return nearest + difference + difference if is_inward_tie else nearest
     if code == 5:
         return np.ceil(value)
@@ -191,6 +198,7 @@ def requantize_fixed_point(
         for channel in range(accumulators.shape[1]):
             one = channel * step
             value = np.int64(accumulators[row, channel]) + bias[one]
+            # The kernels add the bias in int32, and their sum wraps where it leaves it.
             value = value if multiplication == WIDE else wrap_int32(value)
             if multiplication == DOUBLE_HALF_AWAY:
                 code = multiply_double(value, multiplier[one], shift[one])
@@ -219,7 +227,7 @@ def requantize_shift(
 
     Args:
         zero_before: int64 ``[1 or channels]``, added at the output's scale before rounding.
-        zero_after: Likewise, after rounding.
+        zero_after: int64 ``[1 or channels]``, added after rounding.
         rounding: A mode of `ROUNDING_CODES`.
 
     The others are those of :func:`requantize_fixed_point`.
@@ -251,7 +259,7 @@ def requantize_float(
     Args:
         bias: float64 ``[1 or channels]``, whole; sums are exact below 2**53.
         multiplier: float32 or float64, as ``bias``.
-        zero_before: As ``multiplier``, added before rounding.
+        zero_before: Like ``multiplier``, added before rounding.
         zero_after: float64, added after rounding.
 
     The others are those of :func:`requantize_shift`. Codes are clamped as floats, since a float

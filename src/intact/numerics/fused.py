@@ -38,6 +38,7 @@ def fused_float32(factor: Any, other: Any, addend: Any) -> Any:
     return max(nearest, neighbour) if rest > 0 else min(nearest, neighbour)
 
 
+# numpy has no fused multiply-add; as a ufunc this one broadcasts as numpy's own functions do.
 @vectorize(cache=CACHED)  # type: ignore[no-untyped-call,untyped-decorator,unused-ignore]
 def _each(factor: Any, other: Any, addend: Any) -> Any:
     return fused_float32(factor, other, addend)

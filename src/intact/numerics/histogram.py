@@ -93,7 +93,8 @@ def accumulate(
         raise DataError(
             f"{rows.size} elements in one histogram call", remedy="pass fewer samples at a time"
         )
-    touched = _untouched(1)
+    # [greatest possible, 0]: empty for the minimum and the maximum that the kernel takes.
+    touched = _empty_spans(1)
     found = _count(
         rows.reshape(-1),
         np.zeros(1, np.int64),
@@ -106,7 +107,7 @@ def accumulate(
     return SampleStatistics(*(array[0] for array in found))
 
 
-def _untouched(tensors: int) -> npt.NDArray[np.int32]:
+def _empty_spans(tensors: int) -> npt.NDArray[np.int32]:
     """Make what the kernel keeps of the range of bins in use, for empty tables."""
     return np.tile(np.array([_SIGNLESS, 0], dtype=np.int32), (tensors, 1))
 
@@ -147,7 +148,7 @@ class Accumulator:
     def __init__(self, tensors: int) -> None:
         self._counts = sparse_zeros((tensors, BINS), np.int64)
         self._tables = sparse_zeros((tensors, TABLES, BINS), np.uint32)
-        self._touched = _untouched(tensors)
+        self._touched = _empty_spans(tensors)
         self._waiting = 0
         self._has_flushed = False
 
@@ -186,6 +187,7 @@ class Accumulator:
         Its scratch tables are moved straight into these counts: adding all bins would touch
         every page of both.
         """
+        # What has never been flushed is all zeros, and adding it would make its pages real.
         if other._has_flushed:
             self._counts += other._counts
             self._has_flushed = True
@@ -285,6 +287,7 @@ def sparse_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[An
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     if size == 0:
         return np.zeros(shape, dtype)
+    # Anonymous memory: the system gives zeros, and the array keeps the mapping alive.
     memory = mmap.mmap(-1, size)
     if hasattr(mmap, "MADV_NOHUGEPAGE"):  # Linux; elsewhere pages are small anyway
         memory.madvise(mmap.MADV_NOHUGEPAGE)

@@ -74,6 +74,7 @@ def _add_lanes(
     """Add up to ``LANES`` values, each to its own partial sums."""
     for lane in range(values.shape[0]):
         value = values[lane]
+        # A comparison with NaN is false, so one test leaves out NaN and both infinities.
         exact = np.float64(value if abs(value) <= _LARGEST else _ZERO)
         total[lane] += exact
         squares[lane] += exact * exact
@@ -154,6 +155,8 @@ def _flush_touched(
 
     Only the touched part: moving all of it would cost more than counting small samples.
     """
+    # Bin 0 and its negative twin are flushed by themselves below: zeros after a Relu would stretch
+    # the touched part over all bins from there on.
     low = max(touched[0] >> 16, 1)
     high = (touched[1] >> 16) + 1
     _flush(tables, counts, 0, 1)

@@ -46,8 +46,8 @@ class Factor(enum.StrEnum):
     """It is multiplied by the number of codes over the range: the reciprocal of a scale that was
     never rounded (TFLite)."""
     INVERTED = "inverted"
-    """Likewise, and the scale is the reciprocal of that factor; the zero point is that of the end
-    of the range which is larger in codes (XNNPACK)."""
+    """It is multiplied so too, and the scale is the reciprocal of that factor. The zero point is
+    that of the end of the range which is larger in codes (XNNPACK)."""
 
 
 STEPS_PER_OCTAVE = 16
@@ -78,7 +78,7 @@ class Levels(msgspec.Struct, frozen=True):
     quant_max: int
     scheme: Scheme
     steps_per_octave: int | None = None
-    """Of logarithmic levels; None where the levels are equally far apart."""
+    """How many logarithmic levels an octave has; None where the levels are equally far apart."""
     power_of_two: bool = False
     """Whether the distance of two levels has to be a power of two."""
 

@@ -41,6 +41,7 @@ def scale_from_threshold(
     limit = np.asarray(threshold, dtype=np.float64)
     if not (np.isfinite(limit).all() and (limit >= 0.0).all()):
         raise ConfigError("a threshold is negative or not finite", remedy="recalibrate the tensor")
+    # The largest code stands for scale * 2**(quant_max / steps).
     scale = limit * 2.0 ** (-quant_max / steps_per_octave)
     scale = np.where(limit == 0.0, 1.0, np.maximum(scale, np.finfo(np.float32).tiny))
     return np.minimum(scale, np.finfo(np.float32).max).astype(np.float32)
@@ -157,6 +158,7 @@ def threshold_of_least_error(
     spacing = 1.0 / _PER_OCTAVE
     offsets = -np.arange(_OCTAVES * _PER_OCTAVE + 1) * spacing
     centre = highest
+    # Over all octaves first, then twice around the best of what was tried.
     for _ in range(3):
         for offset in offsets:
             threshold = np.minimum(centre * 2.0**offset, highest)
@@ -182,6 +184,7 @@ def _codes(ratio: Floats, largest: int, steps_per_octave: int) -> Floats:
     """Return the codes of magnitudes, which are given in scales."""
     with np.errstate(divide="ignore"):
         position = np.log2(ratio) * steps_per_octave
+    # Clipped first: the logarithm of 0 is minus infinity.
     nearest = np.rint(np.clip(position, 1.0, largest))
     codes: Floats = np.where(ratio < zero_below(steps_per_octave), 0.0, nearest)
     return codes

@@ -29,6 +29,7 @@ def is_private(folder: Path) -> bool:
         return False
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Both: who owns a link may turn it to another folder later.
         found, link = folder.stat(), folder.lstat()
     except OSError:
         return False
@@ -38,7 +39,7 @@ def is_private(folder: Path) -> bool:
     )
 
 
-def _used_folder() -> Path | None:
+def _cache_folder() -> Path | None:
     """Return the folder that numba keeps the loops of this package in; None for its own."""
     from numba import config
     from numba.misc.appdirs import AppDirs
@@ -54,7 +55,7 @@ def _used_folder() -> Path | None:
 
 
 def _may_cache() -> bool:
-    folder = _used_folder()
+    folder = _cache_folder()
     if folder is None or is_private(folder):
         return True
     _log.warning("loops are compiled anew: others may write into numba's cache %s", folder)

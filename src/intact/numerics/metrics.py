@@ -89,6 +89,7 @@ def in_top_k(
     if np.isnan(scores).any():
         raise DataError("a score is NaN", remedy="check the samples and the model")
     chosen = np.take_along_axis(scores, labels[:, None], axis=1)
+    # By counting and not by sorting: of 1000 classes only those ahead of one matter.
     earlier = np.arange(scores.shape[1]) < labels[:, None]
     ahead = (scores > chosen) | ((scores == chosen) & earlier)
     return np.asarray(ahead.sum(axis=1) < k)
@@ -182,6 +183,7 @@ def decibels(signal: float, noise: float) -> float:
     """Return the ratio of two powers, dB: infinite without noise, minus infinity without signal."""
     if noise == 0.0:
         return math.inf
+    # Not the logarithm of the quotient, which may leave float64 where both powers do not.
     return 10.0 * (math.log10(signal) - math.log10(noise)) if signal > 0.0 else -math.inf
 
 

@@ -44,6 +44,8 @@ def cheapest_labels(
     rows = np.concatenate([np.full(count, source), things, first])
     columns = np.concatenate([things, np.full(count, sink), second])
     values = np.concatenate([costs[:, 0], costs[:, 1], weights])
+    # scipy's flow takes integers of 32 bits: costs are shares of their sum, so that no cut leaves
+    # them.
     total = float(values[np.isfinite(values)].sum()) or 1.0
     scaled = np.where(np.isfinite(values), values * (_CAPACITY / total), 2.0 * _CAPACITY)
     shape = (count + 2, count + 2)
@@ -53,6 +55,8 @@ def cheapest_labels(
         shape=shape,
     )
     flow = maximum_flow(capacities, source, sink).flow
+    # What is reached from the source through edges with capacity left is its side of a minimum cut,
+    # and the smallest such side: equal costs are False.
     left = csr_array(capacities - flow)
     left.eliminate_zeros()
     reached = np.zeros(count + 2, np.bool_)

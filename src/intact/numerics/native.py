@@ -123,9 +123,11 @@ class Kernels:
         import llvmlite.binding as llvm
 
         digest = hashlib.sha256()
+        # Their source, not their time: an installed package may have any.
         for module in (self._module, __name__):
             digest.update(Path(str(sys.modules[module].__file__)).read_bytes())
         features = llvm.get_host_cpu_features().flatten()
+        # A home on a network is shared by machines with other instructions.
         machine = (platform.machine(), llvm.get_host_cpu_name(), features, sys.platform)
         digest.update(repr((llvmlite.__version__, *machine)).encode())
         return digest.hexdigest()[:32]
@@ -158,6 +160,7 @@ class Kernels:
             )
             called = cfunc(entry.numba_signature(), error_model="numpy")(entry.with_pointers(body))
             part = llvm.parse_assembly(called.inspect_llvm())
+            # numba's mangled name ends in a running number, which is another in each process.
             part.get_function(called.native_name).name = name
             _hide_all_but(part, name)
             _optimize(part, machine)
@@ -189,6 +192,7 @@ class _Entry:
         Raises:
             TypeError: An array is of another type or rank, or not C-contiguous.
         """
+        # At the first call and not when the module is imported, which `--help` would pay for.
         if self._call is None:
             result = None if self._result == "void" else _C_TYPES[self._result]
             prototype = ctypes.CFUNCTYPE(result, *self._c_types())
@@ -243,6 +247,8 @@ class _Entry:
                 passed.append(f"a{index}")
         text = f"def call({', '.join(names)}):\n    return body({', '.join(passed)})\n"
         namespace = {"body": body, "carray": vars(numba)["carray"]}
+        # The number of arguments follows from the signature, and numba compiles no *args of
+        # pointers. The text has nothing of the caller in it but how many there are.
         exec(text, namespace)
         return cast(Callable[..., Any], namespace["call"])
 
@@ -313,6 +319,7 @@ def _read(path: Path) -> bytes | None:
             content = file.read()
     except OSError:
         return None
+    # Against damage only (a full disk, a crash): who may write here is known from the file's owner.
     digest, code = content[:_DIGEST_BYTES], content[_DIGEST_BYTES:]
     return code if hashlib.sha256(code).digest() == digest else None
 

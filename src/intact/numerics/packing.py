@@ -28,6 +28,7 @@ def pack_bits(codes: npt.NDArray[Any], bits: int) -> npt.NDArray[np.uint8]:
     missing = -found.shape[-1] % each
     if missing:
         found = np.pad(found, [(0, 0)] * (found.ndim - 1) + [(0, missing)])
+    # A copy, which the others are added to in place.
     packed = np.ascontiguousarray(found[..., ::each])
     for place in range(1, each):
         packed |= found[..., place::each] << np.uint8(place * bits)

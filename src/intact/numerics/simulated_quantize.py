@@ -103,11 +103,11 @@ def quantize_ties(data: Any, scales: Any, low: Any, high: Any, inner: Any, ties:
     """Do what `quantize_half_even` does, moving the ties that went the other way.
 
     Args:
-        data: As there.
-        scales: As there.
-        low: As there.
-        high: As there.
-        inner: As there.
+        data: float32, flat; changed in place.
+        scales: float32, one for each row of ``inner`` elements; they repeat.
+        low: Smallest number of steps, like the scales.
+        high: Largest number of steps, like the scales.
+        inner: Neighbouring elements of one scale.
         ties: 1 where a tie moves: a positive one up, any other up, a positive one down, any other
             down. The difference to the nearest integer is exact, and so is adding 1 to a tie.
     """
@@ -120,12 +120,15 @@ def quantize_ties(data: Any, scales: Any, low: Any, high: Any, inner: Any, ties:
     types.void(_Floats, types.float64, types.float64), cache=CACHED, nogil=True, error_model="numpy"
 )
 def _row_wrap(data: Any, scale: Any, span: Any) -> None:
+    # Round half to even puts the upper end of the register on itself; two's complement has only the
+    # lower one.
     half = span / 2
     for index in range(data.size):
         number = data[index]
         sums = np.rint(np.float64(number) / scale)
         wrapped = sums - span * np.rint(sums / span)
         wrapped = -half if wrapped == half else wrapped
+        # What fits keeps its bits: divided and multiplied again it might be another float32.
         stays = wrapped == sums or not np.abs(sums) < np.inf
         data[index] = number if stays else np.float32(wrapped * scale)
 
@@ -252,6 +255,7 @@ class SimulatedQuantize:
         result = np.empty(data.shape, np.float32) if out is None else out
         if result.shape != data.shape or not result.flags.c_contiguous:
             raise ConfigError("the array to write to does not fit", remedy="give one like the data")
+        # The loops work in place: with one array the compiler has no overlap to check.
         if result is not data:
             np.copyto(result, data)
         flat = result.reshape(-1)
@@ -265,7 +269,7 @@ class SimulatedQuantize:
 
     @cached_property
     def _in_scales(self) -> npt.NDArray[np.float64]:
-        """Of float64: the product of two scales is exact in it."""
+        """The scales in float64: the product of two scales is exact in it."""
         return np.ascontiguousarray(self.in_scale, np.float64).reshape(-1)
 
     @cached_property

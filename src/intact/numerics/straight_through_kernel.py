@@ -99,6 +99,7 @@ def _differentiate_tile(
         to_value[at] = gradient[at] if is_inside else zero
         added = code - quotient if within else zero
         by_scale = added if is_inside else code
+        # A sum for each position in the tile: one running sum would wait for itself in each step.
         sums[at] += np.float64(gradient[at]) * np.float64(by_scale)
 
 
@@ -174,7 +175,7 @@ def _differentiate(
     """Compute the gradients of the stretches from ``first`` to ``end``.
 
     Args:
-        gradient: Of the result, ``[elements]``.
+        gradient: Gradient of the result, ``[elements]``.
         within: Whether values that are not clipped count for the scale.
         to_value: Written: gradient of the values.
         sums: Written, ``[stretches, 1 or 2]``: by scale, and if there is a second column, what
@@ -229,6 +230,8 @@ class Bounds(NamedTuple):
         """The distances that are exceeded where a number moves, of the data's dtype."""
         dtype = self.numbers.dtype
         distances = np.array(_MOVES[self.rounding], dtype)
+        # The loop asks for more than a distance: the next smaller float makes "more than" of "from
+        # 0.5 on".
         return np.where(distances == _TIE, np.nextafter(distances, dtype.type(0)), distances)
 
 
@@ -244,7 +247,7 @@ def quantize_straight(
 
     Args:
         values: float32 or float64, ``[outer * channels * inner]``, C-contiguous.
-        bounds: Of them.
+        bounds: The grid they are rounded to.
         result: Written, like the values.
         inside: Written if given: where a quotient is not beyond the ends, and a gradient passes.
         threads: How many may work.
@@ -271,9 +274,9 @@ def differentiate_straight(
     """Compute the gradients of `quantize_straight`; rounding has that of the identity.
 
     Args:
-        values: As there.
-        gradient: Of the result, like the values.
-        bounds: As there.
+        values: float32 or float64, ``[outer * channels * inner]``, C-contiguous.
+        gradient: Gradient of the result, like the values.
+        bounds: The grid they are rounded to.
         to_value: Written: the gradient where quotients lie between the ends, else 0.
         within: Whether values that are not clipped count for the scale, by what rounding adds.
         with_rest: Whether to sum what ``to_value`` leaves out, too.
@@ -298,12 +301,14 @@ def differentiate_straight(
 def _in_threads(run: Callable[[int, int], None], size: int, length: int, threads: int) -> None:
     """Run stretches in parts of about equal size."""
     stretches = -(-size // length)
+    # Cut between stretches only: sums are then the same for any number of threads.
     parts = max(min(threads, size // _SHARE, stretches), 1)
     edges = [stretches * part // parts for part in range(parts + 1)]
     others = [
         _pool(threads - 1, os.getpid()).submit(run, *edges[part : part + 2])
         for part in range(1, parts)
     ]
+    # The first part here: this thread would only wait.
     run(*edges[:2])
     for each in others:
         each.result()

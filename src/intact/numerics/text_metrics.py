@@ -65,6 +65,7 @@ def token_scores(
 
 def _log_softmax(scores: FloatArray) -> npt.NDArray[np.float64]:
     rows = scores.astype(np.float64)
+    # Softmax does not change, and no power overflows.
     rows -= rows.max(axis=1, keepdims=True)
     rows -= np.log(np.exp(rows).sum(axis=1, keepdims=True))
     return rows
@@ -91,12 +92,15 @@ def weighted_mean_interval(values: npt.ArrayLike, weights: npt.ArrayLike) -> Int
     mean, count = float((x * w).sum() / w.sum()), len(x)
     if count < 2:
         return Interval(mean, math.nan, math.nan)
+    # By their size: a window of few tokens that is far off moves the mean little, and tells little
+    # of its spread.
     residuals = w * (x - mean)
     error = math.sqrt(float((residuals**2).sum()) / (count * (count - 1))) / float(w.mean())
     freedom = count - 1
     # Beyond the table: an expansion in 1/freedom, off by less than 0.001 from 11 on.
     wide = _NORMAL_95 + (_NORMAL_95**3 + _NORMAL_95) / (4 * freedom) + 2.82 / freedom**2
     quantile = _STUDENT_95[freedom - 1] if freedom <= len(_STUDENT_95) else wide
+    # Rounding noise of the last bits would give equal values an interval of a width that is not 0.
     margin = round(quantile * error, 15)
     return Interval(mean, mean - margin, mean + margin)
 
@@ -118,6 +122,7 @@ def rank_correlation(first: FloatArray, second: FloatArray) -> float:
 def _ranks(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     _, places, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
+    # The mean of the places that equal values take together.
     ranks: npt.NDArray[np.float64] = (last - (counts - 1) / 2)[places]
     return ranks
 

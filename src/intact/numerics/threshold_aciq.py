@@ -17,6 +17,7 @@ from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels, Scheme
 
 _LARGEST = 3.4e38
+# The factors stand as in the paper's code, so that the product is the same float64.
 _FROM_MAXIMUM = 0.5 * 0.35 * (1.0 + math.sqrt(math.pi * math.log(4.0)))
 _GAUSSIAN = {
     2: 1.71063519,
@@ -87,8 +88,10 @@ def _fit(distribution: Distribution, levels: Levels) -> _Fit | None:
     if not magnitudes.total:
         return None
     low, high, count = magnitudes.low, magnitudes.high, magnitudes.count
+    # Halved before they are added: two of the largest floats would overflow.
     deviation = float(np.dot(count, 0.5 * low + 0.5 * high) / magnitudes.total)
     square = float(np.dot(count, low * low + low * high + high * high) / (3 * magnitudes.total))
+    # The formulas are those of both signs.
     number = 2 * levels.number if levels.scheme is Scheme.ONE_SIDED else levels.number
     # Mean log-likelihoods: -log(2 b) - 1 and -log(2 pi sigma^2) / 2 - 1/2.
     sigma = math.sqrt(square)
@@ -130,6 +133,7 @@ def _fit_maximum(distribution: Distribution, levels: Levels) -> _Fit:
     if levels.scheme is Scheme.ONE_SIDED:
         absmax = max(distribution.maximum, 0.0)
     elements = distribution.total / distribution.samples if distribution.samples else 0.0
+    # 255 codes of both signs count as 256, as the tools have a constant for 8 bits only.
     number = 1 << math.ceil(math.log2(levels.number))
     if absmax == 0.0 or elements <= 1.0:
         return _Fit(False, 0.0, number, absmax)
@@ -167,6 +171,7 @@ def gauss_constant(number: int) -> float:
 def _root(function: Callable[[float], float]) -> float:
     """Return the root of a falling function on 0..100 by bisection, to the last bit."""
     low, high = 0.0, 100.0
+    # 100 * 2**-80 is below the last bit of every root there is.
     for _ in range(80):
         middle = 0.5 * (low + high)
         if function(middle) > 0.0:

@@ -47,11 +47,13 @@ def kl_counted_range(distribution: Distribution, levels: Levels) -> tuple[float,
     if not largest > 0:
         return 0.0, 0.0
     step = largest / np.float32(counts.size)
-    threshold = step * (np.float32(kept_bins(counts, groups)) + np.float32(0.5))
+    # In the order of the tool's float32 operations, each rounded; another order differs in the last
+    # bit.
+    threshold = step * (np.float32(bins_to_keep(counts, groups)) + np.float32(0.5))
     return levels.range_of_threshold(float(threshold))
 
 
-def kept_bins(counts: npt.NDArray[np.int64], groups: int) -> int:
+def bins_to_keep(counts: npt.NDArray[np.int64], groups: int) -> int:
     """Return how many bins the tool keeps: the fewest that diverge least.
 
     Where each number costs an empty bin, as for a tensor of one value, it is ``groups``.
@@ -81,7 +83,7 @@ def count_magnitudes(
         starts: int64 ``[tensors]``.
         elements: int64 ``[tensors]``.
         samples: Samples of each tensor.
-        widths: Of the bins of each tensor, float32 ``[tensors]``; those of 0 are left out.
+        widths: Width of the bins of each tensor, float32 ``[tensors]``; 0 leaves one out.
         counts: int64 ``[tensors, bins]``, added to in place.
 
     Raises:
@@ -114,6 +116,8 @@ def _count(
     last = counts.shape[1] - 1
     for tensor in range(starts.shape[0]):
         width = widths[tensor]
+        # A tensor that is always 0, or one without any number: its width is NaN, which `<=` would
+        # let pass.
         if not width > _ZERO:
             continue
         start = starts[tensor]
@@ -121,11 +125,12 @@ def _count(
             magnitude = abs(values[index])
             if magnitude > _ZERO and magnitude <= _LARGEST:
                 quotient = magnitude / width
+                # Compared as a float: an infinite quotient has no integer.
                 counts[tensor, last if quotient >= last else np.int64(quotient)] += 1
 
 
 @_KERNELS.inner
-def _spread(
+def _spread_groups(
     shares: npt.NDArray[np.float32],
     groups: int,
     kept: int,
@@ -136,6 +141,8 @@ def _spread(
         spread[bin_] = _ZERO
     width = np.float32(kept) / np.float32(groups)
     for group in range(groups):
+        # Cases: (1) a bin that the start of the group cuts, (2) one that its end cuts, (3) the
+        # whole bins between. The tool adds them in this order, and float32 sums depend on it.
         start = np.float32(group) * width
         stop = np.float32(start + width)
         first, last = np.int64(np.ceil(start)), np.int64(np.floor(stop))
@@ -183,7 +190,7 @@ def _search(
         beyond = np.float32(beyond + shares[bin_])
     best, least = groups, _LARGEST
     for kept in range(groups, bins):
-        _spread(shares, groups, kept, spread)
+        _spread_groups(shares, groups, kept, spread)
         result = _ZERO
         for bin_ in range(kept):
             reference = shares[bin_]
@@ -193,8 +200,12 @@ def _search(
                 if spread[bin_] == _ZERO:
                     result = np.float32(result + _ONE)
                 else:
+                    # C's log takes a double: the float32 quotient is widened, and the sum rounded
+                    # once to float32.
                     ratio = np.float64(np.float32(reference / spread[bin_]))
                     result = np.float32(np.float64(result) + np.float64(reference) * np.log(ratio))
+        # As the tool does it, which subtracts what it has passed. In float32 this may leave a
+        # little more or less than nothing.
         beyond = np.float32(beyond - shares[kept])
         if result < least:  # never, where subtracting left less than nothing
             best, least = kept, result

@@ -91,6 +91,7 @@ def _write_moments(low: Floats, high: Floats, count: Floats, sums: Floats) -> No
         a, b = low[index], high[index]
         sums[0, index + 1] = sums[0, index] + count[index]
         sums[1, index + 1] = sums[1, index] + count[index] * (0.5 * a + 0.5 * b)
+        # The mean of x^2 over an interval, not the square of its middle.
         sums[2, index + 1] = sums[2, index] + count[index] * ((a * a + a * b + b * b) / 3.0)
 
 
@@ -137,6 +138,7 @@ def _squares_about(moments: Floats, start: int, stop: int, centre: float) -> flo
     mass = moments[0, stop] - moments[0, start]
     first = moments[1, stop] - moments[1, start]
     second = moments[2, stop] - moments[2, start]
+    # A difference of sums over all bins before: its rounding error may exceed the result.
     return float(max(second - 2.0 * centre * first + centre * centre * mass, 0.0))
 
 
@@ -160,6 +162,7 @@ def _rounding_error(
     last: float,
 ) -> float:
     """Return the squared error over the bins ``start..stop - 1``."""
+    # A product for each bin in place of a division, which takes several times as long.
     inverse = 1.0 / step
     wide, points = 0.0, 0.0
     end, at_end = np.nan, 0.0
@@ -194,6 +197,7 @@ def _expected_error(
     number = low.shape[0]
     # below <= inner_start <= inner_stop <= above split the bins into clipped, rounded, at code 0,
     # rounded, clipped.
+    # The bins are in ascending order: each border is found by halving.
     below = _first_above(high, (first + 0.5) * step)
     inner_start = _first_from(low, max(-0.5, first - 0.5) * step)
     inner_stop = _first_above(high, 0.5 * step)
@@ -261,6 +265,7 @@ def search_threshold(
             )
             if error < best_error:
                 best, best_error = threshold, error
+        # Stage 1 and 2 lie between the neighbours of the best so far.
         spacing /= _REFINE
     return best
 
@@ -309,6 +314,7 @@ def _range_error(
     step = (stop - start) / (quant_max - quant_min)
     if not step > 0.0:
         return np.inf
+    # Rounded as params_from_range rounds it: the error is that of the codes which the range gets.
     zero_point = min(max(np.rint(quant_min - start / step), float(quant_min)), float(quant_max))
     return float(
         _expected_error(

@@ -164,7 +164,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
             ThresholdMethod(
                 name="max_range",
                 schemes=_AROUND_ZERO,
-                home="intact.numerics.threshold_maximum",
+                home="intact.numerics.threshold_powers",
                 source="[tvm], Threshold Estimation",
                 summary="minmax with scale = threshold / 2^(bits - sign), which clips the largest",
                 beyond_codes=True,
@@ -173,7 +173,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
             ThresholdMethod(
                 name="power2_range",
                 schemes=_AROUND_ZERO,
-                home="intact.numerics.threshold_maximum",
+                home="intact.numerics.threshold_powers",
                 source="[tvm], Threshold Estimation",
                 summary="max_range with the power of two nearest to the largest magnitude",
                 may_exceed=True,
@@ -212,7 +212,7 @@ def estimate_range(
     """Return the range that a method chooses, ``low <= 0 <= high``.
 
     A distribution with nothing to hold (only zeros; only negative values with one-sided codes)
-    gives ``(0, 0)``. Where scales are powers of two, the range is one of theirs (`on_powers`).
+    gives ``(0, 0)``. Where scales are powers of two, it is one of theirs (`best_power_range`).
 
     Args:
         distribution: What was observed.
@@ -257,10 +257,10 @@ def estimate_range(
     low, high = chosen.function(distribution, levels, **options)
     if not levels.power_of_two:
         return low, high
-    from intact.numerics.threshold_powers import on_powers
+    from intact.numerics.threshold_powers import best_power_range
 
     loss = chosen.loss and partial(chosen.loss, distribution, levels, **options)
-    return on_powers(distribution, levels, low, high, loss)
+    return best_power_range(distribution, levels, low, high, loss)
 
 
 def _options_of_others(name: str, chosen: ThresholdMethod) -> str:

@@ -9,7 +9,7 @@ from intact.errors import CalibrationError, ConfigError, nearest
 from intact.numerics.affine_params import params_from_range, range_from_params
 from intact.numerics.levels import Levels, Scheme
 from intact.numerics.native import Kernels
-from intact.numerics.threshold_maximum import nearest_power_of_two, reach
+from intact.numerics.threshold_powers import nearest_power_of_two, reach
 from intact.numerics.thresholds import METHODS, WEIGHT_METHODS
 
 _KERNELS = Kernels(__name__)
@@ -41,7 +41,7 @@ def weight_range(
 
     ``minmax`` holds every value. ``mse`` shrinks that range, both ends together, by the factor of
     least squared error on the values themselves (between 1 and 1/16). ``max_range`` and
-    ``power2_range`` are those of activations (see ``threshold_maximum``), each channel alone.
+    ``power2_range`` are those of activations (see ``threshold_powers``), each channel alone.
     Where scales are powers of two, a range is one of theirs: the smallest that holds it, or for
     ``mse`` that of least error.
 
@@ -85,10 +85,11 @@ def weight_range(
         high = thresholds * reach(levels)
         low = low if levels.scheme is Scheme.ONE_SIDED else -high
     if levels.power_of_two:
-        low, high = _on_powers(low, high, levels)
+        low, high = _power_ranges(low, high, levels)
     if method == "mse" and rows.size and levels.steps_per_octave is not None:
         from intact.numerics.logarithmic import threshold_of_least_error
 
+        # One-sided codes lose negative weights at any threshold: they count as zeros.
         sizes = np.abs(rows) if low.any() else np.maximum(rows, 0.0)
         high = threshold_of_least_error(sizes, None, levels.quant_max, levels.steps_per_octave)
         low = -high if low.any() else low
@@ -122,10 +123,12 @@ def signed_scales(
     rows, shape = _rows(values, axis, block)
     low = rows.min(axis=1, initial=0.0).astype(np.float64)
     high = rows.max(axis=1, initial=0.0).astype(np.float64)
+    # A tie goes to the negative end, whose scale is the usual positive one.
     sign = np.where(high > -low, -1.0, 1.0)
     scales = np.maximum(-low, high) / -levels.quant_min
     if method == "mse" and rows.size:
         turned = rows * sign[:, None].astype(np.float32)
+        # The rows are turned so that their largest value is negative: one loop serves both signs.
         first = np.full(scales.shape, float(levels.quant_min))
         last = np.full(scales.shape, float(levels.quant_max))
         factors = np.ones(scales.shape)
@@ -152,7 +155,7 @@ def _powers_of_two(thresholds: Floats) -> Floats:
     return np.array([nearest_power_of_two(each) for each in thresholds.tolist()], np.float64)
 
 
-def _on_powers(low: Floats, high: Floats, levels: Levels) -> tuple[Floats, Floats]:
+def _power_ranges(low: Floats, high: Floats, levels: Levels) -> tuple[Floats, Floats]:
     """Return the ranges of the smallest powers of two whose codes hold these; 0..0 stays."""
     codes, symmetric = (levels.quant_min, levels.quant_max), levels.scheme is not Scheme.ASYMMETRIC
     params = params_from_range(low, high, *codes, symmetric=symmetric, power_of_two=True)
@@ -195,6 +198,7 @@ def _best_factors(
         zero_point = np.clip(np.rint(levels.quant_min - ratio), levels.quant_min, levels.quant_max)
         first, last = levels.quant_min - zero_point, levels.quant_max - zero_point
     factors = np.ones(step.shape)
+    # Between powers of two there is nothing to try.
     spacing = (1, 0) if levels.power_of_two else (_PER_OCTAVE, _ROUNDS)
     best_factors(rows, step, first, last, factors, np.empty(_LANES, np.float32), *spacing)
     return factors
@@ -232,6 +236,7 @@ def _squared_error(
         _add_errors(block, lanes, inverse, np.float32(first), np.float32(last))
     error = 0.0
     for lane in range(_LANES):
+        # float32 lanes are enough: errors of the same values are compared, and nothing else.
         error += np.float64(lanes[lane])
     return error * step * step
 
@@ -268,6 +273,7 @@ def best_factors(
         values, step = rows[channel], steps[channel]
         best, best_error, spacing = 1.0, np.inf, 1.0 / per_octave
         for candidate in range(_OCTAVES * per_octave + 1):
+            # From the full range down: of equal errors the one that clips least is kept.
             factor = 2.0 ** (-candidate * spacing)
             error = _squared_error(values, lanes, step * factor, first[channel], last[channel])
             if error < best_error:

@@ -33,5 +33,8 @@ recurrent ones, and the table in which Gather looks up rows."""
 DENSE = ("Gemm", "MatMul")
 """Products of matrices."""
 
+CACHING = {"GroupQueryAttention": frozenset({4, 8}), "Concat": frozenset({8})}
+"""Operators that append to a decoder's caches, with the widths in which a cache can hold codes."""
+
 IN_BLOCKS = ("Gather", *DENSE)
 """Operators whose constants can be stored so in blocks: tables, and factors of products."""

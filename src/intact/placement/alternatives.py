@@ -49,6 +49,8 @@ class Alternatives(msgspec.Struct, frozen=True):
             job: What is made.
             has_table: Whether a table gives scales, which decide about ties.
         """
+        # A look at the operators first: most nets have neither, and what tries them is slow to
+        # import.
         types = {node.op_type for node in job.plan.graph.nodes}
         heads, spectra = None, None
         if job.floats_ends and (types & SIGNS_OF_DECODING or _moves_inputs(job.plan)):
@@ -59,7 +61,7 @@ class Alternatives(msgspec.Struct, frozen=True):
             from intact.placement.spectra import Spectra  # likewise
 
             spectra = Spectra.of(job)
-        return Alternatives(None if has_table else _untied(job), heads, spectra)
+        return Alternatives(None if has_table else _untie_all(job), heads, spectra)
 
     @property
     def tensors(self) -> list[str]:
@@ -84,25 +86,27 @@ class Alternatives(msgspec.Struct, frozen=True):
         Args:
             job: What is made.
             scaled: Its plan with scales.
-            statistics: Of what the plan needs, and of `tensors`.
+            statistics: Those of the tensors that the plan needs, and of `tensors`.
             rescale: Gives another plan its scales.
-            threads: Of the runtime.
+            threads: Threads of the runtime.
             progress: Is told what is done.
         """
-        job, scaled = self._requantized(job, scaled, statistics, rescale)
+        job, scaled = self._requantize(job, scaled, statistics, rescale)
         if scaled.choice is not None and (self.heads is not None or self.spectra is not None):
             begin(progress, f"choosing what stays float for {job.plan.target.name}")
         if scaled.choice is not None and self.heads is not None:
+            # In this order, each on what the one before kept: what ties cost may be what a head
+            # seemed to.
             heads = msgspec.structs.replace(self.heads, job=job)
-            found = heads.decided(scaled.choice, statistics, scaled.given, threads)
+            found = heads.decide(scaled.choice, statistics, scaled.given, threads)
             job, scaled = (job, scaled) if found is job else (found, rescale(found))
         if scaled.choice is not None and self.spectra is not None:
             spectra = msgspec.structs.replace(self.spectra, job=job)
-            found = spectra.decided(scaled.choice, statistics, scaled.given)
+            found = spectra.decide(scaled.choice, statistics, scaled.given)
             job, scaled = (job, scaled) if found is job else (found, rescale(found))
         return job, scaled
 
-    def _requantized(
+    def _requantize(
         self, job: Job, scaled: Scaled, statistics: Statistics, rescale: Rescale
     ) -> tuple[Job, Scaled]:
         """Requantize inputs of joins whose ranges are unlike, where that loses less."""
@@ -129,7 +133,7 @@ def _moves_inputs(plan: QuantizedGraph) -> bool:
     return any(map(moves_values, readers))
 
 
-def _untied(job: Job) -> QuantizedGraph | None:
+def _untie_all(job: Job) -> QuantizedGraph | None:
     """Return the plan of a job with all ties broken that may be; None where there are none."""
     if not expressible(job.deployment.formats).several_scales:
         return None

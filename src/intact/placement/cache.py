@@ -34,8 +34,8 @@ class KnownChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         kept_float: Names of the nodes to keep in float.
-        milliseconds: Of the float model, the plan with all integers, and the choice.
-        predicted: Of the choice, from the times of its pieces; 0 where it was not predicted.
+        milliseconds: Times of the float model, the plan with all integers, and the choice.
+        predicted: Time of the choice, from the times of its pieces; 0 where it was not predicted.
     """
 
     kept_float: tuple[str, ...]
@@ -84,6 +84,7 @@ class TimingCache:
     def save(self) -> str:
         """Write the file in one step; return why that failed, or nothing."""
         for table in (self.pieces, self.conversions, self.choices):
+            # The oldest go: a dict keeps the order in which entries were added.
             for key in list(table)[: max(len(table) - _MOST_ENTRIES, 0)]:
                 del table[key]
         try:
@@ -100,6 +101,7 @@ class TimingCache:
                 return _Content(_FORMAT)
             if not self.path.is_file():
                 self.damage = "it is no file"
+            # Before it is read: the file lies where other programs write.
             elif self.path.stat().st_size > _MOST_BYTES:
                 self.damage = "it is too large"
             else:
@@ -123,6 +125,7 @@ def _is_sound(content: _Content) -> bool:
         *(each for choice in content.choices.values() for each in choice.milliseconds),
         *(choice.predicted for choice in content.choices.values()),
     ]
+    # JSON has 1e999, which is read as infinity: one such time would rule out every other placement.
     return all(math.isfinite(each) and each >= 0 for each in numbers)
 
 

@@ -20,7 +20,7 @@ from intact.formats.base.format import Deployed, Exported, Runtime
 from intact.limits import MOST_DB, PLACEMENT_SECONDS, SAME_SPEED
 from intact.ops.operators import Conv
 from intact.placement.cache import KnownChoice, PieceTime, TimingCache, key_of
-from intact.placement.costs import Profile, corrected, from_table, measured, signature
+from intact.placement.costs import Profile, correct, measured_costs, signature, table_costs
 from intact.placement.pieces import Costs, Pieces
 from intact.plan import QuantizedGraph
 
@@ -31,7 +31,7 @@ _MIXED = 3
 _MOST_ROUNDS = 0.8
 """Part of the rounds in which a placement with fewer integers must be faster."""
 _PRICES = tuple(np.logspace(-3, 4, 15))
-"""Of noise, in costs: from next to nothing to all in float."""
+"""Weights of noise in costs: from next to nothing to all in float."""
 _PROFILED = (2, 10)
 """Runs of a profile, at least and at most."""
 
@@ -45,12 +45,12 @@ class Fastest(msgspec.Struct, frozen=True):
 
     Attributes:
         runtime: The runtime with its version; empty where none is there to measure in.
-        threads: Of the runtime; 0 is all cores.
+        threads: Threads of the runtime; 0 is all cores.
         batch: Samples at once.
         kept_float: The nodes that stay float to be faster.
-        milliseconds: Of the float model, of all that can be in integers, and of the choice, by
+        milliseconds: Times of the float model, all that can be in integers, and the choice, by
             ``float``, ``integers`` and ``chosen``; empty where nothing was measured.
-        predicted: Of the choice from its parts, in milliseconds; 0 where it was not predicted.
+        predicted: Time of the choice from its parts, in milliseconds; 0 where not predicted.
         known: Whether it was taken from the cache.
         is_from_table: Whether it follows from the costs in the target's file.
         note: What a user should know besides.
@@ -106,10 +106,10 @@ class FastestSearch:
         plan: With scales, and as much in integers as can be.
         planner: Makes plans that keep nodes in float.
         write: Writes a plan in the format.
-        runtime: Of the format, which measures; None where none is there that is timed.
+        runtime: The runtime of the format, which measures; None where none is there that is timed.
         feeds: A batch.
         batch: Its samples.
-        threads: Of the runtime; 0 takes all cores.
+        threads: Threads of the runtime; 0 takes all cores.
         seconds: To spend, about.
         cache: What was measured before.
         io: How the written model takes and gives data.
@@ -146,7 +146,7 @@ class FastestSearch:
             self.threads or os.cpu_count(),
         )
 
-    def found(self) -> Fastest:
+    def find(self) -> Fastest:
         """Measure, solve and choose."""
         runtime = str(self._machine[0])
         best = Fastest(runtime, self.threads, self.batch)
@@ -157,10 +157,10 @@ class FastestSearch:
         key = self._choice_key()
         known = self.cache.choices.get(key)
         if known is not None and self._still_holds(known):
-            return _chosen(best, known, known=True)
-        found = self._measured()
+            return _fastest(best, known, known=True)
+        found = self._measure()
         if isinstance(found, str):
-            return self._noted(best, found)  # nothing was timed
+            return self._add_note(best, found)  # nothing was timed
         self.cache.choices[key] = found
         failed = self.cache.save()
         note = ""
@@ -168,35 +168,37 @@ class FastestSearch:
             note = f"times were not kept: {failed}"
         elif self.cache.damage:
             note = f"{self.cache.path} was ignored and is replaced: {self.cache.damage}"
-        return self._noted(_chosen(best, found), note)
+        return self._add_note(_fastest(best, found), note)
 
     # ---- without a runtime --------------------------------------------------------------------
 
     def _by_table(self, best: Fastest) -> Fastest:
-        costs = from_table(self.plan, self._pieces, self.feeds)
+        costs = table_costs(self.plan, self._pieces, self.feeds)
         if costs is None:
             note = f"no runtime of {self.plan.target.name} is here, and its file has no [cost]"
-            return self._noted(msgspec.structs.replace(best, runtime=""), note)
+            return self._add_note(msgspec.structs.replace(best, runtime=""), note)
         kept = costs.cheapest(self._pieces)
         if not self._is_accepted(kept):
-            bounded = self._bounded(costs)
+            bounded = self._cheapest_in_bound(costs)
             kept = ~self._none if bounded is None else bounded
         names = self._pieces.nodes(kept)
         found = msgspec.structs.replace(best, runtime="", kept_float=names, is_from_table=True)
-        return self._noted(found)
+        return self._add_note(found)
 
     # ---- measured -----------------------------------------------------------------------------
 
-    def _measured(self) -> KnownChoice | str:
+    def _measure(self) -> KnownChoice | str:
         """Return the fastest of what was measured, or why nothing could be."""
         everything = ~self._none
         integers, floats = self._candidate(self._none), self._candidate(everything)
         if integers is None:
             return "the runtime does not run it"
+        # Once before it is timed: the first run allocates what the later ones use.
         integers.run()
         if floats is not None:
             floats.run()
         first = min(in_turn([integers.run], seconds=0.1, rounds=1)[0])
+        # What is timed then is the call, which both precisions pay.
         if first < _TOO_SHORT:
             return f"it is too small to be timed ({1e6 * first:.0f} microseconds)"
         candidates = [integers] if floats is None else [integers, floats]
@@ -211,15 +213,17 @@ class FastestSearch:
                 made.run()
                 candidates.append(made)
         left = self.seconds - (time.perf_counter() - self._start)
+        # Wholes are measured, not added up: kernels fuse, and caches are warm or cold, by what
+        # stands beside them.
         rounds = in_turn([each.run for each in candidates], seconds=max(left, 0.4 * self.seconds))
         times = [1e3 * each for each in lower_quartiles(rounds)]
         at = self._best(candidates, rounds, floats=floats is not None)
         in_float = 0.0 if floats is None else times[1]
-        predicted = self._predicted(last, candidates[at].kept, times[0], in_float)
+        predicted = self._predict(last, candidates[at].kept, times[0], in_float)
         names = self._pieces.nodes(candidates[at].kept)
         return KnownChoice(names, (in_float, times[0], times[at]), predicted)
 
-    def _predicted(
+    def _predict(
         self, last: _Solution | None, kept: Kept, integers: float, in_float: float
     ) -> float:
         """Predict the time of a placement from its parts, in milliseconds; 0 where none are known.
@@ -231,7 +235,7 @@ class FastestSearch:
             last: The solution with the latest costs.
             kept: The placement.
             integers: Milliseconds of all in integers.
-            in_float: Of all in float; 0 where that was not measured.
+            in_float: The time of all in float; 0 where that was not measured.
         """
         if last is None or last.costs is None or last.outside is None:
             return 0.0
@@ -259,6 +263,7 @@ class FastestSearch:
             floats: Whether there is that.
         """
         times = lower_quartiles(rounds)
+        # From all in integers on: a later one has to prove that leaving integers pays.
         order = sorted(range(len(candidates)), key=lambda at: int(candidates[at].kept.sum()))
         accepted = [at for at in order if self._is_accepted(candidates[at].kept)] or order[-1:]
         best = accepted[0]
@@ -279,9 +284,9 @@ class FastestSearch:
             self._measured_decibels[key] = self.decibels(self._plan(kept))
         return self._measured_decibels[key]
 
-    def _noted(self, found: Fastest, note: str = "") -> Fastest:
+    def _add_note(self, found: Fastest, note: str = "") -> Fastest:
         """Add a note, and that the bound is missed, where it is."""
-        kept, missed = self._pieces.marked(found.kept_float), ""
+        kept, missed = self._pieces.mark(found.kept_float), ""
         if not self._is_accepted(kept):
             missed = f"--min-sqnr {self.bound:g} is missed: it has {self._decibels(kept):.1f} dB"
         return msgspec.structs.replace(found, note="; ".join(filter(None, (missed, note))))
@@ -289,12 +294,12 @@ class FastestSearch:
     def _still_holds(self, known: KnownChoice) -> bool:
         """Tell whether a choice of before is one for this plan, whose scales may be others."""
         names = set(known.kept_float)
-        return names <= set(self._pieces.of_node) and self._is_accepted(self._pieces.marked(names))
+        return names <= set(self._pieces.of_node) and self._is_accepted(self._pieces.mark(names))
 
     def _solutions(self, first: float) -> Iterator[_Solution]:
         """Yield placements of least cost."""
         if self.runtime is None or not self.runtime.is_profiled:
-            yield from self._guessed()
+            yield from self._guesses()
             return
         runs = int(np.clip(0.1 * self.seconds / max(first, 1e-6), *_PROFILED))
         found = self._known_costs()
@@ -302,9 +307,9 @@ class FastestSearch:
         if found is None:
             integers, floats = self._profile(self._none, runs), self._profile(~self._none, runs)
             if integers is None or floats is None:
-                yield from self._guessed()
+                yield from self._guesses()
                 return
-            costs = measured(self._pieces, floats, integers, self.feeds)
+            costs = measured_costs(self._pieces, floats, integers, self.feeds)
             self._keep_costs(costs)
             outside = integers.outside(self._pieces)
         else:
@@ -313,6 +318,7 @@ class FastestSearch:
         for _ in range(_MIXED):
             kept = costs.cheapest(self._pieces)
             yield _Solution(kept, costs, outside)
+            # Half of the time is for the wholes, which decide.
             is_late = time.perf_counter() - self._start > 0.5 * self.seconds
             if any(np.array_equal(kept, each) for each in tried) or is_late:
                 break
@@ -320,12 +326,12 @@ class FastestSearch:
             mixed = self._profile(kept, runs)
             if mixed is None:
                 break
-            costs = corrected(costs, self._pieces, mixed, kept)
-        bounded = self._bounded(costs)
+            costs = correct(costs, self._pieces, mixed, kept)
+        bounded = self._cheapest_in_bound(costs)
         if bounded is not None:
             yield _Solution(bounded, costs, outside)
 
-    def _bounded(self, costs: Costs) -> Kept | None:
+    def _cheapest_in_bound(self, costs: Costs) -> Kept | None:
         """Return the cheapest placement within the bound, where there is one.
 
         Noises of several quantizers nearly add. So each piece in integers is charged for its own,
@@ -337,8 +343,11 @@ class FastestSearch:
         noise = np.array([sum(of_node.get(n, 0.0) for n in piece) for piece in self._pieces.names])
         if not noise.sum():
             return None
+        # One unit of price makes all noise cost what the whole model costs: the prices around it
+        # reach from next to nothing to all in float, whatever the costs are counted in.
         unit = max(costs.total(self._pieces, self._none), 1e-9) / noise.sum()
         low, high, found = 0, len(_PRICES) - 1, None
+        # Noise falls as the price rises: the lowest price that keeps the bound is found by halving.
         while low <= high:
             middle = (low + high) // 2
             kept = costs.cheapest(self._pieces, noise * unit * _PRICES[middle])
@@ -348,12 +357,12 @@ class FastestSearch:
                 low = middle + 1
         return found
 
-    def _guessed(self) -> Iterator[_Solution]:
+    def _guesses(self) -> Iterator[_Solution]:
         """Yield placements for runtimes that show no kernels: by the cost table, by operators."""
-        costs = from_table(self.plan, self._pieces, self.feeds)
+        costs = table_costs(self.plan, self._pieces, self.feeds)
         if costs is not None:
             yield _Solution(costs.cheapest(self._pieces))
-            bounded = self._bounded(costs)
+            bounded = self._cheapest_in_bound(costs)
             if bounded is not None:
                 yield _Solution(bounded)
         by_type: dict[str, list[int]] = {}
@@ -361,6 +370,8 @@ class FastestSearch:
             node = self.plan.graph.node(piece[0])
             kind = node.op_type
             if kind == Conv.name and Conv.of(node).group > 1:
+                # Depthwise ones are bound by memory, others by arithmetic: their integer kernels
+                # gain unlike.
                 kind = "Conv of groups"
             by_type.setdefault(kind, []).append(index)
         if len(by_type) > 1:
@@ -376,7 +387,7 @@ class FastestSearch:
             self._plans[key] = self.planner(names) if names else self.plan
         return self._plans[key]
 
-    def _deployed(self, kept: Kept) -> Deployed:
+    def _deploy(self, kept: Kept) -> Deployed:
         plan = self._plan(kept)
         return Deployed(plan, self.write(plan), None, self.threads)
 
@@ -385,7 +396,7 @@ class FastestSearch:
         if self.runtime is None:
             return None
         try:
-            run = self.runtime.runner(self._deployed(kept))
+            run = self.runtime.runner(self._deploy(kept))
             run(dict(self.feeds))
         except IntactError:
             return None
@@ -395,7 +406,7 @@ class FastestSearch:
         if self.runtime is None or not self.runtime.is_profiled:
             return None
         try:
-            kernels = self.runtime.profile(self._deployed(kept), dict(self.feeds), runs)
+            kernels = self.runtime.profile(self._deploy(kept), dict(self.feeds), runs)
         except IntactError:
             return None
         return Profile(kernels, self.plan)
@@ -451,7 +462,7 @@ class FastestSearch:
             )
 
 
-def _chosen(best: Fastest, choice: KnownChoice, *, known: bool = False) -> Fastest:
+def _fastest(best: Fastest, choice: KnownChoice, *, known: bool = False) -> Fastest:
     in_float, integers, chosen = choice.milliseconds
     times = {"float": in_float, "integers": integers, "chosen": chosen}
     return msgspec.structs.replace(

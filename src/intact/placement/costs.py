@@ -21,7 +21,7 @@ from intact.targets import DType
 
 _QUANTIZE, _DEQUANTIZE = QuantizeLinear.name, DequantizeLinear.name
 USUAL = Line(5e-6, 0.4e-9)
-"""Of a conversion that no profile shows: as on one core of 2021."""
+"""The time of a conversion that no profile shows: as on one core of 2021."""
 
 
 class Profile:
@@ -29,7 +29,7 @@ class Profile:
 
     Args:
         kernels: In the order in which they run.
-        plan: Of the model.
+        plan: The plan of the model.
 
     Attributes:
         seconds: By node name; kernels of no node count with the one behind them.
@@ -47,6 +47,8 @@ class Profile:
         self._conversions: dict[str, list[tuple[int, float]]] = {_QUANTIZE: [], _DEQUANTIZE: []}
         self.seconds: dict[str, float] = {}
         self.elements: dict[str, int] = {}
+        # Kernels of no node (a reorder of layouts) are paid by the node that follows, for which
+        # they were made; those at the end by the last.
         waiting, last = 0.0, ""
         for kernel in kernels:
             if kernel.op_type in self._conversions:
@@ -63,7 +65,7 @@ class Profile:
         if last:
             self.seconds[last] += waiting
 
-    def of_pieces(self, pieces: Pieces) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    def piece_seconds(self, pieces: Pieces) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         """Return the seconds of each piece."""
         return np.array(
             [sum(self.seconds.get(n, 0.0) for n in p) for p in pieces.names], np.float64
@@ -98,6 +100,8 @@ def _line(points: Sequence[tuple[int, float]]) -> Line:
     if not points:
         return USUAL
     fixed = min(seconds for _, seconds in points)
+    # The slope from the largest tensors, where the fixed part is least of the time; the median, as
+    # one may have been interrupted.
     largest = sorted(points)[-3:]
     each = float(np.median([max(seconds - fixed, 0.0) / max(n, 1) for n, seconds in largest]))
     smallest = min(points)[0]
@@ -106,33 +110,34 @@ def _line(points: Sequence[tuple[int, float]]) -> Line:
     return Line(max(fixed - each * smallest, 0.0), each)
 
 
-def measured(pieces: Pieces, in_float: Profile, in_integers: Profile, feeds: Batch) -> Costs:
+def measured_costs(pieces: Pieces, in_float: Profile, in_integers: Profile, feeds: Batch) -> Costs:
     """Return the costs that two profiles show.
 
     Args:
-        pieces: Of the plan with all integers.
+        pieces: The pieces of the plan with all integers.
         in_float: The profile of the float model.
         in_integers: The profile of that plan.
         feeds: What both were run on.
     """
     sizes = {name: int(array.size) for name, array in feeds.items()}
     return Costs(
-        in_float.of_pieces(pieces),
-        in_integers.of_pieces(pieces),
+        in_float.piece_seconds(pieces),
+        in_integers.piece_seconds(pieces),
         in_integers.quantize,
         in_integers.dequantize,
         {**sizes, **in_float.elements, **in_integers.elements},
     )
 
 
-def corrected(
+def correct(
     costs: Costs, pieces: Pieces, mixed: Profile, kept: np.ndarray[tuple[int], np.dtype[np.bool_]]
 ) -> Costs:
     """Return costs in which pieces take what they took in a model of both precisions.
 
     A float piece among integer ones may need another layout than among its like.
     """
-    seen = mixed.of_pieces(pieces)
+    seen = mixed.piece_seconds(pieces)
+    # A piece without a kernel of its own was fused into another: its old cost stands.
     known = seen > 0
     return replace(
         costs,
@@ -141,7 +146,7 @@ def corrected(
     )
 
 
-def from_table(plan: QuantizedGraph, pieces: Pieces, feeds: Batch) -> Costs | None:
+def table_costs(plan: QuantizedGraph, pieces: Pieces, feeds: Batch) -> Costs | None:
     """Return the costs of the target's file; None where it has none, or shapes are not known.
 
     Its entries are relative: ``"Conv.float32" = 3.3`` is what a product of a Conv costs in float,

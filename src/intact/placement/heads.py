@@ -21,7 +21,6 @@ from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.tail import SIGNS_OF_DECODING, Join, Tail
 from intact.data.preprocess import Preprocess
-from intact.engines.simulate import Simulator
 from intact.errors import IntactError
 from intact.graph import Graph
 from intact.graph.edit import Editor
@@ -61,16 +60,16 @@ class Heads(msgspec.Struct, frozen=True):
         parts = [each.tensors for each in (self.tail, self.state) if each is not None]
         return tuple(name for part in parts for name in part)
 
-    def decided(
+    def decide(
         self, choice: Choice, statistics: Statistics, given: ScaleTable | None, threads: int
     ) -> Job:
         """Return the job with what loses less in float.
 
         Args:
             choice: The plan with its scales, as the target's rules have it.
-            statistics: Of what the plan needs, and of the tail's tensors.
+            statistics: Those of the tensors that the plan needs, and of the tail's.
             given: Scales that need none.
-            threads: Of the runtime.
+            threads: Threads of the runtime.
 
         Returns:
             The job itself where nothing gains 1 dB on some part without a loss on another, or where
@@ -86,12 +85,14 @@ class Heads(msgspec.Struct, frozen=True):
         found: tuple[str, ...] = ()
         least = TOLD_DB
         for names in candidates:
-            plan = kept(job, names, statistics, choice.method, given, decoded)
+            plan = plan_in_float(job, names, statistics, choice.method, given, decoded)
             if plan is None:
                 continue
             errors = judge.errors(plan)
             gain = max(gains(best, errors).values(), default=0.0)
             if gain > least and not errors.loses(best) and is_held(job, plan):
+                # After the first find each further step must gain more: candidates are compared on
+                # the same few samples, and the best of many looks better than it is.
                 found, best, least = names, errors, SAFE_DB
         if not found:
             return job
@@ -127,17 +128,17 @@ class _Judge:
         shown = [editor.value(name) for name in self._names]
         for value in outputs[:]:
             outputs.remove(value)
+        # The parts alone are computed and kept: outputs of hundreds of pixels times boxes would
+        # fill the memory.
         outputs.extend(shown)
         self._runs = FloatRuns(Graph(editor.finish()), runs.batches, threads=threads)
 
     def errors(self, plan: QuantizedGraph) -> Errors:
         """Simulate a plan with scales."""
-        simulator = Simulator(plan, threads=1, tensors=self._names)
-        (errors,) = self._runs.errors(lambda feeds: simulator.run(feeds)[0])
-        return errors
+        return self._runs.simulated(plan, self._names)
 
 
-def kept(
+def plan_in_float(
     job: Job,
     names: tuple[str, ...],
     statistics: Statistics,

@@ -86,7 +86,7 @@ class Pieces:
             for name in piece
         )
 
-    def marked(self, names: Collection[str]) -> npt.NDArray[np.bool_]:
+    def mark(self, names: Collection[str]) -> npt.NDArray[np.bool_]:
         """Mark the pieces of which all nodes are named."""
         return np.array([all(name in names for name in piece) for piece in self.names], np.bool_)
 
@@ -96,11 +96,11 @@ class Costs:
     """What pieces and conversions take, in seconds or in a unit of the target's.
 
     Attributes:
-        in_float: Of each piece, float64 ``[pieces]``.
-        in_integers: Likewise.
-        quantize: Of a tensor that becomes codes.
-        dequantize: Of a tensor that becomes floats.
-        elements: Of tensors, by the node or input that writes them.
+        in_float: The time of each piece, float64 ``[pieces]``.
+        in_integers: The time of each in integers, float64 ``[pieces]``.
+        quantize: The time that a tensor takes to become codes.
+        dequantize: The time that a tensor takes to become floats.
+        elements: Elements of tensors, by the node or input that writes them.
     """
 
     in_float: npt.NDArray[np.float64]
@@ -123,7 +123,7 @@ class Costs:
             if is_float and not all(kept[list(tensor.readers)]):
                 total += self.quantize.at(elements)
             if not is_float and (tensor.in_float or any(kept[list(tensor.readers)])):
-                total += self._to_float(tensor, elements)
+                total += self._float_cost(tensor, elements)
         return total
 
     def cheapest(
@@ -137,12 +137,16 @@ class Costs:
         """
         count = len(pieces.names)
         penalty = np.zeros(count) if penalties is None else np.asarray(penalties, np.float64)
+        # As a minimum cut: a node for each piece, whose label is its precision, and an edge with
+        # the cost of converting wherever two labels may differ.
         costs = [list(pair) for pair in zip(self.in_float, self.in_integers + penalty, strict=True)]
         edges: list[tuple[int, int, float]] = []  # labels: True is integer
         for tensor in pieces.tensors:
             elements = self.elements.get(tensor.source, 0)
-            to_codes, to_float = self.quantize.at(elements), self._to_float(tensor, elements)
+            to_codes, to_float = self.quantize.at(elements), self._float_cost(tensor, elements)
             if tensor.producer is None:
+                # An input is float: it is quantized once if any reader wants codes, which a node of
+                # its own says.
                 costs.append([0.0, to_codes])
                 edges += [(reader, len(costs) - 1, np.inf) for reader in tensor.readers]
                 continue
@@ -153,12 +157,14 @@ class Costs:
                 for reader in tensor.readers:
                     edges += [(reader, wants_codes, np.inf), (wants_floats, reader, np.inf)]
                 if not tensor.in_float:
+                    # Something reads it as float anyway in the other case: that cost is the
+                    # producer's alone, below.
                     edges.append((tensor.producer, wants_floats, to_float))
             if tensor.in_float:
                 costs[tensor.producer][1] += to_float
         return ~cheapest_labels(np.array(costs, np.float64).reshape(-1, 2), edges)[:count]
 
-    def _to_float(self, tensor: Tensor, elements: int) -> float:
+    def _float_cost(self, tensor: Tensor, elements: int) -> float:
         return 0.0 if tensor.gives_float else self.dequantize.at(elements)
 
 

@@ -41,12 +41,12 @@ def find_fastest(
     """Find what is faster in float, and return the job that keeps it so.
 
     Args:
-        job: As it would be without.
+        job: The job as it would be without.
         scaled: Its plan with scales.
         sample: A batch; None to draw one.
         given: Scales that need no samples.
         options: What was asked for.
-        threads: Of the runtime; 0 takes all cores.
+        threads: Threads of the runtime; 0 takes all cores.
         seconds: To spend.
 
     Raises:
@@ -61,6 +61,7 @@ def find_fastest(
     def planner(names: Sequence[str]) -> QuantizedGraph:
         return assign(job.keeping(names), scaled.statistics, method, given)
 
+    # The first format that is timed: the user named the most important one first.
     name = next((each for each in job.deployment.formats if _can_be_timed(FORMATS[each])), None)
 
     def write(plan: QuantizedGraph) -> Exported:
@@ -90,8 +91,8 @@ def find_fastest(
         decibels,
         noise,
     )
-    found = search.found()
-    return _keeping(job, found), found
+    found = search.find()
+    return _keep_in_float(job, found), found
 
 
 def _noise_of_nodes(choice: Choice) -> dict[str, float]:
@@ -104,6 +105,7 @@ def _noise_of_nodes(choice: Choice) -> dict[str, float]:
     output = min(decibels, key=lambda name: decibels[name])
     simulator = Simulator(choice.plan, threads=1, switched=True)
     alone = ActivationNoise(simulator, choice.runs.first(1), output)
+    # A run for each group and not for each quantizer: large nets have thousands.
     groups = measure_groups(list(simulator.points.values()), alone.powers, groups=_GROUPS)
     found: dict[str, float] = {}
     for group in groups:
@@ -111,6 +113,7 @@ def _noise_of_nodes(choice: Choice) -> dict[str, float]:
             writer = point.value.producer()
             nodes = [writer] if writer is not None else [node for node, _ in point.readers]
             for node in nodes:
+                # What was measured together is divided equally: more is not known of it.
                 share = group.power / len(group.points) / len(nodes)
                 found[str(node.name)] = found.get(str(node.name), 0.0) + share
     return found
@@ -120,7 +123,7 @@ def _can_be_timed(row: Format) -> bool:
     return row.runtime is not None and row.runtime.is_timed and row.runtime.is_installed()
 
 
-def _keeping(job: Job, found: Fastest) -> Job:
+def _keep_in_float(job: Job, found: Fastest) -> Job:
     """Return the job that keeps these nodes in float in all its plans."""
     if not found.kept_float:
         return job

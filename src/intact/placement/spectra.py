@@ -12,7 +12,7 @@ from intact.calibrate.choice import Choice
 from intact.calibrate.front import Front
 from intact.calibrate.statistics import Statistics
 from intact.limits import ENOUGH_DB, MOST_DB, TOLD_DB
-from intact.placement.heads import UNDO, gains, is_held, kept
+from intact.placement.heads import UNDO, gains, is_held, plan_in_float
 from intact.plan import Note, NoteKind
 from intact.plan.given_scales import ScaleTable
 from intact.plan.topology import spectral
@@ -36,12 +36,12 @@ class Spectra(msgspec.Struct, frozen=True):
         front = Front.of(job.plan)
         return None if front is None else Spectra(job, front)
 
-    def decided(self, choice: Choice, statistics: Statistics, given: ScaleTable | None) -> Job:
+    def decide(self, choice: Choice, statistics: Statistics, given: ScaleTable | None) -> Job:
         """Return the job with what loses less in float.
 
         Args:
             choice: The plan with its scales, as the target's rules have it.
-            statistics: Of what the plan needs, and of the front's tensors.
+            statistics: Those of the tensors that the plan needs, and of the front's.
             given: Scales that need none.
 
         Returns:
@@ -49,12 +49,13 @@ class Spectra(msgspec.Struct, frozen=True):
             loss on another, or where the target's formats cannot hold it.
         """
         job = self.job
+        # Above that the spectra cannot be what is lost, and trying costs a simulation each.
         if min(choice.errors.decibels.values(), default=MOST_DB) >= ENOUGH_DB:
             return job
         best = choice
         found: tuple[str, ...] = ()
         for names in self.front.candidates():
-            plan = kept(job, names, statistics, choice.method, given, spectral)
+            plan = plan_in_float(job, names, statistics, choice.method, given, spectral)
             if plan is None:
                 continue
             tried = choice.changed(plan)

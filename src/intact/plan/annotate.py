@@ -29,7 +29,13 @@ from intact.plan.quantized_graph import (
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
 from intact.plan.signs import Signs, signs_of
 from intact.plan.stored_weights import is_stored, stored_axes, stored_config
-from intact.plan.topology import adds_to_products, decide, has_weights_only, outputs_float
+from intact.plan.topology import (
+    adds_to_products,
+    decide,
+    has_caches_only,
+    has_weights_only,
+    outputs_float,
+)
 from intact.plan.untie import RequantizeReason, requantize_at
 from intact.targets import OpRule, Target, TensorScheme
 
@@ -52,6 +58,10 @@ def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -
     resolved = (overrides or Overrides()).resolved(graph)
     overrides = resolved.overrides
     decisions = decide(graph, target, overrides)
+    if target.cache is not None and target.cache.scheme is not None:
+        from intact.plan.caches import refuse_no_caches  # which few plans need
+
+        refuse_no_caches(graph, target, decisions)
     shapes = graph.shape_or_index_values
     schemes = _Schemes(target, signs_of(graph, target, decisions))
     configs: dict[TensorEnd, TensorQuantConfig] = {}
@@ -67,12 +77,12 @@ class _Schemes(msgspec.Struct, frozen=True):
     target: Target
     signs: Signs
 
-    def of_input(self, rule: OpRule, node: ir.Node, slot: int) -> TensorScheme:
+    def input_scheme(self, rule: OpRule, node: ir.Node, slot: int) -> TensorScheme:
         """Return the scheme of an activation where a node reads it."""
         unsigned = self.signs.is_unsigned(node, node.inputs[slot], is_input=True)
         return self.target.activation_scheme(rule, unsigned=unsigned)
 
-    def of_output(self, rule: OpRule, node: ir.Node, slot: int) -> TensorScheme:
+    def output_scheme(self, rule: OpRule, node: ir.Node, slot: int) -> TensorScheme:
         """Return the scheme of an activation where a node writes it."""
         unsigned = self.signs.is_unsigned(node, node.outputs[slot], is_input=False)
         return self.target.activation_scheme(rule, unsigned=unsigned)
@@ -88,7 +98,13 @@ def _node_configs(
 ) -> dict[TensorEnd, TensorQuantConfig]:
     name = str(node.name)
     rule = schemes.target.rule_for(node) if decisions[name].quantized else None
-    configs = _stored_configs(node, schemes.target, overrides, decisions[name])
+    # Cases of an input: (1) a weight that a float node stores; (2) shapes and indices; (3) float,
+    # as the node or the tensor is; (4) what the target's rule quantizes.
+    configs = _configs_of_stored(node, schemes.target, overrides, decisions[name])
+    if has_caches_only(decisions[name]):
+        from intact.plan.caches import cache_configs  # which few plans need
+
+        configs |= cache_configs(node, schemes.target)
     for slot, value in enumerate(node.inputs):
         if value is None or TensorEnd.input(name, slot) in configs:
             continue
@@ -112,7 +128,7 @@ def _node_configs(
     return configs
 
 
-def _stored_configs(
+def _configs_of_stored(
     node: ir.Node, target: Target, overrides: Overrides, decision: Decision
 ) -> dict[TensorEnd, TensorQuantConfig]:
     """Make the configs of the weights that a float node has as integers."""
@@ -158,7 +174,7 @@ def _input_config(
         return config_from_scheme(scheme, axis, bits)
     if role is Role.DATA and rule.quantizes_input(slot) and not adds_to_products(node, slot):
         bits = overrides.bits_at(end, is_weight=False, has_weight=weight is not None)
-        config = config_from_scheme(schemes.of_input(rule, node, slot), None, bits)
+        config = config_from_scheme(schemes.input_scheme(rule, node, slot), None, bits)
         if end in overrides.apart and quantizes(config):
             requantize_at(config, RequantizeReason.UNLIKE)
         return config
@@ -174,6 +190,7 @@ def _bias_config(node: ir.Node, slot: int, target: Target, rule: OpRule) -> Tens
     axis = weight_scale_axis(node)
     if axis is None or weight is None or bias is None:
         return passive_bias(target.bias, None)
+    # A bias has the scales of the products: those of the weight times that of the data.
     if target.weight_scheme(rule).granularity != "per_channel":
         return passive_bias(target.bias, None)
     if bias.shape[-1:] != weight.shape[axis : axis + 1]:
@@ -196,7 +213,7 @@ def _output_config(
 ) -> TensorQuantConfig:
     end = TensorEnd.output(str(node.name), slot)
     has_weight = weight_slot(node) is not None
-    scheme = schemes.of_output(rule, node, slot)
+    scheme = schemes.output_scheme(rule, node, slot)
     if rule.fixed_output is None:
         bits = overrides.bits_at(end, is_weight=False, has_weight=has_weight)
         return config_from_scheme(scheme, None, bits)
@@ -208,6 +225,7 @@ def _output_config(
     config = config_from_scheme(scheme, None)
     config.set_params(rule.fixed_output.scale, rule.fixed_output.offset)
     config.transition(QuantState.ACTIVATED)
+    # So marked, neither statistics nor ties replace the scale.
     config.detail["fixed"] = True
     return config
 
@@ -247,6 +265,7 @@ def _check_places(
                 has_weight = weight is not None or is_stored(config)
                 places = overrides.places(end, is_weight=is_weight, has_weight=has_weight)
                 used.update(places)
+                # Widths of a search are checked by the search itself, over all ends at once.
                 if places and end not in overrides.widths:
                     _check_width(places[0], config.bits, node, end, target)
     found = {resolved.asked[place] for place in used}

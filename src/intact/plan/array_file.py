@@ -44,6 +44,8 @@ def arrays_hash(arrays: Mapping[str, Array]) -> str:
         return ""
     digest = hashlib.sha256()
     for name, array in arrays.items():
+        # Of the arrays, not of the file: another version of zlib or zipfile packs them in other
+        # bytes.
         head = json.dumps([name, array.dtype.newbyteorder("<").str, array.shape])
         digest.update(head.encode())
         digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).tobytes())
@@ -93,6 +95,7 @@ def _members(
         listed = json.loads(_read(file, _LIST, None, (np.dtype(np.uint8),)).tobytes())
     if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
         raise ValueError("it has no list of tensor ends")
+    # One more could be a bomb that nobody reads here, but the next tool does.
     if len(archive.namelist()) != len(listed) + 1:
         raise ValueError("its members do not match its list")
     for position, name in enumerate(listed):

@@ -19,12 +19,12 @@ _AGAIN = "import the model again"
 
 def baked_to_bytes(baked: Mapping[TensorEnd, Codes]) -> bytes:
     """Encode the file; equal integers give equal bytes."""
-    return arrays_to_bytes(_named(baked))
+    return arrays_to_bytes(_by_text(baked))
 
 
 def baked_hash(baked: Mapping[TensorEnd, Codes]) -> str:
     """Compute the SHA-256 of the integers in hexadecimal; "" if there are none."""
-    return arrays_hash(_named(baked))
+    return arrays_hash(_by_text(baked))
 
 
 def load_baked(
@@ -44,6 +44,7 @@ def load_baked(
 
     def shape_of(name: str) -> Shape:
         end = TensorEnd.parse(name)
+        # Before the array is read: a file that names ends of another plan costs no memory.
         config = configs.get(end)
         if config is None or config.meaning is not StateMeaning.BAKED:
             raise ValueError(f"{end} is not baked in the plan")
@@ -75,5 +76,5 @@ def constant_shape(graph: Graph, end: TensorEnd) -> Shape:
     return tuple(value.const_value.shape.numpy())
 
 
-def _named(baked: Mapping[TensorEnd, Codes]) -> dict[str, Codes]:
+def _by_text(baked: Mapping[TensorEnd, Codes]) -> dict[str, Codes]:
     return {str(end): codes for end, codes in baked.items()}

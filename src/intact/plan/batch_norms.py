@@ -92,7 +92,7 @@ def batch_norm_scales(graph: Graph, plan: QuantizedGraph | None = None) -> list[
 
     Args:
         graph: Normalized.
-        plan: Of that graph; without it weights are reckoned to have a scale for each channel.
+        plan: Its plan; without it weights are reckoned to have a scale for each channel.
 
     Returns:
         Those whose parameters are finite numbers.
@@ -151,6 +151,7 @@ def _figures(
 
 def _is_dead(norm: BatchNorm) -> npt.NDArray[np.bool_]:
     deviation = np.sqrt(np.maximum(norm.variance.astype(np.float64), 0))
+    # Relative to the liveliest: tensors have no unit in which a deviation is small.
     return np.asarray(deviation <= STILL * deviation.max())
 
 
@@ -196,6 +197,7 @@ def _column_cost(node: ir.Node, norm: BatchNorm) -> float:
     weight = _matrix(node, norm.ratio.size)
     if weight is None:
         return 1.0
+    # Channels that are multiplied by 0 stay in the sums, and are not divided by it.
     scales = np.maximum(np.abs(norm.ratio), np.finfo(np.float64).tiny)
     powers = _powers(norm)
     steps = np.abs(weight).max(axis=0)
@@ -215,8 +217,11 @@ def _row_cost(node: ir.Node, norm: BatchNorm, plan: QuantizedGraph | None) -> fl
     others = tuple(each for each in range(weight.ndim) if each != axis)
     rows = np.abs(weight.astype(np.float64)).max(axis=others)
     scales = np.abs(norm.ratio)
+    # A scale of 0 made its row 0: what the row was cannot be told from it.
     if rows.shape != scales.shape or not rows.any() or not (scales > 0).all():
         return 1.0
+    # By channel, relative to the step it would have with its own scale; the median, as one dead
+    # channel has a ratio without bound.
     return float(np.median((rows.max() / ((rows / scales).max() * scales)) ** 2))
 
 
@@ -225,6 +230,7 @@ def _matrix(node: ir.Node, channels: int) -> Doubles | None:
     weight = constant_array(node.inputs[1]) if len(node.inputs) > 1 else None
     if weight is None or weight.ndim < 2:
         return None
+    # Conv and a transposed Gemm have their inputs along axis 1 of the weight, MatMul along axis 0.
     turned = node.op_type == "Conv" or bool(Gemm.of(node).transB)
     axis = 1 if turned else 0
     if weight.shape[axis] != channels:

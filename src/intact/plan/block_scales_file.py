@@ -24,6 +24,7 @@ _TYPES = frozenset(np.dtype(name) for name in ("f4", "u1", "i1", "i4"))
 
 def has_block_scales(config: TensorQuantConfig) -> bool:
     """Tell whether the scales of a config are in this file instead of the plan's text."""
+    # What shares a scale reads it of its dominator: it is written once.
     is_own = config.dominator is config and config.params is not None
     return isinstance(config.granularity, PerBlock) and is_own
 
@@ -37,6 +38,7 @@ def block_scales(configs: Mapping[TensorEnd, TensorQuantConfig]) -> dict[str, Ar
             continue
         found[f"{end}{_SCALE}"] = params.scale
         if params.zero_point.any():
+            # Millions of zero points: a byte each and not eight.
             least = min(_TYPES - {np.dtype("f4")}, key=lambda each: _fits(params.zero_point, each))
             found[f"{end}{_OFFSET}"] = params.zero_point.astype(least)
     return found
@@ -46,6 +48,7 @@ def _fits(numbers: npt.NDArray[np.int64], dtype: np.dtype) -> tuple[bool, int, s
     """Order types: those that hold the numbers first, the smallest of them before others."""
     limits = np.iinfo(dtype)
     holds = limits.min <= int(numbers.min()) and int(numbers.max()) <= limits.max
+    # By name last: a set has no order, and equal plans give equal files.
     return not holds, dtype.itemsize, dtype.str
 
 

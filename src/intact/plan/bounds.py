@@ -27,6 +27,7 @@ def follow_data(plan: QuantizedGraph) -> None:
         data = plan.input_config(node, 0)
         root = data.dominator
         is_quantized = quantizes(data) or data.state is QuantState.OVERLAPPED
+        # With scales by channel a bound would be another code in each.
         if not is_quantized or root.params is None or root.grid.axis is not None:
             continue
         config = TensorQuantConfig.on_grid(root.grid, observer=root.observer)

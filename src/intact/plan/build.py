@@ -86,6 +86,8 @@ def complete(
     for config in configs.values():
         if config.dominator is config and _has_scale(config):
             config.detail["fixed"] = True
+    # Scales are shared behind untying, which may need one apart, and before fusing, which overlaps
+    # what has no scale.
     merged = untie(merged, in_place=True)
     for value in plan.graph.values:
         _follow_moved_input(merged, value)
@@ -93,6 +95,7 @@ def complete(
     merged = merged.with_notes((*fresh.notes, *width_notes(merged)))
     tied = tie(fuse(merged, in_place=True), in_place=True)
     kept = {name for name, decision in read.decisions.items() if decision.quantized}
+    # What the model itself has apart needs no note: its own runtime computes it so.
     notes = (note for note in tied.notes if note.kind is not NoteKind.TIE or note.node not in kept)
     return replace(tied, notes=tuple(notes))
 
@@ -112,6 +115,9 @@ def _share_known_scale(plan: QuantizedGraph, value: ir.Value) -> None:
     producer = plan.producer_config(value)
     readers = [config for _, _, config in plan.consumer_configs(value)]
     known = [config for config in readers if _has_scale(config)]
+    # Cases: (1) the producer has a scale: new readers take it; (2) a reader has one, and the
+    # producer is new: it takes that, for all; (3) a reader has one and the producer stays float:
+    # the other new readers share it.
     if producer is not None and _has_scale(producer):
         _overlap(producer, [config for config in readers if _takes_scale(config)])
         return

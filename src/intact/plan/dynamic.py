@@ -48,6 +48,8 @@ def dynamic_points(plan: QuantizedGraph) -> Iterator[DynamicPoint]:
         for slot, value in enumerate(node.inputs):
             if value is not None and is_dynamic(plan, node, slot):
                 key = value, plan.input_config(node, slot).grid
+                # By value and grid: two readers of one value on one grid see the same codes, which
+                # are computed once.
                 found.setdefault(key, []).append((node, slot))
     for (value, grid), readers in found.items():
         yield DynamicPoint(value, grid, tuple(readers))

@@ -37,6 +37,7 @@ def fuse(plan: QuantizedGraph, *, in_place: bool = False) -> QuantizedGraph:
             chain = _match(plan, fusion, node)
             if chain:
                 _overlap_chain(plan, chain, shares_input=fusion.shares_input)
+    # After the chains: an end inside a chain is no master of other readers.
     for value in _values(plan):
         _overlap_readers(plan, value)
     return plan
@@ -54,6 +55,7 @@ def _match(plan: QuantizedGraph, fusion: Fusion, first: ir.Node) -> list[ir.Node
         if not _takes_chain(plan, *reader):
             return []
         chain.append(reader[0])
+    # Swish and its like: the last node reads what the first one does, or it is another pattern.
     if fusion.shares_input and not _reads(chain[-1], first.inputs[0]):
         return []
     return chain if quantizes(plan.output_config(chain[-1])) else []

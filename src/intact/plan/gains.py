@@ -8,7 +8,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 
 _DECIMALS = 1
-"""Of decibels in a plan: those of machines differ a little."""
+"""Digits of decibels in a plan: those of machines differ a little."""
 
 
 class Gain(msgspec.Struct, frozen=True):
@@ -28,8 +28,8 @@ class Gain(msgspec.Struct, frozen=True):
 
     @property
     def stored(self) -> Gain:
-        """As a plan keeps it."""
-        return _rounded(self)
+        """The value as a plan keeps it."""
+        return _round(self)
 
 
 class Improvement(msgspec.Struct, frozen=True):
@@ -40,7 +40,7 @@ class Improvement(msgspec.Struct, frozen=True):
         before: Signal to quantization noise of the model's outputs, dB, their mean.
         after: The same with the pass.
         kept: Whether it was kept. A pass after which an output loses is rolled back.
-        gains: Of the layers or blocks that it tried.
+        gains: What the layers or blocks that it tried gained.
     """
 
     name: str
@@ -51,9 +51,9 @@ class Improvement(msgspec.Struct, frozen=True):
 
     @property
     def stored(self) -> Improvement:
-        """As a plan keeps it."""
+        """The value as a plan keeps it."""
         gains = tuple(each.stored for each in self.gains)
-        return msgspec.structs.replace(_rounded(self), gains=gains)
+        return msgspec.structs.replace(_round(self), gains=gains)
 
 
 Report: TypeAlias = Callable[[Gain], None]
@@ -67,6 +67,6 @@ def unreported(gain: Gain) -> None:
 _Measured = TypeVar("_Measured", Gain, Improvement)
 
 
-def _rounded(measured: _Measured) -> _Measured:
+def _round(measured: _Measured) -> _Measured:
     before, after = (round(each, _DECIMALS) for each in (measured.before, measured.after))
     return msgspec.structs.replace(measured, before=before, after=after)

@@ -88,6 +88,7 @@ class GivenScale(msgspec.Struct, frozen=True, eq=False):
             offsets = np.asarray(zeros, np.int64)
         except OverflowError:
             raise DataError("a zero point does not fit 64 bits") from None
+        # One zero point for all channels, as tables of symmetric weights have it.
         if not offsets.ndim:
             offsets = np.full(scales.shape, offsets)
         return GivenScale(scales, offsets, bits, signed, axis)
@@ -121,6 +122,8 @@ class GivenScale(msgspec.Struct, frozen=True, eq=False):
                 remedy="use a target with linear levels",
             )
         scale, zero_point = self._by_channel(grid, shape)
+        # The same numbers under codes of another sign: int8 and uint8 differ by 128 in code and
+        # zero point.
         lowest = -(1 << (grid.bits - 1)) if grid.quant_min < 0 else 0
         moved = zero_point - self._codes()[0] + lowest
         if grid.symmetric and moved.any():
@@ -147,6 +150,7 @@ class GivenScale(msgspec.Struct, frozen=True, eq=False):
                 )
             return self.scale.reshape(()), self.zero_point.reshape(())
         channels = shape[grid.axis] if grid.axis < len(shape) else 0
+        # One scale holds for every channel alike; the reverse would have to choose among them.
         if self.scale.size == 1:
             return np.full(channels, self.scale), np.full(channels, self.zero_point)
         axis = grid.axis if self.axis is None else self.axis
@@ -204,6 +208,7 @@ class ScaleTable(msgspec.Struct, frozen=True):
         scales: dict[str, GivenScale] = {}
         for place, name, scale in entries:
             first = scales.setdefault(name, scale)
+            # Tables of several tools repeat entries: equal ones are no conflict.
             if first is not scale and _text(first) != _text(scale):
                 raise DataError(
                     f"{source}: {place}: a second, different scale for {name!r}",
@@ -250,6 +255,7 @@ class ScaleTable(msgspec.Struct, frozen=True):
         """Compute the SHA-256 of the scales, independent of file and order."""
         digest = hashlib.sha256()
         for name, scale in sorted(self.scales.items()):
+            # With the length: a name may hold what separates the fields.
             digest.update(f"{len(name)}:{name}={_text(scale)}\n".encode())
         return digest.hexdigest()
 
@@ -273,5 +279,6 @@ def _and(names: Iterable[str]) -> str:
 
 def _text(scale: GivenScale) -> str:
     """Format a scale so that equal texts mean equal bits."""
+    # Bytes in one order on every machine: hashes are compared across them.
     numbers = scale.scale.astype("<f4").tobytes().hex(), scale.zero_point.tolist()
     return f"{scale.kind} axis {scale.axis} {numbers[0]} {numbers[1]}"

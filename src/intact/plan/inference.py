@@ -78,8 +78,10 @@ def declared_signatures(node: ir.Node, rule: OpRule, target: Target) -> tuple[Si
     own = (*(data for _ in range(count - has_weight)), *((weight,) if has_weight else ()))
     signatures = [Signature(inputs=rule.inputs or own, outputs=rule.outputs or (data,))]
     signatures += rule.alternatives
+    # A signature may name one type for all its inputs: each is written out, so that types and
+    # widths can be compared one by one.
     written_out = (
-        Signature(inputs=_repeated(each.inputs, count, has_weight), outputs=each.outputs)
+        Signature(inputs=_repeat(each.inputs, count, has_weight), outputs=each.outputs)
         for each in signatures
     )
     return tuple(
@@ -139,7 +141,7 @@ _COMPUTES = (OpKind.COMPUTE, OpKind.ELEMENTWISE, OpKind.REDUCE, OpKind.POOL)
         if spec.kind in _COMPUTES and not (spec.moves_values or spec.selects)
     )
 )
-def gathered_dtype(_: ir.Node, _input_type: Sequence[DType], accumulator: DType) -> DType:
+def gather_dtype(_: ir.Node, _input_type: Sequence[DType], accumulator: DType) -> DType:
     """Products and sums have the type of the accumulator."""
     return accumulator
 
@@ -156,7 +158,7 @@ def input_dtype(_: ir.Node, input_types: Sequence[DType], accumulator: DType) ->
     return max(input_types, key=lambda dtype: dtype.bits, default=accumulator)
 
 
-def _repeated(dtypes: tuple[DType, ...], count: int, has_weight: bool) -> tuple[DType, ...]:
+def _repeat(dtypes: tuple[DType, ...], count: int, has_weight: bool) -> tuple[DType, ...]:
     """Expand types to one per input: the last is the weight's, or that of all further inputs."""
     if not dtypes:
         return ()
@@ -209,6 +211,7 @@ def infer_scale(node: ir.Node, scales: Sequence[Scale | None]) -> Scale | None:
     """
     function = SCALE_INFERENCES.get(node.op_type) if node.domain == "" else None
     known = [scale for scale in scales if scale is not None]
+    # One float factor, and the sums are no integers.
     if function is None or not known or len(known) < len(scales):
         return None
     return function(node, known)
@@ -225,7 +228,7 @@ def product_of_scales(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
 
 @infers_scale(Gemm.name)
 def scale_of_dense(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
-    """As a product, if alpha and beta are 1 (graph/passes/gemm.py folds them)."""
+    """Infer it as a product, if alpha and beta are 1 (graph/passes/gemm.py folds them)."""
     options = Gemm.of(node)
     is_plain = options.alpha == options.beta == 1.0
     return product_of_scales(node, scales) if is_plain else None
@@ -248,7 +251,7 @@ def own_scale(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
 
 
 @infers_scale(*operators_that(lambda spec: spec.moves_values))
-def moved_scale(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
+def move_scale(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
     """Moved integers keep a single scale; with several scales an axis may have moved."""
     if not moves_values(node):
         return None
@@ -329,8 +332,10 @@ def _result(plan: QuantizedGraph, node: ir.Node, results: dict[str, _Result]) ->
     scale = infer_scale(node, [each.scale for each in input_types])
     if declared is None or scale is None:
         return _FLOAT
-    accumulator_bits = plan.arithmetic_of(node).accumulator_bits
+    accumulator_bits = plan.arithmetic_of(node).accumulator.bits
     accumulator = DType.holding(accumulator_bits, signed=True)
+    # What a fused producer gives is never stored: it has the accumulator's type, whatever the
+    # signature says of codes.
     hidden = [_is_hidden(plan, node, slot) for slot in slots]
     pairs = zip(input_types, hidden, declared.inputs, strict=True)
     dtypes = [each.dtype if is_sum else dtype for each, is_sum, dtype in pairs]

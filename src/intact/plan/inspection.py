@@ -13,8 +13,8 @@ from intact.graph import data_slots, weight_slot
 from intact.graph.given_nodes import GivenNode
 from intact.plan.batch_norms import BatchNormScale, batch_norm_scales
 from intact.plan.dynamic import is_dynamic
-from intact.plan.quantized_graph import Note, QuantizedGraph, quantizes
-from intact.plan.stored_weights import is_stored
+from intact.plan.quantized_graph import Note, QuantizedGraph, TensorEnd, quantizes
+from intact.plan.stored_weights import is_cached, is_stored
 from intact.plan.topology import has_weights_only
 from intact.plan.untie import RequantizeReason, requantized
 
@@ -33,6 +33,7 @@ class NodeReport:
         fused_into: The last node of its fused chain; "" if it is not fused.
         reason: Why it is quantized or not, and which inputs it requantizes, and why.
         is_dynamic: Whether its input is quantized while the model runs.
+        cache_bits: Bits of what it appends to caches; None where they are floats, or it has none.
     """
 
     node: str
@@ -44,6 +45,7 @@ class NodeReport:
     reason: str
     block: int | None = None
     is_dynamic: bool = False
+    cache_bits: int | None = None
 
     @property
     def computes(self) -> str:
@@ -81,6 +83,7 @@ class Inspection:
 
 def inspect_plan(plan: QuantizedGraph) -> Inspection:
     """Report the structure of a plan, with or without scales."""
+    # By identity: equal configs are many, the dominator is one object.
     outputs = {id(config): end.node for end, config in plan.configs.items()}
     nodes = [_report(plan, node, outputs) for node in plan.graph.nodes]
     quantized = Counter(row.op_type for row in nodes if row.quantized)
@@ -103,6 +106,7 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
         if slot is not None and quantizes(plan.input_config(node, slot)):
             weight_bits = plan.input_config(node, slot).bits
         output = plan.output_config(node)
+        # An end whose result stays inside of a fusion follows the scale of the fusion's last node.
         if output.state is QuantState.OVERLAPPED:
             fused_into = ends[id(output.dominator)]
     elif has_weights_only(decision):
@@ -112,6 +116,7 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
             if is_stored(config):
                 weight_bits, block = config.bits, config.grid.block
                 break
+    cached = (plan.configs.get(TensorEnd.input(str(node.name), k)) for k in range(len(node.inputs)))
     return NodeReport(
         node=str(node.name),
         op_type=node.op_type,
@@ -119,9 +124,10 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
         activation_bits=_activation_bits(plan, node) if decision.quantized else None,
         weight_bits=weight_bits,
         fused_into=fused_into,
-        reason="; ".join((decision.reason, *_requantized(plan, node))),
+        reason="; ".join((decision.reason, *_requantized_inputs(plan, node))),
         block=block,
         is_dynamic=any(is_dynamic(plan, node, slot) for slot in data_slots(node)),
+        cache_bits=next((each.bits for each in cached if each and is_cached(each)), None),
     )
 
 
@@ -131,7 +137,7 @@ _WHY = {
 }
 
 
-def _requantized(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
+def _requantized_inputs(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
     """Say which inputs a join requantizes, each with the reason."""
     for slot in data_slots(node):
         value, reason = node.inputs[slot], requantized(plan.input_config(node, slot))
@@ -143,5 +149,6 @@ def _activation_bits(plan: QuantizedGraph, node: ir.Node) -> int | None:
     """Return the width of the stored output, or else of the first quantized input."""
     configs = [plan.output_config(node), *(plan.input_config(node, k) for k in data_slots(node))]
     held = (QuantState.OVERLAPPED, QuantState.DYNAMIC)
+    # Fused ends count too: their dominator's width is that of what the fusion stores.
     quantized = (c for c in configs if quantizes(c) or c.state in held)
     return next((config.dominator.bits for config in quantized), None)

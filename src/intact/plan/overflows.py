@@ -27,9 +27,16 @@ from intact.graph import (
 from intact.graph.edit import Editor
 from intact.ops.operators import CONVOLUTIONS
 from intact.plan.inference import infer_scale
-from intact.plan.quantized_graph import Note, NoteKind, QuantizedGraph, TensorEnd, quantizes
+from intact.plan.quantized_graph import (
+    Codes,
+    Note,
+    NoteKind,
+    QuantizedGraph,
+    TensorEnd,
+    quantizes,
+)
 from intact.plan.topology import sole_reader
-from intact.targets import DType, Overflow
+from intact.targets import DType
 
 _FACTORS = (0, 1)
 
@@ -92,7 +99,7 @@ class Overflows(NamedTuple):
 
         Args:
             plan: A plan with scales.
-            memo: Of former calls with plans of the same graph and target.
+            memo: What former calls computed with plans of the same graph and target.
         """
         memo = Forgetful() if memo is None else memo
         layers = memo("layers", lambda: tuple(_layers(plan.graph)))
@@ -180,13 +187,13 @@ def pairs_may_saturate(plan: QuantizedGraph) -> bool:
 
 def _bound(plan: QuantizedGraph, node: ir.Node) -> _Bound:
     arithmetic = plan.arithmetic_of(node)
-    bits, overflow = arithmetic.accumulator_bits, arithmetic.accumulator_overflow
-    if overflow is Overflow.WRAP:
+    bits, pairs = arithmetic.accumulator.bits, arithmetic.pairs
+    if arithmetic.wraps:
         largest = _largest_sum(plan, node, 1 << (bits - 1))
         return _Bound(bits, largest, wraps=largest is None or largest >= 1 << (bits - 1))
-    if overflow is Overflow.PAIR_SATURATE:
+    if pairs is not None:
         left, right = (_reach(plan.input_config(node, slot)) for slot in _FACTORS)
-        limit = 1 << ((arithmetic.pair_bits or 16) - 1)
+        limit = 1 << (pairs.pair_bits - 1)
         return _Bound(bits, None, saturates=2 * left * right >= limit)
     return _Bound(bits, None)
 
@@ -204,7 +211,7 @@ def _largest_sum(plan: QuantizedGraph, node: ir.Node, limit: int) -> int | None:
     reaches = [_reach(plan.input_config(node, slot)) for slot in _FACTORS]
     weight = weight_slot(node)
     if weight is None:
-        count, product = _summed(node), reaches[0] * reaches[1]
+        count, product = _sum_length(node), reaches[0] * reaches[1]
         is_short = count is None and _LONGEST * product < limit
         return _LONGEST * product if is_short else None if count is None else count * product
     array, axis = constant_array(input_value(node, weight)), output_channel_axis(node)
@@ -212,6 +219,8 @@ def _largest_sum(plan: QuantizedGraph, node: ir.Node, limit: int) -> int | None:
         return None if array is None else 0
     channels = 1 if axis is None else array.shape[axis]
     rough = array.size // channels * reaches[0] * reaches[1] + _largest_bias(plan, node)
+    # The rough bound needs no integers of weights, which a search would compute for each of its
+    # plans.
     if rough < limit or axis is None:
         return rough
     bias = _bias_codes(plan, node)
@@ -222,7 +231,7 @@ def _largest_sum(plan: QuantizedGraph, node: ir.Node, limit: int) -> int | None:
     return int((sums + (bias if bias.shape == sums.shape else bias.max(initial=0))).max())
 
 
-def _summed(node: ir.Node) -> int | None:
+def _sum_length(node: ir.Node) -> int | None:
     """Return the length of products of two activations; None if the model does not fix it."""
     value = input_value(node, 0)
     length = None if value is None or not value.shape else value.shape[-1]
@@ -238,6 +247,8 @@ def _largest_bias(plan: QuantizedGraph, node: ir.Node) -> int:
         return 0
     reach = max(abs(config.quant_min), abs(config.quant_max))
     steps = float(np.abs(array).max(initial=0)) / float(config.scale.min())
+    # Two more than the quotient: its rounding, and that of the bias. The comparison is written so
+    # that NaN and infinity get the whole range.
     return reach if not steps < reach else int(steps) + 2
 
 
@@ -261,11 +272,23 @@ def _steps(
     codes = plan.baked.get(end)
     if codes is None:
         codes = config.quantize(shaped.astype(np.float64 if config.bits > 16 else np.float32))
+    return steps_from_zero(codes, config).reshape(array.shape)
+
+
+def steps_from_zero(codes: Codes, config: TensorQuantConfig) -> npt.NDArray[np.int64]:
+    """Compute the magnitudes of a constant's integers minus their zero points, as sums have them.
+
+    Args:
+        codes: The integers.
+        config: Theirs, with one scale or one for each channel.
+    """
     params, axis = config.params, config.granularity.axis
-    zero = np.zeros((), np.int64) if params is None else params.zero_point
-    if axis is not None:
-        zero = zero.reshape([-1 if each == axis else 1 for each in range(codes.ndim)])
-    return np.asarray(np.abs(codes.astype(np.int64) - zero).reshape(array.shape))
+    steps = codes.astype(np.int64)
+    # Symmetric weights, most of all: what has blocks and is multiplied as integers has no others.
+    if params is not None and params.zero_point.any():
+        shape = [-1 if each == axis else 1 for each in range(codes.ndim)]
+        steps -= params.zero_point if axis is None else params.zero_point.reshape(shape)
+    return np.asarray(np.abs(steps))
 
 
 def _scale(
@@ -275,6 +298,7 @@ def _scale(
     weight, bias = weight_slot(node), bias_slot(node)
     extra = [k for k, value in enumerate(node.inputs) if value is not None and k not in _FACTORS]
     codes = {slot for slot in extra if slot == bias and quantizes(plan.input_config(node, slot))}
+    # A float that is added is in the result, and not in the register that wraps.
     if len(codes) < len(extra) or _adds_behind(plan, node):
         return None, None
     configs = [plan.input_config(node, slot) for slot in _FACTORS]
@@ -373,6 +397,7 @@ def _wrap(editor: Editor, graph: Graph, sums: WrappingSums, scale: npt.NDArray[n
     def emit(op_type: str, *inputs: ir.Value) -> ir.Value:
         return editor.node(op_type, inputs, f"{name}/{op_type}", dtype=double)
 
+    # The quotient in float64: in float32 it would be rounded to another integer from 2**24 on.
     exact = editor.node("Cast", [value], f"{name}/sums", {"to": int(double)}, double)
     steps = emit("Round", emit("Div", exact, held["scale"]))
     turns = emit("Floor", emit("Div", emit("Add", steps, held["half"]), held["range"]))

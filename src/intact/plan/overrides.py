@@ -54,6 +54,7 @@ class Overrides(msgspec.Struct, frozen=True):
             kept.update(dict.fromkeys(names.find("--keep-float", name)))
         bits: dict[str, int] = {}
         asked: dict[str, str] = {}
+        # Names of one node come last, and replace what a scope or pattern said of it.
         for place, width in sorted(self.bits.items(), key=lambda each: names.has_place(each[0])):
             for end in names.places(place):
                 bits[end], asked[end] = width, place
@@ -151,6 +152,8 @@ class _Names:
         if name in self._names:
             return [name]
         given = self._graph.given_nodes
+        # In this order: (1) a node of the graph; (2) one of the given model; (3) an operator type
+        # of either; (4) a scope or pattern. What is more specific wins.
         if name in given:
             return self._parts(flag, name)
         of_type = [node for node, each in given.items() if each.op_type == name]
@@ -218,6 +221,7 @@ class _Names:
 
 def _pattern(name: str) -> Callable[[str], bool]:
     """Return what tells whether a node belongs to a scope, or fits a pattern."""
+    # PyTorch's exporters name scopes with slashes, the newer one with dots.
     scopes = tuple(f"{name.rstrip('/.')}{mark}" for mark in "/.")
     if any(mark in name for mark in "*?["):
         fits = re.compile(fnmatch.translate(name)).fullmatch

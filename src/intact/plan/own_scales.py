@@ -40,6 +40,7 @@ def shared_points(plan: QuantizedGraph) -> Iterator[QuantPoint]:
     """
     if not plan.target.calibration.own_scales or plan.provenance.source:
         return
+    # By the dominator in effect: a tensor that shares it with none has no other scale to keep.
     groups: dict[int, list[ir.Value]] = {}
     for value in plan.graph.values:
         if value.dtype is not ir.DataType.FLOAT or is_constant(value):
@@ -60,6 +61,7 @@ def keep_own(plan: QuantizedGraph, point: QuantPoint, params: QuantParams) -> No
     effective = point.config.params
     if effective is not None and all(a == b for a, b in zip(params, effective, strict=True)):
         return
+    # The shortest decimals that read back to the same float32, as all scales of a plan.
     numbers: list[JsonValue] = [float(str(np.float32(params.scale))), int(params.zero_point)]
     plan.configs[point.end].detail[_OWN] = numbers
 
@@ -75,14 +77,14 @@ def own_params(plan: QuantizedGraph, value: ir.Value) -> QuantParams | None:
             case None:
                 continue
             case [float(scale), int(zero_point)]:
-                kept = _checked(end, config, scale, zero_point)
+                kept = _check_scale(end, config, scale, zero_point)
                 return QuantParams(kept.scale, kept.zero_point)
             case _:
                 raise PlanError(f"{end}: 'own' is no scale and zero point", remedy="quantize again")
     return next((root.params for root in scales_of(plan, value)), None)
 
 
-def _checked(
+def _check_scale(
     end: TensorEnd, config: TensorQuantConfig, scale: float, zero_point: int
 ) -> GivenScale:
     grid = config.dominator.grid

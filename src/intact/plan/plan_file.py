@@ -162,6 +162,8 @@ def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
         target = target_from_json(file.target)
     except (IntactError, OverflowError) as error:
         raise PlanError(f"{path}: {error}", remedy="quantize again") from error
+    # Every end of the model and no other: a plan that was cut short would else leave ends without a
+    # config, far from here.
     _check_keys(path, "tensor ends", [each.end for each in file.configs], map(str, _ends(graph)))
     nodes = [str(node.name) for node in graph.nodes]
     _check_keys(path, "decisions", [each.node for each in file.decisions], nodes)
@@ -186,6 +188,8 @@ def _read(path: Path) -> _PlanFile:
         if path.stat().st_size > _MAX_BYTES:
             raise PlanError(f"{path}: larger than {_MAX_BYTES >> 20} MiB", remedy="this is no plan")
         data = read_file(path)
+        # The head by itself: a file of another version has other fields, and the message should say
+        # that.
         head = msgspec.json.decode(data, type=_Head)
         if head.format != "intact-plan":
             raise PlanError(f"{path}: not a plan of intact", remedy="give a plan.json")
@@ -226,6 +230,7 @@ def _scales_hash(plan: QuantizedGraph) -> str:
 
 
 def _records(plan: QuantizedGraph) -> list[_Record]:
+    # Reversed, so that of several ends with one config the first one names it.
     names = {id(config): str(end) for end, config in reversed(plan.configs.items())}
     return [_record(str(end), config, names) for end, config in plan.configs.items()]
 
@@ -318,6 +323,7 @@ def _master(record: _Record, by_end: dict[str, _Record]) -> _Record:
     if not record.follows:
         return record
     master = by_end.get(record.follows)
+    # One step and no chain: a hostile file could make a circle of them.
     if master is None or master.follows:
         raise PlanError(f"{record.end} follows {record.follows}, which is no dominator of the plan")
     return master
@@ -353,6 +359,7 @@ def _config(record: _Record, master: _Record, scales: _Scales) -> TensorQuantCon
         inplace=record.inplace,
         state=state,
     )
+    # Through the state before, since a config can only be made in states that it can begin in.
     config.transition(record.state)
     return config
 
@@ -380,6 +387,7 @@ def _one_line_each(file: _PlanFile) -> bytes:
     fields = []
     for name in _PlanFile.__struct_fields__:
         value = getattr(file, name)
+        # Plans without blocks keep the bytes that they had before there were any.
         if name == "scales" and not value:
             continue
         if name in {"notes", "decisions", "configs"} and value:

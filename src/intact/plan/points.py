@@ -68,7 +68,7 @@ class QuantPlace(msgspec.Struct, frozen=True):
     """A quantization point without numbers: plans of one `QuantizedGraph.structure` share it.
 
     Attributes:
-        value: As of `QuantPoint`; so are those that are not listed.
+        value: The same as in `QuantPoint`; so are those that are not listed.
         ends: The ends that quantize; the first one's is the config, and names the point.
     """
 
@@ -112,6 +112,7 @@ def quantization_places(plan: QuantizedGraph) -> Iterator[QuantPlace]:
             if value is None or value in seen:
                 continue
             seen.add(value)
+            # Topological order: what a node moves is on the grid that its input was given before.
             for place in _places_of(plan, value, grids):
                 dominator = plan.configs[place.ends[0]].dominator
                 grids |= dict.fromkeys(place.readers, dominator)
@@ -153,8 +154,10 @@ def _places_of(plan: QuantizedGraph, value: ir.Value, grids: _Grids) -> Iterator
         )
     groups: dict[int, list[tuple[ir.Node, int, TensorQuantConfig]]] = {}
     for node, slot, config in plan.consumer_configs(value):
+        # A bound follows its data and is compared, not quantized.
         if is_bound(node, slot, config):
             continue
+        # Readers with one dominator read the same codes: they are quantized once for all.
         groups.setdefault(id(config.dominator), []).append((node, slot, config))
     for group in groups.values():
         ends = [TensorEnd.input(str(n.name), s) for n, s, config in group if quantizes(config)]

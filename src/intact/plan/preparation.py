@@ -23,6 +23,7 @@ def graphs_for(graph: Graph, targets: Iterable[Target], apart: Collection[str] =
 
     What a target has only as several operators is expanded, and what exporters write out as several
     becomes one where the target's rules name that: its results then differ by float rounding.
+    Keys are rotated apart from attention where caches are to hold codes.
 
     Args:
         graph: Normalized.
@@ -33,18 +34,21 @@ def graphs_for(graph: Graph, targets: Iterable[Target], apart: Collection[str] =
         One graph for each target. Targets with the same needs share it, and it is ``graph`` itself
         where nothing changes.
     """
-    made: dict[tuple[tuple[str, ...], tuple[str, ...]], Graph] = {}
+    made: dict[tuple[tuple[str, ...], tuple[str, ...], bool], Graph] = {}
     found = []
     for target in targets:
         joined = tuple(name for name in _MARKERS if target.names(name) and name not in apart)
-        key = (joined, tuple(sorted(target.expand)))
+        keeps = target.cache is not None and target.cache.scheme is not None
+        key = (joined, tuple(sorted(target.expand)), keeps)
         if key not in made:
-            made[key] = _prepared(graph, *key)
+            made[key] = _prepare(graph, *key)
         found.append(made[key])
     return found
 
 
-def _prepared(graph: Graph, joined: tuple[str, ...], expanded: tuple[str, ...]) -> Graph:
+def _prepare(
+    graph: Graph, joined: tuple[str, ...], expanded: tuple[str, ...], keeps_codes: bool
+) -> Graph:
     present = {node.op_type for node in graph.nodes}
     for name in joined:
         if present & _MARKERS[name]:
@@ -55,4 +59,8 @@ def _prepared(graph: Graph, joined: tuple[str, ...], expanded: tuple[str, ...]) 
         from intact.graph.passes.expand import expand
 
         graph = expand(graph, expanded)
+    if keeps_codes:
+        from intact.graph.passes.expand_rotation import rotate_apart
+
+        graph = rotate_apart(graph)
     return graph

@@ -118,6 +118,7 @@ class Provenance(
 
     def improved(self, found: Iterable[Improvement]) -> Provenance:
         """Add what improvement passes did."""
+        # As a plan keeps them, so that a plan in memory equals the same one read again.
         stored = tuple(each.stored for each in found)
         names = tuple(each.name for each in stored)
         return msgspec.structs.replace(self, improve=names, improvements=stored)

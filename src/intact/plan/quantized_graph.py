@@ -67,6 +67,7 @@ class TensorEnd(msgspec.Struct, frozen=True, order=True, cache_hash=True):
         Raises:
             PlanError: The text is not of the form ``NODE.input[K]`` or ``NODE.output[K]``.
         """
+        # From the right: node names may hold dots and brackets themselves.
         for direction in Direction:
             head, mark, tail = text.rpartition(f".{direction}[")
             if mark and head and tail.endswith("]") and tail[:-1].isdecimal():
@@ -153,11 +154,16 @@ class QuantizedGraph:
 
     def __repr__(self) -> str:
         """Count quantized nodes, configs and other figures of the plan."""
-        quantized = sum(decision.quantized for decision in self.decisions.values())
         return (
-            f"QuantizedGraph({self.target.name}: {quantized} of {len(self.decisions)} nodes "
-            f"quantized, {len(self.configs)} tensor ends, {len(self.notes)} notes)"
+            f"QuantizedGraph({self.target.name}: {self.quantized_nodes} of "
+            f"{len(self.decisions)} nodes quantized, {len(self.configs)} tensor ends, "
+            f"{len(self.notes)} notes)"
         )
+
+    @property
+    def quantized_nodes(self) -> int:
+        """How many nodes compute with integers."""
+        return sum(decision.quantized for decision in self.decisions.values())
 
     @property
     def keeps_runtime(self) -> bool:
@@ -190,6 +196,7 @@ class QuantizedGraph:
 
     def arithmetic_of(self, node: ir.Node) -> Arithmetic:
         """Return the target's arithmetic of a node, with what depends on the plan's zero points."""
+        # Of the second operand: targets have other kernels where the weight's zero point is not 0.
         right = self.configs.get(TensorEnd.input(str(node.name), 1))
         found = self.target.arithmetic_of(node, None if right is None else _zero_point(right))
         if found.functions is not Functions.COMPOSED:
@@ -211,10 +218,13 @@ class QuantizedGraph:
         Such plans have other grids, scales or integers, but at each end the same state, and the
         same ends share a scale. An end whose integers are stored counts as one that quantizes.
         """
+        # By the order in which scales come up, as identities differ between copies of one plan.
         groups: dict[int, int] = {}
         configs = self.configs.values()
         return (
             tuple(self.configs),
+            # Lists, not generators, inside tuple(): this is asked for every candidate of a search,
+            # and is faster so.
             tuple([UNBAKED.get(config.state, config.state) for config in configs]),
             tuple([groups.setdefault(id(config.dominator), len(groups)) for config in configs]),
         )
@@ -239,6 +249,7 @@ def _zero_point(config: TensorQuantConfig) -> int | None:
     found = np.unique([] if params is None else params.zero_point)
     if found.size != 1:
         return None
+    # Targets say it of codes with a sign: 128 of unsigned ones is their 0.
     return int(found[0]) - (1 << (config.bits - 1) if config.quant_min >= 0 else 0)
 
 

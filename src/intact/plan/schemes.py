@@ -35,6 +35,7 @@ def config_from_scheme(
     if scheme.is_float:
         return unquantized(QuantState.FP32)
     granularity: Granularity = PerTensor()
+    # A tensor without that axis, as an activation, has one scale.
     if scheme.granularity == "per_channel" and channel_axis is not None:
         granularity = PerChannel(channel_axis)
     if scheme.granularity == "per_block" and scheme.block and channel_axis is not None:
@@ -63,6 +64,7 @@ def quantized_running(low: int, high: int) -> TensorQuantConfig:
     """Make the config of an end whose scale, one for the tensor, is computed while a model runs."""
     granularity = PerTensor()
     policy = make_policy(granularity, symmetric=False)
+    # A grid has 2 bits at least; the codes may be fewer.
     bits = max((high - low).bit_length(), 2)
     grid = _grid(policy, granularity, Rounding.HALF_EVEN, bits, (low, high))
     return TensorQuantConfig.on_grid(grid, state=QuantState.DYNAMIC)
@@ -90,6 +92,7 @@ def passive_bias(scheme: BiasScheme, channel_axis: int | None) -> TensorQuantCon
 
 def unquantized(state: QuantState) -> TensorQuantConfig:
     """Make the config of an end that is never quantized (FP32 or SOI)."""
+    # A config has a grid in any state; here nothing reads it.
     return TensorQuantConfig.on_grid(_INT32, state=state)
 
 

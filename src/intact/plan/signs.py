@@ -53,11 +53,12 @@ def signs_of(graph: Graph, target: Target, decisions: Mapping[str, Decision]) ->
         target: Its ``unsigned`` section and its scale rules decide.
         decisions: Which nodes are quantized, by name.
     """
+    # Until nothing is lost any more: a value that gets a sign may be what another was tied to.
     signed: frozenset[str] = frozenset()
     while True:
         found = _without_sign(graph, target.unsigned, signed)
         ties = _Ties(graph, target, decisions, found)
-        conflicting = ties.conflicting() if found else {}
+        conflicting = ties.conflicts() if found else {}
         joins = {name for name, node in ties.joins.items() if name in conflicting}
         lost = frozenset(
             value
@@ -81,12 +82,12 @@ class _Ties(msgspec.Struct, frozen=True):
     @property
     def joins(self) -> dict[str, ir.Node]:
         """The quantized nodes that tie inputs to each other, by name."""
-        return {str(node.name): node for node, rule in self._tying() if rule in JOINING}
+        return {str(node.name): node for node, rule in self._ties() if rule in JOINING}
 
-    def conflicting(self) -> dict[str, frozenset[str]]:
+    def conflicts(self) -> dict[str, frozenset[str]]:
         """Find the unsigned values that a node ties to a signed one, by the node's name."""
         conflicts = {}
-        for node, rule in self._tying():
+        for node, rule in self._ties():
             inputs = [node.inputs[slot] for slot in data_slots(node)]
             outputs: list[ir.Value | None] = list(node.outputs)
             tied = {
@@ -108,6 +109,8 @@ class _Ties(msgspec.Struct, frozen=True):
         for name in family:
             each = self.graph.value(name)
             others += int(each.is_graph_output())
+            # A reader that passes the scale on is no reader of its own: those behind it are
+            # counted.
             for node, slot in self.graph.consumers(each):
                 if slot == IMPLICIT_SLOT:
                     others += 1
@@ -122,7 +125,7 @@ class _Ties(msgspec.Struct, frozen=True):
         family, before = {value}, 0
         while len(family) > before:
             before = len(family)
-            for node, rule in self._tying():
+            for node, rule in self._ties():
                 source = node.inputs[0] if node.inputs else None
                 if rule in JOINING or source is None:
                     continue
@@ -131,7 +134,7 @@ class _Ties(msgspec.Struct, frozen=True):
                     family |= names & self.found
         return family
 
-    def _tying(self) -> Iterator[tuple[ir.Node, ScaleRule]]:
+    def _ties(self) -> Iterator[tuple[ir.Node, ScaleRule]]:
         """Yield the quantized nodes with ties."""
         for node in self.graph.nodes:
             rule = self.target.rule_for(node) if self.decisions[str(node.name)].quantized else None

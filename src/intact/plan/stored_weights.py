@@ -17,6 +17,10 @@ from intact.targets import Target, TensorScheme
 
 STORED = "stored"
 """The mark, in the detail of a config."""
+CACHED = "cached"
+"""The mark of what is appended to a decoder's caches as codes (see `intact.plan.caches`)."""
+CACHES_ONLY = "caches only: "
+"""How the reason of a node begins that computes in float with such caches."""
 
 
 def stored_config(scheme: TensorScheme, axis: int, bits: int | None) -> TensorQuantConfig:
@@ -29,6 +33,8 @@ def stored_config(scheme: TensorScheme, axis: int, bits: int | None) -> TensorQu
     """
     config = config_from_scheme(scheme, axis, bits)
     if not scheme.is_float:
+        # In the detail and not by state: the end quantizes as others do, and plan files keep
+        # details.
         config.detail[STORED] = True
     return config
 
@@ -66,6 +72,11 @@ def _length(node: ir.Node, slot: int, axis: int) -> int:
     value = input_value(node, slot)
     tensor = None if value is None else value.const_value
     return 0 if tensor is None else int(tensor.shape.numpy()[axis])
+
+
+def is_cached(config: TensorQuantConfig) -> bool:
+    """Tell whether what an end reads is appended to a cache, as codes."""
+    return config.detail.get(CACHED) is True
 
 
 def is_stored(config: TensorQuantConfig) -> bool:

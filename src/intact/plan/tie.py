@@ -151,7 +151,9 @@ def _tie_node(plan: QuantizedGraph, node: ir.Node, rule: OpRule) -> bool:
     return function is None or function(plan, node)
 
 
-def _stored(plan: QuantizedGraph, node: ir.Node, slots: Iterable[int]) -> list[TensorQuantConfig]:
+def _stored_inputs(
+    plan: QuantizedGraph, node: ir.Node, slots: Iterable[int]
+) -> list[TensorQuantConfig]:
     """List the configs of inputs that exist on the hardware, including overlapped ones."""
     found = []
     for slot in slots:
@@ -166,30 +168,30 @@ def _stored(plan: QuantizedGraph, node: ir.Node, slots: Iterable[int]) -> list[T
 @ties(ScaleRule.OUTPUT_FOLLOWS_INPUT)
 def _outputs_follow(plan: QuantizedGraph, node: ir.Node) -> bool:
     outputs = [plan.output_config(node, slot) for slot, _ in enumerate(node.outputs)]
-    master = _stored(plan, node, data_slots(node)[:1])
+    master = _stored_inputs(plan, node, data_slots(node)[:1])
     if not master:
         return True
-    follows = _rectified_by(node, Follows.MASTER)
+    follows = _rectifier_in(node, Follows.MASTER)
     tied = [_follow(master[0], each, follows) for each in outputs if quantizes(each)]
     return all(tied)
 
 
 @ties(ScaleRule.UNIFY_INPUTS)
 def _unify_inputs(plan: QuantizedGraph, node: ir.Node) -> bool:
-    return _unify(node, _stored(plan, node, data_slots(node)))
+    return _unify(node, _stored_inputs(plan, node, data_slots(node)))
 
 
 @ties(ScaleRule.UNIFY_ALL)
 def _unify_all(plan: QuantizedGraph, node: ir.Node) -> bool:
     outputs = (plan.output_config(node, slot) for slot, _ in enumerate(node.outputs))
     stored = [each for each in outputs if quantizes(each) or _is_governed(each)]
-    return _unify(node, _stored(plan, node, data_slots(node)) + stored)
+    return _unify(node, _stored_inputs(plan, node, data_slots(node)) + stored)
 
 
 def _unify(node: ir.Node, configs: list[TensorQuantConfig]) -> bool:
     # A fixed scale comes first, and the others follow it.
     configs.sort(key=lambda config: not _is_fixed(config))
-    follows = _rectified_by(node, Follows.UNION)
+    follows = _rectifier_in(node, Follows.UNION)
     tied = [_follow(configs[0], config, follows) for config in configs[1:]]
     return all(tied)
 
@@ -198,18 +200,19 @@ def _input_follows(plan: QuantizedGraph, node: ir.Node, rule: OpRule) -> bool:
     if rule.scales not in IN_PLACE:
         return True
     value, output = node.inputs[0], plan.output_config(node)
-    configs = _stored(plan, node, data_slots(node)[:1])
+    configs = _stored_inputs(plan, node, data_slots(node)[:1])
     if value is None or not configs or not quantizes(output):
         return True
+    # An in-place operator overwrites its input: who else reads it would read the result.
     used = len(plan.graph.consumers(value)) + int(value.is_graph_output())
     shared = rule.max_consumers is not None and used > rule.max_consumers
-    follows = _rectified_by(node, Follows.MASTER)
+    follows = _rectifier_in(node, Follows.MASTER)
     if rule.scales is ScaleRule.INPUT_FOLLOWS_OUTPUT:
         return shared or _follow(output, configs[0], follows)
     return (not shared and _follow(output, configs[0], follows)) or _outputs_follow(plan, node)
 
 
-def _rectified_by(node: ir.Node, follows: Follows) -> str:
+def _rectifier_in(node: ir.Node, follows: Follows) -> str:
     """Return the name under which the function of a tie at a node is registered."""
     has_own = node.domain == "" and node.op_type in THRESHOLD_RECTIFY
     return node.op_type if has_own else follows.value
@@ -224,9 +227,11 @@ def _follow(master: TensorQuantConfig, follower: TensorQuantConfig, follows: str
     root, old = master.dominator, follower.dominator
     if root is old:
         return True
+    # Codes of another width cannot share a scale: the caller makes a note.
     if not root.same_grid(old):
         return False
     if _is_fixed(old):
+        # Two prescribed scales are tied only if they are equal already.
         return _is_fixed(root) and all(
             np.array_equal(*pair) for pair in ((root.scale, old.scale), (root.offset, old.offset))
         )

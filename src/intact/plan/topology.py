@@ -31,7 +31,7 @@ from intact.graph.metadata import PART_KEY, WHOLE_KEY
 from intact.ops.operators import Gemm
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
-from intact.plan.stored_weights import stored_axes, why_not_stored
+from intact.plan.stored_weights import CACHES_ONLY, stored_axes, why_not_stored
 from intact.targets import DType, OpRule, Target
 
 _ASKED = "kept float as asked (--keep-float "
@@ -53,6 +53,7 @@ def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Deci
         decisions[str(node.name)] = _decide_node(node, target, overrides, decisions, shapes)
     if target.topology.prune_without_consumer:
         _prune(graph, target, decisions)
+    # Last, as what moves values depends on all that is around it.
     for moves in _moves(graph, decisions):
         around = {decisions[name].quantized for name in _around(graph, moves, shapes)}
         if around == {False}:
@@ -115,6 +116,11 @@ def has_weights_only(decision: Decision) -> bool:
     return not decision.quantized and decision.reason.startswith(_WEIGHTS_ONLY)
 
 
+def has_caches_only(decision: Decision) -> bool:
+    """Tell whether a node computes in float and keeps what it appends to caches as codes."""
+    return not decision.quantized and decision.reason.startswith(CACHES_ONLY)
+
+
 def only_weights(reason: str) -> Decision:
     """Return the decision about a node that computes in float with weights stored as integers."""
     return Decision(False, f"{_WEIGHTS_ONLY}{reason}")
@@ -141,6 +147,14 @@ def _decide_node(
     decisions: dict[str, Decision],
     shapes: frozenset[str],
 ) -> Decision:
+    # What the user asks for and what cannot be comes before the target's rules: the reason should
+    # be the one that the user can change.
+    is_kept = not {str(node.name), node.op_type}.isdisjoint(overrides.keep_float)
+    if target.cache is not None and target.cache.scheme is not None and not is_kept:
+        from intact.plan.caches import decide_cache  # which few plans need
+
+        if (decision := decide_cache(node, target)) is not None:
+            return decision
     refusal = _refusal(node, overrides, shapes) or _whole_refusal(node, target)
     if refusal:
         return Decision(False, refusal)
@@ -215,6 +229,8 @@ def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str
         return "its weight is empty"
     values = [node.inputs[slot] for slot in data_slots(node)] + [node.outputs[0]]
     dtypes = {value.dtype for value in values if value is not None}
+    # Doubles and integers that compute: their results are not those of float32, on which all scales
+    # rest.
     if dtypes != {ir.DataType.FLOAT}:
         odd = next(dtype for dtype in dtypes if dtype is not ir.DataType.FLOAT)
         return f"its data is {odd.name.lower() if odd else 'of unknown type'}, not float32"
@@ -288,6 +304,8 @@ def _moves(graph: Graph, decisions: dict[str, Decision]) -> Iterator[frozenset[i
             continue
         group = groups[node] = {node}
         for before in _producers(node):
+            # Groups are merged as they meet; the smaller part of each chain is renamed, which is
+            # short.
             joined = groups.get(before, group)
             if joined is not group:
                 group |= joined

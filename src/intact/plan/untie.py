@@ -66,9 +66,10 @@ def untie(plan: QuantizedGraph, *, in_place: bool = False) -> QuantizedGraph:
     """
     plan = plan if in_place else plan.copy()
     prescribed: dict[ir.Value, TensorQuantConfig] = {}
+    # In topological order: what an operator passes on was found at its inputs.
     for node in plan.graph.nodes:
         rule = plan.target.rule_for(node) if plan.is_quantized(node) else None
-        followed = None if rule is None else _followed(plan, node, rule.scales, prescribed)
+        followed = None if rule is None else _passed_scale(plan, node, rule.scales, prescribed)
         for slot, value in enumerate(node.outputs):
             own = plan.output_config(node, slot)
             if _is_fixed(own):
@@ -101,6 +102,7 @@ def codes_of(
     None where it has none, as inside of fused operators.
     """
     producer = plan.producer_config(value)
+    # The dominator: a producer may itself share the scale of another tensor.
     if producer is not None and quantizes(producer):
         return producer.dominator
     if _is_fused(plan, value):
@@ -116,12 +118,13 @@ _Prescribed: TypeAlias = Mapping[ir.Value, TensorQuantConfig]
 """The configs of prescribed scales by the values that have them."""
 
 
-def _followed(
+def _passed_scale(
     plan: QuantizedGraph, node: ir.Node, rule: ScaleRule, prescribed: _Prescribed
 ) -> TensorQuantConfig | None:
     """Return the prescribed scale that a node passes on; untie its inputs where it joins."""
     if rule in JOINING:
-        found = _joined(plan, node, prescribed)
+        found = _joined_inputs(plan, node, prescribed)
+        # Under the other rules inputs alone have one scale, and the output has its own.
         return found if rule is ScaleRule.UNIFY_ALL else None
     if rule in (ScaleRule.OUTPUT_FOLLOWS_INPUT, ScaleRule.EITHER_FOLLOWS):
         value = node.inputs[0]
@@ -129,7 +132,7 @@ def _followed(
     return None
 
 
-def _joined(
+def _joined_inputs(
     plan: QuantizedGraph, node: ir.Node, prescribed: _Prescribed
 ) -> TensorQuantConfig | None:
     """Untie the inputs of a join with prescribed scales; return the scale if it is that of all."""
@@ -149,6 +152,8 @@ def _joined(
         return None
     others = [value for value, scale in zip(values, fixed, strict=True) if scale is None]
     first = known[0]
+    # All have one scale already, and constants that it holds take it too: nothing is requantized.
+    # By what the scales are, not by identity: two Sigmoids have equal scales in two objects.
     if all(scale.key == first.key for scale in known) and _hold(first, others):
         return first
     for config, scale in zip(found, fixed, strict=True):

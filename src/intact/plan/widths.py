@@ -28,10 +28,10 @@ the hardware holds the codes; None where it has none."""
 def width_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
     """Make the notes on half-precision models and on widths without an operator on the target."""
     missing = ((end, missing_operator(plan, end, config)) for end, config in plan.configs.items())
-    return (*_widened_notes(plan), *operator_notes(plan.target, missing))
+    return (*_notes_of_widened(plan), *operator_notes(plan.target, missing))
 
 
-def _widened_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
+def _notes_of_widened(plan: QuantizedGraph) -> tuple[Note, ...]:
     """Make the note that the float parts of a half-precision model compute in float32."""
     graph, wide = plan.graph, "its {} inputs and outputs are float32"
     stays = [v for v in (*graph.inputs, *graph.outputs) if v.dtype is ir.DataType.FLOAT16]
@@ -60,12 +60,13 @@ def missing_operator(
     """
     scheme = scheme_at(plan, end, config)
     rule = None if scheme is None else plan.target.rule_for(plan.graph.node(end.node))
+    # Wider codes are biases: their type is that of the sum, which every operator has.
     if rule is None or scheme is None or config.bits > DType.INT16.bits:
         return None
     if scheme.block is not None:  # how wide codes of blocks are stored is said with their size
         return None
     needed = DType.holding(config.bits, signed=config.quant_min < 0)
-    declared = {scheme.dtype, *_declared(rule)}
+    declared = {scheme.dtype, *_declared_dtypes(rule)}
     if config.bits == scheme.bits or needed in declared:
         return None
     holder = scheme.dtype if needed.bits < scheme.dtype.bits <= DType.INT16.bits else None
@@ -99,6 +100,7 @@ def operator_notes(
     Narrow codes are computed with in the type that holds them. Most runtimes compute nodes of wider
     ones in float.
     """
+    # Dicts keep the order of the plan, and a node once: the first name is where the note stands.
     nodes: dict[Missing, dict[str, None]] = {}
     for end, found in missing:
         if found is not None:
@@ -125,6 +127,6 @@ def _operator_note(
     )
 
 
-def _declared(rule: OpRule) -> set[DType]:
+def _declared_dtypes(rule: OpRule) -> set[DType]:
     signatures = (rule.inputs, rule.outputs, *((s.inputs + s.outputs) for s in rule.alternatives))
     return {dtype for signature in signatures for dtype in signature}

@@ -17,7 +17,7 @@ def deployed_program(plan: QuantizedGraph, *, float_operations: bool = False) ->
 
     Args:
         plan: A calibrated plan; not changed.
-        float_operations: As for `lower`.
+        float_operations: The same as for `lower`.
 
     Raises:
         PlanError: See `lower`.

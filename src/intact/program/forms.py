@@ -72,8 +72,9 @@ def moved_last(rank: int) -> tuple[int, ...]:
     return (0, *range(2, rank), 1)
 
 
-def permuted(tensor: Tensor, permutation: tuple[int, ...]) -> Tensor:
+def permute(tensor: Tensor, permutation: tuple[int, ...]) -> Tensor:
     """Return a tensor with its axes, and its constant data, in another order."""
+    # Permutations compose: this tensor may have been moved before.
     before = tensor.permutation or tuple(range(len(permutation)))
     after = tuple(before[axis] for axis in permutation)
     encoding = tensor.encoding
@@ -92,7 +93,7 @@ def permuted(tensor: Tensor, permutation: tuple[int, ...]) -> Tensor:
     )
 
 
-def reshaped(tensor: Tensor, shape: tuple[int, ...], axis: int | None = None) -> Tensor:
+def reshape_constant(tensor: Tensor, shape: tuple[int, ...], axis: int | None = None) -> Tensor:
     """Return a constant in another shape; ``axis`` is where its scales lie then."""
     if tensor.data is None:
         raise PlanError(f"tensor {tensor.name!r} is no constant")
@@ -103,7 +104,7 @@ def reshaped(tensor: Tensor, shape: tuple[int, ...], axis: int | None = None) ->
     return replace(tensor, shape=data.shape, data=data, encoding=encoding, permutation=None)
 
 
-def dequantized_constant(tensor: Tensor) -> Tensor:
+def dequantize_constant(tensor: Tensor) -> Tensor:
     """Return a constant of codes as the floats that they stand for."""
     if tensor.data is None or tensor.encoding is None:
         raise PlanError(f"tensor {tensor.name!r} is no constant of integers")

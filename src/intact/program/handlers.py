@@ -31,6 +31,7 @@ class _Handlers(Mapping[Key, Handler]):
 
         def decorate(function: Handler) -> Handler:
             for key in keys:
+                # A second function would silently win by the order of imports.
                 if key in self._table:
                     raise ValueError(f"{self._owner} handles {_name(key)} twice")
                 self._table[key] = function

@@ -81,7 +81,7 @@ class ResizeMode(enum.StrEnum):
 
 
 RESIDUAL_SLOT = 3
-"""Of a convolution that adds a tensor to its sums."""
+"""Present where a convolution adds a tensor to its sums."""
 
 
 @dataclass(frozen=True)
@@ -363,7 +363,7 @@ class FloatNodes:
     Attributes:
         nodes: In topological order.
         inputs: The model's value that each input of the step stands for.
-        outputs: Likewise for the outputs.
+        outputs: The same for the outputs.
         functions: Those of the model, which the nodes may call.
         reason: Why no operation stands for a node; "" if that was not tried, or there is none for
             its operator.

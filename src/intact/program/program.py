@@ -63,6 +63,7 @@ class Encoding:
             other is not None
             and (self.quant_min, self.quant_max, self.axis, self.block)
             == (other.quant_min, other.quant_max, other.axis, other.block)
+            # Bit for bit: nearly equal scales round some codes to others.
             and np.array_equal(self.scale, other.scale)
             and np.array_equal(self.zero_point, other.zero_point)
         )
@@ -74,8 +75,8 @@ class Tensor:
 
     Attributes:
         name: Unique in its program.
-        shape: As it is stored.
-        encoding: Of its codes; None for floats.
+        shape: The shape that is stored.
+        encoding: What its codes stand for; None for floats.
         data: The codes (of ``encoding.dtype``) or floats of a constant, as stored; None for an
             activation.
         value: Name of the float model's tensor that it stands for, "" if there is none.
@@ -108,6 +109,7 @@ class Tensor:
         """Return an array of this tensor with its axes in the order of the float model's."""
         if self.permutation is None:
             return array
+        # `argsort` gives the inverse of a permutation.
         return array.transpose(np.argsort(self.permutation))
 
     def as_stored(self, array: Array) -> Array:

@@ -55,6 +55,7 @@ class UnsupportedNodes:
     def add(self, place: str, reason: Unsupported | str) -> None:
         """Add why a place (a quoted name, a tensor end) cannot be expressed."""
         key = (reason, "") if isinstance(reason, str) else (reason.reason, reason.remedy)
+        # A dict for its order: the error names places as the model has them, each once.
         self._places.setdefault(key, {})[place] = None
 
     def add_step(self, step: Step, reason: Unsupported) -> None:
@@ -93,17 +94,18 @@ class UnsupportedNodes:
         general = self._remedy if isinstance(self._remedy, str) else self._remedy()
         remedies = {remedy or general for _, remedy in self._places}
         common = remedies.pop() if len(remedies) == 1 else ""
-        said = {key: _said(*key, common) for key in self._places}
+        # A remedy that is common to all is said once, at the end.
+        said = {key: _reason_and_remedy(*key, common) for key in self._places}
         remedy = common or general or _EACH
         texts = [f"{', '.join(places)}: {said[key]}" for key, places in self._places.items()]
-        listed = _grouped({said[key]: list(places) for key, places in self._places.items()})
+        listed = _lines_by_reason({said[key]: list(places) for key, places in self._places.items()})
         whole = f"{self._message} {'; '.join(texts)}"
         if not fits(whole, remedy):
             whole = f"{self._message} {'; '.join(listed)}"
         return ExportError(whole, remedy=remedy, listed=listed)
 
 
-def _grouped(places: Mapping[str, list[str]]) -> list[str]:
+def _lines_by_reason(places: Mapping[str, list[str]]) -> list[str]:
     """Write a line for each reason; those that differ in the names that they quote are one."""
     groups: dict[str, tuple[str, dict[str, None]]] = {}
     for reason, those in places.items():
@@ -119,7 +121,7 @@ def _first(places: list[str]) -> str:
     return f"{len(places)} places ({', '.join(places[:_NAMED])}, ...)"
 
 
-def _said(reason: str, remedy: str, common: str) -> str:
+def _reason_and_remedy(reason: str, remedy: str, common: str) -> str:
     return f"{reason} ({remedy})" if remedy and remedy != common else reason
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shlex
+import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from intact.errors import UsageError
 from intact.recipe.declare import Option, Options, options_of
 from intact.recipe.file import recipe_options
 from intact.recipe.options import ExportCommand, ImportCommand, QuantizeCommand, SearchCommand
@@ -19,6 +21,7 @@ from intact.recipe.reports import (
     RunCommand,
     VerifyCommand,
 )
+from intact.recipe.samples import ReadOptions
 from intact.recipe.training import TrainCommand
 
 RECIPES: Mapping[str, type[Options]] = {
@@ -81,6 +84,25 @@ def command_line(command: str, recipe: type[Options], values: Mapping[str, Any])
         (placed if each.positional else flagged).extend(_words(each, value))
     # Quoted for a shell, as names of nodes have slashes, brackets and spaces.
     return shlex.join(["intact", command, *placed, *flagged])
+
+
+def reading_words(recipe: str) -> str:
+    """Write how a result's samples of text or sounds were read, for a command that reads others.
+
+    Args:
+        recipe: The options that made it, as TOML.
+
+    Returns:
+        The options, each behind a space; "" where there are none.
+    """
+    try:
+        values = tomllib.loads(recipe)
+        known = recipe_options(ReadOptions)
+        given = {name: each.checked(values[name]) for name, each in known.items() if name in values}
+    except (ValueError, UsageError):  # of another version, or changed by hand
+        return ""
+    words = [word for name, value in given.items() for word in _words(known[name], value)]
+    return "".join(f" {word}" for word in map(shlex.quote, words))
 
 
 def _words(each: Option, value: Any) -> Iterator[str]:

@@ -321,7 +321,7 @@ class ActivationOptions(Options, kw_only=True):
         "Where scales of activations come from. static: from calibration. dynamic: the runtime "
         "computes them from the values while it runs; dense layers compute with integers then, all "
         "else with floats, and no data is needed. float: they are not quantized, which is for "
-        "--block. Left out, float with --block, else static.",
+        "--block and --cache-bits. Left out, float with --block, else static.",
     )
 
 
@@ -339,6 +339,18 @@ class BlockOptions(ActivationOptions, WidthOptions, kw_only=True):
     )
     zero_points: bool = option(
         Flag(), False, "With --block: give each block a zero point beside its scale."
+    )
+    cache_bits: int | None = option(
+        Whole(),
+        None,
+        "Keep keys and values of earlier tokens in 8 or 4 bits, with scales from --data (see "
+        "docs/language-models.md). Left out, they are floats.",
+    )
+    cache_scales: str | None = option(
+        Name("channel or tensor", ("channel", "tensor")),
+        None,
+        "With --cache-bits: one scale for each channel of a cache's heads, or for all of it. Left "
+        "out, channel.",
     )
 
 

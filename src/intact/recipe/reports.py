@@ -144,8 +144,8 @@ class DiagnoseCommand(TerminalOptions, DiagnoseOptions):
     )
 
 
-REPORT_PARTS = ("errors", "diagnosis", "accuracy", "verification")
-"""What is measured for a report."""
+REPORT_PARTS = ("errors", "diagnosis", "accuracy", "verification", "pictures")
+"""What is measured or shown for a report."""
 
 
 class ReportOptions(LabelOptions, ComparisonOptions):
@@ -174,7 +174,7 @@ class ReportOptions(LabelOptions, ComparisonOptions):
     leave_out: Sequence[str] = option(
         Names("parts", metavar="PART"),
         (),
-        f"A part that is not measured: {', '.join(REPORT_PARTS[:-1])} or {REPORT_PARTS[-1]}. "
+        f"A part that is left out: {', '.join(REPORT_PARTS[:-1])} or {REPORT_PARTS[-1]}. "
         "Several may be given.",
     )
     csv: str | Path | None = option(

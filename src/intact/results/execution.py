@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact._files import whole_file
-from intact.data.batching import Batch, real_samples
+from intact.data.batching import Batch, joined, real_samples
 from intact.data.feeding import Carried
 from intact.data.items import Items
 from intact.data.preprocess import Preprocess
@@ -149,19 +149,8 @@ def _collected(samples: Samples, batch: int, once: Callable[[Batch], tuple[Array
         carried.keep(outputs)
         parts.append((real_samples(outputs, rows, count), real_samples(tensors, rows, count)))
         total += count
-    outputs = _joined([each for each, _ in parts])
-    return Run(outputs, _joined([each for _, each in parts]), samples=total)
-
-
-def _joined(parts: list[Arrays]) -> Arrays:
-    if len(parts) == 1:
-        return parts[0]
-    return {
-        name: np.concatenate([part[name] for part in parts])
-        if parts[0][name].ndim
-        else parts[-1][name]
-        for name in parts[0]
-    }
+    outputs = joined([each for each, _ in parts])
+    return Run(outputs, joined([each for _, each in parts]), samples=total)
 
 
 def in_numbers(samples: Samples, plan: QuantizedGraph, *, pixels: bool = True) -> Samples:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -31,8 +31,12 @@ from intact.plan import (
 from intact.plan.build import complete
 from intact.plan.given_scales import ScaleTable
 from intact.plan.provenance import CHANNELS_LAST
-from intact.results.result import Result, Tried
+from intact.results.figures import Tried
+from intact.results.result import Result
 from intact.targets import Target
+
+if TYPE_CHECKING:
+    from intact.plan.caches import CacheRanges
 
 Decide: TypeAlias = Callable[[Iterable[str]], dict[str, Decision]]
 """From names of nodes to their decisions."""
@@ -134,6 +138,7 @@ class Planner(msgspec.Struct, frozen=True):
         overrides: What the user decides.
         kept: What all plans keep in float, in the order in which that was found.
         apart: Inputs of joins that all plans requantize (see `intact.plan.untie`).
+        caches: Largest magnitudes in the caches that hold codes, which give all plans their scales.
     """
 
     source: Graph | QuantizedGraph
@@ -141,6 +146,7 @@ class Planner(msgspec.Struct, frozen=True):
     overrides: Overrides | None
     kept: tuple[Kept, ...] = ()
     apart: frozenset[TensorEnd] = frozenset()
+    caches: CacheRanges | None = None
 
     def plan(
         self,
@@ -166,7 +172,11 @@ class Planner(msgspec.Struct, frozen=True):
         decided = [each.decide(each.names) for each in kept if each.decide is not None]
         for decisions in decided:
             plan = replace(plan, decisions={**plan.decisions, **decisions})
-        return plan
+        if self.caches is None:
+            return plan
+        from intact.plan.caches import with_cache_ranges  # which few plans need
+
+        return with_cache_ranges(plan, self.caches)
 
     def _build(
         self, source: Graph | QuantizedGraph, names: Sequence[str], apart: frozenset[TensorEnd]
@@ -237,6 +247,10 @@ class Job(msgspec.Struct, frozen=True):
         """Return the job that requantizes inputs of joins in all its plans."""
         apart = self.planner.apart | frozenset(ends)
         return self._replanned(msgspec.structs.replace(self.planner, apart=apart))
+
+    def with_caches(self, ranges: CacheRanges) -> Job:
+        """Return the job that gives caches their scales in all its plans."""
+        return self._replanned(msgspec.structs.replace(self.planner, caches=ranges))
 
     def in_float(self, names: Sequence[str], note: Note, decide: Decide | None = None) -> Job:
         """Return the job that keeps nodes in float in all its plans.

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import onnx_ir as ir
 
-from intact.calibrate.observe.observer import FloatTensors
 from intact.data.batching import Batch
 from intact.data.feeding import Arrays, Feeding, Step
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
 from intact.data.sources import Reading, open_samples
 from intact.data.stream import Samples
+from intact.engines.session import FloatModel
 from intact.errors import UsageError
 from intact.formats.scales import scales_of_model, tensor_names
 from intact.graph import Graph
@@ -59,13 +59,19 @@ def target_as_asked(target: Target, options: BlockOptions) -> Target:
         UsageError: It has none of these blocks, or options contradict each other.
         TargetError: It has no kernels for such activations.
     """
+    target = _with_caches(target, options)
     kind = None if options.activations is None else Activations(options.activations)
     if options.block is None:
-        if options.zero_points or kind is Activations.FLOAT:
+        is_float = kind is Activations.FLOAT
+        if options.zero_points or (is_float and options.cache_bits is None):
             flag = "--zero-points" if options.zero_points else "--activations float"
             raise UsageError(
                 f"{flag} is for weights in blocks", remedy="give --block too, or leave it out"
             )
+        if is_float:
+            from intact.targets.blockwise import in_float  # which few calls need
+
+            return in_float(target)
         return with_dynamic_activations(target) if kind is Activations.DYNAMIC else target
     overrides = overrides_of(options) or Overrides()
     if kind is Activations.STATIC or overrides.activation_bits is not None:
@@ -85,6 +91,23 @@ def target_as_asked(target: Target, options: BlockOptions) -> Target:
         zero_points=options.zero_points,
         dynamic=kind is Activations.DYNAMIC,
     )
+
+
+def _with_caches(target: Target, options: BlockOptions) -> Target:
+    """Describe a target as it keeps caches of a width, where that is asked for."""
+    bits, scales = options.cache_bits, options.cache_scales
+    if bits is None:
+        if scales is not None:
+            raise UsageError(
+                f"--cache-scales {scales} is for caches of codes",
+                remedy="give --cache-bits too, or leave it out",
+            )
+        return target
+    from intact.targets.caches import CacheScales, with_caches  # which few calls need
+
+    kind = CacheScales(scales or CacheScales.CHANNEL)
+    caches = with_caches(target.cache, target.name, bits, kind)
+    return msgspec.structs.replace(target, cache=caches)
 
 
 def preprocess_of(options: ArrayStepOptions, kept: Preprocess | None = None) -> Preprocess | None:
@@ -150,15 +173,11 @@ def recipe_of(
             "activation_bits": overrides.activation_bits,
             "overrides": None,
         }
-        if found and result is not None and not _computes_with_integers(result):
+        if found and result is not None and not result.plan.quantized_nodes:
             values["allow_empty"] = True  # float is the fastest throughout
     if isinstance(options, ArrayStepOptions):
         values |= _recorded_steps(options)
     return write_recipe(command, COMMANDS[command], options, values)
-
-
-def _computes_with_integers(result: Result) -> bool:
-    return any(each.quantized for each in result.plan.decisions.values())
 
 
 def _recorded_steps(options: ArrayStepOptions) -> Mapping[str, object]:
@@ -246,8 +265,8 @@ def _state_step(graph: Graph, feeding: Feeding) -> Step | None:
         return None
 
     @cache
-    def model() -> FloatTensors:
-        return FloatTensors(graph, outputs)
+    def model() -> FloatModel:
+        return FloatModel(graph, outputs, threads=1)
 
     takes = {str(value.name) for value in graph.inputs}
 

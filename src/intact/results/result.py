@@ -1,62 +1,42 @@
-"""The folder that a quantization leaves: everything can be done again from it.
-
-::
-
-    out/
-    ├── model.onnx         the float model, normalized, with its weights
-    ├── plan.json          every decision, scale and offset; names the others by hash
-    ├── recipe.toml        the options, for `intact quantize --recipe out/recipe.toml`
-    ├── preprocess.toml    what was done to the samples: `evaluate` and `verify` do it again
-    ├── weights.npz        integers that do not follow from the float model, where there are any
-    ├── statistics.npz     what calibration saw: other methods and targets need no second pass
-    ├── report.html        its report, where one was written
-    └── model.int8.onnx    the deployed model; or model.int8.tflite, or model.c with its headers
-
-A quantized model that was only read leaves no statistics.
-"""
+"""A result: a quantized model with all that led to it, in memory and as a folder."""
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-import msgspec
+from typing import TYPE_CHECKING, Any
 
 from intact._lazy import Module
-from intact._text import Figures, kilobytes
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
 from intact.data.stream import Samples
-from intact.errors import IntactError, OutputError, PlanError, python_words
+from intact.errors import IntactError, PlanError
 from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
-from intact.formats.registry import FORMATS, ONNX_QDQ, described, exported_in
+from intact.formats.registry import FORMATS, ONNX_QDQ, exported_in
 from intact.graph import Graph, save_model
-from intact.graph.files.regular import remedy_for_absent
 from intact.graph.files.save import given_bytes
 from intact.plan import QuantizedGraph, load_plan, save_plan
-from intact.plan.gains import Improvement
-from intact.plan.plan_file import SCALES, WEIGHTS
-from intact.recipe.file import HEAD, RECIPE
-from intact.results.exchange import is_staging, is_unfinished, probe, recover, replacing
+from intact.recipe.file import RECIPE
+from intact.results.exchange import replacing
+from intact.results.figures import ResultFigures, Tried, figures_of
+from intact.results.folder import (
+    ALWAYS,
+    COMPANIONS,
+    MODEL,
+    PLAN,
+    PREPROCESS,
+    STATISTICS,
+    check_output,
+    file_bytes,
+    is_own,
+    refuse_unfinished,
+    require_file,
+)
 
-MODEL, PLAN, STATISTICS = "model.onnx", "plan.json", "statistics.npz"
-PREPROCESS, REPORT = "preprocess.toml", "report.html"
-FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, RECIPE, *FORMATS[ONNX_QDQ].writer.required)
-"""What a calibrated result holds that is deployed as ONNX."""
-_ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
-_OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, RECIPE, WEIGHTS, SCALES})
-REPORT_HEAD = b"<!doctype html><!-- intact report -->"
-"""With what a report begins, so that a folder with one may be replaced."""
-_PLAN_HEAD = b'"intact-plan"'
-
-_SHOWN_NOTES = 5
 _NOTEBOOK = Module("intact.analyze.report.notebook")
 """The one door to a room above, for a method that notebooks call."""
 
@@ -68,18 +48,7 @@ if TYPE_CHECKING:
     from intact.improve.trained import Trained
     from intact.placement.choice import Fastest
     from intact.recipe.groups import DataSource
-
-
-class Tried(NamedTuple):
-    """What a pass did, and how long it took; seconds are not in the plan."""
-
-    improvement: Improvement
-    seconds: float
-
-    @property
-    def rolled_back(self) -> Tried:
-        """The same for a pass that did not help."""
-        return self._replace(improvement=msgspec.structs.replace(self.improvement, kept=False))
+    from intact.results.companions import Companions
 
 
 @dataclass
@@ -93,6 +62,7 @@ class Result:
         preprocess: What was done to the samples before the model saw them.
         folder: Where it is stored; None while it is only in memory.
         recipe: The options that made it, as TOML; empty where they are not known.
+        companions: What lies beside a decoder and runs it; None where there is nothing.
         loss: What calibration found to be lost, where that is much. It is not stored: decibels
             differ a little between machines, and the files do not.
         verdict: What to do, in one sentence, by what calibration measured; not stored either.
@@ -111,6 +81,7 @@ class Result:
     preprocess: Preprocess = field(default_factory=Preprocess)
     folder: Path | None = None
     recipe: str = ""
+    companions: Companions | None = None
     loss: Loss | None = None
     verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
@@ -122,41 +93,23 @@ class Result:
         """Let the plan name the preprocessing, as it names the other files."""
         self.plan = _naming(self.plan, preprocess_to_toml(self.preprocess))
 
+    def figures(self) -> ResultFigures:
+        """Return what is shown of it, on terminals, in notebooks, as JSON and in reports."""
+        return figures_of(self)
+
     def __repr__(self) -> str:
         """Name the target, the formats and the folder."""
-        quantized = sum(decision.quantized for decision in self.plan.decisions.values())
-        where = "in memory" if self.folder is None else f"in {str(self.folder)!r}"
         worries = "".join(f"\nwarning: {each}" for each in self.worries())
-        return (
-            f"Result({self.plan.target.name}: {quantized} of {len(self.plan.decisions)} nodes "
-            f"quantized, as {', '.join(self.exports)}, {where}){worries}"
-        )
+        return f"Result({self.figures()}){worries}"
 
     def worries(self) -> list[str]:
         """Tell what was lost or odd when it was made, worst first, each with what mends it."""
         loss = [] if self.loss is None else [str(self.loss)]
-        return [*loss, *map(_worry, self.findings)]
+        return [*loss, *(each.as_warning() for each in self.findings)]
 
     def _repr_html_(self) -> str:
         """Summarize it as a table, for a notebook."""
-        plan = self.plan
-        quantized = sum(decision.quantized for decision in plan.decisions.values())
-        before, after = self.sizes()
-        made = plan.provenance
-        rows = [
-            ("target", plan.target.name),
-            ("deployed as", ", ".join(self.exports)),
-            ("integer nodes", f"{quantized} of {len(plan.decisions)}"),
-            ("size", f"{kilobytes(after)}; float {kilobytes(before)}"),
-            ("method", ", ".join(part for part in (made.method, *made.improve) if part)),
-            ("folder", "in memory" if self.folder is None else str(self.folder)),
-        ]
-        notes = [str(note) for note in plan.notes[:_SHOWN_NOTES]]
-        if len(plan.notes) > _SHOWN_NOTES:
-            notes.append(f"{len(plan.notes) - _SHOWN_NOTES} more notes")
-        judged = [] if self.verdict is None else [str(self.verdict)]
-        worries = [f"warning: {each}" for each in self.worries()]
-        return Figures("quantized model", ("", ""), rows, [*judged, *worries, *notes]).to_html()
+        return self.figures().table(self.worries()).to_html()
 
     def report(self, data: DataSource | None = None, **options: Any) -> ReportPage:
         """Report on it as one page; a notebook shows it.
@@ -190,18 +143,20 @@ class Result:
         try:
             return Result._read(folder)
         except IntactError:
-            _refuse_unfinished(folder)
+            refuse_unfinished(folder)
             raise
 
     @staticmethod
     def _read(folder: Path) -> Result:
-        for name in _ALWAYS:
-            _require(folder / name)
+        for name in ALWAYS:
+            require_file(folder / name)
         plan = load_plan(folder / PLAN, Graph.load(folder / MODEL))
         statistics = _statistics(folder / STATISTICS, plan)
         exports = exported_in(folder, plan)
         preprocess = _preprocess(folder / PREPROCESS, plan)
-        return Result(plan, statistics, exports, preprocess, folder, _recipe(folder / RECIPE))
+        companions = _companions(folder, None)
+        recipe = _recipe(folder / RECIPE)
+        return Result(plan, statistics, exports, preprocess, folder, recipe, companions)
 
     @property
     def exported(self) -> QdqModel:
@@ -235,7 +190,7 @@ class Result:
         """
         folder = Path(folder)
         check_output(folder)
-        with replacing(folder.resolve(), _is_own) as partial:
+        with replacing(folder.resolve(), is_own) as partial:
             self._write(partial)
         self.folder = folder
 
@@ -250,6 +205,8 @@ class Result:
             (folder / STATISTICS).write_bytes(self.statistics.to_bytes())
         for exported in self.exports.values():
             exported.save(folder)
+        if ONNX_QDQ in self.exports and self.companions is not None:
+            self.companions.write(folder, self.deployed_file)
 
     def draw_samples(self, count: int) -> Samples:
         """Draw inputs as calibration saw them, or else evenly from the ranges of the plan.
@@ -267,19 +224,7 @@ class Result:
         float_bytes = given_bytes(self.plan.graph.model)
         if self.folder is None or name != ONNX_QDQ:
             return float_bytes, exported.nbytes()
-        return float_bytes, _file_bytes(self.folder / self.deployed_file)
-
-
-def _worry(finding: Finding) -> str:
-    """Write a finding with its first remedy, in the words of Python."""
-    remedy = python_words(finding.remedy)
-    first = next(iter(finding.remedies), None)
-    if not remedy and first is not None:
-        options = ", ".join(f"{name}={value!r}" for name, value in first.options.items())
-        remedy = f"quantize with {options}" if options else python_words(first.text)
-    place = f" at {finding.node}" if finding.node else ""
-    said = f"{finding.cause}{place}: {finding.evidence}"
-    return f"{said}; {remedy}" if remedy else said
+        return float_bytes, file_bytes(self.folder / self.deployed_file)
 
 
 class Results(dict[str, Result]):
@@ -312,7 +257,7 @@ def save_several(results: Mapping[str, Result], folder: Path, recipe: str = "") 
         OutputError: As `Result.save`.
     """
     check_output(folder)
-    with replacing(folder.resolve(), _is_own) as partial:
+    with replacing(folder.resolve(), is_own) as partial:
         if recipe:
             (partial / RECIPE).write_bytes(recipe.encode())
         for name, result in results.items():
@@ -322,91 +267,32 @@ def save_several(results: Mapping[str, Result], folder: Path, recipe: str = "") 
         result.folder = folder / name
 
 
-def results_in(folder: Path) -> list[Path]:
-    """Return the results in a folder that holds one for each target; none for other folders.
-
-    Raises:
-        PlanError: There may be more: the exchange of its files was not finished.
-    """
-    # pathlib raises for a name that is too long.
-    if not os.path.isdir(folder):  # noqa: PTH112
-        return []
-    if (folder / PLAN).is_file():
-        return []
-    _refuse_unfinished(folder)
-    return sorted(path.parent for path in folder.glob(f"*/{PLAN}"))
-
-
-def refuse_several(folder: Path) -> None:
-    """Refuse a folder with a result for each target where one result is wanted.
-
-    Raises:
-        PlanError: With what to name instead.
-    """
-    inside = results_in(folder)
-    if inside:
-        names = ", ".join(str(path) for path in inside[:3])
-        raise PlanError(
-            f"{folder}: holds a result for each of {len(inside)} target(s)",
-            remedy=f"name one of them: {names}{' ...' if len(inside) > 3 else ''}",
-        )
-
-
-def _refuse_unfinished(folder: Path) -> None:
-    """Refuse a folder whose files a process moves, or moved when it was killed.
-
-    Raises:
-        PlanError: With what finishes it: reading changes nothing.
-    """
-    with contextlib.suppress(OSError, ValueError):  # ValueError: a null byte in the path
-        if is_unfinished(folder.resolve()):
-            raise PlanError(
-                f"{folder}: the exchange of its files was not finished",
-                remedy="write it again: what writes a result there finishes that first",
-            )
-
-
-def _no_result(folder: Path, missing: str) -> PlanError:
-    """Return the error of what should be the folder of a result, and lacks a file.
-
-    Args:
-        folder: As it was given: it may be a file, or not be there.
-        missing: The first file that it lacks.
-    """
-    make = "make one: intact quantize {} --data DATA --output {}"
-    named = shlex.quote(str(folder))
-    if os.path.isfile(folder):  # noqa: PTH113 - pathlib raises for a name that is too long
-        is_inside = (folder.parent / PLAN).is_file()
-        return PlanError(
-            f"{folder} is a file, and not the folder of a result",
-            remedy=f"give {folder.parent}" if is_inside else make.format(named, "out"),
-        )
-    if not os.path.isdir(folder):  # noqa: PTH112 - likewise
-        remedy = remedy_for_absent(folder, make.format("MODEL", named))
-        return PlanError(f"{folder} does not exist", remedy=remedy)
-    return PlanError(
-        f"{folder}: no {missing} in it",
-        remedy="give a folder that intact wrote, with all its files",
-    )
-
-
-def _require(path: Path) -> None:
-    if path.name == PLAN:
-        refuse_several(path.parent)
-    if not os.path.isfile(path):  # noqa: PTH113 - pathlib raises for a name that is too long
-        raise _no_result(path.parent, path.name)
-
-
 def _statistics(path: Path, plan: QuantizedGraph) -> Statistics | None:
     """Read the statistics that a plan was calibrated with, if it was."""
     expected = plan.provenance.statistics
     if not expected:
         return None
-    _require(path)
+    require_file(path)
     statistics = Statistics.load(path)
     if statistics.hash() != expected:
         raise PlanError(f"{path}: not the statistics of this plan", remedy="quantize again")
     return statistics
+
+
+def companions_of(model: object) -> Companions | None:
+    """Read what lies beside a model that is a file; None where nothing does."""
+    if not isinstance(model, str | os.PathLike) or not Path(model).is_file():
+        return None
+    return _companions(Path(model).parent, Path(model).name)
+
+
+def _companions(folder: Path, model: str | None) -> Companions | None:
+    """Read what a folder has of them, for a model of this name; None is for any."""
+    if not any(os.path.lexists(folder / name) for name in COMPANIONS):
+        return None
+    from intact.results.companions import Companions  # which few models have
+
+    return Companions.read(folder, COMPANIONS, model)
 
 
 def _recipe(path: Path) -> str:
@@ -428,7 +314,7 @@ def _preprocess(path: Path, plan: QuantizedGraph) -> Preprocess:
     expected = plan.provenance.preprocess
     if not expected:
         return Preprocess()
-    _require(path)
+    require_file(path)
     found = read_preprocess(path)
     if hashlib.sha256(preprocess_to_toml(found)).hexdigest() != expected:
         raise PlanError(
@@ -436,77 +322,3 @@ def _preprocess(path: Path, plan: QuantizedGraph) -> Preprocess:
             remedy="give other steps as a file of their own, with --preprocess",
         )
     return found
-
-
-def check_output(folder: Path) -> None:
-    """Refuse a folder that cannot be written, before any work is done for it.
-
-    A folder that holds a result, and nothing else, may be replaced.
-
-    Raises:
-        OutputError: It is a file, holds files of others, or cannot be written.
-    """
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise OutputError(f"{folder}: is a file", remedy="name a folder")
-        recover(folder.resolve(), _is_own)
-        if folder.is_dir():
-            _refuse_foreign(folder)
-        probe(folder.resolve())
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise OutputError(
-            f"{folder}: cannot be written ({getattr(error, 'strerror', None) or error})",
-            remedy="name a folder that you may write",
-        ) from error
-
-
-def _refuse_foreign(folder: Path) -> None:
-    present = sorted(path for path in folder.iterdir() if not is_staging(path))
-    foreign = [path.name for path in present if not _is_own(path)]
-    files = [path.name for path in present if not path.is_dir() and not _is_recipe(path)]
-    if files and not foreign and not _is_plan(folder / PLAN):
-        foreign = files  # a model.onnx of the user's, say
-    if foreign:
-        raise OutputError(
-            f"{folder}: holds files that intact did not write ({foreign[0]!r})",
-            remedy="name a new or empty folder",
-        )
-
-
-def _is_own(path: Path) -> bool:
-    """Tell whether something in a folder is of a result's, or a result itself."""
-    if not path.is_dir() or path.is_symlink():
-        return _is_own_name(path.name) or _is_report(path)
-    return _is_plan(path / PLAN) and all(
-        (_is_own_name(each.name) and not each.is_dir()) or _is_report(each)
-        for each in path.iterdir()
-    )
-
-
-def _is_own_name(name: str) -> bool:
-    return name in _OWN or any(name in row.writer.files for _, row in described())
-
-
-def _is_recipe(path: Path) -> bool:
-    """Tell whether a file is a recipe that intact wrote."""
-    return path.name == RECIPE and path.read_bytes()[:64].startswith(HEAD)
-
-
-def _is_report(path: Path) -> bool:
-    """Tell whether a file is a report that intact wrote."""
-    if path.name != REPORT or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return file.read(len(REPORT_HEAD)) == REPORT_HEAD
-
-
-def _is_plan(path: Path) -> bool:
-    if not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return _PLAN_HEAD in file.read(64)
-
-
-def _file_bytes(path: Path) -> int:
-    data = path.with_name(f"{path.name}.data")
-    return path.stat().st_size + (data.stat().st_size if data.exists() else 0)

@@ -19,8 +19,9 @@ from intact.formats.registry import (
 )
 from intact.graph import Graph, normalize
 from intact.plan.provenance import CHANNELS_LAST
+from intact.results.folder import PLAN, refuse_several
 from intact.results.job import Deployment
-from intact.results.result import PLAN, Result, refuse_several
+from intact.results.result import Result
 from intact.results.values import Values, with_values
 from intact.targets import Target, load_target
 
@@ -92,6 +93,7 @@ def deployment_of(
     _refuse_logarithmic(target, chosen)
     _refuse_dynamic(target, chosen)
     _refuse_blocks(target, chosen)
+    _refuse_caches(target, chosen)
     return Deployment(chosen, Io(io), layout, of_integers)
 
 
@@ -129,6 +131,18 @@ def _refuse_blocks(target: Target, chosen: Sequence[str]) -> None:
     able = " or ".join(name for name, row in described() if row.writer.expressible.blocks)
     raise UsageError(
         f"weights in blocks, which format {unable[0]} cannot hold",
+        remedy=f"use --format {able}",
+    )
+
+
+def _refuse_caches(target: Target, chosen: Sequence[str]) -> None:
+    """Refuse formats without caches of codes, before anything is read."""
+    unable = [name for name in chosen if not FORMATS[name].writer.expressible.caches]
+    if target.cache is None or target.cache.scheme is None or not unable:
+        return
+    able = " or ".join(name for name, row in described() if row.writer.expressible.caches)
+    raise UsageError(
+        f"--cache-bits {target.cache.scheme.bits}, which format {unable[0]} cannot hold",
         remedy=f"use --format {able}",
     )
 

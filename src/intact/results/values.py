@@ -12,7 +12,7 @@ from intact.errors import PlanError
 from intact.graph import Graph
 from intact.graph.fixed_inputs import Number, fix_inputs, shown_value, takes_one_value
 from intact.plan.quantized_graph import QuantizedGraph
-from intact.plan.topology import has_weights_only
+from intact.plan.topology import has_caches_only, has_weights_only
 from intact.results.recipes import open_fed
 
 if TYPE_CHECKING:
@@ -89,7 +89,8 @@ def refuse_nothing_to_do(
     Raises:
         PlanError: With the reasons; where an input decides what is computed, with its name.
     """
-    if any(each.quantized or has_weights_only(each) for each in plan.decisions.values()):
+    decisions = plan.decisions.values()
+    if any(each.quantized or has_weights_only(each) or has_caches_only(each) for each in decisions):
         return
     refused = f"target {plan.target.name} quantizes no node of this model"
     deciding = deciding_inputs(plan.graph)

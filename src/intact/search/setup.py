@@ -30,8 +30,9 @@ from intact.limits import TIMED_AT_ONCE
 from intact.plan import Note, Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.options import SearchOptions
+from intact.results.folder import check_output
 from intact.results.job import Deployment
-from intact.results.result import Result, check_output
+from intact.results.result import Result
 from intact.results.sources import original_of
 from intact.results.values import Values, refuse_nothing_to_do
 from intact.search.cost import COSTS, CostModel, make_cost, prune

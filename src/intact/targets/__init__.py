@@ -15,11 +15,23 @@ if TYPE_CHECKING:
     from intact.targets.arithmetic import Addition as Addition
     from intact.targets.arithmetic import Arithmetic as Arithmetic
     from intact.targets.arithmetic import ArithmeticOverride as ArithmeticOverride
+    from intact.targets.arithmetic import Exact as Exact
+    from intact.targets.arithmetic import FixedPoint as FixedPoint
+    from intact.targets.arithmetic import Float as Float
+    from intact.targets.arithmetic import FloatEnds as FloatEnds
+    from intact.targets.arithmetic import FloatInTurn as FloatInTurn
+    from intact.targets.arithmetic import FloatOnce as FloatOnce
+    from intact.targets.arithmetic import FloatType as FloatType
+    from intact.targets.arithmetic import FoldedEnds as FoldedEnds
     from intact.targets.arithmetic import Functions as Functions
     from intact.targets.arithmetic import InstructionSet as InstructionSet
-    from intact.targets.arithmetic import Overflow as Overflow
-    from intact.targets.arithmetic import Requantize as Requantize
+    from intact.targets.arithmetic import Multiplier as Multiplier
+    from intact.targets.arithmetic import PairSaturate as PairSaturate
+    from intact.targets.arithmetic import Product as Product
     from intact.targets.arithmetic import ScalePrecision as ScalePrecision
+    from intact.targets.arithmetic import Shift as Shift
+    from intact.targets.arithmetic import TargetArithmetic as TargetArithmetic
+    from intact.targets.arithmetic import Wrap as Wrap
     from intact.targets.arithmetic import ZeroPointOrder as ZeroPointOrder
     from intact.targets.blocks import BlockForm as BlockForm
     from intact.targets.blocks import Blocks as Blocks
@@ -56,8 +68,9 @@ else:
         __name__,
         {
             "arithmetic": (
-                "Addition Arithmetic ArithmeticOverride Functions InstructionSet Overflow "
-                "Requantize ScalePrecision ZeroPointOrder"
+                "Addition Arithmetic ArithmeticOverride Exact FixedPoint Float FloatEnds "
+                "FloatInTurn FloatOnce FloatType FoldedEnds Functions InstructionSet Multiplier "
+                "PairSaturate Product ScalePrecision Shift TargetArithmetic Wrap ZeroPointOrder"
             ),
             "blocks": "BlockForm Blocks ScaleType",
             "blockwise": "in_blocks",

@@ -10,7 +10,7 @@ from intact.targets.activations import (
     lacks_dynamic,
     with_activations,
 )
-from intact.targets.arithmetic import Overflow
+from intact.targets.arithmetic import PairSaturate
 from intact.targets.load import load_target, target_names, target_source
 from intact.targets.schema import Target
 
@@ -54,10 +54,7 @@ def saturating_variant(target: Target) -> Target | None:
         None where there is no such target, or this is one.
     """
     found = _first(
-        lambda each: (
-            each.formats[:1] == target.formats[:1]
-            and each.arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
-        ),
+        lambda each: each.formats[:1] == target.formats[:1] and each.arithmetic.pairs is not None,
         target.name,
         [name for name in target_names() if name == target.name or _names_pairs(name)],
     )
@@ -69,7 +66,7 @@ def _names_pairs(name: str) -> bool:
 
     One that only inherits them is less general than the file that it extends.
     """
-    return Overflow.PAIR_SATURATE.value in target_source(name)
+    return str(PairSaturate.__struct_config__.tag) in target_source(name)
 
 
 def with_dynamic_activations(target: Target) -> Target:

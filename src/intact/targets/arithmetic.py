@@ -1,12 +1,15 @@
 """The arithmetic of a target, from the integers of inputs to those of the output.
 
-The integer engine is composed from these fields; no field names a runtime.
+Where hardware computes in one of several ways, each way is a type of its own with the options that
+it has, told apart by ``kind`` in a file: an option of another way cannot be written. The integer
+engine is composed from these values; none names a runtime.
 """
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeAlias
 
 import msgspec
 
@@ -27,22 +30,207 @@ class InstructionSet(enum.StrEnum):
     NEON = "Arm Neon"
 
 
-class Requantize(enum.StrEnum):
-    """How an accumulator is requantized to the output's scale."""
+class _Kind(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="kind"):
+    """One of several ways to compute."""
 
-    FIXED_POINT_DOUBLE = "fixed_point_double"
+    @property
+    def kind(self) -> str:
+        """Its name in files."""
+        return str(self.__struct_config__.tag)
+
+
+# ---- sums -------------------------------------------------------------------------------------
+
+Width = Annotated[int, msgspec.Meta(ge=8, le=64)]
+
+
+class _Sums(_Kind, frozen=True):
+    bits: Width = 32
+
+
+class Exact(_Sums, frozen=True, tag="exact"):
+    """The accumulator is wide enough for any layer."""
+
+
+class Wrap(_Sums, frozen=True, tag="wrap"):
+    """Sums that are too large wrap, in two's complement."""
+
+
+class PairSaturate(_Sums, frozen=True, kw_only=True, tag="pair_saturate"):
+    """Products of neighbouring input channels are added in pairs, and each pair saturates at
+    ``pair_bits`` before it is accumulated (vpmaddubsw).
+
+    Attributes:
+        block: Channels per step of kernels for grouped, not depthwise, convolutions. If it does not
+            divide the channels per group of input and output, windows are multiplied as rows of a
+            matrix, and pairs cross from tap to tap (oneDNN). None: pairs never cross taps.
+        rows: The windows of all convolutions but depthwise ones are multiplied as rows of a matrix
+            (ONNX Runtime).
+        halves: Of signed codes no pair saturates: the weights are halved, half to even, and the
+            sums doubled (oneDNN's transposed convolutions on AVX-512 without VNNI).
+    """
+
+    pair_bits: Width
+    block: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    rows: bool = False
+    halves: bool = False
+
+
+Accumulator: TypeAlias = Exact | Wrap | PairSaturate
+
+# ---- from sums to codes -----------------------------------------------------------------------
+
+
+class Product(enum.StrEnum):
+    """How an accumulator and an integer multiplier are multiplied."""
+
+    DOUBLE = "double"
     """Saturating doubling high multiply, rounded, then a rounding shift: rounds twice."""
-    FIXED_POINT_SINGLE = "fixed_point_single"
+    SINGLE = "single"
     """64-bit product with an int32 multiplier, shifted and rounded once."""
-    FIXED_POINT_WIDE = "fixed_point_wide"
+    WIDE = "wide"
     """64-bit product of a 64-bit accumulator and a multiplier of 15 bits, shifted and rounded once,
     half up (TFLite's int16 products)."""
+
+
+class FloatType(enum.StrEnum):
+    """The type that floats are computed in."""
+
     FLOAT32 = "float32"
-    """Multiplied by a float32 factor and rounded once."""
     FLOAT64 = "float64"
-    """Multiplied by a float64 factor and rounded once."""
-    SHIFT = "shift"
+
+
+class Multiplier(enum.StrEnum):
+    """What ``s_x * s_w / s_y`` is computed in, from the stored scales."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    FLOAT32_PRODUCT = "float32_product"
+    """The input scales are multiplied in float32, the rest is float64 (LiteRT's products of two
+    activations)."""
+
+
+class Addition(enum.StrEnum):
+    """How codes are added in floats."""
+
+    DEQUANTIZED = "dequantized"
+    """Both operands are dequantized, added and quantized."""
+    FUSED_MULTIPLY_ADD = "fused_multiply_add"
+    """``fma(a, s_a / s_y, fma(b, s_b / s_y, z))`` in float32, where ``z`` is the constant that the
+    zero points add up to (ONNX Runtime's QLinearAdd on x86)."""
+
+
+class FoldedEnds(enum.StrEnum):
+    """Which sums without a bias are multiplied once on their way to a grid given by its ends.
+
+    The ends are divided by the scale of the sums then, or that scale by the residual's. Other sums
+    are made real numbers first.
+    """
+
+    NONE = "none"
+    PER_TENSOR = "per_tensor"
+    """Those with one scale."""
+    PER_CHANNEL = "per_channel"
+    """Those with a scale for each channel too (OpenVINO's convolutions, and its dense layers of
+    which the channels are the second axis)."""
+
+
+class Shift(_Kind, frozen=True, tag="shift"):
     """Shifted right and rounded once: all scales are powers of two."""
+
+
+class FixedPoint(_Kind, frozen=True, tag="fixed_point"):
+    """Multiplied by an integer and shifted.
+
+    Attributes:
+        multiplier: What the multiplier is computed in before it becomes an integer.
+        multiplier_bits: Fractional bits to which multipliers are rounded, half to even (8 in
+            XNNPACK's leaky relu and conversions between codes); None for a mantissa of 31 bits.
+        addition_shift: Left shift of both operands of an addition, before they are rescaled to
+            twice the larger of their scales. With ``single``: fractional bits of the larger of two
+            multipliers that share an exponent (XNNPACK).
+    """
+
+    product: Product
+    multiplier: Multiplier = Multiplier.FLOAT32
+    multiplier_bits: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    addition_shift: Annotated[int, msgspec.Meta(ge=0)] = 20
+
+
+class Float(_Kind, frozen=True, kw_only=True):
+    """What the ways that compute in floats have in common.
+
+    Attributes:
+        fused_bias: A float bias is added to a float result by a fused multiply-add, with one
+            rounding.
+    """
+
+    fused_bias: bool = False
+
+
+class _ByScale(Float, frozen=True, kw_only=True):
+    """In floats, to a grid given by scale and zero point.
+
+    Attributes:
+        precision: The floats.
+        ratio_conversions: Codes are rescaled by the ratio of the two scales; otherwise they are
+            dequantized and quantized again (Tengine's concat).
+    """
+
+    precision: FloatType = FloatType.FLOAT32
+    ratio_conversions: bool = False
+
+
+class FloatOnce(_ByScale, frozen=True, kw_only=True, tag="float_once"):
+    """Multiplied by one factor ``s_x * s_w / s_y`` and rounded once.
+
+    Attributes:
+        multiplier: What the factor is computed in.
+        addition: How codes are added and subtracted.
+        integer_whole_windows: The average of a window that is the whole input divides a sum of
+            codes, as that of GlobalAveragePool; other windows are averaged as floats (ONNX
+            Runtime).
+    """
+
+    multiplier: Multiplier = Multiplier.FLOAT32
+    addition: Addition = Addition.DEQUANTIZED
+    integer_whole_windows: bool = False
+
+
+class FloatInTurn(_ByScale, frozen=True, kw_only=True, tag="float_in_turn"):
+    """Multiplied by each input scale, divided by the count (for a mean) and by the output scale,
+    with rounding to float after each step; element-wise products use dequantized values (Tengine's
+    convolutions).
+    """
+
+
+class FloatEnds(Float, frozen=True, kw_only=True, tag="float_ends"):
+    """Sums become real numbers, which are quantized by the ends of a range (OpenVINO's
+    FakeQuantize).
+
+    Files hold float32 ``low`` and ``high``, the values of the lowest and highest code. The factor
+    ``codes / (high - low)``, the offset ``-low * codes / (high - low)``, which need not be an
+    integer, and the effective scale ``(high - low) / codes`` are computed from them in float32.
+
+    Attributes:
+        folded_factor: The factor of the output's grid is folded into the scale of the sums and into
+            a float bias, and the offset into the bias (OpenVINO's dense layers). Otherwise factor
+            and offset are applied afterwards.
+        folded_ends: Which sums are multiplied once.
+        folded_constants: A constant that is added is a real number, counted in steps of the other
+            operand. Of one number, or one for each place along the first two axes, it is subtracted
+            from the ends of the output's grid (OpenVINO). Otherwise its codes are an operand like
+            any other.
+    """
+
+    folded_factor: bool = False
+    folded_ends: FoldedEnds = FoldedEnds.NONE
+    folded_constants: bool = False
+
+
+Requantization: TypeAlias = Shift | FixedPoint | FloatOnce | FloatInTurn | FloatEnds
+
+# ---- the rest ---------------------------------------------------------------------------------
 
 
 class ZeroPointOrder(enum.StrEnum):
@@ -52,19 +240,6 @@ class ZeroPointOrder(enum.StrEnum):
     BEFORE_ROUNDING = "before_rounding"
 
 
-class Overflow(enum.StrEnum):
-    """What happens when a sum overflows the accumulator."""
-
-    EXACT = "exact"
-    """It cannot overflow: the accumulator is wide enough for any layer."""
-    WRAP = "wrap"
-    """Two's complement."""
-    PAIR_SATURATE = "pair_saturate"
-    """Products of neighbouring input channels are added in pairs, and each pair saturates at
-    ``pair_bits`` before it is accumulated (vpmaddubsw).
-    """
-
-
 class ScalePrecision(enum.StrEnum):
     """How scales are stored in the deployed file."""
 
@@ -72,16 +247,6 @@ class ScalePrecision(enum.StrEnum):
     FLOAT64 = "float64"
     DECIMAL6 = "decimal6"
     """As text with six decimals: the truncated value is the effective one (Tengine)."""
-    FLOAT32_ENDS = "float32_ends"
-    """As float32 ``low`` and ``high``, the values of the lowest and highest code (OpenVINO's
-    FakeQuantize). The factor ``codes / (high - low)``, the offset ``-low * codes / (high - low)``,
-    which need not be an integer, and the effective scale ``(high - low) / codes`` are computed from
-    them in float32.
-    """
-    FLOAT32_PRODUCT = "float32_product"
-    """For multipliers: the input scales are multiplied in float32, the rest is float64 (LiteRT's
-    products of two activations).
-    """
 
 
 class Functions(enum.StrEnum):
@@ -105,22 +270,80 @@ class Functions(enum.StrEnum):
     count as many elements, is a depthwise convolution of ones. Others are as in ``float32``."""
 
 
-class Addition(enum.StrEnum):
-    """How codes are added where ``requantize`` is a float type."""
+class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arithmetic of one operator.
 
-    DEQUANTIZED = "dequantized"
-    """Both operands are dequantized, added and quantized."""
-    FUSED_MULTIPLY_ADD = "fused_multiply_add"
-    """``fma(a, s_a / s_y, fma(b, s_b / s_y, z))`` in float32, where ``z`` is the constant that the
-    zero points add up to (ONNX Runtime's QLinearAdd on x86)."""
+    Attributes:
+        requantize: How sums become codes.
+        rounding: To whole codes.
+        zero_point: When the output's zero point is added.
+        accumulator: What becomes of sums.
+        scale_precision: How scales are stored.
+        functions: How softmax, sigmoid and similar functions are computed.
+        reciprocal_scale: A float is quantized by multiplication with the float32 reciprocal of the
+            scale, not by division by the scale. A float result of products is scaled by the
+            reciprocal of the product of both reciprocals.
+        nan_is_highest: What is no number (0 / 0) gets the highest code where a float is quantized;
+            otherwise the lowest.
+        unsigned_inputs: Convolutions require unsigned codes. Signed codes are stored as unsigned
+            ones by the operator that produces them, also through operators that only move codes.
+        dynamic_factor: How a value that is quantized while running becomes a number of steps.
+        dynamic_block_factor: The same, where rows have a scale for each block.
+    """
+
+    requantize: Requantization
+    rounding: Rounding = Rounding.HALF_EVEN
+    zero_point: ZeroPointOrder = ZeroPointOrder.AFTER_ROUNDING
+    accumulator: Accumulator = Exact()
+    scale_precision: ScalePrecision = ScalePrecision.FLOAT32
+    functions: Functions = Functions.FLOAT32
+    reciprocal_scale: bool = False
+    nan_is_highest: bool = False
+    unsigned_inputs: bool = False
+    dynamic_factor: Factor = Factor.SCALE
+    dynamic_block_factor: Factor = Factor.SCALE
+
+    @property
+    def multiplier(self) -> Multiplier:
+        """What a factor of several scales is computed in."""
+        how = self.requantize
+        return how.multiplier if isinstance(how, FixedPoint | FloatOnce) else Multiplier.FLOAT32
+
+    @property
+    def precision(self) -> FloatType:
+        """The floats that it computes in, where it does."""
+        how = self.requantize
+        return how.precision if isinstance(how, _ByScale) else FloatType.FLOAT32
+
+    @property
+    def product(self) -> Product | None:
+        """How fixed point multiplies; None for other arithmetic."""
+        return self.requantize.product if isinstance(self.requantize, FixedPoint) else None
+
+    @property
+    def fuses_bias(self) -> bool:
+        """Whether a float bias is added with one rounding."""
+        return isinstance(self.requantize, Float) and self.requantize.fused_bias
+
+    @property
+    def pairs(self) -> PairSaturate | None:
+        """How pairs of products saturate; None where they do not."""
+        return self.accumulator if isinstance(self.accumulator, PairSaturate) else None
+
+    @property
+    def wraps(self) -> bool:
+        """Whether sums wrap."""
+        return isinstance(self.accumulator, Wrap)
+
+    def with_exact_sums(self) -> Self:
+        """The same, of sums that cannot be lost."""
+        return msgspec.structs.replace(self, accumulator=Exact(64))
 
 
-SUBJECT = ("ops", "when", "instructions")
-"""Keys of an override that say when it holds; the others say what."""
-
-
-class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class _Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Different arithmetic for some operators, optionally under a condition; later entries win.
+
+    What it states beside these keys replaces the same field of `Arithmetic` as a whole.
 
     Attributes:
         ops: The operators.
@@ -132,123 +355,41 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     ops: tuple[str, ...]
     when: Condition | None = None
     instructions: tuple[InstructionSet, ...] = ()
-    requantize: Requantize | None = None
-    rounding: Rounding | None = None
-    zero_point: ZeroPointOrder | None = None
-    accumulator_bits: int | None = None
-    accumulator_overflow: Overflow | None = None
-    pair_bits: int | None = None
-    pair_block: int | None = None
-    pair_rows: bool | None = None
-    scale_precision: ScalePrecision | None = None
-    multiplier_precision: ScalePrecision | None = None
-    functions: Functions | None = None
-    addition: Addition | None = None
-    addition_shift: int | None = None
-    multiplier_bits: int | None = None
-    reciprocal_scale: bool | None = None
-    nan_is_highest: bool | None = None
-    scales_in_turn: bool | None = None
-    ratio_conversions: bool | None = None
-    fused_bias: bool | None = None
-    folded_factor: bool | None = None
-    folded_ends: bool | None = None
-    folded_channels: bool | None = None
-    folded_constants: bool | None = None
-    integer_whole_windows: bool | None = None
-    unsigned_inputs: bool | None = None
-    dynamic_factor: Factor | None = None
-    dynamic_block_factor: Factor | None = None
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What it states, by field of `Arithmetic`."""
+        stated = ((name, getattr(self, name)) for name in Arithmetic.__struct_fields__)
+        return {name: value for name, value in stated if value is not None}
 
 
-class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The arithmetic of one operator or, with ``overrides``, of a whole target.
+if TYPE_CHECKING:
 
-    ``pair_bits`` is required with ``pair_saturate``; it, ``pair_block`` and ``pair_rows`` are
-    allowed only with it.
+    class ArithmeticOverride(_Override, frozen=True):
+        """What is made below, which no type checker can follow."""
 
-    Attributes:
-        pair_block: Channels per step of kernels for grouped, not depthwise, convolutions. If it
-            does not divide the channels per group of input and output, windows are multiplied as
-            rows of a matrix, and pairs cross from tap to tap (oneDNN). None: pairs never cross
-            taps.
-        pair_rows: The windows of all convolutions but depthwise ones are multiplied as rows of a
-            matrix (ONNX Runtime).
-        multiplier_precision: Float type in which ``s_x * s_w / s_y`` is computed from the stored
-            scales.
-        functions: How softmax, sigmoid and similar functions are computed.
-        addition: How codes are added and subtracted, with float arithmetic and scales.
-        addition_shift: Left shift of both operands of a fixed-point addition, before they are
-            rescaled to twice the larger of their scales. With ``fixed_point_single``: fractional
-            bits of the larger of two multipliers that share an exponent (XNNPACK).
-        multiplier_bits: Fractional bits to which fixed-point multipliers are rounded, half to even
-            (8 in XNNPACK's leaky relu and conversions between codes); None for a mantissa of 31
-            bits.
-        reciprocal_scale: A float is quantized by multiplication with the float32 reciprocal of the
-            scale, not by division by the scale. A float result of products is scaled by the
-            reciprocal of the product of both reciprocals.
-        nan_is_highest: What is no number (0 / 0) gets the highest code where a float is quantized;
-            otherwise the lowest.
-        fused_bias: A float bias is added to a float result by a fused multiply-add, with one
-            rounding.
-        folded_factor: With ``float32_ends``, the factor of the output's grid is folded into the
-            scale of the sums and into a float bias, and the offset into the bias. Otherwise factor
-            and offset are applied afterwards (OpenVINO's dense layers).
-        folded_ends: With ``float32_ends``, a sum to which no bias is added is multiplied once: the
-            ends are divided by the scale of the sums, or that scale by the residual's (OpenVINO's
-            convolutions). Otherwise it is made a real number first.
-        folded_channels: With ``folded_ends``, that also holds for sums with a scale for each
-            channel. Otherwise those are made real numbers first (OpenVINO's dense layers of which
-            the channels are not the second axis).
-        folded_constants: With ``float32_ends``, a constant that is added is a real number, counted
-            in steps of the other operand. Of one number, or one for each place along the first two
-            axes, it is subtracted from the ends of the output's grid (OpenVINO). Otherwise its
-            codes are an operand like any other.
-        integer_whole_windows: With float arithmetic, the average of a window that is the whole
-            input divides a sum of codes, as that of GlobalAveragePool; other windows are averaged
-            as floats (ONNX Runtime).
-        dynamic_factor: How a value that is quantized while running becomes a number of steps.
-        dynamic_block_factor: The same, where rows have a scale for each block.
-        unsigned_inputs: Convolutions require unsigned codes. Signed codes are stored as unsigned
-            ones by the operator that produces them, also through operators that only move codes.
-        scales_in_turn: With float arithmetic, a sum is multiplied by each input scale, divided by
-            the count (for a mean) and by the output scale, with rounding to float after each step,
-            and element-wise products use dequantized values. Otherwise a sum is multiplied by one
-            factor ``s_x * s_w / s_y`` (Tengine's convolutions).
-        ratio_conversions: With float arithmetic, codes are rescaled by the ratio of the two scales;
-            otherwise they are dequantized and quantized again (Tengine's concat).
-    """
+        def __init__(self, **given: Any) -> None: ...
 
-    requantize: Requantize
-    rounding: Rounding = Rounding.HALF_EVEN
-    zero_point: ZeroPointOrder = ZeroPointOrder.AFTER_ROUNDING
-    accumulator_bits: int = 32
-    accumulator_overflow: Overflow = Overflow.EXACT
-    pair_bits: int | None = None
-    pair_block: int | None = None
-    pair_rows: bool = False
-    scale_precision: ScalePrecision = ScalePrecision.FLOAT32
-    multiplier_precision: ScalePrecision = ScalePrecision.FLOAT32
-    functions: Functions = Functions.FLOAT32
-    addition: Addition = Addition.DEQUANTIZED
-    addition_shift: int = 20
-    multiplier_bits: int | None = None
-    reciprocal_scale: bool = False
-    nan_is_highest: bool = False
-    scales_in_turn: bool = False
-    ratio_conversions: bool = False
-    fused_bias: bool = False
-    folded_factor: bool = False
-    folded_ends: bool = False
-    folded_channels: bool = False
-    folded_constants: bool = False
-    integer_whole_windows: bool = False
-    unsigned_inputs: bool = False
-    dynamic_factor: Factor = Factor.SCALE
-    dynamic_block_factor: Factor = Factor.SCALE
+else:
+    # Made of the fields of Arithmetic, each or None, so that neither can lack one of the other.
+    ArithmeticOverride = msgspec.defstruct(
+        "ArithmeticOverride",
+        [(each.name, each.type | None, None) for each in msgspec.structs.fields(Arithmetic)],
+        bases=(_Override,),
+        module=__name__,
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+        omit_defaults=True,
+    )
+
+
+class TargetArithmetic(Arithmetic, frozen=True, kw_only=True):
+    """The arithmetic of a whole target: that of most operators, and what differs for others."""
+
     overrides: tuple[ArithmeticOverride, ...] = ()
 
-    def on(self, instructions: InstructionSet | None) -> Arithmetic:
+    def on(self, instructions: InstructionSet | None) -> TargetArithmetic:
         """The arithmetic of the kernels for a processor.
 
         Args:
@@ -261,23 +402,11 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
         return msgspec.structs.replace(self, overrides=kept)
 
-    def with_exact_sums(self) -> Arithmetic:
+    def with_exact_sums(self) -> Self:
         """The same, of sums that cannot be lost."""
-        pairs = {"pair_bits": None, "pair_block": None}
-        overrides = tuple(
-            msgspec.structs.replace(
-                each, accumulator_overflow=None, accumulator_bits=None, pair_rows=None, **pairs
-            )
-            for each in self.overrides
-        )
-        return msgspec.structs.replace(
-            self,
-            accumulator_overflow=Overflow.EXACT,
-            accumulator_bits=64,
-            pair_rows=False,
-            overrides=overrides,
-            **pairs,
-        )
+        no_change: dict[str, Any] = {"accumulator": None}
+        overrides = tuple(msgspec.structs.replace(each, **no_change) for each in self.overrides)
+        return msgspec.structs.replace(self, accumulator=Exact(64), overrides=overrides)
 
     def for_op(self, op_type: str, holds: Callable[[Condition], bool]) -> Arithmetic:
         """Return the arithmetic of one operator, with its overrides applied.
@@ -286,19 +415,10 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             op_type: The operator.
             holds: Returns whether a condition holds for it.
         """
-        result = msgspec.structs.replace(self, overrides=())
+        fields = {name: getattr(self, name) for name in Arithmetic.__struct_fields__}
         for override in self.overrides:
             if override.instructions or op_type not in override.ops:
                 continue
             if override.when is None or holds(override.when):
-                result = msgspec.structs.replace(result, **_given(override))
-        if result.accumulator_overflow is not Overflow.PAIR_SATURATE:
-            result = msgspec.structs.replace(
-                result, pair_bits=None, pair_block=None, pair_rows=False
-            )
-        return result
-
-
-def _given(override: ArithmeticOverride) -> dict[str, object]:
-    names = (name for name in ArithmeticOverride.__struct_fields__ if name not in SUBJECT)
-    return {name: value for name in names if (value := getattr(override, name)) is not None}
+                fields |= override.changes
+        return Arithmetic(**fields)

@@ -73,9 +73,8 @@ def in_blocks(
         granularity=Granularity.PER_BLOCK,
         block=size,
     )
-    named = {name: None for rule in target.rules for name in rule.ops}
     rules = [
-        OpRule(ops=tuple(named), quantize=False, reason="it computes in float beside such weights"),
+        *in_float(target, "it computes in float beside such weights").rules,
         OpRule(
             ops=IN_BLOCKS, quantize=False, weights_only=True, reason=blocks.reason, weight=scheme
         ),
@@ -88,6 +87,18 @@ def in_blocks(
     ]
     made = msgspec.structs.replace(target, rules=tuple(rules), fusions=(), dynamic=None)
     return made if blocks.dynamic is None else _dynamic(made, blocks.dynamic, scheme)
+
+
+def in_float(target: Target, reason: str = "only caches are kept as codes") -> Target:
+    """Describe a target as one that computes all in float.
+
+    Args:
+        target: The target.
+        reason: Why, for users.
+    """
+    named = {name: None for rule in target.rules for name in rule.ops}
+    rule = OpRule(ops=tuple(named), quantize=False, reason=reason)
+    return msgspec.structs.replace(target, rules=(rule,), fusions=(), dynamic=None)
 
 
 def _dynamic(target: Target, dynamic: BlockActivations, weight: SchemeOverride) -> Target:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from intact.errors import TargetError, nearest
 from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS, WEIGHT_METHODS
-from intact.ops import EXPANDABLE
+from intact.ops import CACHING, EXPANDABLE
 from intact.ops.operators import OPS
 from intact.targets.activations import dynamic_target
 from intact.targets.check_rules import (
@@ -24,7 +24,7 @@ from intact.targets.check_rules import (
     nearest_operator,
 )
 from intact.targets.rules import IN_PLACE
-from intact.targets.schema import FORMAT, Dynamic, Target
+from intact.targets.schema import Dynamic, Target
 from intact.targets.scheme import DType
 from intact.targets.wording import plain, quoted, rule_label
 
@@ -35,10 +35,6 @@ def check(target: Target, file: str) -> Target:
     Raises:
         TargetError: There is a contradiction; the message has file, key and remedy.
     """
-    if target.format != FORMAT:
-        raise TargetError(
-            f"{file}: format is {target.format}", remedy=f"this version reads format {FORMAT}"
-        )
     if not target.name.strip():
         raise TargetError(f"{file}: name is empty", remedy="give a name")
     check_scheme(target.activation, file, "[activation]")
@@ -56,6 +52,7 @@ def check(target: Target, file: str) -> Target:
     _check_runtime_version(target, file)
     _check_expand(target, file)
     _check_blocks(target, file)
+    _check_cache(target, file)
     if target.dynamic is not None and target.dynamic.rules:
         _check_dynamic(target, target.dynamic, file)
     return target
@@ -86,6 +83,19 @@ def _check_blocks(target: Target, file: str) -> None:
             f"{file}: [blocks] symmetric is false, and zero_points too",
             remedy="set one of them to true",
         )
+
+
+def _check_cache(target: Target, file: str) -> None:
+    forms = () if target.cache is None else target.cache.forms
+    for form in forms:
+        where = f"{file}: [[cache.form]] {quoted(form.op)}"
+        if form.op not in CACHING:
+            raise TargetError(f"{where} has no cache", remedy=nearest(plain(form.op), CACHING))
+        if not form.bits or not set(form.bits) <= CACHING[form.op]:
+            known = " and ".join(map(str, sorted(CACHING[form.op])))
+            raise TargetError(f"{where}: bits is {list(form.bits)}", remedy=f"list some of {known}")
+        if not form.reason.strip():
+            raise TargetError(f"{where}: reason is empty", remedy="users are shown it")
 
 
 def _check_expand(target: Target, file: str) -> None:

@@ -13,12 +13,13 @@ from intact.numerics.levels import MOST_STEPS
 from intact.ops import IN_BLOCKS, STORABLE
 from intact.ops.operators import OPS
 from intact.targets.arithmetic import (
-    SUBJECT,
     Addition,
     Arithmetic,
-    Overflow,
-    Requantize,
+    FloatEnds,
+    FloatOnce,
+    FloatType,
     ScalePrecision,
+    Shift,
 )
 from intact.targets.rules import IN_PLACE, Fusion, OpRule, ScaleRule
 from intact.targets.schema import Target
@@ -381,53 +382,26 @@ def _check_fixed_output(rule: OpRule, scheme: TensorScheme, file: str, where: st
         )
 
 
-_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
-
-_IN_FLOATS = ("scales_in_turn", "ratio_conversions", "fused_bias")
-
-"""Fields about float arithmetic."""
-
-_OF_ENDS = ("folded_factor", "folded_ends", "folded_channels", "folded_constants")
-
-"""Fields about grids given by low and high."""
-
-_OF_SCALES = ("scales_in_turn", "ratio_conversions", "reciprocal_scale")
-
-"""Fields about an output's scale, which do not apply to a grid given by low and high."""
-
-_PRECISIONS = {
-    "scale_precision": frozenset(ScalePrecision) - {ScalePrecision.FLOAT32_PRODUCT},
-    "multiplier_precision": frozenset(
-        {ScalePrecision.FLOAT32, ScalePrecision.FLOAT64, ScalePrecision.FLOAT32_PRODUCT}
-    ),
-}
-
-_WHOLE = {"pair_block": 1, "multiplier_bits": 1, "addition_shift": 0}
-
-"""Integer fields and their minimum."""
-
-
 def check_arithmetic(target: Target, file: str) -> None:
     """Check the arithmetic of a target and of each operator with overrides.
 
     Raises:
         TargetError: There is a contradiction.
     """
-    _check_fields(target.arithmetic, file, "[arithmetic]")
+    _check_together(target.arithmetic, file, "[arithmetic]")
     for override in target.arithmetic.overrides:
         where = "[arithmetic] overrides"
         check_ops(override.ops, file, where)
-        given = [name for name in override.__struct_fields__ if name not in SUBJECT]
-        if all(getattr(override, name) is None for name in given):
+        if not override.changes:
             raise TargetError(
                 f"{file}: {where} for {', '.join(override.ops)} changes nothing",
                 remedy="give a key or remove the entry",
             )
+        here = target.arithmetic.on(next(iter(override.instructions), None))
         for op_type in override.ops:
-            here = target.arithmetic.on(next(iter(override.instructions), None))
             arithmetic = here.for_op(op_type, lambda _: True)
-            _check_fields(arithmetic, file, f"{where} for {op_type}")
-    shifts = target.arithmetic.requantize is Requantize.SHIFT
+            _check_together(arithmetic, file, f"{where} for {op_type}")
+    shifts = isinstance(target.arithmetic.requantize, Shift)
     linear = (target.activation, target.weight)
     if shifts and not all(scheme.power_of_two or scheme.is_float for scheme in linear):
         raise TargetError(
@@ -436,82 +410,22 @@ def check_arithmetic(target: Target, file: str) -> None:
         )
 
 
-def _check_fields(arithmetic: Arithmetic, file: str, where: str) -> None:
-    if not 8 <= arithmetic.accumulator_bits <= 64:
+def _check_together(arithmetic: Arithmetic, file: str, where: str) -> None:
+    """Check what two options of one operator say together."""
+    pairs, way = arithmetic.pairs, arithmetic.requantize
+    if pairs is not None and pairs.pair_bits >= pairs.bits:
         raise TargetError(
-            f"{file}: {where} accumulator_bits is {arithmetic.accumulator_bits}",
-            remedy="use 8 to 64",
+            f"{file}: {where} accumulator: pair_bits is {pairs.pair_bits}, bits is {pairs.bits}",
+            remedy="pairs saturate in fewer bits than sums",
         )
-    for key in _IN_FLOATS:
-        if getattr(arithmetic, key) and arithmetic.requantize not in _FLOATS:
-            raise TargetError(
-                f"{file}: {where} {key} requires float arithmetic, but requantize is "
-                f"{arithmetic.requantize.value!r}",
-                remedy=f"remove {key}, or requantize with 'float32'",
-            )
-    for key, allowed in _PRECISIONS.items():
-        given = getattr(arithmetic, key)
-        if given not in allowed:
-            raise TargetError(
-                f"{file}: {where} {key} is {given.value!r}",
-                remedy=f"use one of {', '.join(sorted(repr(each.value) for each in allowed))}",
-            )
-    for key, least in _WHOLE.items():
-        number = getattr(arithmetic, key)
-        if number is not None and number < least:
-            raise TargetError(f"{file}: {where} {key} is {number}", remedy=f"give {least} or more")
-    has_scales = arithmetic.scale_precision is not ScalePrecision.FLOAT32_ENDS
-    adds_floats = arithmetic.requantize is Requantize.FLOAT32 and has_scales
-    if arithmetic.addition is not Addition.DEQUANTIZED and not adds_floats:
+    if isinstance(way, FloatEnds) and arithmetic.reciprocal_scale:
         raise TargetError(
-            f"{file}: {where} addition = {arithmetic.addition.value!r} requires "
-            "requantize = 'float32' and scales",
-            remedy="remove addition",
+            f"{file}: {where} reciprocal_scale does not apply to requantize of kind 'float_ends'",
+            remedy="remove reciprocal_scale, or use kind = 'float_once'",
         )
-    _check_ends(arithmetic, file, where)
-    _check_pairs(arithmetic, file, where)
-
-
-def _check_pairs(arithmetic: Arithmetic, file: str, where: str) -> None:
-    saturates = arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
-    if saturates and arithmetic.pair_bits is None:
+    fused = isinstance(way, FloatOnce) and way.addition is Addition.FUSED_MULTIPLY_ADD
+    if fused and arithmetic.precision is not FloatType.FLOAT32:
         raise TargetError(
-            f"{file}: {where} accumulator_overflow is 'pair_saturate' without pair_bits",
-            remedy="add pair_bits, for instance 16",
+            f"{file}: {where} requantize: addition is 'fused_multiply_add', which is in float32",
+            remedy="remove addition, or use precision = 'float32'",
         )
-    for key in ("pair_bits", "pair_block", "pair_rows"):
-        if not saturates and getattr(arithmetic, key) not in (None, False):
-            raise TargetError(
-                f"{file}: {where} {key} is given, but accumulator_overflow is "
-                f"{arithmetic.accumulator_overflow.value!r}",
-                remedy=f"remove {key} or use 'pair_saturate'",
-            )
-    if arithmetic.pair_bits and not 8 <= arithmetic.pair_bits < arithmetic.accumulator_bits:
-        raise TargetError(
-            f"{file}: {where} pair_bits is {arithmetic.pair_bits}",
-            remedy=f"use 8 to {arithmetic.accumulator_bits - 1}, below accumulator_bits",
-        )
-
-
-def _check_ends(arithmetic: Arithmetic, file: str, where: str) -> None:
-    """Check the fields that need, or exclude, grids given by low and high."""
-    has_ends = arithmetic.scale_precision is ScalePrecision.FLOAT32_ENDS
-    if has_ends and arithmetic.requantize is not Requantize.FLOAT32:
-        raise TargetError(
-            f"{file}: {where} scale_precision is 'float32_ends', but requantize is "
-            f"{arithmetic.requantize.value!r}",
-            remedy="requantize with 'float32'",
-        )
-    for key in _OF_ENDS:
-        if not has_ends and getattr(arithmetic, key):
-            raise TargetError(
-                f"{file}: {where} {key} has no effect with scale_precision = "
-                f"{arithmetic.scale_precision.value!r}",
-                remedy="remove it, or use 'float32_ends'",
-            )
-    for key in _OF_SCALES:
-        if has_ends and getattr(arithmetic, key):
-            raise TargetError(
-                f"{file}: {where} {key} does not apply with scale_precision 'float32_ends'",
-                remedy=f"remove {key}, or use scale_precision = 'float32'",
-            )

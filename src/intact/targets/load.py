@@ -6,6 +6,7 @@ the same folder. An error is one line with file, key and remedy.
 
 from __future__ import annotations
 
+import functools
 import importlib.resources
 import tomllib
 from pathlib import Path
@@ -17,7 +18,8 @@ from intact.errors import TargetError, nearest
 from intact.graph.files.regular import open_file
 from intact.targets.check import check
 from intact.targets.explain import to_target
-from intact.targets.merge import Table, complete, merge
+from intact.targets.format_1 import merge_upgraded, upgraded, without_nulls
+from intact.targets.merge import Table, complete
 from intact.targets.schema import Target
 from intact.targets.wording import plain, printable, quoted
 
@@ -65,9 +67,16 @@ def load_target(name_or_path: str | Path) -> Target:
             wrong type or a contradiction.
     """
     source = _source(name_or_path)
-    table = _resolved(source, chain=())
-    label = source.label
+    return _load_shipped(source) if source.shipped else _load(source)
+
+
+def _load(source: _Source) -> Target:
+    table, label = _resolved(source, chain=()), source.label
     return check(to_target(complete(table, label), label), label)
+
+
+_load_shipped = functools.cache(_load)
+"""Advice in an error goes through all targets: files of the package do not change meanwhile."""
 
 
 def target_source(name_or_path: str | Path) -> str:
@@ -94,7 +103,8 @@ def target_from_json(data: dict[str, Any]) -> Target:
         TargetError: If the data are not a valid target.
     """
     label = "the stored target"
-    return check(to_target(data, label), label)
+    table = upgraded(without_nulls(data), label) if data.get("format") == 1 else data
+    return check(to_target(table, label), label)
 
 
 def _source(name_or_path: str | Path) -> _Source:
@@ -131,6 +141,7 @@ def _named(name: str) -> _Source | None:
     return _Source(name, Path(value))
 
 
+@functools.cache
 def _shipped() -> dict[str, Path]:
     folder = Path(str(importlib.resources.files("intact.targets")))
     return {path.stem: path for path in folder.glob("*.toml")}
@@ -148,7 +159,8 @@ def _resolved(source: _Source, chain: tuple[_Source, ...]) -> Table:
     table = _read(source)
     base_name = table.get("extends", "")
     if base_name == "" or not isinstance(base_name, str):
-        return table  # a wrong type is reported later with all others
+        # A wrong type is reported later with all others.
+        return merge_upgraded({}, table, source.label)
     base = _base(base_name, source)
     if base.path.resolve() in {link.path.resolve() for link in chain}:
         links = " -> ".join(link.label for link in (*chain, base))
@@ -165,7 +177,7 @@ def _resolved(source: _Source, chain: tuple[_Source, ...]) -> Table:
     check(to_target(complete(below, base.label), base.label), base.label)
     if "name" not in table:
         raise TargetError(f"{source.label}: key 'name' is missing", remedy="name the variant")
-    return merge(below, table)
+    return merge_upgraded(below, table, source.label)
 
 
 def _base(name: str, source: _Source) -> _Source:

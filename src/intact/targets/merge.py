@@ -1,8 +1,9 @@
 """Merging of a target file over the one that it extends.
 
-Tables are merged key by key; values and plain lists are replaced. In lists of rules an entry with
-the same operators and condition (or pattern) is merged into the one of the base; others are added
-at the end, where they win. An empty list (``op = []``) removes those of the base.
+Tables are merged key by key; values and plain lists are replaced, and so are tables that name their
+``kind``: they are complete, as options of one kind mean nothing in another. In lists of rules an
+entry with the same operators and condition (or pattern) is merged into the one of the base; others
+are added at the end, where they win. An empty list (``op = []``) removes those of the base.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def _merge_tables(base: Table, over: Table, path: tuple[str, ...]) -> Table:
     for key, value in over.items():
         below = base.get(key)
         here = (*path, key)
-        if isinstance(below, dict) and isinstance(value, dict):
+        if isinstance(below, dict) and isinstance(value, dict) and "kind" not in value:
             # Recursion is no deeper than the base, which has been validated.
             result[key] = _merge_tables(below, value, here)
         elif here in _SUBJECT and isinstance(below, list) and isinstance(value, list):
@@ -61,6 +62,10 @@ def _op_subject(entry: Table) -> bytes:
     return _key([_as_set(entry.get("ops")), entry.get("when"), entry.get("instructions")])
 
 
+def _form_subject(entry: Table) -> bytes:
+    return _key(entry.get("op"))
+
+
 def _fusion_subject(entry: Table) -> bytes:
     return _key(entry.get("pattern"))
 
@@ -80,6 +85,7 @@ def _key(value: object) -> bytes:
 _SUBJECT: Mapping[tuple[str, ...], Callable[[Table], bytes]] = {
     ("op",): _op_subject,
     ("fusion",): _fusion_subject,
+    ("cache", "form"): _form_subject,
     ("dynamic", "op"): _op_subject,
     ("dynamic", "overrides"): _op_subject,
     ("arithmetic", "overrides"): _op_subject,

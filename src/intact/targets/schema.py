@@ -14,7 +14,8 @@ from intact.targets.arithmetic import (
     Arithmetic,
     ArithmeticOverride,
     InstructionSet,
-    Overflow,
+    PairSaturate,
+    TargetArithmetic,
 )
 from intact.targets.blocks import Blocks
 from intact.targets.rules import Fusion, OpRule, ScaleRule
@@ -23,9 +24,9 @@ from intact.targets.scheme import BiasScheme, DType, SchemeOverride, TensorSchem
 if TYPE_CHECKING:
     import onnx_ir as ir
 
-FORMAT = 1
+FORMAT = 2
 
-"""Version of the file format."""
+"""Version of the file format; one of before is upgraded (`intact.targets.format_1`)."""
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -119,6 +120,44 @@ class Dynamic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     reason: str = ""
 
 
+class CacheForm(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Nodes that keep what they append as codes.
+
+    Attributes:
+        op: Their type: GroupQueryAttention of ONNX Runtime, or Concat.
+        bits: Widths of codes.
+        reason: Completes "caches only: "; what users see of such a node.
+        lacking: Why there are no other widths, for users.
+    """
+
+    op: str
+    bits: tuple[int, ...]
+    reason: str
+    lacking: str = ""
+
+
+class Caches(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Caches that a target can keep as codes; float keys and values are made of them where read.
+
+    Attributes:
+        forms: ``[[cache.form]]`` entries.
+        scheme: What is asked for, the same for all caches; None where they are floats, as in
+            targets' files.
+    """
+
+    forms: tuple[CacheForm, ...] = msgspec.field(name="form", default=())
+    scheme: TensorScheme | None = None
+
+    @property
+    def bits(self) -> tuple[int, ...]:
+        """All widths."""
+        return tuple(sorted({bits for form in self.forms for bits in form.bits}))
+
+    def form_of(self, op_type: str) -> CacheForm | None:
+        """Return how nodes of a type keep codes; None for nodes that do not."""
+        return next((form for form in self.forms if form.op == op_type), None)
+
+
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A hardware description, complete and checked (see :mod:`intact.targets.load`).
 
@@ -152,6 +191,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         topology: Options of the choice of quantized nodes.
         calibration: Default methods.
         blocks: Weights in blocks that it can hold; None if it has none.
+        cache: Caches of decoders that it can keep as codes; None if it keeps floats.
         cost: Relative cost by ``"Op.dtype"``, for instance ``"Conv.float32" = 3.3``.
     """
 
@@ -169,7 +209,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     activation: TensorScheme
     weight: TensorScheme
     bias: BiasScheme = BiasScheme()
-    arithmetic: Arithmetic
+    arithmetic: TargetArithmetic
     rules: tuple[OpRule, ...] = msgspec.field(name="op", default=())
     fusions: tuple[Fusion, ...] = msgspec.field(name="fusion", default=())
     unsigned: Unsigned = Unsigned()
@@ -177,14 +217,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     topology: Topology = Topology()
     calibration: Calibration = Calibration()
     blocks: Blocks | None = None
+    cache: Caches | None = None
     cost: dict[str, float] = {}
 
     @property
     def saturates_pairs(self) -> bool:
         """Whether pairs of products saturate in some of its operators."""
         arithmetic = self.arithmetic.on(None)
-        overflows = [each.accumulator_overflow for each in arithmetic.overrides]
-        return Overflow.PAIR_SATURATE in (arithmetic.accumulator_overflow, *overflows)
+        others = (each.changes.get("accumulator") for each in arithmetic.overrides)
+        return any(isinstance(each, PairSaturate) for each in (arithmetic.accumulator, *others))
 
     @property
     def is_logarithmic(self) -> bool:

@@ -24,8 +24,8 @@ from tests.models import ModelBuilder
 from tests.plans import HEADER, calibrate, own_target, planned
 
 RULES = '[[op]]\nops = ["Gemm", "MatMul"]\n'
-NARROW = '[arithmetic]\naccumulator_bits = 16\naccumulator_overflow = "wrap"'
-PAIRS = '[arithmetic]\naccumulator_overflow = "pair_saturate"\npair_bits = 16'
+NARROW = '[arithmetic]\naccumulator = { kind = "wrap", bits = 16 }'
+PAIRS = '[arithmetic]\naccumulator = { kind = "pair_saturate", pair_bits = 16 }'
 DATA = {"x": np.random.default_rng(0).uniform(0, 1, (16, 8)).astype(np.float32)}
 
 

@@ -178,7 +178,7 @@ def test_what_a_completed_model_loses_is_said(tmp_path: Path) -> None:
 
 
 def _narrow_target(folder: Path, op_type: str) -> Target:
-    arithmetic = '[arithmetic]\naccumulator_bits = 16\naccumulator_overflow = "wrap"'
+    arithmetic = '[arithmetic]\naccumulator = { kind = "wrap", bits = 16 }'
     header = HEADER.replace("[arithmetic]", arithmetic)
     return own_target(folder, f'[[op]]\nops = ["{op_type}"]\n', header=header)
 

@@ -22,7 +22,8 @@ from intact.analyze.report.logs import search_of, training_of
 from intact.analyze.report.page import page_of
 from intact.errors import DataError, OutputError, UsageError
 from intact.improve.trained import Epoch
-from intact.results.result import REPORT, REPORT_HEAD, Result, check_output
+from intact.results.folder import REPORT, REPORT_HEAD, check_output
+from intact.results.result import Result
 from intact.search.logs.line import read_log
 from tests.command_lines import Say, refused
 from tests.reports import EVIL, evil_model, samples, write_result

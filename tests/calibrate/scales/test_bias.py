@@ -31,6 +31,7 @@ def feeds() -> dict[str, np.ndarray]:
     return {"x": (20 * drawn).astype(np.float32)}
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("size", [1e-4, 0.02, 1.0, 1e4])
 @pytest.mark.parametrize("all_dead", [False, True])
 @pytest.mark.parametrize("target", ["onnxruntime", "tensorrt", "tflite", "integer-pow2"])

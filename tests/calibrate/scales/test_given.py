@@ -93,6 +93,7 @@ def table(**scales: GivenScale) -> ScaleTable:
     return ScaleTable.of("my.scale", [("line", *item) for item in scales.items()])
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("written", [encodings_1, encodings_2])
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", MODEL_NAMES)

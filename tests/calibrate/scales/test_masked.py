@@ -124,6 +124,7 @@ CASES = [
 ]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(("mask", "constant"), CASES)
 def test_masked_attention_is_as_good_as_any(target: Target, mask: str, constant: float) -> None:
     model, feeds = attention_block(mask, constant), samples(mask, constant)
@@ -132,6 +133,7 @@ def test_masked_attention_is_as_good_as_any(target: Target, mask: str, constant:
     assert quality(plan, feeds) > quality(plain, samples("none")) - 2
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("method", [name for name in METHODS if not name.startswith("kl")])
 def test_every_method_leaves_mask_constants_out(target: Target, method: str) -> None:
     feeds = samples("product")

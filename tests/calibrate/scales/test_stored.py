@@ -18,7 +18,7 @@ from tests.models import ModelBuilder, residual_net
 from tests.plans import calibrated, config, conv, image, own_target, planned
 
 RULES = """
-accumulator_bits = 32
+accumulator = { kind = "exact" }
 scale_precision = "decimal6"
 [[op]]
 ops = ["Conv", "Relu", "Add", "Softmax"]

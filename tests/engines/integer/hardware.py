@@ -16,31 +16,40 @@ from intact.engines.integer import IntegerEngine
 from intact.engines.session import make_session, run_session
 from intact.program import Array, Encoding, Program, Shape
 from intact.program.operations import Operation
-from intact.targets import Addition, Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
+from intact.targets import (
+    Addition,
+    Arithmetic,
+    FixedPoint,
+    FloatOnce,
+    Multiplier,
+    Product,
+    Shift,
+    ZeroPointOrder,
+)
 from tests.program.one_step import one_step
 
 DOUBLE = Arithmetic(
-    requantize=Requantize.FIXED_POINT_DOUBLE,
+    requantize=FixedPoint(Product.DOUBLE, multiplier=Multiplier.FLOAT64),
     rounding=Rounding.HALF_AWAY_FROM_ZERO,
-    multiplier_precision=ScalePrecision.FLOAT64,
 )
 """LiteRT's reference kernels and TensorFlow Lite Micro."""
 
-SINGLE = Arithmetic(requantize=Requantize.FIXED_POINT_SINGLE, rounding=Rounding.HALF_UP)
+SINGLE = Arithmetic(requantize=FixedPoint(Product.SINGLE), rounding=Rounding.HALF_UP)
 """XNNPACK's additions and interpolation."""
 
-AFTER = Arithmetic(requantize=Requantize.FLOAT32)
+AFTER = Arithmetic(requantize=FloatOnce())
 """Dequantize, compute, quantize: ONNX's definition."""
 
-BEFORE = Arithmetic(requantize=Requantize.FLOAT32, zero_point=ZeroPointOrder.BEFORE_ROUNDING)
+BEFORE = Arithmetic(requantize=FloatOnce(), zero_point=ZeroPointOrder.BEFORE_ROUNDING)
 """XNNPACK's mean, and ONNX Runtime's product."""
 
 FUSED = msgspec.structs.replace(
-    BEFORE, addition=Addition.FUSED_MULTIPLY_ADD, integer_whole_windows=True
+    BEFORE,
+    requantize=FloatOnce(addition=Addition.FUSED_MULTIPLY_ADD, integer_whole_windows=True),
 )
 """ONNX Runtime's kernels of additions and averages."""
 
-SHIFT = Arithmetic(requantize=Requantize.SHIFT, rounding=Rounding.HALF_UP)
+SHIFT = Arithmetic(requantize=Shift(), rounding=Rounding.HALF_UP)
 """Scales are powers of two."""
 
 End = tuple[Shape, Encoding | None] | tuple[Array, Encoding | None]

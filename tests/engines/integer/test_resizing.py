@@ -35,6 +35,7 @@ SAMPLING = [(False, False), (True, False), (False, True)]
 ENCODING = int8(0.1, 7)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("sizes", SIZES)
 @pytest.mark.parametrize("sampling", SAMPLING)
 @pytest.mark.parametrize("mode", list(ResizeMode))

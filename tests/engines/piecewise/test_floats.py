@@ -78,7 +78,7 @@ def test_only_what_follows_is_run(monkeypatch: pytest.MonkeyPatch) -> None:
         ran.append(piece)
         return plain(piece, session, arrays)  # type: ignore[arg-type]
 
-    plain = floats._ran
-    monkeypatch.setattr(floats, "_ran", counting)
+    plain = floats._run
+    monkeypatch.setattr(floats, "_run", counting)
     pieces.run(known, {"joined": known["joined"]})
     assert len(ran) == 1

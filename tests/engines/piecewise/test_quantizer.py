@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intact.config import PerTensor, QuantState, Rounding, TensorQuantConfig, make_policy
-from intact.engines.piecewise.streams import config_key, overflowing, quantizer_of
+from intact.engines.piecewise.streams import config_key, quantizer_of, wrapping_quantizer
 from intact.errors import DataError
 from intact.numerics.simulated_quantize import SimulatedQuantize
 from intact.plan.overflows import WrappingSums
@@ -98,12 +98,12 @@ def test_sums_that_float32_does_not_hold_are_left_alone() -> None:
     def sums(largest: int | None, scale: np.ndarray | None = scale) -> WrappingSums:
         return WrappingSums(node, 8, largest, scale, None)  # type: ignore[arg-type]
 
-    assert overflowing(sums(2**24), None) is None
-    assert overflowing(sums(None), None) is None
-    assert overflowing(sums(1000, None), None) is None
+    assert wrapping_quantizer(sums(2**24), None) is None
+    assert wrapping_quantizer(sums(None), None) is None
+    assert wrapping_quantizer(sums(1000, None), None) is None
     quantizer = quantizer_of(linear(-8, 7, 0, Rounding.HALF_EVEN))
-    both = overflowing(sums(1000), quantizer)
-    alone = overflowing(sums(1000), None)
+    both = wrapping_quantizer(sums(1000), quantizer)
+    alone = wrapping_quantizer(sums(1000), None)
     assert both is not None
     assert alone is not None
     assert both.key != alone.key

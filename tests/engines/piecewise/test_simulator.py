@@ -81,6 +81,7 @@ def plans_of(name: str, target: str) -> Plans:
     return Plans(name, target)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", MODELS)
 def test_every_model(name: str, target: str) -> None:
@@ -100,6 +101,7 @@ def test_gallery_models(name: str) -> None:
     same(pieces.run(pieces.prepare(plan), 0, feeds), Simulator(plan, threads=1).run(feeds)[0])
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", ["onnxruntime", "integer-pow2"])
 @pytest.mark.parametrize("name", ["residual", "depthwise", "transformer", "detector"])
 def test_candidates_share_pieces_and_what_was_computed(name: str, target: str) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -14,16 +13,22 @@ from intact.config import Rounding
 from intact.program import Array, Encoding, Program, Shape, Step, Tensor
 from intact.program import operations as ops
 from intact.program.operations import Binary, Bounds
-from intact.targets import Arithmetic, Functions, Requantize, ScalePrecision
-from tests.program.one_step import int8, int32, one_step
+from intact.targets import (
+    Arithmetic,
+    FixedPoint,
+    Functions,
+    Multiplier,
+    Product,
+    Shift,
+)
+from tests.program.one_step import int8, int32, one_step, with_options
 
 DOUBLE = Arithmetic(
-    requantize=Requantize.FIXED_POINT_DOUBLE,
+    requantize=FixedPoint(Product.DOUBLE, multiplier=Multiplier.FLOAT64),
     rounding=Rounding.HALF_AWAY_FROM_ZERO,
-    multiplier_precision=ScalePrecision.FLOAT64,
     functions=Functions.FIXED_POINT,
 )
-SHIFT = Arithmetic(requantize=Requantize.SHIFT, rounding=Rounding.HALF_UP)
+SHIFT = Arithmetic(requantize=Shift(), rounding=Rounding.HALF_UP)
 
 
 @dataclass(frozen=True)
@@ -161,8 +166,8 @@ def pairs(arithmetic: Arithmetic, scales: Scales) -> dict[str, Program]:
     found = {}
     for kind in kinds:
         local = arithmetic
-        if kind is Binary.SQUARED_DIFFERENCE:
-            local = replace_shift(arithmetic, 7)
+        if kind is Binary.SQUARED_DIFFERENCE and arithmetic.product is not None:
+            local = with_options(arithmetic, addition_shift=7)
         for name, first, second, output in shapes:
             encodings = scales.of(0.05, 3), scales.of(0.013, -100), scales.of(0.06, 11)
             found[f"{kind}_{name}"] = one_step(
@@ -198,11 +203,6 @@ def pairs(arithmetic: Arithmetic, scales: Scales) -> dict[str, Program]:
             [((None, 300), scales.of(target, 30))],
         )
     return found
-
-
-def replace_shift(arithmetic: Arithmetic, shift: int) -> Arithmetic:
-    """Return arithmetic with another shift of sums."""
-    return msgspec.structs.replace(arithmetic, addition_shift=shift)
 
 
 def joined(programs: Mapping[str, Program]) -> Program:

@@ -26,7 +26,14 @@ from intact.formats.c.run import CRuntime
 from intact.formats.c.write import write_c
 from intact.program import Program
 from intact.program import operations as ops
-from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
+from intact.targets import (
+    Arithmetic,
+    FixedPoint,
+    Multiplier,
+    Product,
+    Shift,
+    ZeroPointOrder,
+)
 from tests.engines.integer.pointwise.test_softmax import peaked
 from tests.formats.c import cases, window_cases
 from tests.program.one_step import int8, one_step
@@ -71,8 +78,11 @@ def test_shifts(make: object) -> None:
     [
         (window_cases.windows, {"zero_point": ZeroPointOrder.BEFORE_ROUNDING}),
         (cases.convolutions, {"rounding": Rounding.HALF_UP}),
-        (cases.convolutions, {"requantize": Requantize.FIXED_POINT_SINGLE}),
-        (cases.convolutions, {"multiplier_precision": ScalePrecision.FLOAT32}),
+        (
+            cases.convolutions,
+            {"requantize": FixedPoint(Product.SINGLE, multiplier=Multiplier.FLOAT64)},
+        ),
+        (cases.convolutions, {"requantize": FixedPoint(Product.DOUBLE)}),
     ],
 )
 def test_other_arithmetic(make: object, fields: dict[str, object]) -> None:
@@ -165,30 +175,32 @@ def test_grids_of_too_many_axes_are_unsupported() -> None:
         grid(lengths, [[3**at for at in range(len(lengths))], contiguous(lengths)])
 
 
-KINDS = [Requantize.FIXED_POINT_DOUBLE, Requantize.FIXED_POINT_SINGLE, Requantize.SHIFT]
-
+fixed_points = st.builds(
+    FixedPoint,
+    st.sampled_from([Product.DOUBLE, Product.SINGLE]),
+    st.sampled_from(list(Multiplier)),
+    st.none() | st.integers(4, 20),
+)
 arithmetics = st.builds(
     Arithmetic,
-    requantize=st.sampled_from(KINDS),
+    requantize=fixed_points | st.just(Shift()),
     rounding=st.sampled_from(list(Rounding)),
-    multiplier_precision=st.sampled_from(list(ScalePrecision)),
-    multiplier_bits=st.none() | st.integers(4, 20),
 )
 scales = st.floats(2.0**-20, 2.0**10, width=32)
 
 
 def test_multipliers_shifted_beyond_32_bits_are_zero() -> None:
-    arithmetic = Arithmetic(requantize=Requantize.FIXED_POINT_DOUBLE)
+    arithmetic = Arithmetic(requantize=FixedPoint(Product.DOUBLE))
     multiplier, shift = scaling.fixed_point(arithmetic, np.array([2.0**31, 2.0**30, 2.0**-40]))
     assert multiplier.tolist() == [0, 2**30, 0]
     assert shift.tolist() == [0, 31, 0]
-    single = msgspec.structs.replace(arithmetic, requantize=Requantize.FIXED_POINT_SINGLE)
+    single = msgspec.structs.replace(arithmetic, requantize=FixedPoint(Product.SINGLE))
     multiplier, shift = scaling.fixed_point(single, 2.0**30)
     assert (multiplier.item(), shift.item()) == (2**31 - 1, 30)
 
 
 def test_non_finite_scales_are_unsupported() -> None:
-    arithmetic = Arithmetic(requantize=Requantize.FIXED_POINT_DOUBLE)
+    arithmetic = Arithmetic(requantize=FixedPoint(Product.DOUBLE))
     with pytest.raises(Unsupported, match="not finite"):
         scaling.fixed_point(arithmetic, math.inf)
     with pytest.raises(Unsupported, match="power of two"):

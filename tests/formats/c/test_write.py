@@ -29,7 +29,7 @@ from intact.ops import functions
 from intact.program import Program, Tensor
 from intact.program import operations as ops
 from intact.program.operations import Binary
-from intact.targets import Arithmetic, Overflow, Requantize, ZeroPointOrder
+from intact.targets import Arithmetic, FloatOnce, FloatType, PairSaturate, Wrap, ZeroPointOrder
 from tests.formats.c import cases, window_cases
 from tests.formats.c.random_programs import random_program
 from tests.formats.c.test_kernels import SANITIZED, STRICT
@@ -146,10 +146,10 @@ def test_no_kernel_needs_more_than_memcpy_and_memset() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"requantize": Requantize.FLOAT32}, "float32"),
-        ({"requantize": Requantize.FLOAT64}, "float64"),
-        ({"accumulator_overflow": Overflow.PAIR_SATURATE, "pair_bits": 16}, "pairs"),
-        ({"accumulator_overflow": Overflow.WRAP, "accumulator_bits": 24}, "24 bits"),
+        ({"requantize": FloatOnce()}, "float32"),
+        ({"requantize": FloatOnce(precision=FloatType.FLOAT64)}, "float64"),
+        ({"accumulator": PairSaturate(pair_bits=16)}, "pairs"),
+        ({"accumulator": Wrap(24)}, "24 bits"),
     ],
 )
 def test_other_arithmetic_is_refused(fields: dict[str, object], reason: str) -> None:

@@ -41,6 +41,7 @@ def _unsigned(zero_point: np.ndarray, bits: int, *, signed: bool) -> list[int]:
     return [int(zero) + shift for zero in np.atleast_1d(zero_point)]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "clutter"])
 def test_what_is_written_is_read_back(name: str, target: str) -> None:

@@ -19,13 +19,13 @@ from intact.ops import functions
 from intact.program import Array, Program
 from intact.program import operations as ops
 from intact.program.operations import Binary
-from intact.targets import Arithmetic, Functions, Overflow, Requantize, ScalePrecision
+from intact.targets import Arithmetic, FixedPoint, Functions, Product, Wrap
 from intact.targets import ZeroPointOrder as Order
 from tests.formats.c import cases, window_cases
-from tests.program.one_step import int8, int32, one_step, uint8
+from tests.program.one_step import int8, int32, one_step, uint8, with_options
 
 DOUBLE, SHIFT = cases.DOUBLE, cases.SHIFT
-SINGLE = msgspec.structs.replace(DOUBLE, requantize=Requantize.FIXED_POINT_SINGLE)
+SINGLE = with_options(DOUBLE, product=Product.SINGLE)
 POWERS, ANY = cases.Scales(powers=True), cases.Scales()
 Cases = Callable[[Arithmetic, cases.Scales], dict[str, Program]]
 MAKERS = (cases.convolutions, cases.pairs, window_cases.windows)
@@ -78,8 +78,8 @@ def test_shifts(make: Cases, rounding: Rounding) -> None:
     [
         (window_cases.windows, {"zero_point": Order.BEFORE_ROUNDING}),
         (cases.convolutions, {"rounding": Rounding.HALF_UP}),
-        (cases.convolutions, {"multiplier_precision": ScalePrecision.FLOAT32}),
-        (cases.convolutions, {"accumulator_overflow": Overflow.WRAP, "accumulator_bits": 16}),
+        (cases.convolutions, {"requantize": FixedPoint(Product.DOUBLE)}),
+        (cases.convolutions, {"accumulator": Wrap(16)}),
     ],
 )
 def test_other_arithmetic(make: Cases, fields: dict[str, object]) -> None:
@@ -148,7 +148,7 @@ def test_weights_with_a_zero_point(zero: int) -> None:
 def test_sums_that_leave_32_bits_wrap() -> None:
     weight = np.full((2, 140_000), 127, np.int8)
     weight[1] = -127
-    arithmetic = msgspec.structs.replace(SHIFT, accumulator_overflow=Overflow.WRAP)
+    arithmetic = msgspec.structs.replace(SHIFT, accumulator=Wrap())
     bias = np.array([7, -9], np.int32)
     program = one_step(
         ops.FullyConnected(),
@@ -169,13 +169,13 @@ def test_sums_that_leave_32_bits_wrap() -> None:
     ratio=st.floats(2.0**-40, 2.0**12),
     source=st.integers(-128, 127),
     target=st.integers(-128, 127),
-    kind=st.sampled_from([Requantize.FIXED_POINT_DOUBLE, Requantize.FIXED_POINT_SINGLE]),
+    product=st.sampled_from([Product.DOUBLE, Product.SINGLE]),
     rounding=st.sampled_from([Rounding.HALF_AWAY_FROM_ZERO, Rounding.HALF_UP]),
 )
 def test_every_multiplier(
-    ratio: float, source: int, target: int, kind: Requantize, rounding: Rounding
+    ratio: float, source: int, target: int, product: Product, rounding: Rounding
 ) -> None:
-    arithmetic = msgspec.structs.replace(DOUBLE, requantize=kind, rounding=rounding)
+    arithmetic = msgspec.structs.replace(with_options(DOUBLE, product=product), rounding=rounding)
     codes = np.arange(-128, 128, dtype=np.int8)[:, None]
     ends = int8(np.float32(ratio), source), int8(np.float32(1), target)
     program = one_step(ops.Requantize(), arithmetic, [((None, 1), ends[0])], [((None, 1), ends[1])])
@@ -195,7 +195,7 @@ def test_every_multiplier(
 )
 def test_every_shift(exponent: int, bias: int, rounding: Rounding, zero: int, order: Order) -> None:
     arithmetic = msgspec.structs.replace(
-        SHIFT, rounding=rounding, zero_point=order, accumulator_overflow=Overflow.WRAP
+        SHIFT, rounding=rounding, zero_point=order, accumulator=Wrap()
     )
     weight = np.array([[127], [-127], [1], [0]], np.int8)
     program = one_step(

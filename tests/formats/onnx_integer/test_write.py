@@ -19,7 +19,7 @@ from intact.formats.onnx_integer.write import write_onnx_integer
 from intact.program import Encoding
 from intact.program import operations as ops
 from intact.program.realize import integer_program
-from intact.targets import Arithmetic, Requantize, ZeroPointOrder, load_target
+from intact.targets import Arithmetic, Shift, ZeroPointOrder, load_target
 from tests.models import ModelBuilder
 from tests.plans import calibrate, planned
 from tests.program.one_step import one_step
@@ -93,16 +93,14 @@ def test_floats_stand_at_the_ends_alone(target: str) -> None:
 
 @pytest.mark.parametrize("rounding", sorted(Rounding))
 @pytest.mark.parametrize("order", sorted(ZeroPointOrder))
-@pytest.mark.parametrize("reciprocal", [False, True])
+@pytest.mark.parametrize(("reciprocal", "nan_is_highest"), [(False, False), (True, True)])
 def test_floats_become_codes_as_the_plan_rounds(
-    rounding: Rounding, order: ZeroPointOrder, reciprocal: bool
+    rounding: Rounding, order: ZeroPointOrder, reciprocal: bool, nan_is_highest: bool
 ) -> None:
     encoding = Encoding(
         np.asarray(0.1, np.float32), np.asarray(-3, np.int64), -127, 127, rounding=rounding
     )
-    arithmetic = Arithmetic(
-        requantize=Requantize.SHIFT, zero_point=order, reciprocal_scale=reciprocal
-    )
+    arithmetic = Arithmetic(requantize=Shift(), zero_point=order, reciprocal_scale=reciprocal)
     program = one_step(ops.Quantize(), arithmetic, [((None,), None)], [((None,), encoding)])
     halves = (np.arange(-300, 300) / 2).astype(np.float32) * np.float32(0.1)
     near = [np.nextafter(halves, np.float32(side)) for side in (-np.inf, np.inf)]
@@ -153,7 +151,7 @@ def test_what_a_user_should_know_is_noted(tmp_path: Path) -> None:
 def test_small_weights_need_no_note(tmp_path: Path) -> None:
     path = tmp_path / "narrow.toml"
     path.write_text(
-        'format = 1\nname = "narrow"\nextends = "tvm"\n[weight]\nquant_min = -64\nquant_max = 64\n'
+        'format = 2\nname = "narrow"\nextends = "tvm"\n[weight]\nquant_min = -64\nquant_max = 64\n'
     )
     plan = calibrate(planned(network(), load_target(path)), images(8))
     assert list(ONNX_INTEGER.writer.write(plan, Io.INT8).notes) == []

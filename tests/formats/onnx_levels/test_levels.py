@@ -27,7 +27,7 @@ from tests.models import ModelBuilder, random_inputs
 from tests.plans import calibrate, calibrated, config, own_target, planned
 
 HEADER = """
-format = 1
+format = 2
 name = "mine"
 formats = ["onnx_levels"]
 [activation]
@@ -44,7 +44,7 @@ granularity = "per_channel"
 spacing = "exponential"
 steps_per_octave = {steps}
 [arithmetic]
-requantize = "float32"
+requantize = { kind = "float_once" }
 """
 RULES = """
 [[op]]

@@ -118,7 +118,7 @@ def test_a_table_that_cannot_be_shared_is_said() -> None:
 
 
 def test_standard_operators_are_written_where_asked_for(tmp_path: Path) -> None:
-    source = 'extends = "onnxruntime"\nformat = 1\nname = "standard"\n[blocks]\n'
+    source = 'extends = "onnxruntime"\nformat = 2\nname = "standard"\n[blocks]\n'
     target = own_target(tmp_path, 'form = "dequantized"\n', header=source)
     assert target.blocks is not None
     assert target.blocks.form is BlockForm.DEQUANTIZED

@@ -69,6 +69,7 @@ def mismatches(plan: QuantizedGraph) -> int:
     return sum(layer.mismatches for layer in found.layers)
 
 
+@pytest.mark.crossed
 @pytest.mark.runtime_fact
 @pytest.mark.parametrize("act", ["", "Relu"])
 @pytest.mark.parametrize("attributes", EVEN)

@@ -97,6 +97,7 @@ SHAPES: dict[str, Callable[[int], PairBuilder]] = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("opset", [13, 19, 21, 23])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_shapes_of_other_quantizers(shape: str, opset: int) -> None:

@@ -210,6 +210,7 @@ PLACES: tuple[Callable[[PairBuilder], tuple[str, ...]], ...] = (
 )
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("zero", [np.uint8(117), np.int8(-11)])
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
 def test_wherever_pairs_stand(place: Callable[[PairBuilder], tuple[str, ...]], zero: Any) -> None:
@@ -262,6 +263,7 @@ def test_both_scales_of_a_requantized_tensor_are_points() -> None:
     np.testing.assert_allclose(scales, [0.05, 0.11], rtol=1e-6)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("zero", [np.uint8(0), np.int8(-128)])
 @pytest.mark.parametrize("factor", [1.0, 1.0000002, 1.001])
 @pytest.mark.parametrize("bound", [6.0, 0.9])

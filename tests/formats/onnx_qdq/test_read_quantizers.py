@@ -157,6 +157,7 @@ TENSOR = [
 ]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("span", RANGES)
 @pytest.mark.parametrize(("op_type", "domain", "as_inputs"), TENSOR)
 def test_each_operator_of_one_scale(

@@ -109,6 +109,7 @@ def quantized(
         return onnx.load(after)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     ("activations", "weights", "per_channel"),
     [(U8, S8, True), (S8, S8, True), (U8, U8, False)],
@@ -234,6 +235,7 @@ def assert_read_scales_hold(plan: QuantizedGraph, found: QuantizedGraph) -> None
             np.testing.assert_array_equal(found.configs[end].offset, config.offset)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize(
     ("target", "activations"),
     [("onnxruntime", U8), ("onnxruntime", S8), ("tensorrt", S8), ("integer-pow2", U8)],

@@ -74,6 +74,7 @@ def worst_share(plan: QuantizedGraph, feeds: dict[str, npt.NDArray[Any]]) -> flo
     )
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("op_type", PRODUCTS)

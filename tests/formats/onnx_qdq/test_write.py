@@ -61,6 +61,7 @@ def compare(plan: QuantizedGraph, exported: QdqModel, feeds: Arrays) -> tuple[in
     return sum(int(np.count_nonzero(s)) for s in steps), max(int(s.max(initial=0)) for s in steps)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("opset", [11, 17, 21])
 @pytest.mark.parametrize("name", sorted(MODELS))
@@ -176,6 +177,7 @@ def test_the_same_bytes_twice_and_nothing_else_changed() -> None:
     assert bytes_of(write_qdq(calibrated(residual_net())).model) == bytes_of(write_qdq(plan).model)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("bits", range(2, 17))
 def test_every_width_runs(tmp_path: Path, bits: int) -> None:
     overrides = Overrides(weight_bits=bits, activation_bits=bits)

@@ -37,6 +37,7 @@ def run(model: OpenVinoModel, b: ModelBuilder, folder: Path) -> np.ndarray:
     return outputs["y"]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize("size", [5, 6, 7, 8])
 def test_pools_rounded_up_have_the_windows_of_onnx(pool: str, size: int, tmp_path: Path) -> None:

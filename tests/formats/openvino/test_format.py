@@ -83,7 +83,7 @@ def test_weights_without_a_sign_need_its_own_files(
     openvino = pytest.importorskip("openvino")
     target = tmp_path / "mine.toml"
     target.write_text(
-        'format = 1\nname = "mine"\nextends = "openvino"\n[weight]\ndtype = "uint8"\n'
+        'format = 2\nname = "mine"\nextends = "openvino"\n[weight]\ndtype = "uint8"\n'
         "quant_min = 0\nquant_max = 255\nsymmetric = false\n",
         encoding="utf-8",
     )

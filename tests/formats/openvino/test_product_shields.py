@@ -39,6 +39,7 @@ def _squared(b: ModelBuilder) -> str:
     return b.node("MatMul", x, b.node("Transpose", x, perm=[0, 2, 1]))
 
 
+@pytest.mark.crossed
 @pytest.mark.runtime_fact("openvino")
 @pytest.mark.parametrize("mirrored", MIRRORED)
 @pytest.mark.parametrize("product", WITHOUT_BIAS)

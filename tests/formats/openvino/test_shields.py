@@ -115,6 +115,7 @@ REDUCED: dict[str, Callable[[ModelBuilder, str], str]] = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.runtime_fact("openvino")
 @pytest.mark.parametrize("reader", REDUCED)
 @pytest.mark.parametrize("product", ["Conv", "ConvTranspose"])
@@ -137,6 +138,7 @@ ROWS: dict[str, Callable[[ModelBuilder, str], str]] = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.runtime_fact("openvino")
 @pytest.mark.parametrize("reduction", ROWS)
 @pytest.mark.parametrize("behind", ["Mul", "Add"])
@@ -172,6 +174,7 @@ BY_CHANNEL: dict[str, Callable[[ModelBuilder, str], str]] = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.runtime_fact("openvino")
 @pytest.mark.parametrize("reduction", ["keepdims", "GlobalAveragePool"])
 @pytest.mark.parametrize("behind", BY_CHANNEL)
@@ -411,6 +414,7 @@ BY_ROW: dict[str, Callable[[ModelBuilder, str], str]] = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.runtime_fact("openvino")
 @pytest.mark.parametrize("dense", DENSE)
 @pytest.mark.parametrize("scaled", BY_ROW)

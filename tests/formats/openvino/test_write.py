@@ -22,7 +22,7 @@ from tests.plans import Arrays, calibrated, config, conv, image, own_target, pla
 
 OPS = '[[op]]\nops = ["Conv", "Relu", "Gemm"]\n'
 HEADER = """
-format = 1
+format = 2
 name = "mine"
 formats = ["openvino"]
 [activation]
@@ -35,7 +35,7 @@ granularity = "per_channel"
 [bias]
 dtype = "float32"
 [arithmetic]
-requantize = "float32"
+requantize = { kind = "float_once" }
 """
 
 
@@ -253,7 +253,7 @@ def test_openvino_computes_nearly_what_the_simulator_does(name: str) -> None:
 def test_asymmetric_activations(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
-        'format = 1\nname = "mine"\nextends = "openvino"\n'
+        'format = 2\nname = "mine"\nextends = "openvino"\n'
         '[activation]\ndtype = "uint8"\nquant_min = 0\nquant_max = 255\nsymmetric = false\n'
         "[unsigned]\nafter = []\nthrough = []\n",
         encoding="utf-8",
@@ -280,7 +280,7 @@ def test_a_dynamic_batch_stays_dynamic(batch: int) -> None:
 def test_a_constant_that_is_added_is_no_weight(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
-        'format = 1\nname = "mine"\nextends = "openvino"\n'
+        'format = 2\nname = "mine"\nextends = "openvino"\n'
         '[activation]\ndtype = "uint8"\nquant_min = 0\nquant_max = 255\nsymmetric = false\n'
         "[unsigned]\nafter = []\nthrough = []\n",
         encoding="utf-8",
@@ -299,7 +299,7 @@ def test_a_constant_that_is_added_is_no_weight(tmp_path: Path) -> None:
 def test_weights_of_7_bits_without_a_sign_are_stored_as_8(tmp_path: Path, runtime: bool) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(
-        'format = 1\nname = "mine"\nextends = "openvino"\n'
+        'format = 2\nname = "mine"\nextends = "openvino"\n'
         '[weight]\ndtype = "uint8"\nbits = 7\nquant_min = 0\nquant_max = 127\nsymmetric = false\n'
         '[[op]]\nops = ["Conv", "Relu"]\n',
         encoding="utf-8",

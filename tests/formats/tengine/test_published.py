@@ -18,7 +18,7 @@ from intact.formats.tengine.tables import BIASES_FILE, WEIGHTS_FILE
 from intact.formats.tengine.tmfile.codec import open_tmfile
 from intact.formats.tengine.tmfile.file import FileTensor
 from intact.numerics.threshold_kl import least_divergent
-from intact.numerics.threshold_kl_counted import kept_bins
+from intact.numerics.threshold_kl_counted import bins_to_keep
 from intact.results.result import Result
 from tests.formats.tengine import published
 from tests.models import ModelBuilder
@@ -224,7 +224,7 @@ def test_kl(name: str, image: Floats) -> None:
 def test_kl_of_the_tool_searches_as_its_loops_do(counts: list[int], half: int) -> None:
     if sum(counts[1:]):
         groups = (8, 16)[half]
-        assert kept_bins(np.array(counts), groups) == published.threshold_bin(counts, groups)
+        assert bins_to_keep(np.array(counts), groups) == published.threshold_bin(counts, groups)
 
 
 @pytest.mark.parametrize("max_memory", [None, 6_000_000])
@@ -233,7 +233,7 @@ def test_kl_of_the_tools_target_is_the_tools(max_memory: int | None) -> None:
     result = quantized("tengine-tool", method="kl", max_memory=max_memory)
 
     def choose(counts: Sequence[int]) -> int:
-        return kept_bins(np.array(counts), published.GROUPS)
+        return bins_to_keep(np.array(counts), published.GROUPS)
 
     wanted = {name: published.kl_of_tool(values, choose) for name, values in FOUND.items()}
     written = files_of(result, "tengine")["table_kl.scale"].decode()

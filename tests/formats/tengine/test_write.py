@@ -89,6 +89,7 @@ def test_the_name_is_that_of_the_method(method: str) -> None:
     assert f"table_{method}.scale" in TENGINE.writer.files
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", ["tengine", "tengine-u8"])
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_what_is_written_is_read_back(name: str, target: str) -> None:

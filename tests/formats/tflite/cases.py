@@ -44,11 +44,10 @@ from intact.program.operations import (
     Transpose,
     TransposedConvolution,
 )
-from intact.targets import Arithmetic, Functions
-from intact.targets.arithmetic import Requantize as Rescaling
+from intact.targets import Arithmetic, FixedPoint, Functions, Product
 from tests.program.one_step import int8, int32, one_step
 
-ARITHMETIC = Arithmetic(requantize=Rescaling.FIXED_POINT_DOUBLE)
+ARITHMETIC = Arithmetic(requantize=FixedPoint(Product.DOUBLE))
 
 X = int8(0.05, 3)
 OUT = int8(0.09, -11)

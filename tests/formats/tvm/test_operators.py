@@ -14,9 +14,9 @@ from intact.formats.tvm.run import TvmRuntime
 from intact.formats.tvm.write import write_tvm
 from intact.program import Program
 from intact.program import operations as ops
-from intact.targets import Overflow, Requantize
+from intact.targets import Product, Wrap
 from tests.formats.c import cases, window_cases
-from tests.program.one_step import int8, int32, one_step
+from tests.program.one_step import int8, int32, one_step, with_options
 
 pytestmark = pytest.mark.runtime_fact("apache-tvm")
 
@@ -24,7 +24,7 @@ pytest.importorskip("tvm")
 
 COUNT = 5
 POWERS, ANY = cases.Scales(powers=True), cases.Scales()
-SINGLE = msgspec.structs.replace(cases.DOUBLE, requantize=Requantize.FIXED_POINT_SINGLE)
+SINGLE = with_options(cases.DOUBLE, product=Product.SINGLE)
 
 
 def differences(programs: Mapping[str, Program]) -> dict[str, int]:
@@ -64,7 +64,7 @@ def test_roundings(rounding: Rounding) -> None:
 def test_sums_that_leave_32_bits_wrap() -> None:
     weight = np.full((2, 140_000), 127, np.int8)
     weight[1] = -127
-    arithmetic = msgspec.structs.replace(cases.SHIFT, accumulator_overflow=Overflow.WRAP)
+    arithmetic = msgspec.structs.replace(cases.SHIFT, accumulator=Wrap())
     bias = np.array([7, -9], np.int32)
     program = one_step(
         ops.FullyConnected(),

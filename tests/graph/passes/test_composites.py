@@ -15,6 +15,7 @@ from onnx import helper, numpy_helper
 from intact.engines.session import FloatModel
 from intact.graph import Graph, normalize
 from intact.graph.passes.expand import expand
+from intact.graph.passes.expand_rotation import rotate_apart
 from intact.plan import build_plan
 from intact.targets import load_target
 
@@ -363,6 +364,29 @@ def test_what_is_written_out_computes_the_same(case: Case, is_open: bool) -> Non
         np.testing.assert_allclose(found[name], array, rtol=2e-5, atol=3e-6)
     if not is_open:
         assert all(value.dtype is not None and value.shape is not None for value in expanded.values)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        grouped(5, 0, do_rotary=1, packed=True),
+        grouped(5, 0, ends=(3, 5), do_rotary=1),
+        grouped(1, 4, do_rotary=1, rotary_interleaved=1),
+        grouped(1, 4, do_rotary=1, local_window_size=2),
+    ],
+    ids=["packed", "padded", "interleaved", "in a window"],
+)
+def test_attention_that_is_rotated_apart_computes_the_same(case: Case) -> None:
+    graph = case.graph(is_open=True)
+    apart = rotate_apart(graph)
+    kinds = [node.op_type for node in apart.nodes]
+    assert kinds.count("RotaryEmbedding") == 2
+    (node,) = (node for node in apart.nodes if node.op_type == "GroupQueryAttention")
+    assert node.attributes.get_int("do_rotary", 0) == 0
+    wanted = FloatModel(graph, threads=1).run(dict(case.feeds()))
+    found = FloatModel(apart, threads=1).run(dict(case.feeds()))
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, rtol=2e-5, atol=3e-6)
 
 
 def test_what_is_not_written_out_stays_and_says_why() -> None:

@@ -21,6 +21,7 @@ def constant(b: ModelBuilder, *shape: int) -> str:
     return b.constant(b.random.uniform(0.5, 2, shape).astype(np.float32))
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("shape", [(), (1,), (6, 1, 1), (1, 6, 1, 1), (1, 1, 1)])
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])

@@ -38,6 +38,7 @@ def ranks(graph: Graph) -> set[int]:
     return {len(value.shape) for value in graph.values if value.shape is not None}
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("take", ["Gather", "Slice"])
 @pytest.mark.parametrize(("batch", "first"), [("batch", 0), ("batch", -1), (1, 1)])
 @pytest.mark.parametrize("order", [(2, 0, 3, 1, 4), (2, 0, 3, 4, 1)])

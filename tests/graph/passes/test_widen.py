@@ -64,6 +64,7 @@ def test_bfloat16_models_have_float32_ports(name: str) -> None:
     assert not {ir.DataType.BFLOAT16} & {value.dtype for value in graph.values}
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("dtype", [HALF, BRAIN])
 @pytest.mark.parametrize("name", sorted(set(NAMES) - {"shared_ports"}))
 def test_widening_twice_changes_nothing(name: str, dtype: int) -> None:

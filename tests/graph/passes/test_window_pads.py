@@ -138,6 +138,7 @@ def self_padded(op_type: str, mode: str, kernel: int, stride: int, length: int) 
     return b.build()
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("op_type", ["MaxPool", "AveragePool", "LpPool", "ConvTranspose"])
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 def test_windows_that_pad_by_themselves_get_the_pads_of_the_runtime(

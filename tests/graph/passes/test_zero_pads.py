@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from intact.engines.session import FloatModel
-from intact.graph import Graph, normalize
+from intact.graph import normalize
 from tests.models import OPSETS, ModelBuilder
+from tests.plans import op_types
 
 SPECIAL = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -3e38, 7], np.float32)
 
@@ -21,16 +22,12 @@ def joined(number: float, *, axis: int = 1, first: bool = False, opset: int = 17
     return b
 
 
-def types(graph: Graph) -> list[str]:
-    return [node.op_type for node in graph.nodes]
-
-
 @pytest.mark.parametrize("opset", OPSETS)
 @pytest.mark.parametrize(("first", "axis"), [(False, 1), (True, -2)])
 def test_zeros_become_pads(opset: int, first: bool, axis: int) -> None:
     builder = joined(0.0, axis=axis, first=first, opset=opset)
     graph = normalize(builder.build())
-    assert types(graph) == ["Pad"]
+    assert op_types(graph) == ["Pad"]
     x = SPECIAL.reshape(1, 2, 4)
     found = FloatModel(graph, threads=1).run({"x": x})["y"]
     zeros = np.zeros((1, 3, 4), np.float32)
@@ -40,7 +37,7 @@ def test_zeros_become_pads(opset: int, first: bool, axis: int) -> None:
 
 @pytest.mark.parametrize("number", [-0.0, 1.0, np.nan])
 def test_other_numbers_stay(number: float) -> None:
-    assert types(normalize(joined(number).build())) == ["Concat"]
+    assert op_types(normalize(joined(number).build())) == ["Concat"]
 
 
 def test_zeros_made_by_the_model_and_on_both_sides() -> None:
@@ -50,7 +47,7 @@ def test_zeros_made_by_the_model_and_on_both_sides() -> None:
     b.node("Concat", zeros, x, zeros, axis=1, out="y")
     b.output("y", [1, 16, 40, 50])
     graph = normalize(b.build())
-    assert types(graph) == ["Pad"]
+    assert op_types(graph) == ["Pad"]
     pads = graph.constant(graph.nodes[0].inputs[1])
     assert pads is not None
     assert pads.tolist() == [0, 4, 0, 0, 0, 4, 0, 0]
@@ -61,4 +58,4 @@ def test_two_tensors_and_integers_stay() -> None:
     x, z = b.input("x", ["batch", 2, 4]), b.input("z", ["batch", 2, 4])
     b.node("Concat", x, z, b.constant(np.zeros((1, 3, 4), np.float32)), axis=1, out="y")
     b.output("y")
-    assert types(normalize(b.build())) == ["Concat"]
+    assert op_types(normalize(b.build())) == ["Concat"]

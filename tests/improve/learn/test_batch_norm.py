@@ -56,6 +56,7 @@ def reference(op: str, x: Tensor, parts: Sequence[Tensor], *, training: bool) ->
     return functional.batch_norm(result, mean, variance, gamma, beta, training, 0.1, 1e-3)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("folding", LIVE)
 @pytest.mark.parametrize("op", OPERATORS)
 def test_without_quantizers_training_is_that_of_pytorch(op: str, folding: Folding) -> None:
@@ -169,6 +170,7 @@ def test_a_batch_of_one_is_refused_and_leaves_nothing_behind() -> None:
 GAMMAS = np.array([[1.0, 0.0, -0.5, 2.0], [1.0, 1e-12, -0.5, 2.0], [1e-38] * 4], np.float32)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("folding", LIVE)
 @pytest.mark.parametrize("gamma", GAMMAS, ids=["zero", "tiny", "denormal"])
 def test_channels_without_gamma_stay_what_they_are(

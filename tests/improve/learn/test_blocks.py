@@ -61,6 +61,7 @@ def searched(slices: Slices) -> set[str]:
     return found - ends
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("target", ["onnxruntime", "tflite"])
 def test_articulations_are_those_of_a_search(seed: int, target: str) -> None:

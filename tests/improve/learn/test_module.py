@@ -42,6 +42,7 @@ def differing(plan: QuantizedGraph, feeds: Arrays) -> float:
     return worst
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", SEEDS[:30])
 def test_random_nets_compute_what_the_simulation_computes(seed: int) -> None:
     net, names = random_net(seed), target_names()
@@ -80,6 +81,7 @@ def test_avx2_weights_have_seven_bits() -> None:
         assert int(codes[point.end].abs().max()) <= 64
 
 
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("target", target_names())
 def test_written_back_untrained_it_is_the_plan_bit_for_bit(target: str) -> None:
     for model in (every_layer(), normed()):

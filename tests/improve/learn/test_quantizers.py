@@ -97,6 +97,7 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", ["tensorrt", "onnxruntime", "tflite", "tengine-u8"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_scales_go_the_way_of_those_of_mqbench(target: str, optimizer: str) -> None:

@@ -15,8 +15,6 @@ from onnx import TensorProto, helper
 
 from intact.config import QuantState
 from intact.data.sources import open_samples
-from intact.engines.session import FloatModel
-from intact.engines.simulate import Simulator
 from intact.errors import UsageError
 from intact.formats.base.format import Deployed, Io
 from intact.formats.registry import FORMATS
@@ -35,7 +33,7 @@ from tests.improve.learn.nets import every_layer, normed
 from tests.improve.refine.test_rounding import net, smooth
 from tests.models import MODELS, ModelBuilder, random_inputs
 from tests.nets.nets import random_net
-from tests.plans import calibrate, calibrated, planned
+from tests.plans import calibrate, calibrated, lost, planned
 
 Arrays = dict[str, npt.NDArray[Any]]
 QUICK = Reconstruction(steps=60, batch=16, threads=1)
@@ -54,13 +52,6 @@ def learned(
     gains: list[Gain] = []
     samples = open_samples(smooth(64, seed=1) if feeds is None else feeds, plan.graph)
     return reconstruct(plan, samples, options=options, report=gains.append), gains
-
-
-def lost(plan: QuantizedGraph, feeds: Arrays) -> float:
-    """Mean squared error of the simulated output."""
-    wanted = FloatModel(plan.graph, threads=1).run(feeds)["y"]
-    found = Simulator(plan, threads=1).run(feeds)[0]["y"]
-    return float(np.mean((wanted - found) ** 2))
 
 
 def content(plan: QuantizedGraph) -> tuple[bytes, dict[str, bytes]]:

@@ -25,7 +25,7 @@ from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
 from intact.plan.given_scales import GIVEN
 from tests.models import ModelBuilder, run_model
-from tests.plans import calibrate, config, planned
+from tests.plans import calibrate, config, lost, planned
 
 Arrays = dict[str, npt.NDArray[Any]]
 LAYERS = ("wide", "depthwise", "grouped", "dense")
@@ -65,13 +65,6 @@ def refined(plan: QuantizedGraph, feeds: Arrays | None = None) -> QuantizedGraph
     return refine_rounding(plan, open_samples(feeds or smooth(40, seed=1), plan.graph), threads=1)
 
 
-def lost(plan: QuantizedGraph, feeds: Arrays) -> float:
-    """Mean squared error of the simulated output."""
-    wanted = FloatModel(plan.graph, threads=1).run(feeds)["y"]
-    found = Simulator(plan, threads=1).run(feeds)[0]["y"]
-    return float(np.mean((wanted - found) ** 2))
-
-
 def test_less_is_lost_on_other_samples() -> None:
     plan = plan_of(net())
     better = refined(plan)
@@ -106,6 +99,7 @@ def test_means_of_results_stay() -> None:
     assert np.abs(after - wanted).max() < 0.3 * np.abs(before - wanted).max()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "target", ["onnxruntime", "tflite", "openvino", "ncnn", "tengine", "integer-pow2", "tvm"]
 )

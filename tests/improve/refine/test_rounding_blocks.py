@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -12,15 +16,14 @@ from intact.calibrate.assign import assign
 from intact.calibrate.method import Method
 from intact.config import QuantState
 from intact.data.sources import open_samples
-from intact.engines.session import FloatModel
-from intact.engines.simulate import Simulator
 from intact.errors import UsageError
+from intact.improve.refine.kept import Shelf
 from intact.improve.refine.rounding import OBSERVER, refine_rounding
-from intact.plan import QuantizedGraph, TensorEnd
+from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
 from intact.targets import in_blocks, load_target
 from tests.block_nets import WORDS, decoder, dense_net
-from tests.plans import planned
+from tests.plans import lost, planned
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 LAYERS = ("first", "second", "third")
@@ -35,16 +38,16 @@ def mixed(count: int, seed: int) -> Arrays:
 
 
 def plan_of(
-    model: onnx.ModelProto, size: int = 32, bits: int = 4, *, zero_points: bool = False
+    model: onnx.ModelProto,
+    size: int = 32,
+    bits: int = 4,
+    *,
+    zero_points: bool = False,
+    keep_float: tuple[str, ...] = (),
 ) -> QuantizedGraph:
     target = in_blocks(load_target("onnxruntime"), size, bits, zero_points=zero_points)
-    return assign(planned(model, target), None, Method.of(target))
-
-
-def lost(plan: QuantizedGraph, feeds: Arrays) -> float:
-    wanted = FloatModel(plan.graph, threads=1).run(feeds)["y"]
-    found = Simulator(plan, threads=1).run(feeds)[0]["y"]
-    return float(np.mean((wanted - found) ** 2))
+    plan = planned(model, target, Overrides(keep_float=keep_float))
+    return assign(plan, None, Method.of(target))
 
 
 @pytest.mark.parametrize("zero_points", [False, True])
@@ -68,6 +71,34 @@ def test_less_is_lost_on_other_samples(size: int, bits: int, zero_points: bool) 
     again = refine_rounding(plan, samples, threads=1)
     assert again.baked.keys() == better.baked.keys()
     assert all(np.array_equal(codes, again.baked[end]) for end, codes in better.baked.items())
+
+
+@pytest.mark.parametrize("memory", [0, 50_000])
+def test_activations_beyond_the_memory_wait_on_disk(
+    memory: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(dense_net())
+    samples = open_samples(mixed(64, 1), plan.graph)
+    expected = refine_rounding(plan, samples, threads=1)
+    held, kept = [0], [0]
+    put, drop = Shelf.put, Shelf.drop
+
+    def putting(shelf: Shelf, array: npt.NDArray[Any]) -> npt.NDArray[Any] | Path:
+        found = put(shelf, array)
+        kept[0] += 0 if isinstance(found, Path) else found.nbytes
+        held.append(kept[0])
+        return found
+
+    def dropping(shelf: Shelf, array: npt.NDArray[Any] | Path) -> None:
+        kept[0] -= 0 if isinstance(array, Path) else array.nbytes
+        drop(shelf, array)
+
+    monkeypatch.setattr(Shelf, "put", putting)
+    monkeypatch.setattr(Shelf, "drop", dropping)
+    found = refine_rounding(plan, replace(samples, memory=memory), threads=1)
+    assert max(held) <= memory
+    assert found.baked.keys() == expected.baked.keys()
+    assert all(np.array_equal(codes, found.baked[end]) for end, codes in expected.baked.items())
 
 
 def test_the_preset_rounds_and_the_runtime_computes_it() -> None:

@@ -123,6 +123,7 @@ def test_powers_of_two_stay_such() -> None:
         assert (np.frexp(scale)[0] == 0.5).all()
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("target", ["tengine", "onnxruntime"])
 @pytest.mark.parametrize("name", RUNNABLE)
 def test_the_walk_gives_what_both_models_compute(name: str, target: str) -> None:

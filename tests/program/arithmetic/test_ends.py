@@ -21,16 +21,12 @@ from intact.program.arithmetic.ends import (
 )
 from intact.program.arithmetic.reals import to_codes
 from intact.program.operations import Bounds
-from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
+from intact.targets import Arithmetic, FloatEnds, FloatOnce, ZeroPointOrder
 from tests.program.one_step import int8, uint8
 
-ENDS = Arithmetic(requantize=Requantize.FLOAT32, scale_precision=ScalePrecision.FLOAT32_ENDS)
-BEFORE = Arithmetic(
-    requantize=Requantize.FLOAT32,
-    scale_precision=ScalePrecision.FLOAT32_ENDS,
-    zero_point=ZeroPointOrder.BEFORE_ROUNDING,
-)
-PLAIN = Arithmetic(requantize=Requantize.FLOAT32)
+ENDS = Arithmetic(requantize=FloatEnds())
+BEFORE = Arithmetic(requantize=FloatEnds(), zero_point=ZeroPointOrder.BEFORE_ROUNDING)
+PLAIN = Arithmetic(requantize=FloatOnce())
 
 scales = st.floats(2.0**-20, 2.0**10, width=32)
 
@@ -69,16 +65,16 @@ def test_the_effective_scale_is_next_to_the_scale(encoding: Encoding) -> None:
 
 
 def test_an_offset_need_not_be_whole() -> None:
-    grid = EndsGrid.of(ENDS, uint8(0.317, 121))
+    grid = EndsGrid.from_encoding(ENDS, uint8(0.317, 121))
     assert grid.offset.item() == np.nextafter(np.float32(121), np.float32(0))
     assert grid.first == 0
-    assert grid.as_stored_scale() is grid
+    assert grid.with_stored_scale() is grid
 
 
 def test_signed_symmetric_codes_have_no_offset() -> None:
-    grid = EndsGrid.of(BEFORE, int8(0.105317034))
+    grid = EndsGrid.from_encoding(BEFORE, int8(0.105317034))
     assert 0 < grid.offset.item() < 1e-4  # 128.00002 - 128
-    stored = grid.as_stored_scale()
+    stored = grid.with_stored_scale()
     assert stored.offset.item() == 0
     assert stored.factor.item() == np.float32(1) / (np.float32(1) / grid.factor.item())
 
@@ -115,7 +111,7 @@ def test_fewer_bits_are_stored_as_all() -> None:
 
 def test_ranges_beyond_float32_are_refused() -> None:
     with pytest.raises(ConfigError, match="too small or too large"):
-        EndsGrid.of(ENDS, uint8(1e38))
+        EndsGrid.from_encoding(ENDS, uint8(1e38))
 
 
 def test_one_rounding() -> None:

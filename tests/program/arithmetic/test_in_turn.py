@@ -14,11 +14,9 @@ from intact.program import Encoding
 from intact.program.arithmetic.in_turn import InTurn, requantizer
 from intact.program.arithmetic.requantize import Requantizer
 from intact.program.operations import Bounds
-from intact.targets import Arithmetic, Requantize, ZeroPointOrder
+from intact.targets import Arithmetic, FloatInTurn, FloatOnce, ZeroPointOrder
 
-IN_TURN = Arithmetic(
-    requantize=Requantize.FLOAT32, rounding=Rounding.HALF_AWAY_FROM_ZERO, scales_in_turn=True
-)
+IN_TURN = Arithmetic(requantize=FloatInTurn(), rounding=Rounding.HALF_AWAY_FROM_ZERO)
 
 
 def narrow(scale: float, zero_point: int = 0, low: int = -127, high: int = 127) -> Encoding:
@@ -60,7 +58,7 @@ def next_to_ties(
 
 def test_the_order_shows_next_to_ties() -> None:
     """The factor ``s_x * s_w / s_y`` gives other codes, so that the field is worth having."""
-    by_factor = Arithmetic(requantize=Requantize.FLOAT32, rounding=Rounding.HALF_AWAY_FROM_ZERO)
+    by_factor = Arithmetic(requantize=FloatOnce(), rounding=Rounding.HALF_AWAY_FROM_ZERO)
     rng = np.random.default_rng(0)
     others = 0
     for _ in range(300):
@@ -81,10 +79,9 @@ def test_channels_bias_bounds_and_zero_points() -> None:
     # (1+1)*.5 = 1; (2+1)*.25 = .75 -> 1; (3-1)*2 = 4; then clamped to 0..6, zero point 3
     assert run(sums).tolist() == [[4, 4, 7], [3, 5, 9]]
     before = Arithmetic(
-        requantize=Requantize.FLOAT32,
+        requantize=FloatInTurn(),
         rounding=Rounding.HALF_AWAY_FROM_ZERO,
         zero_point=ZeroPointOrder.BEFORE_ROUNDING,
-        scales_in_turn=True,
     )
     halves = np.array([-1, 1])
     assert requantizer(IN_TURN, [np.float32(0.5)], output)(halves).tolist() == [2, 4]

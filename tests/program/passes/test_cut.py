@@ -4,11 +4,10 @@ from intact.formats.tflite.verify import one_op_programs
 from intact.ops import functions
 from intact.program import Program, Step, Tensor
 from intact.program.operations import Binary, Elementwise, Function, Split
-from intact.targets import Arithmetic
-from intact.targets.arithmetic import Requantize
+from intact.targets import Arithmetic, FloatOnce
 from tests.program.one_step import int8
 
-ARITHMETIC = Arithmetic(requantize=Requantize.FLOAT32)
+ARITHMETIC = Arithmetic(requantize=FloatOnce())
 ENCODING = int8(0.1)
 X, Y, Z, LEFT, RIGHT = (Tensor(name, (2, 4), ENCODING) for name in ("x", "y", "z", "l", "r"))
 ONE = Tensor("one", (), ENCODING, data=ENCODING.zero_point.astype("int8"))

@@ -7,10 +7,9 @@ from dataclasses import replace
 from intact.program import Program, Step, Tensor
 from intact.program import operations as ops
 from intact.program.passes.inference import open_lengths
-from intact.targets import Arithmetic
-from intact.targets.arithmetic import Requantize
+from intact.targets import Arithmetic, FloatOnce
 
-ARITHMETIC = Arithmetic(requantize=Requantize.FLOAT32)
+ARITHMETIC = Arithmetic(requantize=FloatOnce())
 X = Tensor("x", (None, 4, 6))
 FOLDED = Tensor("folded", (None, 6))
 BACK = Tensor("back", (None, 4, 6))

@@ -25,13 +25,12 @@ from intact.program.operations import (
     Transpose,
 )
 from intact.program.passes.integer_io import integer_io
-from intact.targets import Arithmetic
-from intact.targets.arithmetic import Requantize
+from intact.targets import Arithmetic, FloatOnce
 from tests.models import ModelBuilder, run_model
 from tests.plans import calibrated
 from tests.program.one_step import int8
 
-ARITHMETIC = Arithmetic(requantize=Requantize.FLOAT32)
+ARITHMETIC = Arithmetic(requantize=FloatOnce())
 A, B = int8(0.1, 3), int8(0.2)
 
 
@@ -175,6 +174,7 @@ def turned_at_the_end(order: list[int]) -> onnx.ModelProto:
     return b.build()
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("order", [[0, 3, 1, 2], [0, 1, 3, 2], [0, 2, 3, 1], [0, 3, 2, 1]])
 @pytest.mark.parametrize(
     ("target", "name"), [("tflite-micro", "c"), ("tflite", "tflite"), ("x86", "onnx_integer")]

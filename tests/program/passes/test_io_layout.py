@@ -58,6 +58,7 @@ def program_of(b: ModelBuilder, layout: IoLayout, *, floats: bool) -> Program:
     return lower(calibrated(b.build(), "tflite"), float_operations=floats, layout=layout)
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("floats", [False, True])
 @pytest.mark.parametrize("kind", [*KEEPING, *OTHER])
 def test_an_output_has_its_channels_last_where_its_axes_are_kept(kind: str, floats: bool) -> None:

@@ -5,11 +5,10 @@ import numpy as np
 from intact.program import Encoding, Program, Tensor
 from intact.program.operations import Binary, Elementwise, Quantize
 from intact.program.passes.encodings import signed
-from intact.targets import Arithmetic
-from intact.targets.arithmetic import Requantize
+from intact.targets import Arithmetic, FloatOnce
 from tests.program.one_step import int8, one_step, uint8
 
-ARITHMETIC = Arithmetic(requantize=Requantize.FLOAT32)
+ARITHMETIC = Arithmetic(requantize=FloatOnce())
 CODES = np.array([0, 1, 127, 128, 255], np.uint8)
 
 

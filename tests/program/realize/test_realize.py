@@ -12,7 +12,7 @@ from intact.errors import ExportError
 from intact.program import Program
 from intact.program import operations as ops
 from intact.program.realize import Op, integer_program, realize
-from intact.targets import Overflow, Requantize
+from intact.targets import FloatOnce, FloatType, PairSaturate
 from tests.formats.c import cases
 from tests.models import ModelBuilder
 from tests.plans import calibrate, calibrated, planned
@@ -103,8 +103,8 @@ def test_a_float_end_is_told_where_all_steps_are_integers() -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({"requantize": Requantize.FLOAT32}, "float32"),
-        ({"requantize": Requantize.FLOAT64}, "float64"),
+        ({"requantize": FloatOnce()}, "float32"),
+        ({"requantize": FloatOnce(precision=FloatType.FLOAT64)}, "float64"),
     ],
 )
 def test_arithmetic_that_is_refused(fields: dict[str, object], reason: str) -> None:
@@ -115,9 +115,7 @@ def test_arithmetic_that_is_refused(fields: dict[str, object], reason: str) -> N
 
 @pytest.mark.parametrize("name", ["plain", "dense", "turned", "matmul"])
 def test_pairs_that_saturate_are_refused(name: str) -> None:
-    arithmetic = msgspec.structs.replace(
-        DOUBLE, accumulator_overflow=Overflow.PAIR_SATURATE, pair_bits=16
-    )
+    arithmetic = msgspec.structs.replace(DOUBLE, accumulator=PairSaturate(pair_bits=16))
     with pytest.raises(ExportError, match="saturate"):
         realize(cases.convolutions(arithmetic, cases.Scales())[name])
 

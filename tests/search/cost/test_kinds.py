@@ -328,6 +328,7 @@ def test_a_target_without_prices_is_refused_and_latency_has_a_stand_in() -> None
     assert stand_in.of(space.default) == 1.0
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("name", [name for name in COSTS if name != "target"])
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_has_every_cost(model: str, name: str) -> None:

@@ -52,6 +52,7 @@ def outputs_of(trial_data: TrialData, plan: QuantizedGraph, samples: int) -> tup
     )
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("samples", [None, 1, 16, 37, 100, 1000])
 @pytest.mark.parametrize("bits", [8, 4])
 def test_scores_are_those_of_the_plan(

@@ -33,6 +33,7 @@ def test_a_margin_is_above_zero_where_the_class_is_right() -> None:
     assert margins(np.array([[1.0, 3.0, 2.5]]), np.array([0])).tolist() == [-2.0]
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("noise", [0.05, 0.3, 1.0])
 @pytest.mark.parametrize("drawn", [32, 128, 500])
 def test_hits_are_within_their_deviation(noise: float, drawn: int) -> None:

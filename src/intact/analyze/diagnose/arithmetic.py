@@ -28,7 +28,6 @@ from intact.plan.overflows import pairs_may_saturate, wrapping_sums
 from intact.plan.points import has_logarithmic_levels
 from intact.program import Program, Step
 from intact.targets.advice import saturating_variant
-from intact.targets.arithmetic import Overflow
 from intact.targets.schema import Target
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class EngineErrors(msgspec.Struct, frozen=True):
 
     def saturates(self, name: str) -> bool:
         """Tell whether a step adds its products in pairs that saturate."""
-        return self.steps[name].arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
+        return self.steps[name].arithmetic.pairs is not None
 
 
 class SumFindings(msgspec.Struct, frozen=True):
@@ -211,7 +210,7 @@ def _finding_of_target(
 
 def _overflow(plan: QuantizedGraph, computed: EngineErrors, heard: str, part: float) -> Finding:
     worst = computed.lost[computed.worst]
-    bits = computed.steps[computed.worst].arithmetic.accumulator_bits
+    bits = computed.steps[computed.worst].arithmetic.accumulator.bits
     evidence = (
         f"{worst.overflows} of {worst.sums} sums at {computed.worst!r} leave {bits} bits: the "
         f"largest is {worst.largest}, the accumulator holds {worst.limit}; {heard}"
@@ -267,9 +266,10 @@ def _saturation(computed: EngineErrors, heard: str, part: float) -> Finding:
 
 def _saturated_pairs(computed: EngineErrors) -> str:
     worst, steps = computed.lost[computed.worst], computed.steps
-    bits = steps[computed.worst].arithmetic.pair_bits
+    pairs = steps[computed.worst].arithmetic.pairs
+    width = "their" if pairs is None else pairs.pair_bits
     return (
-        f"{worst.overflows} of {worst.sums} pairs of products at {computed.worst!r} leave {bits} "
+        f"{worst.overflows} of {worst.sums} pairs of products at {computed.worst!r} leave {width} "
         f"bits: the largest is {worst.largest}"
     )
 

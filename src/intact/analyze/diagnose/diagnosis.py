@@ -21,10 +21,10 @@ from intact.analyze.diagnose.weights import BEST, OF_WEIGHTS
 from intact.analyze.layer_costs import LayerCosts
 from intact.analyze.layers import ModelErrors, model_errors
 from intact.calibrate.choice import Errors, FloatRuns, elements_of
-from intact.calibrate.observe.observer import FloatTensors
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.stream import Samples
+from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.errors import DataError
 from intact.limits import HELD_AT_ONCE, MOST_DB, RUN_AT_ONCE
@@ -76,7 +76,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
         levels = ", ".join(f"{name} {level:.1f} dB" for name, level in self.decibels.items())
         title = f"SQNR on {self.samples} {'drawn ' if self.is_drawn else ''}samples: {levels}"
         rows = [
-            (each.cause, each.node, each.evidence, each.remedy, _gain(each))
+            (each.cause, each.node, each.evidence, each.remedy, each.gained)
             for each in self.findings
         ]
         lines = () if rows else ("nothing wrong was found",)
@@ -93,10 +93,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
             "errors": None if self.errors is None else self.errors.to_json(),
             "notes": list(self.notes),
         }
-
-
-def _gain(finding: Finding) -> str:
-    return "" if finding.gain is None else f"{finding.gain:+.1f} {finding.unit}"
 
 
 def diagnosis_of(evidence: Evidence, *, layers: bool = True) -> Diagnosis:
@@ -262,9 +258,7 @@ def decibels_on(plan: QuantizedGraph, runs: FloatRuns) -> dict[str, float]:
     computed = computed_errors(plan, runs)
     if computed is not None:
         return dict(computed.errors.decibels)
-    simulator = Simulator(plan, threads=1)
-    (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
-    return dict(finite(errors).decibels)
+    return dict(finite(runs.simulated(plan)).decibels)
 
 
 def _batches(samples: Samples, most: int) -> list[tuple[Batch, int]]:
@@ -281,7 +275,7 @@ def _tensors(
 ) -> Tensors:
     """Run the float model for the quantized activations."""
     names = list(dict.fromkeys(str(point.value.name) for point in simulator.points.values()))
-    model = FloatTensors(plan.graph, names, threads=0)
+    model = FloatModel(plan.graph, names)
     parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in names}
     elements = 0
     for feeds, count in batches:

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 
+from intact.errors import python_words
+
 CAUSES: Mapping[str, str] = {
     "preprocessing": "the samples are not prepared as the model wants them",
     "labels": "the labels are numbered otherwise than the model's classes",
@@ -77,6 +79,29 @@ class Finding(msgspec.Struct, frozen=True):
     gain: float | None = None
     measured: str = ""
     unit: str = "dB"
+
+    @property
+    def place(self) -> str:
+        """The cause, and where."""
+        return f"{self.cause} at {self.node}" if self.node else self.cause
+
+    def __str__(self) -> str:
+        """Write what was measured, and where."""
+        return f"{self.place}: {self.evidence}"
+
+    @property
+    def gained(self) -> str:
+        """What the remedy regains, with its unit; "" where that is not known."""
+        return "" if self.gain is None else f"{self.gain:+.1f} {self.unit}"
+
+    def as_warning(self) -> str:
+        """Write it with its first remedy, in the words of Python."""
+        remedy = python_words(self.remedy)
+        first = next(iter(self.remedies), None)
+        if not remedy and first is not None:
+            options = ", ".join(f"{name}={value!r}" for name, value in first.options.items())
+            remedy = f"quantize with {options}" if options else python_words(first.text)
+        return f"{self}; {remedy}" if remedy else str(self)
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; numbers that are not finite become None."""

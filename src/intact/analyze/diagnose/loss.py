@@ -15,7 +15,6 @@ import numpy as np
 from msgspec.structs import replace
 
 from intact.calibrate.choice import Choice, FloatRuns, Powers, rows_of
-from intact.engines.simulate import Simulator
 from intact.errors import IntactError
 from intact.limits import AGREEING, LOST_DB, MOST_DB, TOLD_DB
 from intact.plan import QuantizedGraph, quantization_points
@@ -264,7 +263,7 @@ def _sets(evidence: Evidence, output: str) -> Iterator[tuple[str, ...]]:
 
     plan, costs = evidence.plan, evidence.costs
     order = [str(node.name) for node in plan.graph.nodes]
-    quantized = sum(decision.quantized for decision in plan.decisions.values())
+    quantized = plan.quantized_nodes
     around = _neighbours(plan)
     before: set[str] = set()
     for number, layers in enumerate(costs.sets(output)):
@@ -309,6 +308,4 @@ def _plan_or_none(planner: Planner, names: Sequence[str]) -> QuantizedGraph | No
 
 def _measure(plan: QuantizedGraph, runs: FloatRuns) -> Mapping[str, float]:
     """Simulate a plan, and return the decibels of the outputs."""
-    simulator = Simulator(plan, threads=1)
-    (found,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
-    return found.decibels
+    return runs.simulated(plan).decibels

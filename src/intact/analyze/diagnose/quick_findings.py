@@ -21,13 +21,12 @@ from intact.analyze.diagnose.evidence import Evidence
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.sample_signs import MORE_SAMPLES
 from intact.calibrate.assign import required_tensors
-from intact.calibrate.choice import Errors, FloatRuns, Run
+from intact.calibrate.choice import Errors, FloatRuns
 from intact.calibrate.collect import collect
-from intact.calibrate.observe.observer import FloatTensors
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.preprocess import Preprocess
-from intact.engines.simulate import Simulator
+from intact.engines.session import FloatModel
 from intact.graph import Graph
 from intact.limits import STRANGE_DB, WELL_DB
 from intact.numerics.answers import CLASSES
@@ -128,7 +127,7 @@ def held_out_findings(
         runs: All of its samples, or some.
         replan: Makes the plan of other statistics.
     """
-    count = max((each.samples for each in statistics.tensors.values()), default=0)
+    count = statistics.samples
     numbers = sum(int(each.counts.sum()) for each in statistics.tensors.values())
     middle = len(runs.batches) // 2
     # All samples must be kept, since each half is calibrated on.
@@ -146,8 +145,8 @@ def held_out_findings(
         return []
     # With the session that there is: another one would hold the weights twice.
     others = [FloatRuns(runs.graph, half, model=runs.run) for half in halves[::-1]]
-    pairs = zip(others, map(_simulated_run, filter(None, plans)), strict=True)
-    beyond = reduce(Errors.joined, (other.errors(run)[0] for other, run in pairs))
+    pairs = zip(others, filter(None, plans), strict=True)
+    beyond = reduce(Errors.joined, (other.simulated(each) for other, each in pairs))
     seen, new = errors.decibels, beyond.decibels
     lost = [name for name in new.keys() & seen.keys() if new[name] < WELL_DB]
     worst = max(lost, key=lambda name: (seen[name] - new[name], name), default="")
@@ -174,11 +173,6 @@ def _by_statistics_of(
 
     samples = open_samples(arrays, plan.graph)
     return replan(collect(plan.graph, samples, required_tensors(plan), threads=1))
-
-
-def _simulated_run(plan: QuantizedGraph) -> Run:
-    simulator = Simulator(plan, threads=1)
-    return lambda feeds: simulator.run(feeds)[0]
 
 
 def _is_one_class(runs: FloatRuns) -> bool:
@@ -212,7 +206,7 @@ def _mismatch(graph: Graph, runs: FloatRuns) -> float:
     from intact.calibrate.remembered import FIRST, SampleMoments, memories_of
 
     memories = dict(list(memories_of(graph).items())[:FIRST])
-    model = FloatTensors(graph, [*memories])
+    model = FloatModel(graph, [*memories], threads=1)
     moments: dict[str, list[SampleMoments]] = {name: [] for name in memories}
     for feeds, real in runs.batches:
         tensors = model.run(feeds)

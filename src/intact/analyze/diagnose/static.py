@@ -18,7 +18,6 @@ from intact.analyze.diagnose.quantizers import WIDEN, cut_in_calibration
 from intact.analyze.diagnose.weights import bias_finding
 from intact.calibrate.choice import FloatRuns
 from intact.calibrate.statistics import Statistics
-from intact.engines.simulate import Simulator
 from intact.errors import IntactError, PlanError
 from intact.graph import facts
 from intact.limits import CLIPPED_DB, CUT
@@ -85,9 +84,7 @@ def _try_remedy(finding: Finding, runs: FloatRuns, replan: Replan) -> Finding | 
 
 def _least(plan: QuantizedGraph, runs: FloatRuns) -> float:
     """Return the least signal to noise of the outputs of a plan, dB."""
-    simulator = Simulator(plan, threads=1)
-    (found,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
-    return min(found.decibels.values(), default=0.0)
+    return min(runs.simulated(plan).decibels.values(), default=0.0)
 
 
 def _clipped_tensor(plan: QuantizedGraph, statistics: Statistics) -> list[Finding]:

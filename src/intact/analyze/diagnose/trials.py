@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.observe.observer import FloatTensors
 from intact.calibrate.remembered import FIRST, Remembered, SampleMoments, memories_of
-from intact.data.batching import Batch, padded
+from intact.data.batching import Batch, cut, padded, sample_count
 from intact.data.stream import Samples
+from intact.engines.session import FloatModel
 from intact.errors import DataError
 from intact.graph import Graph
 from intact.limits import RUN_AT_ONCE
@@ -124,7 +123,7 @@ class Trials:
         self.memories = tuple(memories[name] for name in known)
         self.names = tuple(known)
         self._output = output
-        self._model = FloatTensors(graph, [output, *known], threads=threads)
+        self._model = FloatModel(graph, [output, *known], threads=threads)
 
     @staticmethod
     def of(graph: Graph, samples: Samples, kept: KeptSamples, threads: int) -> Trials:
@@ -141,8 +140,10 @@ class Trials:
         inputs = {**self._kept.inputs, **(changed or {})}
         scores: list[Floats] = []
         moments: list[list[SampleMoments]] = [[] for _ in self.names]
-        for feed, real in self._batches(inputs, min(count, self._kept.count)):
-            found = self._model.run(feed)
+        few = min(count, self._kept.count)
+        for rows in cut({name: array[:few] for name, array in inputs.items()}, self._size):
+            real = sample_count(rows)
+            found = self._model.run({n: padded(array, self._size) for n, array in rows.items()})
             first, tensors = found[self._output], [found[name] for name in self.names]
             if first.ndim == 2 and first.shape[0] == self._size and first.shape[1] > 1:
                 scores.append(first[:real])
@@ -153,9 +154,3 @@ class Trials:
         # Scores with NaN or infinity have no information to compare.
         is_finite = whole is not None and bool(np.isfinite(whole).all())
         return Outcome(whole if is_finite else None, joined, self.memories)
-
-    def _batches(self, inputs: Mapping[str, Any], count: int) -> Iterator[tuple[Batch, int]]:
-        for start in range(0, count, self._size):
-            real = min(self._size, count - start)
-            rows = {name: array[start : start + real] for name, array in inputs.items()}
-            yield {name: padded(array, self._size) for name, array in rows.items()}, real

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from intact.analyze.doubts import doubts_of
 from intact.analyze.evaluation.figures import Accuracy, Evaluation, OutputComparison
-from intact.analyze.evaluation.run import Models, Pass, Scores, own_runtime, run_both
+from intact.analyze.evaluation.run import Models, Pass, Scores, Watch, own_runtime, run_both
 from intact.analyze.evaluation.text import PerplexityFigures, TextFigures, TextMetric, TextScores
 from intact.analyze.verdict import Measured, verdict
 from intact.data.batching import Batch, real_samples
@@ -56,6 +56,7 @@ def evaluate_result(
     top_k: int = 5,
     timed: bool = True,
     scored: Callable[[Scores, npt.NDArray[np.int64]], None] | None = None,
+    watch: Watch | None = None,
     cluster: SampleMap | None = None,
 ) -> Evaluation:
     """Run both models over the samples.
@@ -74,6 +75,7 @@ def evaluate_result(
         timed: Measure the latency, where the model runs in the runtime that it is deployed to.
         scored: Called with the quantized model's scores, [samples, classes], and the labels, if
             there are any.
+        watch: As of `run_both`; without a cluster.
         cluster: Whose workers run both models, with as many threads each; the metric and the
             latency are computed here. None runs them here.
 
@@ -103,7 +105,7 @@ def evaluate_result(
         begin(samples.progress, "evaluating")
         keeps = metric is not None
         # One pass for all figures: samples may be slow to read, or come in another order next time.
-        seen, first = run_both(models, samples, size, keeps_outputs=keeps, text=text)
+        seen, first = run_both(models, samples, size, keeps_outputs=keeps, text=text, watch=watch)
     else:
         from intact.analyze.evaluation.shards import EvaluationJob, run_both_on
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from intact._text import Figures, decibels, kilobytes, times
+from intact._text import Figures, decibels, size_row, times
 from intact.analyze.evaluation.text import TextFigures
 from intact.analyze.verdict import Verdict
 from intact.engines.exact_sums import EXACT, SATURATES
@@ -154,7 +154,7 @@ class Evaluation:
             lines.append("latency: float in ONNX Runtime, quantized in what it is deployed to")
         if self.codes:
             lines.append(f"{', '.join(self.codes)}: taken as codes, both models got their numbers")
-        rows = list(self._rows())
+        rows = list(self.rows())
         if self.why_no_float:
             return Figures(title, ("", "quantized"), [(row[0], row[2]) for row in rows], lines)
         return Figures(title, ("", "float", "quantized", "change"), rows, lines)
@@ -171,8 +171,16 @@ class Evaluation:
         for name, error in others.items():
             yield f"output {name}: {_error(error)}"
 
+    def rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Yield each kind of figure that there is: name, float, quantized, change, as texts.
+
+        Where there is no float model to compare with, only the quantized one's say something.
+        """
+        for name, before, after, change in self._rows():
+            yield (name, "", after, "") if self.why_no_float else (name, before, after, change)
+
     def _rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """Write what there is of each kind of figure, (name, float, quantized, change)."""
+        """Write what there is of each kind of figure."""
         if self.accuracy is not None:
             points = self.accuracy.difference
             interval = f"{points.difference:+.2f} [{points.low:+.2f}, {points.high:+.2f}]"
@@ -184,8 +192,7 @@ class Evaluation:
                 yield name, f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}"
         if self.text is not None:
             yield from self.text.rows()
-        sizes = (kilobytes(self.bytes[0]), kilobytes(self.bytes[1]))
-        yield "size", *sizes, times(self.bytes[0] / self.bytes[1], "smaller", "larger")
+        yield size_row(*self.bytes)
         if self.latency_ms is not None:
             before, after = self.latency_ms
             faster = "" if self.speedup is None else times(self.speedup, "faster", "slower")

@@ -31,6 +31,7 @@ from intact.targets.advice import quantize_for_saturating_pairs
 Scores = npt.NDArray[np.float32]
 Arrays = Mapping[str, npt.NDArray[Any]]
 Run: TypeAlias = Callable[[Batch], Arrays]
+Watch: TypeAlias = Callable[[Batch, Arrays, Arrays, int], None]
 
 
 def _quantized_run(result: Result, threads: int) -> tuple[str, Run]:
@@ -192,6 +193,7 @@ def run_both(
     *,
     keeps_outputs: bool,
     text: TextScores | None = None,
+    watch: Watch | None = None,
 ) -> tuple[Pass, Batch]:
     """Run both models over samples.
 
@@ -201,6 +203,7 @@ def run_both(
         size: Samples of a batch.
         keeps_outputs: Keep all outputs, for a metric.
         text: Scores a language model; None for others.
+        watch: Called with each batch, the outputs of both models, and how many samples are real.
 
     Returns:
         What was seen, and the first batch.
@@ -214,6 +217,8 @@ def run_both(
         carried.keep(found)
         in_float = models.in_float.run(feeds)
         seen.add(in_float, found, size, count)
+        if watch is not None:
+            watch(feeds, in_float, found, count)
         if text is not None:
             # Of the first batch alone: it costs another run.
             if not first:

@@ -167,6 +167,34 @@ function figuresTable() {
       cells.map((cell) => h("td", {class: cell === cells[0] ? null : "other"}, cell)))))));
 }
 
+/* ---- charts ---- */
+
+/* What is drawn of each result: a row of the table of figures, its number, and the float model's. */
+const DRAWN = [
+  {row: "top-1", of: ({measured: m}) => m && m.top1 && m.top1[1], float: ({measured: m}) => m && m.top1 && m.top1[0]},
+  {row: "agreement", of: ({measured: m}) => m && m.agreement, most: 100},
+  {row: "size", of: ({bytes}) => bytes, float: (result) => result.float_bytes},
+  {row: "latency", of: ({measured: m}) => m && m.latency_ms && m.latency_ms[1], float: ({measured: m}) => m && m.latency_ms && m.latency_ms[0]},
+];
+
+/* Bars of what can be compared at a glance; a line is the float model. */
+function figureCharts() {
+  const charts = DRAWN.map(({row, of, float = () => null, most = 0}) => {
+    const cells = tables.figures.rows.find(([name]) => name === row);
+    const numbers = results.map(of), floats = results.map(float);
+    const known = [...numbers, ...floats].filter((value) => typeof value === "number");
+    if (!cells || !numbers.some((value) => typeof value === "number")) return null;
+    const top = Math.max(most, ...known) || 1;
+    return h("figure", {class: "bar-chart"}, h("figcaption", {}, row),
+      h("table", {class: "bars"}, h("tbody", {}, results.map((result, at) => h("tr", {},
+        h("th", {scope: "row", title: result.name}, shortened(result.name, 24)),
+        h("td", {class: "meter"}, typeof numbers[at] === "number" && bar([[numbers[at] / top, "kept"]], typeof floats[at] === "number" ? floats[at] / top : null)),
+        numberCell(cells[at + 1]))))));
+  }).filter(Boolean);
+  const isMarked = results.some((result) => DRAWN.some(({float}) => float && typeof float(result) === "number"));
+  return charts.length > 0 && [h("div", {class: "bar-charts"}, charts), isMarked && h("p", {class: "caption"}, "A line across a bar is the float model.")];
+}
+
 /* Of many rows the first are shown: the filter finds the others. */
 const MOST_ROWS = 500;
 
@@ -201,7 +229,7 @@ function layersSection() {
 }
 
 fillPage({title: `Comparison of ${names.join(", ")}`, skip: "To the networks", version: page.intact}, [
-  section("summary", "Summary", figuresTable(), comparison.remarks.map((line) => h("p", {class: "remark"}, line))),
+  section("summary", "Summary", figureCharts(), figuresTable(), comparison.remarks.map((line) => h("p", {class: "remark"}, line))),
   networkSection(), decisionsSection(), layersSection(),
 ]);
 

@@ -13,7 +13,7 @@ from intact.analyze.report.network import outline_of
 from intact.analyze.report.page import assembled
 from intact.plan import QuantizedGraph
 
-SCRIPTS = ("elements.js", "graph.js", "sections.js", "comparison.js")
+SCRIPTS = ("elements.js", "graph.js", "sections.js", "pictures.js", "comparison.js")
 STYLES = ("page.css", "comparison.css")
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from intact.analyze.report import figures
+from intact.analyze.report import network_figures
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.graph import Graph
 from intact.plan import QuantPoint
@@ -26,7 +26,7 @@ Floats = npt.NDArray[np.float64]
 
 def tensors_of(
     graph: Graph, points: Sequence[QuantPoint], statistics: Statistics | None
-) -> Iterator[figures.Tensor]:
+) -> Iterator[network_figures.Tensor]:
     """Yield each activation that is quantized or was observed."""
     observed = {} if statistics is None else statistics.tensors
     ranges: dict[str, tuple[float, float]] = {}
@@ -41,13 +41,13 @@ def tensors_of(
         if ends is None and histogram is None:
             continue
         if ends is None:
-            yield figures.Tensor(name, histogram=histogram)
+            yield network_figures.Tensor(name, histogram=histogram)
             continue
         clipped = None if found is None or histogram is None else clipped_share(found, *ends)
-        yield figures.Tensor(name, rounded(ends[0]), rounded(ends[1]), clipped, histogram)
+        yield network_figures.Tensor(name, rounded(ends[0]), rounded(ends[1]), clipped, histogram)
 
 
-def histogram_of(tensor: TensorStatistics) -> figures.Histogram | None:
+def histogram_of(tensor: TensorStatistics) -> network_figures.Histogram | None:
     """Return the observed values in equal bins; None where there are none."""
     if not tensor.minimum <= tensor.maximum:
         return None
@@ -61,7 +61,7 @@ def histogram_of(tensor: TensorStatistics) -> figures.Histogram | None:
     counts = np.rint(bins * (_MOST_BIN_VALUES / max(values.total, 1))).astype(np.int64)
     counts[(bins >= 0.5) & (counts == 0)] = 1  # a few values of many are shown
     variance = max(0.0, values.mean_square - values.mean**2)
-    return figures.Histogram(
+    return network_figures.Histogram(
         rounded(low),
         rounded(high),
         tuple(counts.tolist()),
@@ -99,7 +99,7 @@ def channels_of(
     quantized: npt.NDArray[np.float32],
     axis: int | None,
     most: int = MOST_CHANNELS,
-) -> figures.Channels | None:
+) -> network_figures.Channels | None:
     """Compare a weight by channel before and after quantization.
 
     Args:
@@ -130,7 +130,7 @@ def channels_of(
     )
     worst = np.nan_to_num(np.minimum.reduceat(ratio, starts), nan=0.0, posinf=_EXACT_DB, neginf=0)
     decibels_of = tuple(None if each == _EXACT_DB else round(each) for each in worst.tolist())
-    return figures.Channels(
+    return network_figures.Channels(
         len(before), unit, low, high, quantized_low, quantized_high, decibels_of
     )
 

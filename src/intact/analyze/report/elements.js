@@ -71,14 +71,6 @@ function percent(share) {
   return value < 0.01 ? "< 0.01 %" : `${value.toPrecision(value >= 10 ? 3 : 2)} %`;
 }
 
-function bytes(size) {
-  return size >= 1e6 ? `${(size / 1e6).toFixed(2)} MB` : `${(size / 1e3).toFixed(1)} kB`;
-}
-
-function ratio(value, better, worse) {
-  return value >= 1 ? `${value.toFixed(2)} \u00d7 ${better}` : `${(1 / value).toFixed(2)} \u00d7 ${worse}`;
-}
-
 function plural(count, noun) { return `${whole(count)} ${noun}${count === 1 ? "" : "s"}`; }
 
 /* The end of a name says more than its beginning. */

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
+from intact.analyze.report.network_figures import Network
 from intact.analyze.verdict import Verdict
 
 REPORT_VERSION = 1
@@ -18,204 +18,6 @@ REPORT_VERSION = 1
 
 class _Figures(msgspec.Struct, frozen=True, omit_defaults=True):
     """Plain values; what has its default is left out of the JSON."""
-
-
-class Histogram(_Figures, frozen=True):
-    """The values of a tensor that calibration observed.
-
-    Attributes:
-        low: Lower end of the first bin.
-        high: Upper end of the last.
-        bins: Values in each of equally wide bins, in millionths of all.
-        values: How many values were observed.
-        mean: Their mean.
-        deviation: Their standard deviation.
-        zeros: Part of them that is exactly 0.
-    """
-
-    low: float
-    high: float
-    bins: tuple[int, ...]
-    values: int
-    mean: float
-    deviation: float
-    zeros: float = 0.0
-
-
-class Tensor(_Figures, frozen=True):
-    """A tensor that is quantized, or was observed.
-
-    Attributes:
-        name: Its name.
-        low: The value of the lowest code, the lowest of all channels.
-        high: The value of the highest code, the highest of all channels.
-        clipped: Part of the observed values that lies outside of these.
-        histogram: What calibration observed.
-    """
-
-    name: str
-    low: float | None = None
-    high: float | None = None
-    clipped: float | None = None
-    histogram: Histogram | None = None
-
-
-class Channels(_Figures, frozen=True):
-    """A weight before and after quantization, by output channel.
-
-    Attributes:
-        count: Channels; entries are of several neighbours where there are fewer entries.
-        unit: What the integers of the ranges are multiples of.
-        low: Least value of each entry, float.
-        high: Largest value, float.
-        quantized_low: Least value, quantized.
-        quantized_high: Largest value, quantized.
-        sqnr_db: Signal to quantization noise of each entry, dB, its worst channel; None where the
-            channel is exact.
-    """
-
-    count: int
-    unit: float
-    low: tuple[int, ...]
-    high: tuple[int, ...]
-    quantized_low: tuple[int, ...]
-    quantized_high: tuple[int, ...]
-    sqnr_db: tuple[int | None, ...]
-
-
-class End(_Figures, frozen=True):
-    """How a node reads or writes a tensor.
-
-    Attributes:
-        slot: Which of the node's: ``input 0``, ``weight``, ``bias``, ``output``.
-        tensor: The tensor.
-        state: What the configuration says is done, in the words of `QuantState`.
-        shape: Of the tensor, with names of open lengths; empty where it is not known.
-        bits: Width of the codes; 0 where it is float.
-        codes: The lowest and the highest.
-        scale: Least and largest scale of the channels, or the only one; empty where it is float.
-        zero_point: Likewise.
-        channels: Number of scales.
-        axis: Their axis; None where there is one scale.
-        method: What chose the scale.
-        shares: The end whose scale it has; "" where it has its own.
-        logarithmic: Whether codes are exponents.
-    """
-
-    slot: str
-    tensor: str
-    state: str
-    shape: tuple[int | str, ...] = ()
-    bits: int = 0
-    codes: tuple[int, ...] = ()
-    scale: tuple[float, ...] = ()
-    zero_point: tuple[int, ...] = ()
-    channels: int = 1
-    axis: int | None = None
-    method: str = ""
-    shares: str = ""
-    logarithmic: bool = False
-
-
-class Errors(_Figures, frozen=True):
-    """The errors of a layer, as `intact.analyze.layers` measures them.
-
-    Attributes:
-        accumulated: In the quantized model, dB.
-        own: By itself, dB.
-        weights: By itself with only weights and bias quantized, dB.
-        activations: What quantizing activations adds, dB.
-        bias: With only the bias quantized, dB; left out without one.
-        alone: The model's outputs where this layer alone is quantized, dB; left out where no
-            output depends on it.
-        cosine: Cosine of the result in both models.
-        channels: ``own`` of each channel, or the worst of neighbours where there are many.
-    """
-
-    accumulated: float | None
-    own: float | None
-    weights: float | None
-    activations: float | None
-    bias: float | UnsetType | None = UNSET
-    alone: float | UnsetType | None = UNSET
-    cosine: float | None = None
-    channels: tuple[float | None, ...] = ()
-
-
-class Node(_Figures, frozen=True):
-    """One node of the model.
-
-    Attributes:
-        name: Its name.
-        op: Its operator.
-        x: Centre in the drawing, in pixels.
-        y: Centre in the drawing, in pixels.
-        kind: ``integer``, ``float``, ``stored`` (weights are integers, the operator is float),
-            ``input`` or ``output`` (of the model).
-        bits: Width of its result, or else of its first quantized input; 0 for float.
-        weight_bits: Width of its weight; 0 where it has none, or it is float.
-        reason: Why it is quantized or not.
-        given: What it was in the given model, or has taken in: each node with its operator.
-        layer: Index of the first node of its layer, a chain that is fused; None where no errors of
-            it were measured.
-        errors: Of its layer, at the first node.
-        ends: Its inputs and outputs.
-        weight: Of layers with weights that are quantized.
-        weights: Number of its weights.
-        notes: What the plan says of it, with the remedy.
-        findings: Indices of what the diagnosis found here.
-        time_ms: What its kernel takes of a batch; the first node of a fused chain has that of all.
-    """
-
-    name: str
-    op: str
-    x: int
-    y: int
-    kind: str
-    bits: int = 0
-    weight_bits: int = 0
-    reason: str = ""
-    given: tuple[str, ...] = ()
-    layer: int | None = None
-    errors: Errors | None = None
-    ends: tuple[End, ...] = ()
-    weight: Channels | None = None
-    weights: int = 0
-    notes: tuple[str, ...] = ()
-    findings: tuple[int, ...] = ()
-    time_ms: float | None = None
-
-
-class Edge(_Figures, frozen=True, array_like=True):
-    """A tensor from one node to another.
-
-    Attributes:
-        source: Index of the node that writes it.
-        reader: Index of the node that reads it.
-        bends: Points between, x and y in turn.
-    """
-
-    source: int
-    reader: int
-    bends: tuple[int, ...] = ()
-
-
-class Network(_Figures, frozen=True):
-    """The graph of a model, laid out from top to bottom.
-
-    Attributes:
-        width: Of the drawing, in pixels.
-        height: Of the drawing.
-        nodes: In topological order, after the model's inputs and before its outputs.
-        edges: Between them.
-        tensors: That are quantized or were observed.
-    """
-
-    width: int
-    height: int
-    nodes: tuple[Node, ...]
-    edges: tuple[Edge, ...]
-    tensors: tuple[Tensor, ...] = ()
 
 
 class Summary(_Figures, frozen=True):
@@ -230,8 +32,8 @@ class Summary(_Figures, frozen=True):
         bytes: Of the float and of the deployed model.
         nodes: Number of nodes.
         integer: Of these, those that compute with integers.
-        weight_bits: Number of layers by the width of their weights.
-        activation_bits: Number of nodes by the width of their results.
+        weight_bits: Number of quantized weights by width.
+        activation_bits: Number of quantized activations by width.
         samples: That the scales are of; 0 where none were observed.
         method: The threshold method of activations.
         weight_method: That of weights.
@@ -435,6 +237,75 @@ class FloatNodes(_Figures, frozen=True):
     nodes: tuple[int, ...]
 
 
+class Picture(_Figures, frozen=True):
+    """A sample as the model gets it.
+
+    Attributes:
+        source: The picture, as a ``data:`` address.
+        sample: Its number, from 0.
+        label: Its class, where there are labels.
+        before: The class that the float model answers, where that is of interest.
+        after: The class that the quantized model answers.
+        is_lost: Whether it was right, and is wrong now.
+    """
+
+    source: str
+    sample: int
+    label: str | None = None
+    before: str | None = None
+    after: str | None = None
+    is_lost: bool = False
+
+
+class Sheet(_Figures, frozen=True):
+    """Some samples side by side.
+
+    Attributes:
+        title: Which samples.
+        told: Their size, and how numbers became pixels.
+        pictures: The samples.
+    """
+
+    title: str
+    told: str
+    pictures: tuple[Picture, ...]
+
+
+class ClassChange(_Figures, frozen=True, array_like=True):
+    """A class: its name, its samples, and how many both models answer with it."""
+
+    name: str
+    samples: int
+    before: int
+    after: int
+
+
+class Pictures(_Figures, frozen=True):
+    """Pictures of the data.
+
+    Attributes:
+        sheets: Samples as the model gets them.
+        changed: How many samples the quantized model answers otherwise.
+        examples: Some of these, first those that become wrong.
+        classes: The classes that lose most.
+        is_labelled: Whether classes are those of labels, and not the float model's answers.
+    """
+
+    sheets: tuple[Sheet, ...] = ()
+    changed: int = 0
+    examples: tuple[Picture, ...] = ()
+    classes: tuple[ClassChange, ...] = ()
+    is_labelled: bool = False
+
+
+class Box(_Figures, frozen=True, array_like=True):
+    """A figure as texts: its name, its value, and what it is to be compared with."""
+
+    name: str
+    value: str
+    note: str
+
+
 class Report(_Figures, frozen=True):
     """A result, as its report shows it.
 
@@ -445,12 +316,15 @@ class Report(_Figures, frozen=True):
         network: The graph with all that is known of its nodes.
         floats: What is float, and why.
         notes: What the plan says of the whole model.
+        caption: What the boxes were measured on.
+        boxes: The figures that matter most, with which the page opens.
         samples: Of the errors of layers; 0 where none were measured.
         verdict: What to do, in one sentence; None where nothing was measured.
         drawn: Whether those samples were drawn from the statistics.
         outputs: Errors of the model's outputs.
         accuracy: On samples of the user.
         verified: Deployed models in their runtimes.
+        pictures: Of the data; None where the model takes none.
         findings: Of the diagnosis, worst first; None where it was not asked.
         improvements: What improvement passes did.
         search: If there was one.
@@ -469,11 +343,14 @@ class Report(_Figures, frozen=True):
     floats: tuple[FloatNodes, ...] = ()
     notes: tuple[str, ...] = ()
     samples: int = 0
+    caption: str = ""
+    boxes: tuple[Box, ...] = ()
     verdict: Verdict | None = None
     drawn: bool = False
     outputs: tuple[Output, ...] = ()
     accuracy: Accuracy | None = None
     verified: tuple[Verified, ...] = ()
+    pictures: Pictures | None = None
     findings: tuple[Finding, ...] | None = None
     improvements: tuple[Improvement, ...] = ()
     search: Search | None = None

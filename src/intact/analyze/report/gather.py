@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shlex
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
 
 from intact import __version__
 from intact._files import write_whole
@@ -21,13 +22,15 @@ from intact.analyze.report.layout import require_layout
 from intact.analyze.report.logs import search_of, training_of
 from intact.analyze.report.network import decibels, floats_of, network_of, note_text
 from intact.analyze.report.page import page_of
+from intact.analyze.report.pictures import Answers, pictures_of
+from intact.analyze.report.summary import boxes_of, caption_of, options_of_recipe, summary_of
 from intact.analyze.verdict import Measured, Verdict, verdict
 from intact.data.progress import begin
 from intact.data.stream import AGAIN, Samples
 from intact.errors import DataError, IntactError, UsageError, nearest
+from intact.formats.base.comparison import Totals
 from intact.formats.base.report import Verification
 from intact.limits import DRAWN, EVALUATED_AT_ONCE
-from intact.plan.inspection import inspect_plan
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import COMMAND, RECIPE
 from intact.recipe.reports import (
@@ -36,9 +39,14 @@ from intact.recipe.reports import (
     ReportOptions,
     VerifyAllOptions,
 )
-from intact.results.result import REPORT, Result
+from intact.results.folder import REPORT
+from intact.results.preprocessing import steps_for
+from intact.results.result import Result
 from intact.results.samples import open_for_result
 from intact.results.sources import load_result
+
+if TYPE_CHECKING:
+    from intact.analyze.evaluation.figures import Evaluation
 
 _PROFILED, _PROFILED_MS = 10, 1000.0
 """Runs whose kernels are timed, and how long they may take; two in any case."""
@@ -103,7 +111,7 @@ def gather(
     Raises:
         IntactError: The data is wrong.
     """
-    accuracy = parts.of("accuracy", parts.accuracy)
+    evaluated = parts.of("accuracy", parts.evaluated)
     verified = parts.of("verification", parts.verified)
     begin(options.progress, "drawing")
     plan = result.plan
@@ -112,15 +120,18 @@ def gather(
     return figures.Report(
         summary_of(result),
         network,
+        caption=caption_of(evaluated, errors, is_drawn=options.data is None),
+        boxes=tuple(boxes_of(result, evaluated, errors)),
         intact=__version__,
         floats=floats_of(network),
         notes=tuple(note_text(note) for note in plan.notes if not note.node),
         samples=0 if errors is None else errors.samples,
-        verdict=_verdict(options, parts, accuracy, errors),
+        verdict=_verdict(parts, evaluated, errors, is_drawn=options.data is None),
         drawn=options.data is None,
         outputs=() if errors is None else tuple(_outputs(errors)),
-        accuracy=accuracy,
+        accuracy=None if evaluated is None else _accuracy(evaluated, parts.times),
         verified=verified or (),
+        pictures=parts.of("pictures", parts.pictures),
         findings=findings,
         improvements=tuple(
             figures.Improvement(each.name, decibels(each.before), decibels(each.after), each.kept)
@@ -136,23 +147,21 @@ def gather(
 
 
 def _verdict(
-    options: ReportOptions,
-    parts: _Parts,
-    accuracy: figures.Accuracy | None,
-    errors: ModelErrors | None,
+    parts: _Parts, evaluated: Evaluation | None, errors: ModelErrors | None, *, is_drawn: bool
 ) -> Verdict | None:
     """Judge the result by what was measured; None where nothing was."""
-    if accuracy is None and errors is None:
+    if evaluated is not None:
+        from intact.analyze.evaluation.evaluate import measured_by
+
+        # What is doubtful about the float model, findings say.
+        measured = measured_by(evaluated, doubts=len(evaluated.warnings))
+    elif errors is not None:
+        levels = [each.error.sqnr_db for each in errors.outputs]
+        measured = Measured(
+            samples=errors.samples, decibels=min(levels, default=None), is_drawn=is_drawn
+        )
+    else:
         return None
-    levels = [] if errors is None else [each.error.sqnr_db for each in errors.outputs]
-    of_errors = 0 if errors is None else errors.samples
-    measured = Measured(
-        samples=of_errors if accuracy is None else accuracy.samples,
-        change=None if accuracy is None else accuracy.change,
-        agreement=None if accuracy is None else accuracy.agreement,
-        decibels=min(levels, default=None),
-        is_drawn=options.data is None,
-    )
     return verdict(measured.explained_by(parts.diagnosed))
 
 
@@ -176,6 +185,7 @@ class _Parts:
         left_out: The parts that the report lacks, with the reason.
         times: What kernels take, ms, by node; empty where it was not measured.
         diagnosed: The findings of the diagnosis.
+        answers: What the evaluation saw; None where there was none.
     """
 
     def __init__(self, options: ReportOptions, result: Result) -> None:
@@ -184,6 +194,7 @@ class _Parts:
         self.times: dict[str, float] = {}
         self._costs: LayerCosts | None = None
         self.diagnosed: tuple[Finding, ...] = ()
+        self.answers: Answers | None = None
 
     def of(self, name: str, measure: Callable[[], T | None]) -> T | None:
         """Measure a part, unless it is left out; what cannot be measured is told on the page."""
@@ -231,7 +242,7 @@ class _Parts:
             for each in found.findings
         )
 
-    def accuracy(self) -> figures.Accuracy | None:
+    def evaluated(self) -> Evaluation | None:
         """Evaluate, where there are data."""
         options, result = self._options, self._result
         if options.data is None:
@@ -241,29 +252,24 @@ class _Parts:
         samples = open_for_result(
             options, options.data, result, limit=options.samples, labels=options.labels
         )
-        found = evaluate_result(result, samples, threads=options.threads)
+        self.answers = Answers(samples, steps_for(options, options.data, result.preprocess))
+        found = evaluate_result(
+            result, samples, threads=options.threads, watch=self.answers.watch, scored=self._scored
+        )
         if found.latency_ms is not None:
             begin(options.progress, "timing kernels")
             runs = max(2, min(_PROFILED, int(_PROFILED_MS / found.latency_ms[1])))
             self.times = _kernel_times(result, samples, runs, threads=options.threads)
-        accuracy = found.accuracy
-        points = None if accuracy is None else accuracy.difference
-        metrics = dict(found.metrics)
-        if accuracy is not None and accuracy.top_k is not None:
-            metrics = {f"top-{accuracy.k} %": accuracy.top_k, **metrics}
-        return figures.Accuracy(
-            found.samples,
-            found.runtime,
-            None if accuracy is None else accuracy.top1,
-            None if points is None else (points.difference, points.low, points.high),
-            found.agreement,
-            metrics,
-            found.latency_ms,
-            found.latency_batch,
-            found.speedup,
-            sum(self.times.values()) if self.times else None,
-            tuple(filter(None, (*found.warnings, found.why_no_float, found.why_no_labels))),
-        )
+        return found
+
+    def _scored(self, _: Any, labels: npt.NDArray[np.int64]) -> None:
+        """Keep the labels, with which answers are right or wrong."""
+        if self.answers is not None:
+            self.answers.labels = labels
+
+    def pictures(self) -> figures.Pictures | None:
+        """Show the samples, and those that are answered otherwise."""
+        return pictures_of(self._options, self._result, self.answers)
 
     def verified(self) -> tuple[figures.Verified, ...]:
         """Run what was deployed in its runtime, and compare the integers."""
@@ -280,6 +286,28 @@ class _Parts:
             if hasattr(self._options, name)
         }
         return kind(**{**common, "result": self._result, **others})
+
+
+def _accuracy(found: Evaluation, times: Mapping[str, float]) -> figures.Accuracy:
+    """Return the figures of an evaluation, for scripts and charts."""
+    accuracy = found.accuracy
+    points = None if accuracy is None else accuracy.difference
+    metrics = dict(found.metrics)
+    if accuracy is not None and accuracy.top_k is not None:
+        metrics = {f"top-{accuracy.k} %": accuracy.top_k, **metrics}
+    return figures.Accuracy(
+        found.samples,
+        found.runtime,
+        None if accuracy is None else accuracy.top1,
+        None if points is None else (points.difference, points.low, points.high),
+        found.agreement,
+        metrics,
+        found.latency_ms,
+        found.latency_batch,
+        found.speedup,
+        sum(times.values()) if times else None,
+        tuple(filter(None, (*found.warnings, found.why_no_float, found.why_no_labels))),
+    )
 
 
 def _kernel_times(result: Result, samples: Samples, runs: int, *, threads: int) -> dict[str, float]:
@@ -315,6 +343,7 @@ def _verified(found: Verification) -> figures.Verified:
     ]
     if found.processor is not None:
         remarks.append(f"{found.processor.cause}; {found.processor.remedy}")
+    compared = Totals.of(layers)
     return figures.Verified(
         found.format or found.target,
         found.runtime,
@@ -322,9 +351,9 @@ def _verified(found: Verification) -> figures.Verified:
         found.samples,
         found.ends_compared or len(found.layers),
         found.ends,
-        sum(each.values for each in layers),
-        sum(each.mismatches for each in layers),
-        max((float(each.largest) for each in layers), default=0.0),
+        compared.values,
+        compared.differ,
+        compared.largest,
         found.agreement,
         {name: decibels(each) for name, each in found.outputs_sqnr_db.items()},
         tuple(filter(None, remarks)),
@@ -335,58 +364,9 @@ def _verified(found: Verification) -> figures.Verified:
 # ---- what the folder says --------------------------------------------------------------------
 
 
-def summary_of(result: Result) -> figures.Summary:
-    """Return a result in a few figures."""
-    plan, provenance = result.plan, result.plan.provenance
-    rows = inspect_plan(plan).nodes
-    statistics = result.statistics
-    observed = () if statistics is None else statistics.tensors.values()
-    found_by = provenance.source or (f"search: {provenance.search}" if provenance.search else "")
-    return figures.Summary(
-        _model_name(result),
-        plan.target.name,
-        plan.target.description,
-        tuple(result.exports),
-        result.deployed_file,
-        result.sizes(),
-        len(rows),
-        sum(row.quantized for row in rows),
-        _counted(row.weight_bits for row in rows),
-        _counted(row.activation_bits for row in rows if row.quantized),
-        max((each.samples for each in observed), default=0),
-        provenance.method,
-        provenance.weight_method,
-        found_by,
-    )
-
-
-def _counted(widths: Iterator[int | None]) -> dict[int, int]:
-    found: dict[int, int] = {}
-    for width in widths:
-        if width is not None:
-            found[width] = found.get(width, 0) + 1
-    return dict(sorted(found.items()))
-
-
-def _options(result: Result) -> Mapping[str, Any]:
-    """Read the recipe of a result; nothing where it was changed to what cannot be read."""
-    try:
-        return tomllib.loads(result.recipe)
-    except tomllib.TOMLDecodeError:
-        return {}
-
-
-def _model_name(result: Result) -> str:
-    model = _options(result).get("model")
-    if isinstance(model, str) and Path(model).stem:
-        return Path(model).stem
-    named = result.plan.graph.model.graph.name
-    return named or ("model" if result.folder is None else result.folder.resolve().name)
-
-
 def _command(result: Result) -> str:
     """Write the command that makes the result again; "" where no file has its options."""
-    command = _options(result).get(COMMAND)
+    command = options_of_recipe(result).get(COMMAND)
     if result.folder is None or not isinstance(command, str):
         return ""
     from intact.recipe.options import COMMANDS

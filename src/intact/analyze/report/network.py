@@ -13,7 +13,7 @@ import onnx_ir as ir
 from msgspec import UNSET
 
 from intact.analyze.layers import LayerErrors, ModelErrors, errors_of_chains
-from intact.analyze.report import figures
+from intact.analyze.report import figures, network_figures
 from intact.analyze.report.distributions import (
     MOST_CHANNELS,
     channels_of,
@@ -39,7 +39,7 @@ def network_of(
     errors: ModelErrors | None,
     findings: Sequence[figures.Finding] = (),
     times: Mapping[str, float] | None = None,
-) -> figures.Network:
+) -> network_figures.Network:
     """Gather what is known of a plan's nodes.
 
     Args:
@@ -60,7 +60,7 @@ def network_of(
     return msgspec.structs.replace(network, tensors=tensors)
 
 
-def outline_of(plan: QuantizedGraph) -> figures.Network:
+def outline_of(plan: QuantizedGraph) -> network_figures.Network:
     """Lay out a plan's graph: names, places and widths of its nodes, and nothing else of them.
 
     Raises:
@@ -69,7 +69,7 @@ def outline_of(plan: QuantizedGraph) -> figures.Network:
     return _laid_out(plan.graph, [_outline(row) for row in inspect_plan(plan).nodes])
 
 
-def _laid_out(graph: Graph, nodes: Sequence[figures.Node]) -> figures.Network:
+def _laid_out(graph: Graph, nodes: Sequence[network_figures.Node]) -> network_figures.Network:
     """Give nodes their places, between the model's inputs and outputs."""
     inputs = _inputs(graph)
     outputs = [value for value in graph.outputs if value.producer() is not None]
@@ -93,12 +93,12 @@ def _laid_out(graph: Graph, nodes: Sequence[figures.Node]) -> figures.Network:
         *(_terminal(value, "output") for value in outputs),
     ]
     placed = [_placed(each, *place) for each, place in zip(drawn, layout.nodes, strict=True)]
-    return figures.Network(
+    return network_figures.Network(
         layout.width,
         layout.height,
         tuple(placed),
         tuple(
-            figures.Edge(source, reader, bends)
+            network_figures.Edge(source, reader, bends)
             for (source, reader), bends in zip(pairs, layout.bends, strict=True)
         ),
     )
@@ -109,7 +109,7 @@ def _inputs(graph: Graph) -> list[ir.Value]:
     return [value for value in graph.inputs if value.consumers()]
 
 
-def floats_of(network: figures.Network) -> tuple[figures.FloatNodes, ...]:
+def floats_of(network: network_figures.Network) -> tuple[figures.FloatNodes, ...]:
     """Group the nodes that are not integer by the reason, those of most nodes first."""
     found: dict[str, list[int]] = {}
     for index, node in enumerate(network.nodes):
@@ -138,18 +138,18 @@ def _edges(graph: Graph, writers: Mapping[str, int], first: int) -> Iterator[tup
                 yield writers[str(value.name)], indices[str(reader.name)]
 
 
-def _terminal(value: ir.Value, kind: str) -> figures.Node:
-    end = figures.End(kind, str(value.name), "", _shape(value))
-    return figures.Node(str(value.name), kind, 0, 0, kind, ends=(end,))
+def _terminal(value: ir.Value, kind: str) -> network_figures.Node:
+    end = network_figures.End(kind, str(value.name), "", _shape(value))
+    return network_figures.Node(str(value.name), kind, 0, 0, kind, ends=(end,))
 
 
-def _placed(node: figures.Node, x: int, y: int) -> figures.Node:
+def _placed(node: network_figures.Node, x: int, y: int) -> network_figures.Node:
     return msgspec.structs.replace(node, x=x, y=y)
 
 
-def _outline(row: NodeReport) -> figures.Node:
+def _outline(row: NodeReport) -> network_figures.Node:
     """Return what is drawn of a node, before it has a place."""
-    return figures.Node(
+    return network_figures.Node(
         row.node,
         row.op_type,
         0,
@@ -191,10 +191,10 @@ class _Nodes:
             for part in given.nodes:
                 self._given.setdefault(part, []).append(f"{name} ({given.op_type})")
 
-    def __iter__(self) -> Iterator[figures.Node]:
+    def __iter__(self) -> Iterator[network_figures.Node]:
         return map(self._of, self._rows)
 
-    def _of(self, row: NodeReport) -> figures.Node:
+    def _of(self, row: NodeReport) -> network_figures.Node:
         node = self._plan.graph.node(row.node)
         errors = self._errors.get(row.fused_into or row.node)
         weight = self._weight(node)
@@ -215,7 +215,7 @@ class _Nodes:
             time_ms=None if time is None else rounded(time),
         )
 
-    def _weight(self, node: ir.Node) -> figures.Channels | None:
+    def _weight(self, node: ir.Node) -> network_figures.Channels | None:
         slot = weight_slot(node)
         point = None if slot is None else self._weights.get((str(node.name), slot))
         if point is None or point.value.const_value is None:
@@ -227,7 +227,7 @@ class _Nodes:
         quantized = point.config.dequantize(point.constant_codes())
         return channels_of(values, quantized, axis, self._most)
 
-    def _ends_of(self, node: ir.Node) -> Iterator[figures.End]:
+    def _ends_of(self, node: ir.Node) -> Iterator[network_figures.End]:
         name, weight, bias = str(node.name), weight_slot(node), bias_slot(node)
         for slot, value in enumerate(node.inputs):
             config = self._plan.configs.get(TensorEnd.input(name, slot))
@@ -243,12 +243,12 @@ class _Nodes:
                 word = "output" if len(node.outputs) == 1 else f"output {slot}"
                 yield self._end(word, value, config)
 
-    def _end(self, slot: str, value: ir.Value, config: TensorQuantConfig) -> figures.End:
+    def _end(self, slot: str, value: ir.Value, config: TensorQuantConfig) -> network_figures.End:
         root, params = config.dominator, config.params
         if params is None or config.state in _FLOAT_STATES:
-            return figures.End(slot, str(value.name), str(config.state), _shape(value))
+            return network_figures.End(slot, str(value.name), str(config.state), _shape(value))
         scales, zeros = params.scale.reshape(-1), params.zero_point.reshape(-1)
-        return figures.End(
+        return network_figures.End(
             slot,
             str(value.name),
             str(config.state),
@@ -275,11 +275,11 @@ def _extremes(array: npt.NDArray[Any]) -> tuple[Any, ...]:
     return (low,) if low == high else (low, high)
 
 
-def _errors(errors: LayerErrors, most: int) -> figures.Errors:
+def _errors(errors: LayerErrors, most: int) -> network_figures.Errors:
     channels = np.array(errors.channels, np.float64)
     if channels.size:
         channels = np.minimum.reduceat(channels, groups_of(channels.size, most))
-    return figures.Errors(
+    return network_figures.Errors(
         accumulated=decibels(errors.accumulated.sqnr_db),
         own=decibels(errors.own),
         weights=decibels(errors.weights),

@@ -41,59 +41,12 @@ function errorsOf(node) {
 
 /* ---- summary ---- */
 
-function figure(name, value, note, tone) {
-  return h("div", {class: "figure"}, h("dt", {}, name), h("dd", {class: tone}, value), note && h("p", {}, note));
-}
-
 function summarySection() {
-  const {accuracy} = report, boxes = [];
-  if (accuracy && accuracy.top1) {
-    const [before, after] = accuracy.top1, [change, low, high] = accuracy.change;
-    boxes.push(figure("Accuracy", `${fixed(after, 2)} %`,
-      `float ${fixed(before, 2)} %; ${change > 0 ? "+" : ""}${fixed(change, 2)} points [${fixed(low, 2)}, ${fixed(high, 2)}], ${whole(accuracy.samples)} samples`));
-  } else if (accuracy && accuracy.agreement !== undefined) {
-    boxes.push(figure("Agreement", `${fixed(accuracy.agreement, 2)} %`,
-      `same best class as float, ${whole(accuracy.samples)} samples`));
-  }
-  const worst = (report.outputs || []).reduce((a, b) => (a === null || level(b) < level(a) ? b : a), null);
-  if (worst) {
-    const of = report.outputs.length > 1 ? `${worst.name}, the worst of ${report.outputs.length} outputs` : worst.name;
-    boxes.push(figure("Output error", decibels(worst.sqnr_db),
-      `signal to noise of ${of}; ${report.samples} ${report.drawn ? "drawn " : ""}samples`));
-  }
-  const [before, after] = summary.bytes;
-  boxes.push(figure("Size", bytes(after), `float ${bytes(before)}; ${ratio(before / after, "smaller", "larger")}`));
-  if (accuracy && accuracy.latency_ms) {
-    const [slow, fast] = accuracy.latency_ms;
-    boxes.push(figure("Latency", `${fixed(fast, 2)} ms`,
-      `${slow === null ? "" : `float ${fixed(slow, 2)} ms; `}${accuracy.speedup ? `${ratio(accuracy.speedup, "faster", "slower")}; ` : ""}${accuracy.batch} at once`));
-  }
-  boxes.push(figure("Integer nodes", `${whole(summary.integer)} of ${whole(summary.nodes)}`, widths()));
   const verdict = report.verdict && h("p", {class: `verdict ${report.verdict.judgement}`}, report.verdict.sentence);
-  return section("summary", "Summary", verdict, h("dl", {class: "figures"}, boxes), metricsTable(), floatList(), verificationTable(), remarks());
-}
-
-function level(output) { return output.sqnr_db === null ? Infinity : output.sqnr_db; }
-
-function widths() {
-  const parts = [];
-  for (const [found, what] of [[summary.weight_bits, "weights"], [summary.activation_bits, "activations"]]) {
-    const rows = Object.entries(found || {});
-    if (rows.length === 1) parts.push(`${what} of ${rows[0][0]} bits`);
-    else if (rows.length) parts.push(`${what}: ${rows.map(([bits, count]) => `${count} of ${bits}`).join(", ")} bits`);
-  }
-  return parts.join("; ");
-}
-
-function metricsTable() {
-  const {accuracy} = report;
-  const rows = Object.entries((accuracy && accuracy.metrics) || {});
-  if (accuracy && accuracy.top1 && accuracy.agreement !== undefined) rows.push(["agreement %", [null, accuracy.agreement]]);
-  if (!rows.length) return null;
-  return h("div", {class: "scroll"}, h("table", {class: "plain"},
-    h("thead", {}, h("tr", {}, textHead("Metric"), numberHead("Float"), numberHead("Quantized"))),
-    h("tbody", {}, rows.map(([name, [float, quantized]]) => h("tr", {}, h("th", {scope: "row"}, name),
-      numberCell(float === null ? DASH : number(float)), numberCell(number(quantized)))))));
+  const boxes = (report.boxes || []).map(([name, value, note]) => h("div", {class: "figure"},
+    h("dt", {}, name), h("dd", {}, value), note && h("p", {}, note)));
+  const caption = report.caption && h("p", {class: "caption"}, report.caption);
+  return section("summary", "Summary", verdict, h("dl", {class: "figures"}, boxes), caption, floatList(), verificationTable(), remarks());
 }
 
 function floatList() {
@@ -157,9 +110,19 @@ function timeBand(part) { return part === undefined ? "none" : TIMES.find(([leas
 
 const TIME_LEGEND = [...TIMES.map(([, colour, name]) => [colour, name]), ["none", "not known, or part of another"]];
 
+/* The part of a layer in the cost of all; undefined where it was not measured. */
+const allNoise = layers.reduce((sum, {errors}) => sum + noiseOf(errors), 0);
+
+function costShare(errors) {
+  if (!errors || errors.alone === undefined || !allNoise) return undefined;
+  return noiseOf(errors) / allNoise;
+}
+
 const {precision: byPrecision, ...byBits} = OWN_COLOURS;
+const {alone: byLevel, ...byErrors} = errorColours(errorsOf);
+const byCost = {name: "cost to the outputs", of: (node) => costBand(costShare(errorsOf(node))), legend: COST_LEGEND};
 const COLOURS = {
-  ...(report.samples ? errorColours(errorsOf) : {}),
+  ...(report.samples ? {...(allNoise ? {cost: byCost} : {alone: byLevel}), ...byErrors} : {}),
   ...byBits,
   ...(timed ? {time: {name: "time of each kernel", of: (node) => timeBand(share(node)), legend: TIME_LEGEND}} : {}),
   precision: byPrecision,
@@ -181,8 +144,9 @@ function networkSection() {
   const names = Object.entries(COLOURS).map(([name, {name: text}]) => [name, text]);
   paint(names[0][0]);
   const worst = layers.filter(({errors}) => errors && errors.own !== null).sort((a, b) => a.errors.own - b.errors.own)[0];
+  const costly = layers.filter(({errors}) => costShare(errors)).sort((a, b) => costShare(b.errors) - costShare(a.errors))[0];
   const start = findings.map((finding) => network.nodes.findIndex((node) => node.name === finding.node)).find((i) => i >= 0);
-  const chosen = start !== undefined ? start : worst ? worst.index : network.nodes.findIndex((node) => node.ends && node.kind !== "input");
+  const chosen = start !== undefined ? start : costly ? costly.index : worst ? worst.index : network.nodes.findIndex((node) => node.ends && node.kind !== "input");
   if (chosen >= 0) graph.select(chosen);
   return section("network", "Network",
     h("div", {class: "controls"}, control("Colour", choiceOf("colour", names, paint)),
@@ -339,7 +303,8 @@ function layersSection() {
     })),
   });
   return section("layers", "Layers",
-    measured.length ? [h("p", {class: "quiet"}, "Signal to noise along the network, dB: a dot for each layer by itself, the line for what has accumulated. Lower is worse."),
+    costBars(layers, ({errors}) => costShare(errors) || 0, ({index}) => nodeLink(index, 34)),
+    measured.length ? [h("h3", {}, "Error along the network"), h("p", {class: "quiet"}, "Signal to noise along the network, dB: a dot for each layer by itself, the line for what has accumulated. Lower is worse."),
       profile(measured, (index) => reveal(index))] : null,
     table);
 }
@@ -457,4 +422,4 @@ fillPage({
     report.accuracy ? ` Run by ${report.accuracy.runtime}.` : ""),
   skip: "To the network",
   version: report.intact,
-}, [summarySection(), diagnosisSection(), networkSection(), layersSection(), improvementsSection(), searchSection(), trainingSection(), provenanceSection()]);
+}, [summarySection(), diagnosisSection(), picturesSection(report.pictures), networkSection(), layersSection(), improvementsSection(), searchSection(), trainingSection(), provenanceSection()]);

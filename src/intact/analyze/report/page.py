@@ -1,6 +1,7 @@
 """The page of a report: one file of HTML, in which styles, scripts and figures are inlined.
 
-Nothing is fetched: a policy in the page forbids every request, and every script but its own. What
+Nothing is fetched: a policy in the page forbids every request, and every script but its own;
+pictures are part of it. What
 a model's names say is only ever text: figures are JSON in which no tag can begin, and the scripts
 write text, never HTML.
 """
@@ -14,9 +15,9 @@ import re
 from importlib import resources
 
 from intact.analyze.report.figures import Report
-from intact.results.result import REPORT_HEAD
+from intact.results.folder import REPORT_HEAD
 
-SCRIPTS = ("elements.js", "graph.js", "sections.js", "charts.js", "page.js")
+SCRIPTS = ("elements.js", "graph.js", "sections.js", "charts.js", "pictures.js", "page.js")
 """In the order in which they run. `graph.js` draws graphs, several on one page if wanted."""
 _PLACE = re.compile(r"\{\{ (\w+) \}\}")
 _ESCAPED = {
@@ -81,6 +82,7 @@ def _policy(style: str, script: str) -> str:
     """Allow this style and this script, and nothing else."""
     return (
         f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; "
+        "img-src data:; "
         "base-uri 'none'; form-action 'none'"
     )
 

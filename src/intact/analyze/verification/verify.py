@@ -22,9 +22,10 @@ from intact.formats.registry import runnable
 from intact.limits import VERIFIED
 from intact.recipe.reports import VerifyAllOptions, VerifyOptions
 from intact.results.execution import in_numbers
+from intact.results.folder import results_in
 from intact.results.preprocessing import steps_for
 from intact.results.recipes import cluster_of, open_fed
-from intact.results.result import Result, results_in
+from intact.results.result import Result
 from intact.results.sources import default_target, load_result, names_deployed, target_of
 
 if TYPE_CHECKING:

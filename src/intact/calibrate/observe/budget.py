@@ -13,14 +13,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.calibrate.observe.observer import (
-    BatchLayout,
-    Observed,
-    Observer,
-    Shape,
-    model_of_outputs,
-)
-from intact.engines.session import Optimization, refuse_threads
+from intact.calibrate.observe.observer import BatchLayout, Observed, Observer, Shape
+from intact.engines.session import Optimization, model_of_outputs, refuse_threads
 from intact.errors import CalibrationError, ModelError, UsageError
 from intact.graph import Graph, save_model
 from intact.numerics.histogram import BINS
@@ -53,7 +47,7 @@ def worker_count(threads: int, tensors: int) -> int:
     """Return how many batches run side by side, within the memory for their counts.
 
     Args:
-        threads: As many as that; 0 for all cores.
+        threads: How many may work; 0 for all cores.
         tensors: How many are observed.
 
     Raises:
@@ -87,9 +81,9 @@ def schedule(
     largest = max(tensors, key=lambda name: sizes[name], default=None)
     if largest is not None and sizes[largest] > max_memory:
         raise CalibrationError(
-            f"one batch of {largest!r} and its counts need {_shown(sizes[largest])} of memory, "
+            f"one batch of {largest!r} and its counts need {_size_text(sizes[largest])} of memory, "
             f"{max_memory >> 20} MiB are allowed",
-            remedy=f"allow {_shown(sizes[largest])}, or keep the nodes around it float",
+            remedy=f"allow {_size_text(sizes[largest])}, or keep the nodes around it float",
         )
     groups = tuple(_groups(tensors, sizes, max_memory)) or ((),)
     most = max(sum(sizes[name] for name in group) for group in groups)
@@ -103,6 +97,8 @@ def _groups(
     group: list[str] = []
     room = max_memory
     for name in tensors:
+        # Neighbours and not the best fit: a group of late tensors runs the model from the start
+        # anyway.
         if sizes[name] > room:
             yield tuple(group)
             group, room = [], max_memory
@@ -126,7 +122,7 @@ def known_sizes(graph: Graph, layout: BatchLayout, tensors: Sequence[str]) -> di
     return sizes
 
 
-def seen_sizes(observed: Observed, tensors: Sequence[str]) -> dict[str, int]:
+def sizes_of_observed(observed: Observed, tensors: Sequence[str]) -> dict[str, int]:
     """Return the same from a batch that was run."""
     sizes = observed.elements * observed.samples
     return {n: _bytes((int(size),), copies=2) for n, size in zip(tensors, sizes, strict=True)}
@@ -136,7 +132,7 @@ def _bytes(shape: Shape, *, copies: int) -> int:
     return math.prod(shape) * _VALUE_BYTES * copies + COUNTS_BYTES
 
 
-def _shown(size: int) -> str:
+def _size_text(size: int) -> str:
     return f"{math.ceil(size / 2**20)} MiB"
 
 
@@ -154,6 +150,8 @@ def part_observers(
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         computed = set(tensors) - {str(value.name) for value in graph.inputs}
+        # Optimized once with all tensors as outputs, and cut afterwards: optimized part by part,
+        # layers would fuse otherwise in each, and floats differ.
         whole = _rewritten(model_of_outputs(graph, [n for n in tensors if n in computed]), folder)
         for position, group in enumerate(groups):
             path = folder / f"part{position}.onnx"

@@ -11,15 +11,13 @@ from typing import Any
 import msgspec
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 import onnxruntime as ort
 
 from intact.data.batching import Batch
 from intact.data.signature import InputSpec, input_specs
-from intact.engines.session import Feeds, make_session, run_bound, run_session
+from intact.engines.session import make_session, model_of_outputs, run_bound, run_session
 from intact.errors import CalibrationError
 from intact.graph import Graph
-from intact.graph.edit import Editor
 from intact.limits import OBSERVED_AT_ONCE
 
 
@@ -125,9 +123,11 @@ def find_layout(
             shapes = _shapes_at(size, specs, computed, run)
             axes |= {n: 0 if s and s[0] % size == 0 else None for n, s in shapes.items()}
         return BatchLayout(size, axes)
-    found = _inferred(graph, computed) or _measured(specs, computed, run)
+    found = _infer_shapes(graph, computed) or _measure_shapes(specs, computed, run)
     elements = sum(math.prod(shape) for shape, _ in found.values())
     size = OBSERVED_AT_ONCE
+    # Halved, so that every size divides the largest: 32 MiB of activations at most, and more
+    # samples where they are small.
     while size > 1 and size * elements > _BATCH_ELEMENTS:
         size //= 2
     axes |= {name: axis for name, (_, axis) in found.items()}
@@ -141,7 +141,7 @@ def find_layout(
     return BatchLayout(size, axes, batch_shapes)
 
 
-def _inferred(graph: Graph, computed: Sequence[str]) -> dict[str, tuple[Shape, int | None]]:
+def _infer_shapes(graph: Graph, computed: Sequence[str]) -> dict[str, tuple[Shape, int | None]]:
     """Return shape of one sample and sample axis by shape inference; empty if not all known."""
     batches = {next(iter(value.shape or (None,))) for value in graph.inputs}
     found: dict[str, tuple[Shape, int | None]] = {}
@@ -155,7 +155,7 @@ def _inferred(graph: Graph, computed: Sequence[str]) -> dict[str, tuple[Shape, i
     return found
 
 
-def _measured(
+def _measure_shapes(
     specs: Mapping[str, InputSpec], computed: Sequence[str], run: Run
 ) -> dict[str, tuple[Shape, int | None]]:
     """Return the same by running the model on one and on two samples of zeros."""
@@ -167,7 +167,7 @@ def _measured(
                 f"{list(two[name])} for two",
                 remedy="name the axes of the Squeeze before it, and export the model again",
             )
-    return {name: (one[name], _changed_axis(one[name], two[name])) for name in computed}
+    return {name: (one[name], _batch_axis(one[name], two[name])) for name in computed}
 
 
 def _shapes_at(
@@ -182,7 +182,7 @@ def _shapes_at(
     return {n: array.shape for n, array in zip(computed, run(zeros, computed), strict=True)}
 
 
-def _changed_axis(one: Shape, two: Shape) -> int | None:
+def _batch_axis(one: Shape, two: Shape) -> int | None:
     changed = [axis for axis, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
     return changed[0] if changed else None
 
@@ -200,7 +200,7 @@ class Observer:
         graph: The float model.
         tensors: Names of the values to read.
         session: Has the computed ones as outputs; made if it is not given.
-        layout: Of the batches; found if it is not given.
+        layout: Where the tensors lie in the batches; found if it is not given.
         takes_feeds: Each sample is a batch of its own, in which no axis is that of samples.
         gathers: Whether `add` gathers batches, for which there is memory.
 
@@ -225,6 +225,7 @@ class Observer:
         self._session = session or make_session(model_of_outputs(graph, self._computed), threads=1)
         run = partial(run_session, self._session)
         self.layout = layout or find_layout(graph, self.tensors, run, takes_feeds=takes_feeds)
+        # An arena for each thread: bound outputs are written while another thread counts its own.
         self._local = threading.local()
 
     @property
@@ -271,7 +272,7 @@ class Observer:
     def rest(self) -> Observed | None:
         """Return what the calling thread has gathered and not returned."""
         arena: _Arena | None = getattr(self._local, "arena", None)
-        return None if arena is None else arena.taken()
+        return None if arena is None else arena.take()
 
     def _arena(self) -> _Arena | None:
         """Return the calling thread's arena; None where shapes depend on the samples."""
@@ -345,6 +346,8 @@ class _Arena:
                     continue
                 start = int(self._starts[position] + slot * room[position])
                 place = self._values[start : start + int(sizes[position])].reshape(shape)
+                # The session writes into the place where it is counted: no copy of what are most of
+                # the bytes.
                 address = self._buffers.get(name, place).ctypes.data
                 binding.bind_output(name, "cpu", 0, np.float32, shape, address)
             self._bindings.append(binding)
@@ -353,19 +356,19 @@ class _Arena:
         """Run a batch and return its ``count`` real samples."""
         self._slot = self._samples = 0
         self._fill(batch, count)
-        return self._observed()
+        return self._observe()
 
     def add(self, batch: Batch, count: int) -> Observed | None:
         """Run a batch; return what is gathered where no other can follow."""
         self._fill(batch, count)
         is_last = self._slot == self._batches or count < self._batch_size
-        return self.taken() if is_last else None
+        return self.take() if is_last else None
 
-    def taken(self) -> Observed | None:
+    def take(self) -> Observed | None:
         """Return what is gathered, and gather anew."""
-        return self._observed() if self._slot else None
+        return self._observe() if self._slot else None
 
-    def _observed(self) -> Observed:
+    def _observe(self) -> Observed:
         samples, self._slot, self._samples = self._samples, 0, 0
         return Observed(self._values, self._starts, self._elements, samples, self._shapes)
 
@@ -394,50 +397,3 @@ def _rows(
     rows = np.moveaxis(array, axis, 0)
     each = rows.shape[0] // batch_size
     return rows[: count * each].reshape(count, -1)
-
-
-def model_of_outputs(graph: Graph, names: Sequence[str]) -> ir.Model:
-    """Copy the model with these values as outputs, or with its own if there are none.
-
-    Raises:
-        CalibrationError: The graph has no such value.
-    """
-    editor = Editor(graph.model)
-    try:
-        outputs = [editor.value(name) for name in names]
-    except KeyError as error:
-        raise CalibrationError(f"the model has no tensor {error}") from None
-    if outputs:
-        editor.model.graph.outputs.clear()
-        editor.model.graph.outputs.extend(outputs)
-    return editor.finish()
-
-
-class FloatTensors:
-    """The float model with some of its tensors as outputs.
-
-    Args:
-        graph: The model.
-        tensors: Their names; of inputs too, which are not computed.
-        threads: Threads inside one operator; 0 lets the runtime choose.
-    """
-
-    def __init__(self, graph: Graph, tensors: Sequence[str], *, threads: int = 1) -> None:
-        inputs = {str(value.name) for value in graph.inputs}
-        self._tensors = tuple(tensors)
-        computed = [name for name in self._tensors if name not in inputs]
-        self._session = (
-            make_session(model_of_outputs(graph, computed), threads=threads) if computed else None
-        )
-        self._computed = frozenset(computed)
-
-    def run(
-        self, feeds: Feeds, tensors: Sequence[str] | None = None
-    ) -> dict[str, npt.NDArray[Any]]:
-        """Run one batch, and return the tensors by name: all, or some of them."""
-        names = self._tensors if tensors is None else tensors
-        wanted = [name for name in names if name in self._computed]
-        found = dict(feeds)
-        if self._session is not None and wanted:
-            found |= zip(wanted, run_session(self._session, feeds, wanted), strict=True)
-        return {name: found[name] for name in names}

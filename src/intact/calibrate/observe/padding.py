@@ -63,6 +63,7 @@ class Padding:
         if mask in inputs:
             inputs = {mask: inputs[mask]}
         names = {dim for dims in inputs.values() for dim in dims if isinstance(dim, str)}
+        # With several names none is known to be the sequence.
         self._free = names.pop() if len(names) == 1 else None
         self._fixed = frozenset(
             dim
@@ -82,13 +83,13 @@ class Padding:
 
         Args:
             name: The tensor.
-            shape: Of one sample.
+            shape: The shape of one sample.
             length: Positions of the mask.
         """
         together = self._layout.batch_size > 1 and self._layout.axes.get(name) is None
         if name in self._whole or together:  # one mask does not cover a whole batch
             return SequenceAxes(())
-        declared = self._declared(name, shape)
+        declared = self._declared_dims(name, shape)
         fitting = [axis for axis, size in enumerate(shape) if size == length]
         named = tuple(axis for axis in fitting if declared[axis] == self._free is not None)
         is_fixed = length in self._fixed
@@ -131,11 +132,13 @@ class Padding:
                     if self._tensors[tensor] in self._with_constants:
                         keep = keep | (np.abs(whole) >= MASKED_BEYOND)
                     kept = whole[keep]
+                    # In place: what is left is at most as long, and the observer's memory is
+                    # overwritten by the next batch anyway.
                     values[: kept.size] = kept
                     elements[tensor] = kept.size
             yield Observed(observed.values, starts, elements, 1, observed.shapes)
 
-    def _declared(self, name: str, shape: Shape) -> tuple[_Dim, ...]:
+    def _declared_dims(self, name: str, shape: Shape) -> tuple[_Dim, ...]:
         """Return the declared sizes of one sample's axes; see ``BatchLayout.sample_shape``."""
         dims, axis = self._dims[name], self._layout.axes[name]
         if axis is not None and dims:

@@ -45,7 +45,7 @@ def assign_biases(plan: QuantizedGraph, memo: Memo | None = None) -> list[Note]:
 
     Args:
         plan: Inputs and weights have their scales.
-        memo: Of former calls with plans of the same graph and target.
+        memo: What former calls computed with plans of the same graph and target.
 
     Returns:
         A note for each node whose bias does not fit, or is lost.
@@ -63,8 +63,10 @@ def assign_biases(plan: QuantizedGraph, memo: Memo | None = None) -> list[Note]:
         keys = weight_config.key, data.key, config.key
         fitted = memo(
             ("bias", node.name, _is_settled(weight_config), keys),
-            partial(_fitted, layer, weight_config, data, config, plan),
+            partial(_fit_bias, layer, weight_config, data, config, plan),
         )
+        # What was remembered was computed on another plan's configs: this one has the old scale
+        # yet.
         if fitted.is_raised and fitted.weight is not None:
             weight_config.set_checked(fitted.weight)
         if fitted.overflows:
@@ -124,7 +126,7 @@ def biased_layers(graph: Graph) -> Iterator[BiasedLayer]:
             yield layer
 
 
-class _Fitted(NamedTuple):
+class _BiasFit(NamedTuple):
     """What the bias of a node comes to.
 
     Attributes:
@@ -144,13 +146,13 @@ class _Fitted(NamedTuple):
     lost: int
 
 
-def _fitted(
+def _fit_bias(
     layer: BiasedLayer,
     weight: TensorQuantConfig,
     data: TensorQuantConfig,
     config: TensorQuantConfig,
     plan: QuantizedGraph,
-) -> _Fitted:
+) -> _BiasFit:
     """Choose the scale of a bias, and change that of the weight where it has to be."""
     node, bias = layer.node, layer.values
     value = node.inputs[layer.bias.slot]
@@ -162,9 +164,10 @@ def _fitted(
     scale = config.params
     if scale is None:
         raise CalibrationError(f"{node.name}: its bias has no scale")
+    # By identity: a config makes new params only where its scale is set.
     is_raised = weight.params is not before
     added = _noise_added(layer, weight, before) if is_raised and overflows else 0.0
-    return _Fitted(scale, weight.params, is_raised, overflows, added, lost)
+    return _BiasFit(scale, weight.params, is_raised, overflows, added, lost)
 
 
 def _noise_added(
@@ -219,9 +222,11 @@ def _make_room(
     """Raise the weight scales that make the bias overflow, unless given; return how many."""
     if weight.scale is None or weight.offset is None:
         return 0
+    # In float64: the product of three float32 numbers may be below what float32 holds.
     scales = weight.scale.astype(np.float64)
     per_channel = _largest(bias, scales)
     overflows = per_channel > config.quant_max * scales * input_scale
+    # A given scale is not ours to change: the bias saturates, and a note says so.
     if not np.any(overflows) or _is_settled(weight):
         return int(np.count_nonzero(overflows))
     needed = per_channel * _ROOM / (config.quant_max * input_scale)
@@ -246,6 +251,8 @@ def _fit_dead(
         In how many channels the bias is lost.
     """
     loses = plan.target.bias.dead_channels is not DeadChannels.KEEP
+    # Where the target loses the bias, also over a given scale: without weights it scales nothing
+    # else, and what is simulated must be what the hardware does.
     if weight.scale is None or (not loses and _is_settled(weight)):
         return 0
     per_channel = _largest(bias, weight.scale)
@@ -287,6 +294,7 @@ def _set_scales(
             remedy=f"--keep-float {quote(str(node.name))}, or samples as the model wants them",
         )
     if weight.grid.power_of_two:
+        # Upwards: a smaller power would overflow again.
         needed = np.exp2(np.ceil(np.log2(np.maximum(needed, np.finfo(np.float32).tiny))))
     if weight.scale is not None:
         smallest = float(np.finfo(np.float32).tiny)
@@ -305,6 +313,7 @@ def _set_bias_scale(
     data: TensorQuantConfig,
     bias: npt.NDArray[np.float64],
 ) -> None:
+    # In float32, as converters write it: kernels compare the stored scale with this product.
     scale = np.asarray(weight.scale, np.float32) * np.asarray(data.scale, np.float32)
     scale = np.maximum(scale, np.finfo(np.float32).tiny)
     if config.granularity.axis is not None:
@@ -312,7 +321,7 @@ def _set_bias_scale(
     config.set_params(scale)
 
 
-def _note(node: ir.Node, fitted: _Fitted, kind: DType, *, is_given: bool) -> Note:
+def _note(node: ir.Node, fitted: _BiasFit, kind: DType, *, is_given: bool) -> Note:
     overflow = f"the {kind} bias would overflow in {fitted.overflows} channel(s); "
     if is_given:
         return Note(

@@ -73,14 +73,17 @@ def prescribe(
     for members in _groups(points, table):
         root = members[0].config.dominator
         used.update(str(point.value.name) for point in members)
+        # The hardware has that scale in its code: a table cannot change it.
         if is_fixed(root):
             gave_way += [str(p.value.name) for p in members if not _prescribes(root, p, table)]
             continue
         given = [(point, given_params(point, table)) for point in members]
         owners = [each for point, each in given if needs_range(point.config)]
+        # The largest: a smaller one would saturate values for which the table gave room.
         chosen = max(owners or [each for _, each in given], key=lambda each: each.scale.max())
         gave_way += [str(point.value.name) for point, each in given if not _equal(each, chosen)]
         params[id(root)], roots[id(root)] = chosen, root
+    # Tensors in `kept` lose nothing: their own scale is stored beside the one in effect.
     gave_way = [name for name in dict.fromkeys(gave_way) if name not in known]
     return PrescribedScales(params, roots, tuple(_notes(table, used, gave_way)))
 
@@ -103,14 +106,14 @@ def given_params(point: QuantPoint, table: ScaleTable) -> QuantParams:
     """
     name = str(point.value.name)
     try:
-        return _moved(point, table)
+        return _on_grid(point, table)
     except ConfigError as error:
         raise CalibrationError(
             f"{table.source}: the scale of {name!r} does not fit {point.end}: {error}"
         ) from error
 
 
-def _moved(point: QuantPoint, table: ScaleTable) -> QuantParams:
+def _on_grid(point: QuantPoint, table: ScaleTable) -> QuantParams:
     sizes = point.value.shape or ()
     shape = tuple(size if isinstance(size, int) else 0 for size in sizes)
     return table[str(point.value.name)].on_grid(point.config.dominator.grid, shape)
@@ -119,7 +122,7 @@ def _moved(point: QuantPoint, table: ScaleTable) -> QuantParams:
 def _prescribes(root: TensorQuantConfig, point: QuantPoint, table: ScaleTable) -> bool:
     """Check whether the scale that the target prescribes is the one of the table."""
     try:
-        return root.params is not None and _equal(root.params, _moved(point, table))
+        return root.params is not None and _equal(root.params, _on_grid(point, table))
     except ConfigError:
         return False
 

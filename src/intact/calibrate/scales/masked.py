@@ -103,6 +103,7 @@ def attention_values(graph: Graph) -> frozenset[str]:
 
 def _note(factors: dict[str, float], value: ir.Value | None, factor: float) -> None:
     name = "" if value is None else str(value.name)
+    # The least magnitude needs most room below: it is safe for the other ways too.
     if name and (name not in factors or abs(factor) < abs(factors[name])):
         factors[name] = factor
 
@@ -201,7 +202,7 @@ class Trimmed(msgspec.Struct, frozen=True):
 
     def widened(self, low: float, high: float, levels: Levels) -> tuple[float, float]:
         """Return a range that reaches as far as it has to."""
-        part = _needed(levels)
+        part = _needed_room(levels)
         return min(low, part * self.low), max(high, part * self.high)
 
 
@@ -229,19 +230,19 @@ class MaskConstants(msgspec.Struct):
         Args:
             name: The tensor.
             values: What it holds.
-            key: Of the scale that it will have, for ``shared``.
+            key: The key of the scale that it will have, for ``shared``.
         """
         if name in self.factors:  # -inf is as good as the largest number
             values = np.clip(values, -_LARGEST, _LARGEST)
-        return self._trimmed(name, Distribution.from_values(values), key)
+        return self._trim(name, Distribution.from_values(values), key)
 
     def of_statistics(self, name: str, statistics: TensorStatistics, key: int) -> Trimmed:
         """Return an observed tensor without its mask constants; arguments as above."""
         bin_ = _INFINITE_BINS[self.factors.get(name, 1.0) > 0]
         infinite = bool(statistics.counts[bin_])
-        return self._trimmed(name, statistics.distribution(), key, infinite=infinite)
+        return self._trim(name, statistics.distribution(), key, infinite=infinite)
 
-    def _trimmed(
+    def _trim(
         self, name: str, distribution: Distribution, key: int, *, infinite: bool = False
     ) -> Trimmed:
         factor = self.factors.get(name)
@@ -258,15 +259,15 @@ class MaskConstants(msgspec.Struct):
         """Return the range of a scale with room for the tensors that hold nothing else.
 
         Args:
-            key: Of the scale.
+            key: The key of the scale.
             low: Lower end of the range of all tensors that share it.
             high: Upper end.
-            levels: Of the scale.
+            levels: The levels of the scale.
         """
         if key not in self.alone:
             return low, high
         factor = self.alone[key]
-        room = _needed(levels) * NEGLIGIBLE / abs(factor)
+        room = _needed_room(levels) * NEGLIGIBLE / abs(factor)
         margin = room if low < high else ALONE * max(1.0, 1.0 / abs(factor))
         return (min(low, -high - margin), high) if factor > 0 else (low, max(high, margin - low))
 
@@ -281,7 +282,7 @@ class MaskConstants(msgspec.Struct):
         )
 
 
-def _needed(levels: Levels) -> float:
+def _needed_room(levels: Levels) -> float:
     """Return which part of the room for masked values is needed.
 
     The smallest power of two that holds a range may be twice as wide, which would cost the scores a
@@ -305,22 +306,25 @@ def trim(distribution: Distribution, factor: float, *, infinite: bool = False) -
     Returns:
         None if there are none.
     """
+    # Mirrored, so that all below is about values far below 0.
     if factor < 0:
-        mirrored = trim(_mirrored(distribution), -factor, infinite=infinite)
+        mirrored = trim(_mirror(distribution), -factor, infinite=infinite)
         return mirrored and msgspec.structs.replace(
-            mirrored, distribution=_mirrored(mirrored.distribution), low=0.0, high=-mirrored.low
+            mirrored, distribution=_mirror(mirrored.distribution), low=0.0, high=-mirrored.low
         )
     masked = distribution.high <= -MASKED_BEYOND
     rest = ~masked
+    # Apart from the rest by a factor of two at least, or else the tail of a distribution would be
+    # cut off as a mask.
     if not (masked.any() or infinite) or distribution.low[rest].min(initial=0) < -_NEAREST:
         return None
     if not distribution.high[rest].any() and not distribution.low[rest].any():
         return Trimmed(_ZERO, is_alone=True)
-    kept = _kept(distribution, rest)
+    kept = _bins_to_keep(distribution, rest)
     return Trimmed(kept, low=min(kept.quantile(0.5) - NEGLIGIBLE / factor, 0.0))
 
 
-def _kept(distribution: Distribution, rest: npt.NDArray[np.bool_]) -> Distribution:
+def _bins_to_keep(distribution: Distribution, rest: npt.NDArray[np.bool_]) -> Distribution:
     """Return the distribution of some bins; its minimum is that of a bin, 0.8 % off at most."""
     low, high = distribution.low[rest], distribution.high[rest]
     count = distribution.count[rest]
@@ -342,7 +346,7 @@ def _kept(distribution: Distribution, rest: npt.NDArray[np.bool_]) -> Distributi
     )
 
 
-def _mirrored(distribution: Distribution) -> Distribution:
+def _mirror(distribution: Distribution) -> Distribution:
     """Return the distribution of the same values with the other sign."""
     return msgspec.structs.replace(
         distribution,

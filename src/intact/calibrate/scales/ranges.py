@@ -59,7 +59,7 @@ def range_of(
 
     Args:
         point: Where it is quantized.
-        statistics: Of its tensor, unless that is constant.
+        statistics: Those of its tensor, unless that is constant.
         method: Chooses the range.
         factors: How tensors come out at a Softmax (see `MaskConstants`).
         intervals: From `relevant_ranges`.
@@ -110,6 +110,7 @@ def _threshold(low: float, high: float, levels: Levels, method: str) -> float:
 def _levels(config: TensorQuantConfig, distribution: Distribution) -> Levels:
     """Return the levels as they serve this tensor: all on one side where its values are."""
     levels = config.levels
+    # The same codes, but methods defined for one side alone may be used on them.
     if levels.scheme is Scheme.ASYMMETRIC and distribution.minimum >= 0:
         codes = 0, levels.quant_max - levels.quant_min
         return Levels(*codes, Scheme.ONE_SIDED, power_of_two=levels.power_of_two)
@@ -152,6 +153,7 @@ def stored_scales(scales: npt.NDArray[Any], scale_type: ScaleType) -> npt.NDArra
 
     Beyond what float16 holds, all scales of a weight are stored in float32.
     """
+    # A scale of 0 would divide by zero; its sign is kept, as it says which end has the extra code.
     small = float(np.finfo(np.float32).tiny)
     bounded = np.copysign(np.maximum(np.abs(scales), small), scales)
     exact: npt.NDArray[np.float32] = np.asarray(bounded, np.float32)
@@ -223,6 +225,8 @@ class TiedRanges(msgspec.Struct):
 
     def add(self, config: TensorQuantConfig, found: Range) -> None:
         """Take in the range of an end of the group."""
+        # The master comes first, since functions take its scale; the others in the order of the
+        # plan.
         at = len(self._bits)
         if config is self.root:
             at = 0
@@ -245,7 +249,7 @@ def store_scales(points: Iterable[QuantPoint], precision: ScalePrecision) -> lis
 
     Args:
         points: Those of a plan; each has its scale.
-        precision: Of the target's arithmetic.
+        precision: The precision of the target's arithmetic.
 
     Returns:
         A note, if scales were raised.

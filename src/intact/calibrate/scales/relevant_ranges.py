@@ -41,6 +41,7 @@ def relevant_ranges(graph: Graph) -> dict[str, Interval]:
         if value.is_graph_output() or any(at == IMPLICIT_SLOT for _, at in graph.consumers(value))
     )
     found = {str(value.name): _ALL for value in read_elsewhere}
+    # From the outputs: what readers tell apart is known before what gives them their data.
     for node in reversed(graph.nodes):
         behind = [found.get(str(value.name), _NONE) for value in node.outputs]
         before = _before(node, _hull(behind))

@@ -45,7 +45,7 @@ def refuse_not_finite(values: npt.NDArray[np.floating], what: str, node: str) ->
     """Refuse a constant that no integers can represent.
 
     Args:
-        values: Of the constant.
+        values: What the constant holds.
         what: What it is, with its name.
         node: Who reads it.
 

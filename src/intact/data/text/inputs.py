@@ -41,6 +41,8 @@ _NAMES = {
 }
 _CACHES = ("past", "cache")
 """What the name of a cache has."""
+_CODES = (np.dtype(np.int8), np.dtype(np.uint8))
+"""Types of caches that hold codes."""
 _RANKS = {Part.NUMBERS: 1}
 _PASSED_ON = frozenset({"Cast", "Clip", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 """What may stand between token ids and the table in which they are looked up."""
@@ -162,7 +164,8 @@ def _part(name: str, spec: InputSpec) -> Part | None:
     if part is not None:
         return part if len(spec.shape) == _RANKS.get(part, 2) else None
     is_cache = any(each in name.lower() for each in _CACHES)
-    return Part.CACHE if is_cache and spec.dtype.kind == "f" and len(spec.shape) > 2 else None
+    holds = spec.dtype.kind == "f" or spec.dtype in _CODES
+    return Part.CACHE if is_cache and holds and len(spec.shape) > 2 else None
 
 
 def _is_row(spec: InputSpec) -> bool:

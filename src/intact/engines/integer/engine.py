@@ -17,7 +17,7 @@ from intact.engines.integer import moves, pooling, reductions, resizing
 from intact.engines.integer.islands import float_island
 from intact.engines.integer.kernel import KERNELS, Kernel, Overflow, Overflows
 from intact.engines.integer.pointwise import conversions, elementwise, functions, softmax
-from intact.engines.integer.products import convolution, dynamic, matmul
+from intact.engines.integer.products import convolution, matmul
 from intact.errors import DataError
 from intact.program import Array, Program, Step, Tensor
 from intact.program.operations import FloatNodes
@@ -25,7 +25,6 @@ from intact.program.operations import FloatNodes
 _MODULES = (
     conversions,
     convolution,
-    dynamic,
     elementwise,
     functions,
     matmul,
@@ -67,7 +66,7 @@ class IntegerEngine:
         threads: Threads of float islands; 0 lets their runtime choose.
 
     Attributes:
-        program: As given.
+        program: The program that is run.
     """
 
     def __init__(self, program: Program, *, threads: int = 0) -> None:
@@ -105,10 +104,10 @@ class IntegerEngine:
             DataError: A feed is missing; a feed or a forced array has the wrong type or shape; or
                 the program has no tensor of an observed or forced name.
         """
-        forced = {} if forced is None else self._checked(forced)
+        forced = {} if forced is None else self._check_forced(forced)
         wanted = set(observe)
         self._check_names(wanted)
-        values = {t.name: _fed(name, t, feeds) for name, t in self.program.inputs.items()}
+        values = {t.name: _take_feed(name, t, feeds) for name, t in self.program.inputs.items()}
         tensors: dict[str, Array] = {}
         keep = tensors.__setitem__ if seen is None else seen
         for name, array in values.items():
@@ -121,7 +120,10 @@ class IntegerEngine:
             for tensor, array in zip(step.outputs, results, strict=True):
                 if tensor.name in wanted:
                     keep(tensor.name, array)
+                # Observed first, replaced then: with teacher forcing one sees what a step made of
+                # the teacher's inputs.
                 values[tensor.name] = forced.get(tensor.name, array)
+            # Freed as soon as nothing reads it: all tensors together are many times a batch.
             for name in last_uses:
                 values.pop(name, None)
         outputs = {
@@ -130,7 +132,7 @@ class IntegerEngine:
         }
         return IntegerRun(outputs, tensors)
 
-    def _checked(self, forced: Mapping[str, Array]) -> Mapping[str, Array]:
+    def _check_forced(self, forced: Mapping[str, Array]) -> Mapping[str, Array]:
         self._check_names(forced.keys())
         for name, array in forced.items():
             _check(f"the array forced on {name!r}", array, self._tensors[name])
@@ -173,7 +175,7 @@ def _run(step: Step, kernel: Kernel, arrays: list[Array]) -> tuple[Array, ...]:
         ) from error
 
 
-def _fed(name: str, tensor: Tensor, feeds: Mapping[str, npt.NDArray[Any]]) -> Array:
+def _take_feed(name: str, tensor: Tensor, feeds: Mapping[str, npt.NDArray[Any]]) -> Array:
     if name not in feeds:
         raise DataError(f"input {name!r} is missing", remedy="give an array of that name")
     array = np.asarray(feeds[name])

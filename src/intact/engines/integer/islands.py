@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import numpy as np
 import onnx_ir as ir
 
@@ -14,7 +16,7 @@ from intact.program import Array, Step
 from intact.program.operations import FloatNodes
 
 _IR_VERSION = 10
-"""Of ONNX; every ONNX Runtime that has the opsets in use reads it."""
+"""The version of ONNX's format; every ONNX Runtime that has the opsets in use reads it."""
 
 
 def float_island(step: Step, threads: int = 0) -> Kernel:
@@ -25,24 +27,41 @@ def float_island(step: Step, threads: int = 0) -> Kernel:
 
     Args:
         step: Its operation is `FloatNodes`.
-        threads: Of the session; 0 lets it choose.
+        threads: Threads of the session; 0 lets it choose.
 
     Raises:
         PlanError: A node reads a value that the step does not get.
         ModelError: The runtime rejects the nodes.
     """
     operation = operation_of(step, FloatNodes)
-    session = make_session(model_of_nodes(step.name, operation), threads=threads)
-    weave = weaver(step)
+    run, weave = compiled_nodes(step.name, operation, threads), weaver(step)
+    return lambda *activations: tuple(run(weave(activations)))
+
+
+def compiled_nodes(
+    name: str, operation: FloatNodes, threads: int = 0
+) -> Callable[[Iterable[Array]], list[Array]]:
+    """Return what runs nodes alone, in one session: from the operation's inputs to its outputs.
+
+    Args:
+        name: What runs them, for errors.
+        operation: The nodes.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+
+    Raises:
+        PlanError: A node reads a value that is none of the inputs.
+        ModelError: The runtime rejects the nodes.
+    """
+    session = make_session(model_of_nodes(name, operation), threads=threads)
     names = [str(value.name) for value in operation.inputs]
     outputs = [str(value.name) for value in operation.outputs]
 
-    def island(*activations: Array) -> tuple[Array, ...]:
+    def run(arrays: Iterable[Array]) -> list[Array]:
         # `ascontiguousarray` would give scalars an axis.
-        arrays = (np.asarray(array, order="C") for array in weave(activations))
-        return tuple(run_session(session, dict(zip(names, arrays, strict=True)), outputs))
+        laid = (np.asarray(array, order="C") for array in arrays)
+        return run_session(session, dict(zip(names, laid, strict=True)), outputs)
 
-    return island
+    return run
 
 
 def model_of_nodes(name: str, operation: FloatNodes) -> ir.Model:
@@ -55,6 +74,7 @@ def model_of_nodes(name: str, operation: FloatNodes) -> ir.Model:
     """
     constants = _constants(name, operation)
     owner = operation.nodes[0].graph
+    # A view and its clone, since the nodes belong to the model's graph and may belong to no other.
     view = ir.GraphView(
         operation.inputs,
         operation.outputs,

@@ -42,7 +42,7 @@ class Overflows:
 
     by_step: dict[str, Overflow] = field(default_factory=dict)
 
-    def of(self, step: Step) -> Overflow:
+    def counter(self, step: Step) -> Overflow:
         """Return the counter of a step, new or not."""
         return self.by_step.setdefault(step.name, Overflow())
 
@@ -75,6 +75,7 @@ def weaver(step: Step) -> Callable[[Sequence[Array]], list[Array]]:
     present = [tensor for tensor in step.inputs if tensor is not None]
 
     def weave(activations: Sequence[Array]) -> list[Array]:
+        # Constants as they are, with no copy: kernels do not write to what they are given.
         arrays = iter(activations)
         return [next(arrays) if tensor.data is None else tensor.data for tensor in present]
 

@@ -91,6 +91,7 @@ def _expand(operation: Expand, array: Array) -> Array:
     wanted = (1,) * (rank - len(operation.shape)) + operation.shape
     pairs = zip(wanted, lengths, strict=True)
     shape = tuple(old if new in (-1, 1) else new for new, old in pairs)
+    # A view: kernels do not write to what they are given.
     return np.broadcast_to(array, shape)
 
 
@@ -99,6 +100,7 @@ def _depth_to_space(operation: DepthToSpace, array: Array) -> Array:
     batch, height, width, depth = array.shape
     block = operation.block
     channels = depth // block**2
+    # DCR: the depth is (block row, block column, channel).
     blocks = array.reshape(batch, height, width, block, block, channels)
     moved = blocks.transpose(0, 1, 3, 2, 4, 5)
     return moved.reshape(batch, height * block, width * block, channels)
@@ -124,6 +126,8 @@ def _pad(step: Step, _: Overflows) -> Kernel:
     zero = _zero_of(target)
 
     def pad(array: Array) -> Array:
+        # Recoded first, so that the pad is the output's zero point and no code of the input's
+        # scale.
         return np.pad(recode(array), operation.pads, constant_values=zero)
 
     return kernel_of(step, pad)

@@ -25,16 +25,29 @@ from intact.engines.integer.reductions import ends_mean, float_mean
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.numerics.loop_cache import CACHED
 from intact.program import Array, Encoding, Step
-from intact.program.arithmetic.ends import has_ends
-from intact.program.arithmetic.reals import real_type, to_codes
-from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
+from intact.program.arithmetic.reals import to_codes
+from intact.program.arithmetic.requantize import (
+    Requantizer,
+    code_bounds,
+    real_multiplier,
+    real_type,
+)
 from intact.program.operations import Bounds, Pool, PoolKind
-from intact.targets import Arithmetic, Functions, Requantize, ZeroPointOrder
+from intact.targets import (
+    Arithmetic,
+    FixedPoint,
+    FloatEnds,
+    FloatInTurn,
+    FloatOnce,
+    Functions,
+    Shift,
+    ZeroPointOrder,
+)
 
 Slices: TypeAlias = tuple[slice, ...]
 
 
-def pooled_lengths(shape: tuple[int, ...], operation: Pool) -> tuple[int, ...]:
+def output_lengths(shape: tuple[int, ...], operation: Pool) -> tuple[int, ...]:
     """Return the output's spatial lengths for data ``[N, *S, C]``."""
     return tuple(
         max((length + sum(pads) - size) // stride + 1, 0)
@@ -59,7 +72,9 @@ def reduce_windows(array: Array, operation: Pool, combine: np.ufunc) -> Array:
             number.
     """
     start = 0 if combine is np.add else np.iinfo(array.dtype).min
-    for axis, length in enumerate(pooled_lengths(array.shape, operation), 1):
+    # Axis by axis: k + k steps for a window of k * k; sums and maxima of integers do not depend on
+    # the order.
+    for axis, length in enumerate(output_lengths(array.shape, operation), 1):
         shape = (*array.shape[:axis], length, *array.shape[axis + 1 :])
         result = np.full(shape, start, array.dtype)
         for outputs, inputs in _axis_taps(array.shape[axis], length, operation, axis - 1):
@@ -75,7 +90,7 @@ def each_tap(shape: tuple[int, ...], operation: Pool) -> Iterator[tuple[Slices, 
 
     The slices are for arrays ``[N, *S, C]``.
     """
-    lengths = pooled_lengths(shape, operation)
+    lengths = output_lengths(shape, operation)
     axes = [
         list(_axis_taps(shape[axis], length, operation, axis - 1))
         for axis, length in enumerate(lengths, 1)
@@ -89,7 +104,7 @@ def window_counts(
     shape: tuple[int, ...], operation: Pool, *, with_pads: bool
 ) -> npt.NDArray[np.int64]:
     """Return how many elements each window has, ``[*S of the output]``, pads included or not."""
-    lengths = pooled_lengths(shape, operation)
+    lengths = output_lengths(shape, operation)
     counts = np.ones(lengths, np.int64)
     for axis, length in enumerate(lengths):
         along = np.zeros(length, np.int64)
@@ -121,7 +136,6 @@ def _axis_taps(
         yield slice(first, last + 1), slice(start, start + (last - first) * stride + 1, stride)
 
 
-_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 _STEPS_OF_8_BITS = 255
 
 Average = Callable[[Array], Array]
@@ -134,17 +148,23 @@ def _pool(step: Step, _: Overflows) -> Kernel:
     if operation.kind is PoolKind.MAX:
         recode = recoder(step.arithmetic, source, target, operation.bounds)
         return kernel_of(step, lambda codes: recode(reduce_windows(codes, operation, np.maximum)))
-    if has_ends(step.arithmetic):
-        return kernel_of(step, _average_by_ends(operation, step.arithmetic, source, target))
-    if step.arithmetic.scales_in_turn:
-        return kernel_of(step, _rescaled_average(operation, step.arithmetic, source, target))
-    if step.arithmetic.requantize in _FLOATS:
-        composed = _is_composed(step.arithmetic, source, target)
-        average = _convolved_average if composed else _float_average
-        return kernel_of(step, average(operation, step.arithmetic, source, target))
-    if source.same_as(target):
-        return kernel_of(step, _integer_average(operation, step.arithmetic, target))
-    return kernel_of(step, _rescaled_average(operation, step.arithmetic, source, target))
+    return kernel_of(step, _average(operation, step.arithmetic, source, target))
+
+
+def _average(
+    operation: Pool, arithmetic: Arithmetic, source: Encoding, target: Encoding
+) -> Average:
+    match arithmetic.requantize:
+        case FloatEnds():
+            average = _average_by_ends
+        case FloatOnce():
+            composed = _is_composed(arithmetic, source, target)
+            average = _average_as_convolution if composed else _float_average
+        case FixedPoint() | Shift() if source.same_as(target):
+            average = _integer_average
+        case _:
+            average = _average_by_count
+    return average(operation, arithmetic, source, target)
 
 
 def _average_by_ends(
@@ -168,17 +188,18 @@ def _float_average(
     """Add dequantized elements tap by tap, row by row, divide, quantize (ONNX Runtime).
 
     Float sums depend on their order. A window that is the whole input may be left to the kernel of
-    GlobalAveragePool, which sums integers, see ``Arithmetic.integer_whole_windows``.
+    GlobalAveragePool, which sums integers, see ``FloatOnce.integer_whole_windows``.
     Measured with onnxruntime 1.31.1: no code differs.
     """
-    kind = real_type(arithmetic)
+    kind, way = real_type(arithmetic), arithmetic.requantize
+    whole_in_integers = isinstance(way, FloatOnce) and way.integer_whole_windows
     dequantize = dequantizer(source, kind)
 
     def average(codes: Array) -> Array:
-        if arithmetic.integer_whole_windows and is_global(codes.shape, operation):
+        if whole_in_integers and is_global(codes.shape, operation):
             return global_average(codes)
         reals = dequantize(codes)
-        lengths = pooled_lengths(codes.shape, operation)
+        lengths = output_lengths(codes.shape, operation)
         sums = np.zeros((codes.shape[0], *lengths, codes.shape[-1]), kind)
         for outputs, inputs in each_tap(codes.shape, operation):
             sums[outputs] += reals[inputs]
@@ -201,7 +222,7 @@ def _is_composed(arithmetic: Arithmetic, source: Encoding, target: Encoding) -> 
     return arithmetic.functions is Functions.COMPOSED and spans == {_STEPS_OF_8_BITS}
 
 
-def _convolved_average(
+def _average_as_convolution(
     operation: Pool, arithmetic: Arithmetic, source: Encoding, target: Encoding
 ) -> Average:
     """Multiply sums as a convolution whose weights are 1, in steps of ``1 / count``, does."""
@@ -218,22 +239,24 @@ def _convolved_average(
     return average
 
 
-def _integer_average(operation: Pool, arithmetic: Arithmetic, encoding: Encoding) -> Average:
+def _integer_average(
+    operation: Pool, arithmetic: Arithmetic, source: Encoding, target: Encoding
+) -> Average:
     """Add codes, divide, round once.
 
     With the zero point before rounding it is left inside the sums (TFLite's AVERAGE_POOL_2D); the
     order shows in ties that are rounded away from zero.
     """
-    zero_point = encoding.zero_point.item()
+    zero_point = source.zero_point.item()
     before = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
-    limits = code_bounds(arithmetic, encoding, operation.bounds)
+    limits = code_bounds(arithmetic, target, operation.bounds)
     rounding = ROUNDING_CODES[arithmetic.rounding]
 
     def average(codes: Array) -> Array:
         sums, counts, elements = _sums(operation, codes)
         # Pads that count hold the zero point.
         offsets = (counts - elements if before else -elements) * zero_point
-        results = np.empty(sums.shape, encoding.dtype)
+        results = np.empty(sums.shape, target.dtype)
         shape = (sums.shape[0], counts.size, sums.shape[-1])
         _divide(
             sums.reshape(shape),
@@ -249,7 +272,7 @@ def _integer_average(operation: Pool, arithmetic: Arithmetic, encoding: Encoding
     return average
 
 
-def _rescaled_average(
+def _average_by_count(
     operation: Pool, arithmetic: Arithmetic, source: Encoding, target: Encoding
 ) -> Average:
     """Multiply sums by ``s_in / (s_out * count)``, with one multiplier for each count there is."""
@@ -261,6 +284,8 @@ def _rescaled_average(
         steps = sums - elements[..., None] * zero_point
         results = np.empty(sums.shape, target.dtype)
         everywhere = np.broadcast_to(counts[..., None], sums.shape)
+        # Windows at the edges have fewer elements where pads do not count: three counts an axis at
+        # most.
         for count in np.unique(counts):
             here = everywhere == count
             results[here] = requantized(int(count))(steps[here])
@@ -273,7 +298,7 @@ def _by_count(
     arithmetic: Arithmetic, source: Encoding, target: Encoding, bounds: Bounds
 ) -> Callable[[int], Average]:
     """Make the function from a number of elements to the requantizer of their sums."""
-    if arithmetic.scales_in_turn:
+    if isinstance(arithmetic.requantize, FloatInTurn):
         return lambda count: float_mean(arithmetic, source, target, count, bounds)
     ratio = real_multiplier(arithmetic, [source.scale], target)
     return lambda count: Requantizer(arithmetic, ratio / count, target, bounds)
@@ -282,6 +307,7 @@ def _by_count(
 def _sums(operation: Pool, codes: Array) -> tuple[Array, Array, Array]:
     """Return sums of windows, what each is divided by, and how many elements but pads it has."""
     largest = math.prod(operation.kernel) * (1 << 8 * codes.dtype.itemsize)
+    # The narrowest type that no sum leaves: memory is what a pool waits for.
     fitting = [kind for kind in (np.int16, np.int32, np.int64) if largest < np.iinfo(kind).max]
     sums = reduce_windows(codes.astype(fitting[0]), operation, np.add)
     elements = window_counts(codes.shape, operation, with_pads=False)

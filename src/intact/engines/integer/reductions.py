@@ -22,12 +22,22 @@ from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.ends import effective, ends_codes, has_ends
 from intact.program.arithmetic.fixed_functions import multiply_fixed
 from intact.program.arithmetic.in_turn import InTurn
-from intact.program.arithmetic.reals import real_type, round_codes
-from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
+from intact.program.arithmetic.reals import round_codes
+from intact.program.arithmetic.requantize import (
+    Requantizer,
+    code_bounds,
+    real_multiplier,
+    real_type,
+)
 from intact.program.operations import Bounds, Reduce, Reduction
-from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
-
-_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
+from intact.targets import (
+    Arithmetic,
+    Float,
+    FloatInTurn,
+    Multiplier,
+    Shift,
+    ZeroPointOrder,
+)
 
 
 @KERNELS.register(Reduce)
@@ -38,6 +48,7 @@ def _reduce(step: Step, _: Overflows) -> Kernel:
     if operation.kind in (Reduction.MAX, Reduction.MIN):
         limits = np.iinfo(source.dtype)
         largest = operation.kind is Reduction.MAX
+        # The extreme of no elements is what changes no other; numpy refuses to choose among none.
         choose, of_none = (np.max, limits.min) if largest else (np.min, limits.max)
         recode = recoder(step.arithmetic, source, target)
 
@@ -54,6 +65,7 @@ def _reduce(step: Step, _: Overflows) -> Kernel:
         sums = codes.sum(axis=axes, keepdims=keep, dtype=np.int64) - count * zero_point
         if operation.kind is Reduction.SUM:
             return total(sums)
+        # The count is known only here, where an axis is open: the function is made for each batch.
         return _mean(step.arithmetic, source, target, max(count, 1))(sums)
 
     return kernel_of(step, reduce)
@@ -63,16 +75,17 @@ def _mean(arithmetic: Arithmetic, source: Encoding, target: Encoding, count: int
     """Make the function from sums of ``count`` codes less their zero points to means."""
     if has_ends(arithmetic):
         return lambda sums: ends_mean(arithmetic, source, target, sums, count)
-    if arithmetic.requantize is Requantize.SHIFT:
-        return _shifted_mean(arithmetic, source, target, count)
-    if arithmetic.requantize not in _FLOATS:
+    if isinstance(arithmetic.requantize, Shift):
+        return _mean_by_shift(arithmetic, source, target, count)
+    if not isinstance(arithmetic.requantize, Float):
         return _fixed_point_mean(arithmetic, source, target, count)
     if arithmetic.zero_point is ZeroPointOrder.AFTER_ROUNDING:
         return float_mean(arithmetic, source, target, count)
     real = _multiplier_type(arithmetic)
     ratio = real(source.scale.item()) / real(target.scale.item())
+    # By the reciprocal of the count and not divided by it, as XNNPACK prepares it.
     multiplier = ratio * (real(1) / real(count))
-    return _folded_mean(arithmetic, multiplier, count * source.zero_point.item(), target)
+    return _mean_with_offset(arithmetic, multiplier, count * source.zero_point.item(), target)
 
 
 def float_mean(
@@ -86,7 +99,7 @@ def float_mean(
 
     ONNX Runtime's GlobalAveragePool: 0 of a million codes differ with onnxruntime 1.31.1.
     """
-    if arithmetic.scales_in_turn:
+    if isinstance(arithmetic.requantize, FloatInTurn):
         return InTurn(arithmetic, [source.scale], [count, target.scale], target, bounds)
     real = _multiplier_type(arithmetic)
     divisor = real(target.scale.item()) * real(count)
@@ -111,11 +124,11 @@ def ends_mean(
 
 
 def _multiplier_type(arithmetic: Arithmetic) -> type[np.floating[Any]]:
-    narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
+    narrow = arithmetic.multiplier is Multiplier.FLOAT32
     return np.float32 if narrow else np.float64
 
 
-def _folded_mean(
+def _mean_with_offset(
     arithmetic: Arithmetic, multiplier: np.floating[Any], zero_sum: int, target: Encoding
 ) -> Recode:
     """Multiply the sum with its zero points in it, and add a constant that takes them away.
@@ -144,18 +157,22 @@ def _fixed_point_mean(
     """
     ratio = real_multiplier(arithmetic, [source.scale], target)
     multiplier, exponent = (part.item() for part in quantize_multiplier(ratio))
+    # Three bounds: the count has no more bits to gain; more than 32 would leave int64; and the
+    # multiplication takes no exponent below -31.
     kept = min(count.bit_length() - 1, 32, 31 + exponent)
     divided = (multiplier << kept) // count
     zero_point = target.zero_point.item()
 
     def mean(sums: Array) -> Array:
         steps = multiply_fixed(arithmetic, sums, divided, exponent - kept)
-        return _clamped(steps + zero_point, target)
+        return _clamp(steps + zero_point, target)
 
     return mean
 
 
-def _shifted_mean(arithmetic: Arithmetic, source: Encoding, target: Encoding, count: int) -> Recode:
+def _mean_by_shift(
+    arithmetic: Arithmetic, source: Encoding, target: Encoding, count: int
+) -> Recode:
     """Divide by the count and shift, rounding once."""
     ratio = power_of_two_exponent(source.scale) - power_of_two_exponent(target.scale)
     left, right = max(ratio.item(), 0), max(-ratio.item(), 0)
@@ -165,11 +182,11 @@ def _shifted_mean(arithmetic: Arithmetic, source: Encoding, target: Encoding, co
         # Far below 2**51, a quotient in float64 is a tie only if the exact one is.
         quotients = (sums << left) / np.float64(count << right)
         nearest = round_to_integer(quotients, arithmetic.rounding)
-        return _clamped(nearest + zero_point, target)
+        return _clamp(nearest + zero_point, target)
 
     return mean
 
 
-def _clamped(codes: Array, encoding: Encoding) -> Array:
+def _clamp(codes: Array, encoding: Encoding) -> Array:
     clamped: Array = np.clip(codes, encoding.quant_min, encoding.quant_max).astype(encoding.dtype)
     return clamped

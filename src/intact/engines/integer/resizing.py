@@ -21,10 +21,10 @@ from intact.engines.integer.kernel import (
 )
 from intact.engines.integer.pointwise.conversions import recoder
 from intact.program import Array, Encoding, Step
-from intact.program.arithmetic.reals import real_type, to_codes, to_reals
-from intact.program.arithmetic.requantize import Requantizer
+from intact.program.arithmetic.reals import to_codes, to_reals
+from intact.program.arithmetic.requantize import Requantizer, real_type
 from intact.program.operations import Resize, ResizeMode
-from intact.targets import Arithmetic, Requantize
+from intact.targets import Arithmetic, Float, Product, Shift
 
 Positions: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Array]
 """For each output element: the two elements that it lies between, and how far from the first."""
@@ -47,9 +47,12 @@ def _resize(step: Step, _: Overflows) -> Kernel:
     if operation.mode is ResizeMode.NEAREST:
         return kernel_of(step, lambda array: recode(_nearest(operation, array)))
     encoding = encoding_of(step, step.inputs[0])
-    if step.arithmetic.requantize in (Requantize.FLOAT32, Requantize.FLOAT64):
+    # 1  Floats: reals are interpolated, and rounded to codes once.
+    if isinstance(step.arithmetic.requantize, Float):
         output = encoding_of(step, step.outputs[0])
         return kernel_of(step, _linear_floats(operation, step.arithmetic, encoding, output))
+    # 2  Integers: codes are interpolated at the input's scale, and requantized afterwards: two
+    # roundings, as the kernels have them.
     linear = _linear_codes(operation, step.arithmetic, encoding)
     return kernel_of(step, lambda array: recode(linear(array)))
 
@@ -86,15 +89,16 @@ def _linear_codes(
 
     Zero points need no attention: the weights of an element add up to one.
     """
-    fine = arithmetic.requantize is Requantize.FIXED_POINT_SINGLE
+    fine = arithmetic.product is Product.SINGLE
     bits = _FINE_BITS if fine else _COARSE_BITS
     sample = _fine_positions if fine else _coarse_positions
     rounding = Rounding.HALF_UP if fine else Rounding.HALF_AWAY_FROM_ZERO
-    if arithmetic.requantize is Requantize.SHIFT:
+    if isinstance(arithmetic.requantize, Shift):
         rounding = arithmetic.rounding
     shift = bits * len(operation.sizes)
+    # int32 where code and weights fit: half the memory traffic of int64.
     fits = shift + 8 * encoding.dtype.itemsize < 32
-    once = Arithmetic(requantize=Requantize.SHIFT, rounding=rounding)
+    once = Arithmetic(requantize=Shift(), rounding=rounding)
     back = Requantizer(once, 2.0**-shift, replace(encoding, zero_point=np.zeros((), np.int64)))
 
     def resize(codes: Array) -> Array:
@@ -149,6 +153,7 @@ def _places(operation: Resize, length: int, size: int) -> npt.NDArray[np.float32
     outputs = np.arange(size, dtype=np.float32)
     if operation.align_corners:
         return outputs * np.float32(length - 1) / np.float32(max(size - 1, 1))
+    # Divided by, and not multiplied by its inverse: float32 differs, and with it the neighbours.
     ratio = np.float32(size) / np.float32(length)
     if operation.half_pixel:
         return (outputs + np.float32(0.5)) / ratio - np.float32(0.5)
@@ -176,7 +181,9 @@ def _coarse_positions(operation: Resize, length: int, size: int) -> Positions:
     places = np.arange(size, dtype=np.int64) * step
     if operation.half_pixel:
         places += step // 2 - one // 2
+    # Shifts round downwards, also below 0, where half-pixel places of the first elements lie.
     first = np.clip(places >> _COARSE_BITS, 0, length - 1)
+    # Rounded upwards: a place on an element has it on both sides, and needs no neighbour.
     second = np.minimum((places + one - 1) >> _COARSE_BITS, length - 1)
     return first, np.maximum(second, 0), places - (first << _COARSE_BITS)
 

@@ -43,6 +43,7 @@ class FloatPieces:
 
     def exchanged(self, constants: Mapping[Reader, Array]) -> FloatPieces:
         """Return the model with other constants, for the nodes and slots that read them."""
+        # Shares pieces and sessions but for those with other constants, which are compiled anew.
         found = copy.copy(self)
         found._sessions = list(self._sessions)
         changed = set(self._exchanged)
@@ -66,10 +67,11 @@ class FloatPieces:
         left = Counter(self._reads)
         dropped: set[str] = set()
         for piece, session in zip(self._pieces, self._sessions, strict=True):
-            made = _ran(piece, session, known)
+            made = _run(piece, session, known)
             known |= made
             sizes |= {name: array.nbytes for name, array in made.items()}
             left.subtract(stream.value for stream in piece.inputs)
+            # The largest first: it frees most, and what makes it runs again if someone needs it.
             while sum(sizes.values()) > limit:
                 largest = max(sizes, key=lambda name: sizes[name])
                 del sizes[largest]
@@ -87,12 +89,12 @@ class FloatPieces:
             changed: The other arrays by the names of their tensors.
         """
         now = {**known, **changed}
-        for at in self._needed(known, changed):
-            made = _ran(self._pieces[at], self._sessions[at], now)
+        for at in self._pieces_to_run(known, changed):
+            made = _run(self._pieces[at], self._sessions[at], now)
             now |= {name: array for name, array in made.items() if name not in changed}
         return {name: now[name] for name in self._outputs}
 
-    def _needed(self, known: Mapping[str, Array], changed: Mapping[str, Array]) -> list[int]:
+    def _pieces_to_run(self, known: Mapping[str, Array], changed: Mapping[str, Array]) -> list[int]:
         """List the pieces that compute something else than is known, and what these need."""
         stale = set(changed)
         for at, piece in enumerate(self._pieces):
@@ -114,7 +116,7 @@ def _session(graph: Graph, piece: Piece, constants: Mapping[Reader, Array]) -> o
     return make_session(model, threads=1, shares_memory=True)
 
 
-def _ran(
+def _run(
     piece: Piece, session: ort.InferenceSession, known: Mapping[str, Array]
 ) -> dict[str, Array]:
     feeds = {stream.value: known[stream.value] for stream in piece.inputs}

@@ -113,6 +113,9 @@ def _levels(nodes: Sequence[ir.Node], streams: Streams) -> dict[ir.Node, int]:
         for value, reader in reads(node):
             producer = value.producer()
             if producer is not None:
+                # From the outputs, so that a node runs as late as its readers allow: from the
+                # inputs, a chain beside a quantized one would end in an early piece, apart from
+                # what it could fuse with.
                 before = level - streams.is_cut(value, reader)
                 levels[producer] = min(levels[producer], before)
     return levels
@@ -126,6 +129,7 @@ def _groups(
 
     def find(node: ir.Node) -> ir.Node:
         while root[node] is not node:
+            # Union-find with halved paths: a deep model has thousands of nodes in a chain.
             root[node] = root[root[node]]
             node = root[node]
         return node
@@ -140,6 +144,7 @@ def _groups(
     members: dict[ir.Node, list[ir.Node]] = defaultdict(list)
     for node in nodes:
         members[find(node)].append(node)
+    # The sort is stable: within a level pieces stay in the graph's order, which is topological.
     groups = sorted(members.values(), key=lambda group: levels[group[0]])
     return [tuple(group) for group in groups]
 
@@ -183,6 +188,8 @@ def _checkpoints(pieces: Sequence[Piece]) -> frozenset[str]:
         places.append(frozenset(alive))
         floats = (made for made, value in alive.values() if value.dtype in _FLOATS)
         counts.append(len(set(floats)))
+    # Where one tensor is live, a run can go on from it alone; transformers with long skips may have
+    # no such place, and the narrowest is taken.
     fewest = min((count for count in counts if count), default=0)
     narrow = (place for place, count in zip(places, counts, strict=True) if count == fewest)
     return frozenset(name for place in narrow for name in place)
@@ -213,10 +220,12 @@ def piece_model(
             like = graph.value(stream.value)
             value = ir.Value(name=name, shape=like.shape, type=like.type)
             copy.inputs.append(value)
+            # These alone: other readers of the value get it without this quantizer.
             for node, slot in readers:
                 nodes[node].replace_input_with(slot, value)
         names.append(name)
     for (node, slot), array in constants.items():
+        # Inside of a body constants stay as they are: nothing there is quantized.
         if slot != IMPLICIT_SLOT:
             constant = _constant(taken.fresh(f"{node}/{slot}"), array)
             copy.register_initializer(constant)
@@ -250,6 +259,7 @@ def _copy(graph: Graph, piece: Piece) -> ir.Graph:
 
 
 def _constant(name: str, array: npt.NDArray[Any]) -> ir.Value:
+    # `ascontiguousarray` makes a scalar one-dimensional.
     tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
     return ir.Value(
         name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor

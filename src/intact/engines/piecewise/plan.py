@@ -52,7 +52,7 @@ class PiecewisePlan:
     is_exact: bool = True
 
     @staticmethod
-    def of(
+    def resolve(
         cut: Cut, streams: Streams, *, is_exact: bool, memo: Memo | None = None
     ) -> PiecewisePlan:
         """Resolve a plan from the pieces of its graph and its quantizers.
@@ -61,7 +61,7 @@ class PiecewisePlan:
             cut: The pieces.
             streams: The quantizers.
             is_exact: They compute all overflows of the plan.
-            memo: Of former calls.
+            memo: What former calls computed.
         """
         resolver = _Resolver(streams, Forgetful() if memo is None else memo)
         steps = tuple(resolver.step(piece) for piece in cut.pieces)
@@ -84,7 +84,7 @@ class _Resolver:
     def __init__(self, streams: Streams, memo: Memo) -> None:
         self._streams = streams
         self._memo = memo
-        self._of_stream: dict[Stream, bytes] = {}
+        self._stream_keys: dict[Stream, bytes] = {}
         self.keys: dict[str, bytes] = {}
         self.quantizers: dict[Stream, Quantizer] = {}
 
@@ -94,6 +94,8 @@ class _Resolver:
         parts = [piece.key]
         for (node, slot), point in constants.items():
             parts += (f"{node}/{slot}".encode(), config_key(point.config))
+            # Remembered by the array itself: plans of a search share baked codes, whose megabytes
+            # are hashed once so.
             if point.baked is not None:
                 parts.append(self._memo(Itself(point.baked), partial(_digest_of, point.baked)))
         variant = _digest(*parts)
@@ -104,17 +106,19 @@ class _Resolver:
 
     def key(self, stream: Stream) -> bytes:
         """Compute the key of a stream, and collect its quantizers."""
-        if stream not in self._of_stream:
+        if stream not in self._stream_keys:
             source = Stream(stream.value)
-            key = self.key(source) if stream.end else self._computed(stream.value)
+            # A reader's own quantizer comes after the producer's: its key builds on that of the
+            # value.
+            key = self.key(source) if stream.end else self._source_key(stream.value)
             quantizer = self._streams.quantizer(stream)
             if quantizer is not None:
                 self.quantizers[stream] = quantizer
                 key = _digest(key, quantizer.key)
-            self._of_stream[stream] = key
-        return self._of_stream[stream]
+            self._stream_keys[stream] = key
+        return self._stream_keys[stream]
 
-    def _computed(self, value: str) -> bytes:
+    def _source_key(self, value: str) -> bytes:
         return self.keys[value] if value in self.keys else _digest(b"input", value.encode())
 
 
@@ -123,5 +127,6 @@ def _digest_of(codes: Codes) -> bytes:
 
 
 def _digest(*parts: bytes) -> bytes:
+    # Each with its length: parts of other borders would else give the same digest.
     framed = [piece for part in parts for piece in (len(part).to_bytes(8, "little"), part)]
     return blake2b(b"".join(framed), digest_size=16).digest()

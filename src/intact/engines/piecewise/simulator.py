@@ -45,6 +45,7 @@ class Flow:
         self._ours: set[str] = set()
         self._streams: dict[Stream, Array] = {}
         reads = [stream for step in steps for stream in step.piece.inputs]
+        # How often each stream is still read: the last reader frees it, or lets it be overwritten.
         self._left = Counter((*reads, *prepared.outputs.values()))
         self._read = frozenset(self._left)  # a step may hold them while it reads others
         for stream in [stream for stream in self._left if stream.end]:
@@ -64,7 +65,7 @@ class Flow:
         """
         array = self._streams.get(stream)
         if array is None:
-            array = self._made(stream)
+            array = self._make(stream)
         self._left[stream] -= 1
         if self._left[stream]:
             self._streams[stream] = array
@@ -72,7 +73,7 @@ class Flow:
             self._streams.pop(stream, None)
         return array
 
-    def _made(self, stream: Stream) -> Array:
+    def _make(self, stream: Stream) -> Array:
         quantizer = self._quantizers.get(stream)
         if not stream.end:
             array = self._source(stream.value)
@@ -138,6 +139,7 @@ class Checkpoints:
             count = self._counts.get(key, 0)
             if count < 2 or array.nbytes > self._limit or key in self._arrays:
                 return False
+            # In the order of last use: the first that are asked for less often make room.
             victims, freed = [], self._limit - self.size
             for other, theirs in self._arrays.items():
                 if freed >= array.nbytes:
@@ -149,6 +151,8 @@ class Checkpoints:
                 return False
             for victim in victims:
                 self.size -= self._arrays.pop(victim).nbytes
+            # Shared by all plans from now on: whoever wrote to it would change the results of
+            # others.
             array.flags.writeable = False
             self._arrays[key] = array
             self.size += array.nbytes
@@ -185,6 +189,8 @@ class Compiled(Generic[Made]):
             if key in self._entries:
                 self._entries.move_to_end(key)
                 return self._entries[key][0]
+            # Inside the lock: two threads that want the same session would compile it twice, each
+            # with its weights.
             entry = make()
             self.made += 1
             self._entries[key] = entry
@@ -286,11 +292,11 @@ class PiecewiseSimulator:
             )
         refuse_unready(plan)
         remembered = self._memo.bounded
-        layout = remembered("layouts", _LAYOUTS)(plan.structure(), partial(Layout.of, plan))
+        layout = remembered("layouts", _LAYOUTS)(plan.structure(), partial(Layout.from_plan, plan))
         overflows = Overflows.of(plan, remembered("bounds", _BOUNDS))
-        streams = Streams.of(plan, layout, overflows, self._quantizer)
+        streams = Streams.from_plan(plan, layout, overflows, self._quantizer)
         found = self._cuts.get(streams.places, lambda: (cut(self.graph, streams), 1))
-        return PiecewisePlan.of(
+        return PiecewisePlan.resolve(
             found,
             streams,
             is_exact=not overflows.need_integers,
@@ -319,7 +325,7 @@ class PiecewiseSimulator:
             DataError: A value that is quantized logarithmically is NaN.
         """
         found: Arrays = {}
-        needed = self._needed(prepared, chunk, feeds, found)
+        needed = self._steps_to_run(prepared, chunk, feeds, found)
         flow = Flow(prepared, needed, {**self._fixed, **feeds, **found})
         with self._lock:
             self.steps_run += len(needed)
@@ -339,7 +345,7 @@ class PiecewiseSimulator:
     def _session(self, step: Step) -> tuple[ort.InferenceSession, tuple[str, ...]]:
         """Return a step's session and the names of its inputs."""
 
-        def compiled() -> tuple[tuple[ort.InferenceSession, tuple[str, ...]], int]:
+        def compile_piece() -> tuple[tuple[ort.InferenceSession, tuple[str, ...]], int]:
             constants = {
                 reader: point.config.dequantize(point.constant_codes())
                 for reader, point in step.constants.items()
@@ -348,9 +354,9 @@ class PiecewiseSimulator:
             size = weight_bytes(model) + _SESSION_BYTES
             return (make_session(model, threads=1, shares_memory=True), names), size
 
-        return self._sessions.get(step.variant, compiled)
+        return self._sessions.get(step.variant, compile_piece)
 
-    def _needed(
+    def _steps_to_run(
         self, prepared: PiecewisePlan, chunk: int, feeds: Feeds, found: Arrays
     ) -> list[Step]:
         """List the steps that must run, in order; add cached checkpoints to ``found``."""

@@ -71,6 +71,7 @@ class OverflowingQuantizer:
 
     def __call__(self, data: FloatArray, out: FloatArray | None = None) -> FloatArray:
         """Wrap and quantize data; see `SimulatedQuantize`."""
+        # The second quantizer writes over the sums: they are this call's own.
         sums = self.overflow(data, out)
         return sums if self.then is None else self.then(sums, sums)
 
@@ -108,7 +109,7 @@ Quantizer: TypeAlias = (
 )
 
 
-def overflowing(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuantizer | None:
+def wrapping_quantizer(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuantizer | None:
     """Make the quantizer that wraps sums; None if they exceed float32's exact integers."""
     if sums.scale is None or not sums.are_exact:
         return None
@@ -121,6 +122,7 @@ def overflowing(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuanti
 def quantizer_of(config: TensorQuantConfig) -> Quantizer:
     """Make the quantizer of a config with a scale."""
     params = config.params
+    # Blocks too: `SimulatedQuantize` has one scale, or one for each channel.
     if config.grid.exponential or config.grid.block is not None or params is None:
         return LogarithmicQuantizer(config)
     sign = "" if config.quant_min < 0 else "u"
@@ -140,6 +142,7 @@ def config_key(config: TensorQuantConfig) -> bytes:
     grid, params = config.grid, config.params
     fixed = [grid.steps_per_octave, grid.rounding.value, grid.axis, grid.quant_min, grid.quant_max]
     fixed += [] if grid.block is None else [grid.block]
+    # Their bytes need no lengths: the axis in front says how many there are for one graph.
     arrays = () if params is None else (params.scale, params.zero_point)
     return b"".join((repr(fixed).encode(), *(array.tobytes() for array in arrays)))
 
@@ -178,7 +181,7 @@ class Layout:
     running: tuple[DynamicPoint, ...] = ()
 
     @staticmethod
-    def of(plan: QuantizedGraph) -> Layout:
+    def from_plan(plan: QuantizedGraph) -> Layout:
         """Find where a plan quantizes."""
         at_output: dict[str, TensorEnd] = {}
         at_end: dict[str, TensorEnd] = {}
@@ -189,6 +192,8 @@ class Layout:
             readers = tuple((str(node.name), slot) for node, slot in place.readers)
             if is_constant(place.value):
                 constants.append((place, readers))
+            # Its codes are those of the producer, at the same scale: a second rounding would change
+            # nothing.
             elif place.is_passed_on:
                 continue
             elif place.at_output:
@@ -222,7 +227,7 @@ class Streams:
     cuts: frozenset[str] = frozenset()
 
     @staticmethod
-    def of(
+    def from_plan(
         plan: QuantizedGraph,
         layout: Layout,
         overflows: Overflows,
@@ -232,8 +237,8 @@ class Streams:
 
         Args:
             plan: A plan with scales.
-            layout: Of its structure.
-            overflows: Of the plan.
+            layout: The pieces of its structure.
+            overflows: Where the plan's sums may overflow.
             quantizer: Makes the quantizer of a config.
         """
         configs = plan.configs
@@ -251,7 +256,8 @@ class Streams:
             streams.constants |= dict.fromkeys(readers, place.point(plan))
         for sums in overflows.wrapping:
             value = str(sums.node.outputs[0].name)
-            wrapping = overflowing(sums, streams.at_output.get(value))
+            wrapping = wrapping_quantizer(sums, streams.at_output.get(value))
+            # The sums of the node pass through the register first, whatever quantizes them then.
             if wrapping is not None:
                 streams.at_output[value] = wrapping
         return streams

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -198,6 +198,32 @@ class OutputComparison:
     def sum_up(self) -> None:
         """Compute the SQNR."""
         self.sqnr_db = self.sums.sqnr_db if self.mismatches else math.inf
+
+
+class Totals(NamedTuple):
+    """What comparisons of several tensors come to.
+
+    Attributes:
+        tensors: How many there are.
+        values: How many values were compared.
+        differ: Of these, those that differ.
+        largest: The largest difference, in steps.
+    """
+
+    tensors: int
+    values: int
+    differ: int
+    largest: float
+
+    @staticmethod
+    def of(compared: Sequence[LayerComparison] | Sequence[OutputComparison]) -> Totals:
+        """Sum up."""
+        return Totals(
+            len(compared),
+            sum(each.values for each in compared),
+            sum(each.mismatches for each in compared),
+            max((float(each.largest) for each in compared), default=0.0),
+        )
 
 
 @dataclass

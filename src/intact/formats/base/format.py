@@ -90,6 +90,7 @@ class Expressible(msgspec.Struct, frozen=True):
         logarithmic: Whether levels may be spaced logarithmically.
         dynamic: Whether activations may be quantized while the model runs.
         blocks: Whether weights may have scales in blocks.
+        caches: Whether caches of decoders may hold codes.
         open_sizes: Whether tensors may have sizes that are not known, besides the batch.
         mixes: Whether activations of several widths may meet.
         half_ends: Whether inputs and outputs may be float16.
@@ -104,6 +105,7 @@ class Expressible(msgspec.Struct, frozen=True):
     logarithmic: bool = False
     dynamic: bool = False
     blocks: bool = False
+    caches: bool = False
     open_sizes: bool = True
     mixes: bool = True
     half_ends: bool = True

@@ -11,7 +11,7 @@ from intact._text import Figures, decibels, first_names
 from intact.engines.cpu import Cpu
 from intact.engines.integer.engine import IntegerEngine
 from intact.errors import DataError
-from intact.formats.base.comparison import Classes, LayerComparison, OutputComparison
+from intact.formats.base.comparison import Classes, LayerComparison, OutputComparison, Totals
 from intact.formats.base.float_layers import FloatComparison
 from intact.formats.base.format import CHANGED
 from intact.formats.base.processor import ProcessorFinding
@@ -126,12 +126,10 @@ class Verification:
         """Count what was compared, and what differs."""
         if self.refused:
             return f"Verification({self.target}: not run, {self.refused})"
-        compared = self.layers or self.simulation
-        values = sum(layer.values for layer in compared)
-        differ = sum(layer.mismatches for layer in compared)
+        found = Totals.of(self.layers or self.simulation)
         return (
-            f"Verification({self.target} in {self.runtime}: {len(compared)} layers, {differ:,} of "
-            f"{values:,} values differ, {self.samples} samples)"
+            f"Verification({self.target} in {self.runtime}: {found.tensors} layers, "
+            f"{found.differ:,} of {found.values:,} values differ, {self.samples} samples)"
         )
 
     def _repr_html_(self) -> str:

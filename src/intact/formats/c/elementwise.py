@@ -24,8 +24,7 @@ from intact.program.arithmetic.fixed_functions import fraction_bits
 from intact.program.arithmetic.functions import function_of_codes
 from intact.program.arithmetic.requantize import code_bounds, real_multiplier
 from intact.program.operations import Binary, Elementwise, Function, PRelu, Requantize, Softmax
-from intact.targets import Arithmetic, Functions, ScalePrecision
-from intact.targets import Requantize as Method
+from intact.targets import Arithmetic, FixedPoint, Functions, Multiplier, Product
 
 _SUMS = (Binary.ADD, Binary.SUB, Binary.SQUARED_DIFFERENCE)
 
@@ -111,11 +110,12 @@ def _sum_scales(layer: Layer, kind: Binary, encodings: Sequence[Encoding]) -> di
 
 def _shifted(arithmetic: Arithmetic, sides: Sequence[Encoding]) -> tuple[dict[str, int], float]:
     """Return shares of twice the larger scale, which is the common one (TFLite's ADD)."""
-    if arithmetic.requantize is Method.FIXED_POINT_SINGLE:
-        raise Unsupported("it adds with one rounding", "use a target with fixed_point_double")
-    if arithmetic.addition_shift > _WIDEST_SHIFT:
-        raise Unsupported(f"its operands go left by {arithmetic.addition_shift} bits", "use fewer")
-    narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
+    way = arithmetic.requantize
+    if not isinstance(way, FixedPoint) or way.product is Product.SINGLE:
+        raise Unsupported("it adds with one rounding", "use fixed_point with product = double")
+    if way.addition_shift > _WIDEST_SHIFT:
+        raise Unsupported(f"its operands go left by {way.addition_shift} bits", "use fewer")
+    narrow = arithmetic.multiplier is Multiplier.FLOAT32
     # In the runtime's own precision, which decides the last bits of the multipliers.
     real = np.float32 if narrow else np.float64
     scales = [real(side.scale.item()) for side in sides]
@@ -128,9 +128,9 @@ def _shifted(arithmetic: Arithmetic, sides: Sequence[Encoding]) -> tuple[dict[st
         "first_shift": int(first_shift),
         "second_multiplier": int(second),
         "second_shift": int(second_shift),
-        "left_shift": arithmetic.addition_shift,
+        "left_shift": way.addition_shift,
     }
-    return fields, float(twice) * 2.0**-arithmetic.addition_shift
+    return fields, float(twice) * 2.0**-way.addition_shift
 
 
 def _aligned(sides: Sequence[Encoding]) -> tuple[dict[str, int], float]:

@@ -16,7 +16,7 @@ from intact.numerics.fixed_point import (
     saturate_single,
 )
 from intact.program import Array, Encoding
-from intact.targets import Arithmetic, Overflow, Requantize, ZeroPointOrder
+from intact.targets import Arithmetic, Product, Shift, ZeroPointOrder
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,19 @@ def requantization_of(arithmetic: Arithmetic) -> Requantization:
     Raises:
         Unsupported: C for microcontrollers does not compute so.
     """
-    if arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE:
+    way, bits = arithmetic.requantize, arithmetic.accumulator.bits
+    if arithmetic.pairs is not None:
         raise Unsupported("pairs of products saturate", "choose a target whose sums do not")
-    if arithmetic.accumulator_overflow is Overflow.WRAP and arithmetic.accumulator_bits != 32:
+    if arithmetic.wraps and bits != 32:
         raise Unsupported(
-            f"sums wrap at {arithmetic.accumulator_bits} bits, in C at 32",
-            "choose a target with accumulator_bits = 32",
+            f"sums wrap at {bits} bits, in C at 32",
+            "choose a target with an accumulator of 32 bits",
         )
-    if arithmetic.requantize is Requantize.FIXED_POINT_DOUBLE:
+    if arithmetic.product is Product.DOUBLE:
         return _DOUBLE_HALF_UP if arithmetic.rounding is Rounding.HALF_UP else _DOUBLE
-    if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
+    if arithmetic.product is Product.SINGLE:
         return _SINGLE
-    if arithmetic.requantize is Requantize.SHIFT:
+    if isinstance(way, Shift):
         if arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING:
             raise Unsupported(
                 "the zero point is added before rounding",
@@ -63,8 +64,8 @@ def requantization_of(arithmetic: Arithmetic) -> Requantization:
             )
         return SHIFTS[arithmetic.rounding]
     raise Unsupported(
-        f"results are requantized with {arithmetic.requantize}",
-        "choose a target that does so in integers, such as one with fixed_point_double",
+        f"results are requantized in {arithmetic.product or arithmetic.precision}",
+        "choose a target that does so in integers, such as one with fixed_point",
     )
 
 
@@ -154,7 +155,7 @@ def fixed_point(arithmetic: Arithmetic, real: npt.ArrayLike) -> tuple[Array, Arr
         multiplier, shift = quantize_multiplier(real)
     except ConfigError as error:
         raise Unsupported(str(error), "mend the scales") from error
-    if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
+    if arithmetic.product is Product.SINGLE:
         multiplier, shift = saturate_single(multiplier, shift)
     gone = shift > 31  # every bit has left on the left
     multiplier, shift = np.where(gone, 0, multiplier), np.where(gone, 0, shift)

@@ -63,8 +63,10 @@ def write_ncnn(program: Program, target: str = "") -> NcnnModel:
     """
     writer = _Writer(with_samples(with_floats(with_views(program, (Lookup,)))))
     writer.write()
-    remedy = f"{advice(quantize_for('ncnn', target), _KEEP_FLOAT)}; {_LEAVE_OUT}"
-    found = UnsupportedNodes("ncnn cannot hold", remedy)
+    found = UnsupportedNodes(
+        "ncnn cannot hold",
+        lambda: f"{advice(quantize_for('ncnn', target), _KEEP_FLOAT)}; {_LEAVE_OUT}",
+    )
     for place, reason in writer.unsupported.items():
         found.add(place, reason)
     found.raise_any()

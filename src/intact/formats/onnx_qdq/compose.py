@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.graph import constant_array, input_value
 from intact.graph.edit import Editor
 from intact.graph.passes import library
+from intact.graph.passes.pattern import Pattern, constant, op, value
 from intact.plan import QuantizedGraph
 from intact.plan.quantized_graph import COMPOSED, quantizes
 from intact.program.arithmetic.functions import GATE_OFFSET, GATE_SCALE, GATE_STEPS
@@ -135,52 +135,40 @@ def join_composed(model: ir.Model) -> None:
     for node in tuple(model.graph):
         if _is_average(node):
             node.op_type = "AveragePool"
-            node.resize_inputs(1)
             node.attributes.pop("group")
             node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 1)
-            node.metadata_props[COMPOSED] = "1"
+        elif (found := _HARD_SWISH.at(node)) is not None:
+            node.op_type = "HardSwish"
+            node.replace_input_with(0, found[_DATA])
+        else:
             continue
-        data = node.inputs[0] if node.op_type == "Mul" and node.domain == "" else None
-        if data is None or not _is_gate_of(input_value(node, 1), data):
-            continue
-        node.op_type = "HardSwish"
         node.resize_inputs(1)
         node.metadata_props[COMPOSED] = "1"
     library.remove_unused(model)
 
 
+def _scalar(number: np.generic) -> Pattern:
+    """Return the pattern of exactly this number, of its type."""
+    return constant(lambda a: (a.shape, a.dtype) == ((), number.dtype) and a[()] == number)
+
+
+def _pair(op_type: str, data: Pattern, scale: float, kind: type[np.generic] = np.uint8) -> Pattern:
+    """Return the pattern of data that is quantized or dequantized, with a zero point of 0."""
+    return op(op_type, data, _scalar(np.float32(scale)), _scalar(kind(0)))
+
+
+_DATA = value()
+_THREE = _pair("DequantizeLinear", _scalar(np.uint8(1)), GATE_OFFSET)
+_CODES = _pair("QuantizeLinear", _DATA + _THREE, GATE_SCALE)
+_HARD_SWISH = _DATA * _pair("DequantizeLinear", _CODES, 1 / GATE_STEPS)
+
+
 def _is_average(node: ir.Node) -> bool:
     """Check whether a node is a depthwise convolution of ones, in steps of a part of a window."""
-    if (node.domain, node.op_type, len(node.inputs)) != ("", "Conv", 2):
+    kernel = node.attributes.get_ints("kernel_shape", ()) or () if node.op_type == "Conv" else (0,)
+    if 0 in kernel:
         return False
-    weight = node.inputs[1]
-    kernel = node.attributes.get_ints("kernel_shape", ()) or ()
-    ones = constant_array(_codes(weight, "DequantizeLinear", 1 / math.prod(kernel), np.int8))
     shape = (node.attributes.get_int("group", 1), 1, *kernel)
-    return ones is not None and ones.shape == shape and bool((ones == 1).all())
-
-
-def _is_gate_of(gate: ir.Value | None, data: ir.Value) -> bool:
-    """Check whether a value is the gate of a HardSwish of some data."""
-    quantize = _codes(
-        _codes(gate, "DequantizeLinear", 1 / GATE_STEPS), "QuantizeLinear", GATE_SCALE
-    )
-    add = None if quantize is None else quantize.producer()
-    if add is None or (add.domain, add.op_type) != ("", "Add") or add.inputs[0] is not data:
-        return False
-    one = constant_array(_codes(input_value(add, 1), "DequantizeLinear", GATE_OFFSET))
-    return one is not None and one.dtype == np.uint8 and one.shape == () and int(one) == 1
-
-
-def _codes(
-    value: ir.Value | None, op_type: str, scale: float, kind: type[np.integer[Any]] = np.uint8
-) -> ir.Value | None:
-    """Return what such a node reads that writes a value, with this scale and a zero point of 0."""
-    node = None if value is None else value.producer()
-    if node is None or (node.domain, node.op_type) != ("", op_type):
-        return None
-    scales, zeros = (constant_array(input_value(node, slot)) for slot in (1, 2))
-    if scales is None or zeros is None or scales.shape != () or zeros.shape != ():
-        return None
-    same = zeros.dtype == kind and int(zeros) == 0 and scales == np.float32(scale)
-    return node.inputs[0] if same else None
+    ones = constant(lambda a: a.shape == shape and bool((a == 1).all()))
+    weight = _pair("DequantizeLinear", ones, 1 / math.prod(kernel), np.int8)
+    return op("Conv", value(), weight).at(node) is not None

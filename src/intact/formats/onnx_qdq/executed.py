@@ -25,6 +25,7 @@ from intact.formats.onnx_qdq.write import QdqModel
 from intact.graph import constant_array, data_slots, is_constant, moves_values
 from intact.ops.operators import QUANTIZERS
 from intact.plan import QuantizedGraph
+from intact.plan.topology import has_caches_only
 
 _CODES = {
     ir.DataType.UINT4,
@@ -87,6 +88,7 @@ def _executed(optimized: Path, written: ir.Model, plan: QuantizedGraph) -> Execu
         str(node.name)
         for node in plan.graph.nodes
         if not plan.is_quantized(node) and _has_float_data(plan, node)
+        if not has_caches_only(plan.decisions[str(node.name)])
     }
     own = _own(graph, floats)
     in_integers = _kinds(own, in_integers=True)

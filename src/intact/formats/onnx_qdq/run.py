@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -19,10 +19,14 @@ from intact.graph.files.save import STREAM_FROM
 from intact.graph.files.tensors import weight_bytes
 from intact.plan import TensorEnd
 
+if TYPE_CHECKING:
+    from intact.formats.onnx_qdq.caches import CacheFloats
+
 RUNTIME = f"ONNX Runtime {ort.__version__}"
 
 _Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 
+_CODES = (ir.DataType.INT8, ir.DataType.UINT8)
 _ERRORS = 3
 """The level of messages that are printed, and above."""
 
@@ -66,6 +70,7 @@ class QdqRuntime:
         self.name = f"{RUNTIME}, {EXACT}" if exact and saturates_pairs() else RUNTIME
         self._ends = tuple(codes or ())
         self._outputs = tuple(str(value.name) for value in model.graph.outputs)
+        self._caches = _caches_of(model)
         given = model
         if codes:
             editor = Editor(model)
@@ -93,12 +98,24 @@ class QdqRuntime:
             ExportError: The runtime fails on these inputs.
         """
         try:
-            arrays = self._session.run(None, dict(feeds))
+            given = dict(feeds) if self._caches is None else self._caches.feeds(feeds)
+            arrays = self._session.run(None, given)
         except Exception as error:  # the runtime raises a dozen unrelated classes
             raise ExportError(f"{RUNTIME} fails on this input: {_first_line(error)}") from error
         count = len(self._outputs)
         outputs = dict(zip(self._outputs, arrays[:count], strict=True))
+        if self._caches is not None:
+            outputs = self._caches.outputs(outputs)
         return outputs, dict(zip(self._ends, arrays[count:], strict=True))
+
+
+def _caches_of(model: ir.Model) -> CacheFloats | None:
+    """Return what gives a model of codes the floats of its caches; None where it has none."""
+    if not any(value.dtype in _CODES for value in model.graph.inputs):
+        return None
+    from intact.formats.onnx_qdq.caches import CacheFloats  # which few models need
+
+    return CacheFloats(model)
 
 
 def make_options(threads: int) -> ort.SessionOptions:

@@ -5,15 +5,18 @@ The weights of float nodes, and the rows looked up, are compared with the plan.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from intact.engines.exact_sums import saturates_pairs
 from intact.engines.integer.engine import IntegerEngine
 from intact.engines.limits import limits_of_simulation
+from intact.engines.session import make_session, run_session
 from intact.engines.simulate import Simulator
 from intact.errors import ConfigError, PlanError
 from intact.formats.base.block_layers import BlockLayers
@@ -27,11 +30,13 @@ from intact.formats.base.verification import (
     OutputsOfSimulation,
     compare,
 )
+from intact.formats.onnx_qdq.caches import CacheLayers
 from intact.formats.onnx_qdq.dynamic import running_tensors, showing
 from intact.formats.onnx_qdq.executed import executed_of, loaded
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel
 from intact.plan import Codes, QuantizedGraph, TensorEnd, quantization_points
+from intact.plan.stored_weights import is_cached
 from intact.program import Program, Tensor
 from intact.program.lower import lower
 
@@ -164,6 +169,7 @@ def verify_qdq(
     exact = not plan.target.saturates_pairs
     as_used = loaded(exported, plan, threads=threads, exact=exact)
     names = [*reference.running.shown.values(), *reference.blocks.watched]
+    names += reference.caches.watched
     watched_model = showing(exported.model, names)
     watched = QdqRuntime(watched_model, reference.codes, threads=threads, exact=exact)
     by_default = None
@@ -177,8 +183,8 @@ def verify_qdq(
         return as_used.run(feeds)[0], shown
 
     found = compare(plan, as_used.name, run, reference, batches, by_default=by_default)
-    found.layers = [*found.layers, *reference.stored.layers]
-    found.float_layers = reference.blocks.layers
+    found.layers = [*found.layers, *reference.stored.layers, *reference.caches.layers]
+    found.float_layers = [*reference.blocks.layers, *reference.caches.floats]
     found.simulation = reference.simulation.layers
     found.in_float = dict(program.in_float)
     executed = executed_of(exported, plan)
@@ -238,6 +244,7 @@ class _Reference:
         graph = exported.model.graph
         ports = {str(value.name) for value in (*graph.inputs, *graph.outputs)}
         self.blocks = BlockLayers(plan, ports)
+        self.caches = CacheLayers(plan, ports, partial(_float_runner, threads=threads))
 
     @property
     def layers(self) -> list[LayerComparison]:
@@ -263,7 +270,8 @@ class _Reference:
         expected = self._outputs.add(feeds, stored)
         self.stored.add(feeds, codes)
         self.blocks.add(shown.values)
-        self.simulation.add(feeds, codes)
+        self.caches.add(shown.values)
+        self.simulation.add(feeds, codes | self.caches.codes(shown.values))
         return expected
 
 
@@ -277,7 +285,8 @@ class _SimulatedLayers:
     def __init__(self, plan: QuantizedGraph, threads: int) -> None:
         self._plan = plan
         self._simulator = Simulator(plan, threads=threads, teacher_forced=True)
-        self.ends = tuple(self._simulator.points)
+        points = self._simulator.points.items()
+        self.ends = tuple(end for end, point in points if not is_cached(point.config))
         self._found = {end: LayerComparison(str(end)) for end in self.ends}
 
     @property
@@ -297,6 +306,13 @@ class _SimulatedLayers:
             numbers = np.where(np.isnan(array), -np.inf, array)
             codes = self._plan.configs[end].quantize(numbers)
             self._found[end].add(integers[end], codes)
+
+
+def _float_runner(model: ir.Model, threads: int) -> Callable[[Feeds], Feeds]:
+    """Load a float model."""
+    session = make_session(model, threads=threads)
+    names = [str(value.name) for value in model.graph.outputs]
+    return lambda feeds: dict(zip(names, run_session(session, feeds, names), strict=True))
 
 
 def _ends(exported: QdqModel) -> set[str]:

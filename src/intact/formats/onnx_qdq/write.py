@@ -47,7 +47,7 @@ from intact.plan import (
 )
 from intact.plan.dynamic import dynamic_points, is_layer
 from intact.plan.overflows import overflow_notes, wrap_sums
-from intact.plan.stored_weights import is_stored
+from intact.plan.stored_weights import is_cached, is_stored
 from intact.program.unsupported import UnsupportedNodes
 from intact.targets import BlockForm
 
@@ -83,6 +83,8 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
 
 _BLOCKS_OPSET = 21
 """The first default opset whose DequantizeLinear has blocks."""
+_CHANNELS_OPSET = 13
+"""The first whose QuantizeLinear has a scale for each channel."""
 _DYNAMIC_OPSET = 11
 """The first with DynamicQuantizeLinear."""
 _NEWER = "export the float model with a newer opset"
@@ -228,10 +230,10 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
         ExportError: QDQ cannot express some ends; all of them are listed.
     """
     refuse_unready(plan)
-    points = list(quantization_points(plan))
+    points = [point for point in quantization_points(plan) if not is_cached(point.config)]
     _refuse_inexpressible(points)
     needed = max((_needed_opset(plan, point) for point in points), default=0)
-    needed = max(needed, _opset_of_operators(plan))
+    needed = max(needed, _opset_of_operators(plan), _opset_of_caches(plan))
     editor = Editor(raise_opset(plan.graph.model, needed))
     wrap_sums(editor, plan)
     writer = _Writer(editor, plan, _layers(editor, plan), float_weights=float_weights)
@@ -241,6 +243,10 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
         else:
             writer.activation(point)
     writer.add_dynamic()
+    if _opset_of_caches(plan):
+        from intact.formats.onnx_qdq.caches import write_caches  # which few plans need
+
+        writer.result.notes += write_caches(editor, plan)
     if any(node.op_type in {"AveragePool", "HardSwish"} for node in plan.graph.nodes):
         from intact.formats.onnx_qdq.compose import compose  # with much else
 
@@ -535,6 +541,11 @@ def _opset_of_operators(plan: QuantizedGraph) -> int:
     nodes = [node for node in plan.graph.nodes if plan.is_quantized(node)]
     rules = (plan.target.rule_for(node) for node in nodes)
     return max((rule.opset for rule in rules if rule is not None), default=0)
+
+
+def _opset_of_caches(plan: QuantizedGraph) -> int:
+    """Return the opset of the quantizers of caches that hold codes; 0 where there are none."""
+    return _CHANNELS_OPSET if any(is_cached(each) for each in plan.configs.values()) else 0
 
 
 def _needed_opset(plan: QuantizedGraph, point: QuantPoint) -> int:

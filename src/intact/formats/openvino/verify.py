@@ -32,9 +32,8 @@ from intact.program import Array, Program, Step, Tensor
 from intact.program.arithmetic.ends import effective
 from intact.program.lower import lower
 from intact.program.operations import RESIDUAL_SLOT
-from intact.targets import Target
+from intact.targets import Target, Wrap
 from intact.targets.advice import quantize_for_saturating_pairs
-from intact.targets.arithmetic import Overflow
 
 _Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -305,12 +304,9 @@ def _without_saturation(program: Program, in_float: Mapping[str, str]) -> Progra
     products = {name for name, op_type in in_float.items() if _multiplies(op_type)}
 
     def held(step: Step) -> Step:
-        pairs = step.arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
-        if not pairs or products.isdisjoint(step.nodes):
+        if step.arithmetic.pairs is None or products.isdisjoint(step.nodes):
             return step
-        exact = replace_fields(
-            step.arithmetic, accumulator_overflow=Overflow.WRAP, pair_bits=None, pair_block=None
-        )
+        exact = replace_fields(step.arithmetic, accumulator=Wrap(step.arithmetic.pairs.bits))
         return replace(step, arithmetic=exact)
 
     return replace(program, steps=tuple(map(held, program.steps)))

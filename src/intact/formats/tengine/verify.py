@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
-from intact.data.batching import sample_count
+from intact.data.batching import cut, joined, sample_count
 from intact.engines.integer import IntegerEngine
 from intact.engines.limits import limits_of_simulation
 from intact.formats.base.comparison import activations
@@ -99,21 +98,11 @@ class _Deployed:
     ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
         """Return the outputs, and the codes of tensors by the model's names for them."""
         wanted = {value: self.tensors[value] for value in values}
-        count = sample_count(feeds)
         # Every file has a batch of one; it stays fixed on reading where a node mixes samples.
-        step = 1 if self._is_single else max(count, 1)
+        size = 1 if self._is_single else sample_count(feeds)
         parts = []
-        for start in range(0, count, step):
-            rows = feeds
-            if step < count:
-                rows = {name: array[start : start + step] for name, array in feeds.items()}
+        for rows in cut(feeds, size):
             found = self._engine.run(rows, [tensor.name for tensor in wanted.values()])
             codes = {v: t.as_in_model(found.tensors[t.name]) for v, t in wanted.items()}
             parts.append((found.outputs, codes))
-        return _joined([outputs for outputs, _ in parts]), _joined([codes for _, codes in parts])
-
-
-def _joined(parts: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
-    if len(parts) == 1:
-        return parts[0]
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return joined([outputs for outputs, _ in parts]), joined([codes for _, codes in parts])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from intact.data.batching import sample_count
+from intact.data.batching import cut, joined
 from intact.errors import ExportError, MissingExtraError
 from intact.formats.base.comparison import in_int32, numbers_of, stored_feeds
 from intact.formats.base.format import Feeds
@@ -118,20 +118,18 @@ def open_micro(content: bytes) -> Any:
 
 def _run(interpreter: Any, program: Program, feeds: Feeds) -> Arrays:
     """Run a batch in parts of the file's own batch: its memory is planned for that."""
-    found: dict[str, list[Array]] = {name: [] for name in program.outputs}
+    found: list[Arrays] = []
     size = max(
         (tensor.shape[0] or 1 for tensor in program.inputs.values() if tensor.shape), default=1
     )
-    count = sample_count(feeds)
-    for start in range(0, count, size):
+    for rows in cut(feeds, size):
         for slot, name in enumerate(program.inputs):
-            part = feeds[name][start : start + size] if size < count else feeds[name]
+            part = rows[name]
             dtype = interpreter.get_input_details(slot)["dtype"]
             if dtype == np.int32:  # of whole numbers of any type
                 part = in_int32(name, part)
             interpreter.set_input(np.ascontiguousarray(part, dtype), slot)
         interpreter.invoke()
-        for slot, name in enumerate(program.outputs):
-            found[name].append(np.array(interpreter.get_output(slot)))
-    # An output without axes is made once.
-    return {n: parts[0] if len(parts) == 1 else np.concatenate(parts) for n, parts in found.items()}
+        slots = enumerate(program.outputs)
+        found.append({name: np.array(interpreter.get_output(slot)) for slot, name in slots})
+    return joined(found)

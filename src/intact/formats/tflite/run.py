@@ -12,6 +12,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from intact._extras import missing
+from intact.data.batching import joined
 from intact.errors import DataError, ExportError, MissingExtraError
 from intact.program import Array
 
@@ -287,11 +288,7 @@ class TfliteRuntime:
                 for name, array in arrays.items()
             }
             found.append(self._invoked(part, observe))
-        return _joined([outputs for outputs, _ in found]), _joined([seen for _, seen in found])
-
-
-def _joined(parts: list[dict[Key, Array]]) -> dict[Key, Array]:
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        return joined([outputs for outputs, _ in found]), joined([seen for _, seen in found])
 
 
 def _in_one_line(error: Exception) -> str:

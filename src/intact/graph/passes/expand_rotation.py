@@ -1,17 +1,34 @@
 """RotaryEmbedding as simpler operators, and the same within a GroupQueryAttention.
 
+Where caches are to hold codes, a GroupQueryAttention does not rotate itself: what it appends to its
+caches is a value of the graph then, which can be observed and quantized. ONNX Runtime computes both
+alike.
+
 Sources: the ONNX operator specification, RotaryEmbedding (opset 23); ONNX Runtime's contributed
 operator of that name.
 """
 
 from __future__ import annotations
 
+import itertools
+from typing import TypeAlias
+
 import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph.edit import Editor
+from intact.graph.given_nodes import note_given_nodes
+from intact.graph.graph import Graph
+from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.composite import Composite, Length, axes_of
+from intact.graph.passes.library import remove_unused
+
+_INT64 = ir.DataType.INT64
+_RUNTIME = "com.microsoft"
+_COS, _SIN, _PLACES = 7, 8, 9
+_Places: TypeAlias = dict[tuple[ir.Value | None, str], ir.Value]
+"""The places of queries by the lengths that they follow from, and by how many queries there are."""
 
 UNKNOWN = "a rank, a length or an operand of it is not known"
 """Why a node stays as it is."""
@@ -134,3 +151,137 @@ def rotate_at(
     turned = (_rotate(written, each, cos, sin, 2 * width, interleaved) for each in (query, key))
     first_of, second_of = turned
     return first_of, second_of
+
+
+# ---- apart from attention ------------------------------------------------------------------------
+
+
+def rotate_apart(graph: Graph) -> Graph:
+    """Write rotations and operands of each GroupQueryAttention with caches apart.
+
+    A node stays as it is whose operands have unknown lengths, or that norms keys itself.
+
+    Args:
+        graph: A normalized graph; not changed.
+    """
+    if not any(_is_whole(node) for node in graph.nodes):
+        return graph
+    editor = Editor(graph.model)
+    known: _Places = {}
+    for node in [each for each in editor.model.graph if _is_whole(each)]:
+        _rewrite(editor, node, known)
+    remove_unused(editor.model)
+    return Graph(note_given_nodes(graph.model, editor.finish()))
+
+
+def _is_whole(node: ir.Node) -> bool:
+    """Tell whether a node with caches rotates its keys, or has them in one operand with others."""
+    if node.op_type != "GroupQueryAttention" or node.domain != _RUNTIME:
+        return False
+    has_caches = all(input_value(node, slot) is not None for slot in (0, 3, 4, 5))
+    norms = any(input_value(node, slot) is not None for slot in range(12, 17))
+    is_packed = input_value(node, 1) is None
+    return has_caches and not norms and (is_packed or bool(node.attributes.get_int("do_rotary", 0)))
+
+
+def _rewrite(editor: Editor, node: ir.Node, known: _Places) -> None:
+    written = Composite(editor, node)
+    heads, kinds = written.integer("num_heads"), written.integer("kv_num_heads")
+    operands = _operands(written, heads, kinds)
+    if operands is None:
+        return
+    query, key, value = operands
+    if written.integer("do_rotary"):
+        rotated = _rotated(editor, written, node, ((query, heads), (key, kinds)), known)
+        if rotated is None:
+            return
+        query, key = rotated
+        node.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 0)
+        node.attributes.pop("rotary_interleaved", None)
+        for slot in (_COS, _SIN, _PLACES):
+            if slot < len(node.inputs):
+                node.replace_input_with(slot, None)
+    for slot, operand in enumerate((query, key, value)):
+        node.replace_input_with(slot, operand)
+
+
+def _operands(
+    written: Composite, heads: int, kinds: int
+) -> tuple[ir.Value, ir.Value, ir.Value] | None:
+    """Return queries, keys and values, apart; None where their lengths are not known."""
+    query, key, value = (written.input(slot) for slot in range(3))
+    width = None if query is None else (axes_of(query) or [None])[-1]
+    if query is None or not heads or not kinds or not isinstance(width, int):
+        return None
+    if key is not None and value is not None:
+        return query, key, value
+    size, rest = divmod(width, heads + 2 * kinds)
+    if rest:
+        return None
+    ends = np.cumsum([0, heads * size, kinds * size, kinds * size]).tolist()
+    first, second, third = (
+        written.part(query, 2, start, stop) for start, stop in itertools.pairwise(ends)
+    )
+    return first, second, third
+
+
+def _rotated(
+    editor: Editor,
+    written: Composite,
+    node: ir.Node,
+    parts: tuple[tuple[ir.Value, int], ...],
+    known: _Places,
+) -> tuple[ir.Value, ir.Value] | None:
+    cos, sin = written.input(_COS), written.input(_SIN)
+    table = constant_array(cos)
+    if cos is None or sin is None or table is None or table.ndim != 2:
+        return None
+    places = written.input(_PLACES) or _shared_places(written, parts[0][0], known)
+    found = []
+    for part, heads in parts:
+        width = (axes_of(part) or [None])[-1]
+        if not isinstance(width, int):
+            return None
+        size = width // heads
+        options = {"num_heads": heads, "interleaved": written.integer("rotary_interleaved")}
+        if 2 * table.shape[1] != size:  # only some numbers of a head are turned
+            options["rotary_embedding_dim"] = 2 * table.shape[1]
+        operands, name = [part, places, cos, sin], f"{node.name}_RotaryEmbedding"
+        kind = part.dtype or ir.DataType.FLOAT
+        found.append(
+            editor.node("RotaryEmbedding", operands, name, options, kind, part.shape, _RUNTIME)
+        )
+    return found[0], found[1]
+
+
+def _shared_places(written: Composite, query: ir.Value, known: _Places) -> ir.Value:
+    """Return the places of queries, one value for all layers that are known to agree."""
+    count = (axes_of(query) or [None] * 2)[1]
+    name = str(getattr(count, "value", count) or "")  # of an open length, that of its symbol
+    key = written.input(5), name
+    if not name or key not in known:
+        known[key] = _places(written, query)
+    return known[key]
+
+
+def _places(written: Composite, query: ir.Value) -> ir.Value:
+    """Return the places of queries, ``[batch, sequence]``, as the node counts them.
+
+    Its operand 5 has the index of each sequence's last key. The first query is at that index less
+    the others; of a first run whose sequences are padded behind, at 0.
+    """
+    last = written.input(5)
+    if last is None:
+        raise ValueError("a GroupQueryAttention without lengths")
+    zero, one = (written.constant(np.array(n, np.int64)) for n in (0, 1))
+    count = written.length(query, 1)
+    if isinstance(count, int):
+        own = written.constant(np.array(count, np.int64))
+    else:
+        own = written("Squeeze", count, shape=[], dtype=_INT64)
+    index = written("Cast", last, dtype=_INT64, to=int(_INT64), shape=axes_of(last))
+    behind = written("Sub", written("Add", index, one), own, shape=axes_of(last))
+    begin = written.reshape(written("Max", behind, zero, shape=axes_of(last)), [-1, 1])
+    steps = written("Range", zero, own, one, shape=[None], dtype=_INT64)
+    shape = [(axes_of(query) or [None])[0], (axes_of(query) or [None] * 2)[1]]
+    return written("Add", begin, steps, shape=shape, dtype=_INT64)

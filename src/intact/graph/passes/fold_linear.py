@@ -8,20 +8,17 @@ import onnx_ir as ir
 
 from intact.graph.batch_norm import BatchNorm, recall, remember
 from intact.graph.ops import constant_array, input_value, output_channels
+from intact.graph.passes.pattern import constant, either, op, value
 from intact.graph.passes.replace import replace_constant, replace_value
 from intact.ops.operators import BIASED, BatchNormalization, ConvTranspose, Gemm
 
 _Doubles = npt.NDArray[np.float64]
 
 
-def sole_linear_producer(source: ir.Value | None, reader: ir.Node) -> ir.Node | None:
-    """Find the Conv, ConvTranspose or Gemm whose result only ``reader`` reads, once."""
-    producer = source.producer() if source is not None else None
-    if source is None or producer is None or producer.graph is not reader.graph:
-        return None
-    if producer.domain != "" or producer.op_type not in BIASED:
-        return None
-    return producer if len(source.uses()) == 1 and not source.is_graph_output() else None
+_LINEAR = op(BIASED, value(), constant(), constant(optional=True))
+_NUMBERS = constant()
+_NORMED = op(BatchNormalization.name, _LINEAR.sole, *(constant() for _ in range(4)))
+_SCALED = either(_LINEAR.sole * _NUMBERS, _LINEAR.sole + _NUMBERS, _LINEAR.sole - _NUMBERS)
 
 
 def absorb(
@@ -111,10 +108,11 @@ def fold_batch_norms(model: ir.Model) -> int:
 
 
 def _fold(graph: ir.Graph, node: ir.Node) -> bool:
-    norm = parameters_of(node)
-    linear = None if norm is None else sole_linear_producer(input_value(node, 0), node)
-    if linear is None or norm is None:
+    """``BatchNormalization(linear(x))`` -> ``linear(x)`` with other constants."""
+    norm, found = parameters_of(node), _NORMED.at(node)
+    if norm is None or found is None:
         return False
+    linear = found.node(_LINEAR)
     if not absorb(graph, linear, norm.ratio, norm.mean, norm.beta):
         return False
     remember(linear, norm)
@@ -148,10 +146,6 @@ def _is_used(value: ir.Value) -> bool:
     return bool(value.uses()) or value.is_graph_output()
 
 
-_SIDES = {"Mul": (0, 1), "Add": (0, 1), "Sub": (0,)}
-"""The inputs at which the result of the linear node is allowed."""
-
-
 def fold_scales(model: ir.Model) -> int:
     """Fold per-channel constants that are multiplied with or added to the result of a linear node.
 
@@ -165,30 +159,26 @@ def fold_scales(model: ir.Model) -> int:
 
 
 def _fold_constant(graph: ir.Graph, node: ir.Node) -> bool:
-    if node.domain != "":
+    """``linear(x) * c``, ``linear(x) + c``, ``linear(x) - c`` -> ``linear(x)``."""
+    found = _SCALED.at(node)
+    row = None if found is None else _row(found.node(_LINEAR), found.array(_NUMBERS))
+    if found is None or row is None:
         return False
-    for side in _SIDES.get(node.op_type, ()):
-        linear = sole_linear_producer(node.inputs[side], node)
-        row = None if linear is None else _row(linear, node.inputs[1 - side])
-        if linear is None or row is None:
-            continue
-        one, zero = np.ones_like(row), np.zeros_like(row)
-        ratio = row if node.op_type == "Mul" else one
-        beta = {"Mul": zero, "Add": row, "Sub": -row}[node.op_type]
-        if absorb(graph, linear, ratio, zero, beta):
-            _remember(linear, ratio, beta)
-            replace_value(node.outputs[0], linear.outputs[0])
-            graph.remove(node, safe=True)
-            return True
-    return False
+    linear, one, zero = found.node(_LINEAR), np.ones_like(row), np.zeros_like(row)
+    ratio, beta = {"Mul": (row, zero), "Add": (one, row), "Sub": (one, -row)}[node.op_type]
+    if not absorb(graph, linear, ratio, zero, beta):
+        return False
+    _remember(linear, ratio, beta)
+    replace_value(node.outputs[0], linear.outputs[0])
+    graph.remove(node, safe=True)
+    return True
 
 
-def _row(linear: ir.Node, value: ir.Value | None) -> npt.NDArray[np.float64] | None:
+def _row(linear: ir.Node, array: np.ndarray) -> npt.NDArray[np.float64] | None:
     """Return a constant as one number per channel; None if it is not constant within a channel."""
-    array, channels = constant_array(value), output_channels(linear)
-    weight = constant_array(linear.inputs[1])
+    weight, channels = constant_array(linear.inputs[1]), output_channels(linear)
     # More axes than the result has would add axes to it.
-    if array is None or weight is None or channels is None or array.ndim > weight.ndim:
+    if weight is None or channels is None or array.ndim > weight.ndim:
         return None
     shape = (1,) * (weight.ndim - array.ndim) + array.shape
     if shape[1] not in (1, channels) or any(size != 1 for size in (shape[0], *shape[2:])):

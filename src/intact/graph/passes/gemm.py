@@ -13,11 +13,11 @@ from intact.graph.names import value_names
 from intact.graph.ops import (
     bias_slot,
     constant_array,
-    input_value,
     is_constant,
     output_channel_axis,
     weight_slot,
 )
+from intact.graph.passes.pattern import Found, constant, op, value
 from intact.graph.passes.replace import replace_constant, replace_value
 from intact.ops.operators import Gemm, Transpose
 
@@ -72,15 +72,15 @@ def _turn(graph: ir.Graph, node: ir.Node) -> bool:
     turned = ir.LazyTensor(
         lambda: ir.Tensor(tensor.numpy().T), tensor.dtype, ir.Shape(shape), name=result.name
     )
-    value = ir.Value(
+    weight = ir.Value(
         name=value_names(graph).fresh(f"{source.name}_turned"),
         type=ir.TensorType(tensor.dtype),
         shape=ir.Shape(shape),
         const_value=turned,
     )
-    turned.name = value.name
-    graph.register_initializer(value)
-    result.replace_all_uses_with(value)
+    turned.name = weight.name
+    graph.register_initializer(weight)
+    result.replace_all_uses_with(weight)
     graph.remove(node, safe=True)
     return True
 
@@ -96,46 +96,32 @@ def join_dense_layers(model: ir.Model) -> int:
     return sum(_join(model.graph, node) for node in tuple(model.graph))
 
 
+_DATA = value(lambda each: each.shape is not None and len(each.shape) == 2)
+# Runtimes have no Gemm of integers.
+_WEIGHT = constant(lambda array: array.ndim == 2 and np.issubdtype(array.dtype, np.floating))
+_BIAS = constant()
+_PRODUCT = op("MatMul", _DATA, _WEIGHT)
+# Whoever else reads the product needs it without the bias.
+_SUM = _PRODUCT.sole + _BIAS
+
+
+def _adds_row(found: Found) -> bool:
+    channels = found.array(_WEIGHT).shape[1]
+    return found.array(_BIAS).shape in {(channels,), (1, channels)}
+
+
 def _join(graph: ir.Graph, node: ir.Node) -> bool:
-    if node.domain != "" or node.op_type != "Add":
+    """``MatMul(x, w) + b`` -> ``Gemm(x, w, b)``."""
+    found = _SUM.given(_adds_row).at(node)
+    if found is None:
         return False
-    for side in (0, 1):
-        product, bias = node.inputs[side], node.inputs[1 - side]
-        dense = _dense(product, node)
-        if dense is None or bias is None or not _is_row(bias, dense):
-            continue
-        dense.op_type = "Gemm"
-        dense.resize_inputs(3)
-        dense.replace_input_with(2, bias)
-        replace_value(node.outputs[0], dense.outputs[0])
-        graph.remove(node, safe=True)
-        return True
-    return False
-
-
-def _dense(product: ir.Value | None, reader: ir.Node) -> ir.Node | None:
-    """Find the MatMul of a matrix and a constant matrix that only ``reader`` reads."""
-    node = product.producer() if product is not None else None
-    if product is None or node is None or node.graph is not reader.graph:
-        return None
-    if node.domain != "" or node.op_type != "MatMul":
-        return None
-    # Whoever else reads the product needs it without the bias.
-    if len(product.uses()) != 1 or product.is_graph_output():
-        return None
-    data, weight = node.inputs[0], constant_array(input_value(node, 1))
-    if data is None or data.shape is None or len(data.shape) != 2:
-        return None
-    if weight is None or weight.ndim != 2 or not np.issubdtype(weight.dtype, np.floating):
-        return None  # runtimes have no integer Gemm
-    return node
-
-
-def _is_row(bias: ir.Value, dense: ir.Node) -> bool:
-    array, weight = constant_array(bias), constant_array(dense.inputs[1])
-    if array is None or weight is None:
-        return False
-    return array.shape in {(weight.shape[1],), (1, weight.shape[1])}
+    dense = found.node(_PRODUCT)
+    dense.op_type = "Gemm"
+    dense.resize_inputs(3)
+    dense.replace_input_with(2, found[_BIAS])
+    replace_value(node.outputs[0], dense.outputs[0])
+    graph.remove(node, safe=True)
+    return True
 
 
 def plain_gemms(model: ir.Model) -> int:

@@ -1,31 +1,19 @@
-"""Gelu composed with Erf, or approximated by Tanh.
+"""Gelu approximated by Tanh: ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))``.
 
-Exporters below opset 20 write ``x / 2 * (1 + erf(x / sqrt 2))``, with the factor 1/2 in one of
-three places. The approximation is ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))``,
-multiplied out in as many ways as there are libraries: both sides of its Tanh are compared as
+It is multiplied out in as many ways as there are libraries: both sides of its Tanh are compared as
 polynomials.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import onnx_ir as ir
 
-from intact.graph.graph import Graph
-from intact.graph.ops import constant_array, input_value
-from intact.graph.passes.join import (
-    CLOSE,
-    Match,
-    divide_out,
-    is_node,
-    is_number,
-    other_operand,
-    producer,
-    sole_reader,
-)
+from intact.graph.ops import constant_array
+from intact.graph.passes.pattern import CLOSE, has_one_reader
 
 Polynomial: TypeAlias = Mapping[tuple[int, int], float]
 """Coefficients, by the powers of the data and of its Tanh."""
@@ -41,28 +29,42 @@ _DEPTH = 7
 """Nodes that follow each other on either side of the Tanh."""
 
 
-def gelu(graph: Graph) -> Iterator[Match]:
-    """Find both forms."""
-    yield from _exact(graph)
-    for node in graph.nodes:
-        if is_node(node, "Tanh"):
-            yield from _approximated(graph, node)
+def approximations(nodes: Iterable[ir.Node]) -> Iterator[tuple[ir.Value, ir.Node]]:
+    """Find the approximation: what it is computed from, and its last node."""
+    for node in nodes:
+        if _is_one(node, ("Tanh",)):
+            yield from _approximated(node)
 
 
-def _approximated(graph: Graph, tanh: ir.Node) -> Iterator[Match]:
+def _approximated(tanh: ir.Node) -> Iterator[tuple[ir.Value, ir.Node]]:
     inner = tanh.inputs[0]
     for data in dict.fromkeys(_parts(inner)):
         if not _is_close(_polynomial(inner, {data: _DATA}), _CUBIC):
             continue
-        known, last = {data: _DATA, tanh.outputs[0]: _TANH}, sole_reader(graph, tanh, "Add")
+        known, last = {data: _DATA, tanh.outputs[0]: _TANH}, _sole_reader(tanh)
         for _ in range(_DEPTH):
             if last is None:
                 return
             if _is_close(_polynomial(last.outputs[0], known), _HALVES):
-                yield Match(data, last, attributes={"approximate": "tanh"})
+                yield data, last
                 return
-            last = sole_reader(graph, last, *_ARITHMETIC)
+            last = _sole_reader(last)
         return
+
+
+def _is_one(node: ir.Node | None, op_types: Collection[str]) -> bool:
+    return node is not None and node.domain == "" and node.op_type in op_types
+
+
+def _producer(value: ir.Value) -> ir.Node | None:
+    node = value.producer()
+    return node if _is_one(node, _ARITHMETIC) else None
+
+
+def _sole_reader(node: ir.Node) -> ir.Node | None:
+    value = node.outputs[0]
+    reader = next(iter(value.uses())).node if has_one_reader(value) else None
+    return reader if _is_one(reader, _ARITHMETIC) else None
 
 
 def _parts(value: ir.Value | None, depth: int = _DEPTH) -> Iterator[ir.Value]:
@@ -70,7 +72,7 @@ def _parts(value: ir.Value | None, depth: int = _DEPTH) -> Iterator[ir.Value]:
     if value is None or constant_array(value) is not None:
         return
     yield value
-    node = producer(value, *_ARITHMETIC)
+    node = _producer(value)
     for each in node.inputs if node is not None and depth else ():
         yield from _parts(each, depth - 1)
 
@@ -84,7 +86,7 @@ def _polynomial(
     array = constant_array(value)
     if array is not None:
         return {(0, 0): float(array.reshape(()))} if array.size == 1 else None
-    node = producer(value, *_ARITHMETIC)
+    node = _producer(value)
     if node is None or not depth:
         return None
     left, right = (_polynomial(each, known, depth - 1) for each in node.inputs[:2])
@@ -127,37 +129,3 @@ def _is_close(found: Polynomial | None, wanted: Polynomial) -> bool:
         and found.keys() == wanted.keys()
         and all(math.isclose(found[each], wanted[each], rel_tol=CLOSE) for each in wanted)
     )
-
-
-def _exact(graph: Graph) -> Iterator[Match]:
-    """Find ``x / 2 * (1 + erf(x / sqrt 2))``, with the factor 1/2 in one of three places."""
-    for node in graph.nodes:
-        if is_node(node, "Erf"):
-            data = divide_out(input_value(node, 0), math.sqrt(0.5))
-            last = None if data is None else _last(graph, node, data)
-            if data is not None and last is not None:
-                yield Match(data, last)
-
-
-def _last(graph: Graph, erf: ir.Node, data: ir.Value) -> ir.Node | None:
-    added = sole_reader(graph, erf, "Add")
-    if added is None or not is_number(other_operand(added, erf.outputs[0]), 1.0):
-        return None
-    first = sole_reader(graph, added, "Mul")
-    if first is None:
-        return None
-    other = other_operand(first, added.outputs[0])
-    if other is not data:
-        # 1. The half is taken of x.
-        halved = divide_out(other, 0.5)
-        if halved is data:
-            return first
-        if not is_number(other, 0.5):
-            return None
-    second = sole_reader(graph, first, "Mul")
-    if second is None:
-        return None
-    # 2. It is taken of the product with x, or 3. of the sum, which x comes behind.
-    rest = other_operand(second, first.outputs[0])
-    fits = is_number(rest, 0.5) if other is data else rest is data
-    return second if fits else None

@@ -12,8 +12,7 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from intact.engines.integer.islands import model_of_nodes
-from intact.engines.session import make_session, run_session
+from intact.engines.integer.islands import compiled_nodes
 from intact.errors import Unsupported
 from intact.graph import Graph, is_constant, output_channel_axis
 from intact.graph.graph import values_read_inside
@@ -281,24 +280,21 @@ def _outside(graph: Graph, node: ir.Node) -> Apply:
     read = list(dict.fromkeys(value for value in slots if value is not None))
     outputs = [value for value in node.outputs if value.name]
     functions = tuple(graph.model.functions.values())
-    model = model_of_nodes(
-        str(node.name), FloatNodes((node,), tuple(read), tuple(outputs), functions)
-    )
+    operation = FloatNodes((node,), tuple(read), tuple(outputs), functions)
     # One thread, so that results do not depend on their number.
-    session = make_session(model, threads=1)
-    names = [str(value.name) for value in outputs]
+    run = compiled_nodes(str(node.name), operation, threads=1)
 
     def apply(*tensors: Tensor | None) -> Tensor | tuple[Tensor, ...]:
-        feeds, device = {}, torch.device("cpu")
+        given, device = {}, torch.device("cpu")
         for value, tensor in zip(slots, tensors, strict=True):
             if value is not None and tensor is not None:
                 device = tensor.device
-                feeds[str(value.name)] = np.ascontiguousarray(tensor.detach().cpu().numpy())
-        found = dict(zip(names, run_session(session, feeds, names), strict=True))
+                given[value] = tensor.detach().cpu().numpy()
+        found = dict(zip(outputs, run(given[value] for value in read), strict=True))
         # An output without a name keeps its place among the results.
         empty = torch.zeros(0)
         results = tuple(
-            torch.from_numpy(np.array(found[str(v.name)])).to(device) if v.name else empty
+            torch.from_numpy(np.array(found[v])).to(device) if v.name else empty
             for v in node.outputs
         )
         return results[0] if len(results) == 1 else results

@@ -6,7 +6,8 @@ rounding, and biases follow in closed form: the mean of each channel's result st
 
 Half of the samples decides what is tried, the other half what is kept: of several strengths of
 damping, and of rounding to nearest, the one with the least error on samples that it was not made
-of. So a layer's result never gets worse on these.
+of. So a layer's result never gets worse on these. Weights in blocks have a procedure of their own
+(`rounding_blocks.py`).
 
 Source: `intact.numerics.second_order`. The bias: [dfq], section 4.2, with means of samples.
 """
@@ -17,7 +18,7 @@ import contextlib
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,14 +26,16 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.calibrate.scales.bias import rescale_bias
-from intact.calibrate.scales.ranges import stored_scales
 from intact.config import Granularity, PerBlock, QuantState, TensorQuantConfig
 from intact.data.stream import Samples
 from intact.errors import Unsupported
 from intact.graph import bias_slot, output_channel_axis
 from intact.graph.tied_tables import tied_tables
 from intact.improve.layers import Doubles, Layer
+from intact.improve.presets import FEW_BITS
+from intact.improve.refine.kept import Made
 from intact.improve.refine.moments import LastMoments, Moments
+from intact.improve.refine.rounding_blocks import BlockTrial, LastInput, enough_samples
 from intact.improve.refine.walk import Stop, Walk, bake
 from intact.improve.refine.weight_scales import is_free, zoom_scale
 from intact.numerics.metrics import decibels
@@ -41,7 +44,7 @@ from intact.ops.operators import Gemm
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.lower.chains import Points
-from intact.targets.blocks import Blocks, ScaleType
+from intact.targets.blocks import Blocks
 
 MOST_SAMPLES = 512
 ZOOMS = tuple(1 - step / 40 for step in range(21))
@@ -80,7 +83,8 @@ def refine_rounding(
     Args:
         plan: With scales; not changed.
         samples: The data; the first ``most`` samples are run.
-        most: Maximum number of samples. Their activations are kept while needed, for both models.
+        most: Maximum number of samples. Their activations are kept while needed, for both models;
+            where all weights are in blocks, no more samples of text are run than tell enough.
         threads: Threads inside one operator; 0 lets the runtime choose.
         report: Takes what each layer gained.
 
@@ -89,11 +93,16 @@ def refine_rounding(
         DataError: A sample does not fit the model.
     """
     plan = plan.copy()
-    walk, moments = Walk(plan, samples, most=most, threads=threads, ends=False), LastMoments()
+    enough = enough_samples(plan, Points.of(plan), samples)
+    most = most if enough is None else min(most, enough)
+    walk = Walk(plan, samples, most=most, threads=threads, ends=False)
+    moments, last = LastMoments(), LastInput()
     tied = _tied_layers(plan, walk.points)
     for stop in walk:
         site = None if stop.node in tied else RoundingSite.of(plan, walk.points, stop.node)
-        found = None if site is None else site.choose(*site.moments(walk.points, stop, moments))
+        found = (
+            None if site is None else site.choose(*site.moments(walk.points, stop, moments), last)
+        )
         if site is None or found is None:
             continue
         is_kept = found.is_better and _keep(plan, walk.points, site, found)
@@ -165,6 +174,8 @@ class RoundingSite:
         weight = points.at_input.get((name, _WEIGHT))
         if weight is None or not is_free(plan, node, _WEIGHT, weight):
             return None
+        if weight.config.grid.block is not None and weight.config.bits > FEW_BITS:
+            return None  # nearest is as good
         layer = Layer.of(plan.graph, node)
         if layer is None or not _fits(layer, weight.config.granularity):
             return None
@@ -190,28 +201,42 @@ class RoundingSite:
             Twice None where the windows of the layer are not known.
         """
         value = self.layer.node.inputs[_DATA]
-        stops = zip(stop.in_float, stop.quantized, strict=True)
-        pairs = [(a[value], b[value]) for a, b in stops if value is not None and value in a]
+        if value is None or not stop.in_float or value not in stop.in_float[0]:
+            return None, None
+        numbers = range(len(stop.in_float))
+        pairs = Made(lambda at: (stop.in_float[at][value], stop.quantized[at][value]), numbers)
         end = points.at_input.get((str(self.layer.node.name), _DATA))
         try:
             return last.of(self.layer, end, pairs)
         except Unsupported:
             return None, None
 
-    def choose(self, fit: Moments | None, held_out: Moments | None) -> RoundingChoice | None:
+    def choose(
+        self, fit: Moments | None, held_out: Moments | None, last: LastInput | None = None
+    ) -> RoundingChoice | None:
         """Choose scale and integers; None where nothing could be tried.
 
         Args:
             fit: Moments of the samples that decide what is tried.
             held_out: Moments of those that decide what is best.
+            last: What layers before have found out of the same input.
         """
         if fit is None or held_out is None:
             return None
         if not (fit.count and held_out.count and fit.is_finite() and held_out.is_finite()):
             return None
+        config = self.weight.config
+        if config.grid.block is not None:
+            shared = (last or LastInput()).of(fit, held_out)
+            tried = BlockTrial.of(self.layer, config, self.blocks, shared).best()
+            if tried is None:
+                return None
+            scale, rounded, before, after = tried
+            weight = self.layer.lay_out(rounded[..., None])
+            return RoundingChoice(scale, weight, None, before, after)
         is_centred = self.bias is not None
         means = [each.means(centred=is_centred) for each in (fit, held_out)]
-        trial = _Trial.of(self.layer, self.weight.config, self.blocks, *means)
+        trial = _Trial.of(self.layer, config, *means)
         best = trial.best()
         if np.isneginf(best.after):
             return None
@@ -244,14 +269,12 @@ class _Attempt(msgspec.Struct, frozen=True):
     Attributes:
         scale: The weight's scale.
         rounded: Levels, ``[groups, outputs, inputs * taps]``.
-        damping: Its strength.
         before: Signal to noise of the layer's result on held-out samples by the plan, dB.
         after: The same with these levels.
     """
 
     scale: Scales
     rounded: Doubles
-    damping: float = 0.0
     before: float = 0.0
     after: float = 0.0
 
@@ -266,7 +289,6 @@ class _Trial:
         config: How the weight is quantized.
         fit: Means of the samples that decide what is tried: x by x, x by z, z by z.
         held_out: Those of the samples that decide what is kept.
-        blocks: How the target holds weights in blocks.
     """
 
     layer: Layer
@@ -274,19 +296,17 @@ class _Trial:
     config: TensorQuantConfig
     fit: Means
     held_out: Means
-    blocks: Blocks | None = None
 
     @staticmethod
     def of(
         layer: Layer,
         config: TensorQuantConfig,
-        blocks: Blocks | None,
         fit: Means,
         held_out: Means,
     ) -> _Trial:
         wide = layer.view(layer.weight.astype(np.float64))
         weight = wide.reshape(*wide.shape[:2], -1)
-        return _Trial(layer, weight, config, fit, held_out, blocks)
+        return _Trial(layer, weight, config, fit, held_out)
 
     def best(self) -> _Attempt:
         """Return the scale and the levels with the least error on held-out samples.
@@ -302,22 +322,13 @@ class _Trial:
             after = decibels(power, self._held_out_error(tried.rounded))
             if after > best.after:
                 best = msgspec.structs.replace(tried, before=before, after=after)
-        if self.config.grid.block is None or np.isneginf(best.after):
-            return best
-        # Descending takes longest where all else needs one scale: it follows the best damping.
-        rounded = self._descend(best)
-        after = decibels(power, self._held_out_error(rounded))
-        if after > best.after:
-            best = msgspec.structs.replace(best, rounded=rounded, after=after)
         return best
 
     def _try_all(self) -> Iterator[_Attempt]:
         """Try each strength of damping, side by side; those that cannot be are left out."""
-        at_once = len(ZOOMS) if self.config.grid.block is None else 1
-        workers = 1 if self.weight.size * at_once > _MANY else len(DAMPINGS)
+        workers = 1 if self.weight.size * len(ZOOMS) > _MANY else len(DAMPINGS)
         with ThreadPoolExecutor(workers) as pool:
-            scale = None if self.config.grid.block is None else self._block_scale()
-            jobs = [pool.submit(self._try_damping, damping, scale) for damping in DAMPINGS]
+            jobs = [pool.submit(self._try_damping, damping) for damping in DAMPINGS]
         # In their order: of equal errors the weakest damping wins.
         for job in jobs:
             # inputs that hardly vary leave rounding errors alone
@@ -329,21 +340,19 @@ class _Trial:
         scale = np.asarray(self.config.scale, np.float32)
         return _Attempt(scale, self._levels(scale).nearest(self.weight))
 
-    def _try_damping(self, damping: float, scale: Scales | None) -> _Attempt:
-        """Choose levels with one strength of damping, and the scale where it is not given.
+    def _try_damping(self, damping: float) -> _Attempt:
+        """Choose scale and levels with one strength of damping.
 
         What is rounded is the weight that is best in real numbers on the quantized inputs.
         """
         damped, wanted = self._damped(damping)
         solved = np.linalg.solve(damped, wanted.transpose(0, 2, 1))
         aim = np.asarray(solved.transpose(0, 2, 1), np.float64)
-        turns = Turns.of(damped, 0.0)
-        if scale is not None:
-            return _Attempt(scale, turns.round(aim, self._levels(scale))[0], damping)
+        turns = Turns.from_moments(damped, 0.0)
         scale = self._scale(turns, aim)
         levels = self._levels(scale)
         rounded = descend(turns.round(aim, levels)[0], wanted, damped, levels)
-        return _Attempt(scale, rounded, damping)
+        return _Attempt(scale, rounded)
 
     def _damped(self, damping: float) -> tuple[Doubles, Doubles]:
         """Return second moments with a ridge, and the wanted results times the inputs."""
@@ -354,11 +363,6 @@ class _Trial:
         ridge = np.where(mean > 0, damping * mean, 1.0) * np.eye(count)
         # The ridge pulls towards the weight as it was, not towards 0.
         return moments + ridge, self.weight @ (cross + ridge)
-
-    def _descend(self, tried: _Attempt) -> Doubles:
-        """Return better levels than those of an attempt."""
-        damped, wanted = self._damped(tried.damping)
-        return descend(tried.rounded, wanted, damped, self._levels(tried.scale))
 
     def _scale(self, turns: Turns, aim: Doubles) -> Scales:
         """Choose the scale of each channel, or of all, with which least is lost.
@@ -377,46 +381,6 @@ class _Trial:
         best = self._least(np.concatenate(errors, axis=1))
         scale = np.take_along_axis(scales, self._by_scale(best)[None], axis=0)[0]
         return np.asarray(scale, np.float32)
-
-    def _block_scale(self) -> Scales:
-        """Choose the scale of each block with which rounding to nearest loses least of results.
-
-        What is lost is counted within the block, by the second moments of its own inputs: errors of
-        other blocks are as likely of one sign as of the other.
-        """
-        own = np.asarray(self.config.scale, np.float32)
-        best, least = own, np.full(self._by_block(own).shape, np.inf)
-        for zoom in ZOOMS:
-            scale = self._stored(own * np.float32(zoom))
-            error = self._block_errors(scale)
-            is_better = error < least
-            best = np.where(self._of_blocks(is_better), scale, best)
-            least = np.where(is_better, error, least)
-        return best
-
-    def _block_errors(self, scale: Scales) -> Doubles:
-        """Return the error of each block by rounding to nearest: ``[1, outputs, blocks]``."""
-        lost = self._levels(scale).nearest(self.weight) - self.weight
-        size, moments = self.config.grid.block or 1, self.fit[2]
-        found = []
-        for at in range(0, self.weight.shape[2], size):
-            part = slice(at, at + size)
-            inside = lost[:, :, part] @ moments[:, part, part]
-            found.append(np.einsum("goi,goi->go", inside, lost[:, :, part]))
-        return np.stack(found, axis=-1)
-
-    def _stored(self, scale: Scales) -> Scales:
-        """Return scales of blocks as the target holds them."""
-        kind = ScaleType.FLOAT32 if self.blocks is None else self.blocks.scale_type
-        return stored_scales(scale, kind)
-
-    def _by_block(self, of_blocks: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """View what has the shape of the scales of blocks as ``[1, outputs, blocks]``."""
-        return np.moveaxis(of_blocks, self.config.grid.axis or 0, -1)[None]
-
-    def _of_blocks(self, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Bring ``[1, outputs, blocks]`` into the shape of the scales of blocks."""
-        return np.moveaxis(array[0], -1, self.config.grid.axis or 0)
 
     def _errors(self, turns: Turns, aim: Doubles, scales: Scales) -> Doubles:
         """Return the error of each output with each of some scales: ``[groups, scales, outputs]``.
@@ -449,16 +413,10 @@ class _Trial:
     def _levels(self, scale: Scales) -> Levels:
         config, params = self.config, self.config.params
         zero = np.zeros(scale.shape) if params is None else params.zero_point
-        block, bounds = config.grid.block, (config.quant_min, config.quant_max)
-        if block is not None:
-            scales, zeros = (
-                np.ascontiguousarray(self._by_block(each), np.float64) for each in (scale, zero)
-            )
-            return Levels(scales, zeros, *bounds, block)
         groups, outputs, _ = self.weight.shape
         shape = (groups, outputs, 1) if scale.ndim else (1, 1, 1)
         scales, zeros = (np.asarray(each, np.float64).reshape(shape) for each in (scale, zero))
-        return Levels(scales, zeros, *bounds)
+        return Levels(scales, zeros, config.quant_min, config.quant_max)
 
     def _held_out_error(self, rounded: Doubles) -> float:
         return float(squared_error(self.weight, rounded, *self.held_out).sum())

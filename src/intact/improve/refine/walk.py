@@ -7,9 +7,10 @@ the activations of the changed plan.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -18,15 +19,16 @@ import onnx_ir as ir
 
 from intact.config import QuantState
 from intact.data.stream import Samples
-from intact.engines.integer.islands import model_of_nodes
-from intact.engines.session import make_session, run_session
+from intact.engines.integer.islands import compiled_nodes
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
+from intact.improve.refine.kept import Kept, Made, Shelf
 from intact.limits import WALKED_AT_ONCE
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.program.lower.chains import Points
 from intact.program.operations import FloatNodes
 
+T = TypeVar("T")
 Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = dict[ir.Value, Array]
 Run: TypeAlias = Callable[[Arrays], list[Array]]
@@ -44,13 +46,16 @@ class Stop:
         quantized: Its inputs in the quantized model, with the constants of the current plan.
         results: Its outputs in the float model, for each batch, in the order of its outputs; none
             where the walk leaves out ends.
+
+    Where the memory of samples is limited, what is not in memory is read, or computed, each time it
+    is asked for.
     """
 
     node: ir.Node
     run: Run
-    in_float: list[Arrays]
-    quantized: list[Arrays]
-    results: list[list[Array]]
+    in_float: Sequence[Arrays]
+    quantized: Sequence[Arrays]
+    results: Sequence[list[Array]]
 
 
 class Walk:
@@ -58,7 +63,8 @@ class Walk:
 
     Args:
         plan: A plan with scales; read again at each node.
-        samples: The data; the first ``most`` samples are used. Their progress counts nodes.
+        samples: The data; the first ``most`` samples are used. Their progress counts nodes, and
+            activations beyond their memory wait on disk.
         most: Maximum number of samples.
         threads: Threads inside one operator; 0 lets the runtime choose.
         before: Called with each node before its quantized inputs are computed: it may change their
@@ -91,11 +97,11 @@ class Walk:
             for feeds, count in limited.real_batches(limited.batch_size(WALKED_AT_ONCE))
         ]
         is_divided = len(batches) == 1 and limited.fixed_batch is None
-        self._in_float: list[Arrays] = (
-            _halves(*batches[0]) if is_divided else [values for values, _ in batches]
-        )
+        first = _halves(*batches[0]) if is_divided else [values for values, _ in batches]
+        self._shelf = Shelf(samples.memory)
+        self._in_float = [Kept(self._shelf, values) for values in first]
         # As computed: quantized when it is read, with the scale that its end has by then.
-        self._quantized: list[Arrays] = [dict(values) for values in self._in_float]
+        self._quantized = [Kept(self._shelf, values) for values in first]
         self._readers = Counter(
             value for node in plan.graph.nodes for value in _read(node) if not is_constant(value)
         )
@@ -111,22 +117,38 @@ class Walk:
             constants = self.constants(node)
             run = self.runner((node,), constants)
             floats = {v: v.const_value.numpy() for v in constants if v.const_value is not None}
-            in_float = [_select_read(node, values) | floats for values in self._in_float]
-            quantized = [self._inputs(node, values) | constants for values in self._quantized]
+            in_float, quantized = self._read_by(node, floats, constants)
             if not self._computes_ends and not any(self._readers[v] for v in _outputs(node)):
                 yield Stop(node, run, in_float, quantized, [])
                 self._forget(node)
                 continue
-            results = [run(arrays) for arrays in in_float]
+            outputs = _outputs(node)
+            for values, arrays in zip(self._in_float, in_float, strict=True):
+                values.update(zip(outputs, run(arrays), strict=True))
+            results = self._each(partial(self._results, outputs))
             yield Stop(node, run, in_float, quantized, results)
-            for values, arrays in zip(self._in_float, results, strict=True):
-                values.update(zip(_outputs(node), arrays, strict=True))
             # Read again, because the caller may have changed scales or integers at this stop.
             constants = self.constants(node)
             for values, before in zip(self._quantized, quantized, strict=True):
-                for value, array in zip(_outputs(node), run(before | constants), strict=True):
-                    values[value] = array
+                values.update(zip(outputs, run(before | constants), strict=True))
             self._forget(node)
+
+    def _read_by(
+        self, node: ir.Node, floats: Arrays, constants: Arrays
+    ) -> tuple[Sequence[Arrays], Sequence[Arrays]]:
+        """Return what a node reads in either model, for each batch."""
+        return (
+            self._each(lambda at: _select_read(node, self._in_float[at]) | floats),
+            self._each(lambda at: self._inputs(node, self._quantized[at]) | constants),
+        )
+
+    def _results(self, outputs: Sequence[ir.Value], batch: int) -> list[Array]:
+        return [self._in_float[batch][value] for value in outputs]
+
+    def _each(self, make: Callable[[int], T]) -> Sequence[T]:
+        """Return something of each batch: one at a time where memory is limited."""
+        numbers = range(len(self._in_float))
+        return Made(make, numbers) if self._shelf.is_bounded else [make(at) for at in numbers]
 
     @property
     def batches(self) -> int:
@@ -167,15 +189,8 @@ class Walk:
         outputs = _outputs(nodes[-1])
         functions = tuple(self._plan.graph.model.functions.values())
         operation = FloatNodes(tuple(nodes), tuple(read), tuple(outputs), functions)
-        model = model_of_nodes(str(nodes[-1].name), operation)
-        session = make_session(model, threads=self._threads)
-        names = [str(value.name) for value in outputs]
-
-        def run(arrays: Arrays) -> list[Array]:
-            feeds = {str(value.name): np.asarray(arrays[value], order="C") for value in read}
-            return run_session(session, feeds, names)
-
-        return run
+        run = compiled_nodes(str(nodes[-1].name), operation, self._threads)
+        return lambda arrays: run(arrays[value] for value in read)
 
     def constants(self, node: ir.Node) -> Arrays:
         """Return the quantized constants of a node: dequantized, or in float where they stay so."""
@@ -189,7 +204,7 @@ class Walk:
                     found[value] = value.const_value.numpy()
         return found
 
-    def _inputs(self, node: ir.Node, values: Arrays) -> Arrays:
+    def _inputs(self, node: ir.Node, values: Mapping[ir.Value, Array]) -> Arrays:
         """Collect a node's inputs in the quantized model."""
         found = _select_read(node, values)
         found = {value: self._at_output(value, array) for value, array in found.items()}
@@ -248,7 +263,7 @@ def _read(node: ir.Node) -> list[ir.Value]:
     return list(dict.fromkeys(values))
 
 
-def _select_read(node: ir.Node, values: Arrays) -> Arrays:
+def _select_read(node: ir.Node, values: Mapping[ir.Value, Array]) -> Arrays:
     """Select the values that a node reads."""
     return {value: values[value] for value in _read(node) if not is_constant(value)}
 

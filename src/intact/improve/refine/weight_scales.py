@@ -29,7 +29,7 @@ from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.plan.gains import Report, unreported
 from intact.plan.given_scales import GIVEN
 from intact.plan.stored_weights import is_stored
-from intact.program.lower.attributes import bounds_of, joined
+from intact.program.lower.attributes import bounds_of, clamp_twice
 from intact.program.lower.chains import chains
 from intact.program.operations import Bounds
 
@@ -153,7 +153,7 @@ def _fused_bounds(chain: tuple[ir.Node, ...]) -> Bounds | None:
             own = bounds_of(node)
             if own is None:
                 return None
-            bounds = joined(own, bounds)
+            bounds = clamp_twice(own, bounds)
     except Unsupported:
         return None
     return bounds

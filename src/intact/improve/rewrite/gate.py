@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,6 @@ from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.engines.integer.islands import model_of_nodes
 from intact.engines.session import make_session, run_session
-from intact.engines.simulate import Simulator
 from intact.errors import IntactError
 from intact.graph import Graph, is_constant
 from intact.graph.graph import values_read_inside
@@ -98,8 +96,7 @@ class Gate:
         found = []
         for each in graphs:
             plan = self._plan(_Part.of(each, nodes).graph(), fit)
-            simulator = Simulator(plan, threads=1)
-            (errors,) = runs.errors(partial(_simulate, simulator))
+            errors = runs.simulated(plan)
             found.append(errors.mean if errors.decibels else np.nan)
         return found
 
@@ -260,10 +257,6 @@ class _Part:
 
 def _first(feeds: Batch, count: int) -> Batch:
     return {name: array[:count] for name, array in feeds.items()}
-
-
-def _simulate(simulator: Simulator, feeds: Batch) -> Mapping[str, npt.NDArray[Any]]:
-    return simulator.run(feeds)[0]
 
 
 def _count(feeds: Mapping[str, Array]) -> int:

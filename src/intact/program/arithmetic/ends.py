@@ -24,7 +24,7 @@ from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.numerics.fused import fused_float32
 from intact.numerics.loop_cache import CACHED
 from intact.program.program import Array, Encoding
-from intact.targets import Arithmetic, ScalePrecision, ZeroPointOrder
+from intact.targets import Arithmetic, FloatEnds, ZeroPointOrder
 
 Floats32 = npt.NDArray[np.float32]
 
@@ -50,7 +50,7 @@ class EndsGrid:
     first: int
 
     @staticmethod
-    def of(
+    def from_encoding(
         arithmetic: Arithmetic,
         encoding: Encoding,
         unit: float | Floats32 = 1.0,
@@ -60,7 +60,7 @@ class EndsGrid:
 
         Args:
             arithmetic: With ``before_rounding`` the lowest code is part of the offset.
-            encoding: Of the codes.
+            encoding: What the codes stand for.
             unit: What numbers are counted in, rounded to float32; one, or ``[channels]``.
             shift: What is to be added to numbers, in units, float32; the ends are moved instead.
 
@@ -69,6 +69,8 @@ class EndsGrid:
         """
         units = np.asarray(unit, np.float32)
         moved = np.asarray(shift, np.float32)
+        # The order of operations is OpenVINO's, each rounded to float32: another order gives other
+        # codes next to ties.
         low, high = (np.atleast_1d(np.divide(end, units) - moved) for end in _ends(encoding))
         codes = np.float32(encoding.quant_max - encoding.quant_min)
         span = high - low
@@ -79,11 +81,13 @@ class EndsGrid:
                 "a range is too small or too large for float32",
                 remedy="check the scales: they are positive and finite",
             )
+        # FakeQuantize numbers its levels from 0: the lowest code is added to what was rounded, or
+        # is part of the fused offset.
         if arithmetic.zero_point is ZeroPointOrder.AFTER_ROUNDING:
             return EndsGrid(factor, offset, encoding.quant_min)
         return EndsGrid(factor, offset + np.float32(encoding.quant_min), 0)
 
-    def as_stored_scale(self) -> EndsGrid:
+    def with_stored_scale(self) -> EndsGrid:
         """Return the grid of kernels that are given a scale where nothing is to be added.
 
         They multiply by the reciprocal of the stored scale, which is that of the factor.
@@ -91,9 +95,11 @@ class EndsGrid:
         if (np.abs(self.offset) >= _NEGLIGIBLE).any():
             return self
         one = np.float32(1)
+        # The kernel is handed a scale, not a factor: the reciprocal of a reciprocal may be another
+        # float32.
         return replace(self, factor=one / (one / self.factor), offset=np.zeros_like(self.offset))
 
-    def with_one_offset(self) -> EndsGrid:
+    def share_offset(self) -> EndsGrid:
         """Return the grid of kernels that have one offset where those of channels are about alike.
 
         It is the first channel's, and none where it is negligible (OpenVINO's own limits).
@@ -106,7 +112,7 @@ class EndsGrid:
 
 def has_ends(arithmetic: Arithmetic) -> bool:
     """Tell whether a target takes ranges, not scales and zero points."""
-    return arithmetic.scale_precision is ScalePrecision.FLOAT32_ENDS
+    return isinstance(arithmetic.requantize, FloatEnds)
 
 
 def effective(arithmetic: Arithmetic, encoding: Encoding) -> Encoding:
@@ -157,11 +163,11 @@ def ends_codes(
     Args:
         numbers: float32.
         arithmetic: How.
-        encoding: Of the codes.
+        encoding: What the codes stand for.
         limits: Smallest and largest code.
         unit: What numbers are counted in.
     """
-    grid = EndsGrid.of(arithmetic, encoding, unit)
+    grid = EndsGrid.from_encoding(arithmetic, encoding, unit)
     codes = np.empty(numbers.shape, encoding.dtype)
     rows = (-1, grid.factor.size) if grid.factor.size > 1 else (1, -1)
     flat = np.ascontiguousarray(numbers, np.float32).reshape(rows)
@@ -172,6 +178,7 @@ def ends_codes(
 
 
 def _ends(encoding: Encoding) -> Sequence[Floats32]:
+    # As float32: a FakeQuantize in the file holds the ends so, and the runtime knows nothing finer.
     params = QuantParams(encoding.scale, encoding.zero_point)
     return ends_of_codes(params, encoding.quant_min, encoding.quant_max)
 
@@ -188,5 +195,6 @@ def _fill(
             one = column * step
             steps = fused_float32(numbers[row, column], factors[one], offsets[one])
             code = np.float64(round_float(steps, rounding)) + first
+            # NaN is not above the low end, and gets it.
             code = code if code > low else low
             codes[row, column] = np.int32(code if code < high else high)

@@ -21,13 +21,13 @@ from intact.numerics.fixed_point_functions import inverse_square_root, logistic,
 from intact.ops import functions
 from intact.ops.functions import Unary
 from intact.program import Array, Encoding
-from intact.targets import Arithmetic, Requantize
+from intact.targets import Arithmetic, Product
 
 _Curve: TypeAlias = Callable[[Integers, Encoding, Encoding], "Integers | None"]
 
 _INTEGER_BITS = 4
 
-"""Of the argument of logistic and tanh."""
+"""Integer bits of the argument of logistic and tanh."""
 
 _RSQRT_BITS = 20
 
@@ -63,18 +63,19 @@ def input_multiplier(scale: np.float32, integer_bits: int) -> tuple[Integers, In
 
 
 def _logistic(steps: Integers, data: Encoding, output: Encoding) -> Integers | None:
+    # The kernel has the output's scale in its code, 1/256, and reads none from the file.
     if not _is(output, scale=2.0**-8, zero_point=output.quant_min):
         return None
-    return _saturating(logistic, steps, data, output, fraction_bits=8)
+    return _saturate_curve(logistic, steps, data, output, fraction_bits=8)
 
 
 def _tanh(steps: Integers, data: Encoding, output: Encoding) -> Integers | None:
     if not _is(output, scale=2.0**-7, zero_point=0):
         return None
-    return _saturating(tanh, steps, data, output, fraction_bits=7)
+    return _saturate_curve(tanh, steps, data, output, fraction_bits=7)
 
 
-def _saturating(
+def _saturate_curve(
     curve: Callable[[Integers, int], Integers],
     steps: Integers,
     data: Encoding,
@@ -83,6 +84,7 @@ def _saturating(
 ) -> Integers:
     """Evaluate a curve in Q4; arguments beyond the radius have its limits."""
     multiplier, shift, radius = input_multiplier(np.float32(data.scale), _INTEGER_BITS)
+    # What lies beyond would overflow in the product; its result is replaced below.
     inside = np.clip(steps, -radius, radius)
     raw = curve(multiply_by_quantized_multiplier(inside, multiplier, shift), _INTEGER_BITS)
     codes = rounding_divide_by_pot(raw, 31 - fraction_bits) + int(output.zero_point)
@@ -102,9 +104,13 @@ def _rsqrt(steps: Integers, data: Encoding, output: Encoding) -> Integers:
     real = 1.0 / np.float64(np.sqrt(data.scale) * output.scale)
     multiplier, shift = quantize_multiplier(real)
     codes = np.full(steps.shape, output.quant_max, np.int64)
+    # One at a time: Newton's method shifts by a number of bits that depends on each value. There
+    # are 256 codes at most.
     for index, step in np.ndenumerate(steps):
         if step > 0:
             root, root_shift = inverse_square_root(int(step))
+            # In two products, as the kernel does: the root first, shifted left so that its digits
+            # survive the rounding of an integer.
             value = multiply_by_quantized_multiplier(1, root, root_shift + _RSQRT_BITS)
             scaled = multiply_by_quantized_multiplier(value, multiplier, shift - _RSQRT_BITS)
             codes[index] = int(scaled) + int(output.zero_point)
@@ -118,11 +124,13 @@ def _hard_swish(steps: Integers, data: Encoding, output: Encoding) -> Integers:
     [-3, 3], moved to [0, 1].
     """
     fine_scale = np.float32(1 / 128) * np.float32(data.scale)
-    fine = _to_int16(steps << 7)
+    fine = _wrap_int16(steps << 7)
     out_multiplier, out_shift = _short_multiplier(fine_scale / np.float32(output.scale))
     multiplier, shift = _short_multiplier(fine_scale / np.float32(3 / 2**15))
     factor = fine
     if shift > 0:
+        # The kernel shifts left all but one bit before the product and the last one behind it, and
+        # saturates at both: the product of 16 bits keeps one bit more so.
         factor = _saturate_int16(factor << (shift - 1))
     factor = _short_multiply(factor, multiplier)
     if shift > 0:
@@ -131,6 +139,7 @@ def _hard_swish(steps: Integers, data: Encoding, output: Encoding) -> Integers:
         factor = rounding_divide_by_pot(factor, -shift)
     factor = (factor + (1 << 15)) >> 1
     product = factor * _short_multiply(fine, out_multiplier)
+    # Toward zero: the kernel divides in C, where a shift of a negative number would floor.
     truncated = np.sign(product) * (np.abs(product) >> 15)
     if out_shift > 0:
         return np.asarray(_saturate_int16(truncated << out_shift) + int(output.zero_point))
@@ -152,7 +161,8 @@ def _saturate_int16(values: Integers) -> Integers:
     return np.asarray(np.clip(values, -(2**15), 2**15 - 1))
 
 
-def _to_int16(values: Integers) -> Integers:
+def _wrap_int16(values: Integers) -> Integers:
+    # Wraps: x << 7 of a step beyond 8 bits leaves int16, as in the kernel.
     return values.astype(np.int16).astype(np.int64)
 
 
@@ -186,6 +196,6 @@ def multiply_fixed(
         values,
         multiplier,
         exponent,
-        single=arithmetic.requantize is Requantize.FIXED_POINT_SINGLE,
+        single=arithmetic.product is Product.SINGLE,
         rounding=Rounding.HALF_UP if half_up else Rounding.HALF_AWAY_FROM_ZERO,
     )

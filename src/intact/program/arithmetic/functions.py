@@ -19,25 +19,23 @@ from intact.program.arithmetic.reals import to_codes
 from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
 from intact.program.operations import Function
 from intact.program.program import Array, Encoding
-from intact.targets import Arithmetic, Functions, Requantize
+from intact.targets import Arithmetic, Float, Functions
 
 Floats: TypeAlias = npt.NDArray[np.float32]
 
 
-def _sigmoid_of_table(x: Floats) -> Floats:
+def _table_sigmoid(x: Floats) -> Floats:
     """The logistic as LiteRT fills its tables: rounded three times."""
     one = np.float32(1)
     return np.asarray(one / (one + functions.exp(-x)))
 
 
-_OF_TABLES: Mapping[Unary, Callable[[Floats], Floats]] = {functions.sigmoid: _sigmoid_of_table}
+_OF_TABLES: Mapping[Unary, Callable[[Floats], Floats]] = {functions.sigmoid: _table_sigmoid}
 
 GATE_STEPS = 255
 """Steps of the gate of a hard swish that is composed: the codes of 8 bits."""
 GATE_OFFSET, GATE_SCALE = 3.0, 6.0 / GATE_STEPS
 """What is added to the input of such a gate, and the steps in which the sum is kept."""
-
-_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 
 _STRAIGHT = (functions.clamp, functions.leaky_relu, functions.absolute, functions.negative)
 
@@ -57,21 +55,25 @@ def function_of_codes(
     not defined (the root of a negative number) becomes the lowest code.
     """
     steps = np.clip(codes, data.quant_min, data.quant_max) - int(data.zero_point)
+    # Cases: (1) a hard swish of two kernels, where both have all codes of 8 bits; (2) targets that
+    # requantize in floats: one float function; (3) what is straight on both sides of 0: requantized
+    # with a slope; (4) a fixed-point or interpolated kernel of its own; (5) a table filled in
+    # floats.
     if operation.kind is functions.hard_swish and arithmetic.functions is Functions.COMPOSED:
         spans = {each.quant_max - each.quant_min for each in (data, output)}
         if spans == {GATE_STEPS}:
-            return _gated(operation, arithmetic, steps, data, output)
-    if arithmetic.requantize in _FLOATS:
-        return _in_float(operation, arithmetic, steps, data, output)
+            return _gate_and_multiply(operation, arithmetic, steps, data, output)
+    if isinstance(arithmetic.requantize, Float):
+        return _compute_in_float(operation, arithmetic, steps, data, output)
     if operation.kind in _STRAIGHT:
         return _straight(operation, arithmetic, steps, data, output)
     found: npt.NDArray[Any] | None = None
     if arithmetic.functions in (Functions.FIXED_POINT, Functions.TRUNCATED):
         found = fixed_function(operation.kind, steps, data, output)
     elif arithmetic.functions is Functions.INTERPOLATED and data.dtype.itemsize == 2:
-        found = _interpolated(operation, steps, data, output)
+        found = _interpolate(operation, steps, data, output)
     if found is None:
-        found = _in_table(operation, arithmetic, steps, data, output)
+        found = _look_up(operation, arithmetic, steps, data, output)
     low, high = code_bounds(arithmetic, output, operation.bounds)
     return np.clip(found, low, high).astype(output.dtype)
 
@@ -99,7 +101,7 @@ def _straight(
     return np.where(steps < 0, side(below), side(above))
 
 
-def _gated(
+def _gate_and_multiply(
     operation: Function,
     arithmetic: Arithmetic,
     steps: Integers,
@@ -120,7 +122,7 @@ def _gated(
     return Requantizer(arithmetic, multiplier, output, operation.bounds)(steps * gate)
 
 
-def _in_float(
+def _compute_in_float(
     operation: Function,
     arithmetic: Arithmetic,
     steps: Integers,
@@ -128,11 +130,11 @@ def _in_float(
     output: Encoding,
 ) -> Array:
     """Dequantize, compute in float32 and quantize, as hardware does that requantizes in floats."""
-    real = operation.kind(_dequantized(steps, data), *operation.options)
+    real = operation.kind(_dequantize(steps, data), *operation.options)
     return to_codes(real, arithmetic, output, operation.bounds)
 
 
-def _in_table(
+def _look_up(
     operation: Function,
     arithmetic: Arithmetic,
     steps: Integers,
@@ -144,10 +146,14 @@ def _in_table(
     TFLite's ``LUTPopulate`` multiplies by the inverse of the output's scale and rounds half away
     from zero.
     """
-    real = _for_table(operation, _dequantized(steps, data))
+    real = _table_reals(operation, _dequantize(steps, data))
     scale, is_cast = np.float32(output.scale), arithmetic.functions is Functions.TRUNCATED
     with np.errstate(all="ignore"):
+        # The two kernels differ: one divides and casts, LUTPopulate multiplies by a reciprocal and
+        # rounds.
         counted = real / scale if is_cast else real * (np.float32(1) / scale)
+    # Infinity and NaN become integers beyond every code, so that clamping decides: C's cast of them
+    # is undefined.
     limit = 2.0**31
     finite = np.nan_to_num(counted.astype(np.float64), nan=-limit, posinf=limit, neginf=-limit)
     if is_cast:
@@ -155,7 +161,7 @@ def _in_table(
     return round_to_integer(finite, Rounding.HALF_AWAY_FROM_ZERO) + float(output.zero_point)
 
 
-def _interpolated(
+def _interpolate(
     operation: Function, steps: Integers, data: Encoding, output: Encoding
 ) -> Integers:
     """Find codes on the lines of a table; those of the logistic are of one scale."""
@@ -164,12 +170,12 @@ def _interpolated(
         return found
 
     def function(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return _for_table(operation, values)
+        return _table_reals(operation, values)
 
     return interpolate(table_of(function, (data.scale.item(), output.scale.item())), steps)
 
 
-def _for_table(operation: Function, values: Floats) -> Floats:
+def _table_reals(operation: Function, values: Floats) -> Floats:
     """Compute the reals from which LiteRT fills its tables."""
     own = _OF_TABLES.get(operation.kind)
     if own is None:
@@ -178,5 +184,5 @@ def _for_table(operation: Function, values: Floats) -> Floats:
         return own(values)
 
 
-def _dequantized(steps: Integers, encoding: Encoding) -> npt.NDArray[np.float32]:
+def _dequantize(steps: Integers, encoding: Encoding) -> npt.NDArray[np.float32]:
     return np.asarray(steps.astype(np.float32) * np.float32(encoding.scale))

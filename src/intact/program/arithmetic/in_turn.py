@@ -17,11 +17,15 @@ from numba import njit
 from intact.errors import ConfigError
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.numerics.loop_cache import CACHED
-from intact.program.arithmetic.reals import real_type
-from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
+from intact.program.arithmetic.requantize import (
+    Requantizer,
+    code_bounds,
+    real_multiplier,
+    real_type,
+)
 from intact.program.operations import Bounds
 from intact.program.program import Array, Encoding
-from intact.targets import Arithmetic, ZeroPointOrder
+from intact.targets import Arithmetic, FloatInTurn, ZeroPointOrder
 
 
 def requantizer(
@@ -35,16 +39,16 @@ def requantizer(
     """Return what brings accumulators of scale ``product(scales)`` to codes of the output.
 
     Args:
-        arithmetic: How: by one factor, or with ``scales_in_turn`` by one scale after another.
+        arithmetic: How: by one factor, or with `FloatInTurn` by one scale after another.
         scales: Those of the operands, each ``[]`` or ``[channels]`` (the last axis).
-        output: Of the result.
+        output: The encoding of the result.
         bounds: Real numbers that the result is clamped to.
-        bias: As for :class:`Requantizer`.
+        bias: The same as for :class:`Requantizer`.
 
     Raises:
-        ConfigError: As for :class:`Requantizer`.
+        ConfigError: The same as for :class:`Requantizer`.
     """
-    if arithmetic.scales_in_turn:
+    if isinstance(arithmetic.requantize, FloatInTurn):
         return InTurn(arithmetic, scales, (output.scale,), output, bounds, bias=bias)
     multiplier = real_multiplier(arithmetic, scales, output)
     return Requantizer(arithmetic, multiplier, output, bounds, bias=bias)
@@ -57,7 +61,7 @@ class InTurn:
         arithmetic: In which floats, and how they are rounded.
         factors: What sums are multiplied by, in this order, each ``[]`` or ``[channels]``.
         divisors: What the products are divided by, likewise.
-        output: Of the result.
+        output: The encoding of the result.
         bounds: Real numbers that the result is clamped to.
         bias: Integers that are added to the sums first, exactly; None adds nothing.
 
@@ -141,8 +145,8 @@ def _scale(
         sums: Integers in any type, ``[rows, columns]``.
         bias: float64 ``[channels]``, whole.
         factors: Floats ``[how many, channels]``.
-        divisors: Of the same type, likewise.
-        zero_before: Of the same type, ``[channels]``.
+        divisors: What is divided by, in the same type, ``[channels]``.
+        zero_before: What is added before rounding, in the same type, ``[channels]``.
         zero_after: float64 ``[channels]``.
         low: Smallest code.
         high: Largest code.
@@ -155,6 +159,8 @@ def _scale(
         for column in range(sums.shape[1]):
             one = column * step
             value = real(np.float64(sums[row, column]) + bias[one])
+            # Each product is rounded: numba keeps the order of float operations, as no fast-math is
+            # asked for.
             for k in range(factors.shape[0]):
                 value = value * factors[k, one]
             for k in range(divisors.shape[0]):

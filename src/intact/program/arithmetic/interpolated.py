@@ -49,8 +49,8 @@ def table_of(
     """Return the codes at the ends of all lines, ``[513]``, moved by half the error in between.
 
     Args:
-        function: Of reals of ``kind``.
-        scales: Of the argument and of the result, whose zero point is 0.
+        function: A function of reals of ``kind``.
+        scales: Those of the argument and of the result, whose zero point is 0.
         zero: Zero point of the argument.
         kind: Float type of the computation.
     """
@@ -62,21 +62,24 @@ def table_of(
     with np.errstate(all="ignore"):
         ends = function(low + places * step) * inverse
         following = function(low + (places + kind(1)) * step) * inverse
-        middle = _rounded(function(low + places * step + step / kind(2)) * inverse)
-        between = _rounded((following + _rounded(ends)) / kind(2))
-        last = _rounded(function(np.array([high], kind)) * inverse)
-        codes = np.append(_rounded(ends) - _rounded((between - middle) / kind(2)), last)
+        # LUTPopulate moves every entry by half of the error that the straight line makes in its
+        # middle: the error is then alike at the ends and between them.
+        middle = _round(function(low + places * step + step / kind(2)) * inverse)
+        between = _round((following + _round(ends)) / kind(2))
+        last = _round(function(np.array([high], kind)) * inverse)
+        codes = np.append(_round(ends) - _round((between - middle) / kind(2)), last)
     finite = np.nan_to_num(codes, nan=_LOW, posinf=_HIGH, neginf=_LOW)
     return np.asarray(np.clip(finite, _LOW, _HIGH), np.int64)
 
 
-def _rounded(values: Real) -> Real:
+def _round(values: Real) -> Real:
     return np.asarray(round_to_integer(values, Rounding.HALF_AWAY_FROM_ZERO), values.dtype)
 
 
 def interpolate(table: npt.NDArray[np.int64], codes: Integers) -> Integers:
     """Return the results of codes of 16 bits by a table of `table_of`."""
     place, rest = (codes >> 7) + _STEPS // 2, codes & 127
+    # int16 as in the kernel: a difference of more than 15 bits wraps there, too.
     slope = (table[place + 1] - table[place]).astype(np.int16).astype(np.int64)
     return np.asarray(table[place] + ((slope * rest + 64) >> 7))
 
@@ -93,6 +96,8 @@ def curve(kind: Unary, steps: Integers, data: Encoding) -> Integers | None:
     table[list(_RAISED)] += 1
     multiplier, shift = _argument(float(data.scale))
     argument = (steps * multiplier + ((1 << shift) >> 1)) >> shift
+    # tanh(x) is 2 logistic(2x) - 1: half as many bits between entries reads the table at twice the
+    # argument.
     bits = 9 if kind is functions.sigmoid else 8
     magnitude = np.abs(argument)
     place = np.minimum(magnitude >> bits, 254)
@@ -112,6 +117,8 @@ def _argument(scale: float) -> tuple[int, int]:
     """Return multiplier and shift from codes to steps of the table's argument."""
     fraction, exponent = np.frexp(scale)
     left = 12 + int(exponent) - 1
+    # A scale of 2**-12 or 2**-11 needs no multiplication but by 3: the kernel was written for
+    # these.
     if fraction == 0.5 and left in (0, 1):
         return 3 << left, 0
     multiplier, shift = scale * _UNITS, 0
@@ -124,7 +131,7 @@ class InterpolatedSoftmax:
     """Softmax of rows of 16-bit codes, in steps of 2**-15.
 
     Args:
-        data: Of the codes.
+        data: The encoding of the codes.
     """
 
     def __init__(self, data: Encoding) -> None:
@@ -143,6 +150,8 @@ class InterpolatedSoftmax:
         found = interpolate(self._exponentials, np.clip(scaled + _HIGH, _LOW, _HIGH))
         sums = found.sum(axis=1, keepdims=True)
         zeros = 32 - np.frexp(sums.astype(np.float64))[1].astype(np.int64)
+        # The sum is brought to 1..2 by its leading zeros, in 16 bits behind the point; the table of
+        # reciprocals is that of 1 + x.
         shifted = ((sums << (zeros - 1)) + (1 << 13)) >> 14
         centred = np.clip(shifted - ((1 << 15) + (1 << 16)), _LOW, _HIGH)
         reciprocals = interpolate(self._reciprocals, centred)

@@ -17,14 +17,9 @@ from intact.program.arithmetic.ends import ends_codes, has_ends
 from intact.program.arithmetic.requantize import code_bounds
 from intact.program.operations import Bounds
 from intact.program.program import Array, Encoding
-from intact.targets import Arithmetic, Requantize, ZeroPointOrder
+from intact.targets import Arithmetic, ZeroPointOrder
 
 Reals = npt.NDArray[np.floating[Any]]
-
-
-def real_type(arithmetic: Arithmetic) -> type[np.floating[Any]]:
-    """Return the floats that a target computes in."""
-    return np.float64 if arithmetic.requantize is Requantize.FLOAT64 else np.float32
 
 
 def shaped(values: Array, encoding: Encoding, rank: int) -> Array:
@@ -38,7 +33,7 @@ def to_reals(codes: Array, encoding: Encoding, kind: type[np.floating[Any]]) -> 
     """Return ``(code - zero_point) * scale``; the difference is exact and rounded once.
 
     Args:
-        codes: Of any shape.
+        codes: Integers of any shape.
         encoding: What they stand for.
         kind: float32 or float64, in which the product is computed.
     """
@@ -65,11 +60,12 @@ def to_codes(
     Args:
         reals: float32 or float64, any shape.
         arithmetic: How.
-        encoding: Of the codes.
+        encoding: What the codes stand for.
         bounds: What they are clamped to.
         rounding: Another rounding than that of the arithmetic.
     """
     low, high = code_bounds(arithmetic, encoding, bounds)
+    # The loop of ends wants channels on the last axis.
     if has_ends(arithmetic):
         if encoding.axis is None:
             return ends_codes(reals, arithmetic, encoding, (low, high))
@@ -133,8 +129,8 @@ def _quantize(
 
     Args:
         reals: float32 or float64.
-        factors: Of the same type, ``[channels]``: scales or their reciprocals.
-        zeros_before: Of the same type, ``[channels]``, added before rounding.
+        factors: Scales or their reciprocals, in the same type, ``[channels]``.
+        zeros_before: What is added before rounding, in the same type, ``[channels]``.
         zeros_after: float64 ``[channels]``, added after rounding.
         limits: Smallest and largest code.
         rounding: A mode of ``ROUNDING_CODES``.
@@ -153,5 +149,7 @@ def _quantize(
                 code = np.float64(round_float(steps + before, rounding)) + after
                 if code != code:  # noqa: PLR0124 - NaN
                     code = of_nan
+                # Compared as floats and not by min and max: an int32 of a float beyond its range is
+                # undefined.
                 code = code if code > low else low
                 codes[outer, channel, inner] = np.int32(code if code < high else high)

@@ -23,13 +23,16 @@ from intact.numerics.rounding import round_to_integer
 from intact.program.arithmetic.ends import ends_codes, has_ends
 from intact.program.operations import Bounds
 from intact.program.program import Array, Encoding
-from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
-
-_FIXED_POINT = (
-    Requantize.FIXED_POINT_DOUBLE,
-    Requantize.FIXED_POINT_SINGLE,
-    Requantize.FIXED_POINT_WIDE,
+from intact.targets import (
+    Arithmetic,
+    FixedPoint,
+    FloatType,
+    Multiplier,
+    Product,
+    Shift,
+    ZeroPointOrder,
 )
+
 _LARGEST_SHIFT = 62
 _WIDE_SHIFT = 7
 """The largest exponent that LiteRT's product of 64 bits takes."""
@@ -46,7 +49,7 @@ class Requantizer:
         arithmetic: How.
         multiplier: ``accumulator scale / output scale``, ``[]`` or ``[channels]`` (the last axis),
             as `real_multiplier` computes it.
-        output: Of the result.
+        output: The encoding of the result.
         bounds: Real numbers that the result is clamped to.
         bias: Integers at the accumulators' scale, ``[channels]`` or ``[]``, that are added to them
             first; None adds nothing.
@@ -96,42 +99,53 @@ class Requantizer:
 
     def _prepare(self, arithmetic: Arithmetic) -> None:
         """Choose the loop, and its arguments between the accumulators and the codes."""
-        kind = arithmetic.requantize
+        way = arithmetic.requantize
         rounding = loops.ROUNDING_CODES[arithmetic.rounding]
         before = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
         zero_before = self._zero if before else np.zeros_like(self._zero)
         zero_after = self._zero - zero_before
         self._loop: Any
         self._parameters: tuple[Any, ...]
-        if kind in _FIXED_POINT:
-            multiplier, shift, which = _fixed_point(arithmetic, self._factors)
+        if isinstance(way, FixedPoint):
+            multiplier, shift, which = _fixed_point_multipliers(arithmetic, self._factors)
             self._loop = loops.requantize_fixed_point
+            # Fixed-point kernels add the zero point behind the rounding, whatever order the
+            # arithmetic has for floats.
             last = (self._zero, self.low, self.high, which)
             self._parameters = (self._add, multiplier, shift, *last)
-        elif kind is Requantize.SHIFT:
+        elif isinstance(way, Shift):
             shift = np.clip(-power_of_two_exponent(self._factors), -_LARGEST_SHIFT, _LARGEST_SHIFT)
             self._loop = loops.requantize_shift
             last = (zero_after, self.low, self.high, rounding)
             self._parameters = (self._add, shift, zero_before, *last)
         else:
-            real = np.float32 if kind is Requantize.FLOAT32 else np.float64
+            real = real_type(arithmetic)
             factors = _finite(self._factors, real)
             self._loop = loops.requantize_float
+            # float64 for the sum with the bias: it is exact below 2**53, and rounded to the
+            # arithmetic's floats once.
             bias, after = self._add.astype(np.float64), zero_after.astype(np.float64)
             limits = (float(self.low), float(self.high))
             self._parameters = (bias, factors, zero_before.astype(real), after, *limits, rounding)
+
+
+def real_type(arithmetic: Arithmetic) -> type[np.floating[Any]]:
+    """Return the floats that a target computes in."""
+    return np.float64 if arithmetic.precision is FloatType.FLOAT64 else np.float32
 
 
 def _per_channel(values: Array, channels: tuple[int, ...]) -> Array:
     return np.ascontiguousarray(np.broadcast_to(values, channels))
 
 
-def _fixed_point(arithmetic: Arithmetic, factors: Array) -> tuple[Integers, Integers, int]:
+def _fixed_point_multipliers(
+    arithmetic: Arithmetic, factors: Array
+) -> tuple[Integers, Integers, int]:
     """Return multipliers, shifts and which multiplication takes them."""
     multiplier, shift = quantize_multiplier(factors)
-    if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
+    if arithmetic.product is Product.SINGLE:
         return *saturate_single(multiplier, shift), loops.SINGLE
-    if arithmetic.requantize is Requantize.FIXED_POINT_WIDE:
+    if arithmetic.product is Product.WIDE:
         if shift.max(initial=0) > _WIDE_SHIFT:
             raise ConfigError(
                 f"a multiplier is at least 2**{_WIDE_SHIFT}, for which 64 bits are too few",
@@ -157,24 +171,27 @@ def real_multiplier(
 ) -> Array:
     """Return the product of ``factors`` (scales) over the output's scale.
 
-    It is computed from left to right in the precision that ``arithmetic.multiplier_precision``
-    says, from float32 scales either way, and rounded to ``arithmetic.multiplier_bits`` if those
-    are given.
+    It is computed from left to right in the precision that ``arithmetic.multiplier`` says, from
+    float32 scales either way, and rounded to the ``multiplier_bits`` of fixed point if those are
+    given.
 
     Returns:
         float32 or float64 of the shape that the scales broadcast to.
     """
-    precision = arithmetic.multiplier_precision
-    real = np.float64 if precision is ScalePrecision.FLOAT64 else np.float32
+    way, precision = arithmetic.requantize, arithmetic.multiplier
+    real = np.float64 if precision is Multiplier.FLOAT64 else np.float32
     product = np.ones((), real)
     for factor in factors:
         product = np.asarray(product * np.asarray(factor, np.float32).astype(real))
-    if precision is ScalePrecision.FLOAT32_PRODUCT:
+    # The product was rounded to float32 above; only the quotient has the digits of float64.
+    if precision is Multiplier.FLOAT32_PRODUCT:
         real = np.float64
     with np.errstate(over="ignore", divide="ignore"):
         ratio = product.astype(real) / np.asarray(output.scale, np.float32).astype(real)
-        if arithmetic.multiplier_bits is not None:
-            bits = arithmetic.multiplier_bits
+        if isinstance(way, FixedPoint) and way.multiplier_bits is not None:
+            bits = way.multiplier_bits
+            # Scaled by powers of two only, which is exact: one rounding to so many bits behind the
+            # point.
             ratio = np.ldexp(np.rint(np.ldexp(ratio, bits)), -bits)
     return np.asarray(ratio)
 
@@ -186,7 +203,7 @@ def code_bounds(arithmetic: Arithmetic, output: Encoding, bounds: Bounds) -> tup
     rounds it half away from zero (TFLite's ``CalculateActivationRangeQuantized``), other hardware
     as it rounds results.
     """
-    fixed = arithmetic.requantize in _FIXED_POINT
+    fixed = isinstance(arithmetic.requantize, FixedPoint)
     rounding = Rounding.HALF_AWAY_FROM_ZERO if fixed else arithmetic.rounding
     scale = np.asarray(output.scale.flat[0], np.float32)
     zero = int(output.zero_point.flat[0])
@@ -200,6 +217,7 @@ def code_bounds(arithmetic: Arithmetic, output: Encoding, bounds: Bounds) -> tup
             return int(ends_codes(np.full(1, bound, np.float32), arithmetic, first, held).item())
         with np.errstate(over="ignore"):
             steps = round_to_integer(np.asarray(np.float32(bound) / scale), rounding)
+        # A bound over a tiny scale is infinite, which no int holds; 2**40 is beyond all codes.
         nearest = zero + int(np.clip(np.float64(steps), -(2.0**40), 2.0**40))
         return min(max(nearest, output.quant_min), output.quant_max)
 

@@ -13,6 +13,6 @@ from intact._lazy import lazy
 if TYPE_CHECKING:
     from intact.program.lower.to_program import lower as lower
     from intact.program.lower.to_program import lower_nodes as lower_nodes
-    from intact.program.lower.to_program import translated as translated
+    from intact.program.lower.to_program import translate as translate
 else:
-    __getattr__, __all__ = lazy(__name__, {"to_program": "lower lower_nodes translated"})
+    __getattr__, __all__ = lazy(__name__, {"to_program": "lower lower_nodes translate"})

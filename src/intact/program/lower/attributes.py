@@ -45,7 +45,7 @@ def axis_of(node: ir.Node, rank: int, default: int | None = None) -> int:
 
     Args:
         node: A node.
-        rank: Of its first input.
+        rank: The rank of its first input.
         default: Where it is absent; that of the operator's declaration unless given.
     """
     if default is None:
@@ -68,6 +68,7 @@ def window_pads(
     """
     window = Window.of(node)
     sizes = tuple(size for size in shape[2:] if size is not None)
+    # SAME pads depend on the length; explicit ones do not.
     if window.pads_to_same and len(sizes) < len(kernel):
         raise Unsupported(f"{window.auto_pad} padding of an axis of unknown length")
     if window.pads_to_same:
@@ -83,12 +84,13 @@ def bounds_of(node: ir.Node) -> Bounds | None:
         Unsupported: A bound is computed.
     """
     bounds = clamp_bounds(node)
+    # A Clip without constant bounds: `constant_input` raises and names the input that is computed.
     for slot in (1, 2) if bounds is None and facts(node).clamps else ():
         constant_input(node, slot)
     return None if bounds is None else Bounds(*bounds)
 
 
-def joined(outer: Bounds, inner: Bounds) -> Bounds:
+def clamp_twice(outer: Bounds, inner: Bounds) -> Bounds:
     """Return the bounds of clamping to ``inner`` first and to ``outer`` then."""
     low = min(max(inner.low, outer.low), outer.high)
     high = min(max(inner.high, outer.low), outer.high)

@@ -16,10 +16,10 @@ from intact.ops.operators import QuantizeLinear
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.plan.dynamic import dynamic_quantizer
 from intact.program.forms import (
-    dequantized_constant,
+    dequantize_constant,
     encoding_of,
     moved_last,
-    permuted,
+    permute,
     plain_type,
     shape_of,
 )
@@ -63,6 +63,8 @@ class ProgramBuilder:
         self._forms: dict[tuple[ir.Value, TensorEnd | None], Tensor] = {}
         self._dequantized: dict[str, Tensor] = {}
         self._dynamic: dict[tuple[ir.Value, Grid], tuple[Tensor, Tensor, Tensor]] = {}
+        # Tensors and steps have names apart: formats write both into tables of their own, where the
+        # model's names should stay what they are.
         self._names = Names()
         self._step_names = Names()
         for value in plan.graph.inputs:
@@ -79,7 +81,7 @@ class ProgramBuilder:
             Unsupported: There is nothing at the slot.
         """
         tensor = self._read(node, slot)
-        return self.dequantized(tensor) if self.floating else tensor
+        return self.dequantize(tensor) if self.floating else tensor
 
     def _read(self, node: ir.Node, slot: int) -> Tensor:
         value = input_value(node, slot)
@@ -92,6 +94,7 @@ class ProgramBuilder:
         if point is None:
             return source
         encoding = encoding_of(point)
+        # The reader asks for what the producer has: ends that share a scale cost no requantization.
         if source.encoding is not None and encoding.same_as(source.encoding):
             return source
         key = (value, point.end)
@@ -109,10 +112,14 @@ class ProgramBuilder:
             raise Unsupported(f"its input {slot} is not quantized while running")
         key = (value, config.grid)
         if key not in self._dynamic:
-            self._dynamic[key] = self._quantized(value, TensorEnd.input(str(node.name), slot))
+            self._dynamic[key] = self._quantize_dynamically(
+                value, TensorEnd.input(str(node.name), slot)
+            )
         return self._dynamic[key]
 
-    def _quantized(self, value: ir.Value, end: TensorEnd) -> tuple[Tensor, Tensor, Tensor]:
+    def _quantize_dynamically(
+        self, value: ir.Value, end: TensorEnd
+    ) -> tuple[Tensor, Tensor, Tensor]:
         source = self.floats_of(value)
         arithmetic = self.plan.arithmetic_of(self.plan.graph.node(end.node))
         quantizer = dynamic_quantizer(self.plan.configs[end].grid, arithmetic)
@@ -132,20 +139,20 @@ class ProgramBuilder:
 
     def read_float(self, node: ir.Node, slot: int) -> Tensor:
         """Return the floats that a node computes with, on their grid where they are quantized."""
-        return self.dequantized(self._read(node, slot))
+        return self.dequantize(self._read(node, slot))
 
     def floats_of(self, value: ir.Value) -> Tensor:
         """Return a value as floats, as its producer computes it."""
         if is_constant(value):
             return self._constant(value, None)
-        return self.dequantized(self._result_of(value))
+        return self.dequantize(self._result_of(value))
 
-    def dequantized(self, tensor: Tensor) -> Tensor:
+    def dequantize(self, tensor: Tensor) -> Tensor:
         """Return a tensor as floats."""
         if tensor.encoding is None:
             return tensor
         if tensor.data is not None:
-            return dequantized_constant(tensor)
+            return dequantize_constant(tensor)
         if tensor.name not in self._dequantized:
             self._dequantized[tensor.name] = self.convert(tensor, None, None)
         return self._dequantized[tensor.name]
@@ -209,7 +216,7 @@ class ProgramBuilder:
             )
         )
 
-    def wanted(self, value: ir.Value) -> Encoding | None:
+    def wanted_encoding(self, value: ir.Value) -> Encoding | None:
         """Return the encoding that the plan gives a value at its producer."""
         point = self.points.at_output.get(value)
         return None if point is None or self.floating else encoding_of(point)
@@ -230,9 +237,10 @@ class ProgramBuilder:
         """
         point = self.points.at_output.get(value)
         if point is None:
-            self._forms[value, None] = self.dequantized(tensor)
+            self._forms[value, None] = self.dequantize(tensor)
             return
         encoding = encoding_of(point)
+        # Named after the value that it is converted for, which may be another than it was made as.
         if tensor.encoding is None or not encoding.same_as(tensor.encoding):
             tensor = replace(tensor, value=str(value.name))
             tensor = self.convert(tensor, encoding, point.end)
@@ -250,7 +258,7 @@ class ProgramBuilder:
         self.emit((), operation, (source,), (result,))
         return result
 
-    def in_encoding(self, tensor: Tensor, encoding: Encoding) -> Tensor:
+    def encode(self, tensor: Tensor, encoding: Encoding) -> Tensor:
         """Return codes in another encoding.
 
         Raises:
@@ -264,16 +272,16 @@ class ProgramBuilder:
 
     def channels_last(self, tensor: Tensor) -> Tensor:
         """Return an activation ``[N, C, *S]`` with its channels moved to the end."""
-        return self.transposed(tensor, moved_last(len(tensor.shape)))
+        return self.transpose(tensor, moved_last(len(tensor.shape)))
 
     def channels_first(self, tensor: Tensor) -> Tensor:
         """Return an activation ``[N, *S, C]`` with its channels moved behind the batch."""
         order = moved_last(len(tensor.shape))
-        return self.transposed(tensor, tuple(int(axis) for axis in np.argsort(order)))
+        return self.transpose(tensor, tuple(int(axis) for axis in np.argsort(order)))
 
-    def transposed(self, tensor: Tensor, permutation: tuple[int, ...]) -> Tensor:
+    def transpose(self, tensor: Tensor, permutation: tuple[int, ...]) -> Tensor:
         """Add a Transpose and return its result."""
-        result = permuted(tensor, permutation)
+        result = permute(tensor, permutation)
         result = replace(result, name=self._names.fresh(tensor.value or tensor.name))
         self.emit((), Transpose(permutation), (tensor,), (result,))
         return result

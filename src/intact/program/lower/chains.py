@@ -52,6 +52,8 @@ def chains(plan: QuantizedGraph, points: Points) -> Iterator[tuple[ir.Node, ...]
             and (producer := value.producer()) is not None
             and _continues(plan, points, producer, node)
         ]
+        # Of two producers that could continue here the first takes the node in; the other chain
+        # ends.
         chain = heads[0] if heads else []
         chain.append(node)
         chain_of[node] = chain
@@ -64,6 +66,7 @@ def _continues(plan: QuantizedGraph, points: Points, producer: ir.Node, reader: 
     """Tell whether a node's result exists only inside the node that reads it."""
     if not (plan.is_quantized(producer) and plan.is_quantized(reader)):
         return False
+    # Of several results a reader takes one, and the others would have nobody who computes them.
     if len([value for value in producer.outputs if value.name]) != 1:
         return False
     value = producer.outputs[0]

@@ -22,7 +22,7 @@ _FAR = 2.0**29
 _PAD_VALUE = 2
 
 
-def with_near_constants(plan: QuantizedGraph, points: Points) -> QuantizedGraph:
+def move_far_constants(plan: QuantizedGraph, points: Points) -> QuantizedGraph:
     """Return a plan in which no constant is further out than codes reach by far.
 
     Concerned are float constants that are added, chosen or padded with, where all that is made of
@@ -35,7 +35,7 @@ def with_near_constants(plan: QuantizedGraph, points: Points) -> QuantizedGraph:
     spans = _Spans(plan, points)
     far: dict[str, float] = {}
     for value in _constants(plan):
-        limit, array = spans.of(value).limit, constant_array(value)
+        limit, array = spans.span(value).limit, constant_array(value)
         if not np.isfinite(limit) or array is None or array.dtype.kind != "f":
             continue
         if (np.abs(array) > limit).any():
@@ -87,7 +87,7 @@ class _Span(NamedTuple):
         return max(self.least, self.most)
 
 
-def _joined(spans: Iterable[_Span]) -> _Span:
+def _join_spans(spans: Iterable[_Span]) -> _Span:
     """Return the span of a value that is read in several ways."""
     found = tuple(spans) or (_Span(),)
     return _Span(max(each.least for each in found), min(each.most for each in found))
@@ -97,6 +97,8 @@ def _span(point: QuantPoint) -> _Span:
     config = point.config
     if config.scale is None or config.grid.exponential:
         return _Span()
+    # Twice the range, by the largest scale: whatever the zero point, that far out a code saturates.
+    # The smallest scale gives the largest quotient, which must stay an int32.
     scale, codes = float(np.max(config.scale)), config.grid.quant_max - config.grid.quant_min
     return _Span(2.0 * scale * codes, _FAR * float(np.min(config.scale)))
 
@@ -107,27 +109,31 @@ class _Spans:
     def __init__(self, plan: QuantizedGraph, points: Points) -> None:
         self._plan, self._points = plan, points
         self._known: dict[ir.Value, _Span] = {}
+        # From the end, so that the span of a value finds those of its readers known: recursion
+        # through a deep model would exceed Python's limit.
         for node in reversed(plan.graph.nodes):
             for value in node.outputs:
-                self._known[value] = self._of(value)
+                self._known[value] = self._find_span(value)
 
-    def of(self, value: ir.Value) -> _Span:
+    def span(self, value: ir.Value) -> _Span:
         """Return the span of a value."""
         if value not in self._known:
-            self._known[value] = self._of(value)
+            self._known[value] = self._find_span(value)
         return self._known[value]
 
-    def _of(self, value: ir.Value) -> _Span:
+    def _find_span(self, value: ir.Value) -> _Span:
         if value in self._points.at_output:
             return _span(self._points.at_output[value])
         if value.is_graph_output():
             return _Span()
-        return _joined(self._at(node, slot) for node, slot in self._plan.graph.consumers(value))
+        return _join_spans(
+            self._span_at(node, slot) for node, slot in self._plan.graph.consumers(value)
+        )
 
-    def _at(self, node: ir.Node, slot: int) -> _Span:
+    def _span_at(self, node: ir.Node, slot: int) -> _Span:
         point = self._points.at_input.get((str(node.name), slot))
         if point is not None:
             return _span(point)
         if slot not in _slots(node):
             return _Span()
-        return _joined(self.of(each) for each in node.outputs)
+        return _join_spans(self.span(each) for each in node.outputs)

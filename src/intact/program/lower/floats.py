@@ -116,6 +116,8 @@ def _depth_to_space(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None
     """Lower DepthToSpace of either mode."""
     node = chain[0]
     options = operators.DepthToSpace.of(node)
+    # DCR is what integer kernels compute, and one step; CRD is what PyTorch's pixel_shuffle
+    # exports.
     if options.mode == "DCR":
         moves.depth_to_space(builder, chain)
         return
@@ -136,6 +138,7 @@ def _group_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) ->
     node = chain[0]
     inputs = [builder.read(node, slot) for slot in range(3)]
     count = inputs[0].shape[1] if len(inputs[0].shape) > 1 else None
+    # InstanceNormalization has no such attribute.
     groups = node.attributes.get_int("num_groups", count or 0)
     if not groups:
         raise Unsupported("the number of its channels is not known")

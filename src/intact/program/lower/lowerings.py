@@ -9,9 +9,9 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.program.forms import has_rank, moved_last, permuted
+from intact.program.forms import has_rank, moved_last, permute
 from intact.program.handlers import NamedHandlers
-from intact.program.lower.attributes import bounds_of, joined
+from intact.program.lower.attributes import bounds_of, clamp_twice
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.operations import (
     RESIDUAL_SLOT,
@@ -23,7 +23,7 @@ from intact.program.operations import (
     TransposedConvolution,
 )
 from intact.program.program import Tensor
-from intact.targets import Arithmetic, Requantize
+from intact.targets import Arithmetic, Float, FloatInTurn, FloatType
 
 Lowering: TypeAlias = Callable[[ProgramBuilder, tuple[ir.Node, ...]], None]
 """Adds the steps of a chain of nodes; raises `Unsupported` where there is no operation for it."""
@@ -89,10 +89,10 @@ LOWERINGS = Lowerings()
 """To operations that the integer engine computes."""
 
 FLOAT_LOWERINGS = Lowerings(base=LOWERINGS)
-"""Of float nodes, to operations of which each is a whole node."""
+"""Float nodes that become one operation each."""
 
 UNROLLING_LOWERINGS = Lowerings(base=LOWERINGS)
-"""Of float nodes, to any number of operations."""
+"""Float nodes that become any number of operations."""
 
 _PRODUCTS = (BatchMatMul, Convolution, FullyConnected, TransposedConvolution)
 
@@ -109,7 +109,7 @@ def fused_bounds(chain: Sequence[ir.Node], first: int = 1) -> Bounds:
         if own is None:
             names = " and ".join(each.op_type for each in chain)
             raise Unsupported(f"there is no one operation for {names}")
-        bounds = joined(own, bounds)
+        bounds = clamp_twice(own, bounds)
     return bounds
 
 
@@ -135,6 +135,9 @@ def finish(
     """
     value = chain[-1].outputs[0]
     result = builder.result(value)
+    # Cases: (1) codes to codes; (2) floats to floats; (3) floats to codes: computed in float,
+    # quantized by a step behind; (4) codes to floats: products only, whose sums are scaled once;
+    # (5) codes and floats mixed: no arithmetic, refused.
     _check_channels((*inputs, result))
     is_product = isinstance(operation, _PRODUCTS)
     # A float bias is added as a real number.
@@ -145,6 +148,7 @@ def finish(
     if encoded == {True} and result.encoding is None:
         if not isinstance(operation, _PRODUCTS):
             raise Unsupported("its inputs are integers and its output is float")
+        # Sums that leave as floats are only scaled; a clamp needs codes or a step of its own.
         if operation.bounds != Bounds():
             raise Unsupported("its inputs are integers and its clamped output is float")
         if inputs[RESIDUAL_SLOT:]:
@@ -155,7 +159,7 @@ def finish(
         # Floats are computed in float, and quantized by a step of its own.
         result = replace(result, encoding=None, end=None)
     if channels_last:
-        result = permuted(result, moved_last(len(result.shape)))
+        result = permute(result, moved_last(len(result.shape)))
     builder.emit(chain, operation, inputs, (result,))
     if channels_last:
         result = builder.channels_first(result)
@@ -176,9 +180,11 @@ def _check_real_addends(
 
 def _other_scaling(arithmetic: Arithmetic) -> str:
     """Return how sums are scaled where it is not by one factor in float32."""
-    if arithmetic.requantize is Requantize.FLOAT32:
-        return "by one scale after another" if arithmetic.scales_in_turn else ""
-    return "in float64" if arithmetic.requantize is Requantize.FLOAT64 else "in integers"
+    if not isinstance(arithmetic.requantize, Float):
+        return "in integers"
+    if arithmetic.precision is FloatType.FLOAT64:
+        return "in float64"
+    return "by one scale after another" if isinstance(arithmetic.requantize, FloatInTurn) else ""
 
 
 def finish_move(
@@ -208,7 +214,7 @@ def finish_move(
         if encoding is None or not encoding.same_as(result.encoding):
             result = replace(result, encoding=encoding, end=None)
         if channels_last:
-            result = permuted(result, moved_last(len(result.shape)))
+            result = permute(result, moved_last(len(result.shape)))
         results.append(result)
     builder.emit(chain, operation, inputs, results)
     for value, result in zip(chain[0].outputs, results, strict=True):

@@ -69,11 +69,12 @@ def concat(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     node = chain[0]
     operands = [builder.read(node, slot) for slot, _ in enumerate(node.inputs)]
     rank = len(operands[0].shape)
-    wanted = builder.wanted(node.outputs[0])
+    wanted = builder.wanted_encoding(node.outputs[0])
+    # One operand in float makes the whole in float: it is quantized behind the Concat, once.
     if wanted is None or any(tensor.encoding is None for tensor in operands):
-        operands = [builder.dequantized(tensor) for tensor in operands]
+        operands = [builder.dequantize(tensor) for tensor in operands]
     else:
-        operands = [builder.in_encoding(tensor, wanted) for tensor in operands]
+        operands = [builder.encode(tensor, wanted) for tensor in operands]
     finish_move(builder, chain, Concat(axis_of(node, rank)), operands)
 
 
@@ -116,6 +117,7 @@ def _repeat_elements(
     if not gathers:
         builder.set_result(chain[0].outputs[0], data)
         return
+    # All but the last are inner results; the last one's is the node's.
     for gather in gathers[:-1]:
         shape = list(data.shape)
         shape[gather.axis] = gather.indices.size
@@ -202,6 +204,7 @@ def gather(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     if data.is_constant or indices is None:
         raise Unsupported("its data and its indices are constant")
     indices = indices.astype(np.int64)
+    # Operations have no negative indices: fewer cases for every kernel and writer.
     if (indices < 0).any():
         if size is None:
             raise Unsupported("it counts from the end of an axis of unknown length")
@@ -227,6 +230,7 @@ def expand(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     data = builder.read(chain[0], 0)
     rank = max(len(data.shape), wanted.size)
     shape = (1,) * (rank - wanted.size) + tuple(int(size) for size in wanted)
+    # 1 keeps the input's length, as broadcasting does; -1 says so without knowing it.
     operation = Expand(tuple(-1 if size == 1 else size for size in shape))
     finish_move(builder, chain, operation, (data,))
 
@@ -253,6 +257,7 @@ def _channel_last(
     depth = data.shape[1]
     if depth is None:
         raise Unsupported("the number of its channels is not known")
+    # CRD is DCR of channels in another order: one Gather in front of the kernel that runtimes have.
     order = np.arange(depth).reshape(-1, block * block).T.reshape(-1)
     part = replace(builder.inner(chain[0].outputs[0], data.shape), encoding=data.encoding)
     builder.emit(chain, Gather(1, order), (data,), (part,))
@@ -317,6 +322,7 @@ def add_resize(
         nearest = options.nearest_mode
         if nearest not in _ROUNDINGS[corners] | _free_of_ties(corners, data.shape, shape):
             raise Unsupported(f"its nearest_mode is {nearest} with {transform}")
+    # To one element PyTorch samples at 0, half_pixel in the middle.
     if transform == "pytorch_half_pixel" and 1 in shape[2:]:
         raise Unsupported("it resizes to one element with pytorch_half_pixel")
     sizes = tuple(size for size in shape[2:] if size is not None)

@@ -9,7 +9,7 @@ from intact.errors import Unsupported
 from intact.graph.ops import function_options
 from intact.ops import functions, operators
 from intact.ops.functions import FUNCTIONS
-from intact.program.lower.attributes import axis_of, bounds_of, joined
+from intact.program.lower.attributes import axis_of, bounds_of, clamp_twice
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import LOWERINGS, finish, fused_bounds
 from intact.program.operations import (
@@ -24,7 +24,7 @@ from intact.program.operations import (
     Softmax,
 )
 from intact.program.program import Tensor
-from intact.targets import Requantize
+from intact.targets import Float
 
 _BINARIES = {
     "Add": Binary.ADD,
@@ -39,7 +39,6 @@ _SELECTING = {Binary.MINIMUM, Binary.MAXIMUM}
 
 """Their result is one of their operands, so codes are compared on the grid of the result."""
 
-_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 
 """Arithmetics for which it is all the same when a number is clamped."""
 
@@ -64,9 +63,10 @@ def binary(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
         raise Unsupported("there is no integer division")
     if any(encoding.axis is not None for encoding in encoded):
         raise Unsupported("an operand has one scale a channel")
-    wanted = builder.wanted(chain[-1].outputs[0])
+    wanted = builder.wanted_encoding(chain[-1].outputs[0])
+    # Comparing codes of two scales would compare nothing: both come to the result's grid first.
     if kind in _SELECTING and wanted is not None and len(encoded) == len(operands):
-        operands = [builder.in_encoding(t, wanted) for t in operands]
+        operands = [builder.encode(t, wanted) for t in operands]
     finish(builder, chain, Elementwise(kind, bounds), operands)
 
 
@@ -96,11 +96,11 @@ def clamp(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     the result's codes beforehand, by a step of its own.
     """
     own = bounds_of(chain[0])
-    bounds = joined(fused_bounds(chain), Bounds() if own is None else own)
-    data, wanted = builder.read(chain[0], 0), builder.wanted(chain[-1].outputs[0])
-    is_integer = builder.plan.arithmetic_of(chain[0]).requantize not in _FLOATS
+    bounds = clamp_twice(fused_bounds(chain), Bounds() if own is None else own)
+    data, wanted = builder.read(chain[0], 0), builder.wanted_encoding(chain[-1].outputs[0])
+    is_integer = not isinstance(builder.plan.arithmetic_of(chain[0]).requantize, Float)
     if is_integer and bounds.low != 0 and data.encoding is not None and wanted is not None:
-        data = builder.in_encoding(data, wanted)
+        data = builder.encode(data, wanted)
     finish(builder, chain, Function(functions.clamp, bounds=bounds), (data,))
 
 
@@ -123,6 +123,7 @@ def softmax(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
         raise Unsupported("there is no one operation for Softmax and what follows it")
     data = builder.read(node, 0)
     rank = len(data.shape)
+    # Flattened from the axis on; where all behind it are 1 long both meanings are the same.
     legacy = builder.plan.graph.opset < _LEGACY_SOFTMAX
     axis = axis_of(node, rank, 1 if legacy else None)
     if legacy and any(length != 1 for length in data.shape[axis + 1 :]):
@@ -147,6 +148,7 @@ def layer_norm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     mean = maker(Reduce(Reduction.MEAN, axes, keep_dims=True), data, reduced=axes)
     squared = maker(Elementwise(Binary.SQUARED_DIFFERENCE), data, mean)
     variance = maker(Reduce(Reduction.MEAN, axes, keep_dims=True), squared, reduced=axes)
+    # Under the root, so that a row of equal numbers divides by no 0.
     safe = maker(Elementwise(Binary.ADD), variance, maker.constant(epsilon), reduced=axes)
     factor = maker(Function(functions.rsqrt), safe, reduced=axes)
     centred = maker(Elementwise(Binary.SUB), data, mean)

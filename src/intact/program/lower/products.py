@@ -11,7 +11,7 @@ from intact.errors import Unsupported
 from intact.graph import constant_array, input_value, is_constant
 from intact.ops import operators
 from intact.plan.dynamic import dynamic_quantizer, is_dynamic
-from intact.program.forms import permuted, reshaped, shape_of
+from intact.program.forms import permute, reshape_constant, shape_of
 from intact.program.lower.attributes import constant_input, window_pads
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import LOWERINGS, finish, fused_bounds
@@ -42,7 +42,7 @@ def convolution(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     last = (0, *range(2, rank), 1)
     operation = Convolution(strides, pads, dilations, operators.Conv.of(node).group, bounds)
     bias = _bias(builder, node, data, weight, weight.shape[0])
-    inputs = [builder.channels_last(data), permuted(weight, last), bias]
+    inputs = [builder.channels_last(data), permute(weight, last), bias]
     if added is not None:
         inputs.append(_residual(builder, chain, added))
     finish(builder, chain, operation, inputs, channels_last=True)
@@ -99,6 +99,8 @@ def gemm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     node = chain[0]
     bounds = fused_bounds(chain)
     options = operators.Gemm.of(node)
+    # A pass of normalization folds the factors where operands are constant; what is left has a
+    # computed one.
     if options.alpha != 1.0 or (options.beta != 1.0 and input_value(node, 2) is not None):
         raise Unsupported("it has factors alpha and beta")
     if options.transA:
@@ -108,7 +110,7 @@ def gemm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
         return
     data, weight = _operands(builder, node)
     if not options.transB:
-        weight = permuted(weight, (1, 0))
+        weight = permute(weight, (1, 0))
     bias = _bias(builder, node, data, weight, weight.shape[0])
     finish(builder, chain, FullyConnected(bounds), (data, weight, bias))
 
@@ -127,7 +129,7 @@ def matmul(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
         raise Unsupported("an operand is a vector")
     if right is not None and right.ndim == 2:
         _check_mixed(left, weight)
-        inputs = (left, permuted(weight, (1, 0)), None)
+        inputs = (left, permute(weight, (1, 0)), None)
         finish(builder, chain, FullyConnected(bounds), inputs)
         return
     _check_mixed(left, weight)
@@ -152,7 +154,7 @@ def _dynamic(builder: ProgramBuilder, chain: tuple[ir.Node, ...], *, is_transpos
     weight = builder.read(node, 1)
     if weight.data is None or weight.encoding is None or weight.data.ndim != 2:
         raise Unsupported("its weight is no constant matrix of codes")
-    weight = weight if is_transposed else permuted(weight, (1, 0))
+    weight = weight if is_transposed else permute(weight, (1, 0))
     codes, scale, zero_point = builder.read_dynamic(node, 0)
     quantizer = dynamic_quantizer(
         builder.plan.input_config(node, 0).grid, builder.plan.arithmetic_of(node)
@@ -197,8 +199,8 @@ def _grouped_weight(weight: Tensor, groups: int) -> Tensor:
     data = apart.transpose(0, 2, *range(3, 3 + rank), 1)
     shape = (groups * outputs, *kernel, channels // groups)
     # One scale a channel: along axis 1 with one group, along axis 0 where it is depthwise.
-    flat = reshaped(weight, weight.data.shape, 0)
-    return reshaped(replace(flat, data=data, shape=data.shape), shape, 0)
+    flat = reshape_constant(weight, weight.data.shape, 0)
+    return reshape_constant(replace(flat, data=data, shape=data.shape), shape, 0)
 
 
 def _cut(
@@ -245,20 +247,24 @@ def _bias(
     bias = builder.read(node, 2)
     if bias.data is None or channels is None or bias.data.size not in (1, channels):
         raise Unsupported("its bias is not one number an output channel")
+    # [C, 1] has as many numbers as there are channels but broadcasts along another axis.
     if bias.data.ndim and bias.data.size == channels != bias.data.shape[-1]:
         raise Unsupported("its bias is not one number an output channel")
     if bias.data.size != channels:
         row = np.broadcast_to(bias.data.reshape(-1), (channels,))
         bias = replace(bias, data=row, shape=row.shape)
-    bias = reshaped(bias, (channels,), 0)
+    bias = reshape_constant(bias, (channels,), 0)
     encoding = bias.encoding
     if encoding is None:
         return bias
     if data.encoding is None or weight.encoding is None:
         raise Unsupported("it adds an integer bias to floats")
+    # Not compared to the bit: runtimes and other quantizers round this product to float32 in their
+    # own way.
     product = np.float64(data.encoding.scale) * weight.encoding.scale.astype(np.float64)
     if not np.allclose(encoding.scale, product, rtol=_SAME_SCALE, atol=0.0):
         raise Unsupported("its bias has another scale than its accumulator")
+    # It would be added as many units as it stands for zeros.
     if np.any(encoding.zero_point):
         raise Unsupported("its bias has a zero point")
     return bias

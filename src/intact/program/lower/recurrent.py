@@ -19,7 +19,7 @@ from intact.graph import constant_array, input_value
 from intact.ops import RECURRENT, functions
 from intact.ops.functions import Unary
 from intact.ops.operators import GRU, LSTM
-from intact.program.forms import dequantized_constant
+from intact.program.forms import dequantize_constant
 from intact.program.lower.attributes import constant_input
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import UNROLLING_LOWERINGS
@@ -102,10 +102,10 @@ class _Unrolled:
         results: list[Tensor | None] = [None] * (max(wanted, default=-1) + 1)
         if 0 in wanted:
             shape = (self._steps, 1, self._batch, self._size)
-            whole = [self._reshaped(self._joined(states, 0), shape) for states, _ in runs]
-            results[0] = self._joined(whole, 1)
+            whole = [self._reshape(self._join(states, 0), shape) for states, _ in runs]
+            results[0] = self._join(whole, 1)
         for slot in wanted - {0}:
-            results[slot] = self._joined([last[slot - 1] for _, last in runs], 0)
+            results[slot] = self._join([last[slot - 1] for _, last in runs], 0)
         return results
 
     def _run(self, direction: int, is_reverse: bool) -> tuple[list[Tensor], list[Tensor]]:
@@ -160,6 +160,8 @@ class _Unrolled:
         tensor = self._weights[slot]
         encoding = tensor.encoding
         if encoding is not None and encoding.axis is not None:
+            # Weights are [directions, gates * H, K]: scales along axis 1 are those of rows, along
+            # axis 0 one a direction.
             is_of_rows = encoding.axis == 1
             own = slice(start, stop) if is_of_rows else direction
             scale, zero_point = encoding.scale[own], encoding.zero_point[own]
@@ -201,14 +203,14 @@ class _Unrolled:
         self._builder.emit((self._node,), Split(axis, sizes), (data,), results)
         return results
 
-    def _joined(self, parts: list[Tensor], axis: int) -> Tensor:
+    def _join(self, parts: list[Tensor], axis: int) -> Tensor:
         if len(parts) == 1:
             return parts[0]
         shape = parts[0].shape
         length = sum(part.shape[axis] or 1 for part in parts)
         return self._add(Concat(axis), parts, (*shape[:axis], length, *shape[axis + 1 :]))
 
-    def _reshaped(self, data: Tensor, shape: Shape) -> Tensor:
+    def _reshape(self, data: Tensor, shape: Shape) -> Tensor:
         sizes = tuple(-1 if size is None else size for size in shape)
         return self._add(Reshape(sizes), (data,), shape)
 
@@ -249,6 +251,8 @@ def _gru(layer: _Unrolled, direction: int) -> tuple[_Advance, Array]:
     weight = layer.part(_RECURRENT, direction, 2 * size, 3 * size)
     bias, other = layer.biases(direction)
     resets_product = layer.resets_product
+    # With linear_before_reset the hidden gate's bias of the state is inside what is reset; every
+    # other bias is added to the data's sums, once.
     late = other[2] if resets_product else np.zeros_like(other[2])
     bias = bias + np.concatenate([other[:2], other[2:] - late])
 
@@ -269,6 +273,7 @@ def _gru(layer: _Unrolled, direction: int) -> tuple[_Advance, Array]:
         if addend is not None:
             new = layer.binary(Binary.ADD, new, addend)
         new = layer.function(functions.tanh, new)
+        # new - update * (new - hidden): one product less than (1 - update) * new + update * hidden.
         kept = new if hidden is None else layer.binary(Binary.SUB, new, hidden)
         return layer.binary(Binary.SUB, new, layer.binary(Binary.MUL, update, kept)), None
 
@@ -373,7 +378,7 @@ def _constant(builder: ProgramBuilder, node: ir.Node, slot: int) -> Tensor:
     rule = target.rule_for(node)
     has_one = rule is not None and target.weight_scheme(rule).granularity is Granularity.PER_TENSOR
     is_of_columns = weight.encoding.axis == 2
-    return dequantized_constant(weight) if has_one or is_of_columns else weight
+    return dequantize_constant(weight) if has_one or is_of_columns else weight
 
 
 def _data(tensor: Tensor) -> Array:

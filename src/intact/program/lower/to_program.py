@@ -19,7 +19,7 @@ from intact.plan.topology import is_decoded, is_moved_in_float, is_spectral
 from intact.program.lower import floats, moves, pointwise, products, recurrent, windows
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.chains import Points, chains
-from intact.program.lower.far_constants import with_near_constants
+from intact.program.lower.far_constants import move_far_constants
 from intact.program.lower.lowerings import (
     FLOAT_LOWERINGS,
     LOWERINGS,
@@ -27,10 +27,10 @@ from intact.program.lower.lowerings import (
     Lowerings,
 )
 from intact.program.operations import FloatNodes
-from intact.program.passes.encodings import unsigned_inputs, with_prescribed_outputs
+from intact.program.passes.encodings import unsigned_inputs, write_prescribed_codes
 from intact.program.passes.islands import join_islands, without_unused
 from intact.program.passes.layout import IoLayout, cancel_transposes
-from intact.program.passes.residuals import kept_residuals
+from intact.program.passes.residuals import mark_kept_residuals
 from intact.program.program import Program, Tensor
 
 _MODULES = (floats, moves, pointwise, products, recurrent, windows)
@@ -55,10 +55,12 @@ def lower(
         PlanError: An end has no scale yet, or levels without integer arithmetic.
     """
     floats = UNROLLING_LOWERINGS if float_operations else None
-    program = without_unused(translated(plan, floats))
+    # In this order: what nobody reads would hold transposes in place; islands join only steps that
+    # no transpose stands between; residuals need the final order of steps.
+    program = without_unused(translate(plan, floats))
     moved = without_unused(cancel_transposes(program, layout))
-    joined = kept_residuals(join_islands(moved))
-    return unsigned_inputs(with_prescribed_outputs(joined, plan))
+    joined = mark_kept_residuals(join_islands(moved))
+    return unsigned_inputs(write_prescribed_codes(joined, plan))
 
 
 def lower_nodes(plan: QuantizedGraph) -> Program:
@@ -74,10 +76,10 @@ def lower_nodes(plan: QuantizedGraph) -> Program:
     Raises:
         PlanError: See `lower`.
     """
-    return without_unused(translated(plan, FLOAT_LOWERINGS))
+    return without_unused(translate(plan, FLOAT_LOWERINGS))
 
 
-def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program:
+def translate(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program:
     """Lower node by node, with every transpose.
 
     Args:
@@ -89,19 +91,20 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
     """
     refuse_unready(plan)
     points = Points.of(plan)
-    near = with_near_constants(plan, points)
+    near = move_far_constants(plan, points)
+    # Points hold values of their graph, and the other plan has a clone of it.
     if near is not plan:
         plan, points = near, Points.of(near)
     builder = ProgramBuilder(plan, points)
     in_float: dict[str, str] = {}
     for chain in chains(plan, points):
-        reason = _in_integers(builder, chain) if plan.is_quantized(chain[0]) else ""
+        reason = _lower_in_integers(builder, chain) if plan.is_quantized(chain[0]) else ""
         if reason is None:
             continue
         if reason:
             in_float |= {str(node.name): reason for node in chain}
         for node in chain:
-            _in_floats(builder, node, floats)
+            _lower_in_floats(builder, node, floats)
     outputs = {str(value.name): builder.floats_of(value) for value in plan.graph.outputs}
     return Program(builder.inputs, outputs, tuple(builder.steps), in_float, _float_ends(plan))
 
@@ -132,7 +135,7 @@ def _is_of_floats(decision: Decision) -> bool:
     return is_moved_in_float(decision) or is_spectral(decision) or is_decoded(decision)
 
 
-def _in_integers(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> str | None:
+def _lower_in_integers(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> str | None:
     """Add the steps of a quantized chain; return why there are none, or None."""
     try:
         LOWERINGS.lower(builder, chain)
@@ -141,21 +144,21 @@ def _in_integers(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> str | N
     return None
 
 
-def _in_floats(builder: ProgramBuilder, node: ir.Node, floats: Lowerings | None) -> None:
+def _lower_in_floats(builder: ProgramBuilder, node: ir.Node, floats: Lowerings | None) -> None:
     """Add a node that computes with floats, as an operation or as it is."""
     if floats is None or not floats.has(node):
-        _as_it_is(builder, node)
+        _keep_as_float(builder, node)
         return
     builder.floating = True
     try:
         floats.lower(builder, (node,))
     except Unsupported as reason:
-        _as_it_is(builder, node, str(reason))
+        _keep_as_float(builder, node, str(reason))
     finally:
         builder.floating = False
 
 
-def _as_it_is(builder: ProgramBuilder, node: ir.Node, reason: str = "") -> None:
+def _keep_as_float(builder: ProgramBuilder, node: ir.Node, reason: str = "") -> None:
     read: dict[ir.Value, Tensor] = {}
     for slot, value in enumerate(node.inputs):
         is_quantized = (str(node.name), slot) in builder.points.at_input

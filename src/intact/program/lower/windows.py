@@ -27,6 +27,8 @@ def average_pool(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     data = builder.read(node, 0)
     kernel, strides, pads, added = _window(node, data.shape)
     counts = operators.AveragePool.of(node).count_include_pad == 1
+    # ONNX counts the pads but not the elements that ceil_mode adds, which a window's size cannot
+    # say.
     if counts and any(added or ()):
         raise Unsupported("ceil_mode together with count_include_pad")
     bounds = fused_bounds(chain)

@@ -87,12 +87,12 @@ def unsigned_inputs(program: Program) -> Program:
     >>> unsigned_inputs(Program({}, {}, ())).steps
     ()
     """
-    moved = _moved(program.steps)
+    moved = _names_of_unsigned(program.steps)
     if not moved:
         return program
 
     def held(tensor: Tensor) -> Tensor:
-        return _unsigned(tensor) if tensor.name in moved else tensor
+        return _make_unsigned(tensor) if tensor.name in moved else tensor
 
     steps: list[Step] = []
     again = _Signs(program)
@@ -132,7 +132,7 @@ def _names(program: Program) -> Names:
     return Names([*(t.name for t in program.tensors()), *(s.name for s in program.steps)])
 
 
-def _moved(steps: Iterable[Step]) -> set[str]:
+def _names_of_unsigned(steps: Iterable[Step]) -> set[str]:
     """Return the names of the tensors that become unsigned."""
     steps = tuple(steps)
     found = {
@@ -143,6 +143,8 @@ def _moved(steps: Iterable[Step]) -> set[str]:
         and step.activations
         and _is_signed(step.activations[0])
     }
+    # Until nothing more is found: codes that are only moved have one sign from end to end, else
+    # every move would need a conversion.
     before = -1
     while len(found) > before:
         before = len(found)
@@ -167,7 +169,7 @@ def _is_signed(tensor: Tensor) -> bool:
     return encoding is not None and not tensor.is_constant and encoding.dtype == np.int8
 
 
-def _unsigned(tensor: Tensor) -> Tensor:
+def _make_unsigned(tensor: Tensor) -> Tensor:
     encoding = tensor.encoding
     if encoding is None:
         return tensor
@@ -186,7 +188,7 @@ _CONVERSION = QuantizeLinear.name
 _CODES = 256
 
 
-def with_prescribed_outputs(program: Program, plan: QuantizedGraph) -> Program:
+def write_prescribed_codes(program: Program, plan: QuantizedGraph) -> Program:
     """Return a program in which each operator writes the codes that its target prescribes.
 
     Where the plan has others (others chose its scales, and these are kept) the step's result is
@@ -202,7 +204,7 @@ def with_prescribed_outputs(program: Program, plan: QuantizedGraph) -> Program:
     for step in program.steps:
         last = nodes.get(step.nodes[-1]) if step.nodes else None
         rule = plan.target.rule_for(last) if last is not None else None
-        wanted = None if rule is None else _prescribed(step, rule, plan.target)
+        wanted = None if rule is None else _prescribed_encoding(step, rule, plan.target)
         if wanted is None:
             steps.append(step)
             continue
@@ -219,11 +221,13 @@ def with_prescribed_outputs(program: Program, plan: QuantizedGraph) -> Program:
     return program.with_steps(tuple(steps))
 
 
-def _prescribed(step: Step, rule: OpRule, target: Target) -> Encoding | None:
+def _prescribed_encoding(step: Step, rule: OpRule, target: Target) -> Encoding | None:
     """Return the encoding that a step has to write, None where that is what it writes."""
     fixed, found = rule.fixed_output, step.outputs[0].encoding
     if fixed is None or found is None or found.axis is not None:
         return None
+    # Prescribed outputs are those of 8 bits; the offset is counted from the lowest code of either
+    # sign.
     if found.quant_max - found.quant_min != _CODES - 1:
         return None
     lowest = target.activation_scheme(rule).quant_min

@@ -33,6 +33,7 @@ def open_lengths(program: Program) -> dict[str, int]:
 
     def note(tensor: Tensor, lengths: Lengths | None) -> None:
         declared = tensor.shape
+        # Without a rule an open axis counts as 1: the batch itself, which is right nearly always.
         if lengths is None or len(lengths) != len(declared):
             lengths = tuple(1 if length is None else length for length in declared)
         elif declared.count(None) == 1:
@@ -76,7 +77,9 @@ def _pool(operation: ops.Pool, given: _Operands) -> list[Lengths]:
 
 
 @_RULES.register(ops.TransposedConvolution)
-def _transposed(operation: ops.TransposedConvolution, given: _Operands) -> list[Lengths]:
+def _transposed_convolution(
+    operation: ops.TransposedConvolution, given: _Operands
+) -> list[Lengths]:
     (batch, *lengths, _), (channels, *kernel, _) = given[:2]
     extents = _extents(kernel, operation.dilations)
     axes = zip(
@@ -110,6 +113,7 @@ def _broadcast(_: Any, given: _Operands) -> list[Lengths]:
 def _reshape(operation: ops.Reshape, given: _Operands) -> list[Lengths] | None:
     size = math.prod(given[0])
     known = math.prod(length for length in operation.shape if length >= 0)
+    # Lengths below 0 are open ones. Where there are several, the sizes differ, and nothing is said.
     rest = size // known if known else 0
     lengths = tuple(rest if length < 0 else length for length in operation.shape)
     return [lengths] if math.prod(lengths) == size else None
@@ -158,19 +162,19 @@ def _slice(operation: ops.Slice, given: _Operands) -> list[Lengths]:
     return [tuple(len(range(*slice(*part).indices(length))) for *part, length in parts)]
 
 
-def _with(lengths: Lengths, axis: int, length: int) -> Lengths:
+def _replace_length(lengths: Lengths, axis: int, length: int) -> Lengths:
     return (*lengths[:axis], length, *lengths[axis + 1 :])
 
 
 @_RULES.register(ops.Split)
 def _split(operation: ops.Split, given: _Operands) -> list[Lengths]:
-    return [_with(given[0], operation.axis, size) for size in operation.sizes]
+    return [_replace_length(given[0], operation.axis, size) for size in operation.sizes]
 
 
 @_RULES.register(ops.Concat)
 def _concat(operation: ops.Concat, given: _Operands) -> list[Lengths]:
     total = sum(lengths[operation.axis] for lengths in given)
-    return [_with(given[0], operation.axis, total)]
+    return [_replace_length(given[0], operation.axis, total)]
 
 
 @_RULES.register(ops.Pad)

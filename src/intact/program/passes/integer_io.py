@@ -40,6 +40,7 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
         if reason:
             wrong.append(f"input {name!r} {reason}")
         elif readers:
+            # The finest step: requantizing to a coarser scale loses less than the other way round.
             codes = min((step.outputs[0] for step in readers), key=_step)
             inputs[name] = codes
             again = [step for step in readers if not _is_same(step.outputs[0], codes)]
@@ -48,9 +49,9 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
     stripped = {name for name, tensor in inputs.items() if tensor is not program.inputs[name]}
     floats = {program.inputs[name].name for name in stripped}
     steps = [
-        _requantizing(step, requantized[step.name])
+        _requantize_input(step, requantized[step.name])
         if step.name in requantized
-        else _reading(step, renamed)
+        else _rename_inputs(step, renamed)
         for step in program.steps
         if step.name in requantized or not _reads(step, floats)
     ]
@@ -62,7 +63,7 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
             continue
         made_of = _codes_of(tensor, makers.get(tensor.name))
         if isinstance(made_of, Tensor):
-            outputs[name] = _standing_for(tensor, made_of)
+            outputs[name] = _call_output(tensor, made_of)
         else:
             wrong.append(f"output {name!r} is made in float {made_of}")
     if wrong:
@@ -72,6 +73,7 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
         )
     used = {tensor.name for tensor in outputs.values()}
     used |= {tensor.name for step in steps for tensor in step.activations}
+    # A Dequantize whose floats were an output only is nobody's now.
     left = (step for step in steps if not _is_idle(step, used))
     return replace(program, inputs=inputs, outputs=outputs, steps=tuple(left))
 
@@ -95,6 +97,7 @@ def _why_not(tensor: Tensor, readers: list[Step], program: Program) -> str:
     ]
     if in_float:
         return f"is read as floats by {', '.join(map(repr, in_float[:3]))}"
+    # An end cannot be floats to one side and codes to the other.
     if tensor in program.outputs.values():
         return "is an output too, as floats"
     found = [step.outputs[0] for step in readers]
@@ -110,6 +113,7 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
 def _are_alike(one: Tensor, other: Tensor) -> bool:
     """Tell whether codes of one kind differ in scale and zero point alone, and have one of each."""
     first, second = one.encoding, other.encoding
+    # Requantize has one scale on either side.
     if first is None or second is None or first.scale.size != 1 or second.scale.size != 1:
         return False
     return first.dtype == second.dtype
@@ -120,7 +124,7 @@ def _step(tensor: Tensor) -> float:
     return float("inf") if tensor.encoding is None else float(tensor.encoding.scale.min())
 
 
-def _requantizing(step: Step, codes: Tensor) -> Step:
+def _requantize_input(step: Step, codes: Tensor) -> Step:
     """Return what makes the codes of a Quantize of other codes."""
     return replace(step, operation=Requantize(), inputs=(codes,))
 
@@ -150,7 +154,7 @@ def _codes_of(tensor: Tensor, maker: Step | None) -> Tensor | str:
     return f"by {name!r}"
 
 
-def _standing_for(output: Tensor, codes: Tensor) -> Tensor:
+def _call_output(output: Tensor, codes: Tensor) -> Tensor:
     """Return codes as the output that they are: what moved axes before may stand for another
     value, of which the axes lie otherwise.
     """
@@ -163,7 +167,7 @@ def _reads(step: Step, names: set[str]) -> bool:
     return any(tensor.name in names for tensor in step.activations)
 
 
-def _reading(step: Step, renamed: dict[str, Tensor]) -> Step:
+def _rename_inputs(step: Step, renamed: dict[str, Tensor]) -> Step:
     inputs = tuple(renamed.get(each.name, each) if each else None for each in step.inputs)
     return replace(step, inputs=inputs)
 

@@ -18,11 +18,11 @@ def join_islands(program: Program) -> Program:
         if isinstance(step.operation, FloatNodes) and not _conflicts(run, step):
             run.append(step)
             continue
-        steps += _joined(program, run)
+        steps += _join(program, run)
         run = [step] if isinstance(step.operation, FloatNodes) else []
         if not run:
             steps.append(step)
-    steps += _joined(program, run)
+    steps += _join(program, run)
     return program.with_steps(tuple(steps))
 
 
@@ -30,13 +30,13 @@ def _conflicts(run: list[Step], step: Step) -> bool:
     """Tell whether a value would have to be two different arrays inside one island."""
     arrays: dict[ir.Value, str] = {}
     for each in (*run, step):
-        for value, name in _named(each):
+        for value, name in _tensor_names(each):
             if arrays.setdefault(value, name) != name:
                 return True
     return False
 
 
-def _named(step: Step) -> list[tuple[ir.Value, str]]:
+def _tensor_names(step: Step) -> list[tuple[ir.Value, str]]:
     """Return which tensor each value is for a step; none is called "", a constant of the model."""
     operation = step.operation
     if not isinstance(operation, FloatNodes):
@@ -51,10 +51,11 @@ def _named(step: Step) -> list[tuple[ir.Value, str]]:
     return pairs
 
 
-def _joined(program: Program, run: list[Step]) -> list[Step]:
+def _join(program: Program, run: list[Step]) -> list[Step]:
     if len(run) < 2:
         return run
     inside = {id(step) for step in run}
+    # Only what is read outside leaves the session: other results need no copy into numpy.
     outside = {tensor.name for tensor in program.outputs.values()}
     for step in program.steps:
         if id(step) not in inside:

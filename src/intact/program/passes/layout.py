@@ -19,7 +19,7 @@ import numpy as np
 from intact.graph import facts
 from intact.graph.names import Names
 from intact.program.float_operations import Flatten
-from intact.program.forms import moved_last, permuted
+from intact.program.forms import moved_last, permute
 from intact.program.operations import (
     BatchMatMul,
     Dequantize,
@@ -29,7 +29,7 @@ from intact.program.operations import (
     Reshape,
     Transpose,
 )
-from intact.program.passes.reordering import Order, inverse, joined_reshape, reordered
+from intact.program.passes.reordering import Order, flattened_columns, inverse, reorder
 from intact.program.program import Program, Step, Tensor
 
 _OTHER_AXES = (BatchMatMul, Flatten, FullyConnected, Lookup, Reshape, Transpose)
@@ -40,7 +40,7 @@ class IoLayout(enum.StrEnum):
     """How a program takes its inputs and gives its outputs."""
 
     MODEL = "model"
-    """As the float model does."""
+    """The order of the float model."""
     CHANNELS_LAST = "channels_last"
     """Images with their channels last: inputs that spatial operations read, and outputs that are
     made of what they give, with nothing between but operators that keep the axes.
@@ -71,7 +71,7 @@ def cancel_transposes(program: Program, layout: IoLayout = IoLayout.MODEL) -> Pr
         mover.add(step)
     outputs = {name: mover.output(tensor, layout) for name, tensor in program.outputs.items()}
     moved = replace(program, inputs=inputs, outputs=outputs, steps=tuple(mover.steps))
-    return named_after_values(moved, mover.outputs)
+    return name_after_values(moved, mover.outputs)
 
 
 class _Mover:
@@ -101,7 +101,7 @@ class _Mover:
         order = moved_last(len(tensor.shape)) if len(tensor.shape) > 2 else ()
         if layout is IoLayout.MODEL or not self._is_moved(tensor, order):
             return tensor
-        stored = permuted(tensor, order)
+        stored = permute(tensor, order)
         self._views[tensor.name] = View(stored, inverse(order))
         return stored
 
@@ -125,32 +125,34 @@ class _Mover:
         if layout is IoLayout.CHANNELS_LAST and tensor.name in self._images:
             last = moved_last(len(view.order))
             view = View(view.stored, tuple(view.order[axis] for axis in last))
-            tensor = permuted(tensor, last)
-        stored = view.stored if view.is_plain else self._moved_codes(view)
+            tensor = permute(tensor, last)
+        stored = view.stored if view.is_plain else self._store_moved(view)
         if stored.value == tensor.value:
             return stored
         known = self.outputs.get(stored.name)
         if stored.name in self._ends or (known is not None and known.value != tensor.value):
             # It is an end of the program as another value: this one needs a tensor of its own.
-            stored = self._transposed(stored, tuple(range(len(stored.shape))))
+            stored = self._transpose(stored, tuple(range(len(stored.shape))))
         self.outputs[stored.name] = tensor
         return stored
 
-    def _moved_codes(self, view: View) -> Tensor:
+    def _store_moved(self, view: View) -> Tensor:
         """Store a view; of floats that are codes just dequantized, move the codes instead."""
         key = (view.stored.name, view.order)
         if key in self._moved:
             return self._moved[key]
         for step in self.steps:
             if isinstance(step.operation, Dequantize) and step.outputs[0] is view.stored:
-                codes = self._transposed(step.activations[0], view.order)
+                # A quarter of the bytes to move, and the transpose may cancel with one in front of
+                # the codes.
+                codes = self._transpose(step.activations[0], view.order)
                 name = self._names.fresh(f"{codes.name}_float")
-                moved = replace(permuted(view.stored, view.order), name=name)
+                moved = replace(permute(view.stored, view.order), name=name)
                 name = self._step_names.fresh(f"{step.name}_moved")
                 self.steps.append(replace(step, name=name, inputs=(codes,), outputs=(moved,)))
                 self._moved[key] = moved
                 return moved
-        return self._transposed(view.stored, view.order)
+        return self._transpose(view.stored, view.order)
 
     def add(self, step: Step) -> None:
         """Add a step, or remember it where it is a transpose."""
@@ -162,11 +164,11 @@ class _Mover:
                 self._views[step.outputs[0].name] = View(view.stored, order)
                 return
         if isinstance(operation, FullyConnected):
-            step = self._with_columns(step)
+            step = self._shuffle_columns(step)
         if isinstance(operation, Reshape) and self._reshape(step, operation):
             return
         if not self._add_moved(step):
-            inputs = [None if each is None else self._as_it_is(each) for each in step.inputs]
+            inputs = [None if each is None else self._store(each) for each in step.inputs]
             self.steps.append(replace(step, inputs=tuple(inputs)))
 
     def _add_moved(self, step: Step) -> bool:
@@ -175,7 +177,7 @@ class _Mover:
         order = next((view.order for view in views if not view.is_plain), None)
         if order is None:
             return False
-        moved = reordered(step, order)
+        moved = reorder(step, order)
         if moved is None:
             return False
         inputs: list[Tensor | None] = []
@@ -183,7 +185,7 @@ class _Mover:
             if old is None or old.is_constant:
                 inputs.append(new)
             else:
-                inputs.append(self._in_order(old, order))
+                inputs.append(self._store_ordered(old, order))
         self.steps.append(replace(moved.step, inputs=tuple(inputs), outputs=moved.outputs))
         for old, stored in zip(step.outputs, moved.outputs, strict=True):
             self._views[old.name] = View(stored, moved.order)
@@ -193,26 +195,26 @@ class _Mover:
         plain = View(tensor, tuple(range(len(tensor.shape))))
         return self._views.get(tensor.name, plain)
 
-    def _in_order(self, tensor: Tensor, order: Order) -> Tensor:
+    def _store_ordered(self, tensor: Tensor, order: Order) -> Tensor:
         """Return a stored tensor of which the view ``order`` is the given one."""
         view = self._view(tensor)
         if view.order == order:
             return view.stored
         back = inverse(order)
-        return self._transposed(view.stored, tuple(view.order[axis] for axis in back))
+        return self._transpose(view.stored, tuple(view.order[axis] for axis in back))
 
-    def _as_it_is(self, tensor: Tensor) -> Tensor:
+    def _store(self, tensor: Tensor) -> Tensor:
         if tensor.is_constant:
             return tensor
         view = self._view(tensor)
-        return view.stored if view.is_plain else self._transposed(view.stored, view.order)
+        return view.stored if view.is_plain else self._transpose(view.stored, view.order)
 
-    def _transposed(self, stored: Tensor, order: Order) -> Tensor:
+    def _transpose(self, stored: Tensor, order: Order) -> Tensor:
         key = (stored.name, order)
         if key not in self._plain:
             letters = "_".join(str(axis) for axis in order)
             name = self._names.fresh(f"{stored.name}_{letters}")
-            result = replace(permuted(stored, order), name=name)
+            result = replace(permute(stored, order), name=name)
             name = self._step_names.fresh(name)
             step = Step(name, Transpose(order), (stored,), (result,), self._arithmetic)
             self.steps.append(step)
@@ -228,7 +230,7 @@ class _Mover:
         if _keeps_order(view):
             self.steps.append(replace(step, inputs=(view.stored,)))
             return True
-        columns = joined_reshape(view.stored.shape, view.order, operation.shape)
+        columns = flattened_columns(view.stored.shape, view.order, operation.shape)
         if columns is None or not self._only_feeds_products(result):
             return False
         shuffled = replace(result, value="", end=None)
@@ -243,13 +245,14 @@ class _Mover:
             isinstance(step.operation, FullyConnected) for step in readers
         )
 
-    def _with_columns(self, step: Step) -> Step:
+    def _shuffle_columns(self, step: Step) -> Step:
         """Return a product whose weights are in the order of its shuffled input."""
         data, weight, *rest = step.inputs
         columns = None if data is None else self._columns.get(data.name)
         if columns is None or weight is None or weight.data is None:
             return step
         shuffled = np.empty_like(weight.data)
+        # The weight moves with the data: a constant costs nothing while the model runs.
         shuffled[:, columns] = weight.data
         return replace(step, inputs=(data, replace(weight, data=shuffled), *rest))
 
@@ -283,7 +286,7 @@ def _keeps_order(view: View) -> bool:
     return long == sorted(long)
 
 
-def named_after_values(program: Program, standing: Mapping[str, Tensor]) -> Program:
+def name_after_values(program: Program, standing: Mapping[str, Tensor]) -> Program:
     """Return the program with the first tensor of each value called as that value is.
 
     Others of it are called ``NAME_quantized`` or ``NAME_float``, with a number where those are

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from intact.program.forms import permuted
+from intact.program.forms import permute
 from intact.program.handlers import Handlers
 from intact.program.operations import (
     ELEMENTWISE,
@@ -31,13 +31,13 @@ Order: TypeAlias = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Reordered:
+class ReorderedStep:
     """A step that works on stored operands.
 
     Attributes:
         step: The step with its operation renumbered.
         inputs: Its constants, reordered, at their slots; activations as they were.
-        outputs: As they are stored then.
+        outputs: The values as they are stored then.
         order: The view that gives the outputs as they were asked for.
     """
 
@@ -56,7 +56,7 @@ def inverse(order: Order) -> Order:
     return tuple(int(axis) for axis in np.argsort(order))
 
 
-def reordered(step: Step, order: Order) -> Reordered | None:
+def reorder(step: Step, order: Order) -> ReorderedStep | None:
     """Return a step that does the same to operands that are stored in another order.
 
     None where the operation needs its axes as they are, or an operand has another rank.
@@ -70,7 +70,7 @@ def reordered(step: Step, order: Order) -> Reordered | None:
         return None
     after = order
     if isinstance(step.operation, Reduce) and not step.operation.keep_dims:
-        after = _remaining(order, step.operation.axes)
+        after = _order_of_rest(order, step.operation.axes)
     if any(len(tensor.shape) != len(after) for tensor in step.outputs):
         return None  # a constant of higher rank, which adds axes
     inputs = step.inputs
@@ -79,8 +79,8 @@ def reordered(step: Step, order: Order) -> Reordered | None:
             _constant(tensor, order) if tensor is not None and tensor.is_constant else tensor
             for tensor in step.inputs
         )
-    outputs = tuple(permuted(tensor, inverse(after)) for tensor in step.outputs)
-    return Reordered(replace(step, operation=operation), inputs, outputs, after)
+    outputs = tuple(permute(tensor, inverse(after)) for tensor in step.outputs)
+    return ReorderedStep(replace(step, operation=operation), inputs, outputs, after)
 
 
 def _constant(tensor: Tensor, order: Order) -> Tensor:
@@ -88,22 +88,23 @@ def _constant(tensor: Tensor, order: Order) -> Tensor:
     rank = len(order)
     if tensor.data is None or tensor.data.ndim == 0:
         return tensor
+    # Axes that broadcasting would add in front are written down before they are moved.
     missing = rank - tensor.data.ndim
     encoding = tensor.encoding
     if encoding is not None and encoding.axis is not None:
         encoding = replace(encoding, axis=encoding.axis + missing)
     data = tensor.data.reshape((1,) * missing + tensor.data.shape)
     whole = replace(tensor, data=data, shape=data.shape, encoding=encoding, permutation=None)
-    return permuted(whole, inverse(order))
+    return permute(whole, inverse(order))
 
 
-def _remaining(order: Order, axes: tuple[int, ...]) -> Order:
+def _order_of_rest(order: Order, axes: tuple[int, ...]) -> Order:
     kept = [axis for axis in range(len(order)) if axis not in axes]
     stored = sorted(order[axis] for axis in kept)
     return tuple(stored.index(order[axis]) for axis in kept)
 
 
-def joined_reshape(stored: Shape, order: Order, shape: tuple[int, ...]) -> np.ndarray | None:
+def flattened_columns(stored: Shape, order: Order, shape: tuple[int, ...]) -> np.ndarray | None:
     """Return where each column of a flattened batch lies when the stored data is flattened.
 
     None where the reshape is no flattening behind the batch, or a length is not known.
@@ -148,6 +149,7 @@ def _split(operation: Split, order: Order) -> Operation | None:
 @_RENUMBER.register(Softmax)
 def _softmax(operation: Softmax, order: Order) -> Operation | None:
     axis = order[operation.axis]
+    # Softmax kernels run along the last axis: moved elsewhere it would need a transpose of its own.
     return replace(operation, axis=axis) if axis == len(order) - 1 else None
 
 

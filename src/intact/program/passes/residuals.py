@@ -10,14 +10,14 @@ from intact.program.operations import RESIDUAL_SLOT, Convolution
 from intact.program.program import Program, Step, Tensor
 
 
-def kept_residuals(program: Program) -> Program:
+def mark_kept_residuals(program: Program) -> Program:
     """Return a program whose convolutions say where their residual is needed after them.
 
     A runtime that adds in place cannot add there: it takes an operation of its own, with another
     arithmetic (see `Convolution`). Needed are the data of the convolution, an output of the model,
     and what a step reads that the sum does not depend on.
 
-    >>> kept_residuals(Program({}, {}, ())).steps
+    >>> mark_kept_residuals(Program({}, {}, ())).steps
     ()
     """
     if not any(_residual(step) for step in program.steps):
@@ -28,7 +28,7 @@ def kept_residuals(program: Program) -> Program:
             readers[tensor.name].append(place)
     outputs = {tensor.name for tensor in program.outputs.values()}
 
-    def marked(place: int, step: Step) -> Step:
+    def mark(place: int, step: Step) -> Step:
         residual, operation = _residual(step), step.operation
         if residual is None or not isinstance(operation, Convolution):
             return step
@@ -36,11 +36,12 @@ def kept_residuals(program: Program) -> Program:
         kept = (
             residual.name in outputs
             or any(each is not None and each.name == residual.name for each in step.inputs[:1])
+            # A reader that the sum depends on has run already; any other may still come.
             or bool(others - _ancestors(program, place, min(others, default=place)))
         )
         return replace(step, operation=replace(operation, keeps_residual=kept))
 
-    return replace(program, steps=tuple(marked(*each) for each in enumerate(program.steps)))
+    return replace(program, steps=tuple(mark(*each) for each in enumerate(program.steps)))
 
 
 def _residual(step: Step) -> Tensor | None:

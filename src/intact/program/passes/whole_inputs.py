@@ -41,7 +41,9 @@ def with_views(program: Program, readers: tuple[type, ...]) -> Program:
         if root is not None:
             output = step.outputs[0]
             view = Tensor(f"{output.name}_whole", output.shape, value=root.value, plain=root.plain)
-            steps.append(replace(step, operation=_shaped(view), inputs=(root,), outputs=(view,)))
+            steps.append(
+                replace(step, operation=_reshape_to(view), inputs=(root,), outputs=(view,))
+            )
             roots[output.name] = view
         inputs = tuple(roots.get(t.name, t) if t else None for t in step.inputs)
         steps.append(replace(step, inputs=inputs) if isinstance(step.operation, readers) else step)
@@ -52,11 +54,11 @@ def with_floats(program: Program) -> Program:
     """Return a program that takes whole numbers as floats, where it only makes floats of them."""
     for name, tensor in program.inputs.items():
         if is_whole(tensor):
-            program = _with_float(program, name, tensor)
+            program = _read_as_floats(program, name, tensor)
     return program
 
 
-def _with_float(program: Program, name: str, tensor: Tensor) -> Program:
+def _read_as_floats(program: Program, name: str, tensor: Tensor) -> Program:
     floats = {tensor.name: replace(tensor, plain=np.dtype(np.float32))}
     steps: list[Step] = []
     for step in program.steps:
@@ -65,8 +67,9 @@ def _with_float(program: Program, name: str, tensor: Tensor) -> Program:
             result = replace(step.outputs[0], plain=np.dtype(np.float32))
             floats[result.name] = result
             same = result.shape == root.shape
-            operation = Identity() if same else _shaped(result)
+            operation = Identity() if same else _reshape_to(result)
             steps.append(replace(step, operation=operation, inputs=(root,), outputs=(result,)))
+        # Something needs the whole numbers themselves: the program stays as it was.
         elif any(t.name in floats and is_whole(t) for t in step.activations):
             return program
         else:
@@ -81,11 +84,11 @@ def with_int32(program: Program) -> Program:
     """Return a program that takes whole numbers as int32, where look-ups and Casts read them."""
     for name, tensor in program.inputs.items():
         if is_whole(tensor) and tensor.dtype != _INT32:
-            program = _with_int32(program, name, tensor)
+            program = _read_as_int32(program, name, tensor)
     return program
 
 
-def _with_int32(program: Program, name: str, tensor: Tensor) -> Program:
+def _read_as_int32(program: Program, name: str, tensor: Tensor) -> Program:
     narrow = {tensor.name: replace(tensor, plain=_INT32)}
     steps: list[Step] = []
     for step in program.steps:
@@ -93,7 +96,9 @@ def _with_int32(program: Program, name: str, tensor: Tensor) -> Program:
         read = tuple(narrow.get(t.name, t) if t else None for t in step.inputs)
         if root is not None and is_whole(step.outputs[0]):
             result = narrow[step.outputs[0].name] = replace(step.outputs[0], plain=_INT32)
-            steps.append(replace(step, operation=_shaped(result), inputs=read, outputs=(result,)))
+            steps.append(
+                replace(step, operation=_reshape_to(result), inputs=read, outputs=(result,))
+            )
         elif root is not None or isinstance(step.operation, Lookup) or read == step.inputs:
             steps.append(replace(step, inputs=read))
         else:
@@ -106,10 +111,11 @@ def _with_int32(program: Program, name: str, tensor: Tensor) -> Program:
 
 def _roots(program: Program) -> dict[str, Tensor]:
     tensors = program.inputs.values()
+    # Where the axes lie otherwise, a view would give the numbers in another order.
     return {t.name: t for t in tensors if is_whole(t) and t.permutation is None}
 
 
-def _shaped(tensor: Tensor) -> Operation:
+def _reshape_to(tensor: Tensor) -> Operation:
     return Reshape(tuple(-1 if length is None else length for length in tensor.shape))
 
 
@@ -120,6 +126,7 @@ def _root_of(step: Step, roots: dict[str, Tensor]) -> Tensor | None:
     (source,), (output,) = step.activations, step.outputs
     keeps = isinstance(step.operation, Reshape) or _keeps_order(step, source)
     is_plain = output.permutation is None and output.encoding is None
+    # A Reshape, which the view becomes, has place for one open length.
     if not (keeps and is_plain) or output.shape.count(None) > 1:
         return None
     return roots.get(source.name)
@@ -135,6 +142,8 @@ def _keeps_order(step: Step, source: Tensor) -> bool:
         if not (known.reshapes or known.converts) or node.inputs[0] is not before:
             return False
         before = node.outputs[0]
+        # Narrower types would cut numbers off, which a view of the input does not; a bool is 0 or
+        # 1.
         if before.dtype not in (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT):
             return False
     return True

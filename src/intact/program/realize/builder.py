@@ -149,9 +149,12 @@ class IntegerBuilder:
     def _both(
         self, op: Op, first: Value, second: Value, function: Callable[[int, int], int]
     ) -> Value:
+        # Sums, products, quotients and extremes of two ranges have their ends at corners.
         corners = [function(a, b) for a in _ends(first) for b in _ends(second)]
         low, high = min(corners), max(corners)
         kind = width(min(low, first.low, second.low), max(high, first.high, second.high))
+        # Never narrower than an operand: the range says that a cast down would be exact, but it
+        # would be one node more.
         kind = max(kind, *(_width_of(each) for each in (first, second)), key=lambda k: k.itemsize)
         operands = [self.cast(each, kind) for each in (first, second)]
         shape = broadcast(first.shape, second.shape)

@@ -79,11 +79,11 @@ class Value:
 
     Attributes:
         name: Unique in its graph.
-        dtype: Of its elements.
+        dtype: The type of its elements.
         shape: None where a length is open.
         low: No element is smaller; of floats it says nothing.
         high: No element is larger.
-        data: Of a constant.
+        data: What a constant holds.
     """
 
     name: str
@@ -148,6 +148,7 @@ class IntegerGraph:
         made = {node.output.name for node in self.nodes}
         found: dict[str, tuple[Tensor, Place]] = {}
         for tensor, place in self.tensors:
+            # The first: tensors that were only transposed stand for the same value.
             if tensor.encoding is not None and place.value in made:
                 found.setdefault(place.value, (tensor, place))
         return found

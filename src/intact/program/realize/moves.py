@@ -12,7 +12,7 @@ from intact.program import operations as ops
 from intact.program.program import Shape
 from intact.program.realize.builder import broadcast
 from intact.program.realize.graph import Op, Order, Value
-from intact.program.realize.pointwise import recoded
+from intact.program.realize.pointwise import recode
 from intact.program.realize.requantize import zero_point
 from intact.program.realize.step import REALIZERS, StepBuilder, known, open_product, plain
 
@@ -22,11 +22,11 @@ def _give(step: StepBuilder, value: Value, order: Order | None = None, slot: int
     source, output = step.tensor(0).encoding, step.outputs[slot].encoding
     if source is not None and output is not None:
         target = step.encoding(step.outputs[slot])
-        value = recoded(step, value, step.encoding(step.tensor(0)), target)
+        value = recode(step, value, step.encoding(step.tensor(0)), target)
     step.set_result(value, order, slot)
 
 
-def _lying(values: Sequence[Any], order: Order) -> tuple[Any, ...]:
+def _by_place(values: Sequence[Any], order: Order) -> tuple[Any, ...]:
     """Return values by axis in the order in which the axes lie."""
     return tuple(values[axis] for axis in order)
 
@@ -34,14 +34,15 @@ def _lying(values: Sequence[Any], order: Order) -> tuple[Any, ...]:
 @REALIZERS.register(ops.Reshape)
 def reshape(step: StepBuilder) -> None:
     """Realize a Reshape, of data as it is stored."""
+    # In the axes' own order: a reshape splits and joins neighbours, which another order has not.
     operation, data = cast(ops.Reshape, step.operation), step.in_order(0)
-    shape = _reshaped(operation.shape, data.shape)
+    shape = _result_shape(operation.shape, data.shape)
     if shape != data.shape:
         data = step.builder.move(Op.RESHAPE, data, shape, lengths=operation.shape)
     _give(step, data)
 
 
-def _reshaped(wanted: tuple[int, ...], shape: Shape) -> Shape:
+def _result_shape(wanted: tuple[int, ...], shape: Shape) -> Shape:
     """The result's shape: -1 is allowed where no length is open."""
     if -1 not in wanted or None in shape:
         return tuple(None if length == -1 else length for length in wanted)
@@ -54,6 +55,7 @@ def _reshaped(wanted: tuple[int, ...], shape: Shape) -> Shape:
 def transpose(step: StepBuilder) -> None:
     """Realize a Transpose: nothing moves, the axes are called otherwise."""
     operation, order = cast(ops.Transpose, step.operation), step.order(0)
+    # Whoever needs the axes to lie in another order moves them, once and at the last moment.
     renamed = tuple(operation.permutation.index(axis) for axis in order)
     _give(step, step.read(0, order), renamed)
 
@@ -62,11 +64,13 @@ def transpose(step: StepBuilder) -> None:
 def slice_(step: StepBuilder) -> None:
     """Realize a Slice."""
     operation, order = cast(ops.Slice, step.operation), step.order(0)
-    parts = [_lying(each, order) for each in (operation.starts, operation.stops, operation.steps)]
-    _give(step, _sliced(step, step.read(0, order), *parts), order)
+    parts = [
+        _by_place(each, order) for each in (operation.starts, operation.stops, operation.steps)
+    ]
+    _give(step, _add_slice(step, step.read(0, order), *parts), order)
 
 
-def _sliced(
+def _add_slice(
     step: StepBuilder,
     data: Value,
     starts: Sequence[int | None],
@@ -92,7 +96,7 @@ def split(step: StepBuilder) -> None:
     for slot, size in enumerate(operation.sizes):
         starts = [start if at == place else None for at in range(rank)]
         stops = [start + size if at == place else None for at in range(rank)]
-        _give(step, _sliced(step, data, starts, stops, (1,) * rank), order, slot)
+        _give(step, _add_slice(step, data, starts, stops, (1,) * rank), order, slot)
         start += size
 
 
@@ -101,6 +105,7 @@ def concat(step: StepBuilder) -> None:
     """Realize a Concat; every operand comes to the output's scale first."""
     operation, output = cast(ops.Concat, step.operation), step.output.encoding
     slots = range(len(step.inputs))
+    # Constants take any order for nothing, so they have no say.
     orders = {step.order(slot) for slot in slots if not step.tensor(slot).is_constant}
     order = orders.pop() if len(orders) == 1 else plain(step.rank(0))
     values = []
@@ -108,7 +113,7 @@ def concat(step: StepBuilder) -> None:
         value = step.read(slot, order)
         if output is not None:
             source = step.encoding(step.tensor(slot))
-            value = recoded(step, value, source, step.encoding(step.output))
+            value = recode(step, value, source, step.encoding(step.output))
         values.append(value)
     place = order.index(operation.axis)
     lengths = [value.shape[place] for value in values]
@@ -124,8 +129,8 @@ def pad(step: StepBuilder) -> None:
     """Realize a Pad with the real number 0."""
     operation, order = cast(ops.Pad, step.operation), step.order(0)
     source, output = step.encoding(step.tensor(0)), step.encoding(step.output)
-    data = recoded(step, step.read(0, order), source, output)
-    pads, zero = _lying(operation.pads, order), zero_point(output)
+    data = recode(step, step.read(0, order), source, output)
+    pads, zero = _by_place(operation.pads, order), zero_point(output)
     shape = tuple(
         length if pair == (0, 0) else known(length) + sum(pair)
         for length, pair in zip(data.shape, pads, strict=True)
@@ -140,13 +145,14 @@ def gather(step: StepBuilder) -> None:
     """Realize a Gather with constant indices."""
     operation = cast(ops.Gather, step.operation)
     keeps_rank = operation.indices.ndim == 1
+    # An index of another rank than 1 adds or removes axes, and the order would name others.
     order = step.order(0) if keeps_rank else plain(step.rank(0))
     data, place = step.read(0, order), order.index(operation.axis)
     index = step.builder.constant(operation.indices.astype(np.int64), "indices")
-    _give(step, taken(step, data, index, place), order if keeps_rank else None)
+    _give(step, take_slices(step, data, index, place), order if keeps_rank else None)
 
 
-def taken(step: StepBuilder, data: Value, index: Value, axis: int) -> Value:
+def take_slices(step: StepBuilder, data: Value, index: Value, axis: int) -> Value:
     """Return slices of data along an axis."""
     shape = (*data.shape[:axis], *index.shape, *data.shape[axis + 1 :])
     ends = data.low, data.high
@@ -159,16 +165,17 @@ def lookup(step: StepBuilder) -> None:
     operation, builder = cast(ops.Lookup, step.operation), step.builder
     data, index = step.read(0), step.read(1)
     entries = known(data.shape[operation.axis])
+    # Its own bounds, so that the sum below needs no wider type.
     index = replace(index, low=-entries, high=entries - 1)  # what else there is runtimes refuse
     wraps = builder.mul(builder.is_negative(index), entries)
-    _give(step, taken(step, data, builder.add(index, wraps), operation.axis))
+    _give(step, take_slices(step, data, builder.add(index, wraps), operation.axis))
 
 
 @REALIZERS.register(ops.Tile)
 def tile(step: StepBuilder) -> None:
     """Realize a Tile."""
     operation, order = cast(ops.Tile, step.operation), step.order(0)
-    data, repeats = step.read(0, order), _lying(operation.repeats, order)
+    data, repeats = step.read(0, order), _by_place(operation.repeats, order)
     shape = tuple(
         length if times == 1 else known(length) * times
         for length, times in zip(data.shape, repeats, strict=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import cast
 
-import msgspec
 import numpy as np
 
 from intact.errors import Unsupported
@@ -23,18 +22,23 @@ from intact.program.operations import (
 from intact.program.program import Array, Encoding
 from intact.program.realize.builder import IntegerBuilder
 from intact.program.realize.graph import Order, Value
-from intact.program.realize.requantize import multiply_fixed, refuse_floats, requantized, steps_of
+from intact.program.realize.requantize import (
+    multiply_fixed,
+    refuse_floats,
+    requantize_sums,
+    steps_of,
+)
 from intact.program.realize.step import REALIZERS, StepBuilder, plain, type_range
-from intact.targets import Arithmetic, ScalePrecision
-from intact.targets import Requantize as Method
+from intact.targets import Arithmetic, FixedPoint, Multiplier, Product
 
 _SQUARE_BITS = 30
 """Operands of a squared difference are scaled to at most half of it, as the engine does."""
+_LARGEST_SHIFT = 62
 _WIDEST_TABLE = 2
 """Bytes of codes that have a table."""
 
 
-def recoded(
+def recode(
     step: StepBuilder,
     codes: Value,
     source: Encoding,
@@ -48,7 +52,7 @@ def recoded(
     refuse_floats(step.arithmetic)
     multiplier = real_multiplier(step.arithmetic, [source.scale], target)
     steps = steps_of(step.builder, codes, source)
-    return requantized(step.builder, steps, step.arithmetic, multiplier, target, bounds)
+    return requantize_sums(step.builder, steps, step.arithmetic, multiplier, target, bounds)
 
 
 @REALIZERS.register(Requantize)
@@ -56,7 +60,7 @@ def requantize(step: StepBuilder) -> None:
     """Realize a change of scale."""
     source, target = step.encoding(step.tensor(0)), step.encoding(step.output)
     order = step.order(0)
-    step.set_result(recoded(step, step.read(0, order), source, target), order)
+    step.set_result(recode(step, step.read(0, order), source, target), order)
 
 
 def operands(step: StepBuilder) -> tuple[list[Value], Order]:
@@ -70,6 +74,7 @@ def operands(step: StepBuilder) -> tuple[list[Value], Order]:
         for slot in range(2)
         if step.rank(slot) == rank and not step.tensor(slot).is_constant
     }
+    # Broadcasting puts new axes in front, which is right for the model's own order alone.
     short = any(step.rank(at) < rank and not step.tensor(at).is_constant for at in range(2))
     order = orders.pop() if len(orders) == 1 and not short else plain(rank)
     return [_operand(step, slot, order) for slot in range(2)], order
@@ -93,8 +98,9 @@ def elementwise(step: StepBuilder) -> None:
         raise Unsupported("there is no division of codes", "leave the node out of the integer part")
     values, order = operands(step)
     if kind in (Binary.MINIMUM, Binary.MAXIMUM):
-        sides = [recoded(step, v, e, output) for v, e in zip(values, encodings, strict=True)]
+        sides = [recode(step, v, e, output) for v, e in zip(values, encodings, strict=True)]
         choose = builder.minimum if kind is Binary.MINIMUM else builder.maximum
+        # Wide: ONNX Runtime has no Min and Max of int16.
         chosen = choose(builder.wide(sides[0]), builder.wide(sides[1]))
         low, high = code_bounds(arithmetic, output, operation.bounds)
         step.set_result(builder.cast(builder.clip(chosen, low, high), output.dtype), order)
@@ -108,9 +114,9 @@ def elementwise(step: StepBuilder) -> None:
     elif kind is Binary.SQUARED_DIFFERENCE:
         found, multiplier = _squared_difference(builder, arithmetic, steps, encodings, output)
     else:
-        sides, multiplier = _on_one_scale(builder, arithmetic, steps, encodings, output)
+        sides, multiplier = _bring_to_one_scale(builder, arithmetic, steps, encodings, output)
         found = (builder.add if kind is Binary.ADD else builder.sub)(*sides)
-    codes = requantized(builder, found, arithmetic, multiplier, output, operation.bounds)
+    codes = requantize_sums(builder, found, arithmetic, multiplier, output, operation.bounds)
     step.set_result(codes, order)
 
 
@@ -122,18 +128,15 @@ def _squared_difference(
     output: Encoding,
 ) -> tuple[Value, Array]:
     widest = 8 * max(encoding.dtype.itemsize for encoding in encodings)
-    shift = max(min(arithmetic.addition_shift, (_SQUARE_BITS - 2 * widest) // 2), 0)
-    narrowed = msgspec.structs.replace(arithmetic, addition_shift=shift)
-    if arithmetic.requantize is Method.SHIFT:
-        sides, unit = _aligned(builder, steps, encodings)
-    else:
-        sides, unit = _shifted(builder, narrowed, steps, encodings)
+    # The square doubles the bits: a shift as wide as for a sum would overflow int32.
+    most = max((_SQUARE_BITS - 2 * widest) // 2, 0)
+    sides, unit = _shift_or_align(builder, arithmetic, steps, encodings, most)
     difference = builder.sub(*sides)
     square = builder.mul(difference, difference)
     return square, np.asarray(unit**2 / np.float64(output.scale.item()))
 
 
-def _on_one_scale(
+def _bring_to_one_scale(
     builder: IntegerBuilder,
     arithmetic: Arithmetic,
     steps: list[Value],
@@ -141,36 +144,54 @@ def _on_one_scale(
     output: Encoding,
 ) -> tuple[list[Value], Array]:
     """Return both operands at one scale, and the multiplier from there to the output."""
-    if arithmetic.requantize is Method.FIXED_POINT_SINGLE:
-        return _common_exponent(builder, arithmetic, steps, encodings, output)
-    if arithmetic.requantize is Method.SHIFT:
-        sides, unit = _aligned(builder, steps, encodings)
-    else:
-        sides, unit = _shifted(builder, arithmetic, steps, encodings)
+    way = arithmetic.requantize
+    if isinstance(way, FixedPoint) and way.product is Product.SINGLE:
+        return _common_exponent(builder, way, steps, encodings, output)
+    sides, unit = _shift_or_align(builder, arithmetic, steps, encodings)
     return sides, np.asarray(unit / np.float64(output.scale.item()))
 
 
-def _aligned(
+def _shift_or_align(
+    builder: IntegerBuilder,
+    arithmetic: Arithmetic,
+    steps: list[Value],
+    encodings: list[Encoding],
+    most: int = _LARGEST_SHIFT,
+) -> tuple[list[Value], float]:
+    """Return both operands at one scale, shifted left by ``most`` bits at most, and that scale."""
+    way = arithmetic.requantize
+    if not isinstance(way, FixedPoint):
+        return _align(builder, steps, encodings)
+    shift = min(way.addition_shift, most)
+    return _shift_and_multiply(builder, arithmetic, steps, encodings, shift)
+
+
+def _align(
     builder: IntegerBuilder, steps: list[Value], encodings: list[Encoding]
 ) -> tuple[list[Value], float]:
     """Bring the operand of the coarser power of two to the finer one."""
     exponents = [int(power_of_two_exponent(encoding.scale).item()) for encoding in encodings]
     finer = min(exponents)
     left = [exponent - finer for exponent in exponents]
-    if max(left) > 62:
+    # 1 << 63 is no int64.
+    if max(left) > _LARGEST_SHIFT:
         raise Unsupported("its operands' scales are too far apart", "quantize them to nearer ones")
     sides = [builder.mul(value, 1 << bits) for value, bits in zip(steps, left, strict=True)]
     return sides, 2.0**finer
 
 
-def _shifted(
-    builder: IntegerBuilder, arithmetic: Arithmetic, steps: list[Value], encodings: list[Encoding]
+def _shift_and_multiply(
+    builder: IntegerBuilder,
+    arithmetic: Arithmetic,
+    steps: list[Value],
+    encodings: list[Encoding],
+    shift: int,
 ) -> tuple[list[Value], float]:
     """Shift both left and multiply by their share of twice the larger scale (TFLite's ADD)."""
-    narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
+    narrow = arithmetic.multiplier is Multiplier.FLOAT32
     real = np.float32 if narrow else np.float64
+    # Twice: both multipliers are at most a half, so that the sum of two operands does not overflow.
     twice = real(2) * max(real(encoding.scale.item()) for encoding in encodings)
-    shift = arithmetic.addition_shift
     sides = []
     for value, encoding in zip(steps, encodings, strict=True):
         multiplier, exponent = quantize_multiplier(real(encoding.scale.item()) / twice)
@@ -181,7 +202,7 @@ def _shifted(
 
 def _common_exponent(
     builder: IntegerBuilder,
-    arithmetic: Arithmetic,
+    way: FixedPoint,
     steps: list[Value],
     encodings: list[Encoding],
     output: Encoding,
@@ -189,7 +210,8 @@ def _common_exponent(
     """Multiply both by integers of one exponent (XNNPACK's add)."""
     scale = np.float32(output.scale.item())
     ratios = [float(np.float32(encoding.scale.item()) / scale) for encoding in encodings]
-    bits = arithmetic.addition_shift - (math.frexp(max(ratios))[1] - 1)
+    # The larger factor is from 2 ** addition_shift to twice that, whatever the scales are.
+    bits = way.addition_shift - (math.frexp(max(ratios))[1] - 1)
     factors = [int(np.rint(math.ldexp(ratio, bits))) for ratio in ratios]
     sides = [builder.mul(value, factor) for value, factor in zip(steps, factors, strict=True)]
     return sides, np.asarray(math.ldexp(1.0, -bits))
@@ -206,6 +228,7 @@ def function(step: StepBuilder) -> None:
     codes = np.arange(low, high + 1, dtype=np.int64)
     table = function_of_codes(operation, step.arithmetic, codes, source, output)
     order, builder = step.order(0), step.builder
+    # Tables begin with the lowest code.
     index = builder.sub(builder.wide(step.read(0, order)), low)
     step.set_result(builder.take(table, index), order)
 
@@ -223,8 +246,9 @@ def prelu(step: StepBuilder) -> None:
     factors = [data.scale, slopes.scale]
     below = real_multiplier(arithmetic, factors, output)
     above = real_multiplier(arithmetic, factors[:1], output)
-    left = builder.wide(requantized(builder, sloped, arithmetic, below, output))
-    right = builder.wide(requantized(builder, steps, arithmetic, above, output))
+    left = builder.wide(requantize_sums(builder, sloped, arithmetic, below, output))
+    right = builder.wide(requantize_sums(builder, steps, arithmetic, above, output))
+    # A product with 0 or 1 in place of Where, which integer runtimes seldom have.
     moved = builder.mul(builder.is_negative(steps), builder.sub(left, right))
     chosen = builder.clip(builder.add(right, moved), output.quant_min, output.quant_max)
     step.set_result(builder.cast(chosen, output.dtype), order)

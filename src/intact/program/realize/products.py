@@ -19,7 +19,7 @@ from intact.program.operations import (
 from intact.program.program import Array, Encoding, Shape, Tensor
 from intact.program.realize.builder import broadcast
 from intact.program.realize.graph import Op, Value, Window
-from intact.program.realize.requantize import refuse_floats, requantized, wrapped, zero_point
+from intact.program.realize.requantize import refuse_floats, requantize_sums, wrap, zero_point
 from intact.program.realize.step import (
     REALIZERS,
     StepBuilder,
@@ -29,7 +29,6 @@ from intact.program.realize.step import (
     open_product,
     type_range,
 )
-from intact.targets import Overflow
 
 _INT32 = np.iinfo(np.int32)
 
@@ -54,11 +53,11 @@ class Weights:
 def refuse_other_sums(step: StepBuilder) -> None:
     """Refuse a step whose sums are none of integers, or saturate on the way."""
     refuse_floats(step.arithmetic)
-    if step.arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE:
+    if step.arithmetic.pairs is not None:
         raise Unsupported("pairs of products saturate", "choose a target whose sums do not")
 
 
-def of_bytes(step: StepBuilder, tensor: Tensor) -> Encoding:
+def byte_encoding(step: StepBuilder, tensor: Tensor) -> Encoding:
     """Return the encoding of a tensor of 8-bit codes."""
     encoding = step.encoding(tensor)
     if encoding.dtype.itemsize != 1:
@@ -71,7 +70,7 @@ def weights_of(step: StepBuilder) -> Weights:
     refuse_other_sums(step)
     if any(tensor is not None for tensor in step.inputs[3:]):
         raise Unsupported("it adds another activation to its sums", "choose a target that does not")
-    of_bytes(step, step.tensor(0))
+    byte_encoding(step, step.tensor(0))
     weight = step.tensor(1)
     encoding = weight.encoding
     if weight.data is None or encoding is None:
@@ -103,11 +102,11 @@ def _sums(step: StepBuilder, magnitudes: int) -> tuple[int, int]:
         Unsupported: They may leave it, and the hardware's do not wrap there.
     """
     largest = magnitudes * _largest(step)
+    # A proof by the weights at hand: most layers are far below the bound of their depth.
     if largest <= _INT32.max:
         return -largest, largest
     arithmetic = step.arithmetic
-    wraps = arithmetic.accumulator_overflow is Overflow.WRAP and arithmetic.accumulator_bits <= 32
-    if not wraps:
+    if not (arithmetic.wraps and arithmetic.accumulator.bits <= 32):
         raise Unsupported("its sums may leave 32 bits", "choose a target whose sums wrap there")
     return _INT32.min, _INT32.max
 
@@ -147,7 +146,7 @@ def product(
         step: The step.
         data: ``[..., M, K]``.
         other: ``[..., K, N]``.
-        shape: Of the result.
+        shape: The shape of the result.
         magnitudes: Largest sum of magnitudes of the other less its zero point along K.
         zero: The zero point of the other.
     """
@@ -162,11 +161,11 @@ def product(
     )
 
 
-def accumulated(step: StepBuilder, sums: Value) -> Value:
+def accumulate(step: StepBuilder, sums: Value) -> Value:
     """Return sums as the accumulator holds them."""
     arithmetic = step.arithmetic
-    if arithmetic.accumulator_overflow is Overflow.WRAP:
-        return wrapped(step.builder, sums, arithmetic.accumulator_bits)
+    if arithmetic.wraps:
+        return wrap(step.builder, sums, arithmetic.accumulator.bits)
     return sums
 
 
@@ -179,14 +178,14 @@ def finish(
     bias = _bias(step, channels)
     if bias.any():
         sums = step.builder.add(sums, along(bias, axis, rank))
-    sums = accumulated(step, sums)
+    sums = accumulate(step, sums)
     output = step.encoding(step.output)
     scale = step.encoding(step.tensor(0)).scale
     multiplier = real_multiplier(
         step.arithmetic, [scale.reshape(()), weights.scale.reshape(-1)], output
     )
     factors = along(multiplier, axis, rank)
-    codes = requantized(step.builder, sums, step.arithmetic, factors, output, bounds)
+    codes = requantize_sums(step.builder, sums, step.arithmetic, factors, output, bounds)
     step.set_result(codes, None if channels_last else channels_first(rank))
 
 
@@ -235,7 +234,7 @@ def batch_matmul(step: StepBuilder) -> None:
     operation = cast(BatchMatMul, step.operation)
     refuse_other_sums(step)
     first, second = step.read(0), step.read(1)
-    encodings = [of_bytes(step, step.tensor(slot)) for slot in range(2)]
+    encodings = [byte_encoding(step, step.tensor(slot)) for slot in range(2)]
     lead = broadcast(first.shape[:-2], second.shape[:-2])
     shape = (*lead, first.shape[-2], second.shape[-1])
     zero = zero_point(encodings[1])
@@ -245,9 +244,9 @@ def batch_matmul(step: StepBuilder) -> None:
     output = step.encoding(step.output)
     factors = [encoding.scale for encoding in encodings]
     multiplier = real_multiplier(step.arithmetic, factors, output)
-    sums = accumulated(step, sums)
+    sums = accumulate(step, sums)
     step.set_result(
-        requantized(step.builder, sums, step.arithmetic, multiplier, output, operation.bounds)
+        requantize_sums(step.builder, sums, step.arithmetic, multiplier, output, operation.bounds)
     )
 
 
@@ -258,7 +257,7 @@ def transposed_convolution(step: StepBuilder) -> None:
     weights, rank = weights_of(step), step.rank(0)
     data = step.read(0, channels_first(rank))
     for axis, stride in enumerate(operation.strides, 2):
-        data = _spread(step, data, axis, stride)
+        data = _spread_with_zeros(step, data, axis, stride)
     kernel = weights.codes.shape[1:-1]
     axes = zip(kernel, operation.dilations, operation.pads, operation.output_padding, strict=True)
     around = tuple(
@@ -270,12 +269,14 @@ def transposed_convolution(step: StepBuilder) -> None:
     pads = tuple((max(before, 0), max(after, 0)) for before, after in around)
     ones = (1,) * len(kernel)
     window = Window(tuple(kernel), ones, pads, operation.dilations, operation.groups)
+    # A transposed convolution is the gradient of one: each input element adds the kernel to the
+    # output, which is a convolution with the kernel turned around.
     turned = np.flip(weights.codes, axis=tuple(range(1, rank - 1)))
     turned = np.ascontiguousarray(np.moveaxis(turned, -1, 1))
     finish(step, convolve(step, data, turned, weights, window), weights, operation.bounds)
 
 
-def _spread(step: StepBuilder, data: Value, axis: int, stride: int) -> Value:
+def _spread_with_zeros(step: StepBuilder, data: Value, axis: int, stride: int) -> Value:
     """Return data with ``stride - 1`` zero points between neighbours of an axis."""
     if stride == 1:
         return data
@@ -283,20 +284,20 @@ def _spread(step: StepBuilder, data: Value, axis: int, stride: int) -> Value:
     length = known(data.shape[axis])
     ahead, behind = data.shape[:axis], data.shape[axis + 1 :]
 
-    def shaped(value: Value, *middle: int) -> Value:
+    def reshape(value: Value, *middle: int) -> Value:
         shape = (*ahead, *middle, *behind)
         return step.builder.move(Op.RESHAPE, value, shape, lengths=open_product(shape))
 
-    apart = shaped(data, length, 1)
+    apart = reshape(data, length, 1)
     pads = tuple((0, stride - 1 if at == axis + 1 else 0) for at in range(len(apart.shape)))
     bounds = (min(data.low, zero), max(data.high, zero))
     shape = (*ahead, length, stride, *behind)
     padded = step.builder.emit(Op.PAD, [apart], data.dtype, shape, bounds, pads=pads, number=zero)
-    joined = shaped(padded, length * stride)
-    return _sliced(step, joined, axis, 0, (length - 1) * stride + 1)
+    joined = reshape(padded, length * stride)
+    return _add_slice(step, joined, axis, 0, (length - 1) * stride + 1)
 
 
-def _sliced(step: StepBuilder, data: Value, axis: int, start: int, stop: int) -> Value:
+def _add_slice(step: StepBuilder, data: Value, axis: int, start: int, stop: int) -> Value:
     rank = len(data.shape)
     shape = (*data.shape[:axis], stop - start, *data.shape[axis + 1 :])
     return step.builder.move(
@@ -313,5 +314,5 @@ def _cut(step: StepBuilder, data: Value, around: tuple[tuple[int, int], ...]) ->
     for axis, (before, after) in enumerate(around, 2):
         if before < 0 or after < 0:
             length = known(data.shape[axis])
-            data = _sliced(step, data, axis, max(-before, 0), length - max(-after, 0))
+            data = _add_slice(step, data, axis, max(-before, 0), length - max(-after, 0))
     return data

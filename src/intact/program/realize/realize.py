@@ -28,10 +28,10 @@ _REGISTERED = (moves, pointwise, products, softmax, spatial)
 """Modules that fill `REALIZERS`."""
 
 
-def quantized(
+def quantize(
     builder: IntegerBuilder, floats: Value, encoding: Encoding, arithmetic: Arithmetic
 ) -> Value:
-    """Return floats as codes; what is no number becomes the lowest code."""
+    """Return floats as codes; what is no number becomes the code that the arithmetic says."""
     scale, zero = np.float32(encoding.scale.item()), int(encoding.zero_point.item())
     if arithmetic.reciprocal_scale:
         steps = _float(builder, Op.MUL, floats, np.float32(1) / scale)
@@ -39,26 +39,30 @@ def quantized(
         steps = _float(builder, Op.DIVIDE, floats, scale)
     if arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING and zero:
         steps, zero = _float(builder, Op.ADD, steps, zero), 0
-    nearest = _rounded(builder, steps, encoding.rounding)
+    nearest = _round(builder, steps, encoding.rounding)
     # Clamped as floats: what leaves an integer's range cannot be cast.
     low, high = encoding.quant_min - zero, encoding.quant_max - zero
-    bottom = _number(builder, low)
-    is_number = _is(builder, Op.GREATER, nearest, bottom)
+    # A comparison with NaN is false, so that it gets the end which is compared with first.
+    if arithmetic.nan_is_highest:
+        is_inside, end, limit, other = Op.LESS, _number(builder, high), Op.MAXIMUM, low
+    else:
+        is_inside, end, limit, other = Op.GREATER, _number(builder, low), Op.MINIMUM, high
     shape = nearest.shape
-    not_below = builder.emit(Op.CHOOSE, [is_number, nearest, bottom], _FLOAT, shape, (0, 0))
-    limited = _float(builder, Op.MINIMUM, not_below, high)
+    keeps = _is(builder, is_inside, nearest, end)
+    chosen = builder.emit(Op.CHOOSE, [keeps, nearest, end], _FLOAT, shape, (0, 0))
+    limited = _float(builder, limit, chosen, other)
     codes = builder.emit(Op.CAST, [limited], np.int32, shape, (low, high))
     return builder.cast(builder.add(codes, zero), encoding.dtype)
 
 
-def dequantized(builder: IntegerBuilder, codes: Value, encoding: Encoding) -> Value:
+def dequantize(builder: IntegerBuilder, codes: Value, encoding: Encoding) -> Value:
     """Return codes as floats."""
     steps = builder.sub(builder.wide(codes), int(encoding.zero_point.item()))
     floats = builder.emit(Op.CAST, [steps], _FLOAT, steps.shape, (0, 0))
     return _float(builder, Op.MUL, floats, encoding.scale.item())
 
 
-def _rounded(builder: IntegerBuilder, steps: Value, rounding: Rounding) -> Value:
+def _round(builder: IntegerBuilder, steps: Value, rounding: Rounding) -> Value:
     """Return floats rounded: `Op.ROUND` is half to even, and only ties are moved.
 
     A tie is recognized exactly: ``x - round(x)`` has no rounding error.
@@ -154,7 +158,7 @@ def _output(name: str, tensor: Tensor, builder: IntegerBuilder, tensors: Tensors
     if tensor.data is not None:
         value = builder.constant(tensor.data)
     else:
-        value = tensors.turned(builder, tensor.name, plain(len(tensors.held[tensor.name].order)))
+        value = tensors.transpose(builder, tensor.name, plain(len(tensors.held[tensor.name].order)))
     made = Value(name, value.dtype, value.shape, value.low, value.high)
     builder.copy(value, made)
     return made
@@ -180,13 +184,13 @@ def _quantize(step: StepBuilder, starts: set[str]) -> None:
     if step.tensor(0).name not in starts:
         raise Unsupported(f"{step.tensor(0).name!r} is float", "quantize what makes it")
     encoding = step.encoding(step.output)
-    step.set_result(quantized(step.builder, step.read(0), encoding, step.arithmetic))
+    step.set_result(quantize(step.builder, step.read(0), encoding, step.arithmetic))
 
 
 def _dequantize(step: StepBuilder, ends: set[str]) -> None:
     if step.output.name not in ends:
         raise Unsupported(f"{step.output.name!r} is float", "quantize what reads it")
-    step.set_result(dequantized(step.builder, step.read(0), step.encoding(step.tensor(0))))
+    step.set_result(dequantize(step.builder, step.read(0), step.encoding(step.tensor(0))))
 
 
 def _assume(step: Step, builder: IntegerBuilder, tensors: Tensors) -> None:

@@ -24,16 +24,11 @@ from intact.program.operations import Bounds
 from intact.program.program import Array, Encoding
 from intact.program.realize.builder import IntegerBuilder
 from intact.program.realize.graph import Value
-from intact.targets import Arithmetic, Requantize, ZeroPointOrder
+from intact.targets import Arithmetic, Product, Shift, ZeroPointOrder
 
 _LARGEST_SHIFT = 62
 _LARGEST_LEFT = 32
 """Bits; further to the left nothing is left of 32."""
-_IN_INTEGERS = (
-    Requantize.SHIFT,
-    Requantize.FIXED_POINT_SINGLE,
-    Requantize.FIXED_POINT_DOUBLE,
-)
 
 
 def refuse_floats(arithmetic: Arithmetic) -> None:
@@ -42,9 +37,10 @@ def refuse_floats(arithmetic: Arithmetic) -> None:
     Raises:
         Unsupported: It does.
     """
-    if arithmetic.requantize not in _IN_INTEGERS:
+    shifts = isinstance(arithmetic.requantize, Shift)
+    if not shifts and arithmetic.product not in (Product.SINGLE, Product.DOUBLE):
         raise Unsupported(
-            f"results are requantized in {arithmetic.requantize}",
+            f"results are requantized in {arithmetic.product or arithmetic.precision}",
             "choose a target that does so in integers, with shift or fixed_point",
         )
 
@@ -59,6 +55,9 @@ def quotient(
     by = np.asarray(divisor, np.int64)
     if (by == 1).all():
         return builder.floor_div(value, by)
+    # Cases by what is added before the floor: all but one part (up); half (half up); half less one
+    # where there are ties (half down); the sign decides at ties (away from zero, toward zero); the
+    # parity of the floor does (half to even).
     half, even = by // 2, (by % 2 == 0).astype(np.int64)
     if rounding is Rounding.UP:
         nudged = builder.add(value, by - 1)
@@ -86,11 +85,13 @@ def _parity(builder: IntegerBuilder, value: Value) -> Value:
     return replace(found, low=0, high=1)  # what the difference of two ranges does not show
 
 
-def wrapped(builder: IntegerBuilder, value: Value, bits: int) -> Value:
+def wrap(builder: IntegerBuilder, value: Value, bits: int) -> Value:
     """Wrap a value to a two's complement register of this width."""
     half = 1 << (bits - 1)
     if -half <= value.low and value.high < half:
         return value
+    # Without bit operations, which not every runtime has: whole turns of the register are taken
+    # off.
     turns = builder.floor_div(builder.add(value, half), 1 << bits)
     rest = builder.sub(value, builder.mul(turns, 1 << bits))
     return replace(rest, low=-half, high=half - 1)
@@ -111,20 +112,20 @@ def multiply_fixed(
 ) -> Value:
     """Return ``value * multiplier * 2**(shift - 31)``, rounded as the arithmetic rounds."""
     factors, shifts = np.asarray(multiplier, np.int64), np.asarray(shift, np.int64)
-    if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
+    if arithmetic.product is Product.SINGLE:
         factors, shifts = saturate_single(factors, shifts)
         product = builder.mul(value, factors)
         scaled = quotient(builder, product, np.int64(1) << (31 - shifts), Rounding.HALF_UP)
-        return wrapped(builder, scaled, 32)
+        return wrap(builder, scaled, 32)
     left = np.clip(shifts, 0, _LARGEST_LEFT)
-    moved = wrapped(builder, builder.mul(value, np.int64(1) << left), 32)
+    moved = wrap(builder, builder.mul(value, np.int64(1) << left), 32)
     product = high_product(builder, moved, factors)
     half_up = arithmetic.rounding is Rounding.HALF_UP
     last = Rounding.HALF_UP if half_up else Rounding.HALF_AWAY_FROM_ZERO
     return quotient(builder, product, np.int64(1) << np.maximum(-shifts, 0), last)
 
 
-def requantized(
+def requantize_sums(
     builder: IntegerBuilder,
     value: Value,
     arithmetic: Arithmetic,
@@ -139,26 +140,28 @@ def requantized(
         value: The accumulators.
         arithmetic: How.
         multiplier: ``accumulator scale / output scale``, of a shape that broadcasts to them.
-        output: Of the result, one scale.
+        output: The encoding of the result, of one scale.
         bounds: What it is clamped to.
     """
     refuse_floats(arithmetic)
     zero = zero_point(output)
     low, high = code_bounds(arithmetic, output, bounds)
-    if arithmetic.requantize is Requantize.SHIFT:
+    if isinstance(arithmetic.requantize, Shift):
         before = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
-        scaled = shifted(builder, value, multiplier, arithmetic.rounding, zero if before else 0)
+        scaled = shift_rounded(
+            builder, value, multiplier, arithmetic.rounding, zero if before else 0
+        )
         zero = 0 if before else zero
     else:
-        factors, shifts = _fixed_point(multiplier)
-        value = wrapped(builder, value, 32)
+        factors, shifts = _fixed_point_multipliers(multiplier)
+        value = wrap(builder, value, 32)
         scaled = multiply_fixed(builder, value, factors, shifts, arithmetic)
     # Clamped first: what is added then cannot make the type wider.
     limited = builder.clip(scaled, low - zero, high - zero)
     return builder.cast(builder.add(limited, zero), output.dtype)
 
 
-def shifted(
+def shift_rounded(
     builder: IntegerBuilder, value: Value, factor: npt.ArrayLike, rounding: Rounding, zero: int = 0
 ) -> Value:
     """Return a value times powers of two, rounded once; ``zero`` is added before that."""
@@ -174,7 +177,7 @@ def shifted(
     return quotient(builder, moved, divisor, rounding)
 
 
-def _fixed_point(multiplier: npt.ArrayLike) -> tuple[Array, Array]:
+def _fixed_point_multipliers(multiplier: npt.ArrayLike) -> tuple[Array, Array]:
     try:
         return quantize_multiplier(multiplier)
     except ConfigError as error:

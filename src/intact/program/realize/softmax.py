@@ -57,6 +57,7 @@ def softmax(step: StepBuilder) -> None:
     table = _exponentials(source)
     row = tuple(1 if at == axis else n for at, n in enumerate(data.shape))
     largest = builder.move(Op.LARGEST, data, row, axes=(axis,), keep=True)
+    # The difference of two ranges would reach below 0: it is one to the row's largest.
     below = replace(builder.sub(largest, data), low=0, high=len(table) - 1)
     each = builder.take(np.asarray(table, np.int32), below, "exponentials")
     terms = np.asarray(rounding_divide_by_pot(table, _SUM_BITS), np.int32)
@@ -115,21 +116,21 @@ def _one_over_one_plus(builder: IntegerBuilder, x: Value) -> Value:
     """Return ``1 / (1 + x)`` in Q0 of ``x`` in Q0: three steps of Newton's method."""
     half = quotient(builder, builder.add(x, INT32_MAX), 2, Rounding.HALF_UP)
     first = high_product(builder, half, constant(-32 / 17, 2))
-    guess = _in_32_bits(builder.add(first, constant(48 / 17, 2)))
+    guess = _known_in_32_bits(builder.add(first, constant(48 / 17, 2)))
     for _ in range(3):
         product = high_product(builder, half, guess)
-        error = _in_32_bits(builder.sub(builder.constant(np.int64(1 << 29)), product))
-        guess = _in_32_bits(
-            builder.add(guess, _left(builder, high_product(builder, guess, error), 2))
+        error = _known_in_32_bits(builder.sub(builder.constant(np.int64(1 << 29)), product))
+        guess = _known_in_32_bits(
+            builder.add(guess, _shift_left(builder, high_product(builder, guess, error), 2))
         )
-    return _left(builder, guess, 1)
+    return _shift_left(builder, guess, 1)
 
 
-def _in_32_bits(value: Value) -> Value:
+def _known_in_32_bits(value: Value) -> Value:
     """Return a value that is known to lie between -4 and 4, in Q2: the reciprocal is 1 to 2."""
     return replace(value, low=INT32_MIN, high=INT32_MAX)
 
 
-def _left(builder: IntegerBuilder, value: Value, bits: int) -> Value:
+def _shift_left(builder: IntegerBuilder, value: Value, bits: int) -> Value:
     """Return a value times a power of two, saturated at 32 bits."""
     return builder.clip(builder.mul(value, 1 << bits), INT32_MIN, INT32_MAX)

@@ -15,17 +15,17 @@ from intact.program.arithmetic.requantize import code_bounds, real_multiplier
 from intact.program.operations import Pool, PoolKind, Reduce, Reduction, Resize, ResizeMode
 from intact.program.program import Array, Encoding, Shape
 from intact.program.realize.graph import Op, Value, Window
-from intact.program.realize.moves import taken
-from intact.program.realize.pointwise import recoded
+from intact.program.realize.moves import take_slices
+from intact.program.realize.pointwise import recode
 from intact.program.realize.requantize import (
     multiply_fixed,
     quotient,
     refuse_floats,
-    requantized,
+    requantize_sums,
     zero_point,
 )
 from intact.program.realize.step import REALIZERS, StepBuilder, channels_first, known
-from intact.targets import Requantize, ZeroPointOrder
+from intact.targets import Product, Shift, ZeroPointOrder
 
 
 @REALIZERS.register(Pool)
@@ -39,10 +39,10 @@ def pool(step: StepBuilder) -> None:
         raise Unsupported(f"it pools {source.dtype}", "quantize its input to 8 bits")
     ones = (1,) * len(operation.kernel)
     window = Window(operation.kernel, operation.strides, operation.pads, ones)
-    shape = _pooled(data.shape, operation)
+    shape = _pooled_shape(data.shape, operation)
     if operation.kind is PoolKind.MAX:
         largest = step.builder.move(Op.MAX_POOL, data, shape, window=window)
-        step.set_result(recoded(step, largest, source, target, operation.bounds), order)
+        step.set_result(recode(step, largest, source, target, operation.bounds), order)
         return
     refuse_floats(step.arithmetic)
     sums = _sums(step, data, source, replace(window, groups=known(data.shape[1])), shape)
@@ -52,10 +52,10 @@ def pool(step: StepBuilder) -> None:
     else:
         ratio = real_multiplier(step.arithmetic, [source.scale], target)
         arguments = step.arithmetic, np.asarray(ratio / counts), target, operation.bounds
-        step.set_result(requantized(step.builder, sums, *arguments), order)
+        step.set_result(requantize_sums(step.builder, sums, *arguments), order)
 
 
-def _pooled(shape: Shape, operation: Pool) -> Shape:
+def _pooled_shape(shape: Shape, operation: Pool) -> Shape:
     lengths = tuple(
         None if length is None else max((length + sum(pads) - size) // stride + 1, 0)
         for length, pads, size, stride in zip(
@@ -130,10 +130,11 @@ def reduce(step: StepBuilder) -> None:
             raise Unsupported("it reduces no elements", "leave the node out")
         op = Op.LARGEST if operation.kind is Reduction.MAX else Op.SMALLEST
         found = builder.move(op, builder.wide(data), shape, **options)
-        step.set_result(recoded(step, builder.cast(found, source.dtype), source, target), left)
+        step.set_result(recode(step, builder.cast(found, source.dtype), source, target), left)
         return
     refuse_floats(step.arithmetic)
     wide = builder.wide(data)
+    # By the range of the codes and not of what they hold: it must be right for every input.
     if max(abs(wide.low), abs(wide.high)) * count > np.iinfo(np.int32).max:
         wide = builder.cast(data, np.int64)
     ends = wide.low * count, wide.high * count
@@ -141,7 +142,7 @@ def reduce(step: StepBuilder) -> None:
     steps = builder.sub(sums, count * zero_point(source))
     if operation.kind is Reduction.SUM:
         ratio = real_multiplier(step.arithmetic, [source.scale], target)
-        step.set_result(requantized(builder, steps, step.arithmetic, ratio, target), left)
+        step.set_result(requantize_sums(builder, steps, step.arithmetic, ratio, target), left)
         return
     step.set_result(_mean(step, steps, source, target, max(count, 1)), left)
 
@@ -149,7 +150,7 @@ def reduce(step: StepBuilder) -> None:
 def _mean(step: StepBuilder, steps: Value, source: Encoding, target: Encoding, count: int) -> Value:
     """Return the mean of ``count`` codes, whose sum less zero points is given."""
     builder, arithmetic = step.builder, step.arithmetic
-    if arithmetic.requantize is Requantize.SHIFT:
+    if isinstance(arithmetic.requantize, Shift):
         ratio = power_of_two_exponent(source.scale) - power_of_two_exponent(target.scale)
         left, right = max(ratio.item(), 0), max(-ratio.item(), 0)
         moved = builder.mul(steps, 1 << left)
@@ -157,6 +158,8 @@ def _mean(step: StepBuilder, steps: Value, source: Encoding, target: Encoding, c
     else:
         ratio = real_multiplier(arithmetic, [source.scale], target)
         multiplier, exponent = (each.item() for each in quantize_multiplier(ratio))
+        # As TFLite's reduction: the multiplier is divided by the count, shifted left before so far
+        # that its digits stay, but never beyond 64 bits.
         kept = min(count.bit_length() - 1, 32, 31 + exponent)
         divided = (multiplier << kept) // count
         mean = multiply_fixed(builder, steps, divided, exponent - kept, arithmetic)
@@ -167,7 +170,7 @@ def _mean(step: StepBuilder, steps: Value, source: Encoding, target: Encoding, c
 
 _BITS = 10
 
-"""Of a weight, in TFLite's integer kernels."""
+"""Fraction bits of a weight in TFLite's integer kernels."""
 
 
 @REALIZERS.register(Resize)
@@ -180,17 +183,17 @@ def resize(step: StepBuilder) -> None:
     if operation.mode is ResizeMode.NEAREST:
         for axis, size in enumerate(operation.sizes, 2):
             places = _nearest(operation, known(data.shape[axis]), size)
-            data = taken(step, data, step.builder.constant(places, "places"), axis)
+            data = take_slices(step, data, step.builder.constant(places, "places"), axis)
     else:
         data = _linear(step, operation, data)
-    step.set_result(recoded(step, data, source, target), order)
+    step.set_result(recode(step, data, source, target), order)
 
 
 def _linear(step: StepBuilder, operation: Resize, data: Value) -> Value:
     """Blend neighbours with integer weights, and round once."""
     arithmetic, builder = step.arithmetic, step.builder
     refuse_floats(arithmetic)
-    if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
+    if arithmetic.product is Product.SINGLE:
         raise Unsupported("it interpolates with weights of floats", "resize to the nearest")
     encoding = step.encoding(step.tensor(0))
     for axis, size in enumerate(operation.sizes, 2):
@@ -198,10 +201,10 @@ def _linear(step: StepBuilder, operation: Resize, data: Value) -> Value:
         along = [-1 if at == axis else 1 for at in range(len(data.shape))]
         sides = []
         for places, share in ((first, (1 << _BITS) - weights), (second, weights)):
-            side = taken(step, data, builder.constant(places, "places"), axis)
+            side = take_slices(step, data, builder.constant(places, "places"), axis)
             sides.append(builder.mul(side, share.reshape(along)))
         data = builder.add(*sides)
-    shifts = arithmetic.requantize is Requantize.SHIFT
+    shifts = isinstance(arithmetic.requantize, Shift)
     rounding = arithmetic.rounding if shifts else Rounding.HALF_AWAY_FROM_ZERO
     mean = quotient(builder, data, 1 << _BITS * len(operation.sizes), rounding)
     return builder.cast(builder.clip(mean, encoding.quant_min, encoding.quant_max), encoding.dtype)

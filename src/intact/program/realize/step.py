@@ -34,11 +34,12 @@ class Tensors:
         self.held: dict[str, Held] = {}
         self._turned: dict[tuple[str, Order], Value] = {}
 
-    def turned(self, builder: IntegerBuilder, name: str, order: Order) -> Value:
+    def transpose(self, builder: IntegerBuilder, name: str, order: Order) -> Value:
         """Return a tensor's value with its axes in an order."""
         held = self.held[name]
         if held.order == order:
             return held.value
+        # One transpose for all readers that want this order.
         key = (name, order)
         if key not in self._turned:
             permutation = tuple(held.order.index(axis) for axis in order)
@@ -53,11 +54,11 @@ class StepBuilder:
     """One step of the program while it is realized: its inputs and results as values of the graph.
 
     Attributes:
-        name: Of the step.
+        name: The name of the step.
         operation: What it computes.
         arithmetic: How the target computes it.
         inputs: Tensors of the program.
-        outputs: Likewise.
+        outputs: Names of what it writes.
         builder: The graph.
     """
 
@@ -106,7 +107,7 @@ class StepBuilder:
         order = plain(self.rank(slot)) if order is None else order
         if tensor.data is not None:
             return self.builder.constant(tensor.data.transpose(order), "constant")
-        return self._tensors.turned(self.builder, tensor.name, order)
+        return self._tensors.transpose(self.builder, tensor.name, order)
 
     def in_order(self, slot: int) -> Value:
         """Return an input whose elements lie in memory as they are stored.
@@ -118,6 +119,7 @@ class StepBuilder:
             held = self._tensors.held[tensor.name]
             axes = zip(held.order, held.value.shape, strict=True)
             long = [axis for axis, length in axes if length != 1]
+            # Axes 1 long take no room: wherever they stand, the elements follow each other alike.
             if long == sorted(long):
                 return held.value
         return self.read(slot)
@@ -176,6 +178,7 @@ def open_product(shape: Shape) -> tuple[int, ...]:
     Raises:
         Unsupported: Several lengths are open.
     """
+    # A Reshape infers one length, and no more.
     if sum(length is None for length in shape) > 1:
         raise Unsupported("several of its axes have open lengths", "fix all axes but the batch")
     return tuple(-1 if length is None else int(length) for length in shape)
@@ -194,5 +197,6 @@ def known(length: int | None) -> int:
 
 def type_range(encoding: Encoding) -> tuple[int, int]:
     """The range of the type of codes; callers may feed codes beyond the encoding's range."""
+    # Bounds that are too narrow would let a sum overflow in the type that is chosen by them.
     info = np.iinfo(encoding.dtype)
     return int(info.min), int(info.max)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from intact.calibrate.assign import Method
 from intact.calibrate.statistics import Statistics
-from intact.data.batching import real_samples
+from intact.data.batching import Batch, joined, padded, real_samples
 from intact.data.labels import Reference
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
@@ -59,7 +59,7 @@ class Chunk:
         """Return the float model's outputs with padding, as a run of the chunk gives them."""
         missing = self.size - self.count
         return {
-            name: np.concatenate([array, np.repeat(array[-1:], missing, axis=0)])
+            name: padded(array, self.size)
             if missing and array.ndim and len(array) == self.count
             else array
             for name, array in self.outputs.items()
@@ -71,7 +71,7 @@ def read_samples(samples: Samples, size: int, max_bytes: int) -> dict[str, npt.N
 
     Feeds, which have no such axis, get it in front.
     """
-    parts: list[Mapping[str, npt.NDArray[Any]]] = []
+    parts: list[Batch] = []
     taken = 0
     for feeds, count in samples.batches(size):
         part = {
@@ -93,10 +93,10 @@ def read_samples(samples: Samples, size: int, max_bytes: int) -> dict[str, npt.N
                 f"{samples.source}: samples of input {name!r} have different shapes",
                 remedy="pad them to one shape to search on them",
             )
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    return joined(parts)
 
 
-def _samples_in(parts: list[Mapping[str, npt.NDArray[Any]]], count: int) -> int:
+def _samples_in(parts: list[Batch], count: int) -> int:
     return sum(len(next(iter(part.values()))) for part in parts) + count
 
 
@@ -146,10 +146,7 @@ def chunks_of(
         # Filled up, so that all runs but the first have one size: float results may depend on it.
         count = min(size, total - start)
         if count < size:
-            rows = {
-                name: np.concatenate([array, np.repeat(array[-1:], size - count, axis=0)])
-                for name, array in rows.items()
-            }
+            rows = {name: padded(array, size) for name, array in rows.items()}
         # Padding is run and then cut off: it must not count in a score.
         outputs = real_samples(model.run(dict(rows)), size, count)
         _refuse_not_finite(outputs)

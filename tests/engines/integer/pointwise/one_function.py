@@ -10,21 +10,28 @@ from intact.engines.integer.kernel import KERNELS, Overflows
 from intact.engines.integer.pointwise import functions
 from intact.program import Encoding
 from intact.program.operations import Operation, PRelu
-from intact.targets import Arithmetic, Functions, Requantize, ScalePrecision
+from intact.targets import (
+    Arithmetic,
+    FixedPoint,
+    FloatOnce,
+    Functions,
+    Multiplier,
+    Product,
+)
 from tests.engines.integer.one_op import Array
-from tests.program.one_step import int8, one_step
+from tests.program.one_step import int8, one_step, with_options
 
-TABLES = Arithmetic(requantize=Requantize.FIXED_POINT_DOUBLE, rounding=Rounding.HALF_AWAY_FROM_ZERO)
+TABLES = Arithmetic(requantize=FixedPoint(Product.DOUBLE), rounding=Rounding.HALF_AWAY_FROM_ZERO)
 """LiteRT: what is curved is a table filled in float32."""
 FIXED = msgspec.structs.replace(TABLES, functions=Functions.FIXED_POINT)
 """LiteRT, for what it computes in integers: hard swish, inverse root, softmax."""
 TRUNCATED = msgspec.structs.replace(TABLES, functions=Functions.TRUNCATED)
 """LiteRT, for the square root."""
-WIDE = msgspec.structs.replace(FIXED, multiplier_precision=ScalePrecision.FLOAT64)
+WIDE = with_options(FIXED, multiplier=Multiplier.FLOAT64)
 """TensorFlow Lite Micro."""
-FLOATS = Arithmetic(requantize=Requantize.FLOAT32)
+FLOATS = Arithmetic(requantize=FloatOnce())
 """ONNX Runtime, and the tables of XNNPACK."""
-EIGHT_BIT = Arithmetic(requantize=Requantize.FIXED_POINT_SINGLE, multiplier_bits=8)
+EIGHT_BIT = Arithmetic(requantize=FixedPoint(Product.SINGLE, multiplier_bits=8))
 """XNNPACK's leaky relu."""
 
 CODES = np.arange(-128, 128).astype(np.int8)

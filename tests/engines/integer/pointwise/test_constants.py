@@ -6,15 +6,11 @@ import numpy as np
 import pytest
 
 from intact.program.operations import Binary, Bounds, Elementwise
-from intact.targets import Arithmetic, Requantize, ScalePrecision
+from intact.targets import Arithmetic, FloatEnds
 from tests.engines.integer.hardware import End, run_step
 from tests.program.one_step import int8, uint8
 
-FOLDED = Arithmetic(
-    requantize=Requantize.FLOAT32,
-    scale_precision=ScalePrecision.FLOAT32_ENDS,
-    folded_constants=True,
-)
+FOLDED = Arithmetic(requantize=FloatEnds(folded_constants=True))
 THREE = int8(3 / 127)
 SIX = uint8(6 / 255)
 CODES = np.arange(-128, 128).astype(np.int8).reshape(1, 256)

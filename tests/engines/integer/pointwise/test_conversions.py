@@ -28,11 +28,11 @@ from tests.engines.integer.hardware import (
     run_step,
 )
 from tests.engines.integer.one_op import OPTIMIZED, REFERENCE, XNNPACK, litert, micro
-from tests.program.one_step import int8, one_step, uint8
+from tests.program.one_step import int8, one_step, uint8, with_options
 
 CODES = np.arange(-128, 128).astype(np.int8).reshape(1, 256)
 HALF_UP = msgspec.structs.replace(DOUBLE, rounding=Rounding.HALF_UP)
-EIGHT_BITS = msgspec.structs.replace(SINGLE, multiplier_bits=8)
+EIGHT_BITS = with_options(SINGLE, multiplier_bits=8)
 RECIPROCAL = msgspec.structs.replace(AFTER, reciprocal_scale=True)
 PAIRS = [
     (int8(0.5), int8(1.0)),
@@ -186,7 +186,7 @@ def test_the_ratio_of_scales_and_the_number_between_differ_on_ties() -> None:
     """``code * (s_x / s_y)`` and ``(code * s_x) / s_y`` in float32, each rounded half away."""
     source, target = int8(0.12642638, 3), int8(0.061923128, -2)
     plain = msgspec.structs.replace(AFTER, rounding=Rounding.HALF_AWAY_FROM_ZERO)
-    by_ratio = msgspec.structs.replace(plain, ratio_conversions=True)
+    by_ratio = with_options(plain, ratio_conversions=True)
     steps = CODES.astype(np.float32) - 3
     ratio = steps * (source.scale / target.scale)
     number = (steps * source.scale) / target.scale

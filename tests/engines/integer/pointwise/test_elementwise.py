@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
 
-import msgspec
 import numpy as np
 import pytest
 
@@ -17,7 +16,7 @@ from intact.formats.tflite.write import program_to_tflite
 from intact.program import Array, Encoding
 from intact.program.arithmetic.reals import to_codes, to_reals
 from intact.program.operations import Binary, Bounds, Elementwise
-from intact.targets import Arithmetic, Requantize, ScalePrecision
+from intact.targets import Arithmetic, FloatEnds, FloatOnce, FloatType, Multiplier
 from tests.engines.integer.hardware import (
     AFTER,
     BEFORE,
@@ -33,14 +32,14 @@ from tests.engines.integer.hardware import (
     run_step,
 )
 from tests.engines.integer.one_op import REFERENCE, XNNPACK, litert, micro
-from tests.program.one_step import int8, one_step, uint8
+from tests.program.one_step import int8, one_step, uint8, with_options
 
 CODES = np.arange(-128, 128).astype(np.int8)
 FIRST = np.repeat(CODES, 256).reshape(1, 256, 256, 1)
 SECOND = np.tile(CODES, 256).reshape(1, 256, 256, 1)
 SHAPE = FIRST.shape
 
-IN_FLOAT32 = msgspec.structs.replace(DOUBLE, multiplier_precision=ScalePrecision.FLOAT32)
+IN_FLOAT32 = with_options(DOUBLE, multiplier=Multiplier.FLOAT32)
 """LiteRT's MUL: the multiplier is a quotient of float32."""
 
 
@@ -136,6 +135,7 @@ _ORT = {
 }
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("kind", list(_ORT))
 @pytest.mark.parametrize("encode", [int8, uint8])
 def test_pairs_are_those_of_onnxruntime(kind: Binary, encode: object) -> None:
@@ -174,6 +174,7 @@ def test_operands_broadcast(shape: tuple[int, ...], constant: bool) -> None:
     assert ours.dtype == np.int8
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("shape", [(1,), (1, 16, 1, 1), (33, 1), (31,), (2, 1, 33, 31)])
 @pytest.mark.parametrize("first", [False, True])
 def test_sums_with_repeated_elements_are_those_of_onnxruntime(
@@ -282,7 +283,7 @@ def test_scales_by_channel_are_dequantized() -> None:
 
 def test_float64_rounds_the_exact_quotient() -> None:
     arithmetic = Arithmetic(
-        requantize=Requantize.FLOAT64, multiplier_precision=ScalePrecision.FLOAT64
+        requantize=FloatOnce(precision=FloatType.FLOAT64, multiplier=Multiplier.FLOAT64)
     )
     ends: list[End] = [((256,), int8(0.3, 3)), ((256,), int8(0.7, -9))]
     codes = [random_codes((256,), int8(1.0), seed) for seed in (0, 1)]
@@ -297,7 +298,7 @@ def test_float64_rounds_the_exact_quotient() -> None:
 
 @pytest.mark.parametrize("sign", [1, -1])
 def test_sums_by_ends_are_the_nearest_but_next_to_ties(sign: int) -> None:
-    ends = Arithmetic(requantize=Requantize.FLOAT32, scale_precision=ScalePrecision.FLOAT32_ENDS)
+    ends = Arithmetic(requantize=FloatEnds())
     first, second, output = int8(0.031, 3), uint8(0.017, 100), int8(0.043, -7)
     left, right = (grid.ravel() for grid in np.meshgrid(np.arange(-128, 128), np.arange(256)))
     compute = additions.addition(ends, first, second, output, Bounds(), sign=sign)

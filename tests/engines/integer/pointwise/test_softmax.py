@@ -12,7 +12,7 @@ from intact.engines.integer.pointwise import softmax
 from intact.errors import IntactError
 from intact.program import Encoding
 from intact.program.operations import Softmax
-from intact.targets import Arithmetic, Functions, Requantize
+from intact.targets import Arithmetic, FixedPoint, Functions, Product
 from tests.engines.integer.one_op import (
     OPTIMIZED,
     REFERENCE,
@@ -25,7 +25,7 @@ from tests.engines.integer.one_op import (
 )
 from tests.program.one_step import int8, int32, one_step, uint8
 
-FLOATS = Arithmetic(requantize=Requantize.FIXED_POINT_DOUBLE, rounding=Rounding.HALF_AWAY_FROM_ZERO)
+FLOATS = Arithmetic(requantize=FixedPoint(Product.DOUBLE), rounding=Rounding.HALF_AWAY_FROM_ZERO)
 FIXED = msgspec.structs.replace(FLOATS, functions=Functions.FIXED_POINT)
 PRESCRIBED = {False: int8(1 / 256, -128), True: int8(16 / 256, 127)}
 KIND = pytest.mark.parametrize("log", [False, True])

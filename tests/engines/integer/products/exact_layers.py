@@ -13,25 +13,22 @@ from intact.config import Rounding
 from intact.engines.integer import IntegerEngine
 from intact.program import Array, Encoding
 from intact.program.operations import Convolution, TransposedConvolution
-from intact.targets import Arithmetic
-from intact.targets.arithmetic import Overflow, Requantize
+from intact.targets import Arithmetic, Exact, FloatOnce, FloatType
+from intact.targets.arithmetic import Accumulator
 
 Integers = npt.NDArray[np.int64]
 
+EXACT = Exact()
 ACCUMULATORS = Encoding(np.ones((), np.float32), np.zeros((), np.int64), -(2**31), 2**31 - 1)
 """An output whose codes are the accumulators themselves, where all scales are 1."""
 
 
-def plain(
-    overflow: Overflow = Overflow.EXACT, bits: int = 32, pair_bits: int | None = None
-) -> Arithmetic:
+def plain(accumulator: Accumulator = EXACT) -> Arithmetic:
     """Return an arithmetic that hands accumulators out as they are."""
     return Arithmetic(
-        requantize=Requantize.FLOAT64,
+        requantize=FloatOnce(precision=FloatType.FLOAT64),
         rounding=Rounding.HALF_EVEN,
-        accumulator_overflow=overflow,
-        accumulator_bits=bits,
-        pair_bits=pair_bits,
+        accumulator=accumulator,
     )
 
 

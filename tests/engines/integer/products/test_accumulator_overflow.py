@@ -16,7 +16,8 @@ from intact.program.operations import (
     Convolution,
     FullyConnected,
 )
-from intact.targets.arithmetic import Overflow
+from intact.targets import Exact, PairSaturate, Wrap
+from intact.targets.arithmetic import Accumulator
 from tests.engines.integer.products.exact_layers import (
     ACCUMULATORS,
     RANGES,
@@ -43,7 +44,7 @@ def test_pairs_saturate_as_the_instruction_does(case: Any, dtype: str, seed: int
     zero = int(rng.integers(*RANGES[dtype]))
     program = one_step(
         operation,
-        plain(Overflow.PAIR_SATURATE, pair_bits=16),
+        plain(PairSaturate(pair_bits=16)),
         [(shape, encoding(dtype, zero)), (weights, encoding("int8")), None],
         [((None,) * len(shape), ACCUMULATORS)],
     )
@@ -62,7 +63,7 @@ def test_saturated_pairs_are_counted() -> None:
     weights = np.array([[127, 127, 127, -127, 127]], np.int8)
     program = one_step(
         FullyConnected(),
-        plain(Overflow.PAIR_SATURATE, pair_bits=16),
+        plain(PairSaturate(pair_bits=16)),
         [((2, 5), encoding("uint8")), (weights, encoding("int8")), None],
         [((2, 1), ACCUMULATORS)],
     )
@@ -78,7 +79,7 @@ def test_sums_of_pairs_are_not_counted_beside_the_pairs() -> None:
     data, weights = np.full((1, 8), 255, np.uint8), np.full((1, 8), 127, np.int8)
     program = one_step(
         FullyConnected(),
-        plain(Overflow.PAIR_SATURATE, bits=17, pair_bits=16),
+        plain(PairSaturate(bits=17, pair_bits=16)),
         [((1, 8), encoding("uint8")), (weights, encoding("int8")), None],
         [((1, 1), ACCUMULATORS)],
     )
@@ -92,7 +93,7 @@ def test_pairs_that_cannot_saturate_are_not_counted(weights: Array) -> None:
     """7-bit weights fit; unsigned ones take instructions that do not saturate."""
     program = one_step(
         FullyConnected(),
-        plain(Overflow.PAIR_SATURATE, pair_bits=16),
+        plain(PairSaturate(pair_bits=16)),
         [((1, 4), encoding("uint8")), (weights, encoding(str(weights.dtype))), None],
         [((1, 1), ACCUMULATORS)],
     )
@@ -105,7 +106,7 @@ def test_batch_matmul_saturates_pairs() -> None:
     left, right = codes(rng, "uint8", (2, 3, 5)), codes(rng, "int8", (2, 5, 4))
     program = one_step(
         BatchMatMul(),
-        plain(Overflow.PAIR_SATURATE, pair_bits=16),
+        plain(PairSaturate(pair_bits=16)),
         [(left.shape, encoding("uint8", 9)), (right.shape, encoding("int8"))],
         [((2, 3, 4), ACCUMULATORS)],
     )
@@ -117,21 +118,21 @@ def test_batch_matmul_saturates_pairs() -> None:
     assert engine.overflows["step"].overflows > 0
 
 
-@pytest.mark.parametrize("kind", [Overflow.WRAP, Overflow.EXACT])
-def test_narrow_accumulators_wrap_or_only_count(kind: Overflow) -> None:
+@pytest.mark.parametrize("accumulator", [Wrap(16), Exact(16)])
+def test_narrow_accumulators_wrap_or_only_count(accumulator: Accumulator) -> None:
     rng = np.random.default_rng(5)
     data, weights = codes(rng, "int8", (4, 6, 6, 3)), codes(rng, "int8", (5, 3, 3, 3))
     bias = rng.integers(-(2**14), 2**14, 5).astype(np.int32)
     operation = Convolution((1, 1), ((1, 1), (1, 1)), (1, 1))
     program = one_step(
         operation,
-        plain(kind, bits=16),
+        plain(accumulator),
         [(data.shape, encoding("int8", 4)), (weights, encoding("int8")), (bias, int32(1))],
         [((4, 6, 6, 5), ACCUMULATORS)],
     )
     sums = convolve(operation, data.astype(np.int64) - 4, weights.astype(np.int64)) + bias
     result, engine = run(program, data, expect_overflows=True)
-    np.testing.assert_array_equal(result, wrap(sums, 16) if kind is Overflow.WRAP else sums)
+    np.testing.assert_array_equal(result, wrap(sums, 16) if isinstance(accumulator, Wrap) else sums)
     counted = engine.overflows["step"]
     assert counted.sums == sums.size
     assert counted.overflows == int(((sums > 32767) | (sums < -32768)).sum()) > 0
@@ -143,7 +144,7 @@ def test_wrapping_at_32_bits_is_modular() -> None:
     bias = np.array([2**31 - 1, -(2**31)], np.int32)
     program = one_step(
         FullyConnected(),
-        plain(Overflow.WRAP),
+        plain(Wrap()),
         [
             ((1, 1), encoding("int8")),
             (np.array([[1], [-1]], np.int8), encoding("int8")),

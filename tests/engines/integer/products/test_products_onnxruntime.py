@@ -11,19 +11,13 @@ from onnx import TensorProto, helper, numpy_helper
 from intact.engines.integer import IntegerEngine
 from intact.program import Array, Encoding
 from intact.program.operations import Convolution
-from intact.targets import Arithmetic
-from intact.targets.arithmetic import Overflow, Requantize
+from intact.targets import Arithmetic, FloatOnce, PairSaturate, Wrap
 from tests.program.one_step import int8, int32, one_step, uint8
 
 pytestmark = pytest.mark.runtime_fact("onnxruntime")
 
-FLOAT32 = Arithmetic(requantize=Requantize.FLOAT32, accumulator_overflow=Overflow.WRAP)
-PAIRS = Arithmetic(
-    requantize=Requantize.FLOAT32,
-    accumulator_overflow=Overflow.PAIR_SATURATE,
-    pair_bits=16,
-    pair_rows=True,
-)
+FLOAT32 = Arithmetic(requantize=FloatOnce(), accumulator=Wrap())
+PAIRS = Arithmetic(requantize=FloatOnce(), accumulator=PairSaturate(pair_bits=16, rows=True))
 
 X_SCALE, Y_SCALE = np.float32(0.021), np.float32(0.9)
 

@@ -21,29 +21,25 @@ from intact.program.operations import (
     Operation,
     TransposedConvolution,
 )
-from intact.targets import Arithmetic
-from intact.targets.arithmetic import Requantize, ScalePrecision
+from intact.targets import Arithmetic, FixedPoint, FloatOnce, FloatType, Multiplier, Product
 from tests.engines.integer.one_op import REFERENCE, XNNPACK, litert, micro
 from tests.program.one_step import int8, int32, one_step
 
 Ends: TypeAlias = list[tuple[Shape, Encoding | None] | tuple[Array, Encoding | None] | None]
 
 DOUBLE = Arithmetic(
-    requantize=Requantize.FIXED_POINT_DOUBLE,
+    requantize=FixedPoint(Product.DOUBLE, multiplier=Multiplier.FLOAT64),
     rounding=Rounding.HALF_AWAY_FROM_ZERO,
-    multiplier_precision=ScalePrecision.FLOAT64,
 )
 FLOAT64 = Arithmetic(
-    requantize=Requantize.FLOAT64,
+    requantize=FloatOnce(precision=FloatType.FLOAT64, multiplier=Multiplier.FLOAT64),
     rounding=Rounding.HALF_AWAY_FROM_ZERO,
-    multiplier_precision=ScalePrecision.FLOAT64,
 )
 OF_ACTIVATIONS = Arithmetic(
-    requantize=Requantize.FIXED_POINT_DOUBLE,
+    requantize=FixedPoint(Product.DOUBLE, multiplier=Multiplier.FLOAT32_PRODUCT),
     rounding=Rounding.HALF_AWAY_FROM_ZERO,
-    multiplier_precision=ScalePrecision.FLOAT32_PRODUCT,
 )
-FLOAT32 = Arithmetic(requantize=Requantize.FLOAT32, rounding=Rounding.HALF_EVEN)
+FLOAT32 = Arithmetic(requantize=FloatOnce(), rounding=Rounding.HALF_EVEN)
 
 
 @dataclass(frozen=True)

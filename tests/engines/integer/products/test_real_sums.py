@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,27 +12,23 @@ from hypothesis import strategies as st
 from intact.engines.integer.products.epilogue import RealRequantizer
 from intact.errors import ConfigError
 from intact.program.operations import Bounds
-from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
-from tests.program.one_step import int8, uint8
-
-SCALES = Arithmetic(requantize=Requantize.FLOAT32)
-ENDS = Arithmetic(
-    requantize=Requantize.FLOAT32,
-    scale_precision=ScalePrecision.FLOAT32_ENDS,
-    zero_point=ZeroPointOrder.BEFORE_ROUNDING,
+from intact.targets import (
+    Arithmetic,
+    FloatEnds,
+    FloatOnce,
+    FoldedEnds,
+    ZeroPointOrder,
 )
+from tests.program.one_step import int8, uint8, with_options
+
+SCALES = Arithmetic(requantize=FloatOnce())
+ENDS = Arithmetic(requantize=FloatEnds(), zero_point=ZeroPointOrder.BEFORE_ROUNDING)
 FOLDED = Arithmetic(
-    requantize=Requantize.FLOAT32,
-    scale_precision=ScalePrecision.FLOAT32_ENDS,
-    zero_point=ZeroPointOrder.BEFORE_ROUNDING,
-    folded_factor=True,
+    requantize=FloatEnds(folded_factor=True), zero_point=ZeroPointOrder.BEFORE_ROUNDING
 )
 BARE = Arithmetic(
-    requantize=Requantize.FLOAT32,
-    scale_precision=ScalePrecision.FLOAT32_ENDS,
+    requantize=FloatEnds(folded_ends=FoldedEnds.PER_CHANNEL),
     zero_point=ZeroPointOrder.BEFORE_ROUNDING,
-    folded_ends=True,
-    folded_channels=True,
 )
 
 one = np.float32
@@ -152,7 +147,7 @@ def test_sums_that_nothing_is_added_to_are_multiplied_once() -> None:
 
 
 def test_channels_whose_scales_are_not_folded_are_real_numbers_first() -> None:
-    apart = msgspec.structs.replace(BARE, folded_channels=False)
+    apart = with_options(BARE, folded_ends=FoldedEnds.PER_TENSOR)
     sums = np.random.default_rng(0).integers(-(10**5), 10**5, (100_000, 2))
     scales, grid = scale(0.00123, 0.0012705892), int8(1.0731)
     stored = one(1) / (one(255) / (one(127 * 1.0731) - one(-128 * 1.0731)))
@@ -191,7 +186,7 @@ def test_a_residuals_zero_point_is_taken_off_in_the_sums_units() -> None:
 
 
 def test_a_fused_bias_rounds_once() -> None:
-    fused = Arithmetic(requantize=Requantize.FLOAT32, fused_bias=True)
+    fused = Arithmetic(requantize=FloatOnce(fused_bias=True))
     # (2**12 + 1) * (1 + 2**-12) is 4098 and a half of the last bit of a float32 there.
     for arithmetic, code in ((fused, 1), (SCALES, 0)):
         make = RealRequantizer(

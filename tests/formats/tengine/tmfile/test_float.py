@@ -18,6 +18,7 @@ from tests.formats.tengine.tmfile.networks import FLOAT, run
 from tests.models import ModelBuilder, random_inputs
 
 
+@pytest.mark.crossed
 @pytest.mark.parametrize("opset", [13, 18, 21])
 @pytest.mark.parametrize("name", FLOAT)
 def test_comes_back_with_the_same_bits(name: str, opset: int) -> None:

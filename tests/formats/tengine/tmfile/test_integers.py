@@ -129,7 +129,7 @@ def test_what_is_fused_goes_into_the_convolution_if_it_can() -> None:
 def test_all_weights_of_int8_have_a_scale_for_each_channel(tmp_path: Path) -> None:
     """Kernels read a list, whatever the plan has; there is one for a tensor in uint8."""
     header = """
-        format = 1
+        format = 2
         name = "mine"
         formats = ["onnx_qdq"]
         [activation]
@@ -144,7 +144,7 @@ def test_all_weights_of_int8_have_a_scale_for_each_channel(tmp_path: Path) -> No
         [bias]
         dtype = "int32"
         [arithmetic]
-        requantize = "float32"
+        requantize = { kind = "float_once" }
     """.replace("\n        ", "\n")
     plan = calibrated(
         chain("relu"), own_target(tmp_path, '[[op]]\nops = ["Conv", "Relu"]', header=header)

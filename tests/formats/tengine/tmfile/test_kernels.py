@@ -20,7 +20,7 @@ from tests.models import ModelBuilder
 from tests.plans import calibrated, config, own_target
 
 HEADER = """
-format = 1
+format = 2
 name = "mine"
 formats = ["tengine"]
 [activation]
@@ -32,7 +32,7 @@ dtype = "int8"
 quant_min = -127
 symmetric = true
 [arithmetic]
-requantize = "float32"
+requantize = { kind = "float_once" }
 """
 
 

@@ -29,6 +29,7 @@ def largest_error(graph: Graph, feeds: Arrays, dtype: torch.dtype) -> float:
 SEEDS = [seed for seed in range(36) if random_net(seed).model().graph.node]
 
 
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize("seed", SEEDS[:30])
 def test_random_nets_compute_what_the_runtime_computes(seed: int) -> None:
     net = random_net(seed)

@@ -11,12 +11,16 @@ from numba import njit
 from intact.engines.integer.kernel import KERNELS, Kernel, Overflows, encoding_of, kernel_of
 from intact.numerics.loop_cache import CACHED
 from intact.program import Array, Encoding, Step
-from intact.program.arithmetic.ends import effective, ends_codes, has_ends
-from intact.program.arithmetic.reals import real_type, to_codes, to_reals
-from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
+from intact.program.arithmetic.ends import effective, ends_codes
+from intact.program.arithmetic.reals import to_codes, to_reals
+from intact.program.arithmetic.requantize import (
+    Requantizer,
+    code_bounds,
+    real_multiplier,
+    real_type,
+)
 from intact.program.operations import Bounds, Dequantize, Quantize, Requantize
-from intact.targets import Arithmetic
-from intact.targets import Requantize as Method
+from intact.targets import Arithmetic, FloatEnds, FloatInTurn, FloatOnce
 
 _UNSIGNED = {1: np.uint8, 2: np.uint16}
 
@@ -55,11 +59,12 @@ def look_up_pairs(table: Array, first: Array, second: Array) -> Array:
     Args:
         table: ``[256, 256]``.
         first: 8-bit codes.
-        second: Likewise.
+        second: The second operand.
     """
     shape = np.broadcast_shapes(first.shape, second.shape)
     results = np.empty(shape, table.dtype)
     flat = results.reshape(-1)
+    # One operand is a single code: a row or column of the table, and the simpler loop.
     if second.size == 1:
         _look_up(
             np.ascontiguousarray(table[:, int(_patterns(second)[0])]), _full(first, shape), flat
@@ -118,6 +123,8 @@ def recoder(
     convert = _conversion(arithmetic, source, target, bounds)
     if not table_bits(source):
         return convert
+    # 65,536 conversions at most when the step is prepared, and one look-up for each element
+    # afterwards.
     table = convert(every_code(source))
     return lambda codes: look_up(table, codes)
 
@@ -130,10 +137,11 @@ def _conversion(
     arithmetic: Arithmetic, source: Encoding, target: Encoding, bounds: Bounds
 ) -> Recode:
     per_channel = source.axis is not None or target.axis is not None
-    in_floats = arithmetic.requantize in (Method.FLOAT32, Method.FLOAT64)
-    if has_ends(arithmetic) and not per_channel:
+    way = arithmetic.requantize
+    if isinstance(way, FloatEnds) and not per_channel:
         return _by_ends(arithmetic, source, target, bounds)
-    if (in_floats and not arithmetic.ratio_conversions) or per_channel:
+    dequantizes = isinstance(way, FloatOnce | FloatInTurn) and not way.ratio_conversions
+    if dequantizes or per_channel:
         kind = real_type(arithmetic)
         return lambda codes: to_codes(to_reals(codes, source, kind), arithmetic, target, bounds)
     multiplier = real_multiplier(arithmetic, [source.scale], target)

@@ -16,12 +16,10 @@ from intact.engines.integer.kernel import (
 from intact.engines.integer.pointwise.conversions import every_code, look_up, table_bits
 from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.functions import function_of_codes
-from intact.program.arithmetic.reals import real_type, to_codes, to_reals
-from intact.program.arithmetic.requantize import Requantizer, real_multiplier
+from intact.program.arithmetic.reals import to_codes, to_reals
+from intact.program.arithmetic.requantize import Requantizer, real_multiplier, real_type
 from intact.program.operations import Function, PRelu
-from intact.targets import Arithmetic, Requantize
-
-_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
+from intact.targets import Arithmetic, Float
 
 
 @KERNELS.register(Function)
@@ -46,7 +44,7 @@ def prepare_prelu(step: Step, _: Overflows) -> Kernel:
     arithmetic = step.arithmetic
     data, output = per_tensor(step, step.inputs[0]), per_tensor(step, step.outputs[0])
     slopes = per_tensor(step, step.inputs[1])
-    if arithmetic.requantize in _FLOATS:
+    if isinstance(arithmetic.requantize, Float):
         return kernel_of(step, _prelu_in_float(arithmetic, data, slopes, output))
     above = Requantizer(arithmetic, real_multiplier(arithmetic, [data.scale], output), output)
     factors = [data.scale, slopes.scale]

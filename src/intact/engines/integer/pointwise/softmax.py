@@ -39,7 +39,7 @@ from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.fixed_functions import fraction_bits, input_multiplier
 from intact.program.arithmetic.interpolated import InterpolatedSoftmax
 from intact.program.operations import Softmax
-from intact.targets import Arithmetic, Functions, Requantize
+from intact.targets import Arithmetic, Float, FloatInTurn, Functions
 
 _DIFFERENCE_BITS = 5
 """Integer bits of a difference to the largest: ``exp(-2**5)`` is nothing."""
@@ -101,7 +101,7 @@ def _rows(operation: Softmax, arithmetic: Arithmetic, data: Encoding, output: En
         return _fixed_softmax(data, output, fraction)
     if arithmetic.functions is Functions.INTERPOLATED and (data.dtype, output.dtype) == _WIDE:
         return InterpolatedSoftmax(data)
-    if arithmetic.scales_in_turn:
+    if isinstance(arithmetic.requantize, FloatInTurn):
         return _softmax_in_turn(arithmetic, data, output)
     return _float_softmax(arithmetic, data, output)
 
@@ -173,18 +173,21 @@ def _float_exponentials(data: Encoding) -> npt.NDArray[np.float32]:
     """Return the exponentials of differences ``0, -1, -2 ...``, each correctly rounded."""
     steps = np.arange(_differences(data), dtype=np.float32)
     exponents = -np.float32(data.scale) * steps
+    # In float64, rounded once: numpy's float32 exponential differs by processor, that of float64 is
+    # right to far more digits than are kept.
     return np.exp(exponents.astype(np.float64)).astype(np.float32)
 
 
 def _float_sum(terms: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
     """Add the terms of each row in order, in float32; ``[rows, 1]``."""
+    # accumulate adds in order; np.sum adds pairwise, which gives other bits.
     return np.add.accumulate(terms, axis=1, dtype=np.float32)[:, -1:]
 
 
 def _float_softmax(arithmetic: Arithmetic, data: Encoding, output: Encoding) -> Rows:
     """TFLite's optimized kernel: a table, and one factor a row that holds the output's scale."""
     table = _float_exponentials(data)
-    integers = arithmetic.requantize not in (Requantize.FLOAT32, Requantize.FLOAT64)
+    integers = not isinstance(arithmetic.requantize, Float)
     rounding = Rounding.HALF_AWAY_FROM_ZERO if integers else arithmetic.rounding
 
     def rows(codes: Array) -> npt.NDArray[np.float32]:

@@ -136,6 +136,7 @@ def scatter(
             out_d = d * strides[0] + tap_d * dilations[0] - begins[0]
             out_h = h * strides[1] + tap_h * dilations[1] - begins[1]
             out_w = w * strides[2] + tap_w * dilations[2] - begins[2]
+            # Pads of a transposed convolution cut: what lies there is computed for nobody.
             if 0 <= out_d < outputs[0] and 0 <= out_h < outputs[1] and 0 <= out_w < outputs[2]:
                 for group in range(groups):
                     target = sums[image, out_d, out_h, out_w]
@@ -151,14 +152,14 @@ def multiply_rows(
 
     Args:
         layer: Its weights are ``[O, (1,)* K]``.
-        bounds: Of the fused activation.
+        bounds: The ends of the fused activation.
         overflows: Where sums that leave the accumulator are counted.
         pairs: How pairs saturate, if they can.
     """
     channels = len(layer.weights)
     product = ExactProduct(layer.weights.reshape(channels, -1).T[None], layer.largest_code)
     epilogue = layer.epilogue(bounds, overflows)
-    counted = overflows.of(layer.step) if pairs is not None else None
+    counted = overflows.counter(layer.step) if pairs is not None else None
     step, largest = layer.step, layer.largest_sum
     at_once = max(ROWS_IN_CACHE // max(product.length + channels, 1), 1)
 
@@ -204,38 +205,40 @@ def on_data(step: Step, run: Callable[..., Array]) -> Kernel:
 def convolution(step: Step, overflows: Overflows) -> Kernel:
     """Make the kernel of a `Convolution`."""
     operation = cast(Convolution, step.operation)
-    layer = Layer.of(step)
-    windows = Windows.of(operation, layer.weights.shape[1:-1])
+    layer = Layer.from_step(step)
+    windows = Windows.from_operation(operation, layer.weights.shape[1:-1])
     matrices = grouped(layer.raw_weights, operation.groups)
     pairs = layer.pairs(matrices, _pair_run(layer, operation.groups))
     if windows.is_pointwise and operation.groups == 1:
         return multiply_rows(layer, operation.bounds, overflows, pairs)
+    # Cases: (1) pointwise with one group: rows of the data are the matrix; (2) depthwise: loops, as
+    # a matrix product would have one row a channel; (3) all else: windows as rows, product by
+    # product.
     thin = operation.groups > 1 and layer.weights.shape[-1] == 1 and pairs is None
     if thin and layer.exact_type != np.int64:
-        return _depthwise(layer, operation, windows, overflows)
-    return _windowed(layer, operation, windows, pairs, overflows)
+        return _loop_depthwise(layer, operation, windows, overflows)
+    return _multiply_windows(layer, operation, windows, pairs, overflows)
 
 
 def _pair_run(layer: Layer, groups: int) -> int:
     """Return how many neighbours in a window pairs are made of: channels of a tap, or all.
 
-    See ``Arithmetic.pair_block``, measured with openvino 2026.4.1 on AVX2, 29 shapes, and
-    ``Arithmetic.pair_rows``, measured with onnxruntime 1.31.1 on AVX2, 23 shapes.
+    See ``PairSaturate.block``, measured with openvino 2026.4.1 on AVX2, 29 shapes, and
+    ``PairSaturate.rows``, measured with onnxruntime 1.31.1 on AVX2, 23 shapes.
     """
     outputs, inputs = len(layer.weights) // groups, int(layer.weights.shape[-1])
-    arithmetic = layer.step.arithmetic
-    if inputs == outputs == 1:
+    pairs = layer.saturating
+    if pairs is None or inputs == outputs == 1:
         return inputs
-    if arithmetic.pair_rows:
+    if pairs.rows:
         return int(layer.weights[0].size)
-    block = arithmetic.pair_block
-    if block is None or groups == 1:
+    if pairs.block is None or groups == 1:
         return inputs
-    whole = inputs % block == 0 and outputs % block == 0
+    whole = inputs % pairs.block == 0 and outputs % pairs.block == 0
     return inputs if whole else int(layer.weights[0].size)
 
 
-def _windowed(
+def _multiply_windows(
     layer: Layer,
     operation: Convolution,
     windows: Windows,
@@ -246,7 +249,7 @@ def _windowed(
     groups, channels = operation.groups, len(layer.weights)
     product = ExactProduct(grouped(layer.weights, groups), layer.largest_code)
     epilogue = layer.epilogue(operation.bounds, overflows)
-    counted = overflows.of(layer.step) if pairs is not None else None
+    counted = overflows.counter(layer.step) if pairs is not None else None
     # The function must not keep the layer alive: its weights are many times larger than the codes.
     step, zero, largest = layer.step, layer.zero, layer.largest_sum
     axes, inputs = layer.weights.ndim - 2, groups * layer.weights.shape[-1]
@@ -261,6 +264,8 @@ def _windowed(
             floats = padded(codes[images], windows, zero, product.dtype)
             view = window_view(floats, windows, outputs, groups)
             for part in lines:
+                # The only copy of the windows, of as many as the cache holds: an im2col of the
+                # whole layer would be k * k times the data.
                 rows = np.ascontiguousarray(view[(slice(None), slice(None), *part)])
                 rows = rows.reshape(groups, -1, product.length)
                 products = product(rows)
@@ -275,7 +280,7 @@ def _windowed(
     return on_data(step, run)
 
 
-def _depthwise(
+def _loop_depthwise(
     layer: Layer, operation: Convolution, windows: Windows, overflows: Overflows
 ) -> Kernel:
     """Loop over windows of single channels."""
@@ -345,14 +350,14 @@ def transposed_convolution(step: Step, overflows: Overflows) -> Kernel:
     An output has fewer taps near an edge, so the zero point is taken off before the product.
     """
     operation = cast(TransposedConvolution, step.operation)
-    layer = Layer.of(step)
-    windows = Windows.of(operation, layer.weights.shape[1:-1])
+    layer = Layer.from_step(step)
+    windows = Windows.from_operation(operation, layer.weights.shape[1:-1])
     groups, channels = operation.groups, len(layer.weights)
     product = ExactProduct(_by_channel(layer.weights, groups), layer.largest_value)
     pairs = layer.pairs(
         _by_channel(layer.raw_weights, groups), layer.weights.shape[-1], centred=False
     )
-    counted = overflows.of(step) if pairs is not None else None
+    counted = overflows.counter(step) if pairs is not None else None
     epilogue = layer.epilogue(operation.bounds, overflows, centred=False)
     zero, largest, axes = layer.zero, layer.largest_sum, layer.weights.ndim - 2
 
@@ -371,6 +376,8 @@ def transposed_convolution(step: Step, overflows: Overflows) -> Kernel:
             products = product(rows)
             if pairs is not None and counted is not None:
                 products = pairs.apply(rows, products, counted)
+            # float64 whatever the products are: where taps overlap, their sums may exceed what
+            # float32 holds exactly.
             sums = np.zeros((len(part), *outputs, channels), np.float64)
             geometry = (windows.kernel, windows.strides, windows.dilations, windows.begins)
             scatter(products, sizes, outputs, *geometry, sums)

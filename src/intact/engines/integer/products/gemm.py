@@ -57,6 +57,8 @@ class ExactProduct:
         worst = int(magnitudes.sum(axis=1).max(initial=0)) * largest
         self.dtype = exact_type(worst)
         self._blocks = [slice(0, weights.shape[1])]
+        # float32 twice as fast as float64: K is cut into blocks whose sums are exact in it, and
+        # those are added in float64.
         if self.dtype != np.float32:
             limit = EXACT_FLOAT32 // max(largest, 1)
             blocks = _blocks(magnitudes, limit)
@@ -119,6 +121,8 @@ class _Factor:
 def _tile(length: int, columns: int) -> tuple[int, int]:
     """Return how many rows and columns are multiplied at once; no rows stand for all."""
     at_once = _ALONE // max(length * columns, 1)
+    # Rows by all columns, where that is below what BLAS starts threads for; else columns are cut
+    # too; else the matrix is left whole.
     if at_once >= _FEWEST_ROWS:
         return min(at_once, _MOST_ROWS), columns
     for rows in (2 * _FEWEST_ROWS, _FEWEST_ROWS):

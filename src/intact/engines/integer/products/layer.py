@@ -1,13 +1,4 @@
-"""Pairs of products that saturate before they are summed (vpmaddubsw).
-
-The instruction multiplies unsigned data by signed weights, adds the products of two neighbouring
-channels and saturates the pair. It sees codes as they are: data without its zero point taken off,
-moved to the unsigned range where they are signed, as runtimes do. Neighbours lie in one kernel tap
-and one group; the last of an odd number of channels has none. Weights of an unsigned type take
-other instructions, which do not saturate. The zero points are corrected afterwards, exactly.
-
-Most weights cannot make a pair saturate, whatever the data: only the rest is looked at.
-"""
+"""A layer of products: data, weights and bias as integers, and pairs of products that saturate."""
 
 from __future__ import annotations
 
@@ -28,7 +19,7 @@ from intact.numerics.loop_cache import CACHED
 from intact.program import Array, Encoding, Step, Tensor
 from intact.program.arithmetic.ends import effective, effective_weight
 from intact.program.operations import RESIDUAL_SLOT, Bounds
-from intact.targets.arithmetic import Overflow as OverflowKind
+from intact.targets import PairSaturate
 
 
 class PairSaturation:
@@ -45,9 +36,9 @@ class PairSaturation:
     Args:
         weights: Raw codes, int64 ``[groups, K, N]``.
         run: Neighbouring channels in a row of K; a pair never crosses their end.
-        data_dtype: Of the data's codes.
-        weight_dtype: Of the weights' codes.
-        bits: Of a pair.
+        data_dtype: The type of the data's codes.
+        weight_dtype: The type of the weights' codes.
+        bits: Bits of the register that a pair is summed in.
         shift: What a row's elements lack to the raw codes as `signed` leaves them.
 
     Attributes:
@@ -75,6 +66,7 @@ class PairSaturation:
         unsafe = (ends[0] < -self.limit - 1) | (ends[1] > self.limit)
         if not np.issubdtype(weight_dtype, np.signedinteger):
             unsafe = np.zeros_like(unsafe)
+        # The few pairs that data could make saturate: their places are all that the loop looks at.
         group, pair, column = np.nonzero(unsafe)
         self._places = np.ascontiguousarray(
             np.stack([group, firsts[pair], seconds[pair], column], axis=1).astype(np.int64)
@@ -93,6 +85,7 @@ class PairSaturation:
             products: Exact ones, ``[groups, M, N]``.
             counted: Added to. ``largest`` is that of the pairs that can saturate.
         """
+        # A copy: the saturated products are no longer bounded by what made float32 exact.
         result = products.astype(np.float64)
         found = np.array([0, counted.largest], np.int64)
         _saturate(rows, self._places, self._weights, self._shift, self.limit, result, found)
@@ -165,9 +158,10 @@ class Layer:
         largest_value: No code less its zero point has a larger magnitude.
         weights: Codes less their zero points, int64 ``[O, ...]``, as the tensor has them.
         raw_weights: The codes themselves.
-        scales: Of data and weight.
+        scales: Those of data and weight.
         bias: Codes, int64 ``[O]``; zeros where there is none or it is in float.
         float_bias: Bias in float, which is added to what the sums stand for.
+        saturating: How pairs of products saturate; None where they do not.
     """
 
     step: Step
@@ -180,9 +174,10 @@ class Layer:
     scales: list[Array]
     bias: npt.NDArray[np.int64]
     float_bias: Array | None
+    saturating: PairSaturate | None
 
     @classmethod
-    def of(cls, step: Step) -> Layer:
+    def from_step(cls, step: Step) -> Layer:
         """Return the layer that a step computes.
 
         Raises:
@@ -198,6 +193,10 @@ class Layer:
         zero = int(encoding.zero_point.item())
         offset = offset_of(encoding.dtype)
         raw = weight.data.astype(np.int64)
+        pairs = step.arithmetic.pairs
+        halves = pairs is not None and pairs.halves and encoding.dtype.kind == "i"
+        if halves:
+            raw = 2 * np.rint(raw / 2).astype(np.int64)
         # All that the type holds, not the encoding's range: what callers feed is theirs to choose.
         codes = (int(np.iinfo(encoding.dtype).min), int(np.iinfo(encoding.dtype).max))
         bias, float_bias = _bias(step, rest[0] if rest else None, raw.shape[0])
@@ -214,6 +213,7 @@ class Layer:
             scales=[scale.reshape(()), _by_output(step, weight, weight_scale, 1)],
             bias=bias,
             float_bias=float_bias,
+            saturating=None if halves else pairs,
         )
 
     @property
@@ -248,7 +248,7 @@ class Layer:
         """Make the epilogue of the products.
 
         Args:
-            bounds: Of the fused activation.
+            bounds: The ends of the fused activation.
             overflows: Where sums that leave the accumulator are counted.
             centred: The products are those of signed codes, not of codes less their zero point.
         """
@@ -262,19 +262,16 @@ class Layer:
         """Return how pairs saturate; None where none can.
 
         Args:
-            raw_weights: As the product takes them, ``[groups, K, N]``.
+            raw_weights: The weights as the product takes them, ``[groups, K, N]``.
             run: Neighbouring channels in K.
             centred: The rows hold signed codes, not codes less their zero point.
         """
-        arithmetic, weight = self.step.arithmetic, self.step.inputs[1]
-        bits = arithmetic.pair_bits
-        kind = arithmetic.accumulator_overflow
-        if kind is not OverflowKind.PAIR_SATURATE or bits is None or weight is None:
-            return None
-        if weight.data is None:
+        saturating, weight = self.saturating, self.step.inputs[1]
+        if saturating is None or weight is None or weight.data is None:
             return None
         shift = 0 if centred else self.zero
         dtype = weight.data.dtype
+        bits = saturating.pair_bits
         pairs = PairSaturation(raw_weights, run, self.data.dtype, dtype, bits, shift)
         return pairs if pairs.can_happen else None
 

@@ -38,7 +38,9 @@ class Windows:
     output_padding: Triple = (0, 0, 0)
 
     @classmethod
-    def of(cls, operation: Convolution | TransposedConvolution, kernel: tuple[int, ...]) -> Windows:
+    def from_operation(
+        cls, operation: Convolution | TransposedConvolution, kernel: tuple[int, ...]
+    ) -> Windows:
         """Return the geometry of an operation whose weight has these spatial lengths."""
         padding = operation.output_padding if isinstance(operation, TransposedConvolution) else ()
         return cls(
@@ -86,7 +88,7 @@ def spatial_lengths(step: Step, shape: tuple[int, ...], axes: int, channels: int
 
     Args:
         step: Whose data it is, for the message.
-        shape: Of the data.
+        shape: The shape of the data.
         axes: Spatial axes that the weight has.
         channels: Those that it takes.
 
@@ -103,6 +105,7 @@ def spatial_lengths(step: Step, shape: tuple[int, ...], axes: int, channels: int
 
 
 def _triple(lengths: tuple[int, ...], filler: int) -> Triple:
+    # In front: the last axis stays the one along which elements touch, and windows overlap.
     filled = (filler,) * (_SPATIAL - len(lengths)) + tuple(lengths)
     return filled[0], filled[1], filled[2]
 
@@ -133,6 +136,7 @@ def signed(codes: Array) -> Array:
     kind = _UNSIGNED.get(codes.dtype)
     if kind is None:
         return codes
+    # The highest bit turned is 128 less, read as a signed code: no wider type on the way.
     flipped: Array = (codes ^ codes.dtype.type(offset_of(codes.dtype))).view(kind)
     return flipped
 
@@ -158,6 +162,7 @@ def padded(
         slice(max(begin, 0), max(begin, 0) + max(cut.stop - cut.start, 0))
         for (begin, _), cut in zip(pairs, outer, strict=True)
     ]
+    # Only the margins are filled: filling all would write the data's part twice.
     floats = np.empty((codes.shape[0], *lengths, codes.shape[4]), dtype)
     for axis, cut in enumerate(inner, start=1):
         before = (slice(None),) * axis
@@ -174,7 +179,7 @@ def window_view(floats: Floats, windows: Windows, outputs: Triple, groups: int) 
         floats: Contiguous ``[N, D, H, W, C]``.
         windows: Their kernel, strides and dilations.
         outputs: How many there are by axis.
-        groups: Of channels.
+        groups: How many groups of channels there are.
 
     Returns:
         ``[groups, N, *outputs, *kernel, C / groups]``, to be read only.
