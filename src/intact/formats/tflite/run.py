@@ -203,6 +203,7 @@ class TfliteRuntime:
 
     def _port(self, place: int) -> Port:
         detail = self._detail(place)
+        # Where nothing is open, LiteRT gives no signature of a shape.
         signature = detail.get("shape_signature", detail["shape"])
         shape = tuple(None if length < 0 else int(length) for length in signature)
         scale, zero_point = detail["quantization"]
@@ -214,6 +215,7 @@ class TfliteRuntime:
         return tuple(self._detail(self._input_places[name])["shape"].tolist())
 
     def _by_signature(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        # Programs name tensors, users what the signature calls them.
         tensors = {port.tensor: name for name, port in self.inputs.items()}
         return {
             name if name in self.inputs else tensors.get(name, name): each
