@@ -123,7 +123,6 @@ class Expressible(msgspec.Struct, frozen=True):
 
     def stored(self, bits: int) -> int:
         """Return the bits that a constant's code of some width takes in a file."""
-        # Every set of widths has 32, so that there is always one.
         return min(width for width in self.stored_bits if width >= bits)
 
 
@@ -162,8 +161,6 @@ class Deployed(msgspec.Struct, frozen=True):
         Raises:
             PlanError: It is of another.
         """
-        # By class and not by format: a folder of another format may lie where this one is looked
-        # for.
         if isinstance(self.exported, kind):
             return self.exported
         raise PlanError("the deployed model is not there", remedy="quantize again")

@@ -248,7 +248,6 @@ class Verification:
         Raises:
             DataError: There are other numbers of labels than of decisions.
         """
-        # Without classes there is nothing that a label could be right about.
         if labels is None or self.classes is None:
             return
         if len(labels) > len(self.classes.deployed):

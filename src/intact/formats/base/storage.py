@@ -177,7 +177,6 @@ class StoredWeights:
 
     def read(self, node: str, slot: int) -> None:
         """Let a node read the whole constant as floats."""
-        # Made once: every further reader shares the floats.
         if self._floats is None:
             shape = self._codes.shape if self._is_apart else None
             self._floats = self._in_floats(self._codes, self._parameters(), self._name, shape)
