@@ -75,7 +75,6 @@ def _concat(operation: Concat, step: Step, builder: NcnnBuilder) -> None:
 def _slice(operation: Slice, step: Step, builder: NcnnBuilder) -> None:
     """Write a Slice without steps as ``Crop``."""
     shape = sample(input_of(step))
-    # Crop takes neighbours only.
     if any(by != 1 for by in operation.steps):
         raise Unsupported("it takes every second element or so")
     ends = list(zip(operation.starts, operation.stops, strict=True))

@@ -65,7 +65,7 @@ def _convolution(operation: Convolution, step: Step, builder: NcnnBuilder) -> No
     """Write ``Convolution``, or ``ConvolutionDepthWise`` where it has groups."""
     operation, weight = _of_images(operation, np.moveaxis(_weight(step), -1, 1))
     outputs, groups, is_int8 = len(weight), operation.groups, _is_int8(step)
-    # Those that are not depthwise go wrong with packing besides (measured with 1.0.20261020).
+    # Kernels of such groups go wrong with packing besides (measured with 1.0.20261020).
     if is_int8 and 1 < groups != outputs:
         raise Unsupported(
             "ncnn has one scale for each group, and here a group has several output channels"

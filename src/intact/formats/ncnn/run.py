@@ -301,7 +301,6 @@ class _Beside:
             blobs: ncnn's floats, ``[N, ...]``.
         """
         sources = {each.source.name: each for each in self._layers.codes}
-        # Inputs are fed, and not forced besides.
         inputs = {tensor.name for tensor in self._layers.program.inputs.values()}
         forced = {
             name: _stored(blobs[each.blob], each.source)
