@@ -227,8 +227,8 @@ def read_qdq(
             cannot hold (convolutions and LSTM of dynamic activations, float8); the node is named.
         UsageError: A width is asked for that is none, or of a node that there is not.
     """
-    # In this order: names must be unique before points are noted by them, and a constant lifted
-    # before it can be told from a computed scale.
+    # In this order: points are noted by names, which must be unique, and only constants that were
+    # lifted are told from computed scales.
     model = load_model(source)
     library.sort_nodes(model)
     make_names_unique(model)
