@@ -45,7 +45,6 @@ QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
 
 SATURATIONS = frozenset({"Relu", "Clip"})
 
-# Slots of both operators.
 _SCALE, _ZERO_POINT = 1, 2
 
 

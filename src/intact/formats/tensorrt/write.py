@@ -109,8 +109,7 @@ def calibration_cache(scales: Mapping[str, np.float32], version: str = "") -> by
             ``DEFAULT_VERSION``.
     """
     lines = [f"TRT-{version_number(version or DEFAULT_VERSION)}-{CALIBRATOR}"]
-    # Big-endian, the digits in the order in which the number is read; leading zeros are kept,
-    # though readers take fewer digits.
+    # Big-endian: the digits stand in the order in which a number is read.
     lines += [f"{name}: {struct.pack('>f', scale).hex()}" for name, scale in scales.items()]
     return "".join(f"{line}\n" for line in lines).encode()
 
