@@ -203,7 +203,6 @@ class TfliteRuntime:
 
     def _port(self, place: int) -> Port:
         detail = self._detail(place)
-        # Where nothing is open, LiteRT gives no signature of a shape.
         signature = detail.get("shape_signature", detail["shape"])
         shape = tuple(None if length < 0 else int(length) for length in signature)
         scale, zero_point = detail["quantization"]

@@ -91,7 +91,6 @@ def add_transpose(
 def _write_concat(operation: Concat, step: Step, builder: FileBuilder) -> None:
     """Write CONCATENATION, of as many at once as kernels of microcontrollers take."""
     output, parts = step.outputs[0], [part for part in step.inputs if part is not None]
-    # Groups of groups, until one operator holds what is left.
     while len(parts) > _MOST_JOINED:
         groups = [parts[k : k + _MOST_JOINED] for k in range(0, len(parts), _MOST_JOINED)]
         parts = [
