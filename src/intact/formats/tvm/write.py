@@ -50,7 +50,6 @@ class ScriptBuilder:
         """Return an expression for a value: its name, or a number."""
         if value.data is None:
             return self._names[value.name]
-        # In the text, so that TVM can fold it.
         if value.data.ndim == 0:
             return number_text(value.data)
         return self.array(value.data, value.name)
