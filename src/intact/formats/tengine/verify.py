@@ -73,6 +73,7 @@ def _tables(plan: QuantizedGraph, files: Mapping[str, bytes]) -> dict[str, list[
     found = {}
     for name, wanted in write_tables(plan)[0].items():
         lines = files.get(name, b"").decode("utf-8", "replace").split("\n")
+        # Line by line, in any order: the tool's readers look names up.
         expected = wanted.decode().split("\n")
         odd = [line for line in lines if line not in set(expected)]
         missing = [line for line in expected if line not in set(lines)]
