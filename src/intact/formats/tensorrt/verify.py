@@ -13,7 +13,7 @@ Quantized Types" and "Explicit Quantization"; ``docs/operators.md`` of onnx-tens
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -137,21 +137,26 @@ class WrittenModel:
         Names with a line break are left out: no table has them.
         """
         known, found = self.known(), dict[str, set[bytes]]()
+        kept = {str(node.name) for node in self.model.graph}
         for node in self.quantizers():
             scale = scale_of(node)
             # By bits, because the cache holds bits.
             if node.op_type == QUANTIZE and scale is not None and constant_behind(node) is None:
-                name = self._behind_left_out(tensor_name(node, known))
+                name = self._behind_left_out(tensor_name(node, known), known, kept)
                 found.setdefault(name, set()).add(scale.tobytes())
         return {name: scales for name, scales in found.items() if not {"\n", "\r"} & set(name)}
 
-    def _behind_left_out(self, name: str) -> str:
+    def _behind_left_out(self, name: str, known: Container[str], kept: Container[str]) -> str:
         """Return the tensor that stands in a tensor's place in the float model.
+
+        Args:
+            name: The tensor.
+            known: Names of the float model's tensors.
+            kept: Names of the nodes that were written.
 
         A writer leaves a Relu or Clip out where the quantizer behind it clips as far.
         """
-        kept = {str(node.name) for node in self.model.graph}
-        while name in self.known():
+        while name in known:
             readers = self.graph.consumers(self.graph.value(name))
             if len(readers) != 1 or readers[0][0].op_type not in SATURATIONS:
                 break

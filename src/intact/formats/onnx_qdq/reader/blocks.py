@@ -307,10 +307,19 @@ def constant_through(value: ir.Value | None) -> npt.NDArray[Any] | None:
         return None
     if node.op_type == "Reshape":
         shape = constant_array(input_value(node, 1))
-        return None if shape is None else source.reshape([int(n) for n in shape])
+        return None if shape is None else _reshape(node, source, [int(n) for n in shape])
     if node.op_type == "Cast":
         return source.astype(ir.DataType(integer_attribute(node, "to", 1)).numpy())
     return source if node.op_type == "Identity" else None
+
+
+def _reshape(node: ir.Node, source: npt.NDArray[Any], shape: list[int]) -> npt.NDArray[Any]:
+    if not integer_attribute(node, "allowzero", 0):  # 0 keeps the length
+        shape = [source.shape[k] if n == 0 and k < source.ndim else n for k, n in enumerate(shape)]
+    try:
+        return source.reshape(shape)
+    except ValueError:
+        raise unreadable(node, f"its shape {shape} does not fit {list(source.shape)}") from None
 
 
 def _positive(node: ir.Node, name: str) -> int:
