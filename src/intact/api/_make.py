@@ -27,6 +27,8 @@ def quantize(options: QuantizeOptions) -> Result:
     Raises:
         IntactError: One of its children, naming what is wrong and how to mend it.
     """
+    # Each function imports its flow when it is called: quantizing loads neither torch nor the
+    # search.
     from intact.flow.quantize import quantize as run
 
     return run(options)

@@ -48,6 +48,7 @@ def values(option: Option, begun: str) -> list[CompletionItem]:
     """
     found = [CompletionItem(name) for name in _names(option) if name.startswith(begun)]
     if isinstance(option.kind, File | Given | Several):
+        # The type makes the shell list the files itself, so that `~` and quotes are read its way.
         found.append(CompletionItem(begun, type="file"))
     return found
 

@@ -27,6 +27,7 @@ from intact.errors import ClusterError, ExportError, IntactError, SearchError
 _NOT_GOOD, _INTERNAL, _STOPPED = 1, 70, 130
 _OF_RESULTS = (ClusterError, ExportError, SearchError, MemoryError)
 """What right calls may end in."""
+# Windows has no quotas.
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
 _WRONG_PATHS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ENAMETOOLONG)
 _LONGEST_REASON = 200
@@ -70,6 +71,7 @@ def _run(given: Sequence[str], phases: Phases) -> int:
         context = app.make_context("intact", list(given), obj=phases)
         with context:
             app.invoke(context)
+        # Flushed here, where a full disk or a closed pipe still decides the exit code.
         if sys.stdout is not None:  # as it is where whoever started the process closed it
             sys.stdout.flush()
         return 0
@@ -104,6 +106,7 @@ def _of_others(flag: str) -> str:
 
 def _internal(error: Exception, given: Sequence[str]) -> int:
     """Say that intact has a mistake, where the traceback is, and what to send."""
+    # Only failures need these.
     import platform
     import tempfile
     import traceback
@@ -117,6 +120,8 @@ def _internal(error: Exception, given: Sequence[str]) -> int:
         *traceback.format_exception(error),
     ]
     try:
+        # The name cannot be foreseen and nobody else may read the file: arguments name what a user
+        # has.
         with tempfile.NamedTemporaryFile(
             "w", prefix="intact-", suffix=".log", encoding="utf-8", errors="replace", delete=False
         ) as file:
@@ -217,6 +222,7 @@ def _print_anywhere() -> None:
 
     codecs.register_error("intact.plain", plain)
     for stream in (sys.stdout, sys.stderr):
+        # Tests and notebooks put other objects in the place of streams.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="intact.plain")
 

@@ -35,10 +35,12 @@ def printed(words: Sequence[str], folder: Path | None, cause: str) -> str:
     names, others = _without_names(words)
     if len(whole) <= _LONGEST or not names or folder is None:
         return whole
+    # `.` and `..` have no name after which the file could be called.
     place = folder if folder.name not in ("", "..") else folder.resolve()
     if not place.name:  # the root of the file system
         return whole
     path = place.with_name(f"{place.name}.{cause}.toml")
+    # The file lies outside of the result, among the user's own: only an earlier one is overwritten.
     is_free = not path.exists() or _is_ours(path)
     if not is_free or any(word.split("=")[0] == "--recipe" for word in others):
         return whole

@@ -102,6 +102,7 @@ def _search(given: Given[SearchCommand]) -> None:
             arguments = given.of(SearchOptions)
             found = api.search_strategy(**arguments, progress=progress, report=report)
     except KeyboardInterrupt as interrupt:
+        # The search's own interrupt says what it could not keep; any other is an ordinary Ctrl-C.
         if not interrupt.args:
             raise
         raise SearchError(str(interrupt)) from interrupt
@@ -186,6 +187,7 @@ def _write_reports(
     from intact.cli.printing import progress as shown
     from intact.results.folder import report_in
 
+    # `export` reads no samples, so that its options lack these.
     given = {name: getattr(options, name, None) for name in ("data", "skip_bad", "threads")}
     arguments: dict[str, Any] = {name: value for name, value in given.items() if value}
     quiet = quiet or is_quiet()

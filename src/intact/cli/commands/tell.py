@@ -188,6 +188,7 @@ def _run(given: Given[RunCommand]) -> None:
             in_float = given.call("execute", ExecuteOptions, "running", executor="float", **others)
     else:
         _refuse_output(output, options.data)
+    # Set after the float run above, which has no tensors between and refuses to observe.
     others["observe"] = None if options.every else ()
     found = given.call("execute", ExecuteOptions, "running", executor=executor, **others)
     if output is None:
@@ -231,6 +232,8 @@ def _refuse_output(path: Path, data: object) -> None:
         raise OutputError(
             f"{path}: there is no folder {path.parent}", remedy="make it first, or name another"
         )
+    # The file and not its path is compared: through a link, or spelled otherwise, writing would
+    # destroy the samples.
     names_files = isinstance(data, str | Path) and Path(data).exists() and path.exists()
     if names_files and path.samefile(str(data)):
         raise OutputError(f"{path}: is the data of this run", remedy="name another file")
