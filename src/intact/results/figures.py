@@ -211,6 +211,7 @@ def made_with(made: Provenance) -> list[str]:
     """Say in short what led to a plan: scales, methods, passes, a search, a training."""
     options = ", ".join(f"{name}={value!r}" for name, value in made.method_options.items())
     method = f"method {made.method}{f' ({options})' if options else ''}"
+    # Scales that were all given follow from no method.
     is_chosen = made.method not in ("", GIVEN)
     is_of_data = made.statistics or made.trained or made.source
     by = f" (by {made.producer})" if made.producer else ""

@@ -65,6 +65,7 @@ class Deployment(msgspec.Struct, frozen=True):
         notes: tuple[Note, ...] = (),
     ) -> Result:
         """Write a calibrated plan, and say in it as what."""
+        # Before the formats are written: some of them store the preprocessing in their files.
         plan = replace(plan, preprocessing=preprocess_to_toml(preprocess).decode())
         plan, exports = self._written(plan)
         notes += tuple(note for exported in exports.values() for note in exported.notes)
@@ -81,6 +82,7 @@ class Deployment(msgspec.Struct, frozen=True):
     def _in_formats(
         self, plan: QuantizedGraph, formats: tuple[str, ...]
     ) -> tuple[QuantizedGraph, dict[str, Exported]]:
+        # The formats read the provenance: it has to say what is written before that happens.
         named = plan.provenance.written(formats, self.io.value, self.layout)
         plan = replace(plan, provenance=named)
         return plan, export(plan, formats, self.io)
@@ -169,6 +171,7 @@ class Planner(msgspec.Struct, frozen=True):
         ]
         keep_float = (*(name for each in kept for name in each.names), *names)
         plan = self._build(source, keep_float, self.apart | frozenset(apart))
+        # In the order in which they were found: the later reason for a node is the one that counts.
         decided = [each.decide(each.names) for each in kept if each.decide is not None]
         for decisions in decided:
             plan = replace(plan, decisions={**plan.decisions, **decisions})
@@ -267,5 +270,6 @@ class Job(msgspec.Struct, frozen=True):
     def _replanned(self, planner: Planner) -> Job:
         """Return the job with other plans; what was noted beside planning stays noted."""
         plan = planner.plan()
+        # Planning again gives its own notes again, and would double them.
         notes = tuple(note for note in self.plan.notes if note not in plan.notes)
         return msgspec.structs.replace(self, plan=plan.with_notes(notes), planner=planner)

@@ -46,6 +46,7 @@ def open_for_result(
         limit=limit,
         labels=labels,
         skip_bad=options.skip_bad,
+        # The mask told calibration which values count; the model itself does not read it.
         unread=frozenset({mask} if mask else ()),
     )
     return replace(in_numbers(opened, result.plan), progress=options.progress)

@@ -359,6 +359,7 @@ class _Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def changes(self) -> dict[str, Any]:
         """What it states, by field of `Arithmetic`."""
+        # None says that nothing is stated; no field of `Arithmetic` has it as a value.
         stated = ((name, getattr(self, name)) for name in Arithmetic.__struct_fields__)
         return {name: value for name, value in stated if value is not None}
 
@@ -405,6 +406,7 @@ class TargetArithmetic(Arithmetic, frozen=True, kw_only=True):
     def with_exact_sums(self) -> Self:
         """The same, of sums that cannot be lost."""
         no_change: dict[str, Any] = {"accumulator": None}
+        # An override would bring back the narrow sums of its operator.
         overrides = tuple(msgspec.structs.replace(each, **no_change) for each in self.overrides)
         return msgspec.structs.replace(self, accumulator=Exact(64), overrides=overrides)
 
@@ -417,6 +419,7 @@ class TargetArithmetic(Arithmetic, frozen=True, kw_only=True):
         """
         fields = {name: getattr(self, name) for name in Arithmetic.__struct_fields__}
         for override in self.overrides:
+            # `on` clears the processors of those that hold: what still names some is for others.
             if override.instructions or op_type not in override.ops:
                 continue
             if override.when is None or holds(override.when):

@@ -187,7 +187,7 @@ def _write_reports(
     from intact.cli.printing import progress as shown
     from intact.results.folder import report_in
 
-    # `export` reads no samples, so that its options lack these.
+    # Not every command has these options: `export` reads no samples.
     given = {name: getattr(options, name, None) for name in ("data", "skip_bad", "threads")}
     arguments: dict[str, Any] = {name: value for name, value in given.items() if value}
     quiet = quiet or is_quiet()
