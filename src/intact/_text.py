@@ -75,6 +75,7 @@ def finite(found: Any) -> Any:
         return {name: finite(each) for name, each in found.items()}
     if isinstance(found, list | tuple):
         return [finite(each) for each in found]
+    # JSON has no NaN and no infinity; what writes them is refused by other readers.
     return None if isinstance(found, float) and not math.isfinite(found) else found
 
 

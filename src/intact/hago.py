@@ -208,6 +208,8 @@ def _rules(base: Target, op_type: str, signatures: Sequence[Signature]) -> Itera
     own, *others = signatures
     types = {"inputs": own.inputs, "outputs": own.outputs, "alternatives": tuple(others)}
     known = [rule for rule in base.rules if op_type in rule.ops and rule.quantize]
+    # The base's rules keep their ties of scales and their conditions; only the types are the
+    # user's.
     for rule in known or [OpRule(ops=(op_type,))]:
         yield msgspec.structs.replace(rule, ops=(op_type,), reason="", **types)
 
@@ -224,6 +226,7 @@ def _with_accumulators(
             for dtype in each.outputs
             if not dtype.is_float and dtype.bits > DType.INT8.bits
         ]
+        # Codes of 8 bits are results, and not sums; sums of 32 bits are those of the base.
         if OPS[op_type].kind is OpKind.COMPUTE and bits and min(bits) < DType.INT32.bits:
             overrides.append(ArithmeticOverride(ops=(op_type,), accumulator=Wrap(min(bits))))
     return msgspec.structs.replace(arithmetic, overrides=(*arithmetic.overrides, *overrides))

@@ -148,6 +148,8 @@ def model_errors(
     places, outputs = tuple(layer_results(plan)), tuple(_outputs(plan))
     floats = FloatModel(plan.graph, read_tensors(plan, places), threads=1)
     forced = TeacherForced(plan, places)
+    # All results of all layers are held for a batch: where they leave the caches, smaller batches
+    # are faster.
     is_small = _OWN * _elements(plan.graph, forced.tensors) <= _IN_CACHE
     own = _own_errors(forced, floats, samples, _OWN if is_small else _AT_ONCE)
     if costs is None:
@@ -212,6 +214,7 @@ class _Scores:
         self._same = self._all = 0
 
     def add(self, reference: Array, actual: Array) -> None:
+        # Asked of the float model's scores, which decide what the output is.
         if reference.ndim == 2 and are_classes(reference):
             self._same += round(agreement(reference, actual) * len(reference))
             self._all += len(reference)
@@ -239,6 +242,7 @@ def _bins(point: QuantPoint) -> Bins | None:
     low, high = config.dequantize(np.array([grid.quant_min, grid.quant_max])).tolist()
     step = (high - low) / (grid.quant_max - grid.quant_min)
     bins = min(_BINS, grid.quant_max - grid.quant_min + 1)
+    # Half a step beyond both ends, so that a bin has whole levels, with all that is rounded to them.
     return Bins(low - step / 2, high + step / 2, bins)
 
 
@@ -314,6 +318,7 @@ def _kept(samples: Samples, most: int) -> list[tuple[Batch, int]]:
     """Keep the first samples."""
     few, size = _first(samples, most, most)
     return [
+        # Readers may fill the same arrays again for the next batch.
         ({name: array.copy() for name, array in feeds.items()}, count)
         for feeds, count in few.batches(size)
     ]

@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 
 class _Figures(msgspec.Struct, frozen=True, omit_defaults=True):
-    """_Figures values; what has its default is left out of the JSON."""
+    """Plain values; what has its default is left out of the JSON."""
 
 
 class Histogram(_Figures, frozen=True):

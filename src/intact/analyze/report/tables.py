@@ -102,6 +102,7 @@ def _cell(value: object) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, str):
+        # Names come from the model, and a spreadsheet that opens the file would run them.
         return f"'{value}" if value.startswith(_FORMULA) else value
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
