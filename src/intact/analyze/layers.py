@@ -242,7 +242,7 @@ def _bins(point: QuantPoint) -> Bins | None:
     low, high = config.dequantize(np.array([grid.quant_min, grid.quant_max])).tolist()
     step = (high - low) / (grid.quant_max - grid.quant_min)
     bins = min(_BINS, grid.quant_max - grid.quant_min + 1)
-    # Half a step beyond both ends, so that a bin has whole levels, with all that is rounded to them.
+    # Half a step beyond both ends: a bin has whole levels, with all that is rounded to them.
     return Bins(low - step / 2, high + step / 2, bins)
 
 

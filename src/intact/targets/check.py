@@ -169,7 +169,6 @@ def _check_calibration(target: Target, file: str) -> None:
                     f"{file}: [calibration.variants] names {quoted(given)}",
                     remedy=nearest(plain(given), METHODS),
                 )
-        # Where the method chooses a scale the variant takes its place, and it would lack one there.
         if not METHODS[variant].schemes <= METHODS[name].schemes:
             raise TargetError(
                 f"{file}: [calibration.variants] {variant!r} is not defined for all schemes of "
