@@ -134,6 +134,7 @@ def _of_concat(node: ir.Node) -> Iterator[Cache]:
 
 def _becomes_output(kept: ir.Value, node: ir.Node, present: int) -> bool:
     """Tell whether an input of floats with an open length is read by a node alone, and returned."""
+    # Its length may be read without its values, as masks and places are computed from it.
     readers = {reader for reader, _ in kept.uses() if reader.op_type != "Shape"}
     return (
         kept.is_graph_input()
@@ -232,6 +233,7 @@ def _written_out(node: ir.Node, size: int) -> Rotation | None:
     ]
     if len(factors) != 2:
         return None
+    # Either product may be that of the cosines, and either factor the turned one.
     for mine, other in (factors, factors[::-1]):
         for turned in mine:
             source = _half_turned(turned)
