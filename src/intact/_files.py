@@ -76,7 +76,7 @@ def lock(descriptor: int, *, inherited: bool) -> None:
     """Lock a file until it is closed.
 
     Args:
-        descriptor: Of the file.
+        descriptor: The file's.
         inherited: Whether processes that this one starts hold the lock too, where systems have both
             kinds.
 
@@ -94,7 +94,7 @@ def lock(descriptor: int, *, inherited: bool) -> None:
 
 
 _FAR = 1 << 30
-"""Of the byte that is locked on Windows, where nobody can read what another has locked."""
+"""The byte that is locked on Windows, where nobody can read what another has locked."""
 
 
 def _lock_on_windows(descriptor: int) -> None:

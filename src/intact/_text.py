@@ -15,7 +15,7 @@ class Figures(msgspec.Struct, frozen=True):
 
     Attributes:
         title: Above the table.
-        headings: Of the columns; the first names the rows.
+        headings: What stands above the columns; the first names the rows.
         rows: As many texts each as there are headings.
         lines: Below the table.
     """

@@ -283,7 +283,7 @@ def search_quantize_strategy(
         agreement with the float model, or the SQNR in dB where the model gives no classes.
 
     Raises:
-        IntactError: As of `intact.search_strategy`.
+        IntactError: As in `intact.search_strategy`.
     """
     target = _target(hardware)
     found = api.search_strategy(
@@ -350,11 +350,11 @@ def inspect_graph_statistic(
 
     Args:
         quantizer: What is about to be realized; or a result, or its folder.
-        dataset: As of `search_quantize_strategy`.
+        dataset: See `search_quantize_strategy`.
         options: Those of `intact.inspect_graph_statistic`: ``samples``, ``integers`` ...
 
     Raises:
-        IntactError: As of `intact.inspect_graph_statistic`.
+        IntactError: As in `intact.inspect_graph_statistic`.
     """
     if isinstance(quantizer, Quantizer):
         quantizer = Result(quantizer.plan, None, {}, Preprocess())

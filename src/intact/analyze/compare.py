@@ -148,8 +148,8 @@ class ComparedResult(msgspec.Struct, frozen=True, kw_only=True):
         float_bytes: Size of the float model.
         bytes: Size of the deployed model.
         cost: Costs by name, as a search has them: ``bytes`` of the parameters and ``bitops``.
-        errors: Of layers and outputs, on the same samples where the results take the same; None
-            where they were not measured.
+        errors: Errors of layers and outputs, on the same samples where the results take the same;
+            None where they were not measured.
         why_no_errors: Why not.
         measured: What running it on data gave; None where there are no data.
     """

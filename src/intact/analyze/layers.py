@@ -29,9 +29,9 @@ from intact.numerics.metrics import agreement, decibels
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points
 
 _OWN = 8
-"""Of the samples, those on which each layer is run by itself, and alone is quantized."""
+"""The samples on which each layer is run by itself, and alone is quantized."""
 _AT_ONCE = 2
-"""Of these, as many as are run at once where activations are large."""
+"""How many of these are run at once where activations are large."""
 _IN_CACHE = 1 << 22
 """Elements of activations that are worth one batch: 16 MiB."""
 _BINS = 64
@@ -105,7 +105,7 @@ class ModelErrors(msgspec.Struct, frozen=True):
 
     Attributes:
         samples: Number of samples.
-        outputs: Of the model's outputs.
+        outputs: Those of the model's outputs.
         layers: In topological order.
         samples_alone: Number of those on which layers alone are quantized.
     """
@@ -269,8 +269,8 @@ class _Own:
 
         Args:
             place: Where the layer's result is.
-            accumulated: Of the quantized model.
-            alone: Of the output that loses most, dB.
+            accumulated: How far the quantized model is off here.
+            alone: What is left of the output that loses most, dB.
             bias: The mean squared error of its bias; None where it has none.
         """
         signal = self._weights.signal

@@ -52,7 +52,7 @@ class TeacherForced:
 
     Attributes:
         places: Those that are computed, in the order given.
-        tensors: Of the float model: what the layers read and compute.
+        tensors: What the layers read and compute in the float model.
     """
 
     def __init__(self, plan: QuantizedGraph, places: Sequence[ComparedPoint]) -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _OF_TIME = ("slower_than_float", "float_fallback")
 """Causes that cost time, and no answers."""
 _FIGURES = 2
-"""Of a number of samples that is advised."""
+"""Figures of a number of samples that is advised; the rest are zeros."""
 
 
 class Judgement(StrEnum):

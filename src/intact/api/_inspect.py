@@ -63,6 +63,7 @@ def _with_refusal(plan: QuantizedGraph, overrides: Overrides | None) -> Quantize
     as they are when samples are there.
     """
     target, graph = plan.target, plan.graph
+    # The first is what is written unless a user asks for another.
     names = [name for name in target.formats if name in FORMATS][:1]
     sizes = {str(value.name): shape_of(value) for value in graph.inputs}
     if any(None in each[1:] for each in sizes.values()):

@@ -49,7 +49,7 @@ def quantize_for(options: QuantizeForOptions) -> Results:
         take the model, the others are made; its error is in ``refused``, by its name.
 
     Raises:
-        IntactError: As of `quantize`, or every target refuses; nothing is written then.
+        IntactError: As in `quantize`, or every target refuses; nothing is written then.
     """
     from intact.flow.quantize import quantize_for as run
 

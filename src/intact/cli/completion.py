@@ -43,7 +43,7 @@ def values(option: Option, begun: str) -> list[CompletionItem]:
     """List what a value may be; files where it may be a path.
 
     Args:
-        option: Of a command.
+        option: An option of a command.
         begun: What is written already.
     """
     found = [CompletionItem(name) for name in _names(option) if name.startswith(begun)]

@@ -58,6 +58,7 @@ def run(arguments: Sequence[str] | None = None, *, began: float | None = None) -
     try:
         return _run(given, Phases(time.perf_counter() if began is None else began))
     except Exception as error:  # that nobody foresaw: the user gets a line, we the traceback
+        # A package that is installed and broken raises in our imports: no mistake of ours.
         missing = explained(error) if isinstance(error, ImportError) else None
         return (
             _internal(error, given) if missing is None else _complain(missing.with_flags, WRONG_USE)
@@ -145,6 +146,8 @@ def _not_written(error: OSError) -> int:
 def _code_of(error: Exception) -> int:
     if isinstance(error.__cause__, KeyboardInterrupt):
         return _STOPPED  # and something was written
+    # The error says what could not be written; that the disk was full stands in what it was raised
+    # from.
     is_full = any(getattr(each, "errno", None) in _NO_ROOM for each in _causes(error))
     return _NOT_GOOD if is_full or isinstance(error, _OF_RESULTS) else WRONG_USE
 
@@ -237,6 +240,7 @@ def main() -> None:
     _print_anywhere()
     gc.set_threshold(100_000, 20, 100)
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # in the processes of a search too
+    # A shell asks at every Tab, and waits for the answer.
     if COMPLETE in os.environ:
         from intact.cli.completion import answer
 

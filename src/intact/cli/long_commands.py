@@ -24,8 +24,8 @@ def printed(words: Sequence[str], folder: Path | None, cause: str) -> str:
     """Return a command to paste; the nodes that it keeps in float are put in a file if it is long.
 
     Args:
-        words: Of the command, ``intact`` first.
-        folder: Of the result; the file lies beside it. None for a result in memory.
+        words: The words of the command, ``intact`` first.
+        folder: The result's; the file lies beside it. None for a result in memory.
         cause: Why, for the name of the file.
 
     Returns:

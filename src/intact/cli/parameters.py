@@ -24,7 +24,7 @@ _COLUMN, _SHORT_COLUMN = 34, 26
 ALL = "intact.help_all"
 """Says in a context that all options are shown."""
 COMPLETE = "_INTACT_COMPLETE"
-"""Of the environment: by it shells ask what may follow."""
+"""The variable of the environment by which shells ask what may follow."""
 _SENTENCE_END = re.compile(r"(?<=\.)\s(?=[A-Z`])")
 
 

@@ -38,7 +38,7 @@ class Phases:
         """End a phase, and begin another, or go on with one that was there before.
 
         Args:
-            name: Of what begins; what stands in parentheses behind it, say a file, does not count.
+            name: What begins; what stands in parentheses behind it, say a file, does not count.
         """
         now = self._clock()
         self._seconds[self._name] = self._seconds.get(self._name, 0.0) + now - self._since

@@ -268,6 +268,7 @@ def _loss(found: Result) -> None:
             flags += [f"--io={options['io']}"] if "io" in options else []
             again = printed(["intact", *sys.argv[1:], *flags], found.folder, "keep-float")
             _warn(f"{gain}: {again}")
+            # The first was told with its gain, and is not told again.
             _findings(found, found.findings[1:])
         else:
             _findings(found, found.findings)
@@ -287,6 +288,7 @@ def _improvable(found: Result) -> None:
     from intact.analyze.diagnose.weights import BEST
 
     made_by = options_that_made(found)
+    # Who has chosen passes, or a preset without them, needs no advice about them.
     if made_by is None or {"improve", "preset"} & made_by.keys():
         return
     if changed_options(BEST, made_by) is not None:

@@ -18,7 +18,7 @@ from intact.graph.ops import constant_array, input_value
 _ATTENTION = "GroupQueryAttention"
 _RUNTIME = "com.microsoft"
 _SLOTS_OF_ATTENTION = ((3, 1, 1), (4, 2, 2))
-"""Of past keys, keys and present keys; the same of values."""
+"""The slots of past keys, keys and present keys; the same of values."""
 
 
 class Cache(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Cache(msgspec.Struct, frozen=True):
         past: Its input slot of what is kept.
         new: Its input slot of what is appended.
         present: Its output slot of both.
-        axis: Of what is appended, the channels: the last axis, or all heads' channels together.
+        axis: The channels of what is appended: the last axis, or all heads' channels together.
         channels: How many there are.
         heads: How many heads are behind one another along that axis.
         numbers: How many numbers are kept of a token, in all heads.

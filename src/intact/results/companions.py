@@ -50,7 +50,7 @@ class Companions(msgspec.Struct, frozen=True):
 
         Args:
             folder: The folder.
-            names: Of the files that are taken along.
+            names: The files that are taken along.
             model: Name of the model that they must be about; None for any.
         """
         config, files, left = None, dict[str, bytes](), list[str]()

@@ -163,7 +163,7 @@ def in_numbers(samples: Samples, plan: QuantizedGraph, *, pixels: bool = True) -
     Args:
         samples: Numbers or codes.
         plan: A calibrated plan.
-        pixels: As of `with_codes`.
+        pixels: See `with_codes`.
     """
     if has_logarithmic_levels(plan):  # there is no program, and no code of integers
         return samples

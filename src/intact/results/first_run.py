@@ -59,7 +59,7 @@ def run_once(
         result: What was written.
         sample: Inputs by name, of one calibration sample; drawn from what the plan knows if None.
         in_float: What the float model gives for the sample; it is run if None.
-        threads: Of the runtimes; 0 takes all cores.
+        threads: How many the runtimes have; 0 takes all cores.
 
     Raises:
         ExportError: A runtime refuses what was written, or computes something else; with the first
@@ -114,7 +114,7 @@ class _Run(msgspec.Struct, frozen=True):
     """One run of what was written.
 
     Attributes:
-        name: Of its format.
+        name: The format's name.
         runtime: Runs it.
         deployed: What was written.
         feeds: The inputs.

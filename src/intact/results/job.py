@@ -106,7 +106,7 @@ class Scaled(NamedTuple):
 
     Attributes:
         plan: The plan.
-        statistics: Of the graph's tensors; None where all scales were given.
+        statistics: What was observed; None where all scales were given.
         choice: What was measured; None where there are no samples.
         given: Scales that need no samples.
         tried: The passes.
@@ -123,7 +123,7 @@ class Kept(NamedTuple):
     """Nodes that a planner keeps in float beside those that are asked for.
 
     Attributes:
-        names: Of the nodes.
+        names: The nodes' names.
         decide: Gives their decisions other reasons; None leaves them.
     """
 
@@ -159,7 +159,7 @@ class Planner(msgspec.Struct, frozen=True):
         """Make a plan.
 
         Args:
-            names: Of nodes to keep in float.
+            names: Nodes to keep in float.
             graph: Another graph with the same nodes; None for the planner's own.
             apart: Further inputs of joins that are requantized.
         """
@@ -259,7 +259,7 @@ class Job(msgspec.Struct, frozen=True):
         """Return the job that keeps nodes in float in all its plans.
 
         Args:
-            names: Of the nodes.
+            names: The nodes' names.
             note: Says so.
             decide: Gives their decisions other reasons; None leaves those of the planner.
         """

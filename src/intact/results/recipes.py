@@ -246,7 +246,7 @@ def open_fed(
         **how: The other arguments of `open_samples`.
 
     Raises:
-        IntactError: As of `open_samples`; or the model has no such input or output.
+        IntactError: As in `open_samples`; or the model has no such input or output.
     """
     kept = kept or Provenance()
     feeding = Feeding(tuple(options.no_batch) or kept.no_batch, options.state or kept.states)

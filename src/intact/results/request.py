@@ -73,12 +73,12 @@ def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) 
     """Plan a call on a graph that is normalized already, without samples.
 
     Args:
-        options: Of the call.
-        graph: Of a result.
+        options: What the call gave.
+        graph: A result's graph.
         target: What is quantized for.
 
     Raises:
-        IntactError: As of `quantize`, before samples are read.
+        IntactError: As in `quantize`, before samples are read.
     """
     refuse_unlike(options, target)
     ((described, methods, deployment),) = ready_targets(

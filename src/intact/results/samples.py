@@ -34,7 +34,7 @@ def open_for_result(
         labels: A CSV file of ``file,label``, for a folder of images.
 
     Raises:
-        IntactError: As of `open_fed`, or the steps contradict each other.
+        IntactError: As in `open_fed`, or the steps contradict each other.
     """
     mask = result.plan.provenance.mask
     opened = open_fed(

@@ -66,7 +66,7 @@ class PairSaturate(_Sums, frozen=True, kw_only=True, tag="pair_saturate"):
             matrix, and pairs cross from tap to tap (oneDNN). None: pairs never cross taps.
         rows: The windows of all convolutions but depthwise ones are multiplied as rows of a matrix
             (ONNX Runtime).
-        halves: Of signed codes no pair saturates: the weights are halved, half to even, and the
+        halves: No pair of signed codes saturates: the weights are halved, half to even, and the
             sums doubled (oneDNN's transposed convolutions on AVX-512 without VNNI).
     """
 
@@ -257,7 +257,7 @@ class Functions(enum.StrEnum):
     FIXED_POINT = "fixed_point"
     """In fixed point only, as in gemmlowp."""
     INTERPOLATED = "interpolated"
-    """Of 16-bit codes: tables of some hundred values, with lines between (TFLite's int16)."""
+    """16-bit codes have tables of some hundred values, with lines between (TFLite's int16)."""
     TABLE = "table"
     """The runtime has no kernel for it: the file has a table of the float32 results, in which the
     runtime looks up codes."""

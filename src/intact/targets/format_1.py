@@ -72,7 +72,7 @@ _DEFAULTS: Table = {
     },
     "folded_ends": False,
 }
-"""Of fields that nothing states."""
+"""What fields are that nothing states."""
 
 _DECIDING = frozenset().union(*_FIELDS.values())
 _SUBJECT = ("ops", "when", "instructions")
@@ -98,7 +98,7 @@ def merge_upgraded(below: Table, table: Table, file: str) -> Table:
     """Merge a file's table over the one that it extends, and upgrade it if it is of format 1.
 
     Args:
-        below: Of format 2; ``{}`` where the file extends none.
+        below: A table of format 2; ``{}`` where the file extends none.
         table: As it was read.
         file: Its name for messages.
 

@@ -10,7 +10,7 @@ from intact.errors import TargetError
 from intact.numerics.levels import Rounding
 
 _MOST_BITS = 64
-"""Of any codes: biases of 16-bit activations."""
+"""The widest codes there are: biases of 16-bit activations."""
 
 
 class DType(enum.StrEnum):

@@ -107,8 +107,8 @@ def gather(
         options: As a call gave them.
         result: The result.
         parts: Measures what is wanted, and notes what cannot be measured.
-        findings: Of a diagnosis; None where that is left out.
-        errors: Of its layers.
+        findings: What a diagnosis found; None where that is left out.
+        errors: Its layers' errors.
 
     Raises:
         IntactError: The data is wrong.

@@ -18,7 +18,7 @@ _COLUMN, _LAYER = 180, 62
 _UNIT = 100
 """The same in what the package computes."""
 _MOST_EDGES = 5000
-"""Of graphs that are laid out well: the time grows faster than their size (4 s with so many)."""
+"""Edges up to which graphs are laid out well: the time grows faster (4 s with so many)."""
 
 
 _Place: TypeAlias = tuple[float, float]
@@ -28,8 +28,8 @@ class Layout(NamedTuple):
     """Positions in pixels, none negative.
 
     Attributes:
-        width: Of the whole drawing.
-        height: Of the whole drawing.
+        width: The whole drawing's width.
+        height: The whole drawing's height.
         nodes: Centre of each node, (x, y).
         bends: Points between the ends of each edge, x and y in turn.
     """

@@ -45,8 +45,8 @@ def network_of(
     Args:
         plan: A plan with scales.
         statistics: What calibration observed; None where that is not known.
-        errors: Of its layers; None where they were not measured.
-        findings: Of the diagnosis.
+        errors: Its layers' errors; None where they were not measured.
+        findings: What the diagnosis found.
         times: What kernels take, ms, by the node that each is named after.
 
     Raises:

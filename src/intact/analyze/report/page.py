@@ -43,7 +43,7 @@ def assembled(
     """Put a page together.
 
     Args:
-        title: Of the page; any text.
+        title: The page's title; any text.
         data: JSON by the id of the element that holds it.
         scripts: Names of scripts beside this module, in the order in which they run.
         styles: Names of style sheets, likewise.

@@ -97,6 +97,8 @@ def _search(given: Given[SearchCommand]) -> None:
     if options.data is None:
         raise UsageError("there is nothing to search on", remedy="give samples with --data")
     try:
+        # Not by `given.call`: a search shows its trials on a display of its own, and there can be
+        # only one at a time.
         with show_search.live(quiet=options.as_json, at_most=options.samples) as shown:
             progress, report = shown
             arguments = given.of(SearchOptions)

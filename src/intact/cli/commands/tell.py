@@ -42,6 +42,7 @@ def _inspect(given: Given[InspectCommand]) -> None:
     found = given.call("inspect", InspectOptions)
     from intact.cli import show
 
+    # Thousands of rows may take longer to draw than they took to find.
     current().begin("printing")
     show.inspection(found, as_json=given.options.as_json)
 
@@ -209,6 +210,7 @@ def _verify(given: Given[VerifyCommand]) -> None:
     Example: intact verify out/ --data test.npz
     """
     options = given.options
+    # Each of these names one thing to verify, and not a row of them.
     alone = (options.deployed, options.observed, options.target) != (None, None, None)
     found: list[Verification]
     if _is_tflite_file(Path(options.result)) or alone:

@@ -98,7 +98,7 @@ class _Weight:
     Attributes:
         points: Where it is quantized: several for a table that is also multiplied with.
         bits: In which its codes are stored.
-        bytes: Of codes and scales.
+        bytes: What codes and scales take.
         added: Bytes that the widest codes add.
     """
 
