@@ -46,7 +46,7 @@ def open_for_result(
         limit=limit,
         labels=labels,
         skip_bad=options.skip_bad,
-        # The mask told calibration which values count; the model itself does not read it.
+        # The data may hold the mask by which calibration counted: a run needs it only as an input.
         unread=frozenset({mask} if mask else ()),
     )
     return replace(in_numbers(opened, result.plan), progress=options.progress)
