@@ -116,6 +116,6 @@ def _first(fits: Callable[[Target], bool], current: str, names: Sequence[str] | 
     fitting = {name: target for name in known if fits(target := load_target(name))}
     if current in fitting:
         return ""
-    # A variant is for some processor; whoever asks for a target has not said which.
+    # A variant is for a case of its own, which whoever asks for a target has not named.
     general = [name for name, target in fitting.items() if target.extends not in fitting]
     return general[0] if general else ""

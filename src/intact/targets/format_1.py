@@ -109,7 +109,7 @@ def merge_upgraded(below: Table, table: Table, file: str) -> Table:
     if version != 1 or isinstance(version, bool):
         return merge(below, table)
     stated = {"format": FORMAT} if "format" in table else {}
-    # A file without arithmetic means the same in both formats, and is spared the way back and
+    # A file without such fields means the same in both formats, and is spared the way back and
     # forth.
     if not _is_flat(table):
         return merge(below, table | stated)
