@@ -18,7 +18,7 @@ from intact.graph.ops import constant_array, input_value
 _ATTENTION = "GroupQueryAttention"
 _RUNTIME = "com.microsoft"
 _SLOTS_OF_ATTENTION = ((3, 1, 1), (4, 2, 2))
-"""Of past keys, keys and present keys; the same of values."""
+"""The slots of past keys, keys and present keys; the same of values."""
 
 
 class Cache(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Cache(msgspec.Struct, frozen=True):
         past: Its input slot of what is kept.
         new: Its input slot of what is appended.
         present: Its output slot of both.
-        axis: Of what is appended, the channels: the last axis, or all heads' channels together.
+        axis: The channels of what is appended: the last axis, or all heads' channels together.
         channels: How many there are.
         heads: How many heads are behind one another along that axis.
         numbers: How many numbers are kept of a token, in all heads.
@@ -134,6 +134,7 @@ def _of_concat(node: ir.Node) -> Iterator[Cache]:
 
 def _becomes_output(kept: ir.Value, node: ir.Node, present: int) -> bool:
     """Tell whether an input of floats with an open length is read by a node alone, and returned."""
+    # Its length may be read without its values, as masks and places are computed from it.
     readers = {reader for reader, _ in kept.uses() if reader.op_type != "Shape"}
     return (
         kept.is_graph_input()
@@ -232,6 +233,7 @@ def _written_out(node: ir.Node, size: int) -> Rotation | None:
     ]
     if len(factors) != 2:
         return None
+    # Either product may be that of the cosines, and either factor the turned one.
     for mine, other in (factors, factors[::-1]):
         for turned in mine:
             source = _half_turned(turned)

@@ -56,6 +56,7 @@ def in_blocks(
             remedy="leave it out",
         )
     if not dynamic:
+        # Passes see by the target alone whether layers with blocks quantize their input.
         blocks = msgspec.structs.replace(blocks, dynamic=None)
         target = msgspec.structs.replace(target, blocks=blocks)
     check_width("--weight-bits", width, target, size)
@@ -74,6 +75,7 @@ def in_blocks(
         block=size,
     )
     rules = [
+        # In front: the last rule that matches a node governs it.
         *in_float(target, "it computes in float beside such weights").rules,
         OpRule(
             ops=IN_BLOCKS, quantize=False, weights_only=True, reason=blocks.reason, weight=scheme

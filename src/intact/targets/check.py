@@ -37,6 +37,7 @@ def check(target: Target, file: str) -> Target:
     """
     if not target.name.strip():
         raise TargetError(f"{file}: name is empty", remedy="give a name")
+    # Schemes come first: what follows reads ranges and widths that they hold for possible.
     check_scheme(target.activation, file, "[activation]")
     check_scheme(target.weight, file, "[weight]")
     check_activation(target.activation, file, "[activation]")
@@ -61,6 +62,8 @@ def check(target: Target, file: str) -> Target:
 def _check_dynamic(target: Target, dynamic: Dynamic, file: str) -> None:
     if not dynamic.reason.strip():
         raise TargetError(f"{file}: [dynamic] reason is empty", remedy="users are shown it")
+    # The target as it computes then is checked like any other: it has no [dynamic] itself, so this
+    # ends.
     check(dynamic_target(target, dynamic), f"{file}, [dynamic]")
 
 
