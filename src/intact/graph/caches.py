@@ -209,8 +209,9 @@ def _by_operator(node: ir.Node, size: int) -> Rotation:
 def _growth(cos: np.ndarray, sin: np.ndarray) -> float:
     """Compare the longest and the shortest of a pair's turns, over the places of the tables."""
     lengths = np.hypot(cos.astype(np.float64), sin.astype(np.float64))
-    least = lengths.min(axis=0)
-    return float((lengths.max(axis=0) / np.where(least > 0, least, 1)).max(initial=1.0))
+    # A place that sets a pair to 0 (a row of padding) shows nothing of what the others do.
+    least = np.where(lengths > 0, lengths, np.inf).min(axis=0, initial=np.inf)
+    return float((lengths.max(axis=0, initial=0) / least).max(initial=1.0))
 
 
 def _written_out(node: ir.Node, size: int) -> Rotation | None:

@@ -171,8 +171,8 @@ def _check_calibration(target: Target, file: str) -> None:
                 )
         if not METHODS[variant].schemes <= METHODS[name].schemes:
             raise TargetError(
-                f"{file}: [calibration.variants] {variant!r} is not defined for all schemes of "
-                f"{name!r}",
+                f"{file}: [calibration.variants] {variant!r} is defined for schemes for which "
+                f"{name!r} is not",
                 remedy="name a variant of the same method",
             )
     if chosen.weight_method not in WEIGHT_METHODS:
