@@ -53,17 +53,22 @@ def dynamic_target(target: Target, dynamic: Dynamic) -> Target:
     """Describe a target by its section of activations that are quantized while the model runs."""
     activation = target.activation.overridden(dynamic.activation)
     return msgspec.structs.replace(
-        target,
+        with_overrides(target, dynamic),
         activation=msgspec.structs.replace(activation, dynamic=True),
         weight=target.weight.overridden(dynamic.weight),
         bias=BiasScheme(dtype=DType.FLOAT32),
-        arithmetic=msgspec.structs.replace(
-            target.arithmetic, overrides=(*target.arithmetic.overrides, *dynamic.overrides)
-        ),
         rules=(*_in_float(target, dynamic), *dynamic.rules),
         fusions=(),
         unsigned=Unsigned(),
         dynamic=None,
+    )
+
+
+def with_overrides(target: Target, dynamic: Dynamic) -> Target:
+    """Describe a target by the arithmetic of what quantizes its input while it runs."""
+    overrides = (*target.arithmetic.overrides, *dynamic.overrides)
+    return msgspec.structs.replace(
+        target, arithmetic=msgspec.structs.replace(target.arithmetic, overrides=overrides)
     )
 
 

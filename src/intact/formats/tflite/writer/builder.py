@@ -65,6 +65,8 @@ class FileBuilder:
         operators: In order.
         makers: Which operator computes a tensor's values, by the tensor's name, not what moves
             them; `QUOTIENT` where that is a product with a reciprocal.
+        block_scales: Constants of float16 with the scales of weights in blocks, by the name of
+            the weight.
         quantized_inside: Floats that operators quantize while they run, by the names of the codes
             that programs have for them.
     """
@@ -78,6 +80,7 @@ class FileBuilder:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
         self.makers: dict[str, str] = {}
+        self.block_scales: dict[str, str] = {}
         self.quantized_inside: dict[str, Tensor] = {}
         self._taken = set(reserved)
         self._floats: dict[str, Tensor] = {}
@@ -95,6 +98,9 @@ class FileBuilder:
             return ""
         if tensor.name not in self.tensors:
             self.tensors[tensor.name] = in_file(tensor)
+            if tensor.encoding is not None and tensor.encoding.block is not None:
+                scales = self.constant(f"{tensor.name}/scales", _scales_of_blocks(tensor.encoding))
+                self.block_scales[tensor.name] = self.mention(scales)
         return tensor.name
 
     def require(self, code: str) -> None:
@@ -203,6 +209,22 @@ class FileBuilder:
             candidate = f"{name}_{count}"
         self._taken.add(candidate)
         return candidate
+
+
+_BLOCK_CODES = (-8, 7)
+"""Codes of weights in blocks; of other widths LiteRT refuses the file, or computes nonsense."""
+
+
+def _scales_of_blocks(encoding: Encoding) -> Array:
+    """Return scales ``[rows, blocks]`` as float16."""
+    low, high = _BLOCK_CODES
+    if encoding.quant_min < low or encoding.quant_max > high or encoding.zero_point.any():
+        raise Unsupported("its blocks have zero points, or codes beyond -8..7")
+    with np.errstate(over="ignore"):
+        half = encoding.scale.astype(np.float16)
+    if not np.array_equal(half, encoding.scale) or not (half > 0).all():
+        raise Unsupported("a scale of a block is no positive float16")
+    return half
 
 
 def in_file(tensor: Tensor) -> Tensor:
