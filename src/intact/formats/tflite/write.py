@@ -33,7 +33,7 @@ _CUT = "cut them from the model, and compute them apart"
 _FIX = "calibrate on samples of one shape, or give the sizes with --input-shape"
 
 _LACKING: dict[str, dict[str, str]] = {
-    "ref": {"FULLY_CONNECTED blocks": "LiteRT's reference kernels ignore the scales of blocks"},
+    "ref": {"FULLY_CONNECTED blocks": "LiteRT's reference kernels compute nonsense from blocks"},
     "micro": dict.fromkeys(
         ("GELU", "POW", "REDUCE_PROD", "SCATTER_ND", "SIGN", "TOPK_V2"),
         "TensorFlow Lite Micro has no operator for it",

@@ -198,6 +198,12 @@ def gather(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     axis = axis_of(node, len(data.shape))
     chosen = input_value(node, 1)
     if chosen is None or not is_constant(chosen):
+        stored = builder.read_stored(node, 0)
+        if builder.floating and stored.encoding is not None and stored.encoding.block is not None:
+            result = builder.result(node.outputs[0])
+            builder.emit(chain, Lookup(axis), (stored, builder.read(node, 1)), (result,))
+            builder.set_result(node.outputs[0], result)
+            return
         finish_move(builder, chain, Lookup(axis), (data, builder.read(node, 1)))
         return
     indices, size = constant_input(node, 1), data.shape[axis]

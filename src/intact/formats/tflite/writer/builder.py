@@ -99,8 +99,9 @@ class FileBuilder:
         if tensor.name not in self.tensors:
             self.tensors[tensor.name] = in_file(tensor)
             if tensor.encoding is not None and tensor.encoding.block is not None:
-                scales = self.constant(f"{tensor.name}/scales", _scales_of_blocks(tensor.encoding))
-                self.block_scales[tensor.name] = self.mention(scales)
+                scales = _scales_of_blocks(tensor.encoding)
+                constant = self.constant(f"{tensor.name}/{SCALES}", scales)
+                self.block_scales[tensor.name] = self.mention(constant)
         return tensor.name
 
     def require(self, code: str) -> None:
@@ -188,6 +189,7 @@ class FileBuilder:
         like: Tensor,
         *,
         plain: type[np.generic] | np.dtype[Any] = np.float32,
+        length: int | None = None,
     ) -> Tensor:
         """Return a new tensor between two operators; its open axis is as long as that of another.
 
@@ -197,9 +199,11 @@ class FileBuilder:
             encoding: None for floats.
             like: Whose batch it shares.
             plain: Type of what is not encoded.
+            length: Of the open axis in the file; None for that of ``like``.
         """
         result = Tensor(self._fresh(name), shape, encoding, plain=np.dtype(plain))
-        self._open_lengths[result.name] = self._open_lengths.get(like.name, 1)
+        same = self._open_lengths.get(like.name, 1)
+        self._open_lengths[result.name] = same if length is None else length
         return result
 
     def _fresh(self, name: str) -> str:
@@ -210,6 +214,9 @@ class FileBuilder:
         self._taken.add(candidate)
         return candidate
 
+
+SCALES = "scales"
+"""What follows the name of a weight in the name of the constant with the scales of its blocks."""
 
 _BLOCK_CODES = (-8, 7)
 """Codes of weights in blocks; of other widths LiteRT refuses the file, or computes nonsense."""
