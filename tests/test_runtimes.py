@@ -31,7 +31,7 @@ def test_drift_and_regression_read_differently(tmp_path: Path) -> None:
 
 def test_a_failing_test_with_the_marker_names_the_version(pytester: pytest.Pytester) -> None:
     conftest = Path(__file__).with_name("conftest.py").read_text(encoding="utf-8")
-    start = conftest.index("@pytest.hookimpl")
+    start = conftest.rindex("@pytest.hookimpl", 0, conftest.rindex("about_runtimes("))
     end = conftest.index("\n\n\n", start)
     head = "import pytest\nfrom tests.runtimes import about_runtimes\n"
     types = "from collections.abc import Generator\nfrom typing import Any\n"

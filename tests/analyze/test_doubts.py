@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 import intact
 from intact.analyze.doubts import doubts_of
 from intact.analyze.evaluation.figures import Evaluation
+from intact.analyze.verdict import Judgement
 from intact.numerics.answers import is_chance
 from tests.formats.onnx_qdq.pairs import PairBuilder
 from tests.images import Images
@@ -85,6 +87,27 @@ def test_evaluate_warns_of_forgotten_preprocessing(
     (line,) = intact.evaluate(result, data, mean=[-3000]).warnings
     assert "the float model" in line
     assert "--normalize" in line
+
+
+@pytest.mark.parametrize("with_labels", [True, False])
+def test_evaluate_blames_what_was_calibrated_and_no_preprocessing(
+    digits_model: Path, digits_calib: Images, digits_test: Images, with_labels: bool
+) -> None:
+    data: dict[str, Any] = {"image": digits_test.image}
+    data |= {"labels": digits_test.labels} if with_labels else {}
+    images = digits_calib.image
+    unlike = intact.quantize(digits_model, {"image": images / 20})
+    (line,) = intact.evaluate(unlike, data).warnings
+    assert re.search(r"outside are \d+ % of 'image'", line)
+    assert "calibrate on samples like those" in line
+    narrow = intact.quantize(
+        digits_model, {"image": images}, weight_bits=2, activation_bits=2, preset="fast"
+    )
+    found = intact.evaluate(narrow, data)
+    assert found.sqnr_db < 5
+    assert found.warnings == ()
+    assert found.verdict is not None
+    assert found.verdict.judgement is Judgement.LOSES
 
 
 def test_search_warns_too(digits_model: Path, digits_test: Images) -> None:

@@ -19,6 +19,7 @@ FLOAT_COMMAND = "intact quantize model.onnx --data d --keep-float conv --output 
         ((-0.5, -0.9, -0.1), Judgement.GOOD, "less than 1 lost"),
         ((-1.0, -1.7, -0.3), Judgement.LOSES, "loses 1.0 points of accuracy"),
         ((-1.0, -2.58, 0.59), Judgement.UNSURE, "within chance; give about 760 samples"),
+        ((-0.33, -1.25, 0.59), Judgement.UNSURE, "within chance; give about 570 samples"),
         ((0.0, -28.0, 28.0), Judgement.UNSURE, "cannot be told from 300 samples"),
     ],
 )
@@ -114,3 +115,15 @@ def test_drawn_samples_do_not_tell() -> None:
     found = verdict(Measured(samples=32, decibels=45.0, is_drawn=True))
     assert found.judgement is Judgement.UNSURE
     assert "evaluate it on real ones" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("decibels", "judgement", "said"),
+    [(40.0, Judgement.UNSURE, "too few; evaluate it on others"), (5.0, Judgement.LOSES, "5.0 dB")],
+)
+def test_samples_that_tell_little_do_not_make_a_result_good(
+    decibels: float, judgement: Judgement, said: str
+) -> None:
+    found = verdict(Measured(samples=4, decibels=decibels, untelling="4 samples are too few"))
+    assert found.judgement is judgement
+    assert said in found.sentence

@@ -54,7 +54,11 @@ def cases(*given: TargetArithmetic) -> Iterator[tuple[str, list[Condition]]]:
 
 
 def where_it_matters(arithmetic: Arithmetic, op_type: str) -> Arithmetic:
-    """Leave out what only additions read."""
+    """Leave out what only additions or convolutions read, and what is newer than format 1."""
+    if arithmetic.pairs is not None:
+        block = arithmetic.pairs.block if op_type == "Conv" else None
+        pairs = msgspec.structs.replace(arithmetic.pairs, halves=False, block=block)
+        arithmetic = msgspec.structs.replace(arithmetic, accumulator=pairs)
     way = arithmetic.requantize
     if op_type in ("Add", "Sub") or not isinstance(way, FixedPoint):
         return arithmetic

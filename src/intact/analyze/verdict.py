@@ -69,6 +69,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         gain: What the first remedy regains, with its unit; "" where that is not known.
         remedy: The first remedy in words, where it is no command.
         is_drawn: Whether the samples were drawn, and are none of the user's.
+        untelling: Why the samples tell little of others, where they are those that set the ranges;
+            "" where nothing speaks against them.
     """
 
     samples: int
@@ -82,6 +84,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     gain: str = ""
     remedy: str = ""
     is_drawn: bool = False
+    untelling: str = ""
 
     def explained_by(self, findings: Sequence[Finding]) -> Measured:
         """Return the same with what findings tell: what is wrong, where, and what regains it.
@@ -117,6 +120,9 @@ def verdict(found: Measured) -> Verdict:
         judged = judge(found)
         if judged is not None:
             judgement, told = judged
+            if found.untelling and judgement is Judgement.GOOD:
+                told = f"cannot be told from these samples: {found.untelling}"
+                return Verdict(Judgement.UNSURE, f"{told}; evaluate it on others")
             more = _to_do(found) if judgement is not Judgement.GOOD else ""
             return Verdict(judgement, told + more)
     return Verdict(Judgement.UNSURE, f"nothing was compared on {_samples(found)}")
@@ -142,7 +148,9 @@ def _by_accuracy(found: Measured) -> _Judged | None:
             Judgement.LOSES,
             f"loses {-points:.1f} points of accuracy {interval} {on}, beyond chance",
         )
-    needed = found.samples * ((high - low) / 2 / TOLERATED) ** 2
+    # An interval that is as narrow is above what is tolerated, or below 0.
+    wanted = max(TOLERATED + points, -points)
+    needed = found.samples * ((high - low) / 2 / wanted) ** 2
     told = (
         f"cannot be told from {_samples(found)}: {change} {interval} is within chance; give "
         f"{_about(needed)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from intact.analyze import errors
+from intact.analyze.diagnose.findings import CAUSES
 from intact.analyze.errors import GraphStatistic, QuantLoss
 from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.analyze.evaluation.figures import Evaluation
@@ -10,6 +11,7 @@ from intact.analyze.evaluation.text import TextMetric
 from intact.data.metric import Metric
 from intact.data.progress import begin
 from intact.data.stream import Samples
+from intact.limits import USUAL_DB
 from intact.recipe.declare import public
 from intact.recipe.reports import EdgeOptions, EvaluateOptions, LayerOptions
 from intact.results.recipes import cluster_of
@@ -29,10 +31,11 @@ def evaluate(options: EvaluateOptions) -> Evaluation:
     named = TextMetric.named(options.metric)
     metric = named or (None if options.metric is None else Metric.of(options.metric))
     loaded = load_result(options.result)
+    samples = _open(options, loaded)
     with cluster_of(options) as cluster:
-        return evaluate_result(
+        found = evaluate_result(
             loaded,
-            _open(options, loaded),
+            samples,
             reference=None if options.float_model is None else float_graph(options.float_model),
             batch=options.batch,
             threads=options.threads,
@@ -40,6 +43,15 @@ def evaluate(options: EvaluateOptions) -> Evaluation:
             top_k=options.top_k,
             cluster=cluster,
         )
+    # Where the float model is wrong itself, its ranges are no matter.
+    if found.sqnr_db < USUAL_DB and not found.warnings:
+        from intact.analyze.diagnose.result_diagnosis import unlike_samples  # with much else
+
+        unlike = unlike_samples(loaded, samples, options.data)
+        if unlike is not None:
+            line = f"{CAUSES[unlike.cause]}: {unlike.evidence}; {unlike.remedy}"
+            found.warnings = (*found.warnings, line)
+    return found
 
 
 @public(LayerOptions)

@@ -24,7 +24,7 @@ from intact.data.chosen_samples import ChosenSamples
 from intact.data.preprocess import Preprocess
 from intact.data.sources import has_image_steps
 from intact.data.stream import AGAIN, Samples
-from intact.errors import UsageError
+from intact.errors import DataError, UsageError
 from intact.flow.look import CalibrationSamples
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
@@ -208,7 +208,7 @@ class Calibration:
         shapes = opened.usual_shapes  # before a further pass
         # Equal samples have equal checksums; with a limit some were left out, so there are many.
         different = len(chosen.marks) if chosen.limit is None else None
-        known = Calibrated(inputs, different, self.options.mask is not None)
+        known = Calibrated(inputs, different, self.options.mask is not None, _classes(opened))
         seen = CalibrationSamples(
             runs, known, self.preprocess, self.drawn > 0, self.options.threads
         )
@@ -332,3 +332,12 @@ def _skipped_notes(files: Sequence[str]) -> tuple[Note, ...]:
         return ()
     message = f"{len(files)} file(s) that are no image were left out (first: {files[0]})"
     return (Note(NoteKind.CALIBRATION, "", message),)
+
+
+def _classes(samples: Samples) -> int | None:
+    """Count the classes of samples that were read; None where they have no labels of classes."""
+    try:
+        labels = samples.labels()
+    except DataError:  # references for a metric, or some samples lack theirs
+        return None
+    return None if labels is None else len(np.unique(labels))

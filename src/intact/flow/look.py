@@ -151,6 +151,7 @@ def verdict_of(looked: PlanFindings, findings: Sequence[Finding]) -> Verdict | N
         decibels=min(errors.decibels.values(), default=None),
         where="" if loss is None else loss.node,
         is_drawn=evidence.is_drawn,
+        untelling=next((e.evidence for e in findings if e.cause == "calibration_samples"), ""),
     )
     return verdict(measured.explained_by(findings))
 

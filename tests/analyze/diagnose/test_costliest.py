@@ -66,6 +66,20 @@ def test_a_narrow_layer_at_any_place_is_named_by_all(seed: int, tmp_path: Path) 
     assert diagnosed(tmp_path)[2] - decibels > first.gain - 1  # the method is chosen anew there
 
 
+def test_narrow_layers_are_named_though_an_output_has_over_20_db(tmp_path: Path) -> None:
+    narrow = {f"conv{at}.weight": 5 for at in (1, 4)}
+    quantized(tmp_path, 0, bits=narrow)
+    (first, *_), _, decibels = diagnosed(tmp_path)
+    assert 20 < decibels < 30
+    assert (first.cause, first.node) in {("rounding", "conv1"), ("rounding", "conv4")}
+    assert "2 layers with weights of fewer than 8 bits, which most have" in first.evidence
+    assert all(f"{name}=8" in first.remedy for name in narrow)
+    assert first.gain is not None
+    assert first.gain > 3
+    quantized(tmp_path, 0, weight_bits=5)  # alike ones: no fault of some
+    assert not any("which most have" in each.evidence for each in diagnosed(tmp_path)[0])
+
+
 def test_where_all_layers_cost_a_set_is_offered_and_said(tmp_path: Path) -> None:
     quantized(tmp_path, 0, weight_bits=2)
     (first, *_), in_table, _ = diagnosed(tmp_path)

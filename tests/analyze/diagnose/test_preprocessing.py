@@ -151,6 +151,18 @@ def test_what_no_option_mends_is_said(
     assert not found.remedies[0].options
 
 
+def test_pictures_that_lie_right_are_not_offered_another_layout(
+    zoo: Path, cifar: Callable[..., Images]
+) -> None:
+    images = cifar("test", 256, Preprocessing.PIXELS)
+    middle = 8 + np.arange(32) // 2
+    cut = images.image[:, :, middle][:, :, :, middle]
+    found = findings(zoo / "resnet20.onnx", cut, RIGHT, images.labels)
+    assert [each.cause for each in found] == ["preprocessing"]
+    assert "layout" not in found[0].evidence + found[0].remedies[0].text
+    assert "crop" in found[0].remedies[0].text
+
+
 def pictures(count: int, seed: int = 0) -> Floats:
     """Draw smooth pictures of 0 to 255, ``[count, 3, 8, 8]``."""
     coarse = np.random.default_rng(seed).uniform(0, 255, (count, 3, 2, 2))

@@ -128,3 +128,38 @@ def test_what_fails_on_such_samples_tells_so() -> None:
         signs(logarithm(), {"x": drawn})
     assert "100 % of the values of tensor 'logarithm' are NaN" in str(raised.value)
     assert "tensor 'logarithm': no finite value was observed" in str(raised.value)
+
+
+def classifier(classes: int = 10) -> onnx.ModelProto:
+    """The brightest of so many quarters of an image is its class."""
+    b = ModelBuilder()
+    x = b.node("Flatten", b.input("image", ["batch", 1, 1, classes * 2]))
+    pairs = np.kron(np.eye(classes), np.ones((2, 1))).astype(np.float32)
+    b.node("MatMul", x, b.constant(pairs), out="y")
+    b.output("y")
+    return b.build()
+
+
+def brightest(classes: Array, count: int = 10) -> dict[str, Array]:
+    values = RANDOM.random((len(classes), 1, 1, count * 2)).astype(np.float32)
+    for row, each in zip(values, classes, strict=True):
+        row[..., 2 * each : 2 * each + 2] += 6
+    return {"image": values}
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_samples_of_one_class_are_named(labelled: bool) -> None:
+    def found(classes: Array) -> list[Finding]:
+        labels = {"labels": classes} if labelled else {}
+        return signs(classifier(), brightest(classes) | labels)
+
+    (one,) = found(np.full(32, 3))
+    assert (
+        "by their labels" if labelled else "100 % of the samples the same class"
+    ) in one.evidence
+    assert "samples of all classes" in one.remedies[0].text
+    assert found(np.arange(32) % 10) == []
+
+
+def test_one_class_by_labels_of_something_else_is_not_named() -> None:
+    assert signs(classifier(), brightest(np.arange(32) % 10) | {"labels": np.zeros(32, int)}) == []

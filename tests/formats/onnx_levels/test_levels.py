@@ -44,7 +44,7 @@ granularity = "per_channel"
 spacing = "exponential"
 steps_per_octave = {steps}
 [arithmetic]
-requantize = { kind = "float_once" }
+requantize = {{ kind = "float_once" }}
 """
 RULES = """
 [[op]]

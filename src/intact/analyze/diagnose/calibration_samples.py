@@ -37,6 +37,8 @@ _FELT = 1 / 3
 """Part of the noise from which on it is felt."""
 _UNLIKE = 4.0
 """How many times as many samples beyond the range as alike ones would have."""
+_NAMED = 3
+"""Tensors that evidence names."""
 _ERRORS = 3.0
 """Standard errors by which the means of alike samples differ in one case of 400."""
 
@@ -56,6 +58,7 @@ class RangeShift(msgspec.Struct, frozen=True):
         calibrated: Samples of the calibration.
         beyond: Part of the new samples that have a value beyond the range.
         expected: The same as alike samples would have on average.
+        outside: Part of their values that lie beyond it.
         clipping: Mean square of what is cut off, against that of rounding to 8 bits.
         wider: Width of the range against that of the new samples.
         shift: Difference of the means, in standard errors.
@@ -65,6 +68,7 @@ class RangeShift(msgspec.Struct, frozen=True):
     calibrated: int
     beyond: float
     expected: float
+    outside: float
     clipping: float
     wider: float
     shift: float
@@ -163,6 +167,7 @@ def _range_shift(
         calibrated.samples,
         float(((rows.minimum < low) | (rows.maximum > high))[live].mean()),
         ends / (calibrated.samples + 1),
+        _share_beyond(distribution, low, high),
         _mean_square_beyond(distribution, low, high) / rounding,
         width / (most - least) if most > least else 1.0,
         abs(float(means.mean()) - mean) / spread if spread else 0.0,
@@ -174,6 +179,22 @@ def _mean_square_beyond(values: Bins, low: float, high: float) -> float:
     middle = (values.low + values.high) / 2
     beyond = np.maximum(low - middle, 0) + np.maximum(middle - high, 0)
     return float((values.count * beyond**2).sum() / max(values.total, 1))
+
+
+def _share_beyond(values: Bins, low: float, high: float) -> float:
+    """Return the part of the values that lies beyond a range."""
+    middle = (values.low + values.high) / 2
+    beyond = (middle < low) | (middle > high)
+    return float(values.count[beyond].sum() / max(values.total, 1))
+
+
+def _outside(seen: Sequence[RangeShift]) -> str:
+    """Say which part of the values lies outside: of the input, then of the worst layers."""
+    # What a plan needs first is its input, where that is quantized.
+    first, *others = seen
+    worst = sorted(others, key=lambda each: -each.outside)[: _NAMED - 1]
+    named = [each for each in (first, *worst) if each.outside > 0]
+    return ", ".join(f"{100 * each.outside:.2g} % of {each.tensor!r}" for each in named)
 
 
 def _unlike(seen: Sequence[RangeShift]) -> list[Finding]:
@@ -192,7 +213,7 @@ def _unlike(seen: Sequence[RangeShift]) -> list[Finding]:
         worst = max(seen, key=lambda each: each.clipping)
         evidence += (
             f", and {100 * beyond:.0f} % of them have values beyond its ranges, of alike ones "
-            f"{100 * expected:.1f} % (most in tensor {worst.tensor!r})"
+            f"{100 * expected:.1f} % (outside are {_outside(seen)})"
         )
     else:
         worst = max(seen, key=lambda each: each.wider)
@@ -208,8 +229,8 @@ def _too_few(seen: Sequence[RangeShift]) -> list[Finding]:
     worst = max(seen, key=lambda each: each.clipping)
     evidence = (
         f"{100 * _mean(seen, 'beyond'):.0f} % of the samples have values beyond the range of the "
-        f"{calibrated} that calibration saw, which is {100 * cut:.0f} % of the noise (most in "
-        f"tensor {worst.tensor!r})"
+        f"{calibrated} that calibration saw, which is {100 * cut:.0f} % of the noise (outside are "
+        f"{_outside(seen)})"
     )
     more = Remedy(options={"samples": max(USUAL, 4 * calibrated)})
     text = Remedy(text=f"calibrate on more samples than {calibrated}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import onnx_ir as ir
 from msgspec.structs import replace
 
 from intact._text import first_names
@@ -54,12 +55,42 @@ def at_costliest(finding: Finding, evidence: Evidence, output: str) -> Finding:
     )
 
 
+def narrower_than_most(evidence: Evidence, output: str) -> list[Finding]:
+    """Find layers whose weights have fewer bits than most have, where these make half of the costs.
+
+    Of weights that are all alike, what rounding costs is no fault of some.
+
+    Args:
+        evidence: With a plan.
+        output: The output that loses.
+    """
+    plan = evidence.plan
+    quantized = (node for node in plan.graph.nodes if plan.is_quantized(node))
+    every = [bits for node in quantized if (bits := _bits(plan, node))]
+    usual = sorted(every)[len(every) // 2] if every else 0
+    # Before costs, which take time.
+    if not usual or min(every) == usual:
+        return []
+    costs = evidence.costs
+    narrow = [each for each in costs.layers if 0 < _bits_of(plan, each) < usual]
+    share = sum(costs.share(each, output) for each in narrow)
+    if share < ONE:
+        return []
+    level = evidence.few_errors.decibels[output]
+    count = f"{len(narrow)} layers" if len(narrow) > 1 else "a layer"
+    told = (
+        f"{count} with weights of fewer than {usual} bits, which most have, make "
+        f"{100 * share:.0f} % of what layers cost output {output!r} ({level:.1f} dB)"
+    )
+    return [Finding("rounding", told, share)]
+
+
 def _shares_in_words(
     plan: QuantizedGraph, costs: LayerCosts, ranked: Sequence[LayerCost], output: str
 ) -> str:
     worst = ranked[0]
     share = 100 * costs.share(worst, output)
-    bits = _bits(plan, worst)
+    bits = _bits_of(plan, worst)
     width = f", {bits}-bit weight" if bits else ""
     place = f"{worst.name!r} ({worst.op_type}{width})"
     if share >= 100 * ONE:
@@ -74,7 +105,7 @@ def _shares_in_words(
 def _remedies(plan: QuantizedGraph, costs: LayerCosts, output: str) -> Iterator[Remedy]:
     """Yield what spares the costliest layers: wider weights where all are narrow, or else float."""
     for layers in list(costs.sets(output))[:_SETS]:
-        narrow = [each for each in layers if 0 < _bits(plan, each) < USUAL_BITS]
+        narrow = [each for each in layers if 0 < _bits_of(plan, each) < USUAL_BITS]
         # Wider weights cost less time than float, and any target with 8 bits has them.
         if len(narrow) == len(layers):  # which holds whatever the bits of the node are
             yield Remedy(options={"bits": {f"{e.name}.weight": USUAL_BITS for e in narrow}})
@@ -82,8 +113,11 @@ def _remedies(plan: QuantizedGraph, costs: LayerCosts, output: str) -> Iterator[
             yield Remedy(options={"keep_float": [name for e in layers for name in e.nodes[:1]]})
 
 
-def _bits(plan: QuantizedGraph, layer: LayerCost) -> int:
-    """Return the bits of a layer's weight; 0 where it has none."""
-    node = plan.graph.node(layer.name)
+def _bits_of(plan: QuantizedGraph, layer: LayerCost) -> int:
+    return _bits(plan, plan.graph.node(layer.name))
+
+
+def _bits(plan: QuantizedGraph, node: ir.Node) -> int:
+    """Return the bits of a node's weight; 0 where it has none."""
     slot = weight_slot(node)
     return 0 if slot is None else plan.input_config(node, slot).bits

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from intact._text import Figures
 from intact.analyze.diagnose.arithmetic import computed_errors
-from intact.analyze.diagnose.costliest import at_costliest
+from intact.analyze.diagnose.costliest import at_costliest, narrower_than_most
 from intact.analyze.diagnose.evidence import DIAGNOSED, Evidence, finite
 from intact.analyze.diagnose.findings import Finding
 from intact.analyze.diagnose.quantizers import Tensors, cut_in_calibration, quantizer_findings
@@ -148,6 +148,7 @@ def check_quantizers(evidence: Evidence) -> list[Finding]:
         return norms
     decibels = evidence.few_errors.decibels
     output = min(decibels, key=lambda name: decibels[name], default="")
+    lost = lost or (narrower_than_most(evidence, output) if output else [])
     found = [
         at_costliest(each, evidence, output) if each.cause == "rounding" else each for each in lost
     ]

@@ -44,11 +44,13 @@ class Calibrated(msgspec.Struct, frozen=True):
         inputs: Names of the inputs.
         different: How many samples are not the same as another; None where they are many.
         is_masked: Whether parts of them are left out.
+        classes: How many their labels name; None where they have no labels.
     """
 
     inputs: tuple[str, ...]
     different: int | None = None
     is_masked: bool = False
+    classes: int | None = None
 
 
 @dataclass(frozen=True)

@@ -136,6 +136,9 @@ def preprocessing_findings(
     if of_labels:
         return of_labels
     steps, waiting = Steps.of(case.given), preparations(case.data, case.axis, case.given)
+    # A model may find some more classes in scrambled pictures; they are no picture to anybody.
+    if _is_in_place(case):
+        waiting = [each for each in waiting if not each.steps.rearranges]
     for number, count in enumerate(_ROUNDS):
         present = case.run(steps, count)
         # In rounds: thirty ways on eight samples, the best of them on more.
@@ -345,15 +348,37 @@ def _is_picture(case: _Case) -> bool:
     """Tell whether an array has rows and columns in which neighbours are alike."""
     if channel_axis(case.data.shape) is None:
         return False
-    for data in (case.data, Steps(np.zeros(1), np.ones(1), rearranges=True).apply(case.data, 1)):
-        images = np.moveaxis(data[: _ROUNDS[0]], case.axis, 1).astype(np.float64)
-        # Without the mean, which any two neighbours have in common.
-        images = images - images.mean(axis=(2, 3), keepdims=True)
-        power = float((images**2).sum())
-        beside = float((images[..., 1:] * images[..., :-1]).sum())
-        if power and beside / power > _SMOOTH:
-            return True
-    return False
+    return any(_alike(data, case.axis)[0] > _SMOOTH for data in _layouts(case))
+
+
+def _is_in_place(case: _Case) -> bool:
+    """Tell whether an array is a picture as it lies, more than in the other layout.
+
+    In the other one it may look like one along rows, whose numbers lie side by side in both.
+    """
+    if channel_axis(case.data.shape) is None:
+        return False
+    own, other = (min(_alike(data, case.axis)) for data in _layouts(case))
+    return own > _SMOOTH and own >= other
+
+
+def _layouts(case: _Case) -> tuple[Floats, Floats]:
+    """Return the first samples as they lie, and read in the other layout."""
+    data = case.data[: _ROUNDS[0]]
+    return data, Steps(np.zeros(1), np.ones(1), rearranges=True).apply(data, case.axis)
+
+
+def _alike(data: Floats, axis: int) -> tuple[float, float]:
+    """Return how alike neighbours in rows and in columns are: a correlation of each, up to 1."""
+    images = np.moveaxis(data, axis, 1).astype(np.float64)
+    # Without the mean, which any two neighbours have in common.
+    images = images - images.mean(axis=(2, 3), keepdims=True)
+    power = float((images**2).sum())
+    if not power:
+        return 0.0, 0.0
+    rows = float((images[..., 1:] * images[..., :-1]).sum()) / power
+    columns = float((images[..., 1:, :] * images[..., :-1, :]).sum()) / power
+    return rows, columns
 
 
 def _finding(case: _Case, way: _Way, evidence: str) -> Finding:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from intact.analyze.diagnose.calibration_samples import calibration_findings
 from intact.analyze.diagnose.deployed import products_in_float, runtime_of
 from intact.analyze.diagnose.diagnosis import (
     Diagnosis,
@@ -38,7 +39,8 @@ from intact.results.samples import open_for_result
 from intact.results.sources import load_result
 
 _OBSERVED = 32
-"""Samples on which tensors are observed that only a remedy quantizes."""
+"""Samples on which tensors are observed that only a remedy quantizes, or whose ranges are compared.
+"""
 
 
 def diagnose(options: DiagnoseOptions) -> Diagnosis:
@@ -84,6 +86,21 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     unused = _unused_labels(loaded, samples)
     notes = (*found.notes, f"labels are not used: {unused}") if unused else found.notes
     return msgspec.structs.replace(found, findings=findings, notes=notes)
+
+
+def unlike_samples(result: Result, samples: Samples, data: object) -> Finding | None:
+    """Tell whether calibration saw too few samples, or others than these, with what mends it.
+
+    Args:
+        result: The result.
+        samples: Others, prepared as for the calibration.
+        data: Where they come from.
+    """
+    if result.statistics is None:
+        return None
+    seen = calibration_findings(result.plan, result.statistics, samples.first(_OBSERVED))
+    made_by, ran = options_that_made(result), result.plan.provenance.improve
+    return next((with_command(_offer_these_samples(e, data), made_by, ran) for e in seen), None)
 
 
 def _replan(result: Result, name: str | None, statistics: Statistics | None) -> QuantizedGraph:

@@ -18,6 +18,7 @@ from intact.calibrate.choice import FloatRuns
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.data.batching import real_samples, sample_count
 from intact.errors import CalibrationError, IntactError, UsageError
+from intact.numerics.answers import CLASSES, FEW, probabilities
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.evidence import Evidence
@@ -36,12 +37,15 @@ _UNRELATED = 0.05
 """Correlation of neighbouring pixels that noise has at most: of photographs it is above 0.8."""
 _PIXELS = 4096
 """Pixels of which a correlation is taken at least: its standard error is then below 0.016."""
+_ONE_CLASS = 0.75
+"""Part of the answers that are the same class, from which on samples are said to be of one."""
 _NANS = (slice(0x7F81, 0x8000), slice(0xFF81, 0x10000))
 """Bins of the histogram in which NaN is counted."""
 _WRONG, _POOR = 1.5, 0.1
 """Severities: of samples that cannot be right, and of those that are poor."""
 MORE_SAMPLES = "calibrate on some hundred samples (--data, --samples)"
 """The remedy where samples are few."""
+_ALL_CLASSES = "calibrate on some hundred samples of all classes"
 _LIKE_USED = "calibrate on some hundred samples like those that the model is used for"
 
 
@@ -50,11 +54,15 @@ def check_samples(evidence: Evidence) -> tuple[Finding, ...]:
     known, statistics = evidence.calibrated, evidence.statistics
     if known is None or statistics is None:
         return ()
-    return sample_signs(statistics, known.inputs, evidence.runs, known.different)
+    return sample_signs(statistics, known.inputs, evidence.runs, known.different, known.classes)
 
 
 def sample_signs(
-    statistics: Statistics, inputs: Sequence[str], runs: FloatRuns, different: int | None = None
+    statistics: Statistics,
+    inputs: Sequence[str],
+    runs: FloatRuns,
+    different: int | None = None,
+    classes: int | None = None,
 ) -> tuple[Finding, ...]:
     """Judge the samples of a calibration.
 
@@ -63,6 +71,7 @@ def sample_signs(
         inputs: Names of the inputs.
         runs: Some of the samples.
         different: How many samples are not the same as another; None where they are many.
+        classes: How many classes their labels name; None where they have none.
 
     Returns:
         At most one finding of the cause ``calibration_samples``, the worst that fits.
@@ -77,6 +86,7 @@ def sample_signs(
         or _equal(seen, count, kept, runs)
         or _few(count, count if different is None else different)
         or _noise(kept)
+        or _one_class(kept, runs, classes)
     )
     return () if found is None else (found,)
 
@@ -216,6 +226,40 @@ def _noise(kept: Arrays) -> Finding | None:
                 name,
             )
     return None
+
+
+def _scores(kept: Arrays, runs: FloatRuns) -> npt.NDArray[np.floating] | None:
+    """Return the first output of a classifier, ``[samples, classes]``; None of other models."""
+    name, first = next(iter(next(iter(runs.first(1).outputs()), {}).items()), ("", np.zeros(0)))
+    # Texts have scores of every token, and an encoder gives back as much as it gets.
+    is_open = first.ndim == 2 and first.shape[1] > 1 and first.dtype.kind == "f"
+    if not is_open or any(array[:1].size == first.shape[1] for array in kept.values()):
+        return None
+    ran = zip(runs.outputs(), runs.batches, strict=True)
+    parts = [_samples({name: each[name]}, sample_count(feeds), n) for each, (feeds, n) in ran]
+    scores = _join(parts).get(name)  # none where batches differ in their number, as detections do
+    is_whole = scores is not None and scores.ndim == 2 and len(scores) == len(runs)
+    return scores if is_whole else None
+
+
+def _one_class(kept: Arrays, runs: FloatRuns, classes: int | None) -> Finding | None:
+    """Say that samples are of one class, by their labels or by sure answers of the float model."""
+    answers = _scores(kept, runs) if classes is None or classes == 1 else None
+    if answers is None:
+        return None
+    chosen = np.bincount(answers.argmax(axis=1)).max() / len(answers)
+    if classes is None:
+        is_sure = bool(probabilities(answers).max(axis=1).mean() > _ONE_CLASS)
+        if len(answers) < FEW or answers.shape[1] < CLASSES or not is_sure or chosen < _ONE_CLASS:
+            return None
+    elif chosen <= 0.5:  # labels of something else than what the model answers
+        return None
+    told, remedy = "the samples are of one class by their labels", _ALL_CLASSES
+    if classes is None:
+        told = f"the float model gives {100 * chosen:.0f} % of the samples the same class"
+        remedy += "; if these are, prepare them as the model wants it"
+    evidence = f"{told}: samples of others may go beyond their ranges"
+    return _finding(evidence, _POOR, remedy=remedy)
 
 
 def _image(array: npt.NDArray[Any]) -> npt.NDArray[np.float64] | None:
