@@ -44,7 +44,7 @@ def in_blocks(
     if blocks is None:
         raise UsageError(
             f"--block {size}: target {target.name} has no weights in blocks",
-            remedy=f"leave it out, or give --target {_able()}",
+            remedy=f"leave it out, or give --target {_able(target)}",
         )
     width = blocks.bits[0] if bits is None else bits
     if size not in blocks.sizes:
@@ -99,11 +99,14 @@ def in_blocks(
     return made if blocks.dynamic is None else _dynamic(made, blocks.dynamic, scheme)
 
 
-def _able() -> str:
-    """Name the shipped targets that have weights in blocks."""
+def _able(target: Target) -> str:
+    """Name the shipped targets that have weights in blocks: of the same formats, if there are."""
     from intact.targets.load import load_target, target_names  # for an error alone
 
-    return " or ".join(name for name in target_names() if load_target(name).blocks is not None)
+    known = [load_target(name) for name in target_names()]
+    able = [each for each in known if each.blocks is not None]
+    alike = [each for each in able if each.formats == target.formats]
+    return " or ".join(each.name for each in alike or able)
 
 
 def in_float(target: Target, reason: str = "only caches are kept as codes") -> Target:
