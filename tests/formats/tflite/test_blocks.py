@@ -17,6 +17,7 @@ from intact.formats.base.format import WrittenFiles
 from intact.formats.tflite.run import Kernels
 from intact.formats.tflite.verify import verify_tflite
 from intact.formats.tflite.write import write_tflite
+from intact.plan.inspection import inspect_plan
 from intact.program.deployed import deployed_program
 from intact.results.result import Result
 from intact.targets import ScaleType, in_blocks, load_target
@@ -108,6 +109,8 @@ def test_what_kernels_lack_stays_float() -> None:
     assert "no multiple of a block of 32" in plan.decisions["ragged"].reason
     assert plan.decisions["words"].reason.startswith("weights only: ")
     assert plan.decisions["layer"].quantized
+    rows = {row.node: (row.block, row.weight_bits) for row in inspect_plan(plan).nodes}
+    assert (rows["layer"], rows["words"], rows["ragged"]) == ((32, 4), (32, 4), (None, None))
 
 
 @pytest.mark.parametrize(
