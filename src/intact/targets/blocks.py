@@ -64,6 +64,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         signed_scales: Whether scales may be negative. A symmetric block then uses its lowest code
             for the value of largest magnitude.
         scale_type: The type of scales.
+        tables: Whether tables that are looked up may have them.
         ragged: Whether the last block of a row may be shorter than the others.
         form: How a layer is written.
         dynamic: Activations that are quantized while the model runs; None where they are float.
@@ -76,6 +77,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     zero_points: bool = True
     signed_scales: bool = False
     scale_type: ScaleType = ScaleType.FLOAT32
+    tables: bool = True
     ragged: bool = True
     form: BlockForm = BlockForm.FUSED
     dynamic: BlockActivations | None = None

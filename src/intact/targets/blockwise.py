@@ -84,7 +84,11 @@ def in_blocks(
     rules = [
         *in_float(target, "it computes in float beside such weights").rules,
         OpRule(
-            ops=IN_BLOCKS, quantize=False, weights_only=True, reason=blocks.reason, weight=scheme
+            ops=IN_BLOCKS if blocks.tables else DENSE,
+            quantize=False,
+            weights_only=True,
+            reason=blocks.reason,
+            weight=scheme,
         ),
         OpRule(
             ops=DENSE,
@@ -100,11 +104,15 @@ def in_blocks(
 
 
 def _able(target: Target) -> str:
-    """Name the shipped targets that have weights in blocks: of the same formats, if there are."""
+    """Name the shipped targets that have weights in blocks: of the same formats, if there are.
+
+    Those that extend one of them are left out.
+    """
     from intact.targets.load import load_target, target_names  # for an error alone
 
     known = [load_target(name) for name in target_names()]
-    able = [each for each in known if each.blocks is not None]
+    names = {each.name for each in known if each.blocks is not None}
+    able = [each for each in known if each.name in names and each.extends not in names]
     alike = [each for each in able if each.formats == target.formats]
     return " or ".join(each.name for each in alike or able)
 

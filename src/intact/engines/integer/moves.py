@@ -19,7 +19,7 @@ from intact.engines.integer.kernel import (
 from intact.engines.integer.pointwise.conversions import recoder
 from intact.errors import DataError
 from intact.program import Array, Encoding, Step
-from intact.program.forms import dequantize_constant
+from intact.program.forms import dequantize_constant, has_blocks
 from intact.program.operations import (
     Concat,
     DepthToSpace,
@@ -172,7 +172,7 @@ def _split(step: Step, _: Overflows) -> Kernel:
 @KERNELS.register(Lookup)
 def _lookup(step: Step, _: Overflows) -> Kernel:
     operation, table = operation_of(step, Lookup), step.inputs[0]
-    if table is not None and table.encoding is not None and table.encoding.block is not None:
+    if table is not None and has_blocks(table):
         table = dequantize_constant(table)
         step = replace(step, inputs=(table, *step.inputs[1:]))
     source = None if table is None else table.encoding

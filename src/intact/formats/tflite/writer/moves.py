@@ -11,6 +11,7 @@ import numpy as np
 from intact.errors import Unsupported
 from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options, data_of
 from intact.program import Shape, Step, Tensor
+from intact.program.forms import has_blocks
 from intact.program.operations import (
     Concat,
     DepthToSpace,
@@ -171,7 +172,7 @@ def _write_lookup(operation: Lookup, step: Step, builder: FileBuilder) -> None:
     data, indices = data_of(step), step.inputs[1]
     if indices is None or indices.dtype not in (np.int32, np.int64):
         raise Unsupported("its indices are neither int32 nor int64")
-    if data.encoding is not None and data.encoding.block is not None:
+    if has_blocks(data):
         _add_embedding(builder, data, indices, step.outputs[0])
         return
     options = Options("GatherOptions", {"axis": operation.axis})
