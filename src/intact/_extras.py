@@ -61,7 +61,7 @@ def require(what: str, packages: Iterable[str], extra: str) -> None:
     Args:
         what: What needs them, for the message.
         packages: What must be there, by the names of their modules.
-        extra: Of this package, which brings them.
+        extra: The extra of this package that brings them.
 
     Raises:
         MissingExtraError: One is not installed; with the line that installs it.

@@ -29,6 +29,7 @@ def appearing(*paths: Path) -> Iterator[tuple[BinaryIO, ...]]:
     partials = [_partial(path) for path in paths]
     try:
         with contextlib.ExitStack() as stack:
+            # `x`: a file or a link of this name, which nobody could foresee, is never opened.
             files = tuple(stack.enter_context(partial.open("xb")) for partial in partials)
             yield files
             for file in files:
@@ -75,7 +76,7 @@ def lock(descriptor: int, *, inherited: bool) -> None:
     """Lock a file until it is closed.
 
     Args:
-        descriptor: Of the file.
+        descriptor: The file's.
         inherited: Whether processes that this one starts hold the lock too, where systems have both
             kinds.
 
@@ -88,11 +89,12 @@ def lock(descriptor: int, *, inherited: bool) -> None:
     except ImportError:
         _lock_on_windows(descriptor)
         return
+    # `flock` belongs to the open file, which children share; `lockf` to the process alone.
     (fcntl.flock if inherited else fcntl.lockf)(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 _FAR = 1 << 30
-"""Of the byte that is locked on Windows, where nobody can read what another has locked."""
+"""The byte that is locked on Windows, where nobody can read what another has locked."""
 
 
 def _lock_on_windows(descriptor: int) -> None:
@@ -134,6 +136,7 @@ def _partial(path: Path) -> Path:
     """Name a file that nobody can have put there before, as a link to another."""
     if not path.name or "\0" in str(path):
         raise OSError(errno.EINVAL, "no name of a file")
+    # In the same folder, because a rename is one step on one file system only.
     return path.with_name(f".{short_name(path.name)}.{secrets.token_hex(8)}.partial")
 
 
@@ -142,5 +145,6 @@ def short_name(name: str) -> str:
     encoded = os.fsencode(name)
     if len(encoded) <= _LONGEST_NAME:
         return name
+    # A hash tells apart names that begin alike.
     head = encoded[: _LONGEST_NAME // 2].decode(errors="ignore")
     return f"{head}~{hashlib.sha256(encoded).hexdigest()[:16]}"

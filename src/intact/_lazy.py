@@ -30,6 +30,7 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object
             message = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(message)
         value = getattr(importlib.import_module(f"{package}.{home}"), name)
+        # From here on the name is found without this function.
         setattr(sys.modules[package], name, value)
         return value
 
@@ -69,6 +70,8 @@ class _Deferral:
         from importlib.util import LazyLoader
 
         self._waiting.remove(name)
+        # Every import of the process asks each finder: one that has nothing left to find is
+        # removed.
         if not self._waiting:
             sys.meta_path.remove(self)
         spec = PathFinder.find_spec(name, path, target)

@@ -49,6 +49,8 @@ class Memo:
         try:
             found: Found = self._known[key]
         except KeyError:
+            # Two threads may compute the same: both get what came first, so that equal parts stay
+            # one object.
             found = self._known.setdefault(key, compute())
             if self._most is not None and len(self._known) > self._most:
                 del self._known[next(iter(self._known))]

@@ -15,7 +15,7 @@ class Figures(msgspec.Struct, frozen=True):
 
     Attributes:
         title: Above the table.
-        headings: Of the columns; the first names the rows.
+        headings: What stands above the columns; the first names the rows.
         rows: As many texts each as there are headings.
         lines: Below the table.
     """
@@ -75,6 +75,7 @@ def finite(found: Any) -> Any:
         return {name: finite(each) for name, each in found.items()}
     if isinstance(found, list | tuple):
         return [finite(each) for each in found]
+    # JSON has no NaN and no infinity; what writes them is refused by other readers.
     return None if isinstance(found, float) and not math.isfinite(found) else found
 
 

@@ -208,6 +208,8 @@ def _rules(base: Target, op_type: str, signatures: Sequence[Signature]) -> Itera
     own, *others = signatures
     types = {"inputs": own.inputs, "outputs": own.outputs, "alternatives": tuple(others)}
     known = [rule for rule in base.rules if op_type in rule.ops and rule.quantize]
+    # The base's rules keep their ties of scales and their conditions; only the types are the
+    # user's.
     for rule in known or [OpRule(ops=(op_type,))]:
         yield msgspec.structs.replace(rule, ops=(op_type,), reason="", **types)
 
@@ -224,6 +226,7 @@ def _with_accumulators(
             for dtype in each.outputs
             if not dtype.is_float and dtype.bits > DType.INT8.bits
         ]
+        # Codes of 8 bits are results, and not sums; sums of 32 bits are those of the base.
         if OPS[op_type].kind is OpKind.COMPUTE and bits and min(bits) < DType.INT32.bits:
             overrides.append(ArithmeticOverride(ops=(op_type,), accumulator=Wrap(min(bits))))
     return msgspec.structs.replace(arithmetic, overrides=(*arithmetic.overrides, *overrides))
@@ -280,7 +283,7 @@ def search_quantize_strategy(
         agreement with the float model, or the SQNR in dB where the model gives no classes.
 
     Raises:
-        IntactError: As of `intact.search_strategy`.
+        IntactError: As in `intact.search_strategy`.
     """
     target = _target(hardware)
     found = api.search_strategy(
@@ -347,11 +350,11 @@ def inspect_graph_statistic(
 
     Args:
         quantizer: What is about to be realized; or a result, or its folder.
-        dataset: As of `search_quantize_strategy`.
+        dataset: See `search_quantize_strategy`.
         options: Those of `intact.inspect_graph_statistic`: ``samples``, ``integers`` ...
 
     Raises:
-        IntactError: As of `intact.inspect_graph_statistic`.
+        IntactError: As in `intact.inspect_graph_statistic`.
     """
     if isinstance(quantizer, Quantizer):
         quantizer = Result(quantizer.plan, None, {}, Preprocess())

@@ -93,7 +93,7 @@ WORTH_OF_TIME = 0.1
 # ---- Time that a command takes, seconds ----------------------------------------------------------
 
 QUICK = 0.12
-"""Of a processor, for a check at the end of `quantize`."""
+"""What a check at the end of `quantize` may take of a processor."""
 SLOWNESS_SHARE = 0.025
 """Share of the time of a quantization that each model runs to see whether it became slower."""
 LONG_RUNS_SHARE = 0.15

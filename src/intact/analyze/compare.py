@@ -50,6 +50,8 @@ class Quantization(msgspec.Struct, frozen=True):
     @property
     def centre(self) -> tuple[int, int]:
         """The zero points as codes with a sign have them."""
+        # Two targets may hold the same levels, one with and one without a sign; only the codes are
+        # shifted.
         offset = 1 << (self.bits - 1) if self.codes[0] >= 0 else 0
         return self.zero_point[0] - offset, self.zero_point[1] - offset
 
@@ -146,8 +148,8 @@ class ComparedResult(msgspec.Struct, frozen=True, kw_only=True):
         float_bytes: Size of the float model.
         bytes: Size of the deployed model.
         cost: Costs by name, as a search has them: ``bytes`` of the parameters and ``bitops``.
-        errors: Of layers and outputs, on the same samples where the results take the same; None
-            where they were not measured.
+        errors: Errors of layers and outputs, on the same samples where the results take the same;
+            None where they were not measured.
         why_no_errors: Why not.
         measured: What running it on data gave; None where there are no data.
     """
@@ -214,6 +216,7 @@ class Comparison(msgspec.Struct, frozen=True):
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; numbers that are not finite become None."""
         found: dict[str, Any] = finite(msgspec.to_builtins(self, str_keys=True))
+        # A property is no field, and the conversion leaves it out.
         for made, node in zip(found["nodes"], self.nodes, strict=True):
             made["differs"] = list(node.differs)
         return {**found, "shared": self.shared, "counts": self.counts()}
@@ -227,7 +230,9 @@ def compare_plans(plans: Sequence[QuantizedGraph]) -> tuple[ComparedNode, ...]:
     """
     reports = [{(row.node, row.op_type): row for row in inspect_plan(plan).nodes} for plan in plans]
     points = [_points(plan) for plan in plans]
+    # Equal hashes are equal weights: large constants are then not compared.
     is_one_model = len({plan.graph.hash for plan in plans}) == 1
+    # A dictionary and no set: the order of the first result is the order of the table.
     keys = dict.fromkeys(key for found in reports for key in found)
     nodes = []
     for key in keys:
@@ -263,6 +268,7 @@ def _differences_of(each: Sequence[NodeReport | None]) -> Iterator[str]:
         yield "node"
     if len({report.quantized for report in there}) > 1:
         yield "computes"
+    # A reason tells something only of nodes that are float everywhere.
     elif not there[0].quantized and len({report.reason for report in there}) > 1:
         yield "reason"
     elif len({report.fused_into for report in there}) > 1:
@@ -347,9 +353,12 @@ def _ratio(first: QuantPoint, point: QuantPoint) -> float | None:
     if params is None or other is None:
         return None
     one, two = (np.asarray(each.scale, np.float64) for each in (params, other))
+    # One scale may be compared with one for each channel, but not two different numbers of
+    # channels.
     if one.shape != two.shape and one.ndim and two.ndim:
         return None
     ratios = np.atleast_1d(two / one)
+    # Half and twice a scale differ alike.
     return float(ratios[np.argmax(np.abs(np.log(ratios)))])
 
 

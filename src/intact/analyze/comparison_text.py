@@ -78,6 +78,7 @@ def decisions(found: Comparison) -> Figures:
     for node in found.differing:
         for group in _groups(node):
             groups.setdefault(group, []).append(node.name)
+    # The sort is stable: within a kind rows stay in the order of the graph.
     rows = sorted(groups.items(), key=lambda item: _ORDER[item[0].kind])
     written = [
         (
@@ -287,6 +288,7 @@ def _errors(result: ComparedResult) -> dict[tuple[str, str], LayerErrors]:
 
 def _spread(decibels: Sequence[float]) -> float:
     finite = [each for each in decibels if math.isfinite(each)]
+    # A layer that is exact in one result and not in another differs without bound.
     if len(finite) < len(decibels):
         return math.inf if finite else 0.0
     return max(finite) - min(finite)

@@ -23,6 +23,7 @@ def doubts_of(
     """
     count, classes = scores.shape
     chosen = scores.argmax(axis=1)
+    # Asked first: with labels numbered otherwise a good model looks like chance.
     shift = 0 if labels is None else label_shift(chosen, labels)
     if labels is not None and shift:
         share, mended = (100 * float((chosen == labels + each).mean()) for each in (0, shift))

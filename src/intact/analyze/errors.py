@@ -277,6 +277,7 @@ def inspect_graph_statistic(
     """
     both = SideBySide(plan, _edges(plan), threads=threads, integers=integers)
     total = both.summed(samples, most, lambda _: _EdgeSums())
+    # Reversed, so that of the ends with one configuration the first gives its name.
     groups = {id(config): str(end) for end, config in reversed(plan.configs.items())}
     types = infer_edges(plan)
     edges = [
@@ -284,6 +285,7 @@ def inspect_graph_statistic(
         for position, (place, each) in enumerate(zip(both.places, total, strict=True))
     ]
     if not topological:
+        # NaN compares with nothing: a key of its own keeps the order of the others.
         edges.sort(key=lambda edge: (not math.isnan(edge.sqnr_db), edge.sqnr_db))
     return GraphStatistic(both.samples, both.executor, tuple(edges))
 
@@ -313,6 +315,7 @@ def layer_results(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
         if not plan.is_quantized(head):
             continue
         point = points.at_output.get(value)
+        # Where nothing is quantized, inside of a fused chain, no executor shows the tensor.
         is_seen = point is not None or value.is_graph_output() or is_dynamic(plan, head, 0)
         if not is_seen or (point and point.is_passed_on):
             continue
@@ -327,6 +330,7 @@ def _edges(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
             yield ComparedPoint(plan.graph.node(point.end.node), str(point.value.name), point.end)
     for value in plan.graph.outputs:
         node, config = value.producer(), plan.producer_config(value)
+        # An output that is quantized is among the points above already.
         if node is not None and plan.graph.is_float(value) and not (config and quantizes(config)):
             yield ComparedPoint(node, str(value.name), None)
 

@@ -108,6 +108,7 @@ class LayerCosts(msgspec.Struct, frozen=True, dict=True):
                 if count and done >= share * total:
                     break
                 done, count = done + power, count + 1
+            # Two shares may give the same set, where one layer has most of the costs.
             if before < count <= max(1, len(self.layers) // 2):
                 before = count
                 yield tuple(ranked[:count])
@@ -116,6 +117,8 @@ class LayerCosts(msgspec.Struct, frozen=True, dict=True):
 def _bounded(powers: Sequence[float]) -> list[float]:
     """Give layers that make an output infinite by themselves the most weight that counts."""
     finite = sum(power for power in powers if math.isfinite(power))
+    # Large enough to be a set by itself at the largest share, and finite, so that shares can be
+    # summed.
     most = max(finite, 1.0) / (1 - _SHARES[-1])
     return [min(power, most) for power in powers]
 
@@ -144,6 +147,7 @@ def layer_costs(
     floats = floats or FloatModel(plan.graph, read_tensors(plan, forced.places), threads=1)
     if not forced.places:
         return LayerCosts(0, ())
+    # The time grows with layers times samples: the product is bounded, and not one of both.
     few = runs.first(min(max(MOST_RUNS // len(forced.places), FEWEST), len(runs)))
     tensors = [place.tensor for place in forced.places]
     if len(tensors) > _MOST_LAYERS:
@@ -153,6 +157,7 @@ def layer_costs(
     for feeds, real in few.batches:  # the results of one batch at a time are in memory
         of_batch = zip(forced.places, forced.run(feeds, floats.run(feeds)), strict=True)
         results = {place.tensor: own.quantized for place, own in of_batch}
+        # Kept for all layers: each then runs only the pieces behind it.
         known = pieces.values(feeds)
         ways = [partial(_run_with, pieces, known, {name: results[name]}) for name in tensors]
         own_runs = FloatRuns(
@@ -183,6 +188,7 @@ def _cost(place: ComparedPoint, nodes: Mapping[str, tuple[str, ...]], errors: Er
         place.node.op_type,
         place.tensor,
         nodes.get(name, (name,)),
+        # What makes an output NaN costs all there is, and must sort before what only adds noise.
         {output: math.inf if math.isnan(power) else power for output, power in noise.items()},
         errors.decibels,
     )

@@ -29,9 +29,9 @@ from intact.numerics.metrics import agreement, decibels
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points
 
 _OWN = 8
-"""Of the samples, those on which each layer is run by itself, and alone is quantized."""
+"""The samples on which each layer is run by itself, and alone is quantized."""
 _AT_ONCE = 2
-"""Of these, as many as are run at once where activations are large."""
+"""How many of these are run at once where activations are large."""
 _IN_CACHE = 1 << 22
 """Elements of activations that are worth one batch: 16 MiB."""
 _BINS = 64
@@ -105,7 +105,7 @@ class ModelErrors(msgspec.Struct, frozen=True):
 
     Attributes:
         samples: Number of samples.
-        outputs: Of the model's outputs.
+        outputs: Those of the model's outputs.
         layers: In topological order.
         samples_alone: Number of those on which layers alone are quantized.
     """
@@ -148,6 +148,8 @@ def model_errors(
     places, outputs = tuple(layer_results(plan)), tuple(_outputs(plan))
     floats = FloatModel(plan.graph, read_tensors(plan, places), threads=1)
     forced = TeacherForced(plan, places)
+    # All results of all layers are held for a batch: where they leave the caches, smaller batches
+    # are faster.
     is_small = _OWN * _elements(plan.graph, forced.tensors) <= _IN_CACHE
     own = _own_errors(forced, floats, samples, _OWN if is_small else _AT_ONCE)
     if costs is None:
@@ -212,6 +214,7 @@ class _Scores:
         self._same = self._all = 0
 
     def add(self, reference: Array, actual: Array) -> None:
+        # Asked of the float model's scores, which decide what the output is.
         if reference.ndim == 2 and are_classes(reference):
             self._same += round(agreement(reference, actual) * len(reference))
             self._all += len(reference)
@@ -239,6 +242,7 @@ def _bins(point: QuantPoint) -> Bins | None:
     low, high = config.dequantize(np.array([grid.quant_min, grid.quant_max])).tolist()
     step = (high - low) / (grid.quant_max - grid.quant_min)
     bins = min(_BINS, grid.quant_max - grid.quant_min + 1)
+    # Half a step beyond both ends: a bin has whole levels, with all that is rounded to them.
     return Bins(low - step / 2, high + step / 2, bins)
 
 
@@ -265,8 +269,8 @@ class _Own:
 
         Args:
             place: Where the layer's result is.
-            accumulated: Of the quantized model.
-            alone: Of the output that loses most, dB.
+            accumulated: How far the quantized model is off here.
+            alone: What is left of the output that loses most, dB.
             bias: The mean squared error of its bias; None where it has none.
         """
         signal = self._weights.signal
@@ -314,6 +318,7 @@ def _kept(samples: Samples, most: int) -> list[tuple[Batch, int]]:
     """Keep the first samples."""
     few, size = _first(samples, most, most)
     return [
+        # Readers may fill the same arrays again for the next batch.
         ({name: array.copy() for name, array in feeds.items()}, count)
         for feeds, count in few.batches(size)
     ]

@@ -123,12 +123,14 @@ def _names(sources: Sequence[Result | Path], results: Sequence[Result]) -> list[
     parts = [path.parts or path.resolve().parts[-1:] for path in paths]
     depth = 1
     most = max(map(len, parts), default=1)
+    # Names are as short as they can be while they differ: columns of a table are narrow.
     while depth < most and len({each[-depth:] for each in parts}) < len(set(parts)):
         depth += 1
     names = ["/".join(each[-depth:]).replace("//", "/") for each in parts]
     seen: Counter[str] = Counter()
     for at, name in enumerate(names):
         seen[name] += 1
+        # The same result may be given twice, or several of one target in memory.
         names[at] = f"{name} ({seen[name]})" if seen[name] > 1 else name
     return names
 
@@ -196,6 +198,8 @@ def _runs(
         except IntactError as error:
             failed.append(error)
             if len(failed) == len(results):
+                # The first is as good as any: where no result can be run, the cause is mostly the
+                # data.
                 raise failed[0] from None
             yield _Run(msgspec.structs.replace(row, why_no_errors=error.with_flags), None)
 
@@ -255,6 +259,7 @@ def _measured(found: Evaluation, options: CompareOptions) -> Measured:
         runtime=found.runtime,
         top1=None if found.accuracy is None else found.accuracy.top1,
         change=None,
+        # Drawn inputs belong to no class: which is best says nothing.
         agreement=None if is_drawn else found.agreement,
         sqnr_db=outputs or {found.output: found.sqnr_db},
         latency_ms=found.latency_ms,
@@ -269,6 +274,7 @@ def _with_changes(runs: Sequence[_Run]) -> list[ComparedResult]:
     found = [runs[0].row]
     for run in runs[1:]:
         change, measured = None, run.row.measured
+        # The interval is of pairs, sample by sample: another number of samples has no pairs.
         if first is not None and run.right is not None and len(run.right) == len(first):
             parts = accuracy_difference(first, run.right)
             change = AccuracyDifference(*(100 * part for part in parts))

@@ -88,6 +88,7 @@ class SideBySide:
         floats: FloatModel | None = None,
     ) -> None:
         self.executor = "integer" if integers else "simulate"
+        # The engine has threads of its own, and counts overflows over all that it runs.
         self._workers = 1 if integers else workers(threads)
         self._quantized: _Quantized = (
             _Integers(plan, tuple(places), threads) if integers else _Simulated(plan, tuple(places))
@@ -121,6 +122,7 @@ class SideBySide:
         def batches() -> Iterator[tuple[Feeds, int]]:
             for feeds, count in limited.batches(size):
                 self.samples += count
+                # Batches are read ahead, and readers may fill the same arrays again.
                 yield {name: array.copy() for name, array in feeds.items()}, count
 
         def compare(batch: tuple[Feeds, int]) -> list[Sums]:
@@ -133,6 +135,8 @@ class SideBySide:
             return sums
 
         total = [begin(place) for place in self.places]
+        # Joined in the order of the batches, whatever thread was first: floats that are added in
+        # another order differ.
         for of_batch in map_ahead(compare, batches(), self._workers, self._workers + 1):
             for each, more in zip(total, of_batch, strict=True):
                 each.join(more)

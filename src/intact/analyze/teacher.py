@@ -52,7 +52,7 @@ class TeacherForced:
 
     Attributes:
         places: Those that are computed, in the order given.
-        tensors: Of the float model: what the layers read and compute.
+        tensors: What the layers read and compute in the float model.
     """
 
     def __init__(self, plan: QuantizedGraph, places: Sequence[ComparedPoint]) -> None:
@@ -84,6 +84,7 @@ class TeacherForced:
         beside = (value for value, _ in self._running.values())
         names = dict.fromkeys((*read, *beside, *self._outputs))
         self.tensors = tuple(name for name in names if name not in inputs)
+        # One thread, because callers run batches side by side.
         self._session = make_session(editor.finish(), threads=1)
 
     def run(self, feeds: Feeds, floats: Feeds) -> Iterator[OwnResult]:
@@ -99,6 +100,7 @@ class TeacherForced:
         weights = self._taught({**feeds, **read})
         levels = {name: self._quantized(name, array) for name, array in read.items()}
         results = self._taught({**feeds, **levels})
+        # Activations of all layers are held here: these are needed no more while the caller sums.
         del read, levels
         for name, config in self._results:
             yield OwnResult(known[name], weights[name], _levels(config, results[name]))
@@ -118,6 +120,7 @@ def _levels(config: TensorQuantConfig | None, array: Array) -> Array:
     """Quantize and dequantize where there is a config; NaN stays."""
     if config is None:
         return array
+    # No code stands for NaN: what quantizing makes of it would hide that it was there.
     lost = np.isnan(array)
     if not lost.any():
         return config.fake_quantize(array, inplace=False)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _OF_TIME = ("slower_than_float", "float_fallback")
 """Causes that cost time, and no answers."""
 _FIGURES = 2
-"""Of a number of samples that is advised."""
+"""Figures of a number of samples that is advised; the rest are zeros."""
 
 
 class Judgement(StrEnum):
@@ -97,6 +97,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
             return self
         text = first.remedy or next((each.text for each in first.remedies), "")
         remedy = text if text and not text.startswith("intact ") else "the remedy below mends it"
+        # Such a finding is about the float model or its data: no figure of the quantized one counts
+        # before that is mended.
         if first.severity > 1:
             return replace(self, wrong=first.evidence, remedy=remedy)
         is_known = first.gain is not None and math.isfinite(first.gain)
@@ -116,6 +118,7 @@ def verdict(found: Measured) -> Verdict:
         return Verdict(Judgement.UNSURE, told)
     if not found.samples:
         return Verdict(Judgement.UNSURE, "cannot be told without samples; give some")
+    # By how much each tells of what a user wants: the first that can judge does.
     for judge in (_by_accuracy, _by_perplexity, _by_metrics, _by_agreement, _by_decibels):
         judged = judge(found)
         if judged is not None:
@@ -137,6 +140,7 @@ def _by_accuracy(found: Measured) -> _Judged | None:
     points, low, high = found.change
     on = f"on {_samples(found)}"
     interval, change = f"[{low:+.2f}, {high:+.2f}]", f"accuracy {points:+.2f} points"
+    # By the worse end of the interval, so that few samples do not make a result look good.
     if low >= -TOLERATED:
         how = "within chance" if low <= 0 <= high else f"less than {TOLERATED:g} lost"
         return (
@@ -148,7 +152,8 @@ def _by_accuracy(found: Measured) -> _Judged | None:
             Judgement.LOSES,
             f"loses {-points:.1f} points of accuracy {interval} {on}, beyond chance",
         )
-    # An interval that is as narrow is above what is tolerated, or below 0.
+    # An interval that is as narrow is above what is tolerated, or below 0; it shrinks with the root
+    # of the number of samples.
     wanted = max(TOLERATED + points, -points)
     needed = found.samples * ((high - low) / 2 / wanted) ** 2
     told = (
@@ -204,6 +209,7 @@ def _by_agreement(found: Measured) -> _Judged | None:
         return None  # which the next judge says
     share = AGREEING
     told = f"cannot be told from {_samples(found)}: {answers}{_level(found)}"
+    # With so many samples half of the interval is as wide as the share that may disagree.
     needed = 1.96**2 * share * (1 - share) / (1 - share) ** 2
     more = max(needed, 2 * found.samples)
     return Judgement.UNSURE, f"{told}; give {_about(more)}, with labels if there are any"

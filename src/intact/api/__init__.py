@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    # Type checkers and editors read these; at run time `__getattr__` gives the names.
     from intact.api._evaluate import evaluate, inspect_graph_statistic, quant_loss
     from intact.api._execute import execute
     from intact.api._inspect import convert_ranges, inspect
@@ -101,5 +102,6 @@ def __getattr__(name: str) -> object:
         message = f"module {__name__!r} has no attribute {name!r}"
         raise AttributeError(message)
     value = getattr(importlib.import_module(home), name)
+    # Python asks `__getattr__` only for names that the module lacks: from here on it does not.
     globals()[name] = value
     return value

@@ -28,6 +28,7 @@ def evaluate(options: EvaluateOptions) -> Evaluation:
         IntactError: The folder or the data is wrong.
     """
     begin(options.progress, "reading the result")
+    # Before the result is read, so that a wrong name is told at once.
     named = TextMetric.named(options.metric)
     metric = named or (None if options.metric is None else Metric.of(options.metric))
     loaded = load_result(options.result)

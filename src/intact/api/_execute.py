@@ -60,6 +60,7 @@ def _runnable(options: ExecuteOptions) -> tuple[Graph, QuantizedGraph | None, Pr
         return loaded.plan.graph, loaded.plan, loaded.preprocess
     source = open_source(options.model)
     if isinstance(source, FloatSource):
+        # Nobody else has the model that was just read: normalizing needs no clone.
         return normalize(source.model, in_place=True), None, Preprocess()
     target = source.target if options.target is None else options.target
     plan = source.plan(target_of(target))

@@ -41,6 +41,7 @@ def inspect(options: InspectOptions) -> Inspection:
         described = target_as_asked(described, options)
         if isinstance(source, FloatSource):
             begin(options.progress, "simplifying the model")
+            # The model was read for this call alone.
             given = with_shapes(source.model, options.input_shape, in_place=True)
             begin(options.progress, "planning")
             (graph,) = graphs_for(expand(given, options.expand), [described])
@@ -62,6 +63,7 @@ def _with_refusal(plan: QuantizedGraph, overrides: Overrides | None) -> Quantize
     as they are when samples are there.
     """
     target, graph = plan.target, plan.graph
+    # The first is what is written unless a user asks for another.
     names = [name for name in target.formats if name in FORMATS][:1]
     sizes = {str(value.name): shape_of(value) for value in graph.inputs}
     if any(None in each[1:] for each in sizes.values()):
@@ -79,6 +81,7 @@ def _with_refusal(plan: QuantizedGraph, overrides: Overrides | None) -> Quantize
             refuse_structure(build_plan(fixed, target, overrides), names)
         except ExportError as error:
             found = error
+        # One sample is our assumption: what fails with it says nothing of the user's samples.
         except IntactError:
             return plan
         else:

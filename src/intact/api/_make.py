@@ -27,6 +27,8 @@ def quantize(options: QuantizeOptions) -> Result:
     Raises:
         IntactError: One of its children, naming what is wrong and how to mend it.
     """
+    # Each function imports its flow when it is called: quantizing loads neither torch nor the
+    # search.
     from intact.flow.quantize import quantize as run
 
     return run(options)
@@ -47,7 +49,7 @@ def quantize_for(options: QuantizeForOptions) -> Results:
         take the model, the others are made; its error is in ``refused``, by its name.
 
     Raises:
-        IntactError: As of `quantize`, or every target refuses; nothing is written then.
+        IntactError: As in `quantize`, or every target refuses; nothing is written then.
     """
     from intact.flow.quantize import quantize_for as run
 

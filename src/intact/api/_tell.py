@@ -27,6 +27,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     Raises:
         IntactError: The folder or the data is wrong.
     """
+    # Imported at the call, as each function here does: a verification loads no diagnosis.
     from intact.analyze.diagnose.result_diagnosis import diagnose as run
 
     return run(options)

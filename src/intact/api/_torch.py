@@ -88,8 +88,8 @@ def prepare(
         model: A ``torch.nn.Module``, or an ONNX model.
         target: The hardware (see ``intact targets``).
         example: A batch of inputs: a tensor, a tuple or a dict.
-        quantizers: As of `to_torch`.
-        batch_norm: As of `to_torch`.
+        quantizers: What they learn, as in `to_torch`.
+        batch_norm: What becomes of folded BatchNormalizations, as in `to_torch`.
         weight_bits: Bits of all weights, 2 to 16; left out, the target's.
         activation_bits: Bits of all activations, 2 to 16; left out, the target's.
         keep_float: Nodes or operator types to keep in float.

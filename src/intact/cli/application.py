@@ -25,6 +25,7 @@ class Application(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find a command, or name the nearest."""
+        # A flag in the place of a command is left to click, which names the flag.
         if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
             hint = nearest(args[0], self.commands)
             raise click.UsageError(f"no command {args[0]!r}; {hint}", ctx)

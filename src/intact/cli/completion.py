@@ -43,11 +43,12 @@ def values(option: Option, begun: str) -> list[CompletionItem]:
     """List what a value may be; files where it may be a path.
 
     Args:
-        option: Of a command.
+        option: An option of a command.
         begun: What is written already.
     """
     found = [CompletionItem(name) for name in _names(option) if name.startswith(begun)]
     if isinstance(option.kind, File | Given | Several):
+        # The type makes the shell list the files itself, so that `~` and quotes are read its way.
         found.append(CompletionItem(begun, type="file"))
     return found
 

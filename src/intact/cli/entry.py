@@ -27,6 +27,7 @@ from intact.errors import ClusterError, ExportError, IntactError, SearchError
 _NOT_GOOD, _INTERNAL, _STOPPED = 1, 70, 130
 _OF_RESULTS = (ClusterError, ExportError, SearchError, MemoryError)
 """What right calls may end in."""
+# Windows has no quotas.
 _NO_ROOM = (errno.ENOSPC, errno.EFBIG, errno.EIO, getattr(errno, "EDQUOT", errno.ENOSPC))
 _WRONG_PATHS = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.ENAMETOOLONG)
 _LONGEST_REASON = 200
@@ -57,6 +58,7 @@ def run(arguments: Sequence[str] | None = None, *, began: float | None = None) -
     try:
         return _run(given, Phases(time.perf_counter() if began is None else began))
     except Exception as error:  # that nobody foresaw: the user gets a line, we the traceback
+        # A package that is installed and broken raises in our imports: no mistake of ours.
         missing = explained(error) if isinstance(error, ImportError) else None
         return (
             _internal(error, given) if missing is None else _complain(missing.with_flags, WRONG_USE)
@@ -70,6 +72,7 @@ def _run(given: Sequence[str], phases: Phases) -> int:
         context = app.make_context("intact", list(given), obj=phases)
         with context:
             app.invoke(context)
+        # Flushed here, where a full disk or a closed pipe still decides the exit code.
         if sys.stdout is not None:  # as it is where whoever started the process closed it
             sys.stdout.flush()
         return 0
@@ -104,6 +107,7 @@ def _of_others(flag: str) -> str:
 
 def _internal(error: Exception, given: Sequence[str]) -> int:
     """Say that intact has a mistake, where the traceback is, and what to send."""
+    # Only failures need these.
     import platform
     import tempfile
     import traceback
@@ -117,6 +121,8 @@ def _internal(error: Exception, given: Sequence[str]) -> int:
         *traceback.format_exception(error),
     ]
     try:
+        # The name cannot be foreseen and nobody else may read the file: arguments name what a user
+        # has.
         with tempfile.NamedTemporaryFile(
             "w", prefix="intact-", suffix=".log", encoding="utf-8", errors="replace", delete=False
         ) as file:
@@ -140,6 +146,8 @@ def _not_written(error: OSError) -> int:
 def _code_of(error: Exception) -> int:
     if isinstance(error.__cause__, KeyboardInterrupt):
         return _STOPPED  # and something was written
+    # The error says what could not be written; that the disk was full stands in what it was raised
+    # from.
     is_full = any(getattr(each, "errno", None) in _NO_ROOM for each in _causes(error))
     return _NOT_GOOD if is_full or isinstance(error, _OF_RESULTS) else WRONG_USE
 
@@ -217,6 +225,7 @@ def _print_anywhere() -> None:
 
     codecs.register_error("intact.plain", plain)
     for stream in (sys.stdout, sys.stderr):
+        # Tests and notebooks put other objects in the place of streams.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="intact.plain")
 
@@ -231,6 +240,7 @@ def main() -> None:
     _print_anywhere()
     gc.set_threshold(100_000, 20, 100)
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # in the processes of a search too
+    # A shell asks at every Tab, and waits for the answer.
     if COMPLETE in os.environ:
         from intact.cli.completion import answer
 

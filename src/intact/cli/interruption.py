@@ -24,6 +24,7 @@ _LINE = b"intact: stopped; nothing was written\n"
 @contextmanager
 def stoppable() -> Iterator[None]:
     """End the process with one line where Ctrl-C is not caught within."""
+    # Whoever started the process may ignore Ctrl-C (a shell's background job does): that stays so.
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, _interrupt)
     try:
@@ -43,8 +44,10 @@ def _interrupt(_number: int, frame: FrameType | None) -> None:
 
 def _stop() -> None:
     with suppress(OSError):
+        # Not through `sys.stderr`: the interrupt may have come while its lock is held.
         os.write(_STDERR, _LINE)
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # who presses it again does not wait
+    # Not imported for this: without the module there is no cluster to end.
     cluster = sys.modules.get("intact.workers.ray_")
     if cluster is not None:
         with suppress(Exception):

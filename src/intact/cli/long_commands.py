@@ -24,8 +24,8 @@ def printed(words: Sequence[str], folder: Path | None, cause: str) -> str:
     """Return a command to paste; the nodes that it keeps in float are put in a file if it is long.
 
     Args:
-        words: Of the command, ``intact`` first.
-        folder: Of the result; the file lies beside it. None for a result in memory.
+        words: The words of the command, ``intact`` first.
+        folder: The result's; the file lies beside it. None for a result in memory.
         cause: Why, for the name of the file.
 
     Returns:
@@ -35,10 +35,12 @@ def printed(words: Sequence[str], folder: Path | None, cause: str) -> str:
     names, others = _without_names(words)
     if len(whole) <= _LONGEST or not names or folder is None:
         return whole
+    # `.` and `..` have no name after which the file could be called.
     place = folder if folder.name not in ("", "..") else folder.resolve()
     if not place.name:  # the root of the file system
         return whole
     path = place.with_name(f"{place.name}.{cause}.toml")
+    # The file lies outside of the result, among the user's own: only an earlier one is overwritten.
     is_free = not path.exists() or _is_ours(path)
     if not is_free or any(word.split("=")[0] == "--recipe" for word in others):
         return whole

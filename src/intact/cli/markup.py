@@ -11,6 +11,7 @@ _TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
 def escape(text: str) -> str:
     """Write text so that none of it is read as markup; as `rich.markup.escape` does."""
     escaped = _TAG.sub(lambda found: f"{found[1] * 2}\\{found[2]}", text)
+    # A single backslash at the end would escape a tag that the caller appends.
     is_open = escaped.endswith("\\") and not escaped.endswith("\\\\")
     return f"{escaped}\\" if is_open else escaped
 

@@ -24,7 +24,7 @@ _COLUMN, _SHORT_COLUMN = 34, 26
 ALL = "intact.help_all"
 """Says in a context that all options are shown."""
 COMPLETE = "_INTACT_COMPLETE"
-"""Of the environment: by it shells ask what may follow."""
+"""The variable of the environment by which shells ask what may follow."""
 _SENTENCE_END = re.compile(r"(?<=\.)\s(?=[A-Z`])")
 
 
@@ -60,6 +60,7 @@ class Given(msgspec.Struct, Generic[O], frozen=True):
         options = self.options
         quiet, most = getattr(options, "as_json", False), getattr(options, "samples", None)
         with progress(what, quiet=quiet, at_most=most) as shown:
+            # Imported inside the block: loading packages is the first thing that takes time.
             from intact import api
 
             arguments = {**self.of(recipe), "progress": shown, **others}
@@ -96,6 +97,7 @@ class Command(click.Command, Generic[O]):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Make the flags when they are first needed."""
+        # `intact --help` lists the commands and needs no flags of theirs.
         if not self.params:
             self.params = [
                 _parameter(each)
@@ -117,6 +119,7 @@ class Command(click.Command, Generic[O]):
             self.run(given)
         except click.exceptions.Exit as done:  # it has printed what it found
             code = done
+        # Printed before the exit is raised again: results that are not good took their time too.
         if self.timed and not getattr(given.options, "as_json", False):
             from intact.cli.printing import say_aside
 
@@ -134,6 +137,7 @@ class Command(click.Command, Generic[O]):
         values = {
             name: _parsed(options[name], value)
             for name, value in ctx.params.items()
+            # Defaults are left out: they would win over what the recipe gives.
             if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
         }
         if values.get("recipe") is not None:
@@ -224,6 +228,8 @@ def _positional(options: Iterable[Option]) -> list[tuple[str, str]]:
 
 
 def _parameter(each: Option) -> click.Parameter:
+    # Click reads no value and requires none: the kinds do that for recipes and Python too, in the
+    # same words, and what is missing here may stand in the recipe.
     if each.positional:
         return click.Argument(
             [each.name],
@@ -262,6 +268,7 @@ def _parsed(each: Option, value: Any) -> Any:
     """Read the text, or the texts, of a flag."""
     if isinstance(each.kind, Flag):
         return value
+    # Click gives a tuple where an option may be repeated.
     texts = list(value) if isinstance(value, tuple) else [value]
     with each.refusing(texts[0] if len(texts) == 1 else texts):
         return each.kind.parse_all(texts)

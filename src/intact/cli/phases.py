@@ -38,7 +38,7 @@ class Phases:
         """End a phase, and begin another, or go on with one that was there before.
 
         Args:
-            name: Of what begins; what stands in parentheses behind it, say a file, does not count.
+            name: What begins; what stands in parentheses behind it, say a file, does not count.
         """
         now = self._clock()
         self._seconds[self._name] = self._seconds.get(self._name, 0.0) + now - self._since
@@ -51,6 +51,7 @@ class Phases:
 
     def seconds(self) -> dict[str, float]:
         """Return the seconds of each phase so far; their sum is the wall time."""
+        # To begin the running phase again counts its time up to now.
         self.begin(self._name)
         return dict(self._seconds)
 
@@ -61,6 +62,7 @@ class Phases:
     def __str__(self) -> str:
         """Write the whole time, and the phases that took a part of it."""
         seconds = self.seconds()
+        # The longest phase is told even where all are short.
         least = min(_SHOWN, max(seconds.values()))
         told = [f"{name} {value:.1f}" for name, value in seconds.items() if value >= least]
         return f"{sum(seconds.values()):.1f} s: {', '.join(told)}"
@@ -94,7 +96,10 @@ def process_began(stat: Path = Path("/proc/self/stat")) -> float | None:
         None where the system does not say, or says what cannot be.
     """
     try:
+        # Behind the last parenthesis, because the program's name in front may hold spaces and
+        # parentheses. Field 22 of the line (proc(5), starttime) is the twentieth of the rest.
         ticks = int(stat.read_text("ascii").rpartition(")")[2].split()[19])
+        # Both count from the boot of the machine, and go on while it sleeps.
         age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError, AttributeError):
         return None

@@ -89,8 +89,10 @@ class Lines:
     def __enter__(self) -> Lines:
         """Wait for the time from which on lines are written."""
         if not self._quiet:
+            # The process may be older already than the time from which on lines are written.
             wait = min(max(0.0, SILENT - self._phases.elapsed), threading.TIMEOUT_MAX)
             self._timer = threading.Timer(wait, self._begin)
+            # An error ends the process at once, and does not wait for the timer.
             self._timer.daemon = True
             self._timer.start()
         return self
@@ -214,6 +216,7 @@ def console() -> Console:
     """Return the console, as wide as the terminal, or as any table where there is none."""
     from rich.console import Console
 
+    # Names of nodes may contain what looks like the code of an emoji (`:x:`).
     return Console(width=None if sys.stdout.isatty() else _NO_TERMINAL, emoji=False)
 
 

@@ -117,6 +117,7 @@ def _notes(found: Result) -> None:
     from intact.plan import NoteKind
     from intact.results.folder import PLAN
 
+    # `_fastest` has said in one line what these notes say of each node.
     said = (NoteKind.SPEED,) if found.fastest is not None else ()
     told = [note for note in found.plan.notes if note.kind not in said]
     notes(told, all_in=f"in {(found.folder or Path()) / PLAN}")
@@ -220,6 +221,7 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
     for op_type, (integer, floats) in found.by_type.items():
         summary.add_row(escape(op_type), str(integer), str(floats))
     show_table(summary)
+    # A node that is one node still, under its own name, stands in the table above.
     folded = {name: each for name, each in found.given_nodes.items() if each.nodes != (name,)}
     if folded:
         gone = new_table("folded", ("node", "op", "into"))
@@ -261,10 +263,12 @@ def _loss(found: Result) -> None:
 
             _warn(str(first))
             options = first.remedies[0].options
+            # With a sign of equality, because a node's name may begin with a dash.
             flags = [f"--keep-float={name}" for name in options["keep_float"]]
             flags += [f"--io={options['io']}"] if "io" in options else []
             again = printed(["intact", *sys.argv[1:], *flags], found.folder, "keep-float")
             _warn(f"{gain}: {again}")
+            # The first was told with its gain, and is not told again.
             _findings(found, found.findings[1:])
         else:
             _findings(found, found.findings)
@@ -284,6 +288,7 @@ def _improvable(found: Result) -> None:
     from intact.analyze.diagnose.weights import BEST
 
     made_by = options_that_made(found)
+    # Who has chosen passes, or a preset without them, needs no advice about them.
     if made_by is None or {"improve", "preset"} & made_by.keys():
         return
     if changed_options(BEST, made_by) is not None:

@@ -23,7 +23,7 @@ def diagnosis(found: Diagnosis, folder: Path, *, as_json: bool, was_tried: bool)
 
     Args:
         found: What was found.
-        folder: Of the result.
+        folder: Where the result is.
         as_json: Print JSON.
         was_tried: Whether remedies were run, as far as there was time.
     """

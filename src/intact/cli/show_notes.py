@@ -30,6 +30,7 @@ def notes(found: Sequence[Note], *, all_in: str) -> None:
     """
     alike: dict[object, list[Note]] = {}
     for note in found:
+        # Notes without a node are about the model: only equal ones are joined.
         key = (note.kind, _NUMBER.sub("#", note.message), note.remedy) if note.node else note
         alike.setdefault(key, []).append(note)
     for group in alike.values():
@@ -50,6 +51,7 @@ def _joined(messages: Sequence[str]) -> str:
     >>> _joined(["loses 0.456 dB", "loses 0.123 dB"])
     'loses 0.12 to 0.46 dB'
     """
+    # The messages are equal but for their numbers, so that each has as many.
     columns = zip(*(_NUMBER.findall(text) for text in messages), strict=True)
     texts = iter([_range(column) for column in columns])
     return _NUMBER.sub(lambda _: next(texts), messages[0])

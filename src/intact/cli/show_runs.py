@@ -94,6 +94,8 @@ def _ranked(found: Run) -> list[list[tuple[int, float]]]:
         scores = scores[..., 0]
     if scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype.kind not in "fiu":
         return []
+    # In floats, because the negative of unsigned codes wraps; a stable sort keeps ties in the order
+    # of the classes, so that float and integers rank them alike.
     best = np.argsort(-scores.astype(np.float64), axis=1, kind="stable")[:, :_BEST]
     return [
         [(int(c), float(row[c])) for c in order] for row, order in zip(scores, best, strict=True)

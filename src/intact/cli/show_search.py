@@ -128,6 +128,7 @@ def _pace(progress: SearchProgress, since: float = 0.0) -> str:
     parts.append(f"{progress.seconds + since:.0f} s")
     if left is not None:
         parts.append(f"at most {max(0.0, left - since):.0f} s left")
+    # The time is over, but the best is still run on the target's integers.
     if left == 0:
         return ", ".join(parts[:-1]) + "; confirming the best"
     return ", ".join(parts) + "; Ctrl-C keeps the best"
@@ -183,6 +184,7 @@ def found(found: FoundStrategy, *, seconds: float, as_json: bool) -> None:
             mark = "best" if trial.number == found.best.number else _broken(found, trial)
             shown.add_row(mark, str(trial.number), *row(trial))
         show_table(shown)
+    # Trials are simulated; the best has been run on the target's integers since.
     tried = found.standing.trials[found.best.number]
     if tried.counts(found.standing.samples) and tried.score != found.best.score:
         say(

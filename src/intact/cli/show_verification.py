@@ -43,6 +43,7 @@ def _summary(found: Sequence[Verification]) -> Table:
         f"deployed against expected, {samples} samples", ("target", "runtime"), numbers=headings
     )
     for each in found:
+        # Some runtimes give no tensors between: outputs are all that can be compared.
         layers = each.layers or each.outputs
         _, values, differ, _, most = _totals(layers) if layers else ("-",) * 5
         shown = _compared(each) if each.layers else "outputs" if layers else "-"

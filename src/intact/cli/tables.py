@@ -64,6 +64,7 @@ class Table:
         title = "" if self._title is None else without_tags(self._title)
         headings = [without_tags(each).split("\n") for each in self._headings]
         rows = [tuple(map(without_tags, cells)) for cells, _ in self._rows]
+        # Line breaks and control characters are left to rich.
         if not all("".join(cells).isprintable() for cells in (*headings, *rows, (title,))):
             return None
         columns = zip(*rows, strict=True) if rows else ((),) * len(headings)
@@ -206,6 +207,7 @@ def shortened(word: str, width: int) -> str:
     if _cells(word) <= width:
         return word
     tail = (width - 1) // 2
+    # A character of two columns that is cut in half becomes a space, which is stripped below.
     first = set_cell_size(word, width - 1 - tail)
     last = set_cell_size(word[::-1], tail)[::-1]
     return f"{first.rstrip()}…{last.lstrip()}"
@@ -221,6 +223,7 @@ def _longest_word(text: Text) -> int:
 
 def _cells(text: str) -> int:
     """Return the columns of the terminal that a text takes."""
+    # Most texts are: rich is loaded for the others.
     if text.isascii():
         return len(text)
     from rich.cells import cell_len

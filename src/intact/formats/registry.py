@@ -73,6 +73,7 @@ class _Formats(Mapping[str, Format]):
 
     def __iter__(self) -> Iterator[str]:
         yield from _HOMES
+        # A package cannot take the place of a format of ours.
         yield from (name for name in _registered() if name not in _HOMES)
 
     def __len__(self) -> int:
@@ -149,6 +150,7 @@ def chosen_formats(target: Target, asked: Iterable[str] | None) -> tuple[str, ..
         )
     for each in names:
         writer = FORMATS[each].writer
+        # Before anything is calibrated: a missing package would end a long run without a result.
         require(f"format {each}", writer.packages, writer.extra)
     return names
 
@@ -189,6 +191,7 @@ def _targets_of(name: str) -> list[str]:
     """Name the targets whose first format is this; one of its own name first."""
     targets = map(load_target, target_names())
     found = [each.name for each in targets if each.formats[:1] == (name,)]
+    # Variants of a target extend its name, so that the shortest is the plain one.
     return sorted(found, key=lambda each: (each != name, len(each), each))
 
 
@@ -252,6 +255,7 @@ def open_model(
     if found is not None and isinstance(model, str | Path):
         return found[1].open(Path(model))
     loaded = load_model(model)
+    # Told by names of operators, without importing a format: most models are float.
     if _is_quantized(loaded):
         for _, each in described():
             source = None if each.reader is None else each.reader.open_onnx(loaded)

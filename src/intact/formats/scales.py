@@ -98,6 +98,7 @@ def tensor_names(model: ir.Model) -> set[str]:
 
 def _values(graph: ir.Graph) -> Iterator[ir.Value]:
     computed = (value for node in graph for value in node.outputs)
+    # Once each: an initializer may be an input as well.
     yield from dict.fromkeys((*graph.inputs, *graph.initializers.values(), *computed))
 
 

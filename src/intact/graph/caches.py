@@ -18,7 +18,7 @@ from intact.graph.ops import constant_array, input_value
 _ATTENTION = "GroupQueryAttention"
 _RUNTIME = "com.microsoft"
 _SLOTS_OF_ATTENTION = ((3, 1, 1), (4, 2, 2))
-"""Of past keys, keys and present keys; the same of values."""
+"""The slots of past keys, keys and present keys; the same of values."""
 
 
 class Cache(msgspec.Struct, frozen=True):
@@ -29,7 +29,7 @@ class Cache(msgspec.Struct, frozen=True):
         past: Its input slot of what is kept.
         new: Its input slot of what is appended.
         present: Its output slot of both.
-        axis: Of what is appended, the channels: the last axis, or all heads' channels together.
+        axis: The channels of what is appended: the last axis, or all heads' channels together.
         channels: How many there are.
         heads: How many heads are behind one another along that axis.
         numbers: How many numbers are kept of a token, in all heads.
@@ -134,6 +134,7 @@ def _of_concat(node: ir.Node) -> Iterator[Cache]:
 
 def _becomes_output(kept: ir.Value, node: ir.Node, present: int) -> bool:
     """Tell whether an input of floats with an open length is read by a node alone, and returned."""
+    # Its length may be read without its values, as masks and places are computed from it.
     readers = {reader for reader, _ in kept.uses() if reader.op_type != "Shape"}
     return (
         kept.is_graph_input()
@@ -208,8 +209,9 @@ def _by_operator(node: ir.Node, size: int) -> Rotation:
 def _growth(cos: np.ndarray, sin: np.ndarray) -> float:
     """Compare the longest and the shortest of a pair's turns, over the places of the tables."""
     lengths = np.hypot(cos.astype(np.float64), sin.astype(np.float64))
-    least = lengths.min(axis=0)
-    return float((lengths.max(axis=0) / np.where(least > 0, least, 1)).max(initial=1.0))
+    # A place that sets a pair to 0 (a row of padding) shows nothing of what the others do.
+    least = np.where(lengths > 0, lengths, np.inf).min(axis=0, initial=np.inf)
+    return float((lengths.max(axis=0, initial=0) / least).max(initial=1.0))
 
 
 def _written_out(node: ir.Node, size: int) -> Rotation | None:
@@ -232,6 +234,7 @@ def _written_out(node: ir.Node, size: int) -> Rotation | None:
     ]
     if len(factors) != 2:
         return None
+    # Either product may be that of the cosines, and either factor the turned one.
     for mine, other in (factors, factors[::-1]):
         for turned in mine:
             source = _half_turned(turned)

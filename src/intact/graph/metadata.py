@@ -42,6 +42,7 @@ def metadata_of(model: ir.Model, key: str, read: Callable[[Any], _T], default: _
         return default
     try:
         return read(json.loads(text))
+    # The entry may hold anything, because models come from anyone.
     except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError):
         raise ModelError(
             f"the model's metadata {key!r} cannot be read",

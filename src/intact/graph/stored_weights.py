@@ -54,6 +54,7 @@ def block_axes(node: ir.Node) -> dict[int, int]:
         return {0: 1} if Gather.of(node).axis in (0, -_MATRIX) else {}
     if node.op_type == Gemm.name:
         options = Gemm.of(node)
+        # ONNX Runtime's operator of blocks (MatMulNBits) has no factors.
         is_plain = not options.transA and options.alpha == 1 and options.beta == 1
         return {1: 1 if options.transB else 0} if is_plain else {}
     is_vector = data is not None and data.shape is not None and len(data.shape) < _MATRIX

@@ -26,6 +26,8 @@ def nodes_of(graph: ir.Graph | ir.Function) -> Iterator[ir.Node]:
     """Yield the nodes of a graph in order, each before those of its bodies."""
     for node in graph:
         yield node
+        # Most nodes of large models have none, and a generator for each costs more than the
+        # question.
         if node.attributes:
             for body in bodies(node):
                 yield from nodes_of(body)

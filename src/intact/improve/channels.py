@@ -101,6 +101,7 @@ def _channels(tensor: Tensor, array: npt.NDArray[np.float32]) -> Channels:
         inside = np.clip(values, below, above)
         signal = inside if np.isfinite(below) else np.maximum(inside, 0)
         lost, kept = (np.einsum("ci,ci->c", x, x) for x in (values - inside, signal))
+        # A channel of which nothing is left has lost infinitely much.
         with np.errstate(divide="ignore"):
             cut[is_beyond] = lost.astype(np.float64) / kept
     return Channels(low, high, cut)

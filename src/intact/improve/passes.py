@@ -284,6 +284,7 @@ def requests_of(texts: Iterable[str]) -> tuple[Request, ...]:
         if PASSES[each.name].needs:
             require(f"--improve {each.name}", [PASSES[each.name].needs], "train")
         found[each.name] = each
+    # In the table's order and not that of the call: each pass builds on what the ones before left.
     return tuple(found[name] for name in PASSES if name in found)
 
 

@@ -48,6 +48,7 @@ def recipe_options(recipe: type[Options]) -> dict[str, Option]:
     return {
         name: each
         for name, each in options_of(recipe).items()
+        # How a call prints is its own affair, and a recipe names no other.
         if (each.flag or each.positional) and name not in ("as_json", "recipe")
     }
 
@@ -77,6 +78,7 @@ def read_recipe(path: str | Path, command: str, recipe: type[Options]) -> dict[s
         try:
             found[key] = known[key].checked(value)
         except UsageError as error:
+            # In the words of Python, as keys are: the file has no flags.
             raise UsageError(f"{path}: {error}") from error
     return found
 
@@ -177,6 +179,8 @@ def _is_text(value: Any) -> bool:
 def _read(path: Path) -> bytes:
     try:
         with open_file(path) as file:
+            # One byte more than allowed tells a file that is too large, without a size that may be
+            # wrong.
             data = file.read(_LARGEST_FILE + 1)
     except FileNotFoundError as error:
         raise UsageError(f"{path}: no such file", remedy="check --recipe") from error
@@ -191,6 +195,7 @@ def _read(path: Path) -> bytes:
 
 def _parse(data: bytes, label: str) -> dict[str, Any]:
     try:
+        # Some editors begin a file with a byte order mark.
         return tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise UsageError(f"{label}: not UTF-8 text", remedy="give a TOML file") from error

@@ -30,6 +30,7 @@ from intact.recipe.samples import (
 )
 
 if TYPE_CHECKING:
+    # For type checkers alone: commands that read no model load none of these packages.
     import numpy.typing as npt
     import onnx
     import onnx_ir as ir
@@ -107,6 +108,7 @@ def lower_name(text: str) -> str:
 
 
 def _op_type(text: str) -> str:
+    # An unknown type stays as it is: whoever expands refuses it, and knows more of why.
     return next((name for name in EXPANDABLE if name.lower() == text.lower()), text)
 
 
@@ -394,6 +396,8 @@ class SpeedOptions(Options, kw_only=True):
 
     section: ClassVar[str] = "Speed"
 
+    # None of these is recorded: the recipe has the nodes that were found, as keep_float, because
+    # the times of another machine may find others.
     fastest: bool = option(
         Flag(),
         False,

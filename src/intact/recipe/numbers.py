@@ -128,6 +128,7 @@ class Constant(Kind[bool | int | float]):
         """Take a number or a truth value, NumPy's too, also as an array of one."""
         # Scalars of NumPy and torch are what code has at hand.
         number = value.item() if getattr(value, "size", 0) == 1 else value
+        # NaN fails this comparison too, and whole numbers beyond float64 do.
         if not isinstance(number, bool | int | float) or not abs(number) <= sys.float_info.max:
             raise self.wrong()
         return number
@@ -282,6 +283,7 @@ class Shapes(Kind[Mapping[str, Shape]]):
         """Read each text as a name and sizes."""
         found: dict[str, Shape] = {}
         for text in texts:
+            # At the last `=`: names of inputs may have some.
             name, _, sizes = text.rpartition("=")
             try:
                 shape = tuple(map(_size, sizes.split(",")))

@@ -181,6 +181,7 @@ class QuantizeCommand(OutputOptions, RecipeOptions, QuantizationOptions):
     )
 
     _: KW_ONLY
+    # One name stays one, whose folder is the result; several make a folder of results.
     target: TargetSource | Sequence[TargetSource] | None = option(
         Several(TARGET, unwrap=True),
         None,
@@ -336,6 +337,7 @@ class SearchOptions(
         "The bit-widths to choose from; left out, 4 up to what the target has.",
     )
     allow_float: bool = option(Flag(), True, "Let parts of the model stay float.", flag="--float")
+    # How many there are changes no result, so that the recipe does without.
     workers: int = option(Whole(least=1), 1, "Processes that try side by side.", recorded=False)
     cluster: str | None = option(
         Text("an address, or local", "ADDRESS|local"),
@@ -395,6 +397,7 @@ class SearchCommand(OutputOptions, RecipeOptions, SearchOptions):
         "as_json",
     )
 
+    # Not required here: a replay needs none, and the command refuses a search without.
     data: DataSource | None = option(DATA, None, SAMPLES, short="-d", in_python=ARRAYS)  # type: ignore[assignment]
     _: KW_ONLY
     replay: str | Path | None = option(

@@ -88,6 +88,7 @@ class FeedOptions(ReadOptions, kw_only=True):
         "An output that is fed back to an input for the next sample; the samples are a sequence. "
         "The first value comes from the data, or is zero. Several may be given.",
     )
+    # Recorded though no file can hold it: the recipe then says that something is missing in it.
     transform: Callable[[Any], Any] | None = option(
         TRANSFORM,
         None,

@@ -68,6 +68,7 @@ class TrainOptions(LabelOptions, ComparisonOptions, FormatOptions):
     )
     patience: int = option(Whole(least=1), 5, "Epochs without gain after which training ends.")
     seed: int = option(Whole(least=0), 0, "Decides orders, changes, and what is held out.")
+    # A result is trained again on whatever machine the recipe is run on.
     device: str = option(
         Name("cpu, cuda or auto"),
         "auto",

@@ -50,7 +50,7 @@ class Companions(msgspec.Struct, frozen=True):
 
         Args:
             folder: The folder.
-            names: Of the files that are taken along.
+            names: The files that are taken along.
             model: Name of the model that they must be about; None for any.
         """
         config, files, left = None, dict[str, bytes](), list[str]()
@@ -91,6 +91,8 @@ class Companions(msgspec.Struct, frozen=True):
 def _content(path: Path, largest: int) -> bytes | None:
     """Read a file; None where there is none."""
     try:
+        # The file is opened first and examined by its descriptor: a check by its name could be of
+        # another.
         descriptor = without_links(str(path), os.O_RDONLY | getattr(os, "O_BINARY", 0))
     except FileNotFoundError:
         return None
@@ -100,10 +102,12 @@ def _content(path: Path, largest: int) -> bytes | None:
         raise _UnusableError(f"it cannot be read ({getattr(error, 'strerror', error)})") from error
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(file.fileno())
+        # A pipe or a device would be read for ever.
         if not stat.S_ISREG(found.st_mode):
             raise _UnusableError("it is no file")
         if found.st_size > largest:
             raise _UnusableError(f"it is larger than {largest >> 20} MiB")
+        # At most so much, because the file may grow after its size was read.
         return file.read(largest)
 
 
@@ -122,6 +126,7 @@ def _config(folder: Path, model: str | None) -> dict[str, Any] | None:
         decoder = found[_MODEL][_DECODER]
         name = decoder.get(_FILE, model)
         parts = "pipeline" in decoder
+    # Valid JSON of any shape may stand there, nested as deeply as its author likes.
     except (ValueError, RecursionError, LookupError, TypeError, AttributeError) as error:
         raise _UnusableError("it is not what ONNX Runtime's generative API reads") from error
     if parts:

@@ -75,6 +75,7 @@ def replacing(folder: Path, is_own: IsOwn) -> Iterator[Path]:
         OutputError: It cannot be written.
     """
     try:
+        # First, so that what a killed process left half moved is whole before it is replaced.
         recover(folder, is_own)
         folder.parent.mkdir(parents=True, exist_ok=True)
         with _staging(folder) as staging:
@@ -170,6 +171,8 @@ def _staging(folder: Path) -> Iterator[_Staging]:
         OSError: It cannot be made.
     """
     while True:
+        # Another process may take the folder for litter between its making and its lock; a new one
+        # is made then.
         path = _made(folder)
         with contextlib.suppress(BlockingIOError, FileNotFoundError):  # it was taken for litter
             lock = _locked(path)
@@ -230,6 +233,8 @@ def _locked(folder: Path) -> int | None:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o600)
     try:
         lock(descriptor, inherited=True)
+        # The lock is worth nothing if the file was removed, and made anew by another process,
+        # between opening and locking it.
         if os.stat(path).st_ino == os.fstat(descriptor).st_ino:  # noqa: PTH116 - beside fstat
             return descriptor
         raise FileNotFoundError(errno.ENOENT, "another has its name")
@@ -258,6 +263,7 @@ def _is_left_by_us(path: Path, name: str) -> bool:
     kinds = {_LOCK: stat.S_ISREG, **dict.fromkeys((*_STATES, _PREVIOUS), stat.S_ISDIR)}
     with contextlib.suppress(OSError):
         found = path.lstat()
+        # `tempfile.mkdtemp` makes folders of this mode: one that others may write is not ours.
         is_private = os.name == "nt" or stat.S_IMODE(found.st_mode) == 0o700
         return (
             stat.S_ISDIR(found.st_mode)
@@ -294,6 +300,7 @@ def _put(staging: _Staging, folder: Path, is_own: IsOwn) -> None:
     if not folder.exists():
         ready.rename(folder)
         return
+    # From here on until the end of `_settle` an interruption leaves content that is nowhere else.
     staging.is_needed = True
     if not (_may_be_another(folder, ready, is_own) and _swap(ready, folder)):
         _move_inside(staging, folder, is_own)
@@ -328,9 +335,12 @@ def _swap(one: Path, other: Path) -> bool:
 
     Linux: renameat2 with RENAME_EXCHANGE; macOS: renamex_np with RENAME_SWAP.
     """
+    # Tests see by this event, as by those of Python's own file functions, what a process has done
+    # when they kill it.
     sys.audit("intact.swap", str(one), str(other))
     first, second = os.fsencode(one), os.fsencode(other)
     with contextlib.suppress(OSError, AttributeError):  # no such library; no such function in it
+        # Python has no function for either system call.
         library = ctypes.CDLL(None, use_errno=True)
         if sys.platform == "linux":
             failed = library.renameat2(_HERE, first, _HERE, second, ctypes.c_uint(_LINUX_EXCHANGE))
@@ -348,10 +358,12 @@ def _move_inside(staging: _Staging, folder: Path, is_own: IsOwn) -> None:
     previous.mkdir()
     try:
         _move(folder, previous, is_own)
+        # The rename is the moment of decision: before it recovery goes back, after it forward.
         staging.turn(_COMING)
         _move(staging.path / _COMING, folder, is_own)
         if _inside(staging.path / _COMING):
             raise FileExistsError(errno.EEXIST, "files of others are in the way")
+    # Also of Ctrl-C: half of a folder must not stay behind.
     except BaseException:
         if (staging.path / _COMING).is_dir():
             _move(folder, staging.path / _COMING, is_own)
@@ -377,6 +389,7 @@ def _move(source: Path, goal: Path, is_meant: IsOwn) -> None:
     Then somebody else has written them since: what was killed long ago is not finished any more.
     """
     found = list(filter(is_meant, _inside(source)))
+    # `lexists`, because a broken link has the name too.
     if any(os.path.lexists(goal / path.name) for path in found):
         return
     for path in found:

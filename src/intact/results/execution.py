@@ -115,6 +115,7 @@ def run_integer(
     samples = with_codes(samples, program)
     outputs = _output_codes(program) if samples.codes else dict(program.outputs)
     wanted = _observed(program, observe)
+    # The engine frees every tensor after its last reader, but for those that are named.
     names = {tensor.name for tensor in (*outputs.values(), *wanted.values())}
 
     def once(feeds: Batch) -> tuple[Arrays, Arrays]:
@@ -144,8 +145,11 @@ def _collected(samples: Samples, batch: int, once: Callable[[Batch], tuple[Array
     size = samples.batch_size(batch)
     carried = Carried(samples.feeding.states, samples.specs)
     for part, count in samples.real_batches(size):
+        # A graph of a fixed batch computes the padding too; `real_samples` cuts it off.
         rows = count if samples.fixed_batch is None else size
         outputs, tensors = once(carried.into(part))
+        # States come from the batch before: batches cannot be run in another order or beside each
+        # other.
         carried.keep(outputs)
         parts.append((real_samples(outputs, rows, count), real_samples(tensors, rows, count)))
         total += count
@@ -159,11 +163,12 @@ def in_numbers(samples: Samples, plan: QuantizedGraph, *, pixels: bool = True) -
     Args:
         samples: Numbers or codes.
         plan: A calibrated plan.
-        pixels: As of `with_codes`.
+        pixels: See `with_codes`.
     """
     if has_logarithmic_levels(plan):  # there is no program, and no code of integers
         return samples
     arrays = (np.asarray(b.get(name)) for b in _batches(samples) or () for name in samples.specs)
+    # Lowering takes long and loads compiled code: most data are floats, and need neither.
     types = {array.dtype for array in arrays if np.issubdtype(array.dtype, np.integer)}
     if types <= ({np.dtype(np.uint8)} if _are_pixels(samples, pixels=pixels) else set()):
         return samples
@@ -202,6 +207,7 @@ def with_codes(samples: Samples, program: Program, *, pixels: bool = False) -> S
         batches.append(fresh)
     if not found:
         return samples
+    # Codes are what is left after all preprocessing, which must not be done twice.
     return replace(samples, reader=batches, preprocess=Preprocess(), codes=tuple(found))
 
 
@@ -231,6 +237,8 @@ def _input_encodings(program: Program) -> dict[str, Encoding]:
         for tensor in step.activations:
             encoding = step.outputs[0].encoding
             if tensor.name in names and encoding is not None and tensor.encoding is None:
+                # An input that several quantizers read has the codes of the first step, in every
+                # run.
                 found.setdefault(names[tensor.name], encoding)
     return found
 
@@ -254,6 +262,7 @@ def _observed(program: Program, observe: Iterable[str] | None) -> dict[str, Tens
         if tensor.is_constant:
             continue
         name = tensor.value or tensor.name
+        # One value of the model may be codes in one step and floats behind a conversion.
         if name not in by_value or (by_value[name].encoding is None and tensor.encoding):
             by_value[name] = tensor
     if observe is None:

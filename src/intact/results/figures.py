@@ -43,7 +43,7 @@ class PassFigures(msgspec.Struct, frozen=True):
         before_db: Signal to quantization noise of the outputs before, dB.
         after_db: The same after it.
         tried: Layers that it tried.
-        helped: Of these, those that gained.
+        helped: How many of these gained.
         seconds: How long it took.
     """
 
@@ -87,7 +87,7 @@ class ResultFigures(msgspec.Struct, frozen=True, kw_only=True):
         provenance: Where the plan comes from, as JSON.
         made_with: The same in short, a phrase each.
         nodes: Number of nodes.
-        quantized_nodes: Of these, those that compute with integers.
+        quantized_nodes: How many of them compute with integers.
         stored_nodes: Those that compute in float with weights stored as integers.
         float_bytes: Size of the float model as it was given.
         quantized_bytes: Size of what is deployed.
@@ -211,6 +211,7 @@ def made_with(made: Provenance) -> list[str]:
     """Say in short what led to a plan: scales, methods, passes, a search, a training."""
     options = ", ".join(f"{name}={value!r}" for name, value in made.method_options.items())
     method = f"method {made.method}{f' ({options})' if options else ''}"
+    # Scales that were all given follow from no method.
     is_chosen = made.method not in ("", GIVEN)
     is_of_data = made.statistics or made.trained or made.source
     by = f" (by {made.producer})" if made.producer else ""

@@ -59,7 +59,7 @@ def run_once(
         result: What was written.
         sample: Inputs by name, of one calibration sample; drawn from what the plan knows if None.
         in_float: What the float model gives for the sample; it is run if None.
-        threads: Of the runtimes; 0 takes all cores.
+        threads: How many the runtimes have; 0 takes all cores.
 
     Raises:
         ExportError: A runtime refuses what was written, or computes something else; with the first
@@ -84,6 +84,8 @@ def run_once(
             deployed = Deployed(result.plan, result.exports[name], None, threads)
             with contextlib.suppress(MissingExtraError):  # a compiler, say
                 run = _Run(name, runtime, deployed, feeds or {})
+                # Without a sample the load is still worth its time: it is where most runtimes
+                # refuse a model.
                 own = run.compare(floats) if feeds else run.load()
                 notes = [*run.notes()]
                 if own and (result.loss is None or not result.loss.infinite):
@@ -112,7 +114,7 @@ class _Run(msgspec.Struct, frozen=True):
     """One run of what was written.
 
     Attributes:
-        name: Of its format.
+        name: The format's name.
         runtime: Runs it.
         deployed: What was written.
         feeds: The inputs.
@@ -148,6 +150,7 @@ class _Run(msgspec.Struct, frozen=True):
             outputs = self.runtime.run(self.deployed, self.feeds)
         except ExportError as error:
             raise self._refused(error) from error
+        # What is drawn at random differs between two runs of the same runtime.
         chance = random_values(self.deployed.plan.graph.model)
         outputs = {name: array for name, array in outputs.items() if name not in chance}
         found = ""
@@ -155,6 +158,7 @@ class _Run(msgspec.Struct, frozen=True):
             found = _difference(outputs, in_float.result())
             if not found:
                 return ""
+        # Most results agree with the float model, and never compile a simulation.
         from intact.engines.simulate import Simulator
 
         simulator = Simulator(
@@ -167,6 +171,7 @@ class _Run(msgspec.Struct, frozen=True):
             infinite = {name for name, each in simulated.items() if not np.isfinite(each).all()}
             own = found if infinite else ""
         found = _difference(outputs, simulated, infinite)
+        # Asked last, because it takes a lowering and a run of the integer engine.
         if found and not self._is_of_processor(outputs):
             self._refuse_if_at_fault(found)
         return own
@@ -221,11 +226,15 @@ class _Run(msgspec.Struct, frozen=True):
         except IntactError as error:
             found = f"{found}; {error.with_flags}"
         else:
+            # No layer alone is wrong: what the outputs differ by is rounding that the layers add
+            # up.
             if not _differs(verification) and _NOT_FINITE not in found:
                 return
             node, fault = _first_at_fault(self.deployed.plan, verification)
         executed = execution_at_load(self.deployed.exported)
         if executed is not None and executed.changed:
+            # The runtime itself says what it computes otherwise: that is the cause, whichever layer
+            # shows it first.
             node, fault = "", f"{CHANGED}: {first_names(executed.changed)}"
         keeping = f"--keep-float {quote(node)}, and report it"
         raise ExportError(

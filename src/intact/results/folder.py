@@ -165,6 +165,7 @@ def _refuse_foreign(folder: Path) -> None:
     present = sorted(path for path in folder.iterdir() if not is_staging(path))
     foreign = [path.name for path in present if not is_own(path)]
     files = [path.name for path in present if not path.is_dir() and not _is_recipe(path)]
+    # Names alone are no proof: without a plan of ours any program may have written them.
     if files and not foreign and not _is_plan(folder / PLAN):
         foreign = files  # a model.onnx of the user's, say
     if foreign:
@@ -176,6 +177,7 @@ def _refuse_foreign(folder: Path) -> None:
 
 def is_own(path: Path) -> bool:
     """Tell whether something in a folder is of a result's, or a result itself."""
+    # A link to a folder is replaced as a link, and nothing behind it is looked at or removed.
     if not path.is_dir() or path.is_symlink():
         return _is_own_name(path.name) or _is_report(path)
     return _is_plan(path / PLAN) and all(
@@ -205,6 +207,7 @@ def _is_plan(path: Path) -> bool:
     if not path.is_file():
         return False
     with path.open("rb") as file:
+        # The beginning tells enough: plans have many megabytes, and this is asked of every folder.
         return _PLAN_HEAD in file.read(64)
 
 

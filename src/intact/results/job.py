@@ -65,6 +65,7 @@ class Deployment(msgspec.Struct, frozen=True):
         notes: tuple[Note, ...] = (),
     ) -> Result:
         """Write a calibrated plan, and say in it as what."""
+        # Before the formats are written: some of them store the preprocessing in their files.
         plan = replace(plan, preprocessing=preprocess_to_toml(preprocess).decode())
         plan, exports = self._written(plan)
         notes += tuple(note for exported in exports.values() for note in exported.notes)
@@ -81,6 +82,7 @@ class Deployment(msgspec.Struct, frozen=True):
     def _in_formats(
         self, plan: QuantizedGraph, formats: tuple[str, ...]
     ) -> tuple[QuantizedGraph, dict[str, Exported]]:
+        # The formats read the provenance: it has to say what is written before that happens.
         named = plan.provenance.written(formats, self.io.value, self.layout)
         plan = replace(plan, provenance=named)
         return plan, export(plan, formats, self.io)
@@ -104,7 +106,7 @@ class Scaled(NamedTuple):
 
     Attributes:
         plan: The plan.
-        statistics: Of the graph's tensors; None where all scales were given.
+        statistics: What was observed; None where all scales were given.
         choice: What was measured; None where there are no samples.
         given: Scales that need no samples.
         tried: The passes.
@@ -121,7 +123,7 @@ class Kept(NamedTuple):
     """Nodes that a planner keeps in float beside those that are asked for.
 
     Attributes:
-        names: Of the nodes.
+        names: The nodes' names.
         decide: Gives their decisions other reasons; None leaves them.
     """
 
@@ -157,7 +159,7 @@ class Planner(msgspec.Struct, frozen=True):
         """Make a plan.
 
         Args:
-            names: Of nodes to keep in float.
+            names: Nodes to keep in float.
             graph: Another graph with the same nodes; None for the planner's own.
             apart: Further inputs of joins that are requantized.
         """
@@ -169,6 +171,7 @@ class Planner(msgspec.Struct, frozen=True):
         ]
         keep_float = (*(name for each in kept for name in each.names), *names)
         plan = self._build(source, keep_float, self.apart | frozenset(apart))
+        # In the order in which they were found: the later reason for a node is the one that counts.
         decided = [each.decide(each.names) for each in kept if each.decide is not None]
         for decisions in decided:
             plan = replace(plan, decisions={**plan.decisions, **decisions})
@@ -256,7 +259,7 @@ class Job(msgspec.Struct, frozen=True):
         """Return the job that keeps nodes in float in all its plans.
 
         Args:
-            names: Of the nodes.
+            names: The nodes' names.
             note: Says so.
             decide: Gives their decisions other reasons; None leaves those of the planner.
         """
@@ -267,5 +270,6 @@ class Job(msgspec.Struct, frozen=True):
     def _replanned(self, planner: Planner) -> Job:
         """Return the job with other plans; what was noted beside planning stays noted."""
         plan = planner.plan()
+        # Planning again gives its own notes again, and would double them.
         notes = tuple(note for note in self.plan.notes if note not in plan.notes)
         return msgspec.structs.replace(self, plan=plan.with_notes(notes), planner=planner)

@@ -164,6 +164,8 @@ def recipe_of(
     if isinstance(options, WidthOptions):
         overrides = overrides_of(options) or Overrides()
         found = () if result is None or result.fastest is None else result.fastest.kept_float
+        # What was measured to be faster becomes an ordinary option: the recipe then gives the same
+        # plan without measuring, on any machine.
         faster = (name for name in found if name not in overrides.keep_float)
         widths = {str(end): bits for end, bits in overrides.widths.items()}
         values |= {
@@ -171,6 +173,7 @@ def recipe_of(
             "bits": {**overrides.bits, **widths} or None,
             "weight_bits": overrides.weight_bits,
             "activation_bits": overrides.activation_bits,
+            # An object of Python cannot stand in a file; its parts are among the options above.
             "overrides": None,
         }
         if found and result is not None and not result.plan.quantized_nodes:
@@ -185,6 +188,7 @@ def _recorded_steps(options: ArrayStepOptions) -> Mapping[str, object]:
     if options.preprocess is None:
         return {}
     steps = preprocess_of(options) or Preprocess()
+    # The steps are written out, because the file that they came from may change or vanish.
     values: dict[str, object] = {"preprocess": None, "normalize": None, "std": None}
     values |= {"mean": steps.mean or None, "scale": steps.scale or None}
     if isinstance(options, ImageStepOptions):
@@ -215,6 +219,7 @@ def target_named(target: TargetSource) -> object:
     from intact.targets import is_target_name
 
     name = target.lower() if isinstance(target, str) else target.name
+    # An object of a shipped name whose fields were changed is another target.
     if not is_target_name(name) or (isinstance(target, Target) and load_target(name) != target):
         return target
     return name
@@ -241,7 +246,7 @@ def open_fed(
         **how: The other arguments of `open_samples`.
 
     Raises:
-        IntactError: As of `open_samples`; or the model has no such input or output.
+        IntactError: As in `open_samples`; or the model has no such input or output.
     """
     kept = kept or Provenance()
     feeding = Feeding(tuple(options.no_batch) or kept.no_batch, options.state or kept.states)
@@ -264,6 +269,7 @@ def _state_step(graph: Graph, feeding: Feeding) -> Step | None:
     if not outputs:
         return None
 
+    # Made when the first sample needs it: an iterator without samples costs no session.
     @cache
     def model() -> FloatModel:
         return FloatModel(graph, outputs, threads=1)

@@ -53,6 +53,7 @@ class Refusals(msgspec.Struct):
             IntactError: The one error, or all of them as one.
         """
         said = {error.with_flags for error in self.errors.values()}
+        # Targets that refuse for one reason give one sentence, in the type of its error.
         if len(said) == 1:
             raise next(iter(self.errors.values()))
         named = [f"{name}: {error.with_flags}" for name, error in self.errors.items()]
@@ -78,6 +79,8 @@ def refuse_structure(plan: QuantizedGraph, formats: Iterable[str], io: Io = Io.I
         return
     try:
         method = Method.of(plan.target, "minmax", "minmax")
+        # Writers want scales; any will do, because those that are asked look at nodes and shapes
+        # only.
         scaled = assign(plan, _as_if_observed(plan), method)
     except (CalibrationError, PlanError):  # levels of another kind, told by who assigns scales
         return

@@ -63,6 +63,7 @@ def refuse_unlike(options: QuantizationOptions, target: TargetSource) -> None:
             asked for.
     """
     refuse_wrong(options)
+    # Called for what they refuse; what they return is made again when it is used.
     preprocess_of(options)
     overrides_of(options)
     ready_targets(options, as_asked([target_of(target)], options), Refusals(collects=False))
@@ -72,12 +73,12 @@ def rehearsed(options: QuantizationOptions, graph: Graph, target: TargetSource) 
     """Plan a call on a graph that is normalized already, without samples.
 
     Args:
-        options: Of the call.
-        graph: Of a result.
+        options: What the call gave.
+        graph: A result's graph.
         target: What is quantized for.
 
     Raises:
-        IntactError: As of `quantize`, before samples are read.
+        IntactError: As in `quantize`, before samples are read.
     """
     refuse_unlike(options, target)
     ((described, methods, deployment),) = ready_targets(
@@ -140,6 +141,8 @@ def distinct_names(targets: Sequence[Target]) -> tuple[str, ...]:
     if not names:
         raise UsageError("there is no target", remedy="name one: see `intact targets`")
     for name in names:
+        # A target's name comes from a file of anyone and becomes a folder's: it must not lead
+        # elsewhere, be hidden, or name a device.
         is_name = Path(name).name == name and not name.startswith(".") and "\\" not in name
         if not is_name or name.partition(".")[0].lower() in _DEVICES or name.endswith((".", " ")):
             raise UsageError(

@@ -142,6 +142,8 @@ class Result:
             folder = folder.parent
         try:
             return Result._read(folder)
+        # A folder whose exchange was not finished looks damaged: the remedy is to finish it, which
+        # the error of the single file would not say.
         except IntactError:
             refuse_unfinished(folder)
             raise
@@ -150,6 +152,7 @@ class Result:
     def _read(folder: Path) -> Result:
         for name in ALWAYS:
             require_file(folder / name)
+        # The plan refuses a model of another hash: nothing else ties the two files together.
         plan = load_plan(folder / PLAN, Graph.load(folder / MODEL))
         statistics = _statistics(folder / STATISTICS, plan)
         exports = exported_in(folder, plan)
@@ -274,6 +277,7 @@ def _statistics(path: Path, plan: QuantizedGraph) -> Statistics | None:
         return None
     require_file(path)
     statistics = Statistics.load(path)
+    # The folder may have been put together by hand, or by somebody who wants it to mislead.
     if statistics.hash() != expected:
         raise PlanError(f"{path}: not the statistics of this plan", remedy="quantize again")
     return statistics

@@ -34,7 +34,7 @@ def open_for_result(
         labels: A CSV file of ``file,label``, for a folder of images.
 
     Raises:
-        IntactError: As of `open_fed`, or the steps contradict each other.
+        IntactError: As in `open_fed`, or the steps contradict each other.
     """
     mask = result.plan.provenance.mask
     opened = open_fed(
@@ -46,6 +46,7 @@ def open_for_result(
         limit=limit,
         labels=labels,
         skip_bad=options.skip_bad,
+        # The data may hold the mask by which calibration counted: a run needs it only as an input.
         unread=frozenset({mask} if mask else ()),
     )
     return replace(in_numbers(opened, result.plan), progress=options.progress)

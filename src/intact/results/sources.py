@@ -90,6 +90,8 @@ def deployment_of(
             f"--layout {layout} does nothing for {', '.join(chosen)}, which has no other",
             remedy=f"it is for {able}",
         )
+    # These ask what the formats can express and not which they are: a format of another package is
+    # judged alike.
     _refuse_logarithmic(target, chosen)
     _refuse_dynamic(target, chosen)
     _refuse_blocks(target, chosen)
@@ -154,6 +156,8 @@ def open_source(model: ModelSource) -> FloatSource | QuantizedSource:
         ModelError: It cannot be read.
     """
     if isinstance(model, str | Path):
+        # A folder of several results has no model of its own, and a reader would only say that it
+        # is no file.
         refuse_several(Path(model))
     return open_model(model)
 

@@ -56,6 +56,7 @@ def _deciding(graph: Graph) -> dict[ir.Value, None]:
             continue
         seen[value] = None
         node = value.producer()
+        # What is behind a Shape or a Size changes only the numbers in the tensor, not its lengths.
         if node is not None and node.op_type not in _SIZES:
             ahead.extend(node.inputs)
     return seen

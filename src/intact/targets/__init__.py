@@ -64,6 +64,8 @@ if TYPE_CHECKING:
     from intact.targets.scheme import TensorScheme as TensorScheme
     from intact.targets.scheme import full_range as full_range
 else:
+    # `intact targets` and every error that names targets load the loader, and nothing that matches
+    # nodes of models.
     __getattr__, __all__ = lazy(
         __name__,
         {

@@ -56,10 +56,14 @@ def dynamic_target(target: Target, dynamic: Dynamic) -> Target:
         with_overrides(target, dynamic),
         activation=msgspec.structs.replace(activation, dynamic=True),
         weight=target.weight.overridden(dynamic.weight),
+        # An integer bias has the scale of the input, which is not known beforehand.
         bias=BiasScheme(dtype=DType.FLOAT32),
+        # The last rule that matches governs a node, so that those with kernels come last.
         rules=(*_in_float(target, dynamic), *dynamic.rules),
+        # Chains that end in codes of a known scale do not exist then: every layer gives floats.
         fusions=(),
         unsigned=Unsigned(),
+        # Made once: asked for the same again, the target would replace its own rules.
         dynamic=None,
     )
 

@@ -91,6 +91,7 @@ def described_from(target: Target, fits: Callable[[Target], bool]) -> str:
     Returns:
         Its name; empty where there is none, or it is no shipped target.
     """
+    # Along the chain and no further: a target beside it may compute otherwise in everything.
     name = target.extends
     while name in target_names():
         found = load_target(name)
@@ -115,5 +116,6 @@ def _first(fits: Callable[[Target], bool], current: str, names: Sequence[str] | 
     fitting = {name: target for name in known if fits(target := load_target(name))}
     if current in fitting:
         return ""
+    # A variant is for a case of its own, which whoever asks for a target has not named.
     general = [name for name, target in fitting.items() if target.extends not in fitting]
     return general[0] if general else ""

@@ -66,7 +66,7 @@ class PairSaturate(_Sums, frozen=True, kw_only=True, tag="pair_saturate"):
             matrix, and pairs cross from tap to tap (oneDNN). None: pairs never cross taps.
         rows: The windows of all convolutions but depthwise ones are multiplied as rows of a matrix
             (ONNX Runtime).
-        halves: Of signed codes no pair saturates: the weights are halved, half to even, and the
+        halves: No pair of signed codes saturates: the weights are halved, half to even, and the
             sums doubled (oneDNN's transposed convolutions on AVX-512 without VNNI).
     """
 
@@ -257,7 +257,7 @@ class Functions(enum.StrEnum):
     FIXED_POINT = "fixed_point"
     """In fixed point only, as in gemmlowp."""
     INTERPOLATED = "interpolated"
-    """Of 16-bit codes: tables of some hundred values, with lines between (TFLite's int16)."""
+    """16-bit codes have tables of some hundred values, with lines between (TFLite's int16)."""
     TABLE = "table"
     """The runtime has no kernel for it: the file has a table of the float32 results, in which the
     runtime looks up codes."""
@@ -359,6 +359,7 @@ class _Override(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     @property
     def changes(self) -> dict[str, Any]:
         """What it states, by field of `Arithmetic`."""
+        # None says that nothing is stated; no field of `Arithmetic` has it as a value.
         stated = ((name, getattr(self, name)) for name in Arithmetic.__struct_fields__)
         return {name: value for name, value in stated if value is not None}
 
@@ -405,6 +406,7 @@ class TargetArithmetic(Arithmetic, frozen=True, kw_only=True):
     def with_exact_sums(self) -> Self:
         """The same, of sums that cannot be lost."""
         no_change: dict[str, Any] = {"accumulator": None}
+        # An override would bring back the narrow sums of its operator.
         overrides = tuple(msgspec.structs.replace(each, **no_change) for each in self.overrides)
         return msgspec.structs.replace(self, accumulator=Exact(64), overrides=overrides)
 
@@ -417,6 +419,7 @@ class TargetArithmetic(Arithmetic, frozen=True, kw_only=True):
         """
         fields = {name: getattr(self, name) for name in Arithmetic.__struct_fields__}
         for override in self.overrides:
+            # `on` clears the processors of those that hold: what still names some is for others.
             if override.instructions or op_type not in override.ops:
                 continue
             if override.when is None or holds(override.when):

@@ -64,6 +64,7 @@ def in_blocks(
             remedy="leave it out",
         )
     if not (dynamic or always):
+        # Passes see by the target alone whether layers with blocks quantize their input.
         blocks = msgspec.structs.replace(blocks, dynamic=None)
         target = msgspec.structs.replace(target, blocks=blocks)
     check_width("--weight-bits", width, target, size)
@@ -82,6 +83,7 @@ def in_blocks(
         block=size,
     )
     rules = [
+        # In front: the last rule that matches a node governs it.
         *in_float(target, "it computes in float beside such weights").rules,
         OpRule(
             ops=IN_BLOCKS if blocks.tables else DENSE,

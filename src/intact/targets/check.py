@@ -37,6 +37,7 @@ def check(target: Target, file: str) -> Target:
     """
     if not target.name.strip():
         raise TargetError(f"{file}: name is empty", remedy="give a name")
+    # Schemes come first: what follows reads ranges and widths that they hold for possible.
     check_scheme(target.activation, file, "[activation]")
     check_scheme(target.weight, file, "[weight]")
     check_activation(target.activation, file, "[activation]")
@@ -61,6 +62,8 @@ def check(target: Target, file: str) -> Target:
 def _check_dynamic(target: Target, dynamic: Dynamic, file: str) -> None:
     if not dynamic.reason.strip():
         raise TargetError(f"{file}: [dynamic] reason is empty", remedy="users are shown it")
+    # The target as it computes then is checked like any other: it has no [dynamic] itself, so this
+    # ends.
     check(dynamic_target(target, dynamic), f"{file}, [dynamic]")
 
 
@@ -168,8 +171,8 @@ def _check_calibration(target: Target, file: str) -> None:
                 )
         if not METHODS[variant].schemes <= METHODS[name].schemes:
             raise TargetError(
-                f"{file}: [calibration.variants] {variant!r} is not defined for all schemes of "
-                f"{name!r}",
+                f"{file}: [calibration.variants] {variant!r} is defined for schemes for which "
+                f"{name!r} is not",
                 remedy="name a variant of the same method",
             )
     if chosen.weight_method not in WEIGHT_METHODS:

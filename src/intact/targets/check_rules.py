@@ -241,6 +241,8 @@ def nearest_operator(name: str) -> str:
     >>> nearest_operator("ReLU")
     "did you mean 'Relu'?"
     """
+    # Operators are often written in the case of other frameworks, which is far off as counted by
+    # letters.
     same_letters = [op_type for op_type in OPS if op_type.lower() == name.lower()]
     return nearest(same_letters[0] if same_letters else plain(name), OPS)
 
@@ -308,6 +310,8 @@ def _check_stored(rule: OpRule, target: Target, file: str, where: str) -> None:
 def _check_repetition(rules: tuple[OpRule, ...], file: str) -> None:
     seen: set[tuple[frozenset[str], bytes]] = set()
     for rule in rules:
+        # A condition holds a dictionary, which no set can hold; encoded in a fixed order it can be
+        # compared.
         subject = frozenset(rule.ops), msgspec.json.encode(rule.when, order="deterministic")
         if subject in seen:
             raise TargetError(
@@ -331,6 +335,8 @@ def _check_float_rule(rule: OpRule, target: Target, file: str, where: str) -> No
             f"{file}: {where}: quantize is false without reason",
             remedy="add reason, which is shown to users",
         )
+    # Compared with a rule that states nothing else, so that a key added to `OpRule` later is
+    # refused here without being listed.
     idle = OpRule(ops=rule.ops, when=rule.when, quantize=False, reason=rule.reason)
     if rule.weights_only:
         scheme = target.weight_scheme(rule)
@@ -371,6 +377,7 @@ def _check_fixed_output(rule: OpRule, scheme: TensorScheme, file: str, where: st
             f"{file}: {where}: fixed_output.offset is {fixed.offset}",
             remedy=f"use {scheme.quant_min} to {scheme.quant_max}",
         )
+    # A power of two has the mantissa 0.5; a logarithm would be rounded.
     if scheme.power_of_two and math.frexp(fixed.scale)[0] != 0.5:
         raise TargetError(
             f"{file}: {where}: fixed_output.scale {fixed.scale} is not a power of two",
@@ -398,8 +405,11 @@ def check_arithmetic(target: Target, file: str) -> None:
                 f"{file}: {where} for {', '.join(override.ops)} changes nothing",
                 remedy="give a key or remove the entry",
             )
+        # Each override is checked on a processor where it holds, together with those before it.
         here = target.arithmetic.on(next(iter(override.instructions), None))
         for op_type in override.ops:
+            # All conditions are taken to hold: a contradiction that needs a particular node is one
+            # too.
             arithmetic = here.for_op(op_type, lambda _: True)
             _check_together(arithmetic, file, f"{where} for {op_type}")
     shifts = isinstance(target.arithmetic.requantize, Shift)

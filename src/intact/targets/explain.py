@@ -63,9 +63,12 @@ def _explained(message: str, table: Table, file: str) -> TargetError:
     match = _COMPLAINT.match(message)
     what, path = (match["what"], match["path"] or "$") if match else (message, "$")
     steps = [name or index for name, index in _STEP.findall(path)]
+    # msgspec's message has neither the value nor the names that would have been right: both are
+    # looked up along its path.
     types, value = _at(steps, table)
     if unknown := _UNKNOWN_KEY.match(what):
         where, key = _place(steps, table), plain(unknown["key"])
+        # An option of another kind is no misspelling: it is told which kind has it.
         kinds = [kind for kind in _kinds(types) if key in _keys(types, {"kind": kind})]
         return TargetError(
             f"{file}: unknown key {quoted(unknown['key'])}{where and f' in {where}'}",
@@ -83,6 +86,7 @@ def _explained(message: str, table: Table, file: str) -> TargetError:
     where = _place(steps[:-1], table)
     place = f"{where} {steps[-1]}" if where and steps else (steps[-1] if steps else "the file")
     if choice := _BAD_CHOICE.match(what):
+        # A wrong kind is reported at the key `kind`: what it may be, the table around it says.
         choices = _choices(types) or _kinds(_at(steps[:-1], table)[0])
         return TargetError(
             f"{file}: {place} is {quoted(choice['value'])}",

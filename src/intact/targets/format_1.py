@@ -72,7 +72,7 @@ _DEFAULTS: Table = {
     },
     "folded_ends": False,
 }
-"""Of fields that nothing states."""
+"""What fields are that nothing states."""
 
 _DECIDING = frozenset().union(*_FIELDS.values())
 _SUBJECT = ("ops", "when", "instructions")
@@ -98,7 +98,7 @@ def merge_upgraded(below: Table, table: Table, file: str) -> Table:
     """Merge a file's table over the one that it extends, and upgrade it if it is of format 1.
 
     Args:
-        below: Of format 2; ``{}`` where the file extends none.
+        below: A table of format 2; ``{}`` where the file extends none.
         table: As it was read.
         file: Its name for messages.
 
@@ -109,8 +109,12 @@ def merge_upgraded(below: Table, table: Table, file: str) -> Table:
     if version != 1 or isinstance(version, bool):
         return merge(below, table)
     stated = {"format": FORMAT} if "format" in table else {}
+    # A file without such fields means the same in both formats, and is spared the way back and
+    # forth.
     if not _is_flat(table):
         return merge(below, table | stated)
+    # Merged in the terms of format 1, because there an override of the file changes single fields
+    # of the base's.
     return upgraded(merge(_flattened(below), table), file) | stated
 
 
@@ -129,6 +133,8 @@ def upgraded(table: Table, file: str) -> Table:
     arithmetic = table.get("arithmetic")
     if not isinstance(arithmetic, dict):
         return result
+    # Shared by both sections: overrides of [dynamic] come behind those of [arithmetic] and add to
+    # them.
     before: list[_Override] = []
     for key in ("arithmetic", "dynamic"):
         section = table.get(key)
@@ -192,6 +198,8 @@ def _whole(entry: Any, base: Table, before: list[_Override], file: str) -> list[
             else:
                 others.append(each.fields)
         kinds = _nested(flat | fields, groups, file)
+        # Of an override that may hold at the same node or not, the fields count in one case only:
+        # one kind as a whole cannot say both.
         if any(_nested(flat | each | fields, groups, file) != kinds for each in others):
             raise TargetError(
                 f"{file}: [arithmetic] an override for {plain(op)} changes part of what others "
@@ -286,6 +294,7 @@ def _flattened(table: Table) -> Table:
     """
     result = dict(table)
     base: Table = table.get("arithmetic", {})
+    # The section itself holds for every operator, like an override before all others.
     before = [_Override({}, _flat(base, base))]
     for key in ("arithmetic", "dynamic"):
         section = dict(table.get(key, {}))

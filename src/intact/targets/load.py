@@ -110,6 +110,7 @@ def target_from_json(data: dict[str, Any]) -> Target:
 def _source(name_or_path: str | Path) -> _Source:
     text = str(name_or_path)
     if isinstance(name_or_path, str):
+        # As it is written first: names of other packages may have capitals.
         if found := _named(text) or _named(text.lower()):
             return found
         if not text.endswith(".toml") and "/" not in text and "\\" not in text:
@@ -167,6 +168,7 @@ def _resolved(source: _Source, chain: tuple[_Source, ...]) -> Table:
         raise TargetError(
             f"{source.label}: extends is circular: {links}", remedy="remove one extends"
         )
+    # A folder may hold thousands of files of which each extends the next.
     if len(chain) >= _LONGEST_CHAIN:
         raise TargetError(
             f"{source.label}: extends is more than {_LONGEST_CHAIN} files deep",
@@ -175,6 +177,7 @@ def _resolved(source: _Source, chain: tuple[_Source, ...]) -> Table:
     below = _resolved(base, chain)
     # Checked alone, so that an error in a base is reported with its file name.
     check(to_target(complete(below, base.label), base.label), base.label)
+    # It would be merged in from the base, and two targets would have one name.
     if "name" not in table:
         raise TargetError(f"{source.label}: key 'name' is missing", remedy="name the variant")
     return merge_upgraded(below, table, source.label)
@@ -203,6 +206,8 @@ def _base(name: str, source: _Source) -> _Source:
 def _read(source: _Source) -> Table:
     try:
         with open_file(source.path) as file:
+            # One byte more than allowed tells a file that is too large, without a size that may be
+            # wrong.
             data = file.read(_LARGEST_FILE + 1)
     except FileNotFoundError as error:
         raise TargetError(f"{source.label}: no such file", remedy=_missing_remedy()) from error
@@ -217,6 +222,7 @@ def _read(source: _Source) -> Table:
 
 
 def _parsed(data: bytes, label: str) -> Table:
+    # Before parsing, which is what the dots would make endless.
     for number, line in enumerate(data.split(b"\n"), start=1):
         if line.count(b".") > _MOST_DOTS:
             raise TargetError(

@@ -34,6 +34,7 @@ def averaged_elements(node: ir.Node) -> int | None:
 
 def _window(node: ir.Node) -> int | None:
     options = AveragePool.of(node)
+    # With rounding up, the last window may reach beyond the input.
     if not options.kernel_shape or options.ceil_mode == 1:
         return None
     is_padded = any(options.pads) or options.pads_to_same
@@ -192,8 +193,11 @@ def _allowed(actual: _Actual, wanted: AttributeValue) -> bool:
     if actual is None:
         return False
     if isinstance(actual, tuple):
+        # A number stands for that value along every axis.
         if not isinstance(wanted, tuple):
             return all(_equal(item, wanted) for item in actual)
+        # A flat list is one value of a list attribute; only a list of lists gives several to choose
+        # from.
         alternatives = [item for item in wanted if isinstance(item, tuple)]
         return actual in alternatives if alternatives else actual == wanted
     if isinstance(wanted, tuple):
@@ -249,6 +253,7 @@ def _shape(node: ir.Node, slot: int) -> tuple[int, ...] | None:
     value = input_value(node, slot)
     if value is None:
         return None
+    # The value of a constant is there even where shapes were not inferred.
     shape = value.shape if value.const_value is None else value.const_value.shape
     if shape is None:
         return None

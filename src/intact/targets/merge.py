@@ -54,6 +54,8 @@ def _merge_rules(base: list[Any], over: list[Any], subject: Callable[[Table], by
         if place is None:
             result.append(entry)
         else:
+            # The path is one that names no list of rules: lists within a rule are replaced as a
+            # whole.
             result[place] = _merge_tables(result[place], entry, path=("",))
     return result
 
@@ -71,6 +73,7 @@ def _fusion_subject(entry: Table) -> bytes:
 
 
 def _as_set(ops: object) -> object:
+    # The order of operators in a rule has no meaning.
     return sorted(ops) if isinstance(ops, list) and all(isinstance(x, str) for x in ops) else ops
 
 
@@ -152,6 +155,7 @@ def _completed(scheme: Table, file: str, where: str) -> Table:
                     f"{file}: {where} {key} is given, but dtype is float32",
                     remedy=f"remove {key} or use an integer dtype",
                 )
+        # The struct requires these fields, and a file cannot state them for floats.
         floats = float_scheme()
         return {
             **{
@@ -163,6 +167,7 @@ def _completed(scheme: Table, file: str, where: str) -> Table:
     if not isinstance(bits, int) or isinstance(bits, bool) or not 2 <= bits <= dtype.bits:
         # Filled in, so that the error is reported for bits.
         return {"quant_min": 0, "quant_max": 1, **scheme}
+    # Logarithmic levels are those of magnitudes, with a sign: both sides have as many.
     narrow = scheme.get("spacing") == Spacing.EXPONENTIAL
     low, high = full_range(bits, signed=dtype.is_signed, narrow=narrow)
     return {"bits": bits, "quant_min": low, "quant_max": high, **scheme}

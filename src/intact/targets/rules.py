@@ -190,6 +190,7 @@ def with_float_form(rule: OpRule, target: str) -> OpRule:
         return rule
     if not integers:
         reason = rule.reason or f"target {target} describes it with float32 inputs only"
+        # What else the rule states is about integers, and is refused beside quantize = false.
         return OpRule(ops=rule.ops, when=rule.when, quantize=False, reason=reason)
     first, *others = integers
     return msgspec.structs.replace(

@@ -244,6 +244,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the last rule that matches a node; None if the target does not describe it."""
         from intact.targets.match import matches
 
+        # Operators of other domains may have the names of ONNX's and compute something else.
         if node.domain != "":
             return None
         op_type = node.op_type
@@ -298,6 +299,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def cost_of(self, op_type: str, dtype: DType, rule: OpRule | None = None) -> float:
         """Return the relative cost of an operator in a data type; 1.0 by default."""
+        # A rule's cost is that of its integer form only.
         if rule is not None and rule.cost is not None and not dtype.is_float:
             return rule.cost
         return self.cost.get(f"{op_type}.{dtype}", 1.0)

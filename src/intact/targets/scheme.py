@@ -10,7 +10,7 @@ from intact.errors import TargetError
 from intact.numerics.levels import Rounding
 
 _MOST_BITS = 64
-"""Of any codes: biases of 16-bit activations."""
+"""The widest codes there are: biases of 16-bit activations."""
 
 
 class DType(enum.StrEnum):
@@ -162,6 +162,8 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         """Convert the scheme to unsigned codes of the same width."""
         if self.is_float or not self.dtype.is_signed:
             return self
+        # A narrow range avoids a code without a positive counterpart; unsigned codes have none of
+        # these.
         low, high = full_range(self.bits, signed=False, narrow=False)
         dtype = DType.holding(self.dtype.bits, signed=False)
         return msgspec.structs.replace(self, dtype=dtype, quant_min=low, quant_max=high)
@@ -179,12 +181,15 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             if (value := getattr(override, name)) is not None
         }
         if given.get("spacing") is Spacing.LINEAR:
+            # Inherited from a logarithmic scheme, the number would be refused beside linear levels.
             given.setdefault("steps_per_octave", None)
         if "dtype" in given or "bits" in given:
             dtype = given.get("dtype", self.dtype)
             if dtype.is_float:
                 return float_scheme()
             bits = given.setdefault("bits", dtype.bits)
+            # An operator with other bits keeps the habit of its target: if no tensor uses the
+            # lowest code, its codes do not either.
             narrow = self.is_narrow or given.get("spacing", self.spacing) is Spacing.EXPONENTIAL
             low, high = full_range(bits, signed=dtype.is_signed, narrow=narrow)
             given.setdefault("quant_min", low)

@@ -154,9 +154,7 @@ def test_samples_of_one_class_are_named(labelled: bool) -> None:
         return signs(classifier(), brightest(classes) | labels)
 
     (one,) = found(np.full(32, 3))
-    assert (
-        "by their labels" if labelled else "100 % of the samples the same class"
-    ) in one.evidence
+    assert ("by their labels" if labelled else "100 % of 8 samples the same class") in one.evidence
     assert "samples of all classes" in one.remedies[0].text
     assert found(np.arange(32) % 10) == []
 

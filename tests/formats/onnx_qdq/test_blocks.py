@@ -224,6 +224,27 @@ def read(model: onnx.ModelProto, target: Target = RUNTIME) -> QuantizedGraph:
 SCALES = np.ones((6, 2), np.float32)
 
 
+def behind_reshape(shape: list[int]) -> onnx.ModelProto:
+    """The scales reach the product through a Reshape of a constant."""
+    model = foreign(zeros=None)
+    sizes = numpy_helper.from_array(np.array(shape, np.int64), "sizes")
+    model.graph.initializer.append(sizes)
+    model.graph.node.insert(0, helper.make_node("Reshape", ["scales", "sizes"], ["reshaped"], "r"))
+    model.graph.node[1].input[2] = "reshaped"
+    return model
+
+
+def test_scales_behind_a_reshape_that_keeps_a_length_are_read() -> None:
+    (same,) = quantization_points(read(behind_reshape([0, -1])))
+    (plain,) = quantization_points(read(foreign(zeros=None)))
+    np.testing.assert_array_equal(same.constant_codes(), plain.constant_codes())
+
+
+def test_scales_behind_a_reshape_that_does_not_fit_are_refused() -> None:
+    with pytest.raises(ModelError, match=r"'r'.*its shape \[7\] does not fit \[6, 2\]"):
+        read(behind_reshape([7]))
+
+
 @pytest.mark.parametrize(
     "changes",
     [

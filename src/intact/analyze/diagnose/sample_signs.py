@@ -18,7 +18,7 @@ from intact.calibrate.choice import FloatRuns
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.data.batching import real_samples, sample_count
 from intact.errors import CalibrationError, IntactError, UsageError
-from intact.numerics.answers import CLASSES, FEW, probabilities
+from intact.numerics.answers import CLASSES, probabilities
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.evidence import Evidence
@@ -230,15 +230,16 @@ def _noise(kept: Arrays) -> Finding | None:
 
 def _scores(kept: Arrays, runs: FloatRuns) -> npt.NDArray[np.floating] | None:
     """Return the first output of a classifier, ``[samples, classes]``; None of other models."""
-    name, first = next(iter(next(iter(runs.first(1).outputs()), {}).items()), ("", np.zeros(0)))
+    few = runs.first(_FEW)  # which the choice of a method runs anyway
+    name, first = next(iter(next(iter(few.outputs()), {}).items()), ("", np.zeros(0)))
     # Texts have scores of every token, and an encoder gives back as much as it gets.
     is_open = first.ndim == 2 and first.shape[1] > 1 and first.dtype.kind == "f"
     if not is_open or any(array[:1].size == first.shape[1] for array in kept.values()):
         return None
-    ran = zip(runs.outputs(), runs.batches, strict=True)
+    ran = zip(few.outputs(), few.batches, strict=True)
     parts = [_samples({name: each[name]}, sample_count(feeds), n) for each, (feeds, n) in ran]
     scores = _join(parts).get(name)  # none where batches differ in their number, as detections do
-    is_whole = scores is not None and scores.ndim == 2 and len(scores) == len(runs)
+    is_whole = scores is not None and scores.ndim == 2 and len(scores) == len(few)
     return scores if is_whole else None
 
 
@@ -250,13 +251,15 @@ def _one_class(kept: Arrays, runs: FloatRuns, classes: int | None) -> Finding | 
     chosen = np.bincount(answers.argmax(axis=1)).max() / len(answers)
     if classes is None:
         is_sure = bool(probabilities(answers).max(axis=1).mean() > _ONE_CLASS)
-        if len(answers) < FEW or answers.shape[1] < CLASSES or not is_sure or chosen < _ONE_CLASS:
+        if len(answers) < _FEW or answers.shape[1] < CLASSES or not is_sure or chosen < _ONE_CLASS:
             return None
     elif chosen <= 0.5:  # labels of something else than what the model answers
         return None
     told, remedy = "the samples are of one class by their labels", _ALL_CLASSES
     if classes is None:
-        told = f"the float model gives {100 * chosen:.0f} % of the samples the same class"
+        told = (
+            f"the float model gives {100 * chosen:.0f} % of {len(answers)} samples the same class"
+        )
         remedy += "; if these are, prepare them as the model wants it"
     evidence = f"{told}: samples of others may go beyond their ranges"
     return _finding(evidence, _POOR, remedy=remedy)

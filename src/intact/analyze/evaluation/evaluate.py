@@ -75,7 +75,7 @@ def evaluate_result(
         timed: Measure the latency, where the model runs in the runtime that it is deployed to.
         scored: Called with the quantized model's scores, [samples, classes], and the labels, if
             there are any.
-        watch: As of `run_both`; without a cluster.
+        watch: See `run_both`; without a cluster.
         cluster: Whose workers run both models, with as many threads each; the metric and the
             latency are computed here. None runs them here.
 

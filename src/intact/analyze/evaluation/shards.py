@@ -129,7 +129,7 @@ def run_both_on(
     Raises:
         ClusterError: The cluster cannot be reached, has other versions, or loses its workers.
         UsageError: The samples have an order, or can be read once only.
-        IntactError: As of `run_both`.
+        IntactError: As in `run_both`.
     """
     first: Batch = {}
     replies = cluster.replies_in_order(samples, job.size, job, threads=threads, first=first)

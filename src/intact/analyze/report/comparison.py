@@ -28,9 +28,9 @@ def comparison_page(
 
     Args:
         found: What was compared.
-        plans: Of the results, in their order.
+        plans: The results' plans, in their order.
         tables: ``figures``, ``decisions``, ``scales`` and ``layers``.
-        version: Of intact.
+        version: The version of intact.
 
     Raises:
         MissingExtraError: The package that lays out graphs is not installed.

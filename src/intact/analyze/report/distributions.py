@@ -32,6 +32,7 @@ def tensors_of(
     ranges: dict[str, tuple[float, float]] = {}
     for point in points:
         if not point.is_constant and point.config.params is not None:
+            # The first point is where the tensor is made; its readers may quantize it otherwise.
             ranges.setdefault(str(point.value.name), point.config.value_range())
     names = [str(value.name) for value in graph.inputs]
     names += [str(value.name) for node in graph.nodes for value in node.outputs]
@@ -49,6 +50,7 @@ def tensors_of(
 
 def histogram_of(tensor: TensorStatistics) -> network_figures.Histogram | None:
     """Return the observed values in equal bins; None where there are none."""
+    # Also where nothing was observed: both are infinite then, in the wrong order.
     if not tensor.minimum <= tensor.maximum:
         return None
     values = tensor.distribution()
@@ -88,8 +90,10 @@ def _below(low: Floats, high: Floats, count: npt.NDArray[np.int64], edges: Float
         after = np.cumsum(count[wide]).astype(np.float64)
         steps = np.column_stack([after - count[wide], after]).ravel()
         total += np.interp(edges, knots, steps, left=0.0)
+    # Bins without a width (zeros, ends) would be divided by 0 in the interpolation.
     at, held = low[~wide], np.concatenate([[0], np.cumsum(count[~wide])])
     total += held[np.searchsorted(at, edges, side="left")]
+    # The sums of the interpolation are rounded: the last edge is above all values by definition.
     total[-1] = float(count.sum())
     return total
 
@@ -116,6 +120,7 @@ def channels_of(
     before, after = (_by_channel(each, axis) for each in (values, quantized))
     noise = np.square(before - after).sum(axis=1)
     signal = np.square(before).sum(axis=1)
+    # A channel that is exact has no noise, a dead one no signal either.
     with np.errstate(divide="ignore", invalid="ignore"):
         ratio = 10 * np.log10(signal / noise)
     ratio = np.where(noise == 0, np.inf, ratio)

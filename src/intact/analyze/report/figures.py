@@ -29,9 +29,9 @@ class Summary(_Figures, frozen=True):
         description: What the target is.
         formats: What was written, the best first.
         deployed: Name of the file to deploy.
-        bytes: Of the float and of the deployed model.
+        bytes: Sizes of the float and of the deployed model.
         nodes: Number of nodes.
-        integer: Of these, those that compute with integers.
+        integer: How many of them compute with integers.
         weight_bits: Number of quantized weights by width.
         activation_bits: Number of quantized activations by width.
         samples: That the scales are of; 0 where none were observed.
@@ -66,7 +66,7 @@ class Accuracy(_Figures, frozen=True):
         change: Points, with the ends of the paired 95 % interval.
         agreement: Percent of the samples for which both give the same best class.
         metrics: Further figures by name, (float, quantized).
-        latency_ms: Of a batch, (float, quantized).
+        latency_ms: What a batch takes, (float, quantized).
         batch: Samples in that batch.
         speedup: Float time over quantized time.
         kernels_ms: What all kernels of the quantized model take of a batch, one after the other.
@@ -113,7 +113,7 @@ class Verified(_Figures, frozen=True):
         tensors: Quantized tensors that were compared, each from the runtime's own inputs.
         ends: Quantized tensors that there are.
         values: Integers compared.
-        differ: Of these, those that differ.
+        differ: How many of these differ.
         largest: The largest difference, in steps.
         end_to_end: Percent of the samples that are decided alike.
         outputs: Signal to noise of each output against what is expected, dB.
@@ -146,7 +146,7 @@ class Finding(_Figures, frozen=True):
         node: Where; "" for the whole model.
         remedy: What mends it.
         gain: Measured; None where it was not tried.
-        unit: Of the gain.
+        unit: The gain's unit.
     """
 
     cause: str
@@ -177,7 +177,7 @@ class Search(_Figures, frozen=True):
         sampler: Who proposed candidates.
         objective: What was scored; higher is better.
         cost: What was minimized.
-        samples: Of each complete trial.
+        samples: How many each complete trial has.
         min_score: The lowest score that was accepted.
         max_cost: The highest cost.
         best: Number of the trial that was taken.
@@ -310,7 +310,7 @@ class Report(_Figures, frozen=True):
     """A result, as its report shows it.
 
     Attributes:
-        version: Of this structure.
+        version: This structure's version.
         intact: Version of the package that wrote it.
         summary: The result in a few figures.
         network: The graph with all that is known of its nodes.
@@ -318,14 +318,14 @@ class Report(_Figures, frozen=True):
         notes: What the plan says of the whole model.
         caption: What the boxes were measured on.
         boxes: The figures that matter most, with which the page opens.
-        samples: Of the errors of layers; 0 where none were measured.
+        samples: How many the errors of layers are of; 0 where none were measured.
         verdict: What to do, in one sentence; None where nothing was measured.
         drawn: Whether those samples were drawn from the statistics.
         outputs: Errors of the model's outputs.
         accuracy: On samples of the user.
         verified: Deployed models in their runtimes.
-        pictures: Of the data; None where the model takes none.
-        findings: Of the diagnosis, worst first; None where it was not asked.
+        pictures: What the data shows; None where the model takes none.
+        findings: What the diagnosis found, worst first; None where it was not asked.
         improvements: What improvement passes did.
         search: If there was one.
         training: If there was one.

@@ -73,5 +73,6 @@ def _tables(
     if options.model_explorer is not None:
         path = Path(options.model_explorer)
         for number, (name, content) in enumerate(node_data(plan, errors).items()):
+            # The viewer takes one figure from a file; the first has the name that was given.
             of = path if number == 0 else path.with_name(f"{path.stem}.{name}{path.suffix}")
             yield of, content, f"node data for Model Explorer: {name.replace('_', ' ')}"

@@ -72,6 +72,7 @@ def report_with_page(options: ReportOptions) -> tuple[figures.Report, bytes]:
         MissingExtraError: The package that lays out graphs is not installed.
         IntactError: The folder, the data or an option is wrong, or the page cannot be written.
     """
+    # What can be refused is refused before minutes of measuring.
     require_layout()
     _refuse_unknown(options.leave_out)
     check_tables(options)
@@ -81,6 +82,7 @@ def report_with_page(options: ReportOptions) -> tuple[figures.Report, bytes]:
     result = load_result(options.result)
     path = _path(options, result)
     parts = _Parts(options, result)
+    # First, because the costs of layers that it measures serve the errors too.
     findings = parts.of("diagnosis", parts.findings)
     errors = parts.of("errors", parts.errors)
     found = gather(options, result, parts, findings, errors)
@@ -105,8 +107,8 @@ def gather(
         options: As a call gave them.
         result: The result.
         parts: Measures what is wanted, and notes what cannot be measured.
-        findings: Of a diagnosis; None where that is left out.
-        errors: Of its layers.
+        findings: What a diagnosis found; None where that is left out.
+        errors: Its layers' errors.
 
     Raises:
         IntactError: The data is wrong.
@@ -205,6 +207,8 @@ class _Parts:
         except UsageError:
             raise
         except IntactError as error:
+            # A part may be missing, but not for samples that the user gave: a wrong file is an
+            # error.
             if isinstance(error, DataError) and self._options.data is not None:
                 raise
             self.left_out[name] = str(error)
@@ -318,6 +322,7 @@ def _kernel_times(result: Result, samples: Samples, runs: int, *, threads: int) 
     """
     from intact.formats.onnx_qdq.executed import profile_kernels
 
+    # Kernels are compared with the latency beside them, so they run on as large a batch.
     feeds, _ = next(iter(samples.batches(samples.batch_size(EVALUATED_AT_ONCE))))
     exact = not result.plan.target.saturates_pairs
     kernels = profile_kernels(result.exported.model, feeds, runs=runs, threads=threads, exact=exact)
@@ -371,6 +376,8 @@ def _command(result: Result) -> str:
         return ""
     from intact.recipe.options import COMMANDS
 
+    # The recipe of a result may come from anyone: the page shows no command that intact does not
+    # have.
     if command not in COMMANDS:
         return ""
     recipe = str(result.folder / RECIPE)

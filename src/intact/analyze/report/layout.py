@@ -18,7 +18,7 @@ _COLUMN, _LAYER = 180, 62
 _UNIT = 100
 """The same in what the package computes."""
 _MOST_EDGES = 5000
-"""Of graphs that are laid out well: the time grows faster than their size (4 s with so many)."""
+"""Edges up to which graphs are laid out well: the time grows faster (4 s with so many)."""
 
 
 _Place: TypeAlias = tuple[float, float]
@@ -28,8 +28,8 @@ class Layout(NamedTuple):
     """Positions in pixels, none negative.
 
     Attributes:
-        width: Of the whole drawing.
-        height: Of the whole drawing.
+        width: The whole drawing's width.
+        height: The whole drawing's height.
         nodes: Centre of each node, (x, y).
         bends: Points between the ends of each edge, x and y in turn.
     """
@@ -82,6 +82,7 @@ def _sugiyama(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
     places: dict[int, _Place] = {}
     bends: dict[tuple[int, int], tuple[int, ...]] = {}
     right = 0.0
+    # Parts come in an order that is not told: sorted, equal graphs are drawn alike.
     for positions, width, _, routes in sorted(parts, key=_first):
         top = max(y for _, (_, y) in positions)
         left = min(x for _, (x, _) in positions)
@@ -105,6 +106,7 @@ def _first(part: Any) -> int:
 
 def _in_pixels(count: int, places: dict[int, _Place], bends: Sequence[tuple[int, ...]]) -> Layout:
     nodes = [_pixels(*places[node]) for node in range(count)]
+    # Bends may lie further out than any node.
     xs = [x for x, _ in nodes] + [x for each in bends for x in each[::2]]
     left = min(xs, default=0) - NODE_WIDTH
     moved = [(x - left, y + NODE_HEIGHT) for x, y in nodes]
@@ -146,6 +148,8 @@ def _plain(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
     """
     layers, columns = [0] * count, [0] * count
     first: dict[int, int] = {}
+    # Nodes are numbered in topological order: sorted by readers, a source has its layer before it
+    # is read.
     for source, reader in sorted(edges, key=lambda edge: edge[1]):
         layers[reader] = max(layers[reader], layers[source] + 1)
         first.setdefault(reader, source)

@@ -41,6 +41,7 @@ def search_of(result: Result, log: Path | None) -> figures.Search | None:
         return figures.Search(found)
     try:
         return _read(found, path, result, is_named=log is not None)
+    # A log beside the folder was not asked for: where it is damaged, the report goes without.
     except IntactError:
         if log is not None:
             raise
@@ -81,6 +82,8 @@ def _read(found: str, path: Path, result: Result, *, is_named: bool) -> figures.
             best = entry.trial.number
         else:
             trials.append(entry.trial)
+    # The folder may have been written again for another target, and the log of the earlier search
+    # lie beside it.
     if settings is None or settings.target != result.plan.target.name:
         if is_named:
             raise UsageError(
@@ -94,6 +97,7 @@ def _read(found: str, path: Path, result: Result, *, is_named: bool) -> figures.
     on_front = {trial.number for trial in front(trials, settings.samples)}
     always = on_front | ({best} if best is not None else set())
     step = -(-len(trials) // _MOST_TRIALS) if trials else 1
+    # Thinned evenly, so that the course of the search stays to be seen.
     shown = [t for i, t in enumerate(trials) if not i % step or t.number in always]
     return figures.Search(
         found,

@@ -77,7 +77,7 @@ def node_data(plan: QuantizedGraph, errors: ModelErrors | None) -> dict[str, byt
 
     Args:
         plan: A plan with scales.
-        errors: Of its layers; None where they were not measured.
+        errors: Its layers' errors; None where they were not measured.
 
     Returns:
         JSON by the name of the figure.

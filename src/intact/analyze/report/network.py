@@ -45,8 +45,8 @@ def network_of(
     Args:
         plan: A plan with scales.
         statistics: What calibration observed; None where that is not known.
-        errors: Of its layers; None where they were not measured.
-        findings: Of the diagnosis.
+        errors: Its layers' errors; None where they were not measured.
+        findings: What the diagnosis found.
         times: What kernels take, ms, by the node that each is named after.
 
     Raises:
@@ -72,6 +72,7 @@ def outline_of(plan: QuantizedGraph) -> network_figures.Network:
 def _laid_out(graph: Graph, nodes: Sequence[network_figures.Node]) -> network_figures.Network:
     """Give nodes their places, between the model's inputs and outputs."""
     inputs = _inputs(graph)
+    # An input that is an output as well has no node that writes it, and so no edge.
     outputs = [value for value in graph.outputs if value.producer() is not None]
     first = len(inputs)
     count = first + len(nodes) + len(outputs)
@@ -81,6 +82,7 @@ def _laid_out(graph: Graph, nodes: Sequence[network_figures.Node]) -> network_fi
         for index, node in enumerate(graph.nodes)
         for value in node.outputs
     }
+    # A node may read a tensor twice, and the layout takes each edge once.
     pairs = sorted(set(_edges(graph, writers, first)))
     pairs += [
         (writers[str(value.name)], first + len(nodes) + index)
@@ -181,6 +183,7 @@ class _Nodes:
         }
         nodes = (plan.graph.node(row.node) for row in rows)
         layers = sum((str(node.name), weight_slot(node)) in self._weights for node in nodes)
+        # The page stays small for nets of many layers: channels share a bound.
         self._most = max(16, min(MOST_CHANNELS, _ALL_CHANNELS // max(layers, 1)))
         first = len(_inputs(plan.graph))
         self._index = {row.node: first + index for index, row in enumerate(rows)}
@@ -223,6 +226,8 @@ class _Nodes:
         values = point.value.const_value.numpy().astype(np.float32, copy=False)
         axis = point.config.grid.axis
         if axis is None:
+            # One scale for the tensor has no axis; channels are still what weights are looked at
+            # by.
             axis = output_channel_axis(node)
         quantized = point.config.dequantize(point.constant_codes())
         return channels_of(values, quantized, axis, self._most)
@@ -255,6 +260,8 @@ class _Nodes:
             _shape(value),
             bits=root.bits,
             codes=(root.quant_min, root.quant_max),
+            # The shortest decimals of float32, as in plan.json: as float64 they would have digits
+            # of no meaning.
             scale=tuple(float(str(each)) for each in _extremes(scales)),
             zero_point=tuple(int(each) for each in _extremes(zeros)),
             channels=scales.size,

@@ -7,7 +7,7 @@ from msgspec import UNSET, UnsetType
 
 
 class _Figures(msgspec.Struct, frozen=True, omit_defaults=True):
-    """_Figures values; what has its default is left out of the JSON."""
+    """Plain values; what has its default is left out of the JSON."""
 
 
 class Histogram(_Figures, frozen=True):
@@ -80,11 +80,11 @@ class End(_Figures, frozen=True):
         slot: Which of the node's: ``input 0``, ``weight``, ``bias``, ``output``.
         tensor: The tensor.
         state: What the configuration says is done, in the words of `QuantState`.
-        shape: Of the tensor, with names of open lengths; empty where it is not known.
+        shape: The tensor's, with names of open lengths; empty where it is not known.
         bits: Width of the codes; 0 where it is float.
         codes: The lowest and the highest.
         scale: Least and largest scale of the channels, or the only one; empty where it is float.
-        zero_point: Likewise.
+        zero_point: The same of the zero points.
         channels: Number of scales.
         axis: Their axis; None where there is one scale.
         method: What chose the scale.
@@ -148,9 +148,9 @@ class Node(_Figures, frozen=True):
         given: What it was in the given model, or has taken in: each node with its operator.
         layer: Index of the first node of its layer, a chain that is fused; None where no errors of
             it were measured.
-        errors: Of its layer, at the first node.
+        errors: Its layer's errors, at the first node.
         ends: Its inputs and outputs.
-        weight: Of layers with weights that are quantized.
+        weight: Its weight by channel, where that is quantized.
         weights: Number of its weights.
         notes: What the plan says of it, with the remedy.
         findings: Indices of what the diagnosis found here.
@@ -194,8 +194,8 @@ class Network(_Figures, frozen=True):
     """The graph of a model, laid out from top to bottom.
 
     Attributes:
-        width: Of the drawing, in pixels.
-        height: Of the drawing.
+        width: The drawing's width, in pixels.
+        height: The drawing's height.
         nodes: In topological order, after the model's inputs and before its outputs.
         edges: Between them.
         tensors: That are quantized or were observed.

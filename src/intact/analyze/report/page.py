@@ -1,9 +1,8 @@
 """The page of a report: one file of HTML, in which styles, scripts and figures are inlined.
 
 Nothing is fetched: a policy in the page forbids every request, and every script but its own;
-pictures are part of it. What
-a model's names say is only ever text: figures are JSON in which no tag can begin, and the scripts
-write text, never HTML.
+pictures are part of it. What a model's names say is only ever text: figures are JSON in which no
+tag can begin, and the scripts write text, never HTML.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def assembled(
     """Put a page together.
 
     Args:
-        title: Of the page; any text.
+        title: The page's title; any text.
         data: JSON by the id of the element that holds it.
         scripts: Names of scripts beside this module, in the order in which they run.
         styles: Names of style sheets, likewise.
@@ -62,6 +61,7 @@ def assembled(
         "data": held,
         "script": script,
     }
+    # In one pass: a place that stands in a model's name is text by then, and not looked at again.
     text = _PLACE.sub(lambda place: parts[place[1]], read("page.html"))
     return REPORT_HEAD + text.encode()
 

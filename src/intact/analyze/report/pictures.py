@@ -68,9 +68,11 @@ class Answers:
         found = list(zip(first.argmax(1).tolist(), second.argmax(1).tolist(), strict=True))
         self._answers += found
         changed = [at for at, (before, after) in enumerate(found) if before != after]
+        # Labels come after the last batch: until then it is not known which of these matter most.
         if self._input is None or not changed or len(self._pictures) >= _KEPT:
             return
         values = self._input.values(np.asarray(feeds[self._input.name])[:count])
+        # That of the first batch serves all, so that pictures can be compared with each other.
         self._range = self._range or self._input.range(values)
         for at in changed:
             self._pictures[begun + at] = pixels(values[at], self._range, PICTURE_SIDE)
@@ -142,6 +144,7 @@ def pictures_of(
         return None
     room = PICTURE_BYTES
     kept: list[list[figures.Picture]] = []
+    # Changed answers take their room first: they are what the page has pictures for.
     for pictures in (changed, *(sheet.pictures for sheet in sheets)):
         kept.append([])
         for each in pictures[:PICTURES]:

@@ -94,6 +94,8 @@ def options_of_recipe(result: Result) -> Mapping[str, Any]:
 
 
 def _model_name(result: Result) -> str:
+    # Only the name of the file: where it lies on the machine of whoever made the result is nobody's
+    # concern.
     model = options_of_recipe(result).get("model")
     if isinstance(model, str) and Path(model).stem:
         return Path(model).stem

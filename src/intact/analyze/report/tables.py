@@ -35,7 +35,7 @@ class NodeFigures(msgspec.Struct, frozen=True, kw_only=True):
         bias_db: The same with only the bias quantized.
         activations_db: What quantizing its inputs and its result adds.
         accumulated_db: In the quantized model, with the errors of all layers before.
-        alone_db: Of the model's outputs, where this layer alone is quantized.
+        alone_db: The model's outputs, where this layer alone is quantized.
         cosine: Cosine of the result in both models.
         mse: Mean squared difference.
         kl: Kullback-Leibler divergence, nats.
@@ -67,7 +67,7 @@ def node_figures(plan: QuantizedGraph, errors: ModelErrors | None) -> Iterator[N
 
     Args:
         plan: A plan with scales.
-        errors: Of its layers; None where they were not measured.
+        errors: Its layers' errors; None where they were not measured.
     """
     of = errors_of_chains(plan, errors)
     for row in inspect_plan(plan).nodes:
@@ -102,6 +102,7 @@ def _cell(value: object) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     if isinstance(value, str):
+        # Names come from the model, and a spreadsheet that opens the file would run them.
         return f"'{value}" if value.startswith(_FORMULA) else value
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 

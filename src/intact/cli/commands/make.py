@@ -97,11 +97,14 @@ def _search(given: Given[SearchCommand]) -> None:
     if options.data is None:
         raise UsageError("there is nothing to search on", remedy="give samples with --data")
     try:
+        # Not by `given.call`: a search shows its trials on a display of its own, and there can be
+        # only one at a time.
         with show_search.live(quiet=options.as_json, at_most=options.samples) as shown:
             progress, report = shown
             arguments = given.of(SearchOptions)
             found = api.search_strategy(**arguments, progress=progress, report=report)
     except KeyboardInterrupt as interrupt:
+        # The search's own interrupt says what it could not keep; any other is an ordinary Ctrl-C.
         if not interrupt.args:
             raise
         raise SearchError(str(interrupt)) from interrupt
@@ -186,6 +189,7 @@ def _write_reports(
     from intact.cli.printing import progress as shown
     from intact.results.folder import report_in
 
+    # Not every command has these options: `export` reads no samples.
     given = {name: getattr(options, name, None) for name in ("data", "skip_bad", "threads")}
     arguments: dict[str, Any] = {name: value for name, value in given.items() if value}
     quiet = quiet or is_quiet()

@@ -42,6 +42,7 @@ def _inspect(given: Given[InspectCommand]) -> None:
     found = given.call("inspect", InspectOptions)
     from intact.cli import show
 
+    # Thousands of rows may take longer to draw than they took to find.
     current().begin("printing")
     show.inspection(found, as_json=given.options.as_json)
 
@@ -188,6 +189,7 @@ def _run(given: Given[RunCommand]) -> None:
             in_float = given.call("execute", ExecuteOptions, "running", executor="float", **others)
     else:
         _refuse_output(output, options.data)
+    # Set after the float run above, which has no tensors between and refuses to observe.
     others["observe"] = None if options.every else ()
     found = given.call("execute", ExecuteOptions, "running", executor=executor, **others)
     if output is None:
@@ -208,6 +210,7 @@ def _verify(given: Given[VerifyCommand]) -> None:
     Example: intact verify out/ --data test.npz
     """
     options = given.options
+    # Each of these names one thing to verify, and not a row of them.
     alone = (options.deployed, options.observed, options.target) != (None, None, None)
     found: list[Verification]
     if _is_tflite_file(Path(options.result)) or alone:
@@ -231,6 +234,8 @@ def _refuse_output(path: Path, data: object) -> None:
         raise OutputError(
             f"{path}: there is no folder {path.parent}", remedy="make it first, or name another"
         )
+    # The file and not its path is compared: through a link, or spelled otherwise, writing would
+    # destroy the samples.
     names_files = isinstance(data, str | Path) and Path(data).exists() and path.exists()
     if names_files and path.samefile(str(data)):
         raise OutputError(f"{path}: is the data of this run", remedy="name another file")

@@ -69,6 +69,7 @@ class _Layer(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(plan: QuantizedGraph, node: ir.Node, slot: int, point: QuantPoint) -> _Layer:
+        # A table is read at slot 0 and its indices at slot 1; a product has its data at slot 0.
         at = 1 if is_looked_up(node, slot) else 0
         source, quantizer = node.inputs[at], None
         if at == 0 and is_dynamic(plan, node, 0):
@@ -82,6 +83,7 @@ class _Layer(msgspec.Struct, frozen=True):
     def terms(self, data: npt.NDArray[Any]) -> float:
         """Return the largest sum of the magnitudes of the terms of a result."""
         if self.is_table:
+            # A row that is looked up is no sum: nothing cancels, and the result explains itself.
             return 0.0
         sums = _product(self.node, np.abs(data), _magnitudes(self.point), biased=False)
         return float(sums.max(initial=0.0))
@@ -91,6 +93,8 @@ class _Layer(msgspec.Struct, frozen=True):
         weight = self.point.config.dequantize(self.point.constant_codes())
         if self.is_table:
             return np.take(weight, data, 0)
+        # The runtime quantizes its input while running, by the same rule; only then are the sums
+        # the same.
         if self.quantizer is not None:
             data = self.quantizer.fake_quantize(data)
         return _product(self.node, data, weight)
@@ -102,6 +106,7 @@ def _magnitudes(point: QuantPoint) -> npt.NDArray[np.float32]:
     Kernels multiply codes without sign, and subtract what the zero point gives.
     """
     config, codes = point.config, point.constant_codes()
+    # What the lowest code stands for is how far the zero point moves each term.
     zeros = np.zeros(codes.shape, np.int32) + config.quant_min
     apart = np.abs(config.dequantize(codes)) + np.abs(config.dequantize(zeros))
     return np.asarray(apart, np.float32)

@@ -55,6 +55,8 @@ class Clamps:
         config = parameters.config()
         if not is_clamped_only(value, config, self._known):
             return None
+        # A recorded table names what was quantized: where nothing else sees the free value, the
+        # clamped one takes its name.
         is_quantized_only = not value.is_graph_output() and all(
             use.node.op_type == before.op_type for use in value.uses()
         )
@@ -72,6 +74,7 @@ class Clamps:
             )
             for what, bound in (("low", np.float32(0)), ("high", highest(config)))
         ]
+        # A Clip and no Relu: codes saturate above too, and a Relu would let more through.
         node = ir.Node("", "Clip", [value, *bounds], num_outputs=1)
         result = node.outputs[0]
         node.name = result.name = name
@@ -89,6 +92,8 @@ def is_clamped_only(value: ir.Value, config: TensorQuantConfig, known: set[ir.Va
         known: What is never negative, which grows.
     """
     params, node = config.params, value.producer()
+    # Only codes that begin at 0 take the place of a Relu; others clip both signs, as any quantizer
+    # does.
     if params is None or not (params.zero_point == config.quant_min).all():
         return False
     if node is None or moves_values(node) or _is_never_negative(value, known):
@@ -153,6 +158,7 @@ def drop_clamps(graph: ir.Graph, is_quantizer: Callable[[ir.Node], bool]) -> Non
             continue
         if all(is_quantizer(reader) for reader in readers):
             if len(source.uses()) == 1 and not source.is_graph_output():
+                # The tensor gets back the name that `restore` took from it.
                 source.name, result.name = result.name, None
             result.replace_all_uses_with(source)
             graph.remove(node, safe=True)
@@ -165,6 +171,7 @@ def _operands_to_ask(node: ir.Node) -> list[ir.Value] | None:
     low = _numbers(input_value(node, 1)) if node.op_type == "Clip" else None
     if facts(node).low >= 0 or (low is not None and low.size == 1 and low.item() >= 0):
         return []
+    # A square, whatever its operand.
     if node.op_type == "Mul" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]:
         return []
     if node.op_type == "Pow" and (exponent := _numbers(input_value(node, 1))) is not None:
@@ -178,6 +185,7 @@ def _operands_to_ask(node: ir.Node) -> list[ir.Value] | None:
 
 def _has_no_sign(constant: ir.Value) -> bool:
     tensor = constant.const_value
+    # Weights of a large model would be read from disk for it.
     if tensor is None or tensor.size > _LARGEST:
         return False
     array = tensor.numpy()

@@ -51,6 +51,7 @@ def _fed(
     array, encoding = as_stored(np.asarray(feeds[name])), tensor.encoding
     if encoding is None or array.dtype == encoding.dtype:
         return array
+    # Integers of another type might be codes of another grid, or raw pixels: neither is guessed.
     if array.dtype.kind != "f":
         raise DataError(
             f"input {name!r} is {array.dtype}, the program takes {encoding.dtype}",
@@ -65,6 +66,7 @@ def in_int32(name: str, array: Array) -> npt.NDArray[np.int32]:
     Raises:
         DataError: It does not hold them.
     """
+    # A wider index would wrap silently in the conversion.
     limits = np.iinfo(np.int32)
     is_held = array.dtype.kind in "iu" and ((limits.min <= array) & (array <= limits.max)).all()
     if not is_held:
@@ -206,7 +208,7 @@ class Totals(NamedTuple):
     Attributes:
         tensors: How many there are.
         values: How many values were compared.
-        differ: Of these, those that differ.
+        differ: How many of these differ.
         largest: The largest difference, in steps.
     """
 
@@ -293,6 +295,8 @@ class OutputComparer:
                 f"its plan {list(expected.shape)}",
                 remedy="compare a model with the plan that it was written from",
             )
+        # The first output decides: of a detector or a model with heads beside it the others are no
+        # scores.
         if self._classes is not None and name == next(iter(self._found)):
             self._classes.add(deployed, expected)
         count, largest = differences(deployed, expected)
@@ -324,11 +328,13 @@ def differences(deployed: npt.NDArray[Any], expected: npt.NDArray[Any]) -> tuple
     (1, 2)
     """
     if deployed.dtype.kind not in "biuf" or expected.dtype.kind not in "biuf":
+        # Texts and other objects have no distance.
         unequal = int(np.count_nonzero(deployed != expected))
         return unequal, math.inf if unequal else 0
     if deployed.dtype.kind == "f" or expected.dtype.kind == "f":
         first, second = deployed.astype(np.float64), expected.astype(np.float64)
         equal = (first == second) | (np.isnan(first) & np.isnan(second))
+        # An infinity less itself is no number, and was found equal before.
         with np.errstate(invalid="ignore"):
             apart = np.where(equal, 0.0, np.abs(first - second))
         apart = np.where(np.isnan(apart), math.inf, apart)

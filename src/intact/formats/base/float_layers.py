@@ -66,14 +66,18 @@ class FloatComparison:
                 remedy="compare a model with the plan that it was written from",
             )
         self.values += expected.size
+        # One infinity would make every other difference small beside it.
         finite = np.isfinite(expected)
         reach = np.abs(expected[finite]).max(initial=0.0)
         same = (deployed == expected) | (np.isnan(deployed) & np.isnan(expected))
         difference = 0.0
         if not same.all():
+            # Only of what differs: equal infinities have no difference.
             apart = np.abs(deployed.astype(np.float64) - expected)[~same].max()
             difference = float(apart) if np.isfinite(apart) else math.inf
         self._join(difference, float(reach))
+        # Written with `not`, so that a difference that is no number counts; the terms cost a
+        # product, and are asked for last.
         if not difference <= _ROUNDING * reach and not difference <= _ROUNDING * terms():
             self.differs = True
 

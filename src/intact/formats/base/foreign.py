@@ -72,6 +72,7 @@ def slot(inputs: Sequence[int], number: int) -> int:
     Raises:
         Unsupported: There is none.
     """
+    # Negative indices stand for absent inputs, and Python would count them from the end.
     if number >= len(inputs) or inputs[number] < 0:
         raise Unsupported(f"its input {number} is absent")
     return inputs[number]
@@ -90,6 +91,7 @@ def axis_in(axis: int, rank: int) -> int:
 
 def require_elements(shape: Shape) -> None:
     """Refuse a tensor without elements, or with too many."""
+    # Before anything of that shape is made: a few bytes of a hostile file can ask for terabytes.
     if any(length < 1 for length in shape) or math.prod(shape) > MOST_ELEMENTS:
         raise Unsupported(f"its output has the shape {list(shape)}")
 
@@ -102,6 +104,7 @@ def list_unsupported(unsupported: Iterable[tuple[str, str, str]]) -> str:
     ... )
     'Softmax (a, b): no axis; LSTM (c): unknown'
     """
+    # By kind and reason: a model has the same fault at a hundred operators.
     groups: dict[tuple[str, str], list[str]] = {}
     for kind, name, reason in unsupported:
         groups.setdefault((kind, reason), []).append(name)
@@ -137,6 +140,8 @@ def settle_shapes(
         reason = " ".join(str(error).split())[:300]
         raise ModelError(f"{source}: its shapes do not fit: {reason}") from error
     for value, lengths in shapes.items():
+        # Inputs and constants have their shapes from the file, and what nothing reads has no graph
+        # any more.
         if value.producer() is None or value.graph is None:
             continue
         wanted: list[int | str] = [BATCH, *lengths[1:]] if batch else [*lengths]
@@ -151,6 +156,7 @@ def settle_shapes(
                 f" is computed as {found}",
                 remedy="the file contradicts itself: convert the model again",
             )
+        # Also where inference knows no more: the file's lengths are known, and agree with what is.
         value.shape = ir.Shape(wanted)
 
 

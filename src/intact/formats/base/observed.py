@@ -68,6 +68,8 @@ def find_recorded(
     found = RecordedNames({}, {})
     for name, array in dump.items():
         if name in forms:
+            # A value may be held as floats and as codes: integers can only have been recorded of
+            # the second.
             is_codes = np.asarray(array).dtype.kind in "iu"
             alike = [
                 tensor for tensor in forms[name] if tensor.encoding is not None or not is_codes
@@ -85,6 +87,7 @@ def find_recorded(
                 f"recorded tensor {name!r} is not in the plan",
                 remedy=nearest(name, {*forms, *inside}),
             )
+    # The later one would take the place of the first, unseen.
     _refuse_twins(found.tensors)
     return found
 
@@ -128,6 +131,7 @@ def align_record(
     """
     if array.dtype.kind not in "biuf":
         raise DataError(f"recorded tensor {name!r} is {array.dtype}", remedy="record numbers")
+    # Only an open batch may have more samples than the engine computed for choosing a layout.
     open_batch = bool(tensor.shape) and tensor.shape[0] is None
     shape = (count, *expected.shape[1:]) if open_batch else expected.shape
     views = _layouts(array, tensor, shape)
@@ -151,6 +155,7 @@ def align_record(
 def _layouts(array: Array, tensor: Tensor, shape: Shape) -> dict[str, Array]:
     """Return the array as the program stores it, by each layout that it can have been in."""
     rank = len(shape)
+    # Devices run one sample, and many tools leave its axis out.
     if array.ndim + 1 == rank and shape[0] == 1:
         array = array[None]
     if array.ndim != rank:
@@ -176,6 +181,7 @@ def _codes(array: Array, tensor: Tensor) -> Array:
     encoding = tensor.encoding
     if encoding is None or array.dtype.kind != "f":
         return np.asarray(array, order="C")
+    # In float64, and beyond the range: a value that lies outside shows as a difference of its size.
     scale, zero = (
         each
         if encoding.axis is None

@@ -46,6 +46,8 @@ def saturation(
         by_default: Its outputs with default options, against what the target describes.
         target: What it was quantized for.
     """
+    # Two ways out: a target whose weights cannot saturate, or an option of the session, which the
+    # runtime refuses for weights that nodes share.
     other = quantize_for_saturating_pairs(target)
     refused = "ONNX Runtime refuses the option for weights and zero points that nodes share"
     return ProcessorFinding(
@@ -87,6 +89,7 @@ class AsDescribed:
         """Compare the outputs of one batch."""
         if self._engine is None:
             return
+        # From its own inputs, end to end: the question is what an app would see.
         computed = self._engine.run(feeds).outputs
         for name, array in deployed.items():
             self._outputs.add(name, array, computed[name])

@@ -56,6 +56,7 @@ def written_model(path: Path, expected: ir.Model, tensors: Iterable[str]) -> ir.
     model = load_model(path)
     present = {value.name for value in (*model.graph.inputs, *model.graph.outputs)}
     present |= {value.name for node in model.graph for value in node.outputs}
+    # In their order, by which applications read them.
     outputs, wanted = ([value.name for value in each.graph.outputs] for each in (model, expected))
     wrong = next((f"it has no tensor {name!r}" for name in tensors if name not in present), "")
     if not wrong and outputs != wanted:
@@ -97,6 +98,7 @@ def plan_of(model: ir.Model, target: Target, points: list[ReadPoint]) -> Quantiz
     # Sorted first: readers insert nodes where it suits them, and ONNX infers shapes in order.
     library.sort_nodes(model)
     library.remove_unused(model)
+    # The domains of its quantizers are declared still, and mean nothing in a float model.
     common.RemoveUnusedOpsetsPass()(model)
     library.infer_shapes(model)
     infer_types(model)
@@ -122,6 +124,8 @@ def configure(graph: Graph, target: Target, points: list[ReadPoint]) -> Quantize
         ends = [end for end in point.ends if plan.configs[end].state is not QuantState.SOI]
         if ends:
             _place(plan, point, sorted(ends, key=order.__getitem__))
+    # In this order: what is inside an operator can only be told once all ends outside of it have
+    # their scales.
     _share_moved(plan)
     _overlap_sums(plan)
     _overlap_fused(plan)
@@ -139,6 +143,8 @@ def _floats(graph: Graph) -> dict[TensorEnd, TensorQuantConfig]:
         name = str(node.name)
         for slot, value in enumerate(node.inputs):
             if value is not None:
+                # Numbers that are shapes or indices never become codes, whatever a file says of
+                # them.
                 is_shape = input_role(node, slot) is Role.SHAPE or str(value.name) in shapes
                 state = QuantState.SOI if is_shape else QuantState.FP32
                 configs[TensorEnd.input(name, slot)] = unquantized(state)
@@ -179,6 +185,7 @@ def _overlap_readers(
     """Let those who read a quantized output say so: its producer governs them."""
     value = plan.graph.node(end.node).outputs[end.slot]
     for node, slot, config in plan.consumer_configs(value):
+        # A reader with a quantizer of its own keeps it.
         if config.state is QuantState.FP32 and input_role(node, slot) is Role.DATA:
             governed = parameters.config(QuantState.OVERLAPPED)
             root.dominate(governed)
@@ -212,6 +219,7 @@ def _overlap_sums(plan: QuantizedGraph) -> None:
         if "Add" in fusion.pattern[1] and not fusion.shares_input
         for name in fusion.pattern[0]
     }
+    # Few targets fuse sums; for others the whole graph is not walked.
     for node in plan.graph.nodes if before else ():
         if node.domain == "" and node.op_type == "Add":
             _overlap_sum(plan, node, before)
@@ -220,10 +228,13 @@ def _overlap_sums(plan: QuantizedGraph) -> None:
 def _overlap_sum(plan: QuantizedGraph, node: ir.Node, before: set[str]) -> None:
     """Overlap the ends between an Add, the product whose accumulator it uses, and a Relu behind."""
     floats = list(_float_slots(plan, node))
+    # One operand in float, the other quantized: so writes who fuses the Add into the product in
+    # front.
     source = floats[0].producer() if len(floats) == 1 else None
     if source is None or source.domain != "" or source.op_type not in before:
         return
     reader = sole_reader(plan.graph, source)
+    # With another reader the product has a result of its own, and keeps an end.
     if reader is None or not _reads_integers(plan, source):
         return
     ends = [TensorEnd.output(str(source.name)), TensorEnd.input(str(node.name), reader[1])]
@@ -256,6 +267,7 @@ def _overlap_fused(plan: QuantizedGraph) -> None:
             continue
         reader, output = sole_reader(plan.graph, source), plan.output_config(node)
         before = plan.output_config(source)
+        # A tensor with a quantizer of its own leaves the operator, and is no inner one.
         if reader != (node, 0) or before.state is not QuantState.FP32:
             continue
         if output.state is QuantState.ACTIVATED and _reads_integers(plan, source):
@@ -265,6 +277,7 @@ def _overlap_fused(plan: QuantizedGraph) -> None:
 
 def _reads_integers(plan: QuantizedGraph, node: ir.Node) -> bool:
     """Check whether all data and weights of a node are quantized."""
+    # A node without data, such as a constant's, has nothing in float either.
     return not any(_float_slots(plan, node)) and bool(data_slots(node))
 
 
@@ -325,10 +338,12 @@ class GraphEdits:
 
     def take_place(self, port: ir.Value, value: ir.Value) -> None:
         """Give a value the name, shape and place of a graph output."""
+        # The name is given back first: a graph has no two values of one name, not for a moment.
         name, port.name = port.name, None
         value.name = name
         value.shape = port.shape or value.shape
         outputs = self.graph.outputs
+        # Place by place, as one value may be several outputs.
         for position, output in enumerate(outputs):
             if output is port:
                 outputs[position] = value

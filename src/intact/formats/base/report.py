@@ -148,6 +148,8 @@ class Verification:
 
     def __post_init__(self) -> None:
         """Leave out steps of which no sums left the accumulator, and count agreement."""
+        # All steps are kept beside: joining another machine's figures needs each, in the same
+        # order.
         self.counted = self.overflows  # no field, which would be shown
         self._sum_up()
 
@@ -157,6 +159,8 @@ class Verification:
         Both are of one plan and runtime, before `count` and `score`.
         """
         self.samples += more.samples
+        # In parallel lists: both sides have the same plan, so that each layer stands where it
+        # stood.
         for own, others in (
             (self.layers, more.layers),
             (self.end_to_end, more.end_to_end),
@@ -218,6 +222,7 @@ class Verification:
         """Count how much of a plan was compared, and say why the rest was not."""
         compared = {each.end for each in self.layers or self.simulation}
         points = (p for p in quantization_points(plan) if not p.is_constant)
+        # An end that only passes codes on adds no proof, and is not missed.
         ends = [str(p.end) for p in points if str(p.end) in compared or not p.is_passed_on]
         left = [end for end in ends if end not in compared]
         self.ends, self.ends_compared = len(ends), len(ends) - len(left)

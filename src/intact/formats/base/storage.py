@@ -50,6 +50,7 @@ def storage_notes(plan: QuantizedGraph, formats: Mapping[str, Format]) -> tuple[
         if not point.is_constant or bits > DType.INT16.bits:
             continue
         scheme = scheme_at(plan, point.end, point.config)
+        # What the target itself asks for is no surprise; a search or a user chose the others.
         if scheme is None or scheme.bits == bits:
             continue
         for name, each in formats.items():
@@ -100,6 +101,7 @@ def _tables_stored_twice(plan: QuantizedGraph, formats: Mapping[str, Format]) ->
 
 
 def _have_equal_codes(table: QuantPoint, weight: QuantPoint, *, is_turned: bool) -> bool:
+    # Asked first: codes of a large table are computed only when they may be equal.
     if table.config.bits != weight.config.bits:
         return False
     one, other = table.constant_codes(), weight.constant_codes()
@@ -191,6 +193,8 @@ class StoredWeights:
         indices, axis = node.inputs[1], node.attributes.get_int("axis", 0) % self._rank
         if indices is None:
             raise ExportError(f"{name} has no indices")
+        # Codes are looked up, not floats: a table of floats would be made whole when the model is
+        # loaded.
         codes = self._gather(self._codes, indices, axis, f"{name}_codes")
         if self._axis is not None:
             parameters = {
@@ -207,6 +211,7 @@ class StoredWeights:
         broadcast: against the constant, and looked up against what is looked up in it.
         """
         numbers = {"scale": self._params.scale}
+        # A Sub of 0 would be one pass more over every row.
         if np.any(self._params.zero_point):
             numbers["zero_point"] = self._params.zero_point.astype(np.float32)
         shape = () if self._axis is None else (-1, *(1,) * (self._rank - 1 - self._axis))

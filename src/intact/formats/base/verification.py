@@ -91,6 +91,7 @@ def compare(
     for feeds in batches:
         deployed, shown = run(feeds)
         expected = reference.add(feeds, shown)
+        # As sets: runtimes may give their outputs in another order.
         if set(deployed) != set(expected):
             raise DataError(
                 f"the deployed model gives {', '.join(deployed)}, its plan {', '.join(expected)}",
@@ -182,6 +183,7 @@ class EngineBeside:
         known = self._tensors | self._given
         forced = {name: as_held(array, known[name]) for name, array in shown.items()}
         compared = [name for name in forced if name in self._tensors]
+        # Equal layers so far prove nothing of this batch, so that its own differences are counted.
         before = sum(each.mismatches for each in self.layers)
         taught = self.engine.run(
             feeds, compared, forced, lambda name, array: self._layers[name].add(shown[name], array)

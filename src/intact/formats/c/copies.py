@@ -18,9 +18,11 @@ def write_moves(layer: Layer) -> None:
         return  # only a view of an input has no codes
     _same_codes(layer)
     if isinstance(layer.step.operation, Pad):
+        # All of it, before the data is copied in: the frame is in as many pieces as there are axes.
         _fill(layer, layer.output)
     for move in moves_of(layer.step, layer.all_shapes):
         source, target = layer.input(move.source), layer.step.outputs[move.target]
+        # C has no arrays of no elements to point to.
         if layer.size(target) and move.grid.rows * move.grid.length:
             _write(layer, move, layer.pointer(source), layer.pointer(target))
 
@@ -28,6 +30,7 @@ def write_moves(layer: Layer) -> None:
 def _same_codes(layer: Layer) -> None:
     outputs = [encoding_of(tensor) for tensor in layer.step.outputs]
     for tensor in layer.step.inputs:
+        # A copy does not requantize: with other scales the same codes would be other numbers.
         if tensor is not None and not all(encoding_of(tensor).same_as(out) for out in outputs):
             raise Unsupported(
                 f"{tensor.name!r} has another scale than the result", "tie the scales of the two"
@@ -43,6 +46,7 @@ def _write(layer: Layer, move: Move, source: str, target: str) -> None:
     grid = move.grid
     if grid.is_run:
         start, end = _moved(source, move.input_start), _moved(target, move.output_start)
+        # A view lies where it is read already.
         if start != end:
             layer.call_function("memcpy", end, start, grid.length)
         return
@@ -85,6 +89,7 @@ def write_gather(layer: Layer) -> None:
         outer *= length
     for length in shape[axis + 1 :]:
         block *= length
+    # 16-bit chips have no cheap 64 bits, and no tensor has more elements than an int32 counts.
     indices = operation.indices.astype("int32")
     layer.call(
         "gather",

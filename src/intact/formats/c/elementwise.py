@@ -55,6 +55,7 @@ def write_elementwise(layer: Layer) -> None:
             "activation_max": high,
         },
     )
+    # Extremes compare codes of one scale, and scale nothing.
     kind = None if operation.kind in _EXTREMES else layer.requantization()
     pointers = [layer.pointer(tensor) for tensor in (first, second, output)]
     layer.call_elementwise(operation.kind.value, kind, params, *pointers)
@@ -103,6 +104,7 @@ def _sum_scales(layer: Layer, kind: Binary, encodings: Sequence[Encoding]) -> di
         else _shifted(layer.step.arithmetic, encodings[:2])
     )
     if kind is Binary.SQUARED_DIFFERENCE:
+        # The square of a difference is on the square of its scale.
         unit = unit**2
     real = unit / np.float64(encodings[2].scale.item())
     return sides | output_scale(layer, layer.requantization(), real)
@@ -195,6 +197,8 @@ def write_prelu(layer: Layer) -> None:
     data, slope, output = layer.input(0), layer.input(1), layer.output
     encodings = [encoding_of(tensor) for tensor in (data, slope, output)]
     arithmetic, kind = layer.step.arithmetic, layer.requantization()
+    # Two multipliers: what is not negative is only rescaled, the rest takes the slope's scale as
+    # well.
     above = real_multiplier(arithmetic, [encodings[0].scale], encodings[2])
     scales = [encoding.scale for encoding in encodings[:2]]
     below = real_multiplier(arithmetic, scales, encodings[2])
@@ -206,6 +210,7 @@ def write_prelu(layer: Layer) -> None:
         "activation_max": encodings[2].quant_max,
     }
     for prefix, real in (("output", above), ("second", below)):
+        # A multiplier of a power of two is 1 and its shift: the kernel saves the product.
         if kind.shifts:
             fields[f"{prefix}_shift"] = int(right_shift(real).item())
             continue
@@ -233,6 +238,7 @@ def write_softmax(layer: Layer) -> None:
         )
     scale, offset = float(output.scale.item()), zero_point(output)
     fraction = fraction_bits(scale)
+    # The scale that TFLite prescribes; its kernel has the shift of that scale built in.
     if operation.log and (scale, offset) != (2.0**-4, 127):
         raise Unsupported(
             f"its result is not on a scale of {2.0**-4} with zero point 127",
@@ -280,6 +286,7 @@ def _differences(source: Encoding) -> tuple[npt.NDArray[np.int64], int]:
     whole = 31 - _DIFFERENCE_BITS
     real = min(np.float64(source.scale.item()) * 2.0**whole, float(INT32_MAX))
     multiplier, shift = quantize_multiplier(real)
+    # Beyond it a difference does not fit Q5.26 and would wrap.
     radius = int(((1 << _DIFFERENCE_BITS) - 1) * 2.0 ** (whole - int(shift)))
     steps = np.arange(256, dtype=np.int64)
     near = np.where(steps <= radius, -steps, 0)

@@ -41,6 +41,7 @@ class Port:
     @property
     def type(self) -> str:
         """The C type of an element: a code, or a whole number."""
+        # Token ids and masks have no scale; everything else at the ends is a code.
         return "int8_t" if self.tensor.encoding is not None else "int32_t"
 
     @property
@@ -62,6 +63,7 @@ def ports_of(
     names = Identifiers([*taken, *reserved()])
 
     def port(name: str, tensor: Tensor) -> Port:
+        # In lower case, because macros of the same name in capitals follow.
         parameter = names.unique(identifier(name).lower())
         return Port(name, parameter, shapes[tensor.name], tensor)
 
@@ -82,6 +84,7 @@ def scale_text(scale: np.float32) -> str:
     >>> scale_text(np.float32(0.1)), scale_text(np.float32(1e-7))
     ('0.1f', '1e-07f')
     """
+    # NumPy prints the shortest decimal that reads back to the same float32.
     return f"{np.float32(scale)!s}f"
 
 
@@ -126,6 +129,7 @@ def _made(step: Step, shapes: Mapping[str, Lengths]) -> list[Shape]:
     """Return the shapes of a step's results: computed, or as declared where they cannot be."""
     inputs = [None if tensor is None else shapes.get(tensor.name) for tensor in step.inputs]
     present = [tensor is None or tensor.name in shapes for tensor in step.inputs]
+    # An open batch is one sample here, and what follows from it is computed anew.
     computed = output_shapes(step, inputs) if all(present) else None
     if computed is not None and len(computed) == len(step.outputs):
         return list(computed)
@@ -142,6 +146,7 @@ def _note(
     known = tuple(length for length in lengths if length is not None)
     if len(known) < len(lengths):
         faults[tensor.name] = f"the length of an axis is open ({_text(tensor.shape)})"
+    # C99 has no array without elements.
     elif not 0 < math.prod(known) <= _MOST_ELEMENTS:
         faults[tensor.name] = f"it has {math.prod(known)} elements"
     elif not _agree(known, tensor.shape):
@@ -236,6 +241,8 @@ def _port(prefix: str, what: str, port: Port) -> str:
 
 """
     encoding = encoding_of(port.tensor)
+    # Written into the header, because a caller with an image in the model's order would feed
+    # nonsense silently.
     order = port.tensor.permutation
     axes = (
         "" if order is None else f", its axes those of the model in the order {shape_text(order)}"
@@ -336,5 +343,6 @@ def _wrapped(head: str) -> str:
     """Return a function's head in lines of a hundred columns."""
     if len(head) <= 99:
         return head
+    # Names of parameters come from the model, and may be as long as a line.
     start, _, rest = head.partition("(")
     return f"{start}(\n    {rest.replace(', ', f',{chr(10)}    ')}"

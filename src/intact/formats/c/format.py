@@ -42,6 +42,8 @@ def c_program(plan: QuantizedGraph) -> CProgram:
     program = deployed_program(plan)
     with contextlib.suppress(ExportError):  # what keeps floats at its ends is listed with the rest
         program = integer_io(program)
+    # These read whole numbers of the caller's directly: moves in front of them become views, as no
+    # kernel copies int32.
     program = with_views(program, (Lookup, Quantize))
     return write_c(program, "model", target=plan.target.name)
 

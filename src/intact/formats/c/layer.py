@@ -59,6 +59,7 @@ class Constants:
         """
         array = np.ascontiguousarray(array)
         key = (array.dtype.str, array.tobytes())
+        # By content: layers with equal scales have equal multipliers, and flash is scarce.
         if array.nbytes >= _WORTH_SHARING and key in self._names:
             return self._names[key]
         known = self._names[key] = self._identifiers.unique(name, suffix)
@@ -192,6 +193,7 @@ class Layer:
     def params(self, structure: str, values: Mapping[str, int | Sequence[int]]) -> str:
         """Return an expression that points to a constant ``structure``_params of this layer."""
         name = self._sources.identifiers.unique(self._stem, "_params")
+        # Every field is an int32, and an array has room for all axes.
         self._sources.structure_bytes += 4 * sum(map(_numbers, values.values()))
         fields = ",\n".join(f"    .{key} = {_value(value)}" for key, value in values.items())
         self._sources.structures.append(
@@ -240,6 +242,7 @@ def encoding_of(tensor: Tensor) -> Encoding:
     """
     encoding = tensor.encoding
     if encoding is None:
+        # Two remedies: whole numbers have no scale that quantizing would find.
         if tensor.dtype.kind != "f":
             raise Unsupported(f"{tensor.name!r} is {tensor.dtype}", "cut the model behind it")
         raise Unsupported(f"{tensor.name!r} is float", "quantize what makes and reads it")
@@ -265,6 +268,7 @@ def in_float(step: Step) -> Unsupported:
 def _value(value: int | Sequence[int]) -> str:
     if isinstance(value, int):
         return "INT32_MIN" if value == -(2**31) else str(value)
+    # C99 has no empty initializer.
     return f"{{{', '.join(map(_value, value)) or '0'}}}"
 
 

@@ -72,6 +72,8 @@ def comment(text: str) -> str:
     >>> comment("conv*/ int x; /*"), comment("a\nb\\"), comment("model/conv:0")
     ('conv_/ int x; /_', 'a_b_', 'model/conv:0')
     """
+    # Names of a hostile model may be megabytes; both ends are kept, since names of nodes differ
+    # there.
     text = text if len(text) <= 160 else f"{text[:120]} ... {text[-35:]}"
     return re.sub(r"[^A-Za-z0-9 _./:;,+=()\[\]<>%'-]", "_", text)
 
@@ -132,6 +134,7 @@ class Library:
         for stem in _TYPE.findall(text):
             if stem not in self._types:
                 self._types[stem] = _complete(_source(f"{stem}.h"), {}, None)
+        # A structure is found in the text by its name, so that no list of them can be wrong.
         self._functions[function] = ""  # in progress: it may name itself
         for called in _CALL.findall(text):
             if called != function:
@@ -144,6 +147,8 @@ class Library:
 @cache
 def reserved() -> frozenset[str]:
     """Return all names that kernels can have, and their structures."""
+    # All that may be, not what a program uses: names of parameters are given before its kernels are
+    # known.
     stems = {*_stems(), *(f"requantize_{name}" for name in REQUANTIZATIONS)}
     functions = stems | {f"{stem}_{name}" for stem in stems for name in REQUANTIZATIONS}
     called = {call for stem in _stems() for call in _CALL.findall(_source(f"{stem}.c"))}
@@ -193,6 +198,7 @@ def _source(name: str) -> str:
 @cache
 def _sections() -> Mapping[str, str]:
     """Read the kernels' sources; each section of a file is headed by its name."""
+    # Read from the package, which may lie in a zip archive.
     folder = resources.files("intact.formats.c") / "kernels"
     found: dict[str, str] = {}
     for file in folder.iterdir():

@@ -69,6 +69,7 @@ def broadcast_strides(lengths: Sequence[int], target: Sequence[int]) -> tuple[in
     >>> broadcast_strides((3, 1), (2, 3, 4))
     (0, 1, 0)
     """
+    # Axes that are missing in front count as 1 long, as in NumPy.
     padded = (1,) * (len(target) - len(lengths)) + tuple(lengths)
     strides = contiguous(padded)
     return tuple(
@@ -94,6 +95,7 @@ def grid(lengths: Sequence[int], operands: Sequence[Sequence[int]]) -> Grid:
             joined[-1] = (joined[-1][0] * length, strides)
         else:
             joined.append((length, strides))
+    # A scalar is one row of one element.
     *outer, (length, steps) = joined or [(1, (1,) * len(operands))]
     if len(outer) > AXES:
         raise Unsupported(f"its copy needs {len(outer) + 1} axes", "use fewer")
@@ -150,6 +152,7 @@ def view_of(step: Step, slot: int, shapes: Mapping[str, Lengths]) -> int | None:
         moves = [move for move in moves_of(step, shapes) if move.target == slot]
     except Unsupported:
         return None
+    # Gaps or another order need a copy; an unbroken part of the input is read where it lies.
     if len(moves) != 1 or not moves[0].grid.is_run or moves[0].output_start:
         return None
     size = contiguous((1, *shapes[step.outputs[slot].name]))[0]
@@ -181,6 +184,7 @@ def _transpose(operation: Transpose, ins: _Shapes, outs: _Shapes) -> list[Move]:
 def _slice(operation: Slice, ins: _Shapes, outs: _Shapes) -> list[Move]:
     strides = contiguous(ins[0])
     ranges = [
+        # Python resolves ends that are negative, absent or beyond the axis as ONNX does.
         range(*slice(first, last, step).indices(length))
         for first, last, step, length in zip(
             operation.starts, operation.stops, operation.steps, ins[0], strict=True
@@ -214,6 +218,7 @@ def _concat(operation: Concat, ins: _Shapes, outs: _Shapes) -> list[Move]:
 @MOVES.register(Pad)
 def _pad(operation: Pad, ins: _Shapes, outs: _Shapes) -> list[Move]:
     if any(count < 0 for pair in operation.pads for count in pair):
+        # The copy would begin in front of the output's memory.
         raise Unsupported("a pad is negative", "cut with a Slice")
     strides = contiguous(outs[0])
     start = sum(

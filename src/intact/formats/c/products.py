@@ -27,6 +27,7 @@ def write_convolution(layer: Layer) -> None:
     operation = layer.step.operation
     if not isinstance(operation, Convolution | TransposedConvolution):
         raise Unsupported("it is no convolution", "")
+    # CMSIS-NN's kernels take no residual, and added later it would be rounded first.
     if layer.step.inputs[RESIDUAL_SLOT:]:
         raise Unsupported(
             "a tensor is added to its sums before they are rounded",
@@ -44,6 +45,7 @@ def write_convolution(layer: Layer) -> None:
         name = "transposed_convolution"
     elif operation.groups == channels > 1:
         name, note = "depthwise_convolution", "[1, kernel height, kernel width, output channels]"
+        # CMSIS-NN's depthwise kernel runs along channels, which lie last in data and weights.
         weights = np.moveaxis(weights.reshape(outputs, kernel_height, kernel_width), 0, -1)
     arrays, per_channel = _channel_arrays(layer, kind, full=True)
     params = layer.params(
@@ -87,6 +89,7 @@ def write_fully_connected(layer: Layer) -> None:
     params = layer.params(
         "fully_connected",
         {
+            # Whatever axes stand in front: a row is what is multiplied.
             "rows": layer.size(data) // depth,
             "depth": depth,
             "output_channels": outputs,
@@ -121,6 +124,7 @@ def write_batch_matmul(layer: Layer) -> None:
         tuple(stride * block for stride in broadcast_strides(each, lead))
         for each, block in zip((a_lead, b_lead), blocks, strict=True)
     ]
+    # An axis of 1 behind, because a grid keeps its last axis apart and there may be no other.
     cells = grid((*lead, 1), [(*each, 1) for each in strides])
     encodings = encoding_of(first), encoding_of(second)
     real = real_multiplier(arithmetic, [each.scale for each in encodings], encoding_of(output))
@@ -165,6 +169,7 @@ def _weights(layer: Layer) -> Array:
         raise Unsupported(
             "its weights are computed", "keep the node float, or fold what makes them"
         )
+    # A zero point of weights would cost a sum over the data for every result.
     if tensor.encoding.dtype != np.int8 or np.any(tensor.encoding.zero_point):
         raise Unsupported(
             f"the weights are {tensor.encoding.dtype} with a zero point",
@@ -223,6 +228,7 @@ def _bias_shift(layer: Layer, bias: Tensor | None) -> Array:
         * _scale(layer.input(1)).astype(np.float64)
     )
     shift = -right_shift(bias.encoding.scale.astype(np.float64) / product)
+    # C leaves shifts undefined by less than 0 or more than 31.
     if np.any(shift < 0) or np.any(shift > 31):
         raise Unsupported("its bias is finer than the sums", "give the bias their scale")
     return shift

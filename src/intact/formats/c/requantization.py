@@ -45,6 +45,7 @@ def requantization_of(arithmetic: Arithmetic) -> Requantization:
         Unsupported: C for microcontrollers does not compute so.
     """
     way, bits = arithmetic.requantize, arithmetic.accumulator.bits
+    # The generated loops add products one by one, in 32 bits.
     if arithmetic.pairs is not None:
         raise Unsupported("pairs of products saturate", "choose a target whose sums do not")
     if arithmetic.wraps and bits != 32:

@@ -54,6 +54,7 @@ class CRuntime:
         self, program: CProgram, *, flags: Sequence[str] = FLAGS, compiler: str = ""
     ) -> None:
         self.program = program
+        # Held as long as the runtime: the executable lies in it.
         self._folder = tempfile.TemporaryDirectory(prefix="intact-c-")
         folder = Path(self._folder.name)
         for name, text in program.files.items():
@@ -86,6 +87,7 @@ class CRuntime:
                 "the inputs hold different numbers of samples", remedy="give each as many"
             )
         count = counts.pop()
+        # The driver reads the inputs of a sample one after the other.
         fed = np.concatenate(rows, axis=1) if rows else np.zeros((1, 1), np.int8)
         done = subprocess.run(
             [str(self._executable), str(count)],
@@ -94,6 +96,7 @@ class CRuntime:
             check=False,
         )
         width = sum(port.size for port in self.program.outputs)
+        # A program that crashes may have written some samples already.
         if done.returncode or len(done.stdout) != count * width:
             said = done.stderr.decode("utf-8", "replace").strip()
             raise ExportError(
@@ -108,6 +111,7 @@ class CRuntime:
         for port in self.program.outputs:
             part = results[:, start : start + port.size]
             first, *rest = port.shape or (1,)
+            # Scalars have no axis of samples, unless several samples were run.
             is_scalar = not port.shape and len(part) == 1
             shape = () if is_scalar else (len(part) * first, *rest)
             outputs[port.name] = part.reshape(shape).copy()
@@ -205,6 +209,7 @@ def _compile(command: Sequence[str], folder: Path) -> str:
 def _driver(program: CProgram) -> str:
     """Return a main function that runs samples from standard input to standard output."""
     ports = (*program.inputs, *program.outputs)
+    # Static, since activations of images overflow a stack.
     buffers = [f"static {port.type} p{at}[{port.size or 1}];" for at, port in enumerate(ports)]
     arguments = ", ".join(f"p{at}" for at in range(len(ports)))
     fed = len(program.inputs)

@@ -43,6 +43,7 @@ def write_pool(layer: Layer) -> None:
     stride_height, stride_width = plane_of(operation.strides, 1)
     pad_top, pad_left = plane_of([before for before, _ in operation.pads], 0)
     low, high = code_bounds(layer.step.arithmetic, output, operation.bounds)
+    # C leaves the overflow of a signed sum undefined; compilers drop what follows.
     if kernel_height * kernel_width > _MOST_SUMMED:
         raise Unsupported("its window is too large for sums of 32 bits", "reduce in two steps")
     params = layer.params(
@@ -162,6 +163,7 @@ def _sum_or_mean(
 
 def _divided(layer: Layer, shift: int, count: int) -> tuple[dict[str, int], str, Requantization]:
     """Return the fields of a mean whose scales are powers of two: one division, or one shift."""
+    # Division by a power of two is a shift, with the same rounding.
     if count & (count - 1) == 0:
         shift += count.bit_length() - 1
         return {"output_shift": shift}, "reduce_sum", layer.requantization()

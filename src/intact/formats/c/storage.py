@@ -186,8 +186,11 @@ def plan_places(
     planner.views(set(callers))
     for name, parameter in outputs.items():
         tensor = program.outputs[name]
+        # An output that is a constant lies nowhere, and is copied from flash.
         spot = planner.spots.get(tensor.name)
         whole = spot is not None and planner.size(spot.root) == planner.size(tensor.name)
+        # A part of something larger cannot lie with the caller, nor what an input or another output
+        # holds already.
         if spot is None or not whole or spot.root in callers:
             copies.append(name)
         else:
@@ -215,6 +218,8 @@ class _Planner:
     def views(self, inputs: set[str]) -> None:
         """Find roots, and how long each lives."""
         for name in inputs:
+            # Inputs are written before the first step, and belong to the caller: nothing may
+            # overwrite them.
             self._first[name] = self._last[name] = -1
         for index, step in enumerate(self._steps):
             for tensor in step.activations:
@@ -222,6 +227,7 @@ class _Planner:
             for slot, tensor in enumerate(step.outputs):
                 self.spots[tensor.name] = self._view(step, slot) or Spot(tensor.name)
                 root = self.spots[tensor.name].root
+                # A view lengthens the life of what it lies in.
                 self._first.setdefault(root, index)
                 self._last[root] = index
 
@@ -246,6 +252,7 @@ class _Planner:
             if not isinstance(step.operation, _IN_PLACE):
                 continue
             result = step.outputs[0]
+            # A view needs no place, and what the caller gets has one.
             if self.spots[result.name].root != result.name or result.name in callers:
                 continue
             for operand in step.activations:

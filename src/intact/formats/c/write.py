@@ -71,6 +71,7 @@ def write_quantize(layer: Layer) -> None:
     """Write the codes of whole numbers as a table; those beyond its ends saturate."""
     source = layer.input()
     if not is_whole(source):
+        # Quantizing floats takes floats, which these processors lack.
         raise in_float(layer.step)
     least, codes = codes_of_whole(encoding_of(layer.output))
     layer.call(
@@ -99,6 +100,7 @@ def codes_of_whole(encoding: Encoding) -> tuple[int, np.ndarray]:
             f"{most - least + 1} whole numbers have codes, a table has {_LARGEST_TABLE} at most",
             "scale them in front of the model, and feed floats",
         )
+    # By the quantizer of the plan, so that ties fall as they do there.
     codes = in_codes(np.arange(least, most + 1, dtype=np.float32), encoding)
     return least, codes.astype(np.int8)
 
@@ -153,6 +155,7 @@ def write_c(
         ExportError: C cannot hold some steps; all of them are listed, each with a remedy.
     """
     name = identifier(name)
+    # Lengths first: places, loops and sizes of buffers all follow from them.
     shapes = _shapes(program)
     inputs, outputs = ports_of(program, shapes, [f"{name}_run"])
     places = plan_places(

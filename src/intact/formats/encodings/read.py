@@ -126,6 +126,7 @@ def _parse_0(name: str | None, raw: msgspec.Raw) -> tuple[str, GivenScale]:
         raise Unsupported("empty")
     _refuse_float(encodings[0].dtype)
     bits = encodings[0].bitwidth
+    # A tensor has one width here; channels of several would need a grid each.
     if any((each.bitwidth, each.dtype) != (bits, encodings[0].dtype) for each in encodings):
         raise DataError("its channels differ in bitwidth or dtype", remedy="give all the same")
     pairs = [_scale_and_offset(each) for each in encodings]
@@ -145,6 +146,7 @@ def _scale_and_offset(encoding: _Encoding0) -> tuple[float, float]:
             remedy="give scale and offset",
         )
     levels = (1 << bits) - 1
+    # Of a symmetric range 0 is the middle code, and the farther end fills its half.
     if _is_true(encoding.is_symmetric) and low < 0:
         return max(-low / (levels // 2 + 1), high / (levels // 2)), -(levels // 2 + 1)
     scale = (high - low) / levels

@@ -88,6 +88,7 @@ def scales_of(plan: QuantizedGraph) -> list[TensorScales]:
         else:
             unsupported.add(repr(scales.name), "it is quantized in several ways")
     unsupported.raise_any()
+    # Sorted, so that equal plans give equal bytes whatever order their nodes have.
     return [found[name] for name in sorted(found.keys() - several)]
 
 
@@ -97,6 +98,7 @@ def _scales_at(point: QuantPoint) -> TensorScales | None:
     if params is None:
         return None
     scales = np.atleast_1d(np.asarray(params.scale, np.float64))
+    # Converters want as many offsets as scales.
     zeros = np.broadcast_to(np.atleast_1d(params.zero_point), scales.shape)
     return TensorScales(
         name=str(point.value.name),
@@ -113,6 +115,7 @@ def _scales_at(point: QuantPoint) -> TensorScales | None:
 
 def _version_0(tensors: Iterable[TensorScales]) -> Json:
     """Make two objects by tensor name, a list of one encoding or of one a channel in each."""
+    # Versions before 2 have no biases: converters derive their scales from input and weight.
     narrow = [each for each in tensors if not each.is_bias]
     return {
         "version": "0.6.1",
@@ -129,6 +132,7 @@ def _by_channel(tensor: TensorScales) -> list[Json]:
         {
             "bitwidth": tensor.bits,
             "dtype": "int",
+            # AIMET writes a text here, and a truth value from version 1 on.
             "is_symmetric": str(tensor.symmetric and tensor.signed),
             "max": (high - zero) * scale,
             "min": (low - zero) * scale,

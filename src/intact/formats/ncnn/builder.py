@@ -109,6 +109,7 @@ class NcnnBuilder:
         """
         if tensor.data is None or tensor.data.dtype != np.float32:
             raise Unsupported(f"{tensor.value!r} is no constant of float32")
+        # By shape too: a blob has one, and readers may want several.
         key = tensor.value, shape
         if key not in self._constants:
             blob = self._constants[key] = self._new_blob(tensor.value)
@@ -158,6 +159,7 @@ class NcnnBuilder:
         blob = self.blob(tensor)
         if tensor.value not in inputs and tensor.value == name:
             return blob
+        # A Noop, which ncnn runs in place: no value is moved.
         copy = self._new_blob(f"{name}_output" if tensor.value == name else name)
         self.emit("Noop", copy, [blob], [copy])
         return copy

@@ -89,6 +89,7 @@ def _function(operation: Function, step: Step, builder: NcnnBuilder) -> None:
     elif kind in _UNARY:
         builder.unary("UnaryOp", step, {0: _UNARY[kind]})
     elif kind is functions.gelu:
+        # The layer's parameter chooses the approximation by tanh.
         builder.unary("GELU", step, {0: int("tanh" in operation.options)})
     elif kind in _WITH_OPTIONS:
         numbers: dict[int, Parameter] = {
@@ -124,6 +125,7 @@ def _clamp(bounds: Bounds, step: Step, builder: NcnnBuilder) -> None:
         return
     if not bounds.low <= bounds.high:
         raise Unsupported("its bounds are not in order")
+    # The text of a `.param` holds no infinity.
     low, high = finite(bounds)
     builder.unary("Clip", step, {0: low, 1: high})
 
@@ -163,6 +165,7 @@ def _binary(operation: Elementwise, step: Step, builder: NcnnBuilder) -> None:
     for slot, number in ((1, _BINARY), (0, _REVERSED)):
         array, other = input_of(step, slot).data, input_of(step, 1 - slot)
         if array is not None and array.size == 1:
+            # Broadcast, the result would get the constant's axes, which a parameter does not have.
             if rank_of(other) < array.ndim:
                 raise Unsupported("its constant has more axes than its data")
             bottom = builder.read(step, 1 - slot)
@@ -187,6 +190,7 @@ def _operand(builder: NcnnBuilder, step: Step, slot: int) -> str:
 def _without_batch(shape: tuple[int, ...], axes: int) -> Sample:
     """Find the shape of a constant that broadcasts against a sample of so many axes."""
     if len(shape) > axes:
+        # A blob has no batch: a constant must be the same for every sample.
         if len(shape) > axes + 1 or shape[0] != 1:
             raise Unsupported("its constant operand differs between samples")
         shape = shape[1:]
@@ -202,6 +206,8 @@ def _softmax(operation: Softmax, step: Step, builder: NcnnBuilder) -> None:
         raise Unsupported("intact writes no ncnn layer for LogSoftmax")
     if operation.axis == 0:
         raise Unsupported("it does not run along one axis of a sample")
+    # Parameter 1 says that the axis is meant as written: ncnn refuses files without it, as old ones
+    # meant another.
     builder.unary("Softmax", step, {0: operation.axis - 1, 1: 1})
 
 
@@ -220,6 +226,7 @@ def _layer_normalization(operation: LayerNormalization, step: Step, builder: Ncn
     """Write a normalization over the last axis."""
     size = sample(input_of(step))[operation.axis - 1 :]
     gamma, bias = input_of(step, 1).data, step.inputs[2]
+    # The layer's affine form has both factors or none.
     beta = np.zeros(1, np.float32) if bias is None else bias.data
     if operation.axis != rank_of(input_of(step)) - 1 or gamma is None or beta is None:
         raise Unsupported("it runs over several axes, or its factors are computed")

@@ -93,6 +93,7 @@ class _Runtime(Runtime):
         from intact.formats.ncnn.run import verify_ncnn
 
         written = write_ncnn(lower_nodes(deployed.plan))
+        # ncnn's parser of `.param` trusts what it reads: only the plan's own files are run.
         deployed.require_unchanged(files_of(written))
         return verify_ncnn(deployed.plan, written, batches, threads=deployed.threads)
 

@@ -84,6 +84,7 @@ def known_lengths(tensor: Tensor) -> tuple[int | None, ...]:
     rank, shape = rank_of(tensor), shape_in_model(tensor)
     if not 2 <= rank <= _MOST_AXES + 1:
         raise Unsupported(f"{tensor.value!r} has {rank} axes; a batch and 1 to 4 more can be held")
+    # A batch has no place in a blob, and cannot be cut out of a model that mixes samples.
     if shape[0] not in (None, 1):
         raise Unsupported(
             f"{tensor.value!r} holds {shape[0]} samples, ncnn takes one; export with an open batch"
@@ -174,6 +175,7 @@ class NcnnModel:
     def _typed(self, name: str, blob: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
         if blob not in self.whole:
             return np.asarray(array, np.float32)
+        # ncnn clamps an index to the table's ends, and says nothing.
         if np.min(array, initial=0) < 0:
             raise DataError(
                 f"input {name!r} has indices below 0, which ncnn does not count from the end",

@@ -45,6 +45,7 @@ def _reshape(_operation: Reshape, step: Step, builder: NcnnBuilder) -> None:
     """Write a Reshape that leaves the batch alone."""
     result = step.outputs[0]
     before, after = sample(input_of(step)), sample(result)
+    # A sample that grows or shrinks takes values of its neighbours.
     if not same_size(before, after):
         raise Unsupported("it moves values between samples")
     builder.reshape(name_of(step), builder.read(step), builder.blob(result), after)
@@ -120,6 +121,7 @@ def _pad(operation: Pad, step: Step, builder: NcnnBuilder) -> None:
     batch, channels, rows, columns = operation.pads
     if min(map(min, operation.pads)) < 0 or any(batch):
         raise Unsupported("it cuts off, or pads the batch")
+    # ncnn repeats or mirrors within an image.
     if operation.mode is not PadMode.CONSTANT and any(channels):
         raise Unsupported("it pads channels by more than constants")
     parameters: dict[int, Parameter] = {0: rows[0], 1: rows[1], 2: columns[0], 3: columns[1]}

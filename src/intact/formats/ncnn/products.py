@@ -67,6 +67,7 @@ def _convolution(operation: Convolution, step: Step, builder: NcnnBuilder) -> No
     """Write ``Convolution``, or ``ConvolutionDepthWise`` where it has groups."""
     operation, weight = _of_images(operation, np.moveaxis(_weight(step), -1, 1))
     outputs, groups, is_int8 = len(weight), operation.groups, _is_int8(step)
+    # Kernels of such groups go wrong with packing besides (measured with 1.0.20261020).
     if is_int8 and 1 < groups != outputs:
         raise Unsupported(
             "ncnn has one scale for each group, and here a group has several output channels"
@@ -84,6 +85,7 @@ def _convolution(operation: Convolution, step: Step, builder: NcnnBuilder) -> No
     layer = _emit(builder, step, kind, dict(sorted(parameters.items())), data)
     _record(builder, step, layer, operation.bounds)
     if is_int8 and groups == 1 and _is_for_winograd(operation, weight):
+        # The largest sum that any input can give: which images come is not known here.
         sums = np.abs(weight.astype(np.int64)).reshape(outputs, -1).sum(axis=1)
         if int(sums.max(initial=0)) * LARGEST_CODE > WINOGRAD_LIMIT:
             builder.wide.append(name_of(step))
@@ -327,6 +329,7 @@ def _pool(operation: Pool, step: Step, builder: NcnnBuilder) -> None:
         # ncnn rounds up by itself: what ceil_mode added behind is taken off again.
         pads = tuple((before, after - more) for (before, after), more in added)
         _refuse_other_rounding(operation, step, pads)
+        # ncnn divides by the whole window there, and ONNX not by what ceil_mode added.
         if operation.kind is PoolKind.AVERAGE and operation.count_pads:
             raise Unsupported("it rounds its size up and counts pads")
     (top, bottom), (left, right) = pads
@@ -401,6 +404,7 @@ def _resize(operation: Resize, step: Step, builder: NcnnBuilder) -> None:
             raise Unsupported("it takes nearest samples by no whole factor")
         builder.unary("Interp", step, {0: _NEAREST, **sizes})
     elif operation.half_pixel or operation.align_corners:
+        # ONNX takes the first sample there; the step of ncnn divides by 0.
         if 1 in after and operation.align_corners:
             raise Unsupported("it shrinks an axis to one sample")
         linear: dict[int, Parameter] = {0: _LINEAR, **sizes, 6: int(operation.align_corners)}

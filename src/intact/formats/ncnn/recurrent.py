@@ -49,6 +49,8 @@ def with_samples(program: Program) -> Program:
                 new |= turned
                 new[step.name], moves = whole
                 gone |= moves
+    # Moves are left out only where a step was found whole: half of them gone would be another
+    # model.
     steps = tuple(new.get(step.name, step) for step in program.steps if step.name not in gone)
     return replace(program, steps=_without_unread(steps, kept))
 
@@ -81,6 +83,7 @@ def _as_sample(
     if source is None or not (turns or order == (1, 0, 2)):
         return None
     if turns:  # what turns a sample as well stays, and leaves the samples in front
+        # Another reader wants the samples where they were.
         if len(readers[data.name]) != 1 or data.name in kept:
             return None
         source = replace(data, shape=(data.shape[1], data.shape[0], data.shape[2]))
@@ -109,6 +112,7 @@ def _behind(
     if len(tensor.shape) != (3 if slot else 4):
         return None
     *others, samples, size = tensor.shape
+    # Any number that is not 1 shows an order; 1 would hide a swap of axes.
     lengths = [_ANY_LENGTH if n is None else n for n in others]
     count = int(np.prod([*lengths, size or 0]))
     places: Array = np.arange(count).reshape(*lengths, 1, size or 0)

@@ -200,6 +200,7 @@ def verify_ncnn(
     shapes = {name: _value_shape(plan, name) for name in blocks.watched if name in model.blobs}
     watched = dict.fromkeys((*layers.blobs, *(model.blobs[name] for name in shapes)))
     as_used = NcnnRuntime(model.param, model.weights, threads=threads)
+    # A second net, as options hold for a whole net and users run the defaults.
     plain = NcnnRuntime(model.param, model.weights, threads=threads, plain=True)
     outputs = OutputComparer()
     samples = 0
@@ -326,6 +327,7 @@ class _Beside:
             if name not in inputs
         }
         taught = self.engine.run(feeds, self._names, forced).tensors
+        # Floats between the layers differ in last bits, so that end to end is never the same run.
         own = self.engine.run(feeds, self._names)
         for name, array in self._deployed(blobs):
             _compare(self.layers[name], array, taught[name], self._bounds(name))
@@ -371,6 +373,7 @@ def _stored(array: Array, tensor: Tensor) -> Array:
     lengths = tensor.shape
     if tensor.permutation is not None:
         lengths = tuple(lengths[k] for k in np.argsort(tensor.permutation))
+    # ncnn drops axes that are 1 long.
     if array.ndim != len(lengths):
         known = [-1 if size is None else size for size in lengths[1:]]
         array = array.reshape(len(array), *known)

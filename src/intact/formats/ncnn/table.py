@@ -53,6 +53,7 @@ def table_text(entries: Iterable[TableEntry]) -> str:
         " ".join([f"{each.layer}{_WEIGHTS}", *(f"{number:f}" for number in each.weights.tolist())])
         for each in entries
     ]
+    # Weights of all layers first, then their inputs, as ncnn2table writes them.
     lines += [f"{each.layer} {each.data:f}" for each in entries]
     return "".join(f"{line}\n" for line in lines)
 
@@ -84,6 +85,7 @@ def parse_ncnn_table(data: bytes, source: str, graph: Graph | None) -> ScaleTabl
     except UnicodeDecodeError as error:
         raise DataError(f"{source}: not a text file", remedy=_REMEDY) from error
     refuse_too_many(source, text.count("\n"))
+    # By the words that names became when the table was written.
     nodes = {word(str(node.name)): node for node in graph.nodes if node.op_type in _PRODUCTS}
     left_out: Counter[str] = Counter()
     found: list[tuple[str, str, GivenScale]] = []
@@ -101,6 +103,7 @@ def _tensor(line: _Line, nodes: Mapping[str, ir.Node], source: str) -> str:
             remedy=nearest(line.layer, nodes),
         )
     value = input_value(node, 1 if line.is_weight else 0)
+    # A product of two activations has no weight, and a constant no range to be given.
     if value is None or line.is_weight != is_constant(value):
         raise DataError(
             f"{source}: {line.place}: {line.layer!r} has no such operand",

@@ -93,6 +93,8 @@ class _Writer:
         for name, tensor in self.program.inputs.items():
             with self._collecting(name):
                 self._input(name, tensor)
+        # Planned for integers: written in float the model would compute something else than was
+        # promised.
         for name, reason in self.program.in_float.items():
             self.unsupported.setdefault(repr(name), reason)
         activations = _fused_activations(self.program)
@@ -112,6 +114,7 @@ class _Writer:
         builder, program = self.builder, self.program
         inputs = {name: builder.blob(tensor) for name, tensor in program.inputs.items()}
         outputs = {name: builder.output(name, t, inputs) for name, t in program.outputs.items()}
+        # Last, once every reader is known.
         layers = builder.split(outputs.values())
         tops = {blob for layer in layers for blob in layer.tops}
         lines = [MAGIC, f"{len(layers)} {len(tops)}", *(layer.line() for layer in layers)]
@@ -200,7 +203,7 @@ def _fused_activations(program: Program) -> Mapping[str, Step]:
     found = {}
     for step in program.steps:
         value = step.outputs[0].value
-        # ``Gemm`` has no activation.
+        # An output that is seen must not be clamped, and ``Gemm`` has no activation.
         if not isinstance(step.operation, _PRODUCTS) or value in kept or has_blocks(step.inputs[1]):
             continue
         match readers.get(value, []):

@@ -48,6 +48,7 @@ def _may_saturate(program: Program) -> bool:
     layers = (step for step in program.steps if isinstance(step.operation, _LAYERS))
     weights = (step.inputs[1] for step in layers)
     codes = (weight.data for weight in weights if weight is not None and weight.data is not None)
+    # In int64, as the lowest int8 has no magnitude in its own type.
     return any(np.abs(each.astype(np.int64)).max(initial=0) > _SAFE for each in codes)
 
 

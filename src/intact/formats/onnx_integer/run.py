@@ -45,7 +45,9 @@ class OnnxIntegerRuntime:
     """
 
     def __init__(self, content: bytes, *, threads: int = 0, exact: bool = True) -> None:
+        # A file may name any path of this machine for its weights, and the runtime would read it.
         refuse_other_files(content, "the integer model")
+        # The option costs time, and other processors sum exactly without it.
         exact = exact and saturates_pairs()
         self.name = f"{RUNTIME}, {EXACT}" if exact else RUNTIME
         options = ort.SessionOptions()
@@ -110,6 +112,7 @@ def verify_onnx_integer(
     graph = realize(program)
     shown = graph.shown()
     exact = not plan.target.saturates_pairs
+    # A second session, as further outputs may change what the runtime fuses.
     shown_model = integer_model(graph, program, tuple(shown))
     watched = OnnxIntegerRuntime(shown_model, threads=threads, exact=exact)
     written = OnnxIntegerRuntime(content, threads=threads, exact=exact)

@@ -41,6 +41,7 @@ class OnnxBuilder(GraphBuilder):
         """Return the ONNX value of one of the graph; a fixed one is an initializer."""
         if value.data is None:
             return self._values[value.name]
+        # Stored at its first reader and shared by the others.
         if value.name not in self.initializers:
             self.constant(value.name, value.data)
         return self.initializers[value.name]
@@ -129,10 +130,12 @@ def _floor_div(builder: OnnxBuilder, node: Node) -> None:
     value, divisor = node.inputs
     held, by = _inputs(builder, node)
     result, dtype = node.output, node.output.dtype
+    # Bounds of every value are known, so that most quotients need no correction.
     if value.low >= 0:
         builder.result("Div", [held, by], result)
         return
     if divisor.data is not None:
+        # In Python's integers: the lift may leave 64 bits before it is compared with the room.
         steps = [-(value.low // int(each)) for each in divisor.data.reshape(-1)]
         lifts = [turns * int(each) for turns, each in zip(steps, divisor.data.flat, strict=True)]
         if value.high + max(lifts) <= np.iinfo(dtype).max:
@@ -159,6 +162,7 @@ def _clip(builder: OnnxBuilder, node: Node) -> None:
     if not _is_wide(*node.inputs):
         builder.result("Clip", [value, low, high], node.output)
         return
+    # Comparison and choice instead of Clip, which compares halves (`_is_wide`).
     above = builder.step("Greater", [value, high], node.output, np.bool_)
     capped = builder.step("Where", [above, high, value], node.output, dtype)
     below = builder.step("Less", [capped, low], node.output, np.bool_)
@@ -386,6 +390,7 @@ def integer_model(
     model.metadata_props.update(maker)
     ends = {**program.inputs, **program.outputs}
     model.metadata_props.update({f"quantization.{n}": _text(t) for n, t in ends.items()})
+    # One file: a program of integers is deployed whole.
     proto = ir.to_proto(model)
     if proto.ByteSize() > LARGEST_FILE:
         raise ExportError("the model takes more than 2 GiB", remedy="cut it in parts")

@@ -94,6 +94,7 @@ def verify_levels(
         return dict(zip(outputs, arrays, strict=False)), dict(zip(ends, between, strict=True))
 
     found = compare(plan, f"ONNX Runtime {ort.__version__}", run, reference, batches)
+    # There is no integer engine for logarithmic levels: what was compared is the simulation.
     found.simulation = found.layers
     found.layers = []
     found.no_engine = _BY_SIMULATION
@@ -111,6 +112,8 @@ class _Reference:
 
     def __init__(self, plan: QuantizedGraph, threads: int) -> None:
         self._plan = plan
+        # Two simulations: one is fed with the runtime's levels, the outputs are those of the other,
+        # from end to end.
         self._taught = Simulator(plan, threads=threads, teacher_forced=True)
         self._alone = Simulator(plan, threads=threads)
         self.ends = tuple(self._taught.points)

@@ -106,6 +106,7 @@ def write_levels(plan: QuantizedGraph) -> LevelsModel:
             unsupported.add(str(point.end), "one scale a channel of an activation")
     unsupported.raise_any()
     editor = Editor(plan.graph.model)
+    # Before quantizers are put in, which name values as the plan does.
     wrap_sums(editor, plan)
     writer = _Writer(editor)
     for point in points:
@@ -182,6 +183,7 @@ class _Writer:
         )
         chain = _Chain(self.editor, name)
         steps = config.grid.octave
+        # Unscaled: one table serves every channel, whose scale is multiplied in behind.
         magnitudes = np.exp2(np.arange(1, config.quant_max + 1) / steps)
         table = chain.constant(np.concatenate([[0.0], magnitudes, -magnitudes[::-1]]))
         levels = chain("Gather", table, chain.to(codes, _INT32), dtype=_DOUBLE)
@@ -254,6 +256,7 @@ def _linear(chain: _Chain, value: ir.Value, config: TensorQuantConfig, _table: _
     """Move values to the nearest multiple of the scale, less the zero point."""
     params, number = _params(config), ir.DataType.FLOAT
     scale = chain.constant(params.scale, np.float32)
+    # Counted from the zero point, so that nothing has to be added and taken off again.
     low = chain.constant(config.quant_min - params.zero_point, np.float32)
     high = chain.constant(config.quant_max - params.zero_point, np.float32)
     steps = chain("Div", value, scale, dtype=number)
@@ -293,6 +296,7 @@ def _logarithmic(
         chain.constant(steps / np.log(2.0)),
         dtype=_DOUBLE,
     )
+    # The logarithm of 0 is minus infinity, which the maximum takes away before it is an index.
     above = chain("Max", position, chain.constant(1.0), dtype=_DOUBLE)
     inside = chain("Min", above, chain.constant(config.quant_max), dtype=_DOUBLE)
     nearest = chain.to(chain("Round", inside, dtype=_DOUBLE), _INT32)

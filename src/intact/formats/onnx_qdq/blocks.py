@@ -85,6 +85,8 @@ class StoredBlocks(msgspec.Struct, frozen=True):
             codes = stored.astype(np.int32)
         else:
             packed: npt.NDArray[Any] = stored.reshape(self.rows, -1)
+            # Rows that are padded to whole blocks have whole bytes a block; ragged tables end in
+            # the middle of one.
             if packed.shape[1] == self.blocks * self.size * self.bits // _BYTE:
                 packed = packed.reshape(self.rows, self.blocks, -1)
             codes = unpack_bits(packed, self.bits, packed.shape[-1] * _BYTE // self.bits)
@@ -149,6 +151,8 @@ class BlockWriter:
     def _constants(self, rows: _Rows, *, is_table: bool) -> StoredBlocks:
         """Store codes, scales and zero points; equal ones once."""
         own = self._tied.get(rows.name, rows.name)
+        # A ragged table has no padding behind its last block and a weight has: their bytes differ,
+        # though the codes are equal.
         for other, found in self._made.get(own, ()):
             if other.same(rows) and (not rows.is_ragged or is_table == other.is_table):
                 return msgspec.structs.replace(found, is_turned=rows.is_turned)
@@ -191,6 +195,8 @@ class BlockWriter:
             "block_size": stored.size,
             "accuracy_level": OF_INTEGERS if self._is_dynamic(node) else IN_FLOAT,
         }
+        # The operator takes a bias of one number a column only; what broadcasts otherwise, or is
+        # computed, is added behind it.
         if added is None:
             self._become(node, "MatMulNBits", inputs, attributes)
             return
@@ -218,6 +224,7 @@ class BlockWriter:
             return value
         if array.size not in (1, count) or array.shape[-1:] not in ((count,), (1,), ()):
             return None
+        # Gemm broadcasts its bias, MatMulNBits does not.
         columns = np.ascontiguousarray(np.broadcast_to(array.reshape(-1), count))
         return self._editor.initializer(f"{value.name}_columns", columns)
 
@@ -246,6 +253,8 @@ class BlockWriter:
                 {"axis": 1, "block_size": stored.size},
                 shape=codes.shape,
             )
+        # Gemm turns its factor itself; a MatMul needs a Transpose, which also keeps the runtime
+        # from fusing the two.
         floats = self._floats[stored.codes]
         if stored.is_turned and node.op_type == "Gemm":
             node.attributes["transB"] = ir.AttrInt64("transB", 1 - Gemm.of(node).transB)
@@ -263,8 +272,12 @@ class BlockWriter:
         attributes: dict[str, int],
     ) -> None:
         """Turn a node into another operator, which keeps its name and its output."""
+        # Absent inputs at the end are left out, as ONNX writes them; those between have an empty
+        # name.
         while inputs[-1] is None:
             inputs.pop()
+        # Attributes of the float operator mean nothing to the new one, which the runtime refuses
+        # with them.
         for name in list(node.attributes):
             node.attributes.pop(name)
         node.op_type, node.domain = op_type, MICROSOFT
@@ -296,6 +309,7 @@ class BlockWriter:
         value = self._editor.value(stored.scales)
         if value.dtype is ir.DataType.FLOAT:
             return value
+        # The empty shape is none of a view, so that casts and views share one table.
         key = (stored.scales, ())
         if key not in self._views:
             options = {"to": int(ir.DataType.FLOAT)}
@@ -315,7 +329,7 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
         point: Where it is quantized.
         name: Its name.
         scales: One for each block, ``[rows, blocks]``.
-        zero_points: Likewise; None where codes are symmetric.
+        zero_points: One for each block; None where codes are symmetric.
         bits: Width of a stored code.
         size: Numbers in a block.
         length: Numbers in a row.
@@ -369,6 +383,8 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
         if not all(_are_equal(one, another) for one, another in pairs):
             return False
         if self.point.baked is None and other.point.baked is None:
+            # Equal floats on equal scales give equal codes: only what was read has codes of its own
+            # to compare.
             return self.point.config.bits == other.point.config.bits
         return np.array_equal(self._codes(), other._codes())
 
@@ -389,6 +405,8 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
             if not is_packed:
                 return ir.Tensor(np.ascontiguousarray(codes).astype(kind.numpy()))
             codes = codes.astype(np.int32) + self.middle
+            # Each block of a product is padded to its full size, that at the end of a table's row
+            # is not.
             if not self.is_table:
                 codes = block_rows(codes, 1, self.size)
             return ir.Tensor(pack_bits(codes, self.bits).reshape(shape))
@@ -400,6 +418,7 @@ class _Rows(msgspec.Struct, frozen=True, eq=False):
 
     def stored_scales(self, blocks: Blocks, is_packed: bool) -> npt.NDArray[Any]:
         """Return the scales in the type of the file: half precision where that is exact."""
+        # A scale that half precision rounds would stand for other numbers than those of the plan.
         half = self.scales.astype(np.float16)
         is_half = blocks.scale_type is ScaleType.FLOAT16 and is_packed
         return (

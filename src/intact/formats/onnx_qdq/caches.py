@@ -60,6 +60,7 @@ def write_caches(editor: Editor, plan: QuantizedGraph) -> list[Note]:
 
 def _attend(editor: Editor, node: ir.Node, points: Iterable[CachePoint]) -> None:
     """Let attention keep keys and values as codes."""
+    # Both scales stand behind optional inputs, which stay absent.
     node.resize_inputs(max(len(node.inputs), _VALUE_SCALE + 1))
     for point in points:
         cache, bits = point.cache, point.config.bits
@@ -79,6 +80,7 @@ def _attend(editor: Editor, node: ir.Node, points: Iterable[CachePoint]) -> None
 def _keep_codes(value: ir.Value, bits: int) -> None:
     value.type = ir.TensorType(ir.DataType.INT8 if bits == 8 else ir.DataType.UINT8)
     lengths = [] if value.shape is None else list(value.shape)
+    # Two codes share a byte along the last axis.
     if bits == 4 and lengths and isinstance(lengths[-1], int):
         value.shape = ir.Shape([*lengths[:-1], lengths[-1] // 2])
 
@@ -96,6 +98,8 @@ def _append(editor: Editor, node: ir.Node, point: CachePoint) -> None:
         QuantizeLinear.name, [appended, scale, zero], f"{name}_new", options, int8, shape
     )
     node.replace_input_with(cache.new, codes)
+    # Noted before the DequantizeLinear is made, which reads the same value and must go on reading
+    # codes.
     readers = [(use.node, use.idx) for use in present.uses()]
     for value in (node.inputs[cache.past], present):
         if value is not None:
@@ -129,7 +133,7 @@ class CachePort(msgspec.Struct, frozen=True):
     """An input or output of codes ``[batch, heads, places, size]``, for floats.
 
     Attributes:
-        scale: Of the codes, in a shape that broadcasts to theirs.
+        scale: What codes are multiplied by, in a shape that broadcasts to theirs.
         bits: 8, or 4 for two codes a byte.
     """
 
@@ -139,9 +143,12 @@ class CachePort(msgspec.Struct, frozen=True):
     def to_codes(self, floats: _Floats) -> npt.NDArray[Any]:
         """Return the codes of floats that codes stand for, exactly."""
         low, high = -(1 << self.bits - 1), (1 << self.bits - 1) - 1
+        # The floats are numbers of codes, so that the quotient is whole up to float32's rounding,
+        # which `rint` takes away.
         codes = np.clip(np.rint(floats / self.scale), low, high)
         if self.bits == 8:
             return np.asarray(codes.astype(np.int8))
+        # A code of 4 bits is moved into 0..15 first: the runtime packs numbers without sign.
         halves = (codes + _OFFSET).astype(np.uint8)
         return np.asarray(halves[..., ::2] | halves[..., 1::2] << 4)
 
@@ -198,6 +205,8 @@ class CacheFloats:
             array = found[name]
             if array.dtype.kind == "f":
                 floats, codes = self._given.get(id(array), (None, None))
+                # What the model gave itself goes back byte by byte; from floats the same codes
+                # would be computed again, at a cost for each token.
                 found[name] = (
                     codes
                     if codes is not None and floats is array
@@ -207,6 +216,8 @@ class CacheFloats:
 
     def outputs(self, arrays: dict[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
         """Return outputs as the plan has them."""
+        # Only arrays of the last run are known: an id may be used again once its array is gone. The
+        # floats are held beside, so that it is not.
         self._given = {}
         for name in self._ports.keys() & arrays.keys():
             codes = arrays[name]
@@ -240,6 +251,7 @@ class CacheLayers:
             LayerComparison(str(point.end), operation=f"cache of {point.cache.node.op_type}")
             for point in self._points
         ]
+        # A name may be watched for two reasons, and is shown once.
         names = [str(point.cache.appended.name) for point in self._points]
         self._attentions = _attentions(plan, self._points, runner)
         for each in self._attentions:
@@ -270,9 +282,11 @@ class CacheLayers:
             cache, config = point.cache, point.config
             expected = codes[point.end]
             present = values[cache.ports[1]]
+            # The node takes [batch, places, heads * size] and keeps [batch, heads, places, size].
             if cache.axis == 2:  # heads are behind one another
                 split = (*expected.shape[:2], cache.heads, cache.size)
                 expected = expected.reshape(split).transpose(0, 2, 1, 3)
+            # Places before were compared when they were appended.
             appended = present[:, :, present.shape[2] - expected.shape[2] :]
             port = CachePort(_scale(point), config.bits)
             found.add(np.rint(appended / port.scale).astype(np.int64), expected.astype(np.int64))
@@ -292,12 +306,14 @@ class _Attention:
         twin = editor.nodes_by_name[str(node.name)]
         self._inputs: dict[str, tuple[int, str]] = {}
         for slot, value in enumerate(twin.inputs):
+            # Constants stay in the model: the runtime lays them out once, when it loads it.
             if value is None or value.const_value is not None or value.shape is None:
                 continue
             given = editor.input(f"given_{slot}", value.dtype or ir.DataType.FLOAT, value.shape)
             twin.replace_input_with(slot, given)
             self._inputs[str(given.name)] = slot, str(value.name)
         editor.model.graph.outputs[:] = [twin.outputs[0]]
+        # A model of one node: its inputs are given, and no other kernel has a part in the result.
         others = [each for each in editor.model.graph if each is not twin]
         editor.model.graph.remove(others, safe=False)
         inputs = editor.model.graph.inputs
@@ -311,6 +327,7 @@ class _Attention:
         new = {point.cache.new: point.config for point in self._points}
         for name, (slot, _) in self._inputs.items():
             if slot in new:
+                # The float kernel attends to what the codes stand for, the new places included.
                 feeds[name] = new[slot].dequantize(new[slot].quantize(feeds[name]))
         operands = {slot: feeds[name] for name, (slot, _) in self._inputs.items()}
         expected = self._run(feeds)[self._result]

@@ -35,6 +35,7 @@ def compose(plan: QuantizedGraph, editor: Editor) -> None:
         plan: The plan.
         editor: The written model, with its pairs in place; it is changed.
     """
+    # On the written model, where the pairs stand already: what is composed lies between them.
     _compose_hard_swishes(plan, editor)
     for node in plan.graph.nodes:
         if node.op_type == "AveragePool" and _is_composed(plan, node):
@@ -49,6 +50,8 @@ def _compose_average(editor: Editor, node: ir.Node) -> None:
         return
     kernel = tuple(node.attributes.get_ints("kernel_shape", ()) or ())
     parameters: dict[str, npt.NDArray[Any]] = {
+        # Codes of 1 in steps of one part of the window: the sums stay integers, and the division is
+        # in the scale.
         "ones": np.ones((channels, 1, *kernel), np.int8),
         "part": np.array(1 / math.prod(kernel), np.float32),
         "zero_point": np.array(0, np.int8),
@@ -62,6 +65,7 @@ def _compose_average(editor: Editor, node: ir.Node) -> None:
     node.op_type = "Conv"
     node.resize_inputs(2)
     node.replace_input_with(1, weight)
+    # A Conv has no such attributes, and the runtime refuses what it does not know.
     for name in ("ceil_mode", "count_include_pad"):
         node.attributes.pop(name, None)
     node.attributes["group"] = ir.AttrInt64("group", channels)
@@ -72,6 +76,7 @@ def _compose_hard_swishes(plan: QuantizedGraph, editor: Editor) -> None:
     for node in plan.graph.nodes:
         if node.op_type != "HardSwish" or not _is_composed(plan, node):
             continue
+        # Made for the first of them and read by all: every gate has the same constants.
         if not parameters:
             parameters += [
                 editor.initializer(f"hard_swish_{name}", array)
@@ -136,6 +141,7 @@ def join_composed(model: ir.Model) -> None:
         if _is_average(node):
             node.op_type = "AveragePool"
             node.attributes.pop("group")
+            # The convolution adds zeros of the pads and divides by the whole window.
             node.attributes["count_include_pad"] = ir.AttrInt64("count_include_pad", 1)
         elif (found := _HARD_SWISH.at(node)) is not None:
             node.op_type = "HardSwish"
@@ -166,6 +172,7 @@ _HARD_SWISH = _DATA * _pair("DequantizeLinear", _CODES, 1 / GATE_STEPS)
 def _is_average(node: ir.Node) -> bool:
     """Check whether a node is a depthwise convolution of ones, in steps of a part of a window."""
     kernel = node.attributes.get_ints("kernel_shape", ()) or () if node.op_type == "Conv" else (0,)
+    # A Conv need not say its kernel, and one without a size has no part to compare the scale with.
     if 0 in kernel:
         return False
     shape = (node.attributes.get_int("group", 1), 1, *kernel)

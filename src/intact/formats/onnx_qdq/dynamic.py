@@ -81,6 +81,7 @@ def running_tensors(
             given |= {t.name: (t, names.source) for t in step.activations}
         elif isinstance(step.operation, DynamicFullyConnected) and step.nodes[0] in by_node:
             computed[step.outputs[0].name] = step.outputs[0], by_node[step.nodes[0]].result
+    # An output of the model is seen anyway, and a name may stand among the outputs once.
     computed = {key: each for key, each in computed.items() if each[1] not in outputs}
     given = {
         key: each for key, each in given.items() if key not in computed and each[1] not in outputs
@@ -95,6 +96,7 @@ def running_tensors(
 def showing(model: ir.Model, names: Collection[str]) -> ir.Model:
     """Return a model with more of its values as outputs; the same object for none."""
     if not names:
+        # The same object: what is at hand serialized is loaded as it is.
         return model
     editor = Editor(model)
     editor.model.graph.outputs.extend(editor.value(name) for name in dict.fromkeys(names))
@@ -110,6 +112,8 @@ def refuse_other_grids(plan: QuantizedGraph) -> None:
     unsupported = UnsupportedNodes("QDQ cannot express", "keep these nodes float")
     for point in points_of_tensors(plan):
         grid = point.grid
+        # DynamicQuantizeLinear has no options: it gives uint8 with one scale and a zero point,
+        # always.
         is_whole = (grid.quant_min, grid.quant_max, grid.symmetric) == (0, 255, False)
         if not is_whole or grid.granularity != PerTensor():
             for end in point.ends:
@@ -147,6 +151,8 @@ class DynamicLayers:
         self, point: QuantPoint, readers: Sequence[tuple[ir.Node, int]]
     ) -> list[tuple[ir.Node, int]]:
         """Remember a weight for the layers among its readers; return the other readers."""
+        # The weight is written when its layer is: MatMulInteger reads the codes themselves, without
+        # a DequantizeLinear.
         layers = [node for node, slot in readers if is_layer(self._plan, node, slot)]
         self._points |= {str(node.name): point for node in layers}
         return [each for each in readers if each[0] not in layers]
@@ -170,6 +176,7 @@ class DynamicLayers:
                 ("_zero_point", ir.DataType.UINT8, ir.Shape(())),
             )
         )
+        # One for all readers: the runtime looks for the extremes of a value once.
         outputs = codes, scale, zero_point
         editor.add("DynamicQuantizeLinear", [source], outputs, name=str(codes.name))
         for (node, _), end in zip(point.readers, point.ends, strict=True):
@@ -185,6 +192,7 @@ class DynamicLayers:
         if params is None:
             raise ExportError(f"{point.end} has no scale")
         codes, scale, zero_point = data
+        # Names derive from the result's: it stays that of the last operator.
         twin = editor.nodes_by_name[name]
         shape, base = twin.outputs[0].shape, str(twin.outputs[0].name)
         factors = [codes, self._codes(node, point), zero_point]
@@ -193,6 +201,8 @@ class DynamicLayers:
             zeros = params.zero_point.astype(np.int8 if kind is None else kind.in_bytes.numpy)
             factors.append(editor.initializer(f"{base}_weight_zero_point", zeros))
         weight_scale = editor.initializer(f"{base}_weight_scale", np.asarray(params.scale))
+        # The scales are multiplied first, and the sums by their product: the order in which the
+        # runtime's fused kernel rounds.
         both = editor.node("Mul", [scale, weight_scale], f"{base}_scale")
         sums = editor.node("MatMulInteger", factors, f"{base}_sums", None, ir.DataType.INT32, shape)
         integer = sums.producer()
@@ -210,12 +220,14 @@ class DynamicLayers:
     def _codes(self, node: ir.Node, point: QuantPoint) -> ir.Value:
         """Return the codes of a weight as ``[K, N]``; layers that read one alike share it."""
         turned = node.op_type == Gemm.name and bool(Gemm.of(node).transB)
+        # By the dominator too: one constant may be quantized in two ways for two readers.
         key = str(point.value.name), id(point.config.dominator), turned
         if key not in self._weights:
             container = container_for(point.config, is_constant=True)
             if container is None:
                 raise ExportError(f"{point.end}: ONNX has no type for its range")
             array = point.constant_codes().astype(container.in_bytes.numpy)
+            # MatMulInteger has no transB; turned here once, it is a plain constant.
             matrix = np.ascontiguousarray(array.T) if turned else array
             name = f"{point.value.name}_quantized"
             self._weights[key] = self._editor.initializer(name, matrix)

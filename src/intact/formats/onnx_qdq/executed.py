@@ -59,6 +59,8 @@ def loaded(
         ExportError: The runtime refuses the model.
     """
     options: dict[str, Any] = {"threads": threads, "exact": exact, "packs": packs}
+    # Of a model beyond protobuf's limit the runtime would save the weights again, gigabytes of
+    # them, to tell what it fused.
     if written.message is None or written.executed is not None:
         return QdqRuntime(written.model, message=written.message, **options)
     with tempfile.TemporaryDirectory() as folder:
@@ -92,6 +94,7 @@ def _executed(optimized: Path, written: ir.Model, plan: QuantizedGraph) -> Execu
     }
     own = _own(graph, floats)
     in_integers = _kinds(own, in_integers=True)
+    # What moves codes, or looks them up in a table of the same floats, changes no number.
     rounded = [n for n in in_integers if own[n].op_type not in _SAME and not moves_values(own[n])]
     return Executed(
         _kinds(_own(graph, quantized), in_integers=False),
@@ -124,6 +127,8 @@ def _saved(model: ir.Model, folder: Path) -> Path:
     """Save the model after the runtime's fusions, which keep the names of nodes."""
     path = folder / "fused.onnx"
     options = ort.SessionOptions()
+    # All fusions, without the layouts of this processor: those rename nodes, and change no kernel
+    # from float to integer.
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.optimized_model_filepath = str(path)
     open_session(model, options, folder)
@@ -137,6 +142,8 @@ def _own(graph: ir.Graph, wanted: Iterable[str]) -> dict[str, ir.Node]:
     for node in graph:
         for name in plain_names([str(node.name)]):
             if name in names:
+                # The first one computes; what the runtime puts behind it, under the same name with
+                # an ending, moves or converts.
                 found.setdefault(name, node)
     return found
 
@@ -158,6 +165,7 @@ def _has_float_data(plan: QuantizedGraph, node: ir.Node) -> bool:
 def _rescaled(graph: ir.Graph, written: ir.Model, names: set[str]) -> Iterator[str]:
     """Yield nodes of codes with scales that were not written, by names of the plan if they can."""
     known = {
+        # By bits: a scale that the runtime computed anew may print like one that was written.
         array.tobytes()
         for value in written.graph.initializers.values()
         if value.dtype is ir.DataType.FLOAT and value.shape is not None
@@ -168,6 +176,8 @@ def _rescaled(graph: ir.Graph, written: ir.Model, names: set[str]) -> Iterator[s
             continue
         for value in node.inputs:
             array = constant_array(value)
+            # Scales of activations are single floats; others belong to weights, which the runtime
+            # may lay out anew.
             if array is None or array.dtype != np.float32 or array.ndim:
                 continue
             if array.tobytes() not in known:
@@ -177,6 +187,7 @@ def _rescaled(graph: ir.Graph, written: ir.Model, names: set[str]) -> Iterator[s
 
 
 def _computes_with_integers(node: ir.Node) -> bool:
+    # MatMulNBits reads codes at every level, and multiplies codes from one level on.
     if node.op_type in _FLOAT_READERS_OF_CODES:
         return node.attributes.get_int("accuracy_level", 0) == _OF_INTEGERS
     return any(value is not None and _holds_codes(value) for value in node.inputs)
@@ -234,6 +245,7 @@ def profile_kernels(
         options.optimized_model_filepath = str(optimized)
         session = open_session(model, options, Path(folder), exact=exact)
         try:
+            # The first run allocates memory, which is no kernel's time.
             for _ in range(runs + 1):
                 session.run(None, dict(feeds))
         except Exception as error:  # the runtime raises a dozen unrelated classes
@@ -256,6 +268,7 @@ def _kernels(events: list[Any], writes: Mapping[str, tuple[str, ...]]) -> list[K
         if event.get("cat") != "Node" or not _TIME.fullmatch(str(event.get("name"))):
             continue
         arguments = msgspec.convert(event["args"], _Arguments)
+        # The index tells kernels apart that the runtime gave one name.
         times, _ = found.setdefault((str(event["name"]), arguments.node_index), ([], arguments))
         times.append(1e-6 * float(event["dur"]))
     kernels = []
@@ -264,6 +277,7 @@ def _kernels(events: list[Any], writes: Mapping[str, tuple[str, ...]]) -> list[K
         kernel = Kernel(
             name,
             arguments.op_name,
+            # The fastest: whatever else the machine does only adds to a time.
             min(times[1:] or times),
             tuple(plain_names((name, *writes.get(name, ())))),
             _largest(arguments.input_type_shape),

@@ -50,6 +50,8 @@ class _Writer(Writer):
         """Read the deployed model, which must have the tensors that the plan would write."""
         from intact.formats.base.read_points import written_model
 
+        # Written again, for the names that the file must have; its weights are then those of the
+        # file.
         expected = write_qdq(plan)
         tensors = expected.codes.values()
         expected.model = written_model(folder / QDQ_FILE, expected.model, tensors)
@@ -64,6 +66,7 @@ class _Reader(Reader):
         from intact.formats.onnx_qdq.reader.quantizers import fitting_target
         from intact.formats.onnx_qdq.reader.widths import has_silent
 
+        # The target is asked for only then: it reads the parameters of every quantizer.
         if not is_quantized(model):
             return None
         read = partial(read_qdq, model)
@@ -106,6 +109,8 @@ class _Runtime(Runtime):
     def profile(self, deployed: Deployed, feeds: Feeds, runs: int) -> list[Kernel]:
         from intact.formats.onnx_qdq.executed import profile_kernels
 
+        # The model itself and not what verification loads: sums that are exact at a cost would be
+        # timed instead.
         model = deployed.held(QdqModel).model
         return profile_kernels(model, feeds, runs=runs, threads=deployed.threads)
 

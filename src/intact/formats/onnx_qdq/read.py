@@ -103,6 +103,7 @@ def _chain(node: ir.Node) -> _Chain | None:
     if bounds is not None and maker is not None and maker.inputs[0] is not None:
         value = maker.inputs[0]
     data, before = _offset(value)
+    # The division by the scale stands before Round and what is added, if it is one of these chains.
     source, factor = _factor(None if data is None else data.producer())
     last, offset, back = _sole_reader(node), before, np.zeros(())
     while last is not None:
@@ -112,6 +113,7 @@ def _chain(node: ir.Node) -> _Chain | None:
         elif moved is not None and bounds is None and not before.any():
             offset = offset + moved
         elif moved is not None and bounds is not None:
+            # Added behind the Clip, it takes the zero point away again: both must sum to 0.
             back = back + moved
         else:
             break
@@ -120,6 +122,7 @@ def _chain(node: ir.Node) -> _Chain | None:
     if source is None or factor is None or last is None or scale is None or bounds is None:
         return None
     low, high = bounds
+    # Round gives whole numbers, and the codes are whole only if all that is added to them is.
     whole = [*np.ravel(offset), *np.ravel(back), low, high]
     if any(number != np.rint(number) for number in whole) or not low < high:
         return None
@@ -141,6 +144,7 @@ def _number(value: ir.Value | None) -> Numbers | None:
     if tensor is None and maker is not None and maker.op_type == "Constant":
         attribute = maker.attributes.get("value")
         tensor = None if attribute is None else attribute.as_tensor()
+    # NumPy would turn a text of digits into a number.
     if tensor is None or tensor.dtype is ir.DataType.STRING:
         return None
     array = np.asarray(tensor.numpy(), np.float64)
@@ -155,6 +159,7 @@ def _factor(node: ir.Node | None) -> tuple[ir.Value | None, Numbers | None]:
     number = _number(right)
     if node.op_type == "Mul" and number is None:
         left, number = right, _number(left)
+    # A factor of 0 has no inverse, and a negative one turns the range around.
     if number is None or not (number > 0).all():
         return None, None
     return left, 1 / number if node.op_type == "Div" else number
@@ -191,6 +196,7 @@ def _bounds(node: ir.Node) -> tuple[float, float] | None:
 
 def _sole_reader(node: ir.Node) -> ir.Node | None:
     uses = tuple(node.outputs[0].uses())
+    # What another node reads, or a user, is not an inner value of one quantizer.
     return uses[0].node if len(uses) == 1 and not node.outputs[0].is_graph_output() else None
 
 
@@ -221,6 +227,8 @@ def read_qdq(
             cannot hold (convolutions and LSTM of dynamic activations, float8); the node is named.
         UsageError: A width is asked for that is none, or of a node that there is not.
     """
+    # In this order: points are noted by names, which must be unique, and only constants that were
+    # lifted are told from computed scales.
     model = load_model(source)
     library.sort_nodes(model)
     make_names_unique(model)
@@ -228,15 +236,20 @@ def read_qdq(
     remove_no_ops(model)
     library.remove_unused(model)
     library.infer_shapes(model)
+    # Before other quantizers are looked for: each becomes one of theirs.
     if join_written_out(model):
         library.remove_unused(model)
+    # Blocks and dynamic layers first, as what is left of DequantizeLinear and MatMulInteger must be
+    # known forms or is refused.
     blocks, said = lift_blocks(model)
     library.remove_unused(model)
     notes = (*translate_quantizers(model, asked), *said)
     dynamic = lift_dynamic(model)
     lift_lookups(model)
     expand_qoperators(model)
+    # Expanding gives new nodes the names of old ones.
     make_names_unique(model)
+    # Behind expansion, so that models of QLinear operators are recognized too.
     join_composed(model)
     points = [*strip_pairs(model), *blocks]
     plan = with_dynamic(plan_of(model, target, points), dynamic).with_notes(notes)

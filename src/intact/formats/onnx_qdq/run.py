@@ -72,17 +72,20 @@ class QdqRuntime:
         self._outputs = tuple(str(value.name) for value in model.graph.outputs)
         self._caches = _caches_of(model)
         given = model
+        # A copy: the model that was written keeps its outputs, whoever asks for more.
         if codes:
             editor = Editor(model)
             editor.model.graph.outputs.extend(editor.value(codes[end]) for end in self._ends)
             model = editor.finish()
         options = make_options(threads)
+        # The option names what it disables.
         options.add_session_config_entry("session.disable_quant_qdq", "0" if fuse else "1")
         options.add_session_config_entry("session.disable_prepacking", "0" if packs else "1")
         if optimized is not None:
             options.optimized_model_filepath = str(optimized)
             options.log_severity_level = _ERRORS  # a warning says that the file is of this machine
         opened = exact_sums(model, options) if exact else model
+        # Bytes that are at hand need no file; what was changed on the way has none.
         if message is not None and opened is given:
             self._session = _session(message, options)
             return
@@ -102,6 +105,8 @@ class QdqRuntime:
             arrays = self._session.run(None, given)
         except Exception as error:  # the runtime raises a dozen unrelated classes
             raise ExportError(f"{RUNTIME} fails on this input: {_first_line(error)}") from error
+        # The session gives the model's own outputs first, and what was asked for besides behind
+        # them.
         count = len(self._outputs)
         outputs = dict(zip(self._outputs, arrays[:count], strict=True))
         if self._caches is not None:
@@ -111,6 +116,7 @@ class QdqRuntime:
 
 def _caches_of(model: ir.Model) -> CacheFloats | None:
     """Return what gives a model of codes the floats of its caches; None where it has none."""
+    # A cache is an input of codes, and most models have none: looking costs nothing then.
     if not any(value.dtype in _CODES for value in model.graph.inputs):
         return None
     from intact.formats.onnx_qdq.caches import CacheFloats  # which few models need
@@ -163,4 +169,5 @@ def _session(source: str | bytes, options: ort.SessionOptions) -> ort.InferenceS
 
 
 def _first_line(error: Exception) -> str:
+    # The runtime appends its whole graph to some messages.
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

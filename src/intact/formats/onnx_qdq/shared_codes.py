@@ -37,6 +37,7 @@ def share_codes(
     """
     notes = []
     for lookup, layer, is_turned in tied_tables(plan.graph):
+        # A table that is looked up in floats has no codes to share.
         name = stored.get(TensorEnd.input(str(lookup.name), 0))
         table = None if name is None else editor.value(name)
         reader = _reader_of_codes(editor, layer)
@@ -51,6 +52,7 @@ def share_codes(
             if is_turned:
                 name, kind = f"{codes.name}_turned", codes.dtype or ir.DataType.INT8
                 table = editor.node("Transpose", [table], name, _TURNED, kind, codes.shape)
+            # What is no longer read is left out when the model is finished.
             reader.replace_input_with(0, table)
         else:
             why = LOOKED_UP_IN_FLOAT if table is None else OTHER_SCALES

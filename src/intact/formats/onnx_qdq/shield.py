@@ -75,6 +75,7 @@ def keep_as_planned(plan: QuantizedGraph, editor: Editor) -> None:
         is_taken = (
             node is not None and str(node.name) in floats and _is_taken(node, is_fused=is_fused)
         )
+        # The bias first, as it costs nothing at run time; the maximum is one pass over a tensor.
         if node is not None and is_taken and node.op_type in BIASED and _shield(editor, node):
             continue
         if is_taken or _becomes_one(quantize):
@@ -97,6 +98,8 @@ def _keep_apart(editor: Editor, product: ir.Node, added: ir.Node) -> None:
     other = added.inputs[slot]
     array = constant_array(other)
     if other is None or array is None:
+        # What is computed has no sign to be turned beforehand: the product is read through a
+        # maximum.
         _keep(editor, added, 1 - slot)
         return
     name = f"{other.name}_negative"
@@ -114,6 +117,8 @@ def _origin(quantize: ir.Node) -> tuple[ir.Node | None, bool]:
             return node, is_fused
         if node.op_type in _FUSED:
             read = [each for each in node.inputs if each is not None and not is_constant(each)]
+            # The runtime fuses what else is constant; with two computed operands it is a node of
+            # its own.
             if len(read) != 1:
                 return node, is_fused
             value, is_fused = read[0], True
@@ -131,6 +136,7 @@ def _is_taken(node: ir.Node, *, is_fused: bool) -> bool:
         return False
     if node.op_type in BIASED or (node.op_type == "MatMul" and is_constant(weight)):
         is_product = node.op_type in BIASED or is_fused
+        # A computed weight, or one of half precision, is left alone by the runtime.
         known = is_constant(weight) and weight is not None and weight.dtype is ir.DataType.FLOAT
         return is_product and known and _reads_codes(node.inputs[0])
     if node.op_type in _OF_ONE:
@@ -157,6 +163,7 @@ def _becomes_one(quantize: ir.Node) -> bool:
         return False
     if not (_has_one_reader(before) and _has_one_reader(dequantize)):
         return False
+    # Equal pairs are joined too, and that changes nothing.
     both = zip(_parameters(dequantize), _parameters(quantize), strict=True)
     return any(o is None or t is None or not np.array_equal(o, t) for o, t in both)
 
@@ -187,6 +194,8 @@ def _shield(editor: Editor, product: ir.Node) -> bool:
     if editor.model.opset_imports[""] < _SINCE_OPSET:
         return False
     bias = input_value(product, _BIAS)
+    # A product without a bias is taken as well; one of zeros, which is no plain constant, shields
+    # it.
     zeros = np.zeros(output_channels(product) or 0, np.float32)
     array = zeros if bias is None else constant_array(bias)
     if bias is not None and array is None:
@@ -214,5 +223,6 @@ def _exact_codes(
     array: npt.NDArray[np.float32],
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32]]:
     """Write floats as integers times positive scales, to the last bit: sign times magnitude."""
+    # A sign times a magnitude is exact for every float; a common scale would round.
     codes = np.sign(array).astype(np.int32)
     return codes, np.where(codes == 0, 1, np.abs(array)).astype(np.float32)

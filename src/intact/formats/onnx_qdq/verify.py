@@ -74,6 +74,8 @@ class StoredComparison:
                 if end not in exported.stored:
                     continue
                 expected = point.constant_codes()
+                # A weight is compared as the file holds it: the runtime turns it into floats before
+                # its first run and shows no codes.
                 if end not in exported.gathered:
                     self._weight(end, expected)
                     continue
@@ -93,6 +95,8 @@ class StoredComparison:
         """Compare the rows that one batch looked up."""
         for end, table in self._tables.items():
             at = self._exported.gathered[end]
+            # Indices that the model computes are the runtime's own, so that only the lookup is
+            # compared.
             indices = shown[_indices_end(end)] if _indices_end(end) in shown else feeds[at.indices]
             rows = np.take(table, indices, at.axis).astype(np.int64)
             self._found[end].add(shown[end].astype(np.int64), rows)
@@ -166,11 +170,15 @@ def verify_qdq(
     """
     program = lower(plan)
     reference = _Reference(plan, program, exported, threads)
+    # A target that saturates describes just that; others are compared with exact sums, and what
+    # apps get is said apart.
     exact = not plan.target.saturates_pairs
     as_used = loaded(exported, plan, threads=threads, exact=exact)
     names = [*reference.running.shown.values(), *reference.blocks.watched]
     names += reference.caches.watched
     watched_model = showing(exported.model, names)
+    # Two sessions: with more outputs the runtime may fuse otherwise, and outputs have to be those
+    # of the file.
     watched = QdqRuntime(watched_model, reference.codes, threads=threads, exact=exact)
     by_default = None
     if exact and saturates_pairs():
@@ -222,6 +230,7 @@ class _Reference:
         self.tensors: dict[TensorEnd, Tensor] = {}
         for tensor in activations(program):
             if tensor.encoding is not None and tensor.end in exported.codes:
+                # Several steps may give one end; the first makes the codes, the others move them.
                 self.tensors.setdefault(tensor.end, tensor)
         self.no_engine = ""
         self.running = running_tensors(program, _ends(exported), exported.dynamic)
@@ -233,6 +242,7 @@ class _Reference:
                 self.running.given,
                 threads=threads,
             )
+        # What was read may round or scale as no engine of this target does.
         except (ConfigError, PlanError) as error:
             self.no_engine = str(error)
             self._outputs = OutputsOfSimulation(plan, threads=threads)
@@ -286,6 +296,7 @@ class _SimulatedLayers:
         self._plan = plan
         self._simulator = Simulator(plan, threads=threads, teacher_forced=True)
         points = self._simulator.points.items()
+        # Codes of caches are compared with what was appended, by themselves.
         self.ends = tuple(end for end, point in points if not is_cached(point.config))
         self._found = {end: LayerComparison(str(end)) for end in self.ends}
 

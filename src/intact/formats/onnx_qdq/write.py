@@ -70,6 +70,7 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
         raise ExportError(
             f"the plan's types need opset {opset}; the model {error}", remedy=_NEWER
         ) from error
+    # Converting may replace a node by several, and an end of the plan would point at nothing.
     twins = {node.name: node for node in raised.graph}
     for node in model.graph:
         if not _has_slots_of(twins.get(node.name), node):
@@ -154,6 +155,8 @@ def is_saturation(plan: QuantizedGraph, node: ir.Node, config: TensorQuantConfig
     axis = config.granularity.axis
     scales = 1 if config.scale is None else config.scale.size
     shape = () if axis is None else (1,) * axis + (scales,)
+    # Asked of the quantizer itself: a bound that lands half a step inside the range is work that
+    # saturation does not do.
     low, high = (config.quantize(np.full(shape, bound, np.float32)) for bound in bounds)
     return bool((low == config.quant_min).all() and (high == config.quant_max).all())
 
@@ -230,11 +233,15 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
         ExportError: QDQ cannot express some ends; all of them are listed.
     """
     refuse_unready(plan)
+    # Caches have no pairs: their codes are the model's own inputs and outputs.
     points = [point for point in quantization_points(plan) if not is_cached(point.config)]
     _refuse_inexpressible(points)
+    # The oldest opset that will do: raising converts the model, and older runtimes take fewer of
+    # the newer ones.
     needed = max((_needed_opset(plan, point) for point in points), default=0)
     needed = max(needed, _opset_of_operators(plan), _opset_of_caches(plan))
     editor = Editor(raise_opset(plan.graph.model, needed))
+    # Before pairs are put in, which name the values as the plan does.
     wrap_sums(editor, plan)
     writer = _Writer(editor, plan, _layers(editor, plan), float_weights=float_weights)
     for point in points:
@@ -251,6 +258,8 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
         from intact.formats.onnx_qdq.compose import compose  # with much else
 
         compose(plan, writer.editor)
+    # A model that was read is given back as its runtime had it: neither shields nor other clamps
+    # were in it.
     if plan.keeps_runtime:
         drop_clamps(writer.editor.model.graph, is_quantize)
     else:
@@ -282,6 +291,7 @@ def _refuse_inexpressible(points: list[QuantPoint]) -> None:
         container = container_for(config, is_constant=point.is_constant)
         per_channel = config.granularity.axis is not None and not point.is_constant
         if config.grid.block is not None:
+            # Their ranges and types are those of MatMulNBits, not of QuantizeLinear.
             continue  # in operators of their own
         if config.grid.exponential:
             unsupported.add(str(point.end), "logarithmic levels")
@@ -316,6 +326,7 @@ def _packed_notes(points: list[QuantPoint]) -> list[Note]:
         return []
     container = _container(packed[0])
     sizes = {
+        # Once for each copy in the file: readers of one constant with one scale share it.
         (str(p.value.name), id(p.config.dominator)): p.value.const_value.size
         for p in packed
         if p.value.const_value is not None
@@ -356,6 +367,8 @@ class _Writer:
         """Add Clip (where the range is narrower than its type), Quantize and Dequantize."""
         value = self.editor.value(str(point.value.name))
         container = _container(point)
+        # A value that readers quantize in several ways has a pair for each of them, so that the
+        # name has the reader's.
         base = str(value.name) if point.at_output else f"{value.name}_{point.end.node}"
         scale, zero_point = self._scale_and_zero(point, container)
         source = value
@@ -382,6 +395,8 @@ class _Writer:
         )
         if point.at_output:
             self.editor.replace_output(value, result)
+            # Whoever asks for the value later gets its dequantized form: a reader with a scale of
+            # its own quantizes these numbers again.
             self.editor.rebind(str(point.value.name), result)
         self.result.codes[point.end] = str(codes.name)
 
@@ -441,6 +456,8 @@ class _Writer:
         key = (str(point.value.name), id(point.config.dominator))
         if key not in self._constants:
             container = _container(point)
+            # Kernels read bytes; a model of float weights has no stored codes that would need to be
+            # widened.
             read = container if self._float_weights else container.in_bytes
             scale, zero_point = self._scale_and_zero(point, read)
             codes = self._codes(point, container, scale, zero_point)
@@ -489,6 +506,7 @@ class _Writer:
             twin = self.editor.nodes_by_name[str(node.name)]
             source = twin.inputs[0]
             if source is not None:
+                # Only its quantizer read it: a fused clamp has no other reader.
                 twin.outputs[0].replace_all_uses_with(source)
                 self.editor.model.graph.remove(twin, safe=True)
 
@@ -508,6 +526,8 @@ class _Writer:
     def _scale_and_zero(self, point: QuantPoint, container: Container) -> tuple[ir.Value, ir.Value]:
         """Return the parameters of a point's dominator, stored once."""
         config = point.config.dominator
+        # One initializer for all that share a scale: the runtime compares names, not numbers, when
+        # it fuses.
         if id(config) not in self._parameters:
             params = point.config.params
             if params is None:

@@ -89,7 +89,7 @@ class _Groups:
         name: Its name.
         codes: ``[rows, groups, size]``.
         scales: ``[rows, groups, 1]``.
-        zero_points: Likewise; None where codes are symmetric.
+        zero_points: ``[rows, groups, 1]``; None where codes are symmetric.
         kind: The type in which the file has scales.
         is_turned: Whether its rows are the columns of the constant.
     """
@@ -110,6 +110,7 @@ class _Groups:
         self.codes = codes.astype(kind).reshape(len(codes), -1, grid.block)
         self.scales = np.ascontiguousarray(scale, np.float32)[..., None]
         self.zero_points = None if grid.symmetric else zeros.astype(kind)[..., None]
+        # Rounded scales would stand for other numbers than those of the plan.
         half = self.scales.astype(np.float16).astype(np.float32)
         is_half = np.array_equal(half, self.scales)
         self.kind = ir.DataType.FLOAT16 if is_half else ir.DataType.FLOAT

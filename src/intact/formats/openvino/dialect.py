@@ -68,6 +68,7 @@ def stored_range(config: TensorQuantConfig, *, is_constant: bool) -> tuple[int, 
     if is_constant and low >= -128 and high <= 255:
         if low >= 0:
             return 0, 255
+        # These 255 levels run in integers as they are.
         if (low, high) != (-127, 127) and high <= 127:
             return -128, 127
     return low, high
@@ -134,6 +135,7 @@ def translate(editor: Editor, unsupported: UnsupportedNodes) -> list[Note]:
         What may come out otherwise, for want of sizes.
     """
     unsure = []
+    # In bodies too, which hold control flow of their own.
     for node in list(nodes_of(editor.model.graph)):
         if node.domain == "" and node.op_type in _ASKED:
             _ask_one_number(editor, node)
@@ -167,6 +169,7 @@ def _part_readers(editor: Editor) -> None:
     swapping = [node for node in graph if _swaps(node)]
     if not any(node.op_type in RECURRENT for node in swapping):
         return
+    # OpenVINO joins equal nodes, so that readers of two equal results share one there.
     equal = _equal_values(graph)
     readers: dict[ir.Value | None, list[ir.Node]] = {}
     for node in swapping:

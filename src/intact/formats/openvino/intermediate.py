@@ -52,6 +52,7 @@ def intermediate_files(model: ir.Model, *, exact: bool = False) -> dict[str, byt
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = folder / "model.onnx"
+        # Through a file, as weights beyond protobuf's limit lie beside it.
         save_model(model, source)
         try:
             read = openvino.Core().read_model(source)
@@ -110,6 +111,7 @@ def _pack_weights(model: Any, *, in_blocks: bool) -> None:
         constant = openvino.op.Constant(tensor)
         widened = None
         for reader in readers:
+            # The Convert of a compressed weight's pattern widens 4 bits itself.
             if in_blocks and reader.get_node().get_type_name() == "Convert":
                 reader.replace_source_output(constant.output(0))
                 continue

@@ -62,6 +62,7 @@ def instructions_in_use(limit: str) -> InstructionSet | None:
     """
     limit = limit.upper()
     allowed: Collection[InstructionSet] = _KNOWN_LIMITS.get(limit, tuple(InstructionSet))
+    # No target describes the kernels of processors before AVX2.
     if limit in _BEFORE_AVX2:
         return None
     if limit in _WITHOUT_AMX:
@@ -130,6 +131,7 @@ class OpenVinoProcess:
         Raises:
             ExportError: OpenVINO fails on these inputs.
         """
+        # Arrays go through files: what OpenVINO prints of its own would lie among their bytes.
         save_arrays(self._place / FEEDS, [feeds])
         self._say("run")
         count = int(self._answer(DONE))
@@ -140,6 +142,7 @@ class OpenVinoProcess:
         """End the process and remove the folder."""
         if self._process.stdin is not None:
             with contextlib.suppress(OSError):  # it may have ended with a line unread
+                # The end of its input ends its loop.
                 self._process.stdin.close()
         try:
             self._process.wait(timeout=_PATIENCE)
@@ -193,6 +196,7 @@ class OpenVinoProcess:
         """Return how it ended, or the last line that it complained with."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             code = self._process.wait(timeout=_PATIENCE)
+            # Who is killed leaves no message.
             if code < 0:
                 return f": killed by signal {-code}"
         text = (self._place / _COMPLAINTS).read_text(encoding="utf-8", errors="replace")
@@ -224,6 +228,7 @@ def main(folder: Path) -> None:
 
 def _tell(line: str) -> None:
     sys.stdout.write(line + "\n")
+    # Else the line stays in a buffer, and both processes wait for each other.
     sys.stdout.flush()
 
 
@@ -237,6 +242,7 @@ def save_arrays(path: Path, dictionaries: Sequence[Mapping[str, npt.NDArray[Any]
 
 def load_arrays(path: Path) -> list[_Arrays]:
     """Return the dictionaries of arrays that a file holds."""
+    # A pickle runs what its author wrote.
     with np.load(path, allow_pickle=False) as archive:
         names = json.loads(archive["arr_0"].tobytes())
         arrays = iter([archive[f"arr_{k}"] for k in range(1, len(archive.files))])

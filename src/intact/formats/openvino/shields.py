@@ -142,6 +142,7 @@ def keep_results(editor: Editor, plan: QuantizedGraph) -> list[str]:
         _transposed_with_gaps(model, plan),
     ):
         found += [value for value in others if value not in found]
+    # Indices and shapes have no lowest float, and no scales that could be moved.
     found = [value for value in found if value.dtype is None or value.dtype.is_floating_point()]
     for value in found:
         # Collected before the maximum is added, which reads the value too.
@@ -180,6 +181,8 @@ def _products_by_columns(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value
             a is not None and 1 < a.size == a.shape[-1] for a in fixed
         ):
             found[source] = None
+        # What is made of it with constants alone still counts as the product, through which scales
+        # move.
         origin |= dict.fromkeys(node.outputs, source)
     return list(found)
 
@@ -356,6 +359,8 @@ def _factors(node: ir.Node) -> _Floats | None:
     ones = np.ones(1, np.float32)
     match node.op_type:
         case "Add" | "Sub" if _has_constant(node):
+            # A constant that is added multiplies nothing; what is subtracted from one changes its
+            # sign.
             return -ones if node.op_type == "Sub" and _fixed_array(node, 0) is not None else ones
         case "Neg":
             return -ones

@@ -92,6 +92,8 @@ class View:
         tensors = {tensor.name: tensor for tensor in found.values()}
         names = {tensor.name: exported.codes[end] for end, tensor in found.items()}
         residuals = _residuals(program)
+        # Showing a residual undoes the fusion that adds it: one model for each, so that the others
+        # stay fused.
         alone = [[names[name]] for name in tensors if name in residuals]
         freely = [names[name] for name in tensors if name not in residuals]
         besides = [list(floats)] if floats else []
@@ -255,6 +257,7 @@ def verify_openvino(
         DataError: The model is not that of the plan.
     """
     limit = _limit(plan.target) if instructions is None else instructions
+    # Of the environment too, since oneDNN heeds what a user has set there.
     used = instructions_in_use(limit or os.environ.get(LIMIT, ""))
     program = lower(plan_on_processor(plan, used))
     described = AsDescribed(plan, program, threads)

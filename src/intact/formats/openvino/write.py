@@ -200,6 +200,7 @@ def _measure(
         if not missing:
             # Limited, because functions that double would make numbers of thousands of digits.
             sizes[identifier] = min(_size(nodes, sizes), _MOST_NODES + 1)
+        # It was opened before and has no size yet: what it calls leads back to it.
         elif identifier in opened:
             raise _cannot_inline("they call each other in a circle")
         opened.add(identifier)
@@ -386,6 +387,7 @@ class _Writer:
         if not readers or params is None:
             return
         ends = quantizer(point)
+        # In float32 and in this order, as OpenVINO computes them: other last bits would move ties.
         scale = (ends.high - ends.low) / np.float32(ends.levels - 1)
         steps = point.constant_codes().astype(np.int64) - params.zero_point
         numbers = np.asarray(steps.astype(np.float32) * scale, np.float32)

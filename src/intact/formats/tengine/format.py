@@ -108,6 +108,7 @@ class _Writer(Writer):
         files, notes = write_tables(plan)
         try:
             model = write_int8(plan)
+        # The tables are worth having alone: Tengine's own tool takes them with its own model.
         except ExportError as error:
             lines = error.unsaid or (error.with_flags,)  # reasons that do not fit one message
             missing = [f"{MODEL_FILE} was not written, only the tables: {line}" for line in lines]
@@ -159,6 +160,7 @@ class _Reader(Reader):
             return FloatSource(_NAME, load_model(read_tmfile(path)))
         signed = all(scale.signed for scale in read_int8(path).scales.scales.values())
         scales = [each.quantization.scale for each in file.tensors if each.quantization is not None]
+        # Only the tool writes scales of 0, for channels of zeros.
         name = _NAME if all(scale.all() for scale in scales) else "tengine-tool"
         return QuantizedSource(name if signed else "tengine-u8", partial(plan_of_tmfile, path))
 

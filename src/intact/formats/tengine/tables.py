@@ -161,6 +161,7 @@ class _Row(NamedTuple):
 
 
 def _table(rows: list[_Row]) -> str:
+    # One table is of one kind: a reader tells it by its zero points, all of them.
     shift = _LOWEST if any(row.is_unsigned for row in rows) else 0
     return "".join(row.text(shift) for row in rows)
 
@@ -185,6 +186,8 @@ def _constants(plan: QuantizedGraph) -> Iterator[_Constant]:
             role = input_role(node, slot)
             if role in (Role.WEIGHT, Role.BIAS):
                 scales = np.atleast_1d(np.asarray(point.config.scale, np.float64))
+                # What the tool writes for channels of zeros, where the target asks for its
+                # treatment.
                 scales = np.where(zeros.get(str(node.name), False), 0.0, scales)
                 if node.op_type == _DECONVOLUTION:
                     scales = _deconvolution_scales(plan, node, scales, role)
@@ -349,6 +352,8 @@ def _parse_line(line: str, place: str, source: str) -> _Line:
     if len(last) == 3 and _SCALE.fullmatch(last[1]) and _ZERO_POINT.fullmatch(last[2]):
         return _Line(place, last[0], [float(last[1])], int(last[2]))
     words = line.split(" ")
+    # From the right: a name may end in what looks like a number, but a scale of a channel has a
+    # point.
     first = len(words)
     while first > 1 and (not words[first - 1] or _CHANNEL.fullmatch(words[first - 1])):
         first -= 1

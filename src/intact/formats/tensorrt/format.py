@@ -55,6 +55,7 @@ class _Writer(Writer):
     expressible = Expressible(EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES)
 
     def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
+        # Before writing: the writer of pairs can express more than TensorRT computes.
         refuse_plan(plan)
         written = write_qdq(plan, float_weights=True)
         own = export_notes(plan, written.model.opset_imports[""])
@@ -106,6 +107,7 @@ class _Runtime(Runtime):
         from intact.formats.onnx_qdq.run import QdqRuntime
 
         model = deployed.held(TensorRtModel).model
+        # Unfused, because integer kernels of ONNX Runtime round otherwise than those of TensorRT.
         return QdqRuntime(model, threads=deployed.threads, fuse=False)
 
 

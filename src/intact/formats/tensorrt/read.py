@@ -25,6 +25,7 @@ from intact.plan.given_scales import GivenScale, ScaleTable, refuse_too_many
 
 _CACHE_START = b"TRT-"
 _HEADER = re.compile(r"TRT-\d{1,9}-\w{1,64}")
+# Greedy up to the last colon: names of tensors hold colons themselves ("conv:0").
 _LINE = re.compile(r"(?P<name>.+): ?(?P<scale>[0-9a-fA-F]{1,8})")
 _OWN_NAMES = ("(Unnamed Layer*", "(Unnamed ITensor*")
 _REMEDY = "give the file that TensorRT's calibrator wrote"
@@ -58,6 +59,7 @@ def parse_cache(data: bytes, source: str) -> ScaleTable:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(f"{source}: not a text file", remedy=_REMEDY) from error
+    # Counted before lines are made: a hostile file may be nothing but line ends.
     refuse_too_many(source, text.count("\n"))
     lines = list(_lines(text))
     if not lines or not _HEADER.fullmatch(lines[0][1]):
@@ -80,6 +82,7 @@ def parse_cache(data: bytes, source: str) -> ScaleTable:
         name, bits = match["name"], int(match["scale"], 16)
         if name.startswith(_OWN_NAMES):
             left_out[_UNNAMED] += 1
+        # As bits and not as a number: -0.0 is no scale of zeros, and is refused.
         elif not bits:
             left_out[_ZERO] += 1
         else:
@@ -135,6 +138,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _amax(limits: float | list[float], place: str, source: str) -> float:
+    # A single number is the magnitude on both sides.
     if not isinstance(limits, list):
         return limits
     if len(limits) != 2 or not limits[0] <= 0 <= limits[1]:

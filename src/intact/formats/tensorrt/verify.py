@@ -13,7 +13,7 @@ Quantized Types" and "Explicit Quantization"; ``docs/operators.md`` of onnx-tens
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,8 @@ def axis_of(quantizer: ir.Node) -> int:
 def dequantizer_of(value: ir.Value | None) -> ir.Node | None:
     """Return the Dequantize that a value comes from, perhaps moved on the way."""
     maker = None if value is None else value.producer()
+    # TensorRT moves a Reshape or Transpose through a pair, so that a layer behind one still reads
+    # quantized data.
     while maker is not None and maker.op_type != DEQUANTIZE and moves_values(maker):
         source = input_value(maker, 0)
         maker = None if source is None else source.producer()
@@ -135,20 +137,26 @@ class WrittenModel:
         Names with a line break are left out: no table has them.
         """
         known, found = self.known(), dict[str, set[bytes]]()
+        kept = {str(node.name) for node in self.model.graph}
         for node in self.quantizers():
             scale = scale_of(node)
+            # By bits, because the cache holds bits.
             if node.op_type == QUANTIZE and scale is not None and constant_behind(node) is None:
-                name = self._behind_left_out(tensor_name(node, known))
+                name = self._behind_left_out(tensor_name(node, known), known, kept)
                 found.setdefault(name, set()).add(scale.tobytes())
         return {name: scales for name, scales in found.items() if not {"\n", "\r"} & set(name)}
 
-    def _behind_left_out(self, name: str) -> str:
+    def _behind_left_out(self, name: str, known: Container[str], kept: Container[str]) -> str:
         """Return the tensor that stands in a tensor's place in the float model.
+
+        Args:
+            name: The tensor.
+            known: Names of the float model's tensors.
+            kept: Names of the nodes that were written.
 
         A writer leaves a Relu or Clip out where the quantizer behind it clips as far.
         """
-        kept = {str(node.name) for node in self.model.graph}
-        while name in self.known():
+        while name in known:
             readers = self.graph.consumers(self.graph.value(name))
             if len(readers) != 1 or readers[0][0].op_type not in SATURATIONS:
                 break
@@ -255,6 +263,8 @@ def _pairs(written: WrittenModel) -> Iterator[str]:
         else:
             readers = [use.node for use in node.outputs[0].uses()]
             seen = bool(readers) and not node.outputs[0].is_graph_output()
+            # A Quantize that nothing reads, or that leaves the model, has no Dequantize to make a
+            # layer of.
             paired = seen and all(_is_pair(node, reader) for reader in readers)
         if not paired:
             yield _place(node)
@@ -283,6 +293,7 @@ def _weights_per_channel(written: WrittenModel) -> Iterator[str]:
             if pair is None or scale is None or weight is None or not scale.ndim:
                 continue
             axis = axis_of(pair)
+            # As a slice: an axis that the weight lacks gives an empty shape, and no error.
             fits = weight.shape[axis : axis + 1] == scale.shape
             if not fits or axis != _channel_axis(node, slot, weight.ndim):
                 yield f"{_place(node)} along axis {axis}"
@@ -309,6 +320,7 @@ def _all_inputs(written: WrittenModel) -> Iterator[str]:
     for node in written.model.graph:
         if node.op_type in _PRODUCTS and str(node.name) not in written.floats:
             quantized = [_is_quantized(value) for value in node.inputs[:2]]
+            # All or none: with one quantized factor TensorRT computes the layer in float.
             if any(quantized) and not all(quantized):
                 yield _place(node)
 
@@ -326,6 +338,8 @@ def _residuals(written: WrittenModel) -> Iterator[str]:
             continue
         products = [value for value in node.inputs if _is_integer_product(value)]
         others = [value for value in node.inputs if not _is_integer_product(value)]
+        # TensorRT adds inside of one convolution, if what is added is quantized; two of them are
+        # not fused.
         if len(products) > 1 or (products and not all(_is_addend(value) for value in others)):
             yield _place(node)
 
@@ -342,6 +356,7 @@ def _is_integer_product(value: ir.Value | None) -> bool:
 def _is_quantized_next(node: ir.Node) -> bool:
     readers = [use.node for use in node.outputs[0].uses()]
     if len(readers) == 1 and readers[0].op_type in SATURATIONS:
+        # A Relu behind the sum is fused with it.
         readers = [use.node for use in readers[0].outputs[0].uses()]
     return bool(readers) and all(reader.op_type == QUANTIZE for reader in readers)
 
@@ -352,6 +367,7 @@ def _is_quantized_next(node: ir.Node) -> bool:
 def _operators(written: WrittenModel) -> Iterator[str]:
     for node in nodes_of(written.model.graph):
         own = node.op_identifier() in written.model.functions
+        # Of other domains the parser knows plugins only; it reads functions of the model itself.
         if node.op_type in _NOT_READ if node.domain in ("", "ai.onnx") else not own:
             yield f"{_place(node)} ({node.op_type})"
 

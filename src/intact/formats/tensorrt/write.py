@@ -71,6 +71,8 @@ def activation_scales(plan: QuantizedGraph) -> ActivationScales:
         if point.is_constant or params is None:
             continue
         name, scale = str(point.value.name), np.float32(params.scale)
+        # A range belongs to a tensor there, not to a reader: with two scales no number is right for
+        # both.
         if found.setdefault(name, scale) != scale:
             several[name] = None
     kept = {name: scale for name, scale in found.items() if name not in several}
@@ -107,6 +109,7 @@ def calibration_cache(scales: Mapping[str, np.float32], version: str = "") -> by
             ``DEFAULT_VERSION``.
     """
     lines = [f"TRT-{version_number(version or DEFAULT_VERSION)}-{CALIBRATOR}"]
+    # Big-endian: the digits stand in the order in which a number is read.
     lines += [f"{name}: {struct.pack('>f', scale).hex()}" for name, scale in scales.items()]
     return "".join(f"{line}\n" for line in lines).encode()
 
@@ -144,6 +147,7 @@ def refuse_inexpressible(plan: QuantizedGraph) -> None:
 
 def _reasons(point: QuantPoint) -> Iterator[str]:
     config, params = point.config, point.config.params
+    # Nothing else is asked of a bias: its range and signs would be named as faults of their own.
     if point.is_constant and config.bits > _WIDEST_DATA:
         yield "biases as integers, it adds floats"
         return
@@ -159,6 +163,7 @@ def _reasons(point: QuantPoint) -> Iterator[str]:
     if config.granularity.axis is not None:
         if not point.is_constant:
             yield "activations with one scale a channel"
+        # The documents give a deconvolution one scale for its weights.
         elif any(_is_transposed_convolution(node) for node, _ in point.readers):
             yield "weights of a ConvTranspose with one scale a channel"
 

@@ -38,6 +38,7 @@ class FileTensorRef:
     def of(key: str | int, tensor: Tensor, in_file: tuple[int, ...] | None) -> FileTensorRef:
         """Make the reference of a tensor whose axis ``k`` is the model's ``in_file[k]`` there."""
         as_it_is = tuple(range(len(tensor.shape)))
+        # Through the model's order, which both know: neither knows the other's.
         there = inverse(in_file or as_it_is)
         order = tuple(there[axis] for axis in tensor.permutation or as_it_is)
         return FileTensorRef(key, None if order == as_it_is else order)
@@ -133,6 +134,7 @@ def written_file(
 ) -> tuple[Program, Program, DeployedFile]:
     """Address a written file by a program's names; with the program before and after its ends."""
     ports = runtime.inputs | runtime.outputs
+    # The file itself says which ends are codes, since it may have been written with float ends.
     integers = {name for name, port in ports.items() if is_integer(port)}
     lowered = deployed_program(plan)
     program = integer_io(lowered, integers)
@@ -190,6 +192,7 @@ def _shown_of_written(
     theirs = [tensor for tensor in integers_of(written) if tensor.name in names]
     for tensor in integers_of(program):
         for other in theirs:
+            # By value and end, as names depend on the steps around them.
             alike = (other.value, other.end) == (tensor.value, tensor.end)
             if alike and _same_levels(tensor, other):
                 # Each is taken once: several forms of a value may have equal levels.

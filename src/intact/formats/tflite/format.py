@@ -95,6 +95,7 @@ class ReadTflite(WrittenFiles, frozen=True):
 
 def _in_micro(deployed: Deployed) -> bool:
     """Whether TensorFlow Lite Micro runs it: LiteRT does where that is not installed."""
+    # Micro is fed codes only, so that float ends go to LiteRT.
     is_micro = _interpreter(deployed) is Interpreter.MICRO
     return is_micro and not deployed.has_float_ends and is_installed("tflite_micro")
 
@@ -113,6 +114,7 @@ def _as_applications(deployed: Deployed) -> TfliteRuntime:
 
     (content,) = deployed.files.values()
     kernels = _kernels(deployed)
+    # Times of reference kernels say nothing: no application runs them.
     fast = Kernels.XNNPACK if kernels is Kernels.REF else kernels
     return TfliteRuntime(content, kernels=fast, threads=max(deployed.threads, 1))
 
@@ -160,6 +162,7 @@ class _Writer(Writer):
         exported = WrittenFiles(read_files(folder, (TFLITE_FILE,)))
         path = folder / TFLITE_FILE
         try:
+            # Decoded by our own reader first, which checks every offset.
             signature = open_tflite(exported.files[TFLITE_FILE]).signature
         except ModelError as error:
             raise PlanError(f"{path}: {error}", remedy="or quantize again") from error
@@ -177,6 +180,7 @@ class _Writer(Writer):
         return exported
 
     def tensor_names(self, plan: QuantizedGraph) -> frozenset[str]:
+        # Of a file that is written for it: fusing and clamps decide which tensors there are.
         tensors = open_tflite(self.write(plan, Io.INT8).files[TFLITE_FILE]).tensors
         return frozenset(tensor.name for tensor in tensors if tensor.data is None)
 
@@ -256,6 +260,8 @@ class _Runtime(Runtime):
         from intact.formats.tflite.deployed import open_tflite
 
         is_written = not isinstance(deployed.exported, ReadTflite)
+        # A foreign file has no program of ours to name its tensors by, and Micro is for comparing
+        # only.
         if not is_written or _interpreter(deployed) is Interpreter.MICRO:
             return None
         return open_tflite(deployed.plan, _as_applications(deployed))

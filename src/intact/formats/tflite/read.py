@@ -67,6 +67,8 @@ def assemble(builder: ModelBuilder) -> Graph:
     library.remove_unused(model)
     set_aliases(model, _second_names(builder, outputs))
     set_states(model, _states(builder, outputs))
+    # Last: by now nothing is left in the graph that no output needs, and whose shape might
+    # contradict.
     settle_shapes(model, builder.shapes, builder.file.source, batch=builder.batch)
     return Graph(model)
 
@@ -86,6 +88,7 @@ def _states(builder: ModelBuilder, outputs: Sequence[ir.Value]) -> list[State]:
         try:
             parameters = parameters_of(state.first)
             first: Array = constant_of(state.first)
+            # First values are constants too, and may share their bytes.
             builder.charge(first.size)
         except Unsupported as reason:
             raise ModelError(f"{file.source}: a first value: {clip_text(str(reason))}") from reason
@@ -140,6 +143,7 @@ def configure(graph: Graph, target: Target, builder: ModelBuilder) -> QuantizedG
     Raises:
         ModelError: Nothing in it is quantized.
     """
+    # A float file would make a plan in which nothing is decided.
     if not builder.writes and not any(each.parameters for each in builder.reads.values()):
         raise ModelError(
             f"{builder.file.source}: the model is not quantized",
@@ -185,6 +189,7 @@ class _Configurer:
             return unquantized(QuantState.SOI)
         if operand is None or operand.parameters is None:
             return unquantized(QuantState.FP32)
+        # What a node makes is quantized where it is made; whoever reads it follows.
         producer = self._plan.producer_config(value)
         if producer is not None:
             config = operand.parameters.config(QuantState.OVERLAPPED)
@@ -222,6 +227,7 @@ class _Configurer:
             return unquantized(QuantState.SOI if is_shape else QuantState.FP32)
         config = parameters.config(QuantState.ACTIVATED)
         source = self._reads.get((node, 0))
+        # A move keeps its input's scale: tied, they stay one when scales are changed later.
         if moves_values(node) and source is not None and parameters.equals(source.parameters):
             self._plan.input_config(node, 0).dominator.dominate(config)
         return config

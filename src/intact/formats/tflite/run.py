@@ -214,6 +214,7 @@ class TfliteRuntime:
         return tuple(self._detail(self._input_places[name])["shape"].tolist())
 
     def _by_signature(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        # Programs name tensors, users what the signature calls them.
         tensors = {port.tensor: name for name, port in self.inputs.items()}
         return {
             name if name in self.inputs else tensors.get(name, name): each

@@ -94,6 +94,7 @@ class StepByStep:
             try:
                 one = TfliteRuntime(program_to_tflite(small), kernels=kernels, threads=threads)
             except ExportError as error:
+                # What runs inside of a model may be refused as one of its own.
                 self.not_compared |= {tensor.name: str(error) for tensor in step.outputs}
             else:
                 self._cut.append((small, one))
@@ -118,6 +119,8 @@ class StepByStep:
 
     def add(self, feeds: Arrays, _shown: Arrays) -> Arrays:
         """Compare one batch and return the engine's outputs."""
+        # The engine once for the whole batch: each small model is fed what the step before should
+        # have given.
         own = self.engine.run(feeds, self._observed)
         for small, runtime in self._cut:
             given = {name: np.ascontiguousarray(own.tensors[name]) for name in small.inputs}
@@ -267,6 +270,7 @@ def _shown_of_read(model: TfliteModel, program: Program) -> Iterator[tuple[str, 
         found = by_value.get(place.value)
         if found is None or found.encoding is None or found.encoding.dtype != place.element:
             continue
+        # Once each: several tensors of a file may be one value here.
         del by_value[place.value]
         yield found.name, FileTensorRef.of(number, found, place.permutation)
 

@@ -69,7 +69,6 @@ def write_tflite(
         program: The program; its float inputs and outputs are quantized by steps of their own.
         io: Whether those steps are kept.
         target: What it was quantized for, on which operators there are and the remedy depend.
-
         made: What the file says of who made it, as metadata.
 
     Raises:
@@ -81,6 +80,7 @@ def write_tflite(
     try:
         integers = integer_io(program)
     except ExportError as error:
+        # Both kinds of reasons at once: a user who mends one would meet the other in the next run.
         _raise_with_ends(_build(program, target)[1], error)
     return program_to_tflite(integers, target, made)
 
@@ -125,6 +125,7 @@ def _build(
 ) -> tuple[FileBuilder, UnsupportedNodes]:
     """Build a file; without scales, of codes only the shapes are looked at."""
     names = (tensor.name for tensor in program.tensors())
+    # Asked of the target, because other runtimes take such a file.
     lacking = _LACKING.get(target.kernels, {}) if target else {}
     builder = FileBuilder(names, open_lengths(program), lacking)
     unsupported = UnsupportedNodes(
@@ -139,6 +140,7 @@ def _build(
     # Open axes of an input would be reported again for every step behind it.
     for step in () if unsupported else program.steps:
         instead = _CUT if _is_in_float(step) else ""
+        # Before scales are known, a step of codes can only be refused for its shapes.
         has_codes = not (with_scales or _is_in_float(step))
         reasons = dict.fromkeys(unsupported_shapes(step) if has_codes else unsupported_of(step))
         for reason in reasons:

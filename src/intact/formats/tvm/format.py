@@ -64,6 +64,7 @@ class _Runtime(Runtime):
         from intact.formats.tvm.run import verify_tvm
 
         plan, floats = deployed.plan, deployed.has_float_ends
+        # Written anew and compared: the text is compiled, which runs what a folder's author wrote.
         module = write_tvm(integer_program(plan, float_ends=floats))
         deployed.require_unchanged(tvm_files(module))
         return verify_tvm(plan, module, batches, float_ends=floats, threads=deployed.threads)

@@ -74,11 +74,13 @@ def _compiled(module: TvmModule) -> Any:
 
     parsed = from_source(module.text)
     bound = relax.transform.BindParams("main", dict(module.arrays))(parsed)
+    # A Target of a dictionary, as version 0.27 takes neither a text nor the name "native".
     executable = tvm.compile(bound, target=tvm.target.Target(TARGET))
     return relax.VirtualMachine(executable, tvm.cpu())["main"]
 
 
 def _first_line(error: Exception) -> str:
+    # TVM's messages begin with its own trace, and end with the reason.
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return (lines[-1] if lines else type(error).__name__)[:300]
 
@@ -145,6 +147,7 @@ def _each_sample(program: Program, run: _Run, axes: Mapping[str, int | None]) ->
         axes: Along which axis samples are joined, by name; None where all are the same.
     """
     lengths = {name: tensor.shape for name, tensor in program.inputs.items()}
+    # The module has the model's own batch then.
     if not any(None in shape for shape in lengths.values()):
         return run
 

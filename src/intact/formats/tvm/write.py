@@ -57,6 +57,7 @@ class ScriptBuilder:
     def array(self, data: npt.NDArray[np.generic], name: str) -> str:
         """Return the name of a parameter that holds an array; one for each name."""
         if name not in self._names:
+            # In order of use: the arrays are positional parameters of `main`.
             self._names[name] = self._fresh(name)
             self.arrays[self._names[name]] = np.ascontiguousarray(data)
         return self._names[name]
@@ -246,6 +247,7 @@ def _slice(builder: ScriptBuilder, node: Node) -> str:
         if places.step > 0:
             ahead[axis] = places
             continue
+        # `strided_slice` walks forward only.
         indices = np.asarray(places, np.int64)
         name = builder.array(indices, f"{node.output.name}/places_{axis}")
         expression = _taken(expression, name, axis)
@@ -337,6 +339,7 @@ class TvmModule:
     def archive(self) -> bytes:
         """Return the arrays as an .npz, the same bytes each time."""
         stream = io.BytesIO()
+        # NumPy writes no time of day into it.
         np.savez(stream, **self.arrays)  # type: ignore[arg-type]
         return stream.getvalue()
 

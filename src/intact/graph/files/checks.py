@@ -72,6 +72,8 @@ def refuse_unsound(proto: onnx.ModelProto, folder: Path | None, where: str) -> N
         if isinstance(message, onnx.TensorProto):
             refuse_bad_place(message, folder, where)
     opset = _opset(proto.opset_import)
+    # Functions are checked apart: there an attribute may refer to one of the caller, and they may
+    # import another opset.
     for message in _messages(proto.graph):
         _check(message, opset, where)
         if isinstance(message, onnx.AttributeProto) and message.ref_attr_name:

@@ -43,6 +43,7 @@ def forget_made_up_names(model: ir.Model) -> None:
 
     Inside they stay, where they tell which axes are of the same length.
     """
+    # An input may really have a name of that form, which says something then.
     own = set(_named_dims([value.shape for value in model.graph.inputs if value.shape is not None]))
     for value in model.graph.outputs:
         if value.shape is not None and value not in model.graph.inputs:
@@ -69,6 +70,7 @@ def _name_open_axes(graph: ir.Graph) -> None:
             if not _is_open(dim):
                 continue
             if axis == 0:
+                # One name for the first axes of all inputs: as many samples come in at each.
                 batch = batch or names.fresh(_BATCH)
             name = batch if axis == 0 else names.fresh(f"{value.name}_{axis}")
             shape = ir.Shape([*shape[:axis], name, *shape[axis + 1 :]])  # noqa: PLW2901

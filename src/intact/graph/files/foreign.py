@@ -83,6 +83,7 @@ def refuse_foreign(path: Path, where: str) -> None:
     if kind is None:
         return
     if path.name == _SAVED_MODEL:
+        # The file has the same name in every SavedModel; the folder is what a user knows it by.
         path = path.resolve().parent
     onnx = path.with_suffix(".onnx") if path.suffix else path.with_name(f"{path.name}.onnx")
     filled = kind.remedy.format(
@@ -99,6 +100,8 @@ def _kind(path: Path) -> _Kind | None:
         if path.is_dir():
             return _SAVED if (path / _SAVED_MODEL).is_file() else None
         with open_file(path) as file:
+            # Suffixes alone tell little: `.bin` and `.pb` are those of many formats, ONNX among
+            # them.
             head = file.read(_HEAD)
             file.seek(max(file.seek(0, os.SEEK_END) - _LISTING, 0))
             tail = file.read(_LISTING) if head.startswith(_ZIP) else b""

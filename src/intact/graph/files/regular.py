@@ -39,6 +39,7 @@ def remedy_for_absent(path: Path, otherwise: str) -> str:
         return "it is a URL: download it first, and give the file"
     try:
         with os.scandir(path.parent) as entries:
+            # A folder may have millions of files, and its listing is a hint only.
             names = [entry.name for entry, _ in zip(entries, range(_MOST_NAMES), strict=False)]
     except (OSError, ValueError):  # ValueError: a null byte in the path
         return otherwise

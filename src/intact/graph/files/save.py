@@ -140,6 +140,7 @@ def in_place(model: ir.Model) -> InPlace | None:
     mapped = [tensor for tensor in weights if isinstance(tensor, MappedTensor)]
     folders = {tensor.file.path.parent for tensor in mapped}
     inside = sum(tensor.nbytes for tensor in weights) - sum(tensor.nbytes for tensor in mapped)
+    # A runtime is given one folder, in which it looks for all files.
     if len(folders) != 1 or inside > _MOST_HELD:
         return None
     # A reader opens the path anew and would read what has replaced the mapped file.

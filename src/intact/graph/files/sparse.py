@@ -36,6 +36,7 @@ def dense_initializers(
     """
     if not any(graph.sparse_initializer for graph in _graphs(proto.graph)):
         return proto
+    # A copy, because the message belongs to whoever called.
     dense = onnx.ModelProto()
     dense.CopyFrom(proto)
     _refuse_too_large(dense, where, unpacked_limit(size))

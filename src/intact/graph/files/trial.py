@@ -62,6 +62,7 @@ def survives(work: Callable[[], object], elsewhere: Elsewhere | None = None) -> 
     except ChildProcessError:  # a host that ignores SIGCHLD: how it ended is lost
         return True
     except BaseException:
+        # Ctrl-C or a signal: the copy must not go on alone.
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         raise
@@ -73,8 +74,10 @@ _PROGRAM = "from intact.graph.files.trial import main; main()"
 
 
 def _survives_elsewhere(work: Elsewhere) -> bool:
+    # The interpreter finds the package where this one found it, however that was installed.
     places = [place or str(Path.cwd()) for place in sys.path]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
+    # `-P`: a file in the working folder must not take the place of a module.
     command = [sys.executable, "-P", "-c", _PROGRAM, work.function, *map(str, work.numbers)]
     try:
         done = subprocess.run(

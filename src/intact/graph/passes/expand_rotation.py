@@ -63,6 +63,7 @@ def expand_rotation(editor: Editor, node: ir.Node) -> None:
         if places.shape is None:
             raise Unsupported(UNKNOWN)
         if is_runtime and len(places.shape) == 1:
+            # One number is the place of the first token, from which the others count.
             places = _counted_from(written, places, written.length(data, 2 if rank == 4 else 1))
         cos, sin = (
             written("Gather", each, places, shape=_rows(each, places)) for each in (cos, sin)
@@ -168,6 +169,7 @@ def rotate_apart(graph: Graph) -> Graph:
         return graph
     editor = Editor(graph.model)
     known: _Places = {}
+    # A list, because rewriting adds nodes to the graph.
     for node in [each for each in editor.model.graph if _is_whole(each)]:
         _rewrite(editor, node, known)
     remove_unused(editor.model)
@@ -196,6 +198,7 @@ def _rewrite(editor: Editor, node: ir.Node, known: _Places) -> None:
         if rotated is None:
             return
         query, key = rotated
+        # What is rotated outside must not be rotated once more.
         node.attributes["do_rotary"] = ir.AttrInt64("do_rotary", 0)
         node.attributes.pop("rotary_interleaved", None)
         for slot in (_COS, _SIN, _PLACES):
@@ -259,6 +262,7 @@ def _shared_places(written: Composite, query: ir.Value, known: _Places) -> ir.Va
     count = (axes_of(query) or [None] * 2)[1]
     name = str(getattr(count, "value", count) or "")  # of an open length, that of its symbol
     key = written.input(5), name
+    # Two open lengths without a name may differ: each layer computes its own places then.
     if not name or key not in known:
         known[key] = _places(written, query)
     return known[key]

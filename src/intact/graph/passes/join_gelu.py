@@ -38,6 +38,7 @@ def approximations(nodes: Iterable[ir.Node]) -> Iterator[tuple[ir.Value, ir.Node
 
 def _approximated(tanh: ir.Node) -> Iterator[tuple[ir.Value, ir.Node]]:
     inner = tanh.inputs[0]
+    # Which value is x is not known: it is the one of which the Tanh reads this polynomial.
     for data in dict.fromkeys(_parts(inner)):
         if not _is_close(_polynomial(inner, {data: _DATA}), _CUBIC):
             continue
@@ -103,6 +104,8 @@ def _combined(op_type: str, left: Polynomial, right: Polynomial) -> Polynomial |
         found = _product(left, right)
     elif op_type == "Div" and number:
         found = _product(left, {(0, 0): 1 / number})
+    # Higher powers do not occur in the formula, and would let a hostile file make the polynomial
+    # huge.
     elif op_type == "Pow" and number in (2.0, 3.0):
         found = _product(left, left if number == 2.0 else _product(left, left))
     else:

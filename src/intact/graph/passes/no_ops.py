@@ -96,6 +96,7 @@ def _bypass(graph: ir.Graph, node: ir.Node, source: ir.Value) -> bool:
         replace_value(result, source)
     else:
         result.replace_all_uses_with(source)
+        # What is known of the result is known of its source: they are one value.
         source.shape = source.shape if source.shape is not None else result.shape
         source.type = source.type if source.type is not None else result.type
     graph.remove(node, safe=True)

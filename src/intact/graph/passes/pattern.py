@@ -81,6 +81,8 @@ class Pattern:
         What is found already does not change.
         """
         if self not in found:
+            # A new mapping for each way: a way that fails later leaves nothing behind in the
+            # others.
             yield from (Found({**each, self: value}) for each in self.ways(value, found))
         elif found[self] is value:
             yield found
@@ -159,6 +161,7 @@ def op(types: str | Iterable[str], *inputs: Operand) -> Pattern:
     """
     patterns = [each if isinstance(each, Pattern) else near(each) for each in inputs]
     op_types = frozenset([types] if isinstance(types, str) else types)
+    # Equal operands have one order; the other would find every match twice.
     is_pair = len(patterns) == 2 and patterns[0] is not patterns[1]
 
     def ways(value: ir.Value | None, found: Found) -> Iterator[Found]:
@@ -236,6 +239,7 @@ def search(nodes: Sequence[ir.Node], pattern: Pattern) -> list[Found]:
     Where a part of a match is one itself, as with an optional last operator, only the whole counts.
     """
     results, inside = list[Found](), set[ir.Value | None]()
+    # From the end, so that the longest form is found before the parts of it.
     for node in reversed(nodes):
         found = pattern.at(node) if inside.isdisjoint(node.outputs) else None
         if found is not None:

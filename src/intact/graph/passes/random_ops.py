@@ -44,6 +44,7 @@ def _inside(model: ir.Model, node: ir.Node) -> list[ir.Node]:
 def _draws(node: ir.Node) -> bool:
     if node.domain != "":
         return False
+    # Without a training input it hands on its data; one that is computed may turn it on.
     if node.op_type == "Dropout":
         training = input_value(node, 2)
         if training is None:

@@ -57,6 +57,7 @@ def widen_floats(model: ir.Model) -> frozenset[ir.DataType]:
         ModelError: An operator reads the bits of half-precision numbers, or a function takes the
             type as an attribute.
     """
+    # A model of float32 whose ends alone are half is no half model: its Casts stay as they are.
     ports = _cast_ports(model.graph)
     found = frozenset(_types_in_use(model, ports)) & _NARROW
     if not found:
@@ -231,6 +232,7 @@ def _cast_port(graph: ir.Graph, port: ir.Value) -> None:
     """
     half = ir.TensorType(ir.DataType.FLOAT16)
     if port.is_graph_input():  # which may also be an output
+        # Taken before the Cast is made, which reads the input too.
         readers = tuple(port.uses())
         if readers:
             cast = _cast(graph, port, ir.DataType.FLOAT)

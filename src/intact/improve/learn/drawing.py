@@ -102,6 +102,7 @@ def drawn(
         # The first loss has counted what a forward pass costs.
         steps = int(options.work / max(_PASSES * network.cost, 1.0))
         steps = max(min(options.steps, steps), options.fewest)
+        # The start counts too: steps that only lose leave it as it is.
         best, least = learned, first
         learned = learned.clone().requires_grad_()
         optimizer = torch.optim.Adam([learned])
@@ -133,6 +134,7 @@ class _Network:
         self._input, self._chunk = str(graph.inputs[0].name), chunk
         rule = rule_for(graph)
         nodes = list(graph.nodes)
+        # What follows the last of them has no part in the loss.
         last = max((i for i, n in enumerate(nodes) if set(n.outputs) & known.keys()), default=-1)
         self._steps = [(node, rule(node)) for node in nodes[: last + 1]]
         self._unused = _unused([node for node, _ in self._steps])

@@ -231,6 +231,8 @@ class _Builder:
             if not point.is_passed_on:
                 source = self.current[name]
                 self.instructions.append(self._quantizer(point, (source,), (key,)))
+                # A point at the output serves all readers; one at an input only those that it
+                # names.
                 if point.at_output:
                     self._move(name, key)
                 else:
@@ -271,6 +273,7 @@ def _unused(
     kept = set(outputs)
     last: dict[str, int] = {}
     for index, each in enumerate(instructions):
+        # Written keys too: what nothing reads is let go where it was made.
         last |= dict.fromkeys((*each.reads, *each.writes), index)
     by_index: dict[int, list[str]] = {}
     for key, index in last.items():

@@ -88,6 +88,7 @@ def _kind(output: Tensor) -> str:
 
 def _logarithms(kind: str, output: Tensor) -> Tensor:
     if kind == _PROBABILITIES:
+        # A probability that is rounded to 0 has no logarithm.
         return torch.log(output.clamp_min(_SMALLEST))
     return functional.log_softmax(output, 1)
 

@@ -135,6 +135,7 @@ class Quantizer(Float32Module):
         """
         if not self.enabled:
             return value
+        # Half precision has fewer digits than 16-bit codes, and its scales would be rounded too.
         value = value if value.dtype.itemsize >= _FLOAT32_BYTES else value.float()
         numbers = self._numbers(value.dtype, value.numel())
         scale, low, high = (self._spread(each, value) for each in numbers)
@@ -242,6 +243,7 @@ class Quantizer(Float32Module):
             factor = 1.0 / math.sqrt(shared * max(self.grid.quant_max, 1))
             scale = scale if self.in_logarithms else scaled_gradient(scale, factor)
             zero = zero if self.shift is None else scaled_gradient(zero, factor)
+        # `fake_quantize` gives the lower end the gradient of both.
         low, high = self.grid.quant_min - zero, self.grid.quant_max - zero.detach()
         return scale.to(kind), low.to(kind), high.to(kind)
 
@@ -274,6 +276,7 @@ class LogarithmicQuantizer(Quantizer):
             codes = torch.round(position.clamp(1.0, float(self.grid.quant_max)))
             level = torch.exp2(codes / octave) * first
             level = torch.where(ratio < zero_below(octave), torch.zeros_like(level), level)
+            # Codes of one sign have no negative levels: their sign becomes 0.
             sign = value.sign().clamp_min(self.grid.quant_min)
             last = torch.exp2(torch.tensor(self.grid.quant_max / octave)).double() * first
             kept = torch.clamp(value.double(), -last, last)

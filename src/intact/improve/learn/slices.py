@@ -154,6 +154,7 @@ class Slices:
         held = dict(values)
         own = self.values if mode.weights else self.in_float
         held |= {key: own[key] for key in self._read_constants(block) if key in own}
+        # Over those of the model: these are the ones that are being learned.
         held |= mode.biases
         for each in self.steps.constants_for(block.first, block.end):
             self._step(each, held, mode)

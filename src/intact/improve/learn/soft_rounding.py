@@ -74,6 +74,8 @@ class SoftWeight(nn.Module):
         known: float = 0.0,
     ) -> None:
         super().__init__()
+        # In float64, because the quotient decides between neighbours: rounded, a whole number could
+        # come out beside itself.
         aim = weight.double() / scale.double()
         base = torch.where(aim >= codes.double(), codes.double(), codes.double() - 1)
         for name, tensor in (("base", base), ("scale", scale), ("low", low), ("high", high)):

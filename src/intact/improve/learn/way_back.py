@@ -76,6 +76,7 @@ class WayBack:
             elif not self._known[part].all():
                 self._lost[name] = f"{name!r} ({_PARTS})"
             else:
+                # A copy: the slice would hold the elements of the whole module.
                 whole[name] = self._values[part].reshape(shape).clone()
         if self._lost and not partial:
             self._refuse()
@@ -85,6 +86,7 @@ class WayBack:
         """Take a constant that was trained, or a parameter of a BatchNormalization."""
         indices = self._origins.indices(name, tuple(tensor.shape))
         if indices is None:
+            # Exporters add biases and factors that modules do without: neutral ones lose nothing.
             if not _is_neutral(tensor):
                 self._lose_constant(name)
             return

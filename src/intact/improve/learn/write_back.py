@@ -39,6 +39,7 @@ def trained_plan(module: QuantizedModule) -> QuantizedGraph:
     plan = replace(plan, graph=_trained_graph(module), notes=notes)
     for key, point in quantizer_keys(module.plan).values():
         quantizer = module.quantizers[key]
+        # What was not learned stays the plan's, with the method that gave it.
         if not isinstance(quantizer, Quantizer) or quantizer.size is None:
             continue
         root = plan.configs[point.end].dominator
@@ -47,6 +48,7 @@ def trained_plan(module: QuantizedModule) -> QuantizedGraph:
         root.set_params(params.scale, params.zero_point)
         root.observer = TRAINED
     for node in plan.graph.nodes:
+        # Behind all scales: a bias has the product of two of them.
         rescale_bias(plan, node)
     for config in plan.configs.values():
         config.detail.pop("own", None)  # a scale that calibration would have given
@@ -74,6 +76,7 @@ def _trained_graph(module: QuantizedModule) -> Graph:
         value = model.graph.initializers[name]
         before = value.const_value
         dtype = ir.DataType.FLOAT if before is None else before.dtype
+        # The type of the file stays, whatever the module was converted to.
         value.const_value = ir.Tensor(array.astype(dtype.numpy()), dtype, name=name)
     return Graph(model)
 

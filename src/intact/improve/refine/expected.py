@@ -73,6 +73,7 @@ def _leaky(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
     first = above + slope * (mean - above)
     squares = spread + above**2
     second = squares + slope**2 * (variance + mean**2 - squares)
+    # The difference of two near numbers may come out below 0.
     return first, np.maximum(second - first**2, 0.0)
 
 
@@ -84,6 +85,7 @@ def _average(_: Graph, node: ir.Node, found: Found) -> Moments | None:
 
 def _flatten(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     known, shape = _first(node, found), node.outputs[0].shape
+    # Where other axes than the batch are left, elements and no longer channels have the moments.
     is_plain = known is not None and shape is not None and tuple(shape)[1:] == (known[0].size,)
     return known if is_plain else None
 
@@ -99,6 +101,7 @@ def _add(_: Graph, node: ir.Node, found: Found) -> Moments | None:
 def _concatenate(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     parts = [found.get(value) for value in node.inputs if value is not None]
     known = [each for each in parts if each is not None]
+    # Channels follow one another only where they are what is joined.
     if len(known) != len(parts) or Concat.of(node).axis != 1:
         return None
     return np.concatenate([mean for mean, _ in known]), np.concatenate([v for _, v in known])

@@ -74,6 +74,7 @@ class Kept(MutableMapping[ir.Value, Array]):
 
     def __setitem__(self, value: ir.Value, array: Array) -> None:
         """Keep an activation."""
+        # Forgotten first, or the shelf would count both and its file would stay.
         if value in self._kept:
             del self[value]
         self._kept[value] = self._shelf.put(array)

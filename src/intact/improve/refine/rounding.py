@@ -183,6 +183,7 @@ class RoundingSite:
         bias = None if slot is None else points.at_input.get((name, slot))
         is_own = bias is not None and bias.config.state is QuantState.PASSIVE
         is_whole = layer.bias is not None and layer.bias.size == layer.outputs
+        # With a factor of 0 a Gemm leaves its bias out, whatever that is.
         is_added = Gemm.of(node).beta != 0
         own_bias = bias if is_own and is_whole and is_added else None
         return RoundingSite(layer, weight, own_bias, plan.target.blocks)
@@ -251,6 +252,7 @@ class RoundingSite:
 def _keep(plan: QuantizedGraph, points: Points, site: RoundingSite, found: RoundingChoice) -> bool:
     """Write what was found into the plan; tell whether that was possible."""
     config = site.weight.config
+    # Before it is known to stay: whether the bias fits its integers only `rescale_bias` tells.
     config.set_params(found.scale, config.offset)
     config.observer = OBSERVER
     rescale_bias(plan, site.layer.node)

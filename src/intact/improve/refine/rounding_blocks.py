@@ -135,6 +135,7 @@ class BlockTrial:
             fit = self.shared.prepared(damping, of_all=False)
             if fit is not None:
                 found = round_blocks(weight, few, fit, ZOOMS, self._stored)
+                # Of equal ones the least damping, hence the negative number.
                 tried.append((self._decibels(weight, found.rounded), -damping, fit))
         if not tried:
             return None
@@ -162,6 +163,7 @@ class BlockTrial:
                 )
                 for part in parts
             ]
+            # In the order of the outputs, whichever thread is done first.
             found = [job.result() for job in jobs]
         return BlockCodes(
             *(

@@ -110,6 +110,7 @@ def _layers(plan: QuantizedGraph, walk: Walk) -> Iterator[_Layer]:
         if point is None or slot is None or not is_free(plan, node, slot, point):
             continue
         axis = point.config.granularity.axis
+        # A scale along another axis than that of the results has no cosine of its own.
         if axis is not None and axis != output_channel_axis(node):
             continue
         bounds = _fused_bounds(chain)

@@ -77,6 +77,7 @@ def widen(
     order = sorted(range(len(weights)), key=lambda at: -noise[at] / max(weights[at].added, 1e-9))
     for at in order:
         weight = weights[at]
+        # One that does not fit is passed over: a smaller one behind it may.
         if noise[at] > 0 and 0 < weight.added <= room:
             room -= weight.added
             chosen.append(weight)
@@ -97,7 +98,7 @@ class _Weight:
     Attributes:
         points: Where it is quantized: several for a table that is also multiplied with.
         bits: In which its codes are stored.
-        bytes: Of codes and scales.
+        bytes: What codes and scales take.
         added: Bytes that the widest codes add.
     """
 
@@ -130,6 +131,7 @@ def _weights(plan: QuantizedGraph, wide: int, blocks: Blocks | None) -> Iterator
     }
     layers = {str(layer.name): str(lookup.name) for lookup, layer, _ in tied_tables(plan.graph)}
     done: set[Reader] = set()
+    # From the end, so that a layer is found before the table that it shares.
     for (name, slot), point in reversed(list(points.items())):
         if (name, slot) in done:
             continue

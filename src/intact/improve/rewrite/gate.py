@@ -87,6 +87,7 @@ class Gate:
         """
         whole = _Part.of(self.graph, nodes)
         inputs = self._inputs([str(value.name) for value in whole.inputs])
+        # In turn and not one half behind the other: samples are often sorted by class.
         fit, held_out = inputs[::2], inputs[1::2]
         if not held_out:
             return [np.nan] * len(graphs)

@@ -172,6 +172,7 @@ class _Tracer:
         known = [self._known(value, values) for value in values]
         if len(set(known)) != 1 or known[0] is None:
             return False
+        # Operands of a sum share their factors: only then can these be taken out of it.
         channels, is_last, _ = known[0]
         self._number(node.outputs[0], channels, is_last=is_last)
         for value in values:
@@ -228,6 +229,7 @@ class _Tracer:
         """Pass factors through the operand that has the result's shape; the other is a gate."""
         result, (one, other) = node.outputs[0], node.inputs
         for value, gate in ((one, other), (other, one)):
+            # A value times itself has the square of its factor.
             if value is None or gate is None or value is gate or value not in self.ids:
                 continue
             if value.shape is None or result.shape is None or value.shape != result.shape:
@@ -242,6 +244,7 @@ class _Tracer:
     def _number(self, value: ir.Value, channels: int, *, is_last: bool) -> None:
         self.ids[value] = self._count, channels, is_last
         self._count += channels
+        # What the model gives must not change.
         if value.is_graph_output():
             self._hold(value)
 
@@ -264,6 +267,7 @@ class _Tracer:
             held[roots[ids]] = True
         first = _smallest(self._count, [(np.array([a]), np.array([b])) for a, b in self._joined])
         blocks = np.full(self._count, -1)
+        # What is equal to a factor that is held is held too, hence by the roots.
         roots = np.where(held[roots], -1, roots)
         ids_of = {value: roots[self._range(value)] for value in self.ids}
         for value, ids in ids_of.items():

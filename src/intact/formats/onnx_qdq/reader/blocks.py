@@ -93,7 +93,7 @@ class RowParameters(msgspec.Struct, frozen=True, eq=False):
     """Activations that a product quantizes while it runs, in blocks as large as its weight's.
 
     Attributes:
-        size: Of a block.
+        size: Numbers in a block.
     """
 
     size: int
@@ -186,6 +186,7 @@ class _Lift:
         length, rows, bits, size = (
             _positive(node, name) for name in ("K", "N", "bits", "block_size")
         )
+        # Codes in an order of their own would have to be sorted, and written back so.
         if constant_through(input_value(node, 4)) is not None:
             raise unreadable(node, "it orders its inputs by g_idx", "write it without")
         level = integer_attribute(node, "accuracy_level", 0)
@@ -199,6 +200,7 @@ class _Lift:
             product.name = self._edits.names.fresh(f"{node.name}_bias")
             self._graph.insert_after(node, product)
             replace_value(result, product.outputs[0])
+            # The name goes to what other nodes read: the sum with the bias.
             result.name = self._edits.names.fresh(f"{node.name}_product")
             product.replace_input_with(0, result)
         self._note(node, 1, weight)
@@ -305,10 +307,19 @@ def constant_through(value: ir.Value | None) -> npt.NDArray[Any] | None:
         return None
     if node.op_type == "Reshape":
         shape = constant_array(input_value(node, 1))
-        return None if shape is None else source.reshape([int(n) for n in shape])
+        return None if shape is None else _reshape(node, source, [int(n) for n in shape])
     if node.op_type == "Cast":
         return source.astype(ir.DataType(integer_attribute(node, "to", 1)).numpy())
     return source if node.op_type == "Identity" else None
+
+
+def _reshape(node: ir.Node, source: npt.NDArray[Any], shape: list[int]) -> npt.NDArray[Any]:
+    if not integer_attribute(node, "allowzero", 0):  # 0 keeps the length
+        shape = [source.shape[k] if n == 0 and k < source.ndim else n for k, n in enumerate(shape)]
+    try:
+        return source.reshape(shape)
+    except ValueError:
+        raise unreadable(node, f"its shape {shape} does not fit {list(source.shape)}") from None
 
 
 def _positive(node: ir.Node, name: str) -> int:
@@ -325,12 +336,13 @@ def _packed(node: ir.Node, rows: int, length: int, bits: int, size: int, *, data
         node: The operator.
         rows: Rows of codes.
         length: Numbers in a row.
-        bits: Of a code.
-        size: Of a block.
+        bits: Width of a code.
+        size: Numbers in a block.
         data: Slot of the codes; scales and zero points are behind it, but for indices.
     """
     if bits not in _WIDTHS:
         raise unreadable(node, f"its codes have {bits} bits", f"use {_listed(_WIDTHS)}")
+    # Blocks begin at whole bytes; of others no runtime says where they begin.
     if size * bits % _BYTE:
         raise unreadable(node, f"blocks of {size} codes of {bits} bits are no whole bytes")
     first = 2 if data == 0 else data + 1
@@ -339,6 +351,7 @@ def _packed(node: ir.Node, rows: int, length: int, bits: int, size: int, *, data
     if stored is None or stored.dtype != np.uint8:
         raise unreadable(node, "its codes are computed, or no bytes")
     whole = rows * blocks * size * bits // _BYTE
+    # Weights have their last block padded, tables end with their row: the size tells which.
     is_padded = stored.size == whole
     if not is_padded and stored.size != rows * -(-length * bits // _BYTE):
         raise unreadable(
@@ -446,6 +459,8 @@ def _weight(
     empty = scales == 0
     if empty.any():
         scales = np.where(empty, _OF_ZEROS, scales)
+        # Codes of empty blocks are shown by scales of 1, all others vanish: what is left are
+        # numbers that a scale of 0 lost.
         spread = dequantize(
             codes,
             np.where(empty, np.float32(1), np.float32(2.0**-100)),

@@ -36,6 +36,7 @@ def lift_dynamic(model: ir.Model) -> frozenset[str]:
         ModelError: A product of codes is not followed by its scales, or a factor is no constant.
     """
     layers = [node for node in model.graph if _is(node, _PRODUCT)]
+    # All are looked at before the first is changed: a refused model stays as it was.
     found = [_Layer.of(node) for node in layers]
     edits = GraphEdits(model.graph)
     for layer in found:
@@ -93,6 +94,7 @@ class _Layer:
             raise unreadable(product, "its scales are no product of two", _REMEDY)
         left, right = both.inputs
         maker = data.producer()
+        # Quantizers write the product of both scales with either of them first.
         if maker is not None and _is(maker, _QUANTIZER) and right is maker.outputs[1]:
             left, right = right, left
         if left is None or right is None or constant_array(right) is None:
@@ -135,6 +137,7 @@ class _Layer:
         edits.graph.insert_before(self.product, node)
         chain = [self.product, *_behind(self.product)]
         replace_value(self.result, result)
+        # From behind, as only what nothing reads can be taken out.
         for each in reversed(chain):
             edits.graph.remove(each, safe=True)
 
@@ -147,6 +150,8 @@ class _Layer:
             if part is not None and array is None:
                 raise unreadable(self.product, "a scale or zero point is computed", _REMEDY)
             if array is not None:
+                # MatMulInteger takes parameters of one element with an axis, DequantizeLinear
+                # without.
                 flat = array.reshape(() if array.size == 1 else -1)
                 name = edits.names.fresh(f"{codes.name}_of_{self.name}")
                 inputs.append(add_constant(edits.graph, flat, name))

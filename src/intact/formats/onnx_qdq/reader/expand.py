@@ -176,6 +176,7 @@ class _Expansion:
         axis = integer_attribute(self._node, "axis", -1)
         value = self._input(0)
         shape = None if value is None else value.shape
+        # Along the last axis both meanings of Softmax are one.
         last = axis == -1 or (shape is not None and axis == len(shape) - 1)
         same = (written < _OPSET_OF_FREE_SOFTMAX) == (
             self._model.opset_imports[""] < _OPSET_OF_FREE_SOFTMAX
@@ -216,12 +217,14 @@ class _Expansion:
         codes, alpha = self._input(slot), self._node.attributes.get("alpha")
         if scales[0] is None or scales[1] is None or codes is None:
             raise unreadable(self._node, "its scale is computed by the model")
+        # A bias has one scale a channel, which follows from one scale of the data.
         if scales[0].size != 1 or not scales[1].size:
             raise unreadable(self._node, f"its data has {scales[0].size} scales")
         if alpha is not None and alpha.type is not ir.AttributeType.FLOAT:
             raise unreadable(self._node, "its attribute alpha is no number")
         factor = np.float32(1 if alpha is None else alpha.as_float())
         product = factor * scales[0].reshape(()) * scales[1]
+        # A product of small scales may vanish in float32, and a scale must not be 0.
         product = np.maximum(product, np.finfo(np.float32).tiny).astype(np.float32)
         name = value_names(self._graph).fresh(f"{codes.name}_scale")
         scale = add_constant(self._graph, product.reshape(-1 if product.size > 1 else ()), name)
@@ -257,6 +260,7 @@ class _Expansion:
         """Let ``new``, quantized, stand for the codes ``old``."""
         name, is_port = str(old.name), old.is_graph_output()
         stem = name.removesuffix("_quantized")
+        # Free again, since the codes that take its place may need it.
         old.name = None
         if scale is None:  # a QGemm may give floats
             old.replace_all_uses_with(new, replace_graph_outputs=True)

@@ -45,6 +45,8 @@ class Grid(msgspec.Struct, frozen=True, eq=False):
         signed = self.quant_min < 0
         least = min(int(codes.min()), int(self.zero_point.min()))
         most = max(int(codes.max()), int(self.zero_point.max()))
+        # The narrowest, because the tool that stored fewer bits as 8 kept no trace of the width but
+        # the codes.
         for bits in range(2, 8):
             low, high = full_range(bits, signed=signed, narrow=False)
             if low <= least and most <= high:
@@ -153,6 +155,7 @@ def broadcast_axis(node: ir.Node, shape: tuple[int, ...]) -> int | None:
         return None
     value = node.inputs[0]
     of_value = None if value is None else value.shape
+    # Parameters broadcast from the right, so that their axes are counted from the tensor's end.
     rank = len(shape) if of_value is None else len(of_value)
     if len(long) > 1 or len(shape) > rank:
         raise unreadable_quantizer(node, f"its scales have shape {list(shape)}")
@@ -179,6 +182,7 @@ def fitting_axis(node: ir.Node, axis: int, count: int) -> int:
 
 def _numbers(node: ir.Node, name: str, found: object) -> npt.NDArray[np.float64]:
     try:
+        # In float64, where integers of 32 bits and float32 are exact.
         return np.asarray(found).astype(np.float64)
     except (TypeError, ValueError) as error:
         raise unreadable_quantizer(node, f"its {name} is no number") from error

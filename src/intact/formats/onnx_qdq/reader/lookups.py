@@ -40,6 +40,7 @@ def lift_lookups(model: ir.Model) -> None:
         grids = list(_grids(node.outputs[0]))
         if not grids:
             continue  # integers that are no codes
+        # With one scale codes that are looked up are codes of the same grid, whoever reads them.
         if grids[0].is_one_scale:
             lookup.lift(grids[0])
         else:
@@ -149,6 +150,7 @@ class _Lookup:
         numbers = self._found(parameters, attributes, reader.outputs[0])
         replace_value(reader.outputs[0], numbers)
         self._graph.remove(reader, safe=True)
+        # Other readers may still take the codes.
         if not self._node.outputs[0].uses():
             self._graph.remove(self._node, safe=True)
 
@@ -167,6 +169,8 @@ class _Lookup:
 
     def _of_table(self, value: ir.Value, axis: int | None) -> ir.Value | None:
         """Return scales or zero points of the whole table; None where they are another's."""
+        # Scales of columns are constants that the lookup leaves alone; those of rows are looked up
+        # as the rows are.
         if axis != self._axis:
             return value if is_constant(value) else None
         maker = value.producer()
@@ -199,6 +203,7 @@ class _Lookup:
         """Insert a node that gives floats of the shape of another value."""
         node = ir.Node("", op_type, inputs, attributes, num_outputs=1)
         if op_type == "Gather":
+            # Ends of the plan are found by the name of the node.
             node.name = self._node.name
         self._graph.insert_before(self._node, node)
         result = node.outputs[0]

@@ -217,6 +217,7 @@ def read_parameters(node: ir.Node) -> Parameters:
     codes = np.zeros(1, np.int64) if zero_point is None else zero_point.astype(np.int64)
     axis = None if scale.size == 1 else _axis(node, scale.size)
     shape = () if axis is None else scale.shape
+    # ONNX wants as many as scales, and files with one for all are common.
     if codes.size not in (1, scale.size):
         raise unreadable(node, f"it has {scale.size} scales and {codes.size} zero points")
     spread = np.broadcast_to(codes.reshape(() if codes.size == 1 else shape), shape)
@@ -225,9 +226,11 @@ def read_parameters(node: ir.Node) -> Parameters:
     if not container.low <= low < high <= container.high:
         name = container.data_type.name.lower()
         raise unreadable(node, f"its codes {low}..{high} are not within its type {name}")
+    # A zero point of 0 of unsigned codes is most often one that calibration found, not a choice.
     is_symmetric = not codes.any() and (low < 0 or "quant_min" in node.attributes)
     parameters = Parameters(scale.reshape(shape), spread, container, axis, low, high, is_symmetric)
     try:
+        # Made and dropped: impossible numbers are refused here, where the node is known.
         parameters.config()
     except ConfigError as error:
         raise unreadable(node, str(error)) from error

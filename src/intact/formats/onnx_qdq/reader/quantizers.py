@@ -54,12 +54,14 @@ def affine(given: Given) -> Grid:
     """Read scale, zero point and range, as MQBench takes them to OpenVINO."""
     scale, zero_point = given.array("scale"), given.array("zero_point", 0)
     low, high = given.whole("quant_min"), given.whole("quant_max")
+    # Before an array of that type is made, or a shift by that width.
     if not (2 <= high - low < 2**_MOST_BITS and max(-low, high) < 2**_MOST_BITS):
         raise unreadable_quantizer(given.node, f"its codes are {low}..{high}", _WIDTHS)
     changes = []
     if (scale < 0).any():
         changes.append("negative scales were made positive")
     least = _EPSILON if given.operator.learned else 0.0
+    # Training may have crossed 0: the tool computes with the magnitude.
     positive = np.maximum(np.abs(scale), least)
     if given.operator.power_of_two:
         with np.errstate(divide="ignore"):
@@ -70,6 +72,7 @@ def affine(given: Given) -> Grid:
         positive = rounded
     elif (np.abs(scale) < least).any():
         changes.append(f"scales below {least:.8g} were raised to that, as its training does")
+    # As the tool does when it deploys: learned zero points are fractions.
     codes = np.clip(np.rint(zero_point), low, high)
     if not np.array_equal(codes, zero_point):
         changes.append(f"zero points were rounded to whole numbers within {low}..{high}")
@@ -124,6 +127,7 @@ def ends(given: Given) -> Grid:
     if not 3 <= levels <= _MOST_LEVELS:
         raise unreadable_quantizer(node, f"it has {levels} levels", f"3 to {_MOST_LEVELS} are read")
     low, high, out_low, out_high = (_finite(given, name) for name in given.operator.inputs)
+    # Two ranges would scale numbers besides quantizing them.
     if not (np.array_equal(low, out_low) and np.array_equal(high, out_high)):
         raise unreadable_quantizer(node, "its output range is not its input range")
     try:

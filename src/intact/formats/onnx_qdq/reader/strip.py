@@ -71,6 +71,7 @@ class _Lift:
                 self._store(node)
             elif is_dequantize(node) and is_constant(node.inputs[0]):
                 self._make_constant(node)
+        # Behind the first walk, so that transposes of what it made are seen as well.
         by_value = {each.value: each for same in self._found.values() for each in same}
         for node in tuple(self._graph):
             found = by_value.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
@@ -103,6 +104,7 @@ class _Lift:
         )
         node.outputs[0].replace_all_uses_with(stored, replace_graph_outputs=True)
         self._graph.remove(node, safe=True)
+        # Float weights of a large model would be held twice.
         if not value.uses() and not value.is_graph_output():
             del self._graph.initializers[str(value.name)]
             self._edits.names.discard(value.name)
@@ -112,6 +114,7 @@ class _Lift:
         parameters, value = read_parameters(node), node.inputs[0]
         if value is None or value.const_value is None:
             return
+        # By identity, since a value's name may change on the way.
         same = self._found.setdefault(id(value), [])
         found = next((c for c in same if c.parameters.equals(parameters)), None)
         if found is None:
@@ -202,12 +205,14 @@ class _Stripper:
         for node in self._graph:
             if is_quantize(node) or is_dequantize(node):
                 _check_ports(node)
+        # Constants first: what is left of pairs then lies on activations.
         constants = lift_constants(self._edits)
         for node in tuple(self._graph):
             if is_quantize(node):
                 self._separate(node)
         nodes = tuple(self._graph)
         for value in (*self._graph.inputs, *(v for node in nodes for v in node.outputs)):
+            # From inputs to outputs, as `Clamps` learns on the way what is never negative.
             self._strip_value(value)
         for node in nodes:
             if is_dequantize(node) and node.graph is not None:
@@ -225,6 +230,7 @@ class _Stripper:
         codes = before.inputs[0]
         again = read_parameters(node).equals(read_parameters(before))
         is_port = node.outputs[0].is_graph_output()
+        # Quantizing numbers of a grid to the same grid gives the same codes.
         if again and not is_port and codes is not None and _is_made_by_quantize(codes):
             node.outputs[0].replace_all_uses_with(codes)
             self._graph.remove(node, safe=True)
@@ -303,6 +309,7 @@ class _Stripper:
             reason = f"it reads integers that node {maker.name!r} ({maker.op_type}) computes"
             raise unreadable(node, reason, ONLY_KNOWN)
         parameters = read_parameters(node)
+        # Wider integers are counts or indices, and no grid of an activation.
         if parameters.axis is None and parameters.container.data_type.bitwidth < 32:
             self._note_output(node.outputs[0], parameters)
 

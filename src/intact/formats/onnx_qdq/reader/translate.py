@@ -56,6 +56,7 @@ def translate_quantizers(model: ir.Model, asked: Overrides | None = None) -> tup
             if node.graph is not model.graph:
                 raise unreadable_quantizer(node, "it stands in the body of another node")
             quantizers.append(node)
+    # Before weights are looked at for their widths: what is said need not be guessed.
     _take_clips(model.graph)
     _take_casts(model.graph)
     _fold_operands(model)
@@ -81,6 +82,7 @@ class _Pairs:
         if value is None or container is None:
             span = f"{grid.quant_min}..{grid.quant_max}"
             raise unreadable_quantizer(node, f"its codes are {span}", "2 to 32 bits are read")
+        # A plan's numbers are float32: half precision would round the scales.
         if value.dtype not in (None, ir.DataType.FLOAT):
             reason = f"it quantizes {value.dtype.name.lower()}"
             raise unreadable_quantizer(node, reason, "export the model in float32")
@@ -92,6 +94,7 @@ class _Pairs:
             f"{node.name}_zero_point", _shaped(zero_points.astype(container.numpy), axis)
         )
         options = {"axis": axis or 0, "quant_min": grid.quant_min, "quant_max": grid.quant_max}
+        # Constants of equal bytes are one value here, so that equal quantizers have equal keys.
         key = (value, scale, zero_point, *options.values())
         if key not in self._quantized:
             codes = self._node(node, "QuantizeLinear", [value, scale, zero_point], options)
@@ -170,6 +173,8 @@ def _axis(node: ir.Node, value: ir.Value, grid: Grid) -> int | None:
 def _channel_axis(node: ir.Node, value: ir.Value, fitting: list[int]) -> int:
     """Find the axis of a weight's output channels, or else the first that has the length."""
     for use in tuple(node.outputs[0].uses()):
+        # For a moment the reader gets the weight itself: which axis has its channels is asked of
+        # the node.
         use.node.replace_input_with(use.idx, value)
         axis = output_channel_axis(use.node)
         use.node.replace_input_with(use.idx, node.outputs[0])
@@ -273,6 +278,7 @@ def _fold_operands(model: ir.Model) -> None:
             wanted.add(maker)
             waiting += [v.producer() for v in maker.inputs if v is not None]
     if wanted:
+        # Only what quantizers need: folding everything would write large tables out.
         library.attempt(partial(library.fold_constants, only=wanted), model)
 
 

@@ -59,6 +59,7 @@ class Weight(msgspec.Struct, frozen=True, eq=False):
     def channels(self) -> int:
         """How many channels end where that width does; 0 if others end before."""
         high = full_range(self.narrowest, signed=self.signed, narrow=False)[1]
+        # Dead channels end anywhere, and are no evidence.
         live = self.most[self.most > 0]
         return live.size if (live >= high).all() else 0
 
@@ -131,6 +132,7 @@ def say_ranges(graph: ir.Graph, asked: Overrides) -> Iterator[Note]:
         yield Note(
             NoteKind.WIDTH, "", f"{len(names)} quantizer(s) are read as {bits} bits: {where}"
         )
+    # Nothing is open for who has given both widths.
     if is_open and not (asked.weight_bits and asked.activation_bits):
         yield Note(NoteKind.WIDTH, "", _left_open(weights, shown), _REMEDY)
 
@@ -179,6 +181,7 @@ def _asked(node: ir.Node, asked: Overrides, *, is_weight: bool) -> int | None:
     ends = [TensorEnd.input(str(reader.name), slot) for reader, slot in _readers(node)]
     if maker is not None and not is_weight:
         ends.insert(0, TensorEnd.output(str(maker.name)))
+    # What is asked for a node goes before what is asked for all.
     widths = msgspec.structs.replace(asked, weight_bits=None, activation_bits=None)
     for end in ends:
         found = widths.bits_at(end, is_weight=is_weight, has_weight=True)

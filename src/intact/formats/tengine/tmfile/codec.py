@@ -174,7 +174,10 @@ def _decode(wire: Wire) -> TmFile:
     subgraphs = wire.numbers(model["subgraphs"], "<u4")
     if not subgraphs:
         raise wire.damaged("it has no graph")
+    # Tengine's loader takes the first one as well.
     graph = wire.record(subgraphs[0], SUBGRAPH)
+    # Buffers before tensors, and these before nodes: each refers to the ones before by number,
+    # which is checked where it is read.
     buffers = _list(wire, graph["buffers"], "buffers", _MOST_TENSORS)
     tensors = tuple(
         _tensor(wire, index, wire.record(offset, TENSOR), buffers)
@@ -211,6 +214,7 @@ def _tensor(wire: Wire, index: int, fields: Options, buffers: tuple[int, ...]) -
         raise wire.damaged(f"{called} is of kind {fields['kind']} and type {fields['element']}")
     element, kind = Element(fields["element"]), Kind(fields["kind"])
     shape = wire.numbers(fields["shape"], "<i4")
+    # By magnitude: two negative lengths would make a small product of a large shape.
     if len(shape) > MOST_DIMENSIONS or math.prod(map(abs, shape)) > MOST_ELEMENTS:
         raise wire.damaged(f"{called} has the shape {list(shape[:12])}")
     data = None
@@ -251,6 +255,7 @@ def _quantization(
     offsets = wire.numbers(offset, "<u4")
     if not offsets:
         return None
+    # The file has no axis of scales: Tengine means the first.
     if len(offsets) > 1 and (not shape or len(offsets) != shape[0]):
         raise wire.damaged(f"{called} of shape {list(shape)} has {len(offsets)} scales")
     found = [wire.record(each, QUANTIZATION) for each in offsets]
@@ -293,6 +298,7 @@ def _numbers(
     for number in numbers:
         if number >= count:
             raise wire.damaged(f"{what}: {kind} {number} of {count}")
+    # A list may name one tensor millions of times, at four bytes each.
     wire.charge(_REPEATED * (len(numbers) - len(set(numbers))))
     return numbers
 
@@ -323,6 +329,7 @@ class _Encoder:
         self._buffers: list[int] = []
 
     def file(self, file: TmFile) -> bytes:
+        # Nodes first, then tensors, which fill the list of buffers that stands behind both.
         nodes = [self._node(number, node) for number, node in enumerate(file.nodes)]
         tensors = [self._tensor(number, tensor) for number, tensor in enumerate(file.tensors)]
         graph = self._record(
@@ -345,6 +352,7 @@ class _Encoder:
             subgraphs=self._list([graph]),
             name=NOTHING,
         )
+        # In the end, as only now it is known where the root lies.
         self._data[: HEADER.packed.size] = HEADER.packed.pack(VERSION, 0, 0, root)
         return bytes(self._data)
 
@@ -419,6 +427,8 @@ class _Encoder:
         return self._record(TEXT, size=len(data), data=self._put(data))
 
     def _put(self, data: bytes) -> int:
+        # Tengine casts pointers into the file to structs, which some processors refuse where they
+        # are not aligned.
         self._data += bytes(-len(self._data) % ALIGNMENT)
         offset = len(self._data)
         if offset + len(data) > _LARGEST_WRITTEN:

@@ -104,6 +104,8 @@ class TmFileBuilder:
             raise Unsupported(f"input {slot} is absent")
         if tensor.is_constant:
             raise Unsupported(f"its input {tensor.value!r} is a constant")
+        # The step before has no value of the model: the lowering made it, and Tengine has no such
+        # node.
         if not tensor.value:
             raise Unsupported(f"Tengine has no {self.operator(step)}")
         return tensor.value
@@ -189,6 +191,8 @@ class TmFileBuilder:
         element, quantization = self.scales.of_constant(constant, array, by_channel=by_channel)
         # A bias of two layers has two scales, those of input times weight, and is two tensors then.
         scales = b"" if quantization is None else quantization.scale.tobytes()
+        # By scales and shape, not by numbers: constants of equal numbers under two names keep both
+        # names.
         key = (constant.name, b"".join((str(array.shape).encode(), bytes([element]), scales)))
         if key not in self._constants:
             taken = any(name == constant.name for name, _ in self._constants)
@@ -233,6 +237,8 @@ class TmFileBuilder:
             self._add(step.nodes[0], operator, inputs, step.outputs, options)
             return
         between = replace(step.outputs[0], value=str(first.outputs[0].name))
+        # Clamping codes of one scale gives the codes of the fused operation; another scale would
+        # round in between.
         self.scales.share(between.value, step.outputs[0].value)
         self._shapes.setdefault(between.value, self.result_shape(step))
         self._add(step.nodes[0], operator, inputs, (between,), options)
@@ -263,6 +269,7 @@ class TmFileBuilder:
                 self.scales.share(name, source)
                 self._shapes.setdefault(name, self.shape(source))
                 self._refuse_rescaling(source, name)
+                # A Dropout passes its input on: Tengine drops nothing when it runs.
                 self._add(node, "Dropout", (source,), (replace(tensor, value=name),))
 
     def _copies(self) -> dict[str, tuple[str, Tensor]]:
@@ -276,6 +283,8 @@ class TmFileBuilder:
                 if source and not step.nodes and source != tensor.value:
                     found[tensor.value] = (source, tensor)
         for name, tensor in self._program.outputs.items():
+            # An output by another name than its value's is a copy: a file has no names of outputs
+            # but those of tensors.
             if tensor.value != name:
                 found[name] = (tensor.value, tensor)
         return found
@@ -362,6 +371,8 @@ class _FileOrder:
             self._activations[each] if isinstance(each, str) else each for each in entry.inputs
         )
         for tensor in inputs:
+            # A constant's node stands right before its first reader, so that nodes are in the order
+            # in which they run.
             if tensor.kind is Kind.CONSTANT and tensor not in self.numbers:
                 self._append(self._names.fresh(tensor.name), "Const", (), (tensor,), {})
         is_input = entry.operator == "InputOp"

@@ -102,6 +102,7 @@ def _read_reshape(builder: OnnxBuilder, node: FileNode) -> None:
 
 def _fill_in_length(before: Shape, lengths: list[int]) -> Shape:
     """Return lengths with the one that is -1 worked out."""
+    # A 0 that is left stands for no axis that was there, and would divide by 0.
     if lengths.count(-1) > 1 or 0 in lengths:
         raise Unsupported(f"{list(before)} cannot become {lengths[:8]}")
     known = math.prod(length for length in lengths if length > 0)
@@ -133,6 +134,7 @@ def _read_squeeze(builder: OnnxBuilder, node: FileNode) -> None:
         raise Unsupported(f"its axes are {named}")
     axes = {_AXES_OF_TENSORFLOW[axis] for axis in named} if named else set(range(len(shape)))
     result = tuple(length for axis, length in enumerate(shape) if axis not in axes or length != 1)
+    # Tengine has no tensor without axes.
     builder.reshape(node, value, result or (1,), output=node.outputs[0])
 
 
@@ -202,6 +204,7 @@ def _read_slice(builder: OnnxBuilder, node: FileNode) -> None:
         }
     result = list(shape)
     for axis, (begin, end, step) in pieces.items():
+        # ONNX would clamp what lies outside, and compute another shape than the file's.
         if not 0 <= begin < end <= shape[axis]:
             raise Unsupported(f"it keeps {begin} to {end} of {shape[axis]}")
         result[axis] = -(-(end - begin) // step)
@@ -372,6 +375,7 @@ def _write_resize(operation: Resize, step: Step, builder: TmFileBuilder) -> None
     if operation.align_corners or (operation.half_pixel and (is_linear or not is_whole)):
         raise Unsupported(f"it computes {operation.mode} from other places than the corner")
     factors = [float(np.float32(after) / np.float32(before)) for before, after in rows]
+    # Computed as Tengine does from the factors in the file: a rounded factor may give a row less.
     lengths = [int(np.float32(n) * np.float32(f)) for n, f in zip(shape[2:], factors, strict=True)]
     if tuple(lengths) != result[2:] or result[:2] != shape[:2]:
         raise Unsupported(f"it makes {list(result)} of {list(shape)}")

@@ -98,6 +98,7 @@ class OnnxBuilder(GraphBuilder):
         scales = tensor.quantization
         if scales is None:
             raise Unsupported(f"its constant {self.name(index)!r} has codes without scales")
+        # Scales lie along the first axis, always.
         along = (-1, *(1,) * (len(tensor.shape) - 1)) if scales.scale.size > 1 else ()
         scale, zero_point = scales.scale.reshape(along), scales.zero_point.reshape(along)
         # In float64, so that only the result is rounded to float32.
@@ -133,6 +134,7 @@ class OnnxBuilder(GraphBuilder):
         Raises:
             FixesBatch: Its first length is not 1.
         """
+        # A batch of several samples may be no batch at all: it stays as it is.
         refuse_mixed_batch(self, shape[0] != 1)
         value = typed_value(self.name(index), shape=[BATCH, *shape[1:]] if self.batch else shape)
         self.inputs.append(value)
@@ -165,6 +167,7 @@ class OnnxBuilder(GraphBuilder):
             Unsupported: The shape is empty or too large.
         """
         inside = f"{self.name(node.outputs[0])}/{part or op_type.lower()}"
+        # Only what the file has as a tensor gets its name, by which tables of scales are matched.
         value = typed_value(self.names.fresh(inside) if output is None else self.name(output))
         made = self._compute(node, op_type, inputs, [(value, shape)], attributes, part)
         if output is None:
@@ -196,6 +199,7 @@ class OnnxBuilder(GraphBuilder):
         if math.prod(before) != math.prod(shape):
             raise Unsupported(f"{list(before)} cannot become {list(shape)}")
         refuse_mixed_batch(self, shape[:1] != before[:1])
+        # The batch is the one length that is not known.
         wanted = (-1, *shape[1:]) if self.batch else shape
         target = self.integers(*wanted)
         return self.compute(node, "Reshape", [value, target], shape, part=part, output=output)
@@ -213,6 +217,8 @@ class OnnxBuilder(GraphBuilder):
         name = self._node_names.fresh(wanted)
         outputs = []
         for value, shape in results:
+            # Of every result, before ONNX infers from it: shapes follow from numbers of a hostile
+            # file.
             require_elements(shape)
             self.shapes[value] = shape
             outputs.append(value)

@@ -109,6 +109,7 @@ def add_activation(builder: OnnxBuilder, node: FileNode, value: ir.Value, activa
     """Add what a node applies to its result."""
     if activation not in ACTIVATIONS:
         raise Unsupported(f"its activation is {activation}")
+    # As a node of its own: the fused form has no operator in ONNX.
     kind, bounds = ACTIVATIONS[Activation(activation)]
     limits = (bounds.low, bounds.high) if kind == "Clip" else ()
     inputs = [value, *map(builder.number, limits)]
@@ -122,6 +123,7 @@ def _read_relu(builder: OnnxBuilder, node: FileNode) -> None:
     slope = node.options["negative_slope"]
     value = builder.activation(slot(node.inputs, 0))
     attributes = {"alpha": slope} if slope else None
+    # A slope of 0 is the common Relu, which plans fuse and a LeakyRelu they do not.
     kind = "LeakyRelu" if slope else "Relu"
     builder.compute(node, kind, [value], builder.shapes[value], attributes, output=node.outputs[0])
 
@@ -164,12 +166,14 @@ def _write_prelu(_: PRelu, step: Step, builder: TmFileBuilder) -> None:
     shape = builder.shape(builder.value(step))
     is_int8 = builder.scales.element is Element.INT8
     builder.refuse_elements(Element.UINT8)
+    # Each kernel has loops for these ranks only, and leaves the output of others as it was.
     if len(shape) not in ((4,) if is_int8 else (2, 4)):
         raise Unsupported(f"its input has {len(shape)} dimensions, for which Tengine has no loop")
     slope = builder.constant(step, 1)
     per_channel = slope.data.shape == (shape[1], *(1,) * (len(shape) - 2))
     if not per_channel and slope.data.size != 1:
         raise Unsupported(f"its slopes have the shape {list(slope.data.shape)}")
+    # It would read beyond the one slope.
     if slope.data.size == 1 and is_int8 and shape[1] > 1:
         raise Unsupported("Tengine's int8 has a slope for each channel, not one")
     slopes = builder.store(slope, slope.data.reshape(-1))
@@ -270,6 +274,7 @@ def _write_elementwise(operation: Elementwise, step: Step, builder: TmFileBuilde
         for tensor in tensors
     ]
     first, second = 0, 1
+    # The smaller operand has to be the second; a difference or quotient cannot be turned round.
     smaller = tensors[0].is_constant or math.prod(shapes[0]) < math.prod(shapes[1])
     if smaller and pair.commutes and not tensors[1].is_constant:
         first, second = 1, 0
@@ -304,6 +309,7 @@ def _refuse_spread(kind: Binary, builder: TmFileBuilder, shape: Shape, over: Sha
         builder.refuse_elements(Element.INT8, Element.UINT8)
     channels = (1, over[1], *(1,) * (len(over) - 2))
     spread = (*(1,) * (len(over) - len(shape)), *shape)
+    # One number a channel is what the kernels spread, and of the first image only.
     if spread != channels or over[0] != 1:
         raise Unsupported(f"it joins {list(over)} and {list(shape)}")
 
@@ -352,6 +358,8 @@ def _spread_shape(shape: Shape, over: Shape) -> Shape:
         return shape
     if len(over) in (3, 4) and over[0] == 1:
         ones = (1,) * (len(over) - 2)
+        # As many as channels are taken for those first, as Tengine does, also where rows are as
+        # long.
         if size == over[1]:
             return (1, over[1], *ones)
     if size == 1:

@@ -78,6 +78,7 @@ def windows(flavor: int, length: int, kernel: int, stride: int, padding: int) ->
     first = padding
     if padding < 0:
         count = 1 + (length - 1) // stride
+        # As in TensorFlow's SAME: the odd one goes behind.
         first = max((count - 1) * stride + kernel - length, 0) // 2
     elif flavor == Flavor.CAFFE:
         count = 2 + _cut(length - kernel + 2 * padding - 1, stride)
@@ -91,6 +92,7 @@ def windows(flavor: int, length: int, kernel: int, stride: int, padding: int) ->
     else:
         count = 1 + _cut(length - kernel + 2 * padding, stride)
     last = max((count - 1) * stride + kernel - length - first, 0)
+    # A window of padding only has no maximum, and no mean.
     if count < 1 or max(first, last) >= kernel:
         raise Unsupported(f"windows of {kernel} over {length} elements, {padding} padded")
     return Windows(count, first, last)
@@ -153,9 +155,11 @@ def _write_pool(operation: Pool, step: Step, builder: TmFileBuilder) -> None:
     """Write windows, if one of the ways in which Tengine lays them gives those of the step."""
     shape, result = builder.image_shape(step)[2:], builder.result_shape(step)[2:]
     pads = flat(operation.pads)
+    # Tengine asks the kernel's size and not the option, and drops the pads then.
     if operation.kernel == shape and (any(pads) or result != (1, 1)):
         raise Unsupported("its window is as large as the image, which Tengine takes for global")
     method = next(theirs for theirs, (kind, *_) in _POOLS.items() if kind is operation.kind)
+    # The plainest way first, where several give the same windows.
     for flavor in _flavors(operation, pads):
         is_total = flavor == Flavor.TOTAL
         starts = _totals(pads) if is_total else pads[:2]

@@ -44,6 +44,7 @@ def _read_convolution(builder: OnnxBuilder, node: FileNode) -> None:
     value, shape = image(builder, node)
     weight = builder.tensor(slot(node.inputs, 1)).shape
     kernel = (options["kernel_h"], options["kernel_w"])
+    # Options and weight say the same twice, and a damaged file says two things.
     if len(weight) != 4 or weight[2:] != kernel or weight[0] != options["output_channel"]:
         raise Unsupported(f"its weight has the shape {list(weight)}, its kernel {list(kernel)}")
     group = options["group"]
@@ -77,6 +78,7 @@ def _write_convolution(operation: Convolution, step: Step, builder: TmFileBuilde
     weight = builder.constant(step, 1)
     array = weight.in_model
     channels, *_ = array.shape
+    # By the operator too, so that what is read back has the model's own.
     clamp = (builder.last_operator(step), operation.bounds)
     activation = next((theirs for theirs, each in ACTIVATIONS.items() if each == clamp), None)
     options = {
@@ -140,6 +142,7 @@ def _write_transposed_convolution(
     builder.image_shape(step)
     if 1 in operation.strides:
         raise Unsupported("it has a stride of 1, where versions of Tengine differ in the size")
+    # Height and width are mixed up in its kernel, which shows only where they differ.
     if len({*operation.dilations}) > 1:
         raise Unsupported("its dilations differ, which Tengine's kernel exchanges")
     weight = builder.constant(step, 1)
@@ -208,6 +211,7 @@ def _read_fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
         raise Unsupported(f"its weight has the shape {list(weight)}, its input {list(shape)}")
     if weight[1] != rows[1]:
         raise Unsupported(f"{weight[1]} weights a row do not fit {list(shape)}")
+    # Its kernel reads rows as they lie in memory, whatever the axes are.
     if len(shape) > 2:
         value = builder.compute(node, "Flatten", [value], rows, {"axis": 1}, part="flatten")
     bias = [builder.store(slot(node.inputs, 2), (weight[0],))] if len(node.inputs) > 2 else []
@@ -278,6 +282,7 @@ def _read_batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
     if any(array.size != shape[1] for array in arrays):
         raise Unsupported(f"its statistics are not those of {shape[1]} channels")
     gamma, beta, mean, variance = arrays
+    # The file has tensors for gamma and beta all the same, which mean nothing.
     if node.options["caffe_flavor"]:
         gamma, beta = np.ones_like(mean), np.zeros_like(mean)
     names = [builder.name(index) for index in node.inputs[1:5]]
@@ -355,6 +360,7 @@ def _padding(options: Mapping[str, int], axis: str, length: int) -> tuple[int, i
     total = (length - 1) // stride * stride + kernel - length
     if first not in (_SAME_UPPER, _SAME_LOWER) or total < 0:
         raise Unsupported(f"its paddings are {first} and {last}")
+    # How far a dilated window reaches is not in Tengine's formula for padding that keeps the size.
     if options[f"dilation_{axis}"] != 1:
         raise Unsupported("it keeps the size with dilated kernels")
     half = total // 2

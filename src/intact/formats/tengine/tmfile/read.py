@@ -74,6 +74,7 @@ def _build(file: TmFile, *, batch: bool) -> OnnxBuilder:
         try:
             if again or len(set(node.outputs)) != len(node.outputs):
                 raise Unsupported("it writes a tensor that another node writes")
+            # All nodes are tried, so that one message names everything that is missing.
             _read(builder, node)
         except Unsupported as error:
             unsupported.append((node.operator, repr(node.name or f"node {number}"), str(error)))
@@ -107,6 +108,7 @@ def _model(builder: OnnxBuilder) -> ir.Model:
     file = builder.file
     graph = builder.graph(list(_outputs(builder)), opset=OPSET, name="main_graph")
     model = ir.Model(graph, ir_version=IR_VERSION, producer_name="Tengine")
+    # Files keep nodes that nothing reads, whose shapes need not fit.
     library.remove_unused(model)
     settle_shapes(model, builder.shapes, file.source, batch=builder.batch)
     return model
@@ -130,6 +132,7 @@ def _outputs(builder: OnnxBuilder) -> Iterable[ir.Value]:
                 value = builder.compute(
                     node, "Identity", [value], builder.shapes[value], part="output"
                 )
+            # Two output nodes may give one tensor, and a graph of ONNX lists it once.
             if value not in seen:
                 seen.add(value)
                 yield value

@@ -91,6 +91,7 @@ class Scales:
     def __init__(self, program: Program, *, quantized: bool) -> None:
         self._encodings = _encodings(program)
         first = next((each[0] for each in self._encodings.values()), None)
+        # One type for all activations: kernels read and write the same.
         signed = first is None or first.quant_min < 0
         self.element = Element.INT8 if signed else Element.UINT8
         if not quantized:
@@ -111,6 +112,7 @@ class Scales:
         found = [self._scale(each) for each in self._encodings.get(value, ())]
         if not found:
             raise Unsupported(f"{value!r} stays float")
+        # A tensor of the file has one scale, whoever reads it.
         if any(not found[0].equals(each) for each in found[1:]):
             raise Unsupported(f"{value!r} is quantized in several ways")
         return found[0]
@@ -156,9 +158,11 @@ class Scales:
         if by_channel and self.element is Element.INT8:
             # Kernels of int8 read a scale for each channel, even where the plan has one.
             scale = np.broadcast_to(scale, array.shape[:1])
+        # After the scales are spread: a dead channel is one of many.
         if constant.dead is not None:
             scale = np.where(constant.dead, np.float32(0), scale)
         zero_point = np.broadcast_to(encoding.zero_point.astype(np.int32), scale.shape)
+        # Its kernels read the first scale, for all channels.
         if self.element is Element.UINT8 and scale.size > 1:
             raise Unsupported(f"input {slot} has {scale.size} scales; Tengine's uint8 has one")
         if element is not Element.UINT8 and zero_point.any():

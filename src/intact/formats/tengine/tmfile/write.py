@@ -36,6 +36,8 @@ def write_float(graph: Graph) -> bytes:
     Raises:
         ExportError: Tengine lacks some nodes; all are listed.
     """
+    # A plan that keeps every operator float lowers to the float program, which spares a second
+    # writer.
     keep = tuple({node.op_type for node in graph.nodes})
     plan = build_plan(graph, load_target("tengine"), Overrides(keep_float=keep))
     return _write_plan(plan, {}, _CUT, quantized=False)
@@ -72,6 +74,7 @@ def _write_plan(
     *,
     quantized: bool,
 ) -> bytes:
+    # Tengine's prerun fixes all memory: a file has no open lengths.
     plan = replace(plan, graph=_fix_batch_to_one(plan.graph))
     program = lower_nodes(plan)
     builder = TmFileBuilder(program, plan, quantized=quantized)

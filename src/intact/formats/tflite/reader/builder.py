@@ -100,6 +100,8 @@ class ModelBuilder(TensorBuilder):
         rank = found[0].tensor.rank
         if rank <= 2:
             return ChannelLayout.FILE
+        # Counted in Transposes: each costs a pass over its tensor and hides a fusion from those who
+        # look for one.
         costs = {layout: sum(not each.has(layout) for each in found) for layout in ChannelLayout}
         if costs[ChannelLayout.FILE] == costs[ChannelLayout.FIRST]:
             # Equally cheap: images go on with channels first, as spatial operators will read them.
@@ -112,6 +114,7 @@ class ModelBuilder(TensorBuilder):
             layout = ChannelLayout.FILE
         if layout in activation.values:
             return activation.values[layout]
+        # A reshape in the wanted layout spares the Transpose behind it.
         if layout in activation.sources:
             value = activation.sources[layout]()
         else:
@@ -175,6 +178,7 @@ class ModelBuilder(TensorBuilder):
         activation.values[layout] = value
         value.type = ir.TensorType(DATA_TYPES.get(activation.tensor.element, ir.DataType.FLOAT))
         self.shapes[value] = arranged(activation.tensor.shape, layout)
+        # Inputs of the graph are quantized where they are read, as they have no node.
         if activation.parameters is not None and value.producer() is not None:
             self.writes[value] = activation.parameters
 

@@ -89,6 +89,7 @@ def add_activation(builder: ModelBuilder, value: Operand | ir.Value, activation:
         name = Fused(activation).name if known else str(activation)
         raise Unsupported(f"its fused activation is {name}")
     bounds = FUSED[Fused(activation)]
+    # Not a Clip to infinity: plans know a Relu by its name.
     if activation == Fused.RELU:
         return builder.node("Relu", [value])
     return builder.node("Clip", [value, builder.number(bounds.low), builder.number(bounds.high)])

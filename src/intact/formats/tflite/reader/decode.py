@@ -51,6 +51,7 @@ class Wire(BinaryFile):
         """Return the root table of a file with an identifier."""
         if bytes(self.data[4:8]) != identifier:
             raise self.damaged(f"it has no identifier {identifier.decode()} at byte 4")
+        # Offsets of a flatbuffer are unsigned and lead forward, so that no table can hold itself.
         return Table(self, self.number(0, "<I"))
 
 
@@ -70,6 +71,7 @@ class Table:
         self._fields_size = wire.number(self._fields, "<H")
         self._size = wire.number(self._fields + 2, "<H")
         size = len(wire.data)
+        # Both sizes stand in the first four bytes of the list of fields.
         if self._fields_size < 4 or self._fields + self._fields_size > size:
             raise wire.damaged(f"the fields of the table at {position} lie outside it")
         if self._size < 4 or position + self._size > size:
@@ -120,6 +122,7 @@ class Table:
         if data is None:
             return []
         offsets = np.frombuffer(data, "<u4")
+        # Before the first table is made: a list costs its author four bytes an entry.
         if offsets.size > most:
             raise self._wire.damaged(f"a list of it has {offsets.size} entries, more than {most}")
         start = self._target(slot) + 4
@@ -214,6 +217,7 @@ def _decode(wire: Wire) -> TfliteFile:
         _numbers(wire, graph, 2, len(tensors), "the graph's outputs"),
         _signature(wire, root, len(tensors)),
     )
+    # Other subgraphs are not even decoded where nothing calls them.
     if not has_variables(operators):
         return file
     others: dict[int, Part] = {}
@@ -243,6 +247,7 @@ def _part(wire: Wire, graph: Table, buffers: list[Table], codes: list[str]) -> P
 def _signature(wire: Wire, root: Table, tensors: int) -> Signature:
     """Return the names of the first signature of the main graph."""
     for table in root.tables(7, _MOST_ENTRIES):
+        # The number of the subgraph: only the main one is read.
         if table.integer(4, "<I") == 0:
             return Signature(_called(wire, table, 0, tensors), _called(wire, table, 1, tensors))
     return Signature()
@@ -262,12 +267,15 @@ def _tensor(wire: Wire, index: int, table: Table, buffers: list[Table]) -> FileT
     shape = _lengths(table, 0)
     signature = _lengths(table, 7) or shape
     code = table.integer(1, "<b")
+    # Unknown types are no damage: newer files have some, perhaps of tensors that nothing needs.
     element = Element(code) if code in Element.__members__.values() else None
     number = table.integer(2, "<I")
     if number >= len(buffers):
         raise wire.damaged(f"tensor {index} has buffer {number} of {len(buffers)}")
+    # Noted and not raised: what nothing reads may be as odd as it likes.
     odd = _oddity(table, shape, code, element)
     data = _data(wire, buffers[number])
+    # A signature of another number of axes says nothing of these.
     if len(signature) != len(shape):
         signature = shape
     return FileTensor(
@@ -377,6 +385,7 @@ def _operator(wire: Wire, index: int, table: Table, codes: list[str], tensors: i
         raise wire.damaged(f"operator {index} is of kind {code} of {len(codes)}")
     name = codes[code]
     fields = OPTIONS.get(name, {})
+    # The union's type is not looked at: the operator's code says which table it is.
     options = table.table(4) if fields else None
     return Operator(
         index,

@@ -70,6 +70,7 @@ def positions(sparsity: Sparsity, shape: tuple[int, ...]) -> npt.NDArray[np.int6
     Raises:
         Unsupported: The levels do not fit the shape or each other.
     """
+    # Lengths are checked first, so that strides and products below are of a real shape.
     lengths = _lengths(sparsity, shape)
     rank, size = len(shape), math.prod(shape)
     strides = [math.prod(shape[axis + 1 :]) for axis in range(rank)]
@@ -107,6 +108,7 @@ def _segments(
     """Return where the indices of each place begin, and how many there are."""
     bounds = segments.astype(np.int64)
     counts = np.diff(bounds)
+    # Bounds that go back or end elsewhere would repeat indices, or read others' ones.
     if places != len(counts) or (counts < 0).any() or bounds[0] != 0 or bounds[-1] != indices:
         raise _odd("its segments do not fit its indices")
     return bounds[:-1], counts
@@ -118,6 +120,7 @@ def _lengths(sparsity: Sparsity, shape: tuple[int, ...]) -> dict[int, int]:
     count = rank + len(blocks)
     if sorted(sparsity.order) != list(range(count)) or len(sparsity.levels) != count:
         raise _odd(f"its order of axes is {list(sparsity.order)}")
+    # An axis is split once: twice would multiply the steps below.
     if len(set(blocks)) != len(blocks) or not set(blocks) <= set(range(rank)):
         raise _odd(f"its blocks lie along {list(blocks)}")
     lengths = dict(enumerate(shape))

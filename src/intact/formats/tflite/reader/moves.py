@@ -46,6 +46,8 @@ def reshape(builder: ModelBuilder, op: Operator) -> None:
     keeps_channels = min(data.rank, output.rank) > 2 and (
         (data.shape[0], data.shape[-1]) == (shape[0], shape[-1])
     )
+    # Channels that stay last in the file stay second here, and rows between are joined alike in
+    # both.
     if keeps_channels and activation.has(ChannelLayout.FIRST):
         sources[ChannelLayout.FIRST] = lambda: (
             builder.reshaped(builder.operand(index, ChannelLayout.FIRST), first).value
@@ -128,6 +130,7 @@ def gather(builder: ModelBuilder, op: Operator) -> None:
     refuse_mixed_batch(builder, builder.is_constant(index) and builder.is_constant(chosen))
     require_shape(builder, op.outputs[0], (*shape[:axis], *indices.shape, *shape[axis + 1 :]))
     require_same_scale(builder, index, op.outputs[0])
+    # A negative index counts from the end in ONNX, and is none in TFLite.
     if builder.is_constant(chosen):
         numbers = builder.list_of(chosen)
         if not all(0 <= number < shape[axis] for number in numbers):
@@ -170,6 +173,7 @@ def broadcast_to(builder: ModelBuilder, op: Operator) -> None:
         raise Unsupported(f"{list(shape)} does not broadcast to {list(output.shape)}")
     require_same_scale(builder, index, op.outputs[0])
     refuse_mixed_batch(builder, bool(ahead) or builder.is_constant(index))
+    # Axes that are added in front would move the channels to another place.
     layout = ChannelLayout.FILE if ahead else builder.layout_of(index)
     lengths = builder.integers(*arranged(output.shape, layout))
     inputs: list[Input] = [builder.operand(index, layout), lengths]
@@ -216,6 +220,7 @@ def mirror_pad(builder: ModelBuilder, op: Operator) -> None:
         if not (before or after):
             continue
         length = grown[axis]
+        # A mirror shows every element once, the edge itself in one of two modes.
         if max(before, after) > length - (not with_edge) or length > _MOST_GATHERED:
             raise Unsupported(f"{before} and {after} elements are no mirror of {length}")
         start = 0 if with_edge else 1

@@ -80,6 +80,7 @@ def _read(builder: ModelBuilder, op: Operator, *, wide: bool) -> None:
     if op.name in READERS and not wanted:
         raise Unsupported(f"it has {len(op.outputs)} outputs")
     for index in op.outputs:
+        # A value of ONNX has one producer: a second one would change what was read before.
         if index in builder.activations or builder.is_constant(index):
             raise Unsupported(f"its output {builder.tensor(index).name!r} is there already")
     # Integers of shapes follow from the file, also by operators that are not read otherwise.

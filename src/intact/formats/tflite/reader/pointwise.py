@@ -141,6 +141,7 @@ def unary(builder: ModelBuilder, op: Operator) -> None:
         value, default = op.options[theirs], spelling.ours.defaults[ours]
         if isinstance(default, str):
             attributes[ours] = APPROXIMATION if value else default
+        # Infinite or huge options overflow in float32, and calibration with them.
         elif abs(value) < _LARGEST_OPTION:
             attributes[ours] = float(value)
         else:
@@ -211,6 +212,7 @@ def along_channels(builder: ModelBuilder, op: Operator) -> None:
     if op.options.get("beta", 1.0) != 1.0:
         raise Unsupported(f"its beta is {op.options['beta']:g}")
     rank = builder.tensor(slot(op.inputs, 0)).rank
+    # Asked for its refusal only: a tensor without axes has no last one.
     axis_in(-1, rank)
     refuse_mixed_batch(builder, rank == 1)
     layout, source = _source(builder, op)

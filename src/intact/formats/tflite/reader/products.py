@@ -36,6 +36,7 @@ def convolution(builder: ModelBuilder, op: Operator) -> None:
     require_rank(data, 4)
     require_rank(weight, 4)
     channels, group = data.shape[3], weight.shape[3]
+    # The file does not say how many groups there are.
     groups = channels // group
     if channels % group or weight.shape[0] % groups:
         raise Unsupported(f"its weight {list(weight.shape)} does not fit {channels} channels")
@@ -152,6 +153,7 @@ def fully_connected(builder: ModelBuilder, op: Operator) -> None:
     value = restore_clamp(builder, op, value) if activation == Fused.NONE else value
     parameters = builder.parameters(op.outputs[0])
     if parameters is not None:
+        # The rows are codes already: the reshape behind only moves them.
         builder.writes[value] = parameters
     result = Operand(value, (rows, outputs), parameters)
     builder.write(op.outputs[0], builder.reshaped(result, output.shape).value)

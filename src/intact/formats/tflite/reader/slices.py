@@ -168,6 +168,7 @@ def slice_(builder: ModelBuilder, op: Operator) -> None:
         for start, kept, length in zip(begin, size, shape, strict=True)
     ]
     for cut, length in zip(cuts, shape, strict=True):
+        # ONNX would clamp what lies outside, and compute another shape than the file's.
         if cut.start < 0 or cut.length < 1 or cut.start + cut.length > length:
             raise Unsupported(f"it begins at {list(begin)} and keeps {list(size)}")
     require_shape(builder, op.outputs[0], [cut.length for cut in cuts])
@@ -269,6 +270,7 @@ def is_known(builder: ModelBuilder, op: Operator) -> bool:
     if op.name not in _KNOWN or len(op.outputs) != 1:
         return False
     tensors = [builder.tensor(index) for index in (*op.inputs, *op.outputs) if index >= 0]
+    # The shape of a large tensor is small all the same.
     if any(tensor.size > _MOST for tensor in tensors) and op.name != "SHAPE":
         return False
     if builder.tensor(op.outputs[0]).element not in _INTEGERS or not op.inputs:
@@ -294,6 +296,7 @@ def compute(builder: ModelBuilder, op: Operator) -> None:
         try:
             # Before it is computed: the result may not fit into memory.
             _check_growth(op, arrays, output.size)
+            # Integers of shapes wrap as LiteRT's do, and a warning would name our code.
             with np.errstate(all="ignore"):
                 result = np.asarray(_KNOWN[op.name](arrays, op))
                 result = result.astype(_INTEGERS[output.element])

@@ -60,6 +60,7 @@ def resize(builder: ModelBuilder, op: Operator) -> None:
     require_shape(builder, op.outputs[0], (data.shape[0], *sizes, data.shape[3]))
     require_same_scale(builder, slot(op.inputs, 0), op.outputs[0])
     align, half = op.options["align_corners"], op.options["half_pixel_centers"]
+    # LiteRT refuses both at once, and ONNX has no name for it.
     if align and half:
         raise Unsupported("its corners are aligned and its pixels have centres")
     how = "align_corners" if align else "half_pixel" if half else "asymmetric"

@@ -137,6 +137,7 @@ class NodeBuilder:
     ) -> tuple[ir.Value, ...]:
         """Add a node with several outputs."""
         values = [each.value if isinstance(each, Operand) else each for each in inputs]
+        # Without names: which of them is the file's tensor is known once it is written.
         outputs = tuple(typed_value(None) for _ in range(count))
         node = self.graph.add(op_type, values, outputs, attributes)
         for slot, each in enumerate(inputs):
@@ -217,6 +218,8 @@ class TensorBuilder(NodeBuilder):
         self.file, self.alias = file, alias
         self.known: dict[int, Array] = {}
         self._constants: dict[tuple[object, ...], Operand] = {}
+        # In proportion to the file: an honest one has each weight once, perhaps in two layouts and
+        # as floats.
         self._elements = _COPIES * file.size + _SLACK
         self._names = self._named()
         self._unclaimed = set(self._names)
@@ -284,6 +287,7 @@ class TensorBuilder(NodeBuilder):
         found = parameters_of(tensor)
         if found is None:
             raise Unsupported(f"tensor {tensor.name!r} has integers without a scale")
+        # LiteRT's int16 kernels take no zero point off.
         if tensor.element is Element.INT16 and found.zero_point.any():
             raise Unsupported(f"tensor {tensor.name!r} is int16 with a zero point")
         return found
@@ -293,6 +297,8 @@ class TensorBuilder(NodeBuilder):
     ) -> Operand:
         """Return a stored operand of activations, with ones before its lengths up to a rank."""
         tensor, parameters = self.tensor(index), self.parameters(index)
+        # ONNX broadcasts from the right, so that channels of fewer axes would meet rows once they
+        # lie first.
         wanted = max(tensor.rank, rank or 0)
         ahead = (1,) * (wanted - tensor.rank)
         order = arranged(range(wanted), layout)
@@ -349,6 +355,8 @@ class TensorBuilder(NodeBuilder):
         for name, index in (*file.signature.inputs.items(), *file.signature.outputs.items()):
             signed.setdefault(index, name)
         names: dict[int, str] = {}
+        # Ports first, because callers know their names; of inner tensors nobody needs the exact
+        # one.
         for index in dict.fromkeys((*file.inputs, *file.outputs, *range(len(file.tensors)))):
             owner = self.alias.get(index, index)
             if owner not in names:

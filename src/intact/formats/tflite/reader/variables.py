@@ -136,6 +136,7 @@ class _Walk:
                 )
             self._needs_alike(None, before, first)
             if after == before:
+                # Read and never assigned, it is what it was before the first run.
                 tensors[before] = replace(tensors[before], data=first.data)
                 continue
             self._needs_alike(None, before, tensors[after])

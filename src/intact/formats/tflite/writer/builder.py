@@ -140,6 +140,7 @@ class FileBuilder:
         names = tuple(self.mention(tensor) for tensor in inputs)
         results = tuple(self.mention(tensor) for tensor in outputs)
         self.operators.append(Operator(code, version, names, results, options))
+        # Moves are looked through: a reshaped quotient is as large as before.
         made_by = [self.makers.get(name, "") for name in names]
         if code in _MOVES:
             code = made_by[0]
@@ -297,6 +298,7 @@ def bias_or_zeros(
     zeros = np.zeros(np.shape(scale), np.int64)
     bits, kind = (_WIDE_BITS, np.int64) if _is_wide(data) else (32, np.int32)
     encoding = Encoding(scale, zeros, -(1 << (bits - 1)), (1 << (bits - 1)) - 1, axis)
+    # The program's own keeps its name in the file.
     if bias is not None and encoding.same_as(bias.encoding):
         return bias
     return builder.constant(name, values.astype(kind), encoding)

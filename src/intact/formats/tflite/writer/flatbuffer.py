@@ -82,6 +82,7 @@ def serialize(
     ]
     graph.inputs = [places[tensor.name] for tensor in inputs.values()]
     graph.outputs = [places[tensor.name] for tensor in outputs.values()]
+    # In the order of first use, so that equal models give equal bytes.
     codes = list(dict.fromkeys((each.code, each.version) for each in builder.operators))
     graph.operators = [
         _operator(schema, each, codes.index((each.code, each.version)), places)
@@ -94,6 +95,8 @@ def serialize(
     model.subgraphs = [graph]
     model.metadata = [_metadata(schema, *each, buffers) for each in metadata.items()] or None
     model.buffers = buffers.found
+    # AI Edge Quantizer and others open only files with a signature; tensors may have other names
+    # than ports.
     model.signatureDefs = [_signature(schema, inputs, outputs, places)]
     return _packed(model)
 
@@ -185,6 +188,7 @@ def _quantization(schema: Any, encoding: Encoding) -> Any:
     result = schema.QuantizationParametersT()
     result.scale = np.atleast_1d(encoding.scale).astype(np.float32)
     result.zeroPoint = np.atleast_1d(encoding.zero_point).astype(np.int64)
+    # It is 0 for one scale too, as kernels ask of a bias.
     result.quantizedDimension = encoding.axis or 0
     return result
 

@@ -154,6 +154,7 @@ def _write_nodes(operation: FloatNodes, step: Step, builder: FileBuilder) -> Non
             else _operand(node, slot, known, builder)
             for slot in slots
         ]  # fmt: skip
+        # What lies between shares the batch of one of them.
         like = next(each for each in (*operands, *step.outputs) if each is not None)
         made = [
             # ONNX leaves out the name of a result that nobody reads.
@@ -293,6 +294,7 @@ def _places(node: _Node, slot: int, lengths: Sequence[int | None]) -> Tensor:
     indices = node.operand(slot)
     sizes = np.array(lengths, _type(indices))
     if indices.data is not None:
+        # NumPy's remainder has the divisor's sign, so that -1 becomes the last place.
         return node.number(np.mod(indices.data, sizes), np.int32)
     sizes_of = node.number(sizes if sizes.size > 1 else sizes.reshape(()), _type(indices))
     return node.between("FLOOR_MOD", indices, sizes_of, options="FloorModOptions")
@@ -320,6 +322,7 @@ def _gather_elements(node: _Node) -> None:
     places = node.last(_places(node, 1, data.shape[axis : axis + 1]), axis)
     rows = node.last(data, axis)
     gathered = node.part(places.shape, _type(data))
+    # GATHER takes rows with indices of their own only where all axes in front are a batch.
     fields = {"axis": rank - 1, "batchDims": rank - 1}
     node.add("GATHER", (rows, places), gathered, options="GatherOptions", **fields)
     _back(node, gathered, node.result, axis)
@@ -349,6 +352,7 @@ def _scatter_nd(node: _Node) -> None:
         node.add("ADD", (data, scattered), result, options="AddOptions")
         return
     mask = node.number(written > 0, np.bool_)
+    # Chosen and not added, since what is replaced may be infinite.
     node.add("SELECT_V2", (mask, scattered, data), result, options="SelectV2Options")
 
 
@@ -412,6 +416,7 @@ def _local_response_normalization(node: _Node) -> None:
     add_transpose(node.builder, data, inner, order)
     squares = node.between("SQUARE", inner, options="SquareOptions")
     sums = node.part(inner.shape)
+    # The factor of each square is in the weights, which spares a product.
     band = node.number(np.where(is_near, numbers["alpha"] / size, 0))
     bias = node.number(np.full(channels, numbers["bias"]))
     table = "FullyConnectedOptions"

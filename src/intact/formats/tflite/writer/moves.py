@@ -145,6 +145,7 @@ def _write_split(operation: Split, step: Step, builder: FileBuilder) -> None:
     data = data_of(step)
     axis = builder.integers(f"{step.name}/axis", operation.axis)
     count = len(operation.sizes)
+    # SPLIT is in every runtime; SPLIT_V came later.
     if len(set(operation.sizes)) == 1:
         options = Options("SplitOptions", {"numSplits": count})
         version = version_of(data)
@@ -235,6 +236,7 @@ def _add_copies(builder: FileBuilder, data: Tensor, output: Tensor, repeats: Seq
     if any(count == 0 for _, count in counts):
         raise Unsupported(f"repeats {tuple(repeats)}: nothing is left")
     if not counts:
+        # Nothing is repeated, but the output needs an operator that writes it.
         add_reshape(builder, data, output)
         return
     *others, (last, count) = counts

@@ -318,6 +318,7 @@ def _write_dynamic(operation: DynamicFullyConnected, step: Step, builder: FileBu
     if weight.encoding.block is not None:
         builder.require("FULLY_CONNECTED blocks")
     quantizer = operation.quantizer
+    # LiteRT's kernel finds a scale for each row, symmetric, and offers nothing else.
     if not quantizer.rows or quantizer.block is not None or quantizer.quant_min >= 0:
         raise Unsupported("its input is not quantized to int8, row by row")
     keeps = len(data.shape) != 2
@@ -377,6 +378,7 @@ def _within_codes(data: Tensor, encoding: Encoding, builder: FileBuilder) -> Ten
         end = ((ends[code] - encoding.zero_point) * encoding.scale).item()
         limit = np.asarray(end, np.float32)
         constant = builder.constant(f"{name}_limit", limit)
+        # The order decides what a comparison with what is no number gives: the second operand.
         operands = (constant, data) if code == "MINIMUM" else (data, constant)
         data = builder.intermediate(name, data.shape, None, data)
         builder.operator(code, operands, (data,), Options("MaximumMinimumOptions"))

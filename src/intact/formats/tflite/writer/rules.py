@@ -293,6 +293,8 @@ def _about_weights(step: Step) -> Iterator[str]:
         yield f"weight {weight.name!r} has scales along axis {weight.encoding.axis}, not by output"
     if weight.data.size:
         found = (int(weight.data.min()), int(weight.data.max()))
+        # The codes that are there, and not the range: LiteRT's kernels assume that -128 does not
+        # occur, so that two products fit 16 bits.
         if found[0] < _WEIGHTS[0] or found[1] > _WEIGHTS[1]:
             yield f"weight {weight.name!r} has codes {_span(found)} beyond {_span(_WEIGHTS)}"
     if bias is not None and data.encoding is not None:

@@ -62,6 +62,7 @@ def used_pads(
     used = []
     axes = zip(spatial_lengths(data), spatial_lengths(output), pads, extent, strides, strict=True)
     for length, count, (before, after), reach, stride in axes:
+        # What no window reaches is left out, because SAME and VALID are compared with what is used.
         needed = (count - 1) * stride + reach - length - before
         if min(before, after) < 0 or needed > after:
             raise Unsupported(f"pads of {pads} do not give its output shape")
@@ -248,6 +249,7 @@ def _write_transposed(operation: TransposedConvolution, step: Step, builder: Fil
     output = step.outputs[0]
     if operation.groups != 1 or any(each != 1 for each in operation.dilations):
         window = extents(constant_data(weight).shape[1:3], operation.dilations)
+        # A few bytes of a hostile model would make gigabytes of zeros.
         if math.prod(window) > _LARGEST_WINDOW:
             raise Unsupported(f"its dilations {operation.dilations} make a window of zeros")
         dense = dense_kernel(constant_data(weight), operation.groups, operation.dilations)

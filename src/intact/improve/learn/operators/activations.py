@@ -54,6 +54,7 @@ def function_of(declared: Unary) -> Callable[..., Tensor]:
     if written is not None:
         return written
     name = declared.name.lower()
+    # The name is the operator's own in most cases, so that a new function needs no line here.
     found = getattr(torch, name, None) or getattr(F, name)
     return cast(Callable[..., Tensor], found)
 

@@ -106,6 +106,8 @@ def scatter_nd(node: ir.Node) -> Apply:
             place = place * size + _positive(each, size)
         width = math.prod(x.shape[k:])
         places = place.reshape(-1, 1).expand(-1, width)
+        # torch scatters along one axis: the first K become one, and places are counted through
+        # them.
         rows = x.reshape(math.prod(x.shape[:k]), width)
         return _put(rows, 0, places, updates.reshape(places.shape), how).reshape(x.shape)
 

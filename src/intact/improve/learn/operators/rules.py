@@ -97,6 +97,7 @@ def integers(
         fixed = tuple(int(each) for each in node.attributes[name].as_ints())
     elif (array := fixed_array(node, slot)) is not None:
         fixed = tuple(int(each) for each in array.reshape(-1))
+    # Read once, here: a tensor that becomes a list in each pass waits for the device.
     if fixed is not None or input_value(node, slot) is None:
         return lambda _: fixed
     return lambda given: None if given is None else tuple(map(int, given.reshape(-1).tolist()))
