@@ -133,7 +133,7 @@ def test_scales_of_another_plan_are_refused(damage: Callable[[Path], None], tmp_
     [
         ("onnxruntime", 48, 4, "has blocks of 32, 16, 64"),
         ("onnxruntime", 32, 9, "stores codes of 2, 4 or 8 bits"),
-        ("ncnn", 32, 4, "has no weights in blocks"),
+        ("nnie", 32, 4, "has no weights in blocks"),
     ],
 )
 def test_what_a_target_lacks_is_said(target: str, size: int, bits: int, message: str) -> None:

@@ -104,7 +104,8 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
     if decision.quantized:
         slot = weight_slot(node)
         if slot is not None and quantizes(plan.input_config(node, slot)):
-            weight_bits = plan.input_config(node, slot).bits
+            config = plan.input_config(node, slot)
+            weight_bits, block = config.bits, config.grid.block
         output = plan.output_config(node)
         # An end whose result stays inside of a fusion follows the scale of the fusion's last node.
         if output.state is QuantState.OVERLAPPED:

@@ -63,6 +63,11 @@ def encoding_of(point: QuantPoint) -> Encoding:
     )
 
 
+def has_blocks(tensor: Tensor | None) -> bool:
+    """Tell whether a tensor is codes with scales in blocks."""
+    return tensor is not None and tensor.encoding is not None and tensor.encoding.block is not None
+
+
 def moved_last(rank: int) -> tuple[int, ...]:
     """Return the permutation that moves axis 1 to the end.
 

@@ -289,7 +289,8 @@ class Gather:
 class Lookup:
     """Inputs: data (a table, as a rule constant) and integer indices of any shape.
 
-    Takes slices along an axis, as an embedding does; a negative index counts from the end.
+    Takes slices along an axis, as an embedding does; a negative index counts from the end. A table
+    of codes in blocks gives the floats that its rows stand for.
     """
 
     axis: int

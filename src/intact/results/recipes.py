@@ -89,7 +89,7 @@ def target_as_asked(target: Target, options: BlockOptions) -> Target:
         options.block,
         overrides.weight_bits,
         zero_points=options.zero_points,
-        dynamic=kind is Activations.DYNAMIC,
+        dynamic=None if kind is None else kind is Activations.DYNAMIC,
     )
 
 

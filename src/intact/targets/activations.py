@@ -53,14 +53,11 @@ def dynamic_target(target: Target, dynamic: Dynamic) -> Target:
     """Describe a target by its section of activations that are quantized while the model runs."""
     activation = target.activation.overridden(dynamic.activation)
     return msgspec.structs.replace(
-        target,
+        with_overrides(target, dynamic),
         activation=msgspec.structs.replace(activation, dynamic=True),
         weight=target.weight.overridden(dynamic.weight),
         # An integer bias has the scale of the input, which is not known beforehand.
         bias=BiasScheme(dtype=DType.FLOAT32),
-        arithmetic=msgspec.structs.replace(
-            target.arithmetic, overrides=(*target.arithmetic.overrides, *dynamic.overrides)
-        ),
         # The last rule that matches governs a node, so that those with kernels come last.
         rules=(*_in_float(target, dynamic), *dynamic.rules),
         # Chains that end in codes of a known scale do not exist then: every layer gives floats.
@@ -68,6 +65,14 @@ def dynamic_target(target: Target, dynamic: Dynamic) -> Target:
         unsigned=Unsigned(),
         # Made once: asked for the same again, the target would replace its own rules.
         dynamic=None,
+    )
+
+
+def with_overrides(target: Target, dynamic: Dynamic) -> Target:
+    """Describe a target by the arithmetic of what quantizes its input while it runs."""
+    overrides = (*target.arithmetic.overrides, *dynamic.overrides)
+    return msgspec.structs.replace(
+        target, arithmetic=msgspec.structs.replace(target.arithmetic, overrides=overrides)
     )
 
 

@@ -14,6 +14,13 @@ class ScaleType(enum.StrEnum):
 
     FLOAT32 = "float32"
     FLOAT16 = "float16"
+    BFLOAT16 = "bfloat16"
+    """Stored as float16, which kernels round to bfloat16 (LiteRT)."""
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of a scale in a file."""
+        return 4 if self is ScaleType.FLOAT32 else 2
 
 
 class BlockForm(enum.StrEnum):
@@ -28,16 +35,19 @@ class BlockForm(enum.StrEnum):
 class BlockActivations(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Activations that a layer with weights in blocks quantizes while it runs.
 
-    Each row has a scale for each block of the weights.
-
     Attributes:
         scheme: Overrides of ``[activation]``.
+        per_block: Whether each row has a scale for each block of the weights; else a row has one,
+            computed as ``[[dynamic.overrides]]`` say.
+        always: Whether no kernel computes with floats, so that activations are quantized unasked.
         in_float: Widths with sizes of blocks for which the kernels compute with floats
             nevertheless.
         reason: Why a layer computes with integers, for users.
     """
 
     scheme: SchemeOverride
+    per_block: bool = True
+    always: bool = False
     in_float: tuple[tuple[int, int], ...] = ()
     reason: str
 
@@ -54,6 +64,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         signed_scales: Whether scales may be negative. A symmetric block then uses its lowest code
             for the value of largest magnitude.
         scale_type: The type of scales.
+        tables: Whether tables that are looked up may have them.
         ragged: Whether the last block of a row may be shorter than the others.
         form: How a layer is written.
         dynamic: Activations that are quantized while the model runs; None where they are float.
@@ -66,6 +77,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     zero_points: bool = True
     signed_scales: bool = False
     scale_type: ScaleType = ScaleType.FLOAT32
+    tables: bool = True
     ragged: bool = True
     form: BlockForm = BlockForm.FUSED
     dynamic: BlockActivations | None = None

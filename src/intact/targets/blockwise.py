@@ -12,6 +12,7 @@ import msgspec
 
 from intact.errors import UsageError
 from intact.ops import DENSE, IN_BLOCKS
+from intact.targets.activations import with_overrides
 from intact.targets.blocks import BlockActivations
 from intact.targets.rules import Condition, OpRule
 from intact.targets.schema import Target, Unsigned
@@ -24,7 +25,7 @@ def in_blocks(
     bits: int | None = None,
     *,
     zero_points: bool = False,
-    dynamic: bool = False,
+    dynamic: bool | None = None,
 ) -> Target:
     """Describe a target as one that stores weights in blocks.
 
@@ -33,7 +34,8 @@ def in_blocks(
         size: How many neighbours have a scale together.
         bits: Width of the codes; None for the target's usual one.
         zero_points: Give blocks zero points.
-        dynamic: Activations are quantized while the model runs; else they are floats.
+        dynamic: Activations are quantized while the model runs, or are floats; None for floats
+            where the target computes with them beside blocks.
 
     Raises:
         UsageError: The target has no weights in blocks, or none of these.
@@ -42,7 +44,7 @@ def in_blocks(
     if blocks is None:
         raise UsageError(
             f"--block {size}: target {target.name} has no weights in blocks",
-            remedy="leave it out, or choose a target that has them: `intact targets`",
+            remedy=f"leave it out, or give --target {_able(target)}",
         )
     width = blocks.bits[0] if bits is None else bits
     if size not in blocks.sizes:
@@ -55,7 +57,13 @@ def in_blocks(
             f"--activations dynamic: target {target.name} computes with floats beside blocks",
             remedy="leave it out",
         )
-    if not dynamic:
+    always = blocks.dynamic is not None and blocks.dynamic.always
+    if always and dynamic is False:
+        raise UsageError(
+            f"--activations float: target {target.name} quantizes them beside blocks, unasked",
+            remedy="leave it out",
+        )
+    if not (dynamic or always):
         # Passes see by the target alone whether layers with blocks quantize their input.
         blocks = msgspec.structs.replace(blocks, dynamic=None)
         target = msgspec.structs.replace(target, blocks=blocks)
@@ -78,7 +86,11 @@ def in_blocks(
         # In front: the last rule that matches a node governs it.
         *in_float(target, "it computes in float beside such weights").rules,
         OpRule(
-            ops=IN_BLOCKS, quantize=False, weights_only=True, reason=blocks.reason, weight=scheme
+            ops=IN_BLOCKS if blocks.tables else DENSE,
+            quantize=False,
+            weights_only=True,
+            reason=blocks.reason,
+            weight=scheme,
         ),
         OpRule(
             ops=DENSE,
@@ -87,8 +99,24 @@ def in_blocks(
             reason="blocks are for a constant factor on the right",
         ),
     ]
+    if blocks.dynamic is not None and not blocks.dynamic.per_block and target.dynamic is not None:
+        target = with_overrides(target, target.dynamic)
     made = msgspec.structs.replace(target, rules=tuple(rules), fusions=(), dynamic=None)
     return made if blocks.dynamic is None else _dynamic(made, blocks.dynamic, scheme)
+
+
+def _able(target: Target) -> str:
+    """Name the shipped targets that have weights in blocks: of the same formats, if there are.
+
+    Those that extend one of them are left out.
+    """
+    from intact.targets.load import load_target, target_names  # for an error alone
+
+    known = [load_target(name) for name in target_names()]
+    names = {each.name for each in known if each.blocks is not None}
+    able = [each for each in known if each.name in names and each.extends not in names]
+    alike = [each for each in able if each.formats == target.formats]
+    return " or ".join(each.name for each in alike or able)
 
 
 def in_float(target: Target, reason: str = "only caches are kept as codes") -> Target:
@@ -114,7 +142,9 @@ def _dynamic(target: Target, dynamic: BlockActivations, weight: SchemeOverride) 
     )
     return msgspec.structs.replace(
         target,
-        activation=msgspec.structs.replace(activation, dynamic=True, block=weight.block),
+        activation=msgspec.structs.replace(
+            activation, dynamic=True, block=weight.block if dynamic.per_block else None
+        ),
         bias=BiasScheme(dtype=DType.FLOAT32),
         rules=(*target.rules, dense),
         unsigned=Unsigned(),

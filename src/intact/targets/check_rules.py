@@ -270,11 +270,12 @@ def _check_rule(rule: OpRule, target: Target, file: str) -> None:
     check_scheme(activation, file, f"{where}, activation")
     check_activation(activation, file, f"{where}, activation")
     check_scheme(weight, file, f"{where}, weight")
-    if weight.granularity is Granularity.PER_BLOCK and activation.block != weight.block:
+    fits = activation.dynamic and activation.block in (None, weight.block)
+    if weight.granularity is Granularity.PER_BLOCK and not fits:
         raise TargetError(
             f"{file}: {where}: weight granularity is per_block, which integer sums do not have",
             remedy="use it with quantize = false and weights_only = true, or with dynamic "
-            "activations of as large blocks",
+            "activations of rows, or of as large blocks",
         )
     _check_fixed_output(rule, activation, file, where)
     _check_stored(rule, target, file, where)

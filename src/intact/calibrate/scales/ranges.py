@@ -157,14 +157,23 @@ def stored_scales(scales: npt.NDArray[Any], scale_type: ScaleType) -> npt.NDArra
     small = float(np.finfo(np.float32).tiny)
     bounded = np.copysign(np.maximum(np.abs(scales), small), scales)
     exact: npt.NDArray[np.float32] = np.asarray(bounded, np.float32)
-    if scale_type is not ScaleType.FLOAT16:
+    if scale_type is ScaleType.FLOAT32:
         return exact
+    if scale_type is ScaleType.BFLOAT16:
+        exact = _in_bfloat16(exact)
     half = np.finfo(np.float16)
     if np.abs(exact).max(initial=0) > half.max:
         return exact
     least = np.float32(half.smallest_subnormal)
     held = np.copysign(np.maximum(np.abs(exact), least), exact).astype(np.float16)
     return np.asarray(held, np.float32)
+
+
+def _in_bfloat16(numbers: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    """Round to the upper half of float32, ties to even."""
+    bits = np.ascontiguousarray(numbers).view(np.uint32)
+    ties = bits >> 16 & 1
+    return ((bits + (0x7FFF + ties)) & np.uint32(0xFFFF0000)).view(np.float32)
 
 
 def weight_threshold(point: QuantPoint, method: Method) -> npt.NDArray[np.float64]:

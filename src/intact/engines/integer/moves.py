@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -18,6 +19,7 @@ from intact.engines.integer.kernel import (
 from intact.engines.integer.pointwise.conversions import recoder
 from intact.errors import DataError
 from intact.program import Array, Encoding, Step
+from intact.program.forms import dequantize_constant, has_blocks
 from intact.program.operations import (
     Concat,
     DepthToSpace,
@@ -169,8 +171,11 @@ def _split(step: Step, _: Overflows) -> Kernel:
 
 @KERNELS.register(Lookup)
 def _lookup(step: Step, _: Overflows) -> Kernel:
-    operation = operation_of(step, Lookup)
-    source = step.inputs[0].encoding if step.inputs[0] is not None else None
+    operation, table = operation_of(step, Lookup), step.inputs[0]
+    if table is not None and has_blocks(table):
+        table = dequantize_constant(table)
+        step = replace(step, inputs=(table, *step.inputs[1:]))
+    source = None if table is None else table.encoding
     recode = recoder(step.arithmetic, source, step.outputs[0].encoding)
 
     def lookup(data: Array, indices: Array) -> Array:

@@ -54,7 +54,9 @@ def storage_notes(plan: QuantizedGraph, formats: Mapping[str, Format]) -> tuple[
         if scheme is None or scheme.bits == bits:
             continue
         for name, each in formats.items():
-            stored = each.writer.expressible.stored(bits)
+            blocks = None if point.config.grid.block is None else plan.target.blocks
+            expressible = each.writer.expressible
+            stored = blocks.stored_bits(bits) if blocks else expressible.stored(bits)
             if each.runtime is not None and stored > bits:
                 constants = found.setdefault((name, bits, stored), {})
                 # By tensor, because one that several nodes read is stored and counted once.

@@ -56,7 +56,12 @@ class _Writer(Writer):
 
     files = _FILES
     expressible = Expressible(
-        UP_TO_EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, open_sizes=False, half_ends=False
+        UP_TO_EIGHT_BITS,
+        EIGHT_BITS,
+        stored_bits=WHOLE_BYTES,
+        blocks=True,
+        open_sizes=False,
+        half_ends=False,
     )
 
     def write(self, plan: QuantizedGraph, _io: Io) -> Exported:

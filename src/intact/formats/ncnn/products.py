@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import Unsupported
+from intact.formats.ncnn.blocks import write_in_blocks
 from intact.formats.ncnn.builder import (
     WRITERS,
     Layer,
@@ -37,6 +38,7 @@ from intact.formats.ncnn.model import (
 )
 from intact.formats.ncnn.table import TableEntry
 from intact.program import Array, Step, Tensor
+from intact.program.forms import has_blocks
 from intact.program.operations import (
     BatchMatMul,
     Bounds,
@@ -158,6 +160,9 @@ def _emit(
 @WRITERS.register(FullyConnected)
 def _dense(operation: FullyConnected, step: Step, builder: NcnnBuilder) -> None:
     """Write ``InnerProduct``."""
+    if has_blocks(input_of(step, 1)):
+        write_in_blocks(step, operation.bounds, builder)
+        return
     weight, source, result = _weight(step), input_of(step), step.outputs[0]
     rank, outputs = rank_of(source), len(weight)
     parameters: dict[int, Parameter] = {0: outputs, 1: _has_bias(step), 2: weight.size}

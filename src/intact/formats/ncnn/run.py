@@ -27,6 +27,7 @@ from intact.data.batching import sample_count
 from intact.engines.cpu import detect_cpu, instruction_sets
 from intact.engines.integer.engine import IntegerEngine
 from intact.errors import ExportError
+from intact.formats.base.block_layers import BlockLayers
 from intact.formats.base.comparison import LayerComparison, OutputComparer, comparisons
 from intact.formats.base.format import Feeds
 from intact.formats.base.processor import AsDescribed, plan_on_processor
@@ -195,6 +196,9 @@ def verify_ncnn(
     described = AsDescribed(plan, program, threads)
     layers = _Layers(program, model)
     beside = _Beside(layers, threads)
+    blocks = BlockLayers(plan, ())
+    shapes = {name: _value_shape(plan, name) for name in blocks.watched if name in model.blobs}
+    watched = dict.fromkeys((*layers.blobs, *(model.blobs[name] for name in shapes)))
     as_used = NcnnRuntime(model.param, model.weights, threads=threads)
     # A second net, as options hold for a whole net and users run the defaults.
     plain = NcnnRuntime(model.param, model.weights, threads=threads, plain=True)
@@ -203,7 +207,10 @@ def verify_ncnn(
     for feeds in batches:
         given = model.fed(feeds)
         deployed = run_samples(as_used, given, model.outputs.values())
-        computed = beside.add(feeds, run_samples(plain, given, layers.blobs))
+        seen = run_samples(plain, given, watched)
+        computed = beside.add(feeds, seen)
+        shown = {name: seen[model.blobs[name]].reshape(shape) for name, shape in shapes.items()}
+        blocks.add({**feeds, **shown})
         for name, expected in computed.items():
             outputs.add(name, _shaped(deployed[model.outputs[name]], expected.shape), expected)
         shown = {name: deployed[model.outputs[name]] for name in computed}
@@ -220,9 +227,21 @@ def verify_ncnn(
         outputs_sqnr_db=sqnr_by_name(outputs.found()),
         classes=outputs.classes(),
         in_float=dict(program.in_float),
+        float_layers=blocks.layers,
         overflows=overflow_reports(beside.engine),
         processor=described.finding(used),
     )
+
+
+def _value_shape(plan: QuantizedGraph, name: str) -> tuple[int, ...]:
+    """Return the shape of a value, whose samples have known lengths; -1 for their number."""
+    value = next(
+        value
+        for node in plan.graph.nodes
+        for value in (*node.inputs, *node.outputs)
+        if value is not None and value.name == name
+    )
+    return (-1, *(length for length in (value.shape or ())[1:] if isinstance(length, int)))
 
 
 @dataclass(frozen=True)

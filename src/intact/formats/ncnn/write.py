@@ -27,6 +27,7 @@ from intact.formats.ncnn.recurrent import with_samples
 from intact.formats.ncnn.table import table_text
 from intact.ops import functions
 from intact.program import Program, Step, Tensor
+from intact.program.forms import has_blocks
 from intact.program.operations import (
     Bounds,
     Convolution,
@@ -202,8 +203,8 @@ def _fused_activations(program: Program) -> Mapping[str, Step]:
     found = {}
     for step in program.steps:
         value = step.outputs[0].value
-        # An output that is seen must not be clamped.
-        if not isinstance(step.operation, _PRODUCTS) or value in kept:
+        # An output that is seen must not be clamped, and ``Gemm`` has no activation.
+        if not isinstance(step.operation, _PRODUCTS) or value in kept or has_blocks(step.inputs[1]):
             continue
         match readers.get(value, []):
             case [Step(operation=Function(kind=functions.clamp, bounds=bounds)) as reader]:
@@ -233,6 +234,8 @@ def _other_codes(program: Program) -> Iterator[tuple[Tensor, str]]:
             continue
         for slot, tensor in enumerate(step.inputs):
             if tensor is None or tensor.encoding is None:
+                continue
+            if slot == 1 and has_blocks(tensor):
                 continue
             is_operand = isinstance(step.operation, _PRODUCTS) and slot <= 1
             reason = _other_levels(tensor) if is_operand else nothing_else

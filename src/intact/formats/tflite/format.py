@@ -140,6 +140,7 @@ class _Writer(Writer):
         EIGHT_BITS | {16},
         stored_bits=WHOLE_BYTES,
         dynamic=True,
+        blocks=True,
         open_sizes=False,
         mixes=False,
         half_ends=False,

@@ -25,9 +25,11 @@ from intact.formats.base.comparison import (
     comparisons,
     stored_feeds,
 )
+from intact.formats.base.float_layers import FloatComparison
 from intact.formats.base.format import Feeds
 from intact.formats.base.report import Verification
 from intact.formats.base.verification import Arrays, EngineBeside, compare
+from intact.formats.tflite.blocks import BlockLayer, in_blocks, stored_layers
 from intact.formats.tflite.deployed import (
     OTHER_PLAN,
     DeployedFile,
@@ -44,6 +46,7 @@ from intact.formats.tflite.run import Kernels, Port, TfliteRuntime, litert_versi
 from intact.formats.tflite.write import program_to_tflite
 from intact.plan import QuantizedGraph
 from intact.program import Program, Step, Tensor
+from intact.program.deployed import deployed_program
 from intact.program.lower import lower
 from intact.program.operations import DynamicQuantize, FloatNodes
 from intact.program.passes.integer_io import integer_io
@@ -83,6 +86,7 @@ class StepByStep:
         self.end_to_end: list[LayerComparison] = []
         self.not_compared: dict[str, str] = {}
         self._cut: list[tuple[Program, TfliteRuntime]] = []
+        self._in_blocks: dict[str, BlockLayer] = {}
         for step, small in one_op_programs(program):
             # It reads constants alone: a file of it would have no inputs to feed.
             if not step.activations or isinstance(step.operation, FloatNodes):
@@ -94,7 +98,10 @@ class StepByStep:
                 self.not_compared |= {tensor.name: str(error) for tensor in step.outputs}
             else:
                 self._cut.append((small, one))
-        made = [tensor for small, _ in self._cut for tensor in small.outputs.values()]
+                if (weight := in_blocks(step)) is not None:
+                    self._in_blocks[step.outputs[0].name] = BlockLayer(step, weight)
+        every = [tensor for small, _ in self._cut for tensor in small.outputs.values()]
+        made = [tensor for tensor in every if tensor.name not in self._in_blocks]
         self._layers = comparisons(program, made)
         self._observed = {
             name for small, _ in self._cut for name in (*small.inputs, *small.outputs)
@@ -105,6 +112,11 @@ class StepByStep:
         """Each tensor alone."""
         return list(self._layers.values())
 
+    @property
+    def float_layers(self) -> list[FloatComparison]:
+        """Layers of floats with weights in blocks."""
+        return [each.found for each in self._in_blocks.values()]
+
     def add(self, feeds: Arrays, _shown: Arrays) -> Arrays:
         """Compare one batch and return the engine's outputs."""
         # The engine once for the whole batch: each small model is fed what the step before should
@@ -114,7 +126,11 @@ class StepByStep:
             given = {name: np.ascontiguousarray(own.tensors[name]) for name in small.inputs}
             results, _ = runtime.run(given)
             for name, array in results.items():
-                self._layers[name].add(array, own.tensors[name])
+                if name in self._in_blocks:
+                    data = next(iter(given.values()))
+                    self._in_blocks[name].add(array, own.tensors[name], data)
+                else:
+                    self._layers[name].add(array, own.tensors[name])
         return own.outputs
 
 
@@ -147,7 +163,12 @@ def verify_tflite(
     runtime = TfliteRuntime(content, kernels=kernels, threads=threads)
     lowered, program, file = written_file(plan, runtime)
     given = (stored_feeds(program, feeds, lowered.inputs) for feeds in batches)
-    return _verify(plan, program, file, given, kernels, threads)
+    found = _verify(plan, program, file, given, kernels, threads)
+    if plan.target.blocks is not None:
+        # Tables are looked up by float operations.
+        written = deployed_program(plan, float_operations=True)
+        found.layers = [*stored_layers(written, content), *found.layers]
+    return found
 
 
 def verify_read_tflite(
@@ -221,6 +242,8 @@ def _verify(
         plan, name, lambda feeds: file.run(feeds, shown), reference, batches, program.outputs
     )
     found.not_compared = hidden
+    if isinstance(reference, StepByStep):
+        found.float_layers = reference.float_layers
     return found
 
 

@@ -33,10 +33,12 @@ _CUT = "cut them from the model, and compute them apart"
 _FIX = "calibrate on samples of one shape, or give the sizes with --input-shape"
 
 _LACKING: dict[str, dict[str, str]] = {
+    "ref": {"FULLY_CONNECTED blocks": "LiteRT's reference kernels compute nonsense from blocks"},
     "micro": dict.fromkeys(
         ("GELU", "POW", "REDUCE_PROD", "SCATTER_ND", "SIGN", "TOPK_V2"),
         "TensorFlow Lite Micro has no operator for it",
     )
+    | dict.fromkeys(("FULLY_CONNECTED blocks",), "TensorFlow Lite Micro has no weights in blocks")
     | dict.fromkeys(
         ("ARG_MAX int64", "ARG_MIN int64"), "TensorFlow Lite Micro gives places as int32 only"
     ),

@@ -140,8 +140,8 @@ def _weights(plan: QuantizedGraph, wide: int, blocks: Blocks | None) -> Iterator
         done.update((str(node.name), at) for each in one for node, at in each.readers)
         stored = point.config.bits if blocks is None else blocks.stored_bits(point.config.bits)
         count = np.prod(_shape(point))
-        half = blocks is not None and blocks.scale_type is ScaleType.FLOAT16
-        scales = np.asarray(point.config.scale).size * (2 if half else 4)
+        kind = ScaleType.FLOAT32 if blocks is None else blocks.scale_type
+        scales = np.asarray(point.config.scale).size * kind.bytes
         size = float(count * stored / 8 + scales)
         added = float(count * (wide - stored) / 8)
         is_free = all(each.end not in plan.baked for each in one)

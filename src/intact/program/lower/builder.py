@@ -18,6 +18,7 @@ from intact.plan.dynamic import dynamic_quantizer
 from intact.program.forms import (
     dequantize_constant,
     encoding_of,
+    has_blocks,
     moved_last,
     permute,
     plain_type,
@@ -82,6 +83,11 @@ class ProgramBuilder:
         """
         tensor = self._read(node, slot)
         return self.dequantize(tensor) if self.floating else tensor
+
+    def read_weight(self, node: ir.Node, slot: int) -> Tensor:
+        """Return an operand as `read` does; codes in blocks stay codes beside floats, too."""
+        tensor = self._read(node, slot)
+        return self.dequantize(tensor) if self.floating and not has_blocks(tensor) else tensor
 
     def _read(self, node: ir.Node, slot: int) -> Tensor:
         value = input_value(node, slot)

@@ -9,7 +9,7 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.program.forms import has_rank, moved_last, permute
+from intact.program.forms import has_blocks, has_rank, moved_last, permute
 from intact.program.handlers import NamedHandlers
 from intact.program.lower.attributes import bounds_of, clamp_twice
 from intact.program.lower.builder import ProgramBuilder
@@ -142,7 +142,8 @@ def finish(
     is_product = isinstance(operation, _PRODUCTS)
     # A float bias is added as a real number.
     operands = (*inputs[:2], *inputs[RESIDUAL_SLOT:]) if is_product else inputs
-    encoded = {tensor.encoding is not None for tensor in operands if tensor is not None}
+    # Codes in blocks stand for floats, beside floats.
+    encoded = {t.encoding is not None and not has_blocks(t) for t in operands if t is not None}
     if len(encoded) > 1:
         raise Unsupported("it computes with integers and floats")
     if encoded == {True} and result.encoding is None:

@@ -10,7 +10,7 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.graph import input_value, is_constant, moves_values
 from intact.ops import operators
-from intact.program.forms import shape_of
+from intact.program.forms import has_blocks, shape_of
 from intact.program.lower.attributes import axis_of, constant_input, integers
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import LOWERINGS, finish_move
@@ -194,10 +194,15 @@ def split(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 def gather(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Gather: a selection where the indices are constant, else a look-up."""
     node = chain[0]
-    data = builder.read(node, 0)
+    data = builder.read_weight(node, 0)
     axis = axis_of(node, len(data.shape))
     chosen = input_value(node, 1)
     if chosen is None or not is_constant(chosen):
+        if has_blocks(data):
+            result = builder.result(node.outputs[0])
+            builder.emit(chain, Lookup(axis), (data, builder.read(node, 1)), (result,))
+            builder.set_result(node.outputs[0], result)
+            return
         finish_move(builder, chain, Lookup(axis), (data, builder.read(node, 1)))
         return
     indices, size = constant_input(node, 1), data.shape[axis]

@@ -11,7 +11,7 @@ from intact.errors import Unsupported
 from intact.graph import constant_array, input_value, is_constant
 from intact.ops import operators
 from intact.plan.dynamic import dynamic_quantizer, is_dynamic
-from intact.program.forms import permute, reshape_constant, shape_of
+from intact.program.forms import has_blocks, permute, reshape_constant, shape_of
 from intact.program.lower.attributes import constant_input, window_pads
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import LOWERINGS, finish, fused_bounds
@@ -124,7 +124,7 @@ def matmul(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
         _dynamic(builder, chain, is_transposed=False)
         return
     right = constant_array(input_value(node, 1))
-    left, weight = builder.read(node, 0), builder.read(node, 1)
+    left, weight = builder.read(node, 0), builder.read_weight(node, 1)
     if min(len(left.shape), len(weight.shape)) < 2:
         raise Unsupported("an operand is a vector")
     if right is not None and right.ndim == 2:
@@ -170,7 +170,7 @@ def _dynamic(builder: ProgramBuilder, chain: tuple[ir.Node, ...], *, is_transpos
 def _operands(builder: ProgramBuilder, node: ir.Node) -> tuple[Tensor, Tensor]:
     if not is_constant(input_value(node, 1)):
         raise Unsupported("its weight is computed")
-    data, weight = builder.read(node, 0), builder.read(node, 1)
+    data, weight = builder.read(node, 0), builder.read_weight(node, 1)
     _check_mixed(data, weight)
     if data.is_constant:
         raise Unsupported("its data is constant")
@@ -178,7 +178,7 @@ def _operands(builder: ProgramBuilder, node: ir.Node) -> tuple[Tensor, Tensor]:
 
 
 def _check_mixed(left: Tensor, right: Tensor) -> None:
-    if (left.encoding is None) != (right.encoding is None):
+    if (left.encoding is None) != (right.encoding is None) and not has_blocks(right):
         raise Unsupported("it multiplies integers and floats")
 
 

@@ -65,6 +65,8 @@ class FileBuilder:
         operators: In order.
         makers: Which operator computes a tensor's values, by the tensor's name, not what moves
             them; `QUOTIENT` where that is a product with a reciprocal.
+        block_scales: Constants of float16 with the scales of weights in blocks, by the name of
+            the weight.
         quantized_inside: Floats that operators quantize while they run, by the names of the codes
             that programs have for them.
     """
@@ -78,6 +80,7 @@ class FileBuilder:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
         self.makers: dict[str, str] = {}
+        self.block_scales: dict[str, str] = {}
         self.quantized_inside: dict[str, Tensor] = {}
         self._taken = set(reserved)
         self._floats: dict[str, Tensor] = {}
@@ -95,6 +98,10 @@ class FileBuilder:
             return ""
         if tensor.name not in self.tensors:
             self.tensors[tensor.name] = in_file(tensor)
+            if tensor.encoding is not None and tensor.encoding.block is not None:
+                scales = _scales_of_blocks(tensor.encoding)
+                constant = self.constant(f"{tensor.name}/{SCALES}", scales)
+                self.block_scales[tensor.name] = self.mention(constant)
         return tensor.name
 
     def require(self, code: str) -> None:
@@ -183,6 +190,7 @@ class FileBuilder:
         like: Tensor,
         *,
         plain: type[np.generic] | np.dtype[Any] = np.float32,
+        length: int | None = None,
     ) -> Tensor:
         """Return a new tensor between two operators; its open axis is as long as that of another.
 
@@ -192,9 +200,11 @@ class FileBuilder:
             encoding: None for floats.
             like: Whose batch it shares.
             plain: Type of what is not encoded.
+            length: Of the open axis in the file; None for that of ``like``.
         """
         result = Tensor(self._fresh(name), shape, encoding, plain=np.dtype(plain))
-        self._open_lengths[result.name] = self._open_lengths.get(like.name, 1)
+        same = self._open_lengths.get(like.name, 1)
+        self._open_lengths[result.name] = same if length is None else length
         return result
 
     def _fresh(self, name: str) -> str:
@@ -204,6 +214,25 @@ class FileBuilder:
             candidate = f"{name}_{count}"
         self._taken.add(candidate)
         return candidate
+
+
+SCALES = "scales"
+"""What follows the name of a weight in the name of the constant with the scales of its blocks."""
+
+_BLOCK_CODES = (-8, 7)
+"""Codes of weights in blocks; of other widths LiteRT refuses the file, or computes nonsense."""
+
+
+def _scales_of_blocks(encoding: Encoding) -> Array:
+    """Return scales ``[rows, blocks]`` as float16."""
+    low, high = _BLOCK_CODES
+    if encoding.quant_min < low or encoding.quant_max > high or encoding.zero_point.any():
+        raise Unsupported("its blocks have zero points, or codes beyond -8..7")
+    with np.errstate(over="ignore"):
+        half = encoding.scale.astype(np.float16)
+    if not np.array_equal(half, encoding.scale) or not (half > 0).all():
+        raise Unsupported("a scale of a block is no positive float16")
+    return half
 
 
 def in_file(tensor: Tensor) -> Tensor:

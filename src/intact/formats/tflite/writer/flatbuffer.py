@@ -9,7 +9,8 @@ import numpy as np
 
 from intact._extras import missing
 from intact.errors import ExportError
-from intact.formats.tflite.writer.builder import FileBuilder, Operator, Options
+from intact.formats.tflite.writer.builder import FileBuilder, Operator, Options, constant_data
+from intact.numerics.packing import pack_bits
 from intact.program import Array, Encoding, Tensor
 
 SCHEMA_VERSION = 3
@@ -22,11 +23,14 @@ _ALIGNMENT = 16
 _LARGEST = (1 << 31) - 1
 """Bytes of a file whose offsets are 32 bits with sign."""
 
+_NIBBLE = 0xF
+
 _LAST_OLD_CODE = 127
 """Operators beyond stand in the field that files of version 3a added."""
 
 _TYPES = {
     np.dtype(np.float32): "FLOAT32",
+    np.dtype(np.float16): "FLOAT16",
     np.dtype(np.int8): "INT8",
     np.dtype(np.uint8): "UINT8",
     np.dtype(np.int16): "INT16",
@@ -69,11 +73,12 @@ def serialize(
             remedy="quantize more nodes, or write another format",
         )
     places = {name: place for place, name in enumerate(builder.tensors)}
-    buffers = _Buffers(schema)
+    buffers, scales = _Buffers(schema), builder.block_scales
     graph = schema.SubGraphT()
     graph.name = "main"
     graph.tensors = [
-        _tensor(schema, each, builder.lengths(each), buffers) for each in builder.tensors.values()
+        _tensor(schema, each, builder.lengths(each), buffers, places.get(scales.get(each.name, "")))
+        for each in builder.tensors.values()
     ]
     graph.inputs = [places[tensor.name] for tensor in inputs.values()]
     graph.outputs = [places[tensor.name] for tensor in outputs.values()]
@@ -139,16 +144,37 @@ def _metadata(schema: Any, name: str, text: str, buffers: _Buffers) -> Any:
     return found
 
 
-def _tensor(schema: Any, tensor: Tensor, lengths: list[int], buffers: _Buffers) -> Any:
+def _tensor(
+    schema: Any, tensor: Tensor, lengths: list[int], buffers: _Buffers, scales: int | None
+) -> Any:
+    """Return a tensor; ``scales`` is the place of those of its blocks, if it has some."""
     result = schema.TensorT()
     result.name = tensor.name
     result.shape = lengths
     if None in tensor.shape:
         result.shapeSignature = [-1 if length is None else length for length in tensor.shape]
     result.type = getattr(schema.TensorType, _TYPES[_dtype(tensor)])
+    if tensor.encoding is not None and tensor.encoding.block is not None:
+        result.type = schema.TensorType.INT4
+        result.buffer = buffers.place(_nibbles(constant_data(tensor)))
+        result.quantization = _by_block(schema, tensor.encoding.block, scales)
+        return result
     result.buffer = buffers.place(tensor.data)
     if tensor.encoding is not None:
         result.quantization = _quantization(schema, tensor.encoding)
+    return result
+
+
+def _nibbles(codes: Array) -> Array:
+    """Return codes of 4 bits two a byte, the first in the low half."""
+    return pack_bits(codes.reshape(-1) & _NIBBLE, 4)
+
+
+def _by_block(schema: Any, block: int, scales: int | None) -> Any:
+    result, details = schema.QuantizationParametersT(), schema.BlockwiseQuantizationT()
+    details.scales, details.zeroPoints, details.blockSize = scales, -1, block
+    result.detailsType = schema.QuantizationDetails.BlockwiseQuantization
+    result.details = details
     return result
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -10,6 +11,7 @@ import numpy as np
 from intact.errors import Unsupported
 from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options, data_of
 from intact.program import Shape, Step, Tensor
+from intact.program.forms import has_blocks
 from intact.program.operations import (
     Concat,
     DepthToSpace,
@@ -171,8 +173,31 @@ def _write_lookup(operation: Lookup, step: Step, builder: FileBuilder) -> None:
     data, indices = data_of(step), step.inputs[1]
     if indices is None or indices.dtype not in (np.int32, np.int64):
         raise Unsupported("its indices are neither int32 nor int64")
+    if has_blocks(data):
+        _add_embedding(builder, data, indices, step.outputs[0])
+        return
     options = Options("GatherOptions", {"axis": operation.axis})
     builder.operator("GATHER", (data, indices), step.outputs, options, version=version_of(data))
+
+
+def _add_embedding(builder: FileBuilder, table: Tensor, indices: Tensor, output: Tensor) -> None:
+    """Add EMBEDDING_LOOKUP, which takes a vector of int32; version 4 reads codes of 4 bits."""
+    if indices.dtype != np.int32:
+        whole = builder.intermediate(
+            f"{indices.name}_int32", indices.shape, None, indices, plain=np.int32
+        )
+        types = {"inDataType": 4, "outDataType": 2}  # of int64 and int32
+        builder.operator("CAST", (indices,), (whole,), Options("CastOptions", types))
+        indices = whole
+    is_open, count = None in indices.shape, math.prod(builder.lengths(indices))
+    shape: Shape = (None,) if is_open else (count,)
+    vector = builder.intermediate(
+        f"{indices.name}_vector", shape, None, indices, plain=np.int32, length=count
+    )
+    rows = builder.intermediate(f"{output.name}_rows", (*shape, table.shape[1]), None, vector)
+    add_reshape(builder, indices, vector)
+    builder.operator("EMBEDDING_LOOKUP", (vector, table), (rows,), version=4)
+    add_reshape(builder, rows, output)
 
 
 @WRITERS.register(Tile)

@@ -315,6 +315,8 @@ def _write_dynamic(operation: DynamicFullyConnected, step: Step, builder: FileBu
     data = None if codes is None else builder.quantized_inside.get(codes.name)
     if data is None or weight is None or weight.encoding is None:
         raise Unsupported("it has no floats to quantize, or no integer weight")
+    if weight.encoding.block is not None:
+        builder.require("FULLY_CONNECTED blocks")
     quantizer = operation.quantizer
     # LiteRT's kernel finds a scale for each row, symmetric, and offers nothing else.
     if not quantizer.rows or quantizer.block is not None or quantizer.quant_min >= 0:

@@ -26,6 +26,7 @@ from intact.program.operations import (
     FloatNodes,
     FullyConnected,
     Function,
+    Lookup,
     Operation,
     Pad,
     Pool,
@@ -222,7 +223,7 @@ def unsupported_of(step: Step) -> Iterator[str]:
         yield "floats and codes among its inputs and outputs"
         return
     if step.outputs[0].encoding is None:
-        if isinstance(step.operation, DynamicFullyConnected):
+        if isinstance(step.operation, DynamicFullyConnected | Lookup):
             return  # its weight is in codes, and the writer looks at the rest
         # A dense layer of floats may have a weight of codes: the writer puts a DEQUANTIZE there.
         is_dense = isinstance(step.operation, FullyConnected)
