@@ -134,7 +134,7 @@ FIXED = "[[op]]\nops = ['Softmax']\nfixed_output = { scale = 0.0078125 }"
         ),
         (HEADER, "[calibration.variants]\nkl = 'kll'", "did you mean 'kl'"),
         (HEADER, "[calibration.variants]\nklx = 'kl'", "names 'klx'"),
-        (HEADER, "[calibration.variants]\nkl = 'mse'", "all schemes"),
+        (HEADER, "[calibration.variants]\nkl = 'mse'", "'kl' is not"),
         (
             HEADER.replace('dtype = "int8"', 'dtype = "int8"\ntruncated_zero_point = true'),
             "",
