@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,9 @@ def test_evaluate_and_verify_do_to_the_samples_what_calibration_did(
         seen.extend(feeds)
         return Verification("", "", detect_cpu(), 0, [])
 
-    def evaluated(loaded: Any, samples: Samples, **_: Any) -> None:
+    def evaluated(loaded: Any, samples: Samples, **_: Any) -> SimpleNamespace:
         seen.extend(batch for batch, _ in samples.batches(5))
+        return SimpleNamespace(sqnr_db=100.0)
 
     monkeypatch.setattr("intact.formats.onnx_qdq.verify.verify_qdq", verified)
     monkeypatch.setattr(_evaluate, "evaluate_result", evaluated)
