@@ -21,17 +21,17 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.config import QuantState, Rounding, TensorQuantConfig
-from intact.errors import ExportError, ModelError
+from intact.errors import ExportError
 from intact.formats.base.clamps import drop_clamps
 from intact.formats.base.format import Executed
 from intact.formats.base.maker import sign
 from intact.formats.base.storage import GatheredCodes, StoredWeights, stored_readers
+from intact.formats.onnx_qdq.opsets import container_of, needed_opset, opset_of_caches, raise_opset
 from intact.formats.onnx_qdq.reader.parameters import Container, container_for, is_quantize
 from intact.formats.onnx_qdq.shared_codes import share_codes
 from intact.formats.onnx_qdq.shield import keep_as_planned
 from intact.graph import save_model
 from intact.graph.edit import Editor
-from intact.graph.files.opset import convert_opset
 from intact.graph.files.save import file_bytes, message_of
 from intact.graph.ops import clamp_bounds
 from intact.graph.origins import bare
@@ -45,60 +45,14 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
-from intact.plan.dynamic import dynamic_points, is_layer
+from intact.plan.dynamic import dynamic_points
 from intact.plan.overflows import overflow_notes, wrap_sums
-from intact.plan.stored_weights import is_cached, is_stored
+from intact.plan.stored_weights import is_cached
 from intact.program.unsupported import UnsupportedNodes
-from intact.targets import BlockForm
 
 if TYPE_CHECKING:
     from intact.formats.onnx_qdq.blocks import BlockWriter, StoredBlocks
     from intact.formats.onnx_qdq.dynamic import DynamicCodes, DynamicLayers
-
-
-def raise_opset(model: ir.Model, opset: int) -> ir.Model:
-    """Return the model at ``opset`` or newer; the same object where it is new enough.
-
-    Raises:
-        ExportError: The model cannot be converted.
-    """
-    if model.opset_imports[""] >= opset:
-        return model
-    try:
-        raised = convert_opset(model, opset)
-    except ModelError as error:
-        raise ExportError(
-            f"the plan's types need opset {opset}; the model {error}", remedy=_NEWER
-        ) from error
-    # Converting may replace a node by several, and an end of the plan would point at nothing.
-    twins = {node.name: node for node in raised.graph}
-    for node in model.graph:
-        if not _has_slots_of(twins.get(node.name), node):
-            raise ExportError(
-                f"the plan's types need opset {opset}, in which node {node.name!r} "
-                f"({node.op_type}) becomes others",
-                remedy=_NEWER,
-            )
-    return raised
-
-
-_BLOCKS_OPSET = 21
-"""The first default opset whose DequantizeLinear has blocks."""
-_CHANNELS_OPSET = 13
-"""The first whose QuantizeLinear has a scale for each channel."""
-_DYNAMIC_OPSET = 11
-"""The first with DynamicQuantizeLinear."""
-_NEWER = "export the float model with a newer opset"
-
-
-def _has_slots_of(twin: ir.Node | None, node: ir.Node) -> bool:
-    """Tell whether a converted node reads what it read, where plans name it."""
-    if twin is None or twin.op_type != node.op_type:
-        return False
-    return all(
-        (value and value.name) == (other and other.name)
-        for value, other in zip(node.inputs, twin.inputs, strict=False)
-    )
 
 
 _COMPUTED_AT_ONCE = 1 << 24
@@ -236,11 +190,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     # Caches have no pairs: their codes are the model's own inputs and outputs.
     points = [point for point in quantization_points(plan) if not is_cached(point.config)]
     _refuse_inexpressible(points)
-    # The oldest opset that will do: raising converts the model, and older runtimes take fewer of
-    # the newer ones.
-    needed = max((_needed_opset(plan, point) for point in points), default=0)
-    needed = max(needed, _opset_of_operators(plan), _opset_of_caches(plan))
-    editor = Editor(raise_opset(plan.graph.model, needed))
+    editor = Editor(raise_opset(plan.graph.model, needed_opset(plan, points)))
     # Before pairs are put in, which name the values as the plan does.
     wrap_sums(editor, plan)
     writer = _Writer(editor, plan, _layers(editor, plan), float_weights=float_weights)
@@ -250,7 +200,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
         else:
             writer.activation(point)
     writer.add_dynamic()
-    if _opset_of_caches(plan):
+    if opset_of_caches(plan):
         from intact.formats.onnx_qdq.caches import write_caches  # which few plans need
 
         writer.result.notes += write_caches(editor, plan)
@@ -321,10 +271,10 @@ def _rounding_notes(points: list[QuantPoint]) -> list[Note]:
 def _packed_notes(points: list[QuantPoint]) -> list[Note]:
     """Say which constants are stored two codes a byte, what that saves and what it needs."""
     constants = (each for each in points if each.is_constant and each.config.grid.block is None)
-    packed = [point for point in constants if _container(point).is_packed]
+    packed = [point for point in constants if container_of(point).is_packed]
     if not packed:
         return []
-    container = _container(packed[0])
+    container = container_of(packed[0])
     sizes = {
         # Once for each copy in the file: readers of one constant with one scale share it.
         (str(p.value.name), id(p.config.dominator)): p.value.const_value.size
@@ -366,7 +316,7 @@ class _Writer:
     def activation(self, point: QuantPoint) -> None:
         """Add Clip (where the range is narrower than its type), Quantize and Dequantize."""
         value = self.editor.value(str(point.value.name))
-        container = _container(point)
+        container = container_of(point)
         # A value that readers quantize in several ways has a pair for each of them, so that the
         # name has the reader's.
         base = str(value.name) if point.at_output else f"{value.name}_{point.end.node}"
@@ -434,7 +384,7 @@ class _Writer:
             self._blocks.write(point, readers)
             self.result.blocks = self._blocks.stored
             return
-        container = _container(point)
+        container = container_of(point)
         codes = self.editor.initializer(
             f"{point.value.name}_quantized", stored_codes(point, container)
         )
@@ -455,7 +405,7 @@ class _Writer:
         """Let nodes read a constant through a DequantizeLinear."""
         key = (str(point.value.name), id(point.config.dominator))
         if key not in self._constants:
-            container = _container(point)
+            container = container_of(point)
             # Kernels read bytes; a model of float weights has no stored codes that would need to be
             # widened.
             read = container if self._float_weights else container.in_bytes
@@ -544,38 +494,9 @@ class _Writer:
             self.editor.initializer(f"{base}_{name}", np.float32(bound))
             for name, bound in zip(("low", "high"), point.config.value_range(), strict=True)
         )
-        span = (point.config.quant_min, point.config.quant_max, _container(point).data_type.name)
+        span = (point.config.quant_min, point.config.quant_max, container_of(point).data_type.name)
         self._clipped.setdefault(span, []).append(point.end.node)
         return self.editor.node("Clip", [value, low, high], f"{base}_clipped", shape=value.shape)
-
-
-def _container(point: QuantPoint) -> Container:
-    container = container_for(point.config, is_constant=point.is_constant)
-    if container is None:
-        raise ExportError(f"{point.end}: ONNX has no type for its range")
-    return container
-
-
-def _opset_of_operators(plan: QuantizedGraph) -> int:
-    """Return the oldest opset in which the target has the integer forms of a plan's operators."""
-    nodes = [node for node in plan.graph.nodes if plan.is_quantized(node)]
-    rules = (plan.target.rule_for(node) for node in nodes)
-    return max((rule.opset for rule in rules if rule is not None), default=0)
-
-
-def _opset_of_caches(plan: QuantizedGraph) -> int:
-    """Return the opset of the quantizers of caches that hold codes; 0 where there are none."""
-    return _CHANNELS_OPSET if any(is_cached(each) for each in plan.configs.values()) else 0
-
-
-def _needed_opset(plan: QuantizedGraph, point: QuantPoint) -> int:
-    """Return the opset whose operators express a point; a stored weight needs none."""
-    blocks = plan.target.blocks
-    if point.config.grid.block is not None and blocks is not None:
-        return _BLOCKS_OPSET if blocks.form is BlockForm.DEQUANTIZED else 0
-    if any(is_layer(plan, node, slot) for node, slot in point.readers):
-        return _DYNAMIC_OPSET
-    return 0 if is_stored(point.config) else _container(point).opset_for(point.config)
 
 
 def _axis_attribute(point: QuantPoint) -> dict[str, int | float | str]:
