@@ -1,4 +1,9 @@
-"""How long two models take beside each other, measured in bounded time."""
+"""Times models against each other on a machine that also does other things, in bounded time.
+
+Models are run in turn, in blocks of a few runs each, and compared round by round: whatever slows
+the machine down then slows both. `latencies` compares two models by medians, as reports show them.
+`in_turn` and `lower_quartiles` rank several, which a placement chooses from.
+"""
 
 from __future__ import annotations
 
@@ -61,9 +66,10 @@ def blocks_in_turn(
         runs: Each runs a model once, as for `latencies`.
         seconds: For all, in all; one round is timed however long it takes.
         rounds: At most, as there is time for.
-        clock: Seconds of the runs; None for the wall's, which tells the time that is left anyway.
-        longest: For all, in all, where runs are so long that the rounds take more than `seconds`: a
-            block is one run then.
+        clock: Tells the seconds of the runs; None for wall time. ``seconds`` is wall time in any
+            case.
+        longest: Seconds in all, instead of ``seconds`` where that is less, for runs so long that
+            each block is a single one.
     """
     clock = time.perf_counter if clock is None else clock
     share = seconds / rounds / max(len(runs), 1)

@@ -1,4 +1,8 @@
-"""What a step computes: one frozen dataclass an operation, its fields the operation's options.
+"""Declares the operations of a program: one frozen dataclass each, its fields their options.
+
+A `Step` of a program has one of these, with the tensors that it reads and writes; the integer
+engine has a kernel for each, and formats write it. ``Pool(PoolKind.MAX, (2, 2), (2, 2), ((0, 0),
+(0, 0)))`` is a MaxPool.
 
 Data of spatial operations has its channels last (``[batch, *spatial, channels]``), the layout of
 microcontroller and TFLite kernels, and the one in which a product over channels is one run of

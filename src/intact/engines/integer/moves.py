@@ -12,9 +12,9 @@ from intact.engines.integer.kernel import (
     KERNELS,
     Kernel,
     Overflows,
+    constants_inserter,
     kernel_of,
     operation_of,
-    weaver,
 )
 from intact.engines.integer.pointwise.conversions import recoder
 from intact.errors import DataError
@@ -159,10 +159,10 @@ def _split(step: Step, _: Overflows) -> Kernel:
     source = step.inputs[0].encoding if step.inputs[0] is not None else None
     recoders = [recoder(step.arithmetic, source, output.encoding) for output in step.outputs]
     borders = np.cumsum(operation.sizes)[:-1]
-    weave = weaver(step)
+    with_constants = constants_inserter(step)
 
     def split(*activations: Array) -> tuple[Array, ...]:
-        (array,) = weave(activations)
+        (array,) = with_constants(activations)
         parts = np.split(array, borders, axis=operation.axis)
         return tuple(recode(part) for recode, part in zip(recoders, parts, strict=True))
 

@@ -1,4 +1,13 @@
-"""Simulation of many plans of one graph, in pieces that they share."""
+"""Simulates many quantization plans of one float graph, and computes what they share only once.
+
+A search tries hundreds of plans that differ in a few bit-widths. So the graph is cut into pieces
+wherever some tensor is quantized, each piece is an ONNX Runtime session, and quantizers run in
+between. A plan with ``conv7`` at 4 instead of 8 bits then compiles one small session anew, and
+starts from the cached activations in front of ``conv7``.
+
+`PiecewiseSimulator` runs plans. `Flow` hands tensors from piece to piece within one run.
+`Checkpoints` caches activations, `Compiled` caches sessions and quantizers, both within a size.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +38,10 @@ Array = npt.NDArray[Any]
 
 
 class Flow:
-    """Provides each step with the streams that it reads.
+    """Hands each step of a run the streams that it reads, and frees them after their last reader.
+
+    A `Stream` is a tensor as one reader gets it: as computed, or behind its quantizer. The computed
+    tensor itself is the stream without an end.
 
     Args:
         prepared: The plan that is run.
@@ -42,6 +54,7 @@ class Flow:
     ) -> None:
         self._quantizers = prepared.quantizers
         self._computed: dict[str, Array] = dict(given)
+        # Values that nobody else holds, which a quantizer may overwrite.
         self._ours: set[str] = set()
         self._streams: dict[Stream, Array] = {}
         reads = [stream for step in steps for stream in step.piece.inputs]
@@ -167,6 +180,7 @@ class Checkpoints:
 
 
 Made = TypeVar("Made")
+"""The kind of object that a cache holds: sessions, quantizers, cuts of the graph."""
 
 
 class Compiled(Generic[Made]):
