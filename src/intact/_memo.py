@@ -1,4 +1,4 @@
-"""Remembering parts of what is computed for many plans of one graph."""
+"""Caches what is computed for many plans of one graph, as a search makes them."""
 
 from __future__ import annotations
 

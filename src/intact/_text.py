@@ -1,4 +1,4 @@
-"""Figures as text: tables of results, for `print`, for the command line and for notebooks."""
+"""Formats tables of figures as text, for `print`, for the command line and for notebooks."""
 
 from __future__ import annotations
 

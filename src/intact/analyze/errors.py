@@ -1,4 +1,4 @@
-"""Errors of each layer and edge of the quantized model against the float model.
+"""Measures the error of each layer and edge of the quantized against the float model.
 
 Both models run on the same samples, each on its own activations, so an error is accumulated up to
 its layer. Only sums are kept, no activations.

@@ -1,4 +1,4 @@
-"""What each layer alone costs the outputs: the one measurement by which layers are compared.
+"""Measures what each layer costs the outputs if it alone is quantized.
 
 The float model runs with the quantized result of one layer at a time. Findings, the table of
 layers, the place where most is lost, the colours of graphs and the sets of nodes that are tried in

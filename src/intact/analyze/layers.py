@@ -1,4 +1,8 @@
-"""Errors of each layer, three ways: accumulated, by itself, and what it alone costs the outputs."""
+"""Measures the error of each layer in three ways.
+
+Accumulated: both models run from their inputs. By itself: the layer reads what the float model
+gives. Cost: what quantizing that layer alone does to the outputs of the model.
+"""
 
 from __future__ import annotations
 

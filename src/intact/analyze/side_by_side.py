@@ -1,4 +1,4 @@
-"""Running the float and the quantized model on the same samples, each on its own activations."""
+"""Runs the float and the quantized model side by side, each on its own activations."""
 
 from __future__ import annotations
 

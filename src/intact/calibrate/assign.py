@@ -1,4 +1,4 @@
-"""From statistics and a method to scales: the model is not run again."""
+"""Gives every tensor of a plan its scale, from statistics; the model is not run again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Collect statistics: stream samples, observe tensors, count. In one pass, or several."""
+"""Runs the float model over the samples and counts the values of its tensors.
+
+One pass does, or several where memory is limited or a method counts a second time.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``collect`` on a cluster: samples in shards, one worker for each, and what they found merged.
+"""Counts the values of tensors on a cluster: a shard of samples for each worker.
 
 Every count is an integer and every sum exact, so the statistics are the same, bit for bit, as those
 of one machine, whoever counts which shard and in whatever order. Images are decoded by the workers;

@@ -1,4 +1,4 @@
-"""States in one input: parts of unlike ranges, which are read apart, updated and joined again.
+"""Finds inputs that join states of unlike ranges, such as the two states of an LSTM.
 
 A recurrent net that is written out takes a hidden state within 1 and a cell state up to some
 hundreds as one tensor. On one scale little is left of the first. And what updates the second,

@@ -1,4 +1,4 @@
-"""Shards of samples on the workers of a cluster: the map, and what its jobs have in common."""
+"""Sends shards of samples to the workers of a cluster, and collects their replies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random inputs from the observed distributions, or from a plan, for checks without real data."""
+"""Draws random inputs for checks without data, as calibration saw them, or by type."""
 
 from __future__ import annotations
 

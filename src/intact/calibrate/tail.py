@@ -1,4 +1,4 @@
-"""What stands behind the last layers of a net: activations, joins, the decoding of boxes.
+"""Finds the nodes behind the last layers of a net: joins, and the decoding of boxes.
 
 These nodes cost little, and what they compute is what a user reads. Where they decode, eight bits
 may be too few: boxes of 0 to 640 pixels that are joined with scores of 0 to 1 on one scale leave

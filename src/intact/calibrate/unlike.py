@@ -1,4 +1,4 @@
-"""Ties that cost more than they save: inputs of joins that are better requantized.
+"""Breaks ties that cost more than they save: inputs of joins are requantized instead.
 
 A step ``s`` costs each reader a noise of ``s^2 / 12``. A tensor of step ``a`` that a join ties to
 others of step ``b > a`` costs ``b^2`` for the join and for each other reader. With a scale of its

@@ -1,4 +1,4 @@
-"""One command line from start to exit code."""
+"""Runs one command line from start to exit code, and words whatever goes wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands of the declared options: flags, help, and what a command line and a recipe give."""
+"""Makes commands of the declared options: flags, help, and values from a recipe file."""
 
 from __future__ import annotations
 

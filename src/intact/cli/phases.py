@@ -1,4 +1,4 @@
-"""Where the time of a command goes: its wall time since the process began, by phase."""
+"""Measures where the time of a command goes, by phase."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scale and offset that several configs share, as a union-find."""
+"""Lets several configs share scale and offset, as a union-find."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calibration: samples are read and observed, and plans get their scales from that."""
+"""Observes samples, and gives plans their scales from that."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Improvement passes in the flow: which run, what each gains on the model's outputs, and at what
-cost in time. A pass after which the outputs are not better is rolled back.
-"""
+"""Runs the improvement passes, and rolls back each after which the outputs are not better."""
 
 from __future__ import annotations
 

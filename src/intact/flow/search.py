@@ -1,4 +1,4 @@
-"""Search for the best strategy, and realize one of a log."""
+"""Searches for the best strategy, and makes the result of one from a log."""
 
 from __future__ import annotations
 

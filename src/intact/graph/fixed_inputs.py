@@ -1,4 +1,4 @@
-"""Inputs that a user fixes to a value: constants of the model, which data may still give.
+"""Fixes inputs to values of the user: they become constants, which data may still give.
 
 Their names and values are metadata of the model, so that they hold in a result's folder too.
 """

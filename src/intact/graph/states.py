@@ -1,4 +1,4 @@
-"""States: inputs that a model of streams takes from its last run, and what they are at first."""
+"""Declares the states of a model of streams: inputs that it takes from its last run."""
 
 from __future__ import annotations
 

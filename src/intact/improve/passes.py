@@ -1,4 +1,4 @@
-"""The improvement passes: a table, and what a user asks of them: ``rounding{samples=128}``.
+"""Lists the improvement passes, and parses what a user asks of them: ``rounding{samples=128}``.
 
 A rewrite makes another float graph that computes the same, a refinement another plan. Neither
 changes what it is given. A pass measures each layer or block before and after, on samples that it

@@ -1,4 +1,4 @@
-"""Presets: which improvement passes run where nobody names them.
+"""Chooses the improvement passes that run where the user names none.
 
 Plain calibration is as good as float where weights have 8 bits and a scale a channel. What makes
 it lose is listed in `Weakness`; the table says what is done about each. A target's file may say

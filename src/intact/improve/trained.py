@@ -1,4 +1,4 @@
-"""What a training came to: plain figures, without torch."""
+"""Declares what a training came to, as plain figures without torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantization whose scale follows from the values at hand, while a model runs.
+"""Quantizes by a scale that follows from the values at hand, while a model runs.
 
 Everything is computed in float32, as runtimes do: a scale is rounded before it divides, so codes
 differ from those of a scale in float64 where a value lies near a tie.

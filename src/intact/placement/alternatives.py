@@ -1,4 +1,6 @@
-"""Plans that may lose less than the target's rules give: ties broken, ends of the net in float.
+"""Tries plans that may lose less than the target's rules give.
+
+With ties broken, or with the ends of the net in float.
 
 Each is tried on the samples that the scales were chosen on, and kept where it loses less.
 """

@@ -1,4 +1,4 @@
-"""What was measured before on this machine, in a file of the user's cache folder.
+"""Keeps measured times in a file of the user's cache folder.
 
 Keys are hashes of all that a time depends on: the runtime and its version, the processor, threads,
 operators and shapes. So times of another machine or version are never found, and need no care.

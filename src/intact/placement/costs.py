@@ -1,4 +1,4 @@
-"""What pieces cost: from a runtime's profile of whole models, or from the target's cost table."""
+"""Finds what pieces cost: from a runtime's profile, or from the target's cost table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which spectra in front of a net stay float, because integers lose more there.
+"""Keeps spectra in front of a net in float where integers lose too much there.
 
 Plans that keep more and more of what leads to logarithms and roots in float are simulated on the
 samples that the scales were chosen on.

@@ -1,4 +1,4 @@
-"""The config of every tensor end, from the target's schemes, the op table and the topology."""
+"""Makes the config of every tensor end, from the target's schemes, operators and topology."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of a plan that may leave their accumulator, and operators that do what they do there."""
+"""Finds sums of a plan that may leave their accumulator, and simulates what happens then."""
 
 from __future__ import annotations
 

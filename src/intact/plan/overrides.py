@@ -1,4 +1,4 @@
-"""The user's overrides of a target: nodes kept float, other bit-widths."""
+"""Declares the user's overrides of a target: nodes kept float, other bit-widths."""
 
 from __future__ import annotations
 

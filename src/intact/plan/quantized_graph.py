@@ -1,4 +1,4 @@
-"""``QuantizedGraph``: a normalized float graph, a target and the decision about each tensor end."""
+"""Declares the plan: a float graph, a target and the decision about each tensor end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes on widths: half-precision models, widths without an operator on the target."""
+"""Notes widths that the target has no operator for, and half-precision models."""
 
 from __future__ import annotations
 

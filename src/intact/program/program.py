@@ -1,4 +1,4 @@
-"""``Program``: a lowered plan, steps between tensors of codes.
+"""Declares ``Program``: a lowered plan, steps between tensors of codes.
 
 A plan has the configuration of each tensor end; a program has the operations, in order, and the
 integers that they compute with. The integer engine runs it, formats for integer hardware write it.

@@ -1,4 +1,4 @@
-"""How an option is declared, and what is made of the declarations.
+"""Declares options, and makes recipes and function signatures of the declarations.
 
 An option is declared as a field of a frozen dataclass would be: its name and type as there, its
 kind, default and help in ``option``. A class that inherits from several groups is the recipe of a

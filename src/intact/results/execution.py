@@ -1,4 +1,4 @@
-"""Run a model, or a plan, by any executor: in float, simulated, or on the hardware's integers."""
+"""Runs a model, or a plan, by any executor: float, simulated, or on integers."""
 
 from __future__ import annotations
 

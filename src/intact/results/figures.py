@@ -1,4 +1,4 @@
-"""A result in figures: terminal, notebook, ``--json``, report and comparison show these."""
+"""Counts a result in figures, which terminal, notebook, ``--json`` and report show."""
 
 from __future__ import annotations
 

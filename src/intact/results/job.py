@@ -1,4 +1,4 @@
-"""What is made for one target: a plan, how it gets its scales, what is written of it."""
+"""Declares what is made for one target: a plan, how it gets its scales, what is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What is done to the samples that a result is run on: as for its calibration, or as given."""
+"""Chooses the preprocessing for samples that a result is run on.
+
+As for its calibration, or as given.
+"""
 
 from __future__ import annotations
 

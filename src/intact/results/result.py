@@ -1,4 +1,4 @@
-"""A result: a quantized model with all that led to it, in memory and as a folder."""
+"""Declares a result: a quantized model with all that led to it, in memory or as a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Plans of candidates, fast: what candidates have in common is computed once.
+"""Makes the plans of candidates fast: what they have in common is computed once.
 
 Annotating, fusing and tying are shared by all candidates for which they give the same result
 (`structures.py`). The range of an activation and the scale of a weight depend only on the tensor

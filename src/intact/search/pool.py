@@ -1,4 +1,4 @@
-"""The pool that measures the candidates of a search: in this process, in others, or on Ray."""
+"""Measures the candidates of a search in this process, in others, or on Ray."""
 
 from __future__ import annotations
 

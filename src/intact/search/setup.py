@@ -1,4 +1,4 @@
-"""What a search needs before its first trial: the choices, the observed float model, the cost."""
+"""Prepares a search: the choices, the observed float model, the cost."""
 
 from __future__ import annotations
 

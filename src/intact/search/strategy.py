@@ -1,4 +1,4 @@
-"""A strategy: which nodes and edges are quantized, with how many bits and which thresholds.
+"""Declares a strategy: which nodes and edges are quantized, with which bits and thresholds.
 
 Source: [tvm], "Log Format". A plan with scales converts to a strategy, and the strategy to the same
 plan again, bit for bit and without data: from its scales, or where it has none from its thresholds

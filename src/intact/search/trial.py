@@ -1,4 +1,4 @@
-"""Requests, results and goal of a search, and the interface of samplers."""
+"""Declares the requests, results and goal of a search, and the interface of samplers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The arithmetic of a target, from the integers of inputs to those of the output.
+"""Declares the arithmetic of a target, from the integers of inputs to those of the output.
 
 Where hardware computes in one of several ways, each way is a type of its own with the options that
 it has, told apart by ``kind`` in a file: an option of another way cannot be written. The integer

@@ -1,4 +1,4 @@
-"""What checks look at, and what several of them measure: each is measured once."""
+"""Holds what checks look at, and measures what several of them need, each once."""
 
 from __future__ import annotations
 

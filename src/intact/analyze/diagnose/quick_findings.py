@@ -1,4 +1,4 @@
-"""What is looked for at the end of every quantization, because it costs little.
+"""Runs the few checks that every quantization ends with, because they cost little.
 
 Signs of wrong preprocessing, on the few samples that methods were tried on: one class for all of
 them, first layers far from what BatchNormalizations remember, or steps that leave numbers far from

@@ -1,6 +1,4 @@
-"""What a runtime makes of what was written: layers in float, sums that saturate, int8 slower than
-float.
-"""
+"""Finds what a runtime makes of a model: layers in float, saturating sums, slow int8."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph of a report in figures: nodes with their places, errors, ends and tensors."""
+"""Declares the figures of a report's graph: nodes, places, errors, tensors."""
 
 from __future__ import annotations
 

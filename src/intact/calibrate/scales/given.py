@@ -1,4 +1,4 @@
-"""What a table of given scales means for a plan: scale and offset of the groups that it names."""
+"""Applies a table of given scales to the groups of configs that it names."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The range of one tensor and the scale that holds it: both follow from tensor and grid alone."""
+"""Chooses the range of one tensor, and the scale that holds it."""
 
 from __future__ import annotations
 

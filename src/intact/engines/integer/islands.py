@@ -1,4 +1,4 @@
-"""Nodes of the float model inside an integer program: run in ONNX Runtime, as they are."""
+"""Runs float nodes inside an integer program, in ONNX Runtime, as they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that move elements and leave them as they are, or bring them to the output's scale."""
+"""Makes the kernels that move elements, and rescale them where the output's scale differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of Reduce: the mean, sum or an extreme over axes."""
+"""Makes the kernels of Reduce: the mean, sum or an extreme over axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splitting a graph into pieces wherever data are quantized between two nodes."""
+"""Splits a graph into pieces wherever a tensor is quantized between two nodes."""
 
 from __future__ import annotations
 

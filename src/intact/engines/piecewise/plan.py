@@ -1,4 +1,4 @@
-"""A plan for piecewise simulation: the variant of each piece and the quantizers between them."""
+"""Resolves a plan for `PiecewiseSimulator`: which piece, constants and quantizers it runs."""
 
 from __future__ import annotations
 

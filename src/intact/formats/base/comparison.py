@@ -1,4 +1,4 @@
-"""Counting where two results differ, batch by batch, without keeping them."""
+"""Counts where two results differ, batch by batch, without keeping them."""
 
 from __future__ import annotations
 

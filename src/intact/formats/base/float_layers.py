@@ -1,4 +1,4 @@
-"""Layers that give floats, each computed from the runtime's own inputs and compared with those."""
+"""Compares layers that give floats with the engine, each from the runtime's own inputs."""
 
 from __future__ import annotations
 

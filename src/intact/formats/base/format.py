@@ -1,4 +1,4 @@
-"""What a format is: how plans are written in it, read back, run and verified."""
+"""Declares what a format is: how it writes plans, reads them back, runs and verifies them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors recorded on a device against the integer engine, by name."""
+"""Compares tensors that were recorded on a device with the integer engine, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop of every verification: what a runtime computes, beside what the plan says.
+"""Runs every verification: what a runtime computes, beside what the plan says.
 
 Layer by layer means teacher-forced: each step of the engine reads the runtime's own integers, so a
 difference is that layer's and no other's. End to end is counted apart, because a rare difference

@@ -1,4 +1,4 @@
-"""Where the tensors of a program lie: with the caller, in the arena, or inside one another."""
+"""Decides where the tensors of a C program lie: with the caller, in the arena, in each other."""
 
 from __future__ import annotations
 

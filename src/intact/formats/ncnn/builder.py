@@ -1,4 +1,4 @@
-"""``NcnnBuilder``: an ncnn model under construction."""
+"""Collects the layers of an ncnn model under construction."""
 
 from __future__ import annotations
 

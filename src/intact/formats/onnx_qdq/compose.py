@@ -1,4 +1,4 @@
-"""Functions that have no integer kernel in ONNX Runtime, or a slow one, as operators that have.
+"""Composes functions without a fast integer kernel in ONNX Runtime of operators with one.
 
 A HardSwish between pairs runs as four passes over floats: DequantizeLinear, HardSigmoid, Mul,
 QuantizeLinear. But its gate ``clip((x + 3) / 6, 0, 1)`` is an Add whose quantizer saturates: the

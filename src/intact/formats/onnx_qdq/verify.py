@@ -1,4 +1,4 @@
-"""A written QDQ model in ONNX Runtime against the integer engine, and against the simulation.
+"""Compares a QDQ model in ONNX Runtime with the integer engine, and with the simulation.
 
 The weights of float nodes, and the rows looked up, are compared with the plan.
 """

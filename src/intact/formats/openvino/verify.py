@@ -1,4 +1,4 @@
-"""A written model in OpenVINO against the integer engine."""
+"""Compares a written model in OpenVINO with the integer engine."""
 
 from __future__ import annotations
 

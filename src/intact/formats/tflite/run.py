@@ -1,4 +1,4 @@
-"""A ``.tflite`` file in LiteRT, with its intermediate tensors on request."""
+"""Runs a ``.tflite`` file in LiteRT, with its intermediate tensors on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Conversion to newer opsets, for models older than the op table and formats that need newer types.
+"""Converts models to newer opsets, and repairs what the converter gets wrong.
+
+For models older than the op table, and for formats that need newer types.
 
 It uses `onnx.version_converter` and repairs what it gets wrong, found by running models of all
 opsets before and after conversion: the sampling positions of Resize are lost, Hardmax on a

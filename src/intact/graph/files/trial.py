@@ -1,4 +1,4 @@
-"""Trying compiled code in a child process, where a file may make it abort.
+"""Tries compiled code in a child process, where a file may make it abort.
 
 onnx 1.22 stops the whole process where a Slice reads a tensor that its own inference gave a
 negative size, such as what is left of an image of 4 pixels behind a window of 7.

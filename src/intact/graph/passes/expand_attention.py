@@ -1,4 +1,4 @@
-"""Attention as products, sums, Softmax and moves.
+"""Expands Attention into products, sums, Softmax and moves.
 
 Sources: the ONNX operator specification, Attention (opsets 23 to 25); ONNX Runtime's contributed
 operators MultiHeadAttention and GroupQueryAttention.

@@ -1,4 +1,4 @@
-"""Dense layers as one plain Gemm: MatMul and Add are fused, alpha and beta are folded.
+"""Brings dense layers to one plain Gemm: MatMul and Add are fused, alpha and beta folded.
 
 Weights of MatMul that are matrices in all but their shape become matrices, and large ones that are
 transposed become weights.

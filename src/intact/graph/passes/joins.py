@@ -1,4 +1,6 @@
-"""Operators that exporters write out as several, joined for targets that have them as one.
+"""Joins operators that exporters write out as several, for targets that have them as one.
+
+``x * Sigmoid(x)``, for example, is Swish.
 
 One row of ``JOINS`` for each operator; each rule says in its docstring what is found, and what of.
 """

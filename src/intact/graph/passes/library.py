@@ -1,4 +1,4 @@
-"""Passes of onnx-ir and onnxscript: constants, shapes, folding, a few safe rewrite rules.
+"""Runs passes of onnx-ir and onnxscript: constants, shapes, folding, safe rewrite rules.
 
 onnxscript is imported inside functions: importing it takes about 0.2 s.
 """

@@ -1,4 +1,4 @@
-"""Patterns: formulas as trees of operators, and where a graph has them.
+"""Finds formulas in a graph: a pattern is a tree of operators.
 
 A pattern stands for one value, and the same object for the same value wherever it is read:
 

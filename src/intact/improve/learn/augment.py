@@ -1,4 +1,4 @@
-"""Changes to images that leave what they show: more to train on than there is."""
+"""Changes images without changing what they show: more to train on than there is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codes that a target's own arithmetic gives for a module's parameters of this moment."""
+"""Compares a module's fake-quantized values with the codes of the target's own arithmetic."""
 
 from __future__ import annotations
 

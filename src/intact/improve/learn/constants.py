@@ -1,4 +1,4 @@
-"""The constants of a graph as parameters and buffers of a module."""
+"""Holds the constants of a graph as parameters and buffers of a module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fake quantization with the gradients of quantization-aware training.
+"""Fake-quantizes with the gradients of quantization-aware training.
 
 Forward, a value becomes ``scale * clip(round(value / scale), low, high)``, where ``low`` and
 ``high`` are the ends of the codes less the zero point. Backward, rounding is taken for the identity

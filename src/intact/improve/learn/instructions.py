@@ -1,4 +1,4 @@
-"""A plan as instructions in order: what the interpreter of a module does in a forward pass.
+"""Compiles a plan into the instructions that a module runs in a forward pass.
 
 Values are known by keys: a tensor by its name, what a quantizer makes of it by the name of the
 quantization point. Instructions hold names only, no tensors and no modules, so that one list serves

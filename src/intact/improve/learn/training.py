@@ -1,4 +1,4 @@
-"""The training of a plan: the float model is the teacher, labels help where there are any."""
+"""Trains a plan: the float model is the teacher, labels help where there are any."""
 
 from __future__ import annotations
 

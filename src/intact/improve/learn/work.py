@@ -1,4 +1,4 @@
-"""How long each block is reconstructed: work is counted, and divided between blocks."""
+"""Divides the time for reconstruction between blocks, by counted work."""
 
 from __future__ import annotations
 

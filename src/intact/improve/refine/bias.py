@@ -1,4 +1,4 @@
-"""Bias correction: rounding weights and activations shifts the mean of results; biases undo it.
+"""Corrects biases for the shift that rounding weights and activations gives results.
 
 Empirical, on samples: the shift of each channel is the mean difference between the float and the
 quantized result. Layers are corrected in their order, each on the inputs that the corrected layers

@@ -1,4 +1,4 @@
-"""The nodes behind a quantized tensor, up to where their result is quantized next."""
+"""Finds the nodes behind a quantized tensor, up to where their result is quantized next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activations that wait for their readers: in memory as far as that is allowed, then on disk."""
+"""Keeps activations that wait for their readers: in memory, beyond a limit on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranges of activations by the error of what is computed from them.
+"""Chooses ranges of activations by the error of what is computed from them.
 
 A narrower range has finer steps and clips more. Which of both costs more is not seen in the tensor
 itself: a rare large value may be what the next layer looks for, or what it hardly weighs. So a few

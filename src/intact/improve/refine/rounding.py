@@ -1,4 +1,4 @@
-"""Second-order rounding: weights rounded so that the results of layers change little.
+"""Rounds weights so that the results of layers change little: GPTQ over a whole plan.
 
 Layers are rounded in their order, each on the inputs that the quantized layers before give it: what
 those lose is made good as far as this layer can. Weight scales are chosen together with the

@@ -1,4 +1,4 @@
-"""Node-by-node execution of a plan, in float and quantized at the same time.
+"""Runs a plan node by node, in float and quantized at the same time.
 
 A refinement may change the plan at each node, for example a weight's scale. Later nodes then run on
 the activations of the changed plan.

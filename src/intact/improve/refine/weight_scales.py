@@ -1,4 +1,4 @@
-"""Search of the weight scale of each output channel, for the best cosine of the layer's result.
+"""Searches the weight scale of each output channel with the best cosine of its result.
 
 Source: Tengine's EQ (``tools/quantize/algorithm/quant_eq.cpp``): the min-max scale of each channel
 is multiplied by ``1.3 / 200 * (s + 1)`` for s = 0, 20 ... 180, and the one with the best cosine

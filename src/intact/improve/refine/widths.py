@@ -1,4 +1,4 @@
-"""Wider codes for the weights in blocks that lose most for their size.
+"""Gives wider codes to the weights in blocks that lose most for their size.
 
 What a weight alone costs is measured: the float model runs with that weight quantized, and the
 noise of its first output is compared with the bytes that wider codes would add. The weights with

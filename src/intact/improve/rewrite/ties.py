@@ -1,4 +1,4 @@
-"""Which channels of layers can only be scaled together, so that no result changes.
+"""Finds which channels of layers must be scaled together, so that no result changes.
 
 Every tensor between layers has one factor a channel. Operators that commute with positive factors
 pass them on; an Add needs the same factor on both sides, and a Concat passes slices. What does not

@@ -1,4 +1,4 @@
-"""From accumulators to codes one float operation after another, as plain C code writes it.
+"""Requantizes by one float operation after another, as plain C code does.
 
 ``round(((float(sum) * s_x) * s_w) / s_y)`` rounds after each operation, where a precomputed factor
 ``s_x * s_w / s_y`` rounds three times before it meets the sum: the two differ in the last bit, and

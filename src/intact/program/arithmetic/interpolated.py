@@ -1,4 +1,4 @@
-"""Functions of 16-bit codes as TFLite computes them: tables of few values, and lines between.
+"""Computes functions of 16-bit codes by tables and interpolation, as TFLite does.
 
 Sources: LiteRT's ``kernels/internal/common.h`` (``LUTPopulate``, ``LUTLookup``),
 ``reference/integer_ops/logistic.h``, ``tanh.h`` and ``reference/softmax.h``; every code of some

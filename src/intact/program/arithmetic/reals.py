@@ -1,4 +1,4 @@
-"""The real numbers that codes stand for, and back: what kernels that compute in floats share."""
+"""Converts codes to real numbers and back, as kernels that compute in floats do."""
 
 from __future__ import annotations
 

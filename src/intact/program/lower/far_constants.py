@@ -1,4 +1,4 @@
-"""Constants far out of the range of the codes that they become: moved to where they saturate too.
+"""Moves constants far out of the range of their codes to where they saturate too.
 
 A mask is -1e9, -3.4e38 or -inf; what chooses between it and scores may compute in float and hand
 its result to integers. Runtimes convert by rounding to int32 first, where such a quotient wraps.

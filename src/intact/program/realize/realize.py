@@ -1,4 +1,4 @@
-"""From a program to a graph of integer operations."""
+"""Realizes a program as a graph of plain integer operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One step while it is realized: its operands with the axes wanted, and its results.
+"""Gives a step that is realized its operands, with the axes wanted, and takes its results.
 
 Transposes of the program move nothing here: each tensor remembers which of its axes lies where, and
 a node is added only where an operation needs another order.

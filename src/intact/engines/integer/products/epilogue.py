@@ -1,4 +1,4 @@
-"""From exact products to a step's output: bias, the accumulator's width, the output's codes."""
+"""Turns exact sums into output codes: bias, the accumulator's width, requantization."""
 
 from __future__ import annotations
 

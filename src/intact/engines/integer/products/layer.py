@@ -1,4 +1,4 @@
-"""A layer of products: data, weights and bias as integers, and pairs of products that saturate."""
+"""Prepares the integers of a layer: data, weights, bias, and pairs that saturate."""
 
 from __future__ import annotations
 

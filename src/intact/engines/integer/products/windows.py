@@ -1,4 +1,4 @@
-"""Where the windows of a convolution lie, for one, two or three spatial axes alike."""
+"""Computes where the windows of a convolution lie, for one, two or three axes alike."""
 
 from __future__ import annotations
 

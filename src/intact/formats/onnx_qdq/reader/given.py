@@ -1,4 +1,4 @@
-"""What a fake quantizer gives: numbers by name, from its inputs or its attributes."""
+"""Collects the numbers that a fake quantizer gives, from its inputs or attributes."""
 
 from __future__ import annotations
 

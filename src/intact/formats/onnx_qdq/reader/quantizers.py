@@ -1,4 +1,4 @@
-"""Operators in which training tools write a fake quantizer, and how their numbers are read.
+"""Lists the operators in which training tools write a fake quantizer, and reads them.
 
 One operator stands for quantizing and dequantizing: `FAMILIES` has one row for each, with the names
 of its inputs. What is no input is looked for among the attributes. A grid is said as scale and

@@ -1,4 +1,4 @@
-"""The float model of a TFLite file under construction: its activations, inputs and outputs."""
+"""Builds the float model of a ``.tflite`` that is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``FileBuilder``: a TFLite file under construction, and operators whose results are clamped."""
+"""Builds a TFLite file: tensors, operators, and those whose results are clamped."""
 
 from __future__ import annotations
 

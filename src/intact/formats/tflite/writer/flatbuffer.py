@@ -1,4 +1,4 @@
-"""From a builder to the bytes of a file, by the object interface of the schema's Python module."""
+"""Serializes a TFLite file by the object interface of the schema's Python module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which scales, zero points and ranges TFLite's integer kernels need, and which steps have others.
+"""Checks which steps TFLite's integer kernels take: scales, zero points and ranges.
 
 The rules are those that LiteRT's reference and XNNPACK kernels check, or silently rely on
 (measured; see the tests that load such files).
