@@ -291,7 +291,7 @@ def inspect_graph_statistic(
 
 
 class _EdgeSums:
-    """What is summed of an edge."""
+    """Sums over the values of an edge in both models."""
 
     def __init__(self) -> None:
         self.before, self.after, self.errors = Moments(), Moments(), ChannelErrorSums()

@@ -181,7 +181,7 @@ def model_errors(
 
 
 class _Sums:
-    """What is summed of a tensor in both models."""
+    """Sums over the values of a tensor in both models."""
 
     def __init__(self, place: ComparedPoint, bins: Bins | None) -> None:
         self.errors = ChannelErrorSums()
@@ -251,7 +251,7 @@ def _bins(point: QuantPoint) -> Bins | None:
 
 
 class _Own:
-    """What is summed of a layer that is run by itself."""
+    """Sums over the values of a layer that is run by itself."""
 
     def __init__(self, place: ComparedPoint) -> None:
         self._all, self._weights = ChannelErrorSums(place.axis), ChannelErrorSums()

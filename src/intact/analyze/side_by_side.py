@@ -27,7 +27,7 @@ _Arrays: TypeAlias = Mapping["ComparedPoint", Array]
 
 
 class Accumulator(Protocol):
-    """What is summed of a tensor in both models."""
+    """Sums over the values of a tensor in both models."""
 
     def add(self, reference: Array, actual: Array, /) -> None:
         """Add some samples of both."""

@@ -27,7 +27,7 @@ _FIGURES = 2
 
 
 class Judgement(StrEnum):
-    """What a verdict comes to."""
+    """The outcome of a verdict."""
 
     GOOD = "good"
     LOSES = "loses"

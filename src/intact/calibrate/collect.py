@@ -58,7 +58,7 @@ _METHOD = _Reason("for this threshold method", "use kl_stepwise, which reads the
 
 
 class _Reader(ABC):
-    """What one thread reads of the batches that it runs."""
+    """The part of a pass that one thread does: it runs batches and counts their tensors."""
 
     def __init__(self, observer: Observer, padding: Padding | None) -> None:
         self._observer = observer
@@ -86,7 +86,7 @@ class _Reader(ABC):
 
 
 class Counter(_Reader):
-    """What one thread has counted: merged exactly with the others at the end."""
+    """The counts of one thread, which are merged exactly with the others at the end."""
 
     def __init__(self, observer: Observer, padding: Padding | None) -> None:
         super().__init__(observer, padding)

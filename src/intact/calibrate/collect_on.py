@@ -83,20 +83,20 @@ class CountingJob(NamedTuple):
     max_memory: int | None = None
 
     def save(self, folder: Path) -> None:
-        """Write it to a folder."""
+        """Write the job to a folder, from which workers `load` it."""
         self.graph.save(folder / _MODEL)
         (folder / _JOB).write_bytes(encode(_Asked(tuple(self.tensors), self.max_memory)))
 
     @classmethod
     def load(cls, folder: Path) -> CountingJob:
-        """Read it."""
+        """Read a job that `save` wrote."""
         asked = _decode_asked((folder / _JOB).read_bytes())
         graph = Graph.load(folder / _MODEL)
         mapped(graph.model)
         return cls(graph, asked.tensors, asked.max_memory)
 
     def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], Counted]:
-        """Make the session."""
+        """Make the session; return the function that counts a shard."""
         observer = (  # within a limit of memory, parts of the model are observed
             Observer(self.graph, self.tensors, takes_feeds=takes_feeds)
             if self.max_memory is None

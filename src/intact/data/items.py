@@ -46,7 +46,7 @@ class PreparedBatch(dict[str, npt.NDArray[Any]]):
 
 
 class Holds(Enum):
-    """What the items of a source are."""
+    """The form of the items of a source."""
 
     BATCHES = "samples along axis 0, whatever their rank"
     WHOLE = "all samples, or but one; raw ones, for a transform, are all"

@@ -114,7 +114,7 @@ class _NumberedItems(msgspec.Struct, frozen=True):
 
 
 class _FunctionItems(msgspec.Struct, frozen=True):
-    """What a function returns, each time that it is read."""
+    """Samples that a function returns, called each time that they are read."""
 
     function: Callable[[], Iterable[Any]]
 

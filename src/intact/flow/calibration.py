@@ -247,16 +247,16 @@ class Calibration:
 
 
 class Observation(NamedTuple):
-    """What a pass over the samples gave."""
+    """The result of a pass of the float model over the samples."""
 
     samples: Samples
-    """What was read, for further passes. Every result keeps the statistics of their inputs."""
+    """The samples, for further passes. Every result keeps the statistics of their inputs."""
     statistics: Statistics
     notes: tuple[Note, ...]
     first: Batch
     """The inputs of one sample."""
     shapes: Mapping[str, tuple[int, ...]]
-    """What most samples have where the model leaves it open."""
+    """The shapes that most samples have where the model leaves them open."""
     seen: CalibrationSamples
     """Some samples, to try plans on, and what is known of all."""
 

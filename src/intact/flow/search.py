@@ -250,7 +250,7 @@ def _path(options: SearchOptions) -> Path | None:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a course ended with; scores are those of trials: higher is better."""
+    """The end of a search; scores are those of trials: higher is better."""
 
     best: Trial
     float_score: float

@@ -24,7 +24,7 @@ _REQUEST = re.compile(r"\s*([A-Za-z0-9-]+)\s*(?:\{([^{}]*)\})?\s*")
 
 
 class Stage(StrEnum):
-    """What a pass changes."""
+    """The object that a pass changes."""
 
     REWRITE = "float model"
     REFINE = "plan"

@@ -32,7 +32,7 @@ _LARGE = 1 << 22
 
 
 class Weakness(StrEnum):
-    """What makes plain calibration lose."""
+    """A property of a plan that makes plain calibration lose."""
 
     NONE = "nothing"
     FEW_WEIGHT_BITS = f"weights of {FEW_BITS} bits or fewer"
@@ -42,7 +42,7 @@ class Weakness(StrEnum):
 
 
 class Preset(StrEnum):
-    """How much is done."""
+    """A level of effort, as ``--preset`` names it."""
 
     FAST = "fast"
     BALANCED = "balanced"

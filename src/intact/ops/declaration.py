@@ -220,7 +220,7 @@ class Window(Operator, abstract=True):
 
 
 class Pool(Window, abstract=True):
-    """What pools share: their lengths may be rounded up."""
+    """The options of all pools: their lengths may be rounded up."""
 
     ceil_mode: int = 0
 

@@ -73,12 +73,12 @@ class TimingCache:
 
     @property
     def conversions(self) -> dict[str, tuple[Line, Line]]:
-        """What quantizing and dequantizing take, by key."""
+        """Times of quantizing and dequantizing a tensor, by key."""
         return self._content.conversions
 
     @property
     def choices(self) -> dict[str, KnownChoice]:
-        """What was chosen, by key."""
+        """Placements that were found to be fastest, by key."""
         return self._content.choices
 
     def save(self) -> str:

@@ -50,7 +50,7 @@ class Binary(enum.StrEnum):
 
 
 class Reduction(enum.StrEnum):
-    """What axes are reduced to."""
+    """The number that the elements along axes are reduced to."""
 
     MEAN = "mean"
     SUM = "sum"
@@ -63,7 +63,7 @@ class Reduction(enum.StrEnum):
 
 
 class PadMode(enum.StrEnum):
-    """What pads hold."""
+    """The elements that pads hold."""
 
     CONSTANT = "constant"
     EDGE = "edge"
@@ -71,14 +71,14 @@ class PadMode(enum.StrEnum):
 
 
 class PoolKind(enum.StrEnum):
-    """What a window is reduced to."""
+    """The number that a window is reduced to."""
 
     AVERAGE = "average"
     MAX = "max"
 
 
 class ResizeMode(enum.StrEnum):
-    """How an element between samples is made."""
+    """The way in which an element between samples is computed."""
 
     NEAREST = "nearest"
     LINEAR = "linear"

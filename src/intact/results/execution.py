@@ -31,7 +31,7 @@ Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
 class Executor(enum.StrEnum):
-    """What computes."""
+    """An executor: how a model or a plan is computed."""
 
     INTEGER = "integer"
     """The integer engine: the bits of the target."""

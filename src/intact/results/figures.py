@@ -23,7 +23,7 @@ _SHOWN_NOTES = 5
 
 
 class Tried(NamedTuple):
-    """What a pass did, and how long it took; seconds are not in the plan."""
+    """An improvement pass that ran, and how long it took; seconds are not in the plan."""
 
     improvement: Improvement
     seconds: float
@@ -141,7 +141,7 @@ class ResultFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """How much computes with integers, and how large it is."""
+        """One sentence: how much computes with integers, and how large the files are."""
         left = self.nodes - self.quantized_nodes - self.stored_nodes
         kept = f", {self.stored_nodes} in float with stored weights" if self.stored_nodes else ""
         why = f" ({left} float: see `intact inspect`)" if self.quantized_nodes < self.nodes else ""

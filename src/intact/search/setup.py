@@ -215,11 +215,11 @@ class Setup:
 
 
 class Observation(Protocol):
-    """What a pass of the float model over the samples gave."""
+    """The result of a pass of the float model over the samples."""
 
     @property
     def samples(self) -> Samples:
-        """What was read, for further passes."""
+        """The samples, for further passes."""
 
     @property
     def statistics(self) -> Statistics:

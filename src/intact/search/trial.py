@@ -26,7 +26,7 @@ class State(StrEnum):
 
 
 class Executor(StrEnum):
-    """What computed a result."""
+    """The executor that computed a result."""
 
     SIMULATE = "simulate"
     """The float32 simulation: the same numbers as the hardware where float32 is provably exact."""

@@ -63,7 +63,7 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def inverse(self) -> Steps:
-        """What undoes mean and scale."""
+        """The steps that undo mean and scale."""
         return Steps(-self.mean * self.scale, 1 / self.scale)
 
     def apply(self, values: npt.NDArray[Any], axis: int) -> Floats:

@@ -36,7 +36,7 @@ _SURE = 0.5
 
 
 class Need(StrEnum):
-    """What a check needs."""
+    """Something that a check needs, which not every command has."""
 
     STATISTICS = "statistics"
     CALIBRATION = "the samples of the calibration"

@@ -48,7 +48,7 @@ _SCALES_ALONE = _OF_METHODS | {"scales"}
 
 
 class Trial(Protocol):
-    """What plans are simulated on."""
+    """The samples at hand, on which plans are simulated."""
 
     def decibels(self, plan: QuantizedGraph) -> float:
         """Simulate a plan with scales, and return the decibels of its worst output."""

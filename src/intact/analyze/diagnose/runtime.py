@@ -53,7 +53,7 @@ FASTEST = {"fastest": True}
 
 
 class KernelTime(NamedTuple):
-    """What one kernel takes, in seconds, by the operator that the runtime made."""
+    """The time of one kernel in seconds, with the operator that the runtime made."""
 
     op_type: str
     seconds: float

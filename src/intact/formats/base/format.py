@@ -70,7 +70,7 @@ class WrittenFiles(msgspec.Struct, frozen=True):
 
 
 class Io(enum.StrEnum):
-    """What the ends of a written file hold, where its format leaves a choice."""
+    """The type of a written file's inputs and outputs, where its format leaves a choice."""
 
     INT8 = "int8"
     """Codes, as interpreters without float take them."""

@@ -44,7 +44,7 @@ Run: TypeAlias = Callable[[Feeds], tuple[Arrays, Shown]]
 
 
 class Reference(Protocol[_Shown_contra]):
-    """What a runtime is compared with."""
+    """The side that a runtime is compared with."""
 
     @property
     def layers(self) -> list[LayerComparison]:

@@ -234,7 +234,7 @@ def _add_bias(
 
 @dataclass(frozen=True)
 class _Attended:
-    """What attention gives: products of queries and keys, weights, and the weighted values."""
+    """The results of attention: products of queries and keys, weights, and the weighted values."""
 
     scores: ir.Value
     weights: ir.Value

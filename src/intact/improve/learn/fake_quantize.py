@@ -80,7 +80,7 @@ _COMPILED = frozenset([torch.float32, torch.float64])
 
 
 class _How(NamedTuple):
-    """What of `fake_quantize` is no tensor."""
+    """The arguments of `fake_quantize` that are no tensors."""
 
     rounding: Rounding
     within: bool

@@ -69,7 +69,7 @@ class Operator(msgspec.Struct, frozen=True):
 
 
 class Given(msgspec.Struct, frozen=True):
-    """What a node gives, by the names of its row."""
+    """The numbers that a node gives, by the names of its row."""
 
     node: ir.Node
     operator: Operator

@@ -36,7 +36,7 @@ class Flavor(enum.IntEnum):
 
 
 class Activation(enum.IntEnum):
-    """What Convolution applies to its sums."""
+    """The activation that Convolution applies to its sums."""
 
     NONE = -1
     RELU = 0
