@@ -63,7 +63,7 @@ class LayerCosts(msgspec.Struct, frozen=True, dict=True):
 
     Attributes:
         samples: Number of samples.
-        layers: In topological order; those that were measured.
+        layers: The layers, in topological order; those that were measured.
     """
 
     samples: int
@@ -137,7 +137,7 @@ def layer_costs(
         plan: A plan with scales.
         runs: The samples; the first ones are used where layers are many.
         forced: Runs its layers by themselves; made where it is not given.
-        floats: The float model, with what they read; likewise.
+        floats: The float model with the tensors that layers read; made where it is not given.
         threads: Batches that run side by side; 0 takes all cores, four at most.
 
     Raises:

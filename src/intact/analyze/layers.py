@@ -109,8 +109,8 @@ class ModelErrors(msgspec.Struct, frozen=True):
 
     Attributes:
         samples: Number of samples.
-        outputs: Those of the model's outputs.
-        layers: In topological order.
+        outputs: The errors of the model's outputs.
+        layers: The layers, in topological order.
         samples_alone: Number of those on which layers alone are quantized.
     """
 
@@ -233,7 +233,7 @@ class _Scores:
 
 
 def _bounded(level: float) -> float:
-    """Return decibels of which only those without noise are no number."""
+    """Return decibels no lower than ``-MOST_DB``, which NaN becomes; infinity stays: no noise."""
     return -MOST_DB if math.isnan(level) else max(level, -MOST_DB)
 
 

@@ -86,7 +86,7 @@ class JoinedState(msgspec.Struct, frozen=True):
         """Find the large parts of inputs whose parts have unlike ranges.
 
         Args:
-            statistics: Those of the `tensors`.
+            statistics: The statistics of the `tensors`.
         """
         found: dict[ir.Value, Parts] = {}
         for each in self.inputs:

@@ -142,7 +142,7 @@ class Statistics(msgspec.Struct):
 
     Attributes:
         model_hash: Hash of the normalized float model.
-        tensors: By value name: those that were observed.
+        tensors: The tensors by value name: those that were observed.
     """
 
     model_hash: str

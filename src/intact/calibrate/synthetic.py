@@ -137,7 +137,7 @@ def synthetic_samples(
 
     Args:
         graph: The float model.
-        statistics: Those of its inputs.
+        statistics: The statistics of its inputs.
         count: How many samples.
         seen: How the samples of the calibration were fed, and in which shapes.
 

@@ -62,7 +62,7 @@ def broken_ties(
 
     Args:
         untied: The result of `fully_untied`; not changed.
-        statistics: Those of the tensors that it and the tied plan quantize.
+        statistics: The statistics of the tensors that it and the tied plan quantize.
         choice: The tied plan with scales, and what it loses.
         apart: Makes it with some ties broken.
     """
@@ -107,7 +107,7 @@ def unlike(plan: QuantizedGraph, statistics: Statistics, method: Method) -> tupl
 
     Args:
         plan: Without scales, in which all ties are broken that may be; not changed.
-        statistics: Those of the tensors that it needs.
+        statistics: The statistics of the tensors that it needs.
         method: How scales follow from them.
     """
     plan = plan.copy()

@@ -120,7 +120,7 @@ class Choice(NamedTuple):
     """The passes for a plan.
 
     Attributes:
-        requests: In the order in which they run.
+        requests: The requests, in the order in which they run.
         notes: What the user should know of that.
     """
 

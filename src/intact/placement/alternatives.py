@@ -88,7 +88,7 @@ class Alternatives(msgspec.Struct, frozen=True):
         Args:
             job: What is made.
             scaled: Its plan with scales.
-            statistics: Those of the tensors that the plan needs, and of `tensors`.
+            statistics: The statistics of the tensors that the plan needs, and of `tensors`.
             rescale: Gives another plan its scales.
             threads: Threads of the runtime.
             progress: Is told what is done.

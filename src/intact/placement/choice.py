@@ -103,7 +103,7 @@ class FastestSearch:
     """Looks for the fastest placement of one plan.
 
     Attributes:
-        plan: With scales, and as much in integers as can be.
+        plan: A plan with scales, and as much in integers as can be.
         planner: Makes plans that keep nodes in float.
         write: Writes a plan in the format.
         runtime: The runtime of the format, which measures; None where none is there that is timed.

@@ -72,7 +72,7 @@ class Heads(msgspec.Struct, frozen=True):
 
         Args:
             choice: The plan with its scales, as the target's rules have it.
-            statistics: Those of the tensors that the plan needs, and of `tensors`.
+            statistics: The statistics of the tensors that the plan needs, and of `tensors`.
             given: Scales that a table gives; None for none.
             threads: Threads of the runtime.
 

@@ -41,7 +41,7 @@ class Spectra(msgspec.Struct, frozen=True):
 
         Args:
             choice: The plan with its scales, as the target's rules have it.
-            statistics: Those of the tensors that the plan needs, and of the front's.
+            statistics: The statistics of the tensors that the plan needs, and of the front's.
             given: Scales that need none.
 
         Returns:

@@ -297,7 +297,7 @@ def infer_edges(plan: QuantizedGraph) -> dict[TensorEnd, EdgeTypes]:
     """Infer the types of every quantized edge, by the end that names its point.
 
     Args:
-        plan: With scales.
+        plan: A plan with scales.
 
     Raises:
         PlanError: An end has no scale yet.

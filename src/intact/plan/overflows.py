@@ -81,7 +81,7 @@ class Overflows(NamedTuple):
     """The sums of a plan that may overflow, for any codes in its ranges.
 
     Attributes:
-        wrapping: Those that may overflow accumulators with wrap-around.
+        wrapping: The sums that may overflow accumulators with wrap-around.
         saturate: Sums of two products may exceed the target's pair width.
     """
 

@@ -366,10 +366,10 @@ class FloatNodes:
     """Nodes of the float model, run in float as they are, in the model's own layout.
 
     Attributes:
-        nodes: In topological order.
+        nodes: The nodes, in topological order.
         inputs: The model's value that each input of the step stands for.
         outputs: The same for the outputs.
-        functions: Those of the model, which the nodes may call.
+        functions: The functions of the model, which the nodes may call.
         reason: Why no operation stands for a node; "" if that was not tried, or there is none for
             its operator.
     """

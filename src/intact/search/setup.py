@@ -90,7 +90,7 @@ class Setup:
         samples: What the float model was observed on, and trials are run on.
         deployment: What is written of the best.
         preprocess: Kept in the result.
-        shapes: Those of most samples, where the model leaves them open.
+        shapes: The shapes of most samples, where the model leaves them open.
         threads: Number of threads in all; 0 takes all cores.
         notes: What the comparison of the graph with the given model found.
         rounding: How weights of few bits are rounded.

@@ -51,7 +51,7 @@ _POOR = 0.2
 
 
 def check_numbers(evidence: Evidence) -> list[Finding]:
-    """Say that the float model itself gives no numbers."""
+    """Say that the float model itself gives NaN or infinities."""
     runs = evidence.runs
     text = "look at the samples and the float model: `intact run --float`"
     return [

@@ -196,7 +196,7 @@ class Network(_Figures, frozen=True):
     Attributes:
         width: The drawing's width, in pixels.
         height: The drawing's height.
-        nodes: In topological order, after the model's inputs and before its outputs.
+        nodes: The nodes, in topological order, after the model's inputs and before its outputs.
         edges: Between them.
         tensors: That are quantized or were observed.
     """

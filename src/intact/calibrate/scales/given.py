@@ -51,7 +51,7 @@ def prescribe(
     the product of those of input and weight.
 
     Args:
-        points: Those of the plan.
+        points: The points of the plan.
         table: The table.
         kept: Tensors whose own scale the plan keeps, also where another's is in effect.
 

@@ -59,7 +59,7 @@ def range_of(
 
     Args:
         point: Where it is quantized.
-        statistics: Those of its tensor, unless that is constant.
+        statistics: The statistics of its tensor, unless that is constant.
         method: Chooses the range.
         factors: How tensors come out at a Softmax (see `MaskConstants`).
         intervals: From `relevant_ranges`.
@@ -257,7 +257,7 @@ def store_scales(points: Iterable[QuantPoint], precision: ScalePrecision) -> lis
     all its values have one.
 
     Args:
-        points: Those of a plan; each has its scale.
+        points: The points of a plan; each has its scale.
         precision: The precision of the target's arithmetic.
 
     Returns:

@@ -34,7 +34,7 @@ class PiecewisePlan:
     """A plan resolved into steps, quantizers and cache keys.
 
     Attributes:
-        steps: In topological order.
+        steps: The steps, in topological order.
         outputs: Graph outputs by name.
         quantizers: The quantizer of each stream; a stream without one is the computed value.
         producers: The step that computes each value.

@@ -76,7 +76,7 @@ class FloatComparison:
             apart = np.abs(deployed.astype(np.float64) - expected)[~same].max()
             difference = float(apart) if np.isfinite(apart) else math.inf
         self._join(difference, float(reach))
-        # Written with `not`, so that a difference that is no number counts; the terms cost a
+        # Written with `not`, so that a difference that is NaN counts; the terms cost a
         # product, and are asked for last.
         if not difference <= _ROUNDING * reach and not difference <= _ROUNDING * terms():
             self.differs = True

@@ -23,7 +23,7 @@ from intact.program.lower import lower
 from intact.program.passes.reordering import inverse
 
 _FAR = 2.0**40
-"""Steps beyond any code, for what is no number."""
+"""Steps beyond any code, for NaN."""
 
 
 class RecordedNames(NamedTuple):

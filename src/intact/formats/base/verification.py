@@ -139,7 +139,7 @@ class EngineBeside:
 
     Args:
         program: What was deployed, lowered.
-        tensors: Those that the runtime shows; none where it shows its outputs alone.
+        tensors: The tensors that the runtime shows; none where it shows its outputs alone.
         given: Floats that the runtime shows as well: they are what steps read, and are not
             compared, as a runtime is free to compute floats in another order.
         threads: Threads of float islands; 0 lets their runtime choose.

@@ -34,7 +34,7 @@ class TargetBits:
 
         Args:
             module: Its parameters are written into a plan first, if they changed.
-            inputs: By name.
+            inputs: The inputs by name.
 
         Returns:
             The integers of activations, int64 on the device of the inputs, by quantization point.

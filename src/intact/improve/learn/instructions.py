@@ -101,7 +101,7 @@ class Program:
     """What a module runs.
 
     Attributes:
-        instructions: In order.
+        instructions: The instructions, in order.
         unused: By instruction, the keys that nothing reads afterwards.
         outputs: The keys of the graph's outputs.
     """
@@ -119,7 +119,7 @@ def compile_plan(
     """Compile a plan.
 
     Args:
-        plan: With scales.
+        plan: A plan with scales.
         normed: Names of layers whose BatchNormalization is kept.
         rule: Gives what computes a node.
     """

@@ -87,7 +87,7 @@ def reconstruct(
     weights that several nodes read. Plans of quantized models that were read are not changed.
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         samples: The data; fewer than two samples change nothing. Their progress counts steps.
         options: How.
         report: Takes what each block gained.

@@ -97,7 +97,7 @@ class Slices:
     """A plan as torch instructions, of which any block can be run by itself.
 
     Args:
-        plan: With scales and without integers of its own, see `without_integers`.
+        plan: A plan with scales and without integers of its own, see `without_integers`.
         rounded: The real numbers of the integers that the plan had for constants, by name.
         device: Where it is computed.
 

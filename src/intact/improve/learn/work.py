@@ -84,7 +84,7 @@ class Work:
     """What is to be done.
 
     Attributes:
-        blocks: In order.
+        blocks: The blocks, in order.
         paces: How long each learns.
         by_sample: Keys of tensors whose first axis is that of samples.
         largest_step: Multiply-adds of the dearest step.

@@ -19,7 +19,7 @@ class Block:
     """A reader of a tensor and the nodes behind it, up to the next quantized result.
 
     Attributes:
-        nodes: In their order; each reads the one before.
+        nodes: The nodes, in their order; each reads the one before.
         value: The tensor.
         run: Computes the result of the last node.
         fed: What the nodes read in the quantized model but for the tensor, for each batch.

@@ -57,7 +57,7 @@ def refine_ranges(
     last of them is read. Bias scales follow.
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         samples: The data; the first ``most`` samples are run. With fewer than two nothing changes.
         most: Maximum number of samples. Their activations are kept while needed, for both models.
         threads: Threads inside one operator; 0 lets the runtime choose.

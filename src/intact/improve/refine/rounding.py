@@ -81,7 +81,7 @@ def refine_rounding(
     ones, are not changed.
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         samples: The data; the first ``most`` samples are run.
         most: Maximum number of samples. Their activations are kept while needed, for both models;
             where all weights are in blocks, no more samples of text are run than tell enough.

@@ -177,8 +177,8 @@ class Walk:
         """Compile nodes; what is computed are the outputs of the last one.
 
         Args:
-            nodes: In topological order.
-            constants: Those that are fed, by value.
+            nodes: The nodes, in topological order.
+            constants: The constants that are fed, by value.
         """
         inside = {value for node in nodes for value in node.outputs}
         read = [

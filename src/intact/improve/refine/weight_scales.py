@@ -52,7 +52,7 @@ def refine_weight_scales(
     and logarithmic ones, are not changed. Bias scales follow.
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         samples: The data; the first ``most`` samples are run.
         most: Maximum number of samples. Their activations are kept while needed, for both models.
         threads: Threads inside one operator; 0 lets the runtime choose.

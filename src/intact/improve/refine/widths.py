@@ -51,7 +51,7 @@ def widen(
     A table that a layer multiplies with too is one weight, since a file has it once.
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         samples: The data; the first ``most`` samples are run.
         growth: By how many percent all weights in blocks may grow together.
         most: Maximum number of samples.

@@ -56,7 +56,7 @@ class Ties:
     """The factors of a graph's channels.
 
     Attributes:
-        layers: In topological order.
+        layers: The layers, in topological order.
         into: The factor of each input channel of a layer, by node; those of ``-1`` are 1.
         out: The same of its output channels.
         tensors: What lies between layers.

@@ -40,7 +40,7 @@ def requantizer(
 
     Args:
         arithmetic: How: by one factor, or with `FloatInTurn` by one scale after another.
-        scales: Those of the operands, each ``[]`` or ``[channels]`` (the last axis).
+        scales: The scales of the operands, each ``[]`` or ``[channels]`` (the last axis).
         output: The encoding of the result.
         bounds: Real numbers that the result is clamped to.
         bias: The same as for :class:`Requantizer`.

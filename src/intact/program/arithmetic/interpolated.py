@@ -50,7 +50,7 @@ def table_of(
 
     Args:
         function: A function of reals of ``kind``.
-        scales: Those of the argument and of the result, whose zero point is 0.
+        scales: The scales of the argument and of the result, whose zero point is 0.
         zero: Zero point of the argument.
         kind: Float type of the computation.
     """

@@ -29,7 +29,7 @@ def move_far_constants(plan: QuantizedGraph, points: Points) -> QuantizedGraph:
     them is quantized by the plan: it saturates as before.
 
     Args:
-        plan: With scales; it is not changed, and returned where nothing is to do.
+        plan: A plan with scales; it is not changed, and returned where nothing is to do.
         points: Its quantization points.
     """
     spans = _Spans(plan, points)

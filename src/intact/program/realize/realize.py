@@ -31,7 +31,7 @@ _REGISTERED = (moves, pointwise, products, softmax, spatial)
 def quantize(
     builder: IntegerBuilder, floats: Value, encoding: Encoding, arithmetic: Arithmetic
 ) -> Value:
-    """Return floats as codes; what is no number becomes the code that the arithmetic says."""
+    """Return floats as codes; NaN becomes the code that the arithmetic says."""
     scale, zero = np.float32(encoding.scale.item()), int(encoding.zero_point.item())
     if arithmetic.reciprocal_scale:
         steps = _float(builder, Op.MUL, floats, np.float32(1) / scale)

@@ -245,7 +245,7 @@ class Epilogue:
 
     Args:
         step: Its output and arithmetic.
-        scales: Those of data and weight, each ``[]`` or ``[channels]``.
+        scales: The scales of data and weight, each ``[]`` or ``[channels]``.
         bounds: The ends of the fused activation.
         constant: Added to the products, int64 ``[channels]``: bias codes and what corrects zero
             points.

@@ -210,7 +210,7 @@ class TmFile:
         source: How messages call the file.
         layout: Where the channels are, of the file or of the model that it was converted from.
         tensors: By number.
-        nodes: In the order of execution; constants and inputs have nodes too.
+        nodes: The nodes, in the order of execution; constants and inputs have nodes too.
         inputs: Numbers of the nodes whose outputs are the inputs of the model.
         outputs: Numbers of the nodes whose outputs are those of the model.
     """

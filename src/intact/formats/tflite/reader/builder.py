@@ -42,7 +42,7 @@ class ModelBuilder(TensorBuilder):
         alias: Tensors that are one with another, whose name they share.
 
     Attributes:
-        activations: Those that exist so far, by number.
+        activations: The activations that exist so far, by number.
         shapes: The lengths that the file has for a value.
 
     Raises:

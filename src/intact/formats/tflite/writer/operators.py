@@ -375,8 +375,8 @@ def _within_codes(data: Tensor, encoding: Encoding, builder: FileBuilder) -> Ten
     """Clamp floats that may be any number to what codes reach; return others as they are.
 
     LiteRT's own kernels and TFLite Micro convert to int32 and add the zero point before they clamp:
-    what is larger, as a quotient by a code of 0 is, gets the code of the other end. What is no
-    number passes the MINIMUM, and the MAXIMUM makes it the lowest.
+    what is larger, as a quotient by a code of 0 is, gets the code of the other end. NaN passes the
+    MINIMUM, and the MAXIMUM makes it the lowest.
     """
     ends = {"MINIMUM": encoding.quant_max, "MAXIMUM": encoding.quant_min}
     for code in _UNBOUNDED.get(builder.makers.get(data.name, ""), ()):
@@ -384,7 +384,7 @@ def _within_codes(data: Tensor, encoding: Encoding, builder: FileBuilder) -> Ten
         end = ((ends[code] - encoding.zero_point) * encoding.scale).item()
         limit = np.asarray(end, np.float32)
         constant = builder.constant(f"{name}_limit", limit)
-        # The order decides what a comparison with what is no number gives: the second operand.
+        # The order decides what a comparison with NaN gives: the second operand.
         operands = (constant, data) if code == "MINIMUM" else (data, constant)
         data = builder.intermediate(name, data.shape, None, data)
         builder.operator(code, operands, (data,), Options("MaximumMinimumOptions"))

@@ -99,7 +99,7 @@ def _about_multiplier(step: Step) -> Iterator[str]:
     if not scales or output is None:
         return
     factor = _multiplier(step.operation, scales, float(np.max(output.scale)))
-    # Not ``>=``, so that a quotient that is no number is refused too.
+    # Not ``>=``, so that a quotient that is NaN is refused too.
     if not factor < 1:
         yield (
             f"the scales of its inputs and output lie too far apart (by {factor:.3g} times): did "
