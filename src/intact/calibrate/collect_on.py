@@ -60,12 +60,12 @@ class Counted(msgspec.Struct, frozen=True):
     limit: int | None = None
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _Request(msgspec.Struct, frozen=True):
     tensors: tuple[str, ...]
     max_memory: int | None = None
 
 
-_decode_asked = msgspec.msgpack.Decoder(_Asked).decode
+_decode_asked = msgspec.msgpack.Decoder(_Request).decode
 _decode_counted = msgspec.msgpack.Decoder(Counted).decode
 
 
@@ -85,7 +85,7 @@ class CountingJob(NamedTuple):
     def save(self, folder: Path) -> None:
         """Write the job to a folder, from which workers `load` it."""
         self.graph.save(folder / _MODEL)
-        (folder / _JOB).write_bytes(encode(_Asked(tuple(self.tensors), self.max_memory)))
+        (folder / _JOB).write_bytes(encode(_Request(tuple(self.tensors), self.max_memory)))
 
     @classmethod
     def load(cls, folder: Path) -> CountingJob:

@@ -15,7 +15,7 @@ from intact.graph import Graph
 from intact.improve.passes import PASSES, Request, Stage
 from intact.limits import CHOSEN, OUTPUT_BYTES
 from intact.plan.gains import Gain, Improvement
-from intact.results.figures import Tried
+from intact.results.figures import TriedPass
 from intact.results.job import Scaled
 
 Recalibrate = Callable[[Graph], Scaled]
@@ -51,7 +51,7 @@ class Improver:
             return scaled
         # On so many samples as their outputs fit into memory.
         best = now = scaled._replace(choice=scaled.choice.on(runs.first(_count(runs))))
-        tried: list[Tried] = []
+        tried: list[TriedPass] = []
         open_since = 0
         for number, request in enumerate(self.requests, 1):
             start = time.perf_counter()
@@ -62,7 +62,7 @@ class Improver:
                 found = self._run(request, now, gains)
             before, after = _errors(now).mean, _errors(found).mean
             record = Improvement(str(request), before, after, found is not now, tuple(gains))
-            tried.append(Tried(record, time.perf_counter() - start))
+            tried.append(TriedPass(record, time.perf_counter() - start))
             now = found
             # A pass that prepares for another may lose by itself: both are judged together.
             if request.is_checked and PASSES[request.name].prepares and number < len(self.requests):

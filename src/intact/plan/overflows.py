@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact._memo import Forgetful, Itself, Memo
+from intact._memo import Forgetful, IdentityKey, Memo
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import (
     Graph,
@@ -140,7 +140,7 @@ class _Layer(NamedTuple):
         parts: list[Hashable] = [self.node.name, plan.keeps_runtime]
         for end in self.ends:
             config, codes = plan.configs[end], plan.baked.get(end)
-            parts += (config.key, quantizes(config), codes is not None and Itself(codes))
+            parts += (config.key, quantizes(config), codes is not None and IdentityKey(codes))
         return tuple(parts)
 
 

@@ -22,14 +22,14 @@ _SHOWN_NOTES = 5
 """Notes of the plan that a notebook shows."""
 
 
-class Tried(NamedTuple):
+class TriedPass(NamedTuple):
     """An improvement pass that ran, and how long it took; seconds are not in the plan."""
 
     improvement: Improvement
     seconds: float
 
     @property
-    def rolled_back(self) -> Tried:
+    def rolled_back(self) -> TriedPass:
         """The same for a pass that did not help."""
         return self._replace(improvement=msgspec.structs.replace(self.improvement, kept=False))
 
@@ -56,7 +56,7 @@ class PassFigures(msgspec.Struct, frozen=True):
     seconds: float
 
     @staticmethod
-    def of(tried: Tried) -> PassFigures:
+    def of(tried: TriedPass) -> PassFigures:
         """Return the figures of a pass."""
         made = tried.improvement
         return PassFigures(

@@ -67,7 +67,7 @@ class Launcher(Protocol):
         """Remove what ``open`` made; called once, also without ``open``."""
 
 
-class Here:
+class InProcessLauncher:
     """Launches workers that are this process: a message is answered when it is sent.
 
     Args:

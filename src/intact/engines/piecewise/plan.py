@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 
-from intact._memo import Forgetful, Itself, Memo
+from intact._memo import Forgetful, IdentityKey, Memo
 from intact.engines.piecewise.pieces import Cut, Piece
 from intact.engines.piecewise.streams import Quantizer, Reader, Stream, Streams, config_key
 from intact.plan import QuantPoint
@@ -97,7 +97,7 @@ class _Resolver:
             # Remembered by the array itself: plans of a search share baked codes, whose megabytes
             # are hashed once so.
             if point.baked is not None:
-                parts.append(self._memo(Itself(point.baked), partial(_digest_of, point.baked)))
+                parts.append(self._memo(IdentityKey(point.baked), partial(_digest_of, point.baked)))
         variant = _digest(*parts)
         inputs = b"".join([self.key(stream) for stream in piece.inputs])
         for name in piece.made:

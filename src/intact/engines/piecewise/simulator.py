@@ -6,7 +6,8 @@ between. A plan with ``conv7`` at 4 instead of 8 bits then compiles one small se
 starts from the cached activations in front of ``conv7``.
 
 `PiecewiseSimulator` runs plans. `Flow` hands tensors from piece to piece within one run.
-`Checkpoints` caches activations, `Compiled` caches sessions and quantizers, both within a size.
+`Checkpoints` caches activations, `CompiledCache` caches sessions and quantizers, both within a
+size.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ Made = TypeVar("Made")
 """The kind of object that a cache holds: sessions, quantizers, cuts of the graph."""
 
 
-class Compiled(Generic[Made]):
+class CompiledCache(Generic[Made]):
     """A least-recently-used cache of compiled objects, with a size limit; thread-safe.
 
     Args:
@@ -271,11 +272,11 @@ class PiecewiseSimulator:
             if is_constant(value) and value.const_value is not None
         }
         self._memo = Memo()
-        self._cuts: Compiled[Cut] = Compiled(_CUTS)
-        self._sessions: Compiled[tuple[ort.InferenceSession, tuple[str, ...]]] = Compiled(
+        self._cuts: CompiledCache[Cut] = CompiledCache(_CUTS)
+        self._sessions: CompiledCache[tuple[ort.InferenceSession, tuple[str, ...]]] = CompiledCache(
             session_bytes
         )
-        self._quantizers: Compiled[Quantizer] = Compiled(_QUANTIZERS)
+        self._quantizers: CompiledCache[Quantizer] = CompiledCache(_QUANTIZERS)
         self._checkpoints = Checkpoints(cache_bytes)
         self._lock = Lock()
         self.steps_run = 0

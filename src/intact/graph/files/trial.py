@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Elsewhere(NamedTuple):
+class ProcessTask(NamedTuple):
     """Some work as a process of its own can do it, where this one cannot be forked.
 
     Attributes:
@@ -32,7 +32,7 @@ class Elsewhere(NamedTuple):
     numbers: tuple[int, ...] = ()
 
 
-def survives(work: Callable[[], object], elsewhere: Elsewhere | None = None) -> bool:
+def survives(work: Callable[[], object], elsewhere: ProcessTask | None = None) -> bool:
     """Tell whether some work can be done without ending the process.
 
     It is done in a forked copy of this process, which costs some 20 ms of the processor and the
@@ -73,7 +73,7 @@ _FORKS = sys.platform not in ("win32", "darwin") and hasattr(os, "fork")
 _PROGRAM = "from intact.graph.files.trial import main; main()"
 
 
-def _survives_elsewhere(work: Elsewhere) -> bool:
+def _survives_elsewhere(work: ProcessTask) -> bool:
     # The interpreter finds the package where this one found it, however that was installed.
     places = [place or str(Path.cwd()) for place in sys.path]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}

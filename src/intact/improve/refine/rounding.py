@@ -33,7 +33,7 @@ from intact.graph import bias_slot, output_channel_axis
 from intact.graph.tied_tables import tied_tables
 from intact.improve.layers import Doubles, Layer
 from intact.improve.presets import FEW_BITS
-from intact.improve.refine.kept import Made
+from intact.improve.refine.kept import LazySequence
 from intact.improve.refine.moments import LastMoments, Moments
 from intact.improve.refine.rounding_blocks import BlockTrial, LastInput, enough_samples
 from intact.improve.refine.walk import Stop, Walk, bake
@@ -205,7 +205,9 @@ class RoundingSite:
         if value is None or not stop.in_float or value not in stop.in_float[0]:
             return None, None
         numbers = range(len(stop.in_float))
-        pairs = Made(lambda at: (stop.in_float[at][value], stop.quantized[at][value]), numbers)
+        pairs = LazySequence(
+            lambda at: (stop.in_float[at][value], stop.quantized[at][value]), numbers
+        )
         end = points.at_input.get((str(self.layer.node.name), _DATA))
         try:
             return last.of(self.layer, end, pairs)

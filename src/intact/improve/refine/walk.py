@@ -22,7 +22,7 @@ from intact.data.stream import Samples
 from intact.engines.integer.islands import compiled_nodes
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
-from intact.improve.refine.kept import Kept, Made, Shelf
+from intact.improve.refine.kept import KeptActivations, LazySequence, Shelf
 from intact.limits import WALKED_AT_ONCE
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.program.lower.chains import Points
@@ -99,9 +99,9 @@ class Walk:
         is_divided = len(batches) == 1 and limited.fixed_batch is None
         first = _halves(*batches[0]) if is_divided else [values for values, _ in batches]
         self._shelf = Shelf(samples.memory)
-        self._in_float = [Kept(self._shelf, values) for values in first]
+        self._in_float = [KeptActivations(self._shelf, values) for values in first]
         # As computed: quantized when it is read, with the scale that its end has by then.
-        self._quantized = [Kept(self._shelf, values) for values in first]
+        self._quantized = [KeptActivations(self._shelf, values) for values in first]
         self._readers = Counter(
             value for node in plan.graph.nodes for value in _read(node) if not is_constant(value)
         )
@@ -148,7 +148,9 @@ class Walk:
     def _each(self, make: Callable[[int], T]) -> Sequence[T]:
         """Return something of each batch: one at a time where memory is limited."""
         numbers = range(len(self._in_float))
-        return Made(make, numbers) if self._shelf.is_bounded else [make(at) for at in numbers]
+        return (
+            LazySequence(make, numbers) if self._shelf.is_bounded else [make(at) for at in numbers]
+        )
 
     @property
     def batches(self) -> int:

@@ -68,7 +68,7 @@ class Operator(msgspec.Struct, frozen=True):
     power_of_two: bool = False
 
 
-class Given(msgspec.Struct, frozen=True):
+class GivenNumbers(msgspec.Struct, frozen=True):
     """The numbers that a node gives, by the names of its row."""
 
     node: ir.Node
