@@ -1,6 +1,6 @@
 """Finds the arithmetic of a plan that the simulation in float32 cannot reproduce.
 
-An accumulator of 16 bits that wraps, for example, or sums beyond 2**24.
+Examples are an accumulator of 16 bits that wraps, and sums beyond 2**24.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The stages from a model to its results: each a value, whose ``run`` takes a job one step further.
+"""Declares the stages from a model to its results: each takes a job one step further.
 
 `SHARED` run once for all targets of a call, which share what is equal for them. `Observe` runs once
 for all targets of one graph. `OWN` run for each target by itself, one after the other, so that the

@@ -1,4 +1,4 @@
-"""Operators, each declared once: roles of inputs, options with ONNX's defaults, facts.
+"""Declares operators, each once: roles of inputs, options with ONNX's defaults, facts.
 
 One declaration per operator of the default ONNX domain. It lists which inputs are quantized tensors
 (data, weight, bias) and which are arguments (shapes, indices, parameters), and facts that passes,

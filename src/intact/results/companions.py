@@ -71,7 +71,7 @@ class Companions(msgspec.Struct, frozen=True):
         return tuple(Note(NoteKind.EXPORT, "", f"left out: {each}") for each in self.left)
 
     def write(self, folder: Path, deployed: str) -> None:
-        """Write them into a result's folder.
+        """Write the files into a result's folder.
 
         Args:
             folder: The folder.

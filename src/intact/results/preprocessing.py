@@ -1,6 +1,6 @@
 """Chooses the preprocessing for samples that a result is run on.
 
-As for its calibration, or as given.
+It is that of the calibration, unless the call gives another.
 """
 
 from __future__ import annotations

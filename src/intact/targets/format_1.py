@@ -1,5 +1,8 @@
 """Upgrades target files of format 1 when they are read.
 
+For example ``requantize = "float32"`` with ``scales_in_turn = true`` becomes ``requantize = { kind
+= "float_in_turn", ... }``.
+
 There the arithmetic was one flat list of fields, and an override changed some of them: which way
 of computing an option belonged to followed from combinations. Format 2 has the same options, each
 with the kind that has it (`intact.targets.arithmetic`), and an override states a kind as a whole.

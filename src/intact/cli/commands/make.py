@@ -1,4 +1,4 @@
-"""The commands that make results: ``quantize``, ``import``, ``search``, ``train``, ``export``."""
+"""Declares the commands that make results: quantize, import, search, train, export."""
 
 from __future__ import annotations
 

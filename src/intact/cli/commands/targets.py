@@ -1,4 +1,4 @@
-"""The commands about what ships with intact: ``targets`` and ``demo``."""
+"""Declares the commands about what ships with intact: ``targets`` and ``demo``."""
 
 from __future__ import annotations
 

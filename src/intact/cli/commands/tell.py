@@ -1,4 +1,4 @@
-"""The commands that tell of models and results, and run them."""
+"""Declares the commands that report on models and results, and run them."""
 
 from __future__ import annotations
 

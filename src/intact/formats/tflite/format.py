@@ -1,4 +1,4 @@
-"""TFLite: full-integer files."""
+"""Describes the format ``tflite``: full-integer files."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Converts models to newer opsets, and repairs what the converter gets wrong.
 
-For models older than the op table, and for formats that need newer types.
+Models older than the op table are converted, and those whose format needs newer types.
 
 It uses `onnx.version_converter` and repairs what it gets wrong, found by running models of all
 opsets before and after conversion: the sampling positions of Resize are lost, Hardmax on a

@@ -1,6 +1,6 @@
 """Expands operators into simpler ones, for hardware that has only these.
 
-LayerNormalization, for example, into means, differences and products.
+A LayerNormalization, for example, becomes means, differences and products.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``QuantizedModule``: a ``torch.nn.Module`` that computes a plan, to be trained.
+"""Declares ``QuantizedModule``: a ``torch.nn.Module`` that computes a plan, to be trained.
 
 An interpreter: it runs the nodes of the plan's graph by the rules of
 `intact.improve.learn.operators`, with a fake quantizer at each quantization point of the plan.

@@ -1,5 +1,10 @@
 """Runs a plan node by node, in float and quantized at the same time.
 
+A pass iterates over the nodes, and sees for each the inputs of both models, batch by batch::
+
+    for stop in Walk(plan, samples, most=128):
+        ...  # stop.in_float, stop.quantized; scales of stop.node may be changed here
+
 A refinement may change the plan at each node, for example a weight's scale. Later nodes then run on
 the activations of the changed plan.
 """

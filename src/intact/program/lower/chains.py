@@ -1,6 +1,6 @@
 """Finds chains of nodes that the hardware computes as one operation.
 
-A convolution with the Relu behind it, for example.
+A convolution and the Relu behind it are a chain, for example.
 """
 
 from __future__ import annotations
