@@ -31,7 +31,7 @@ _PIECE = 64
 """Samples generated at a time."""
 _OPEN = 32
 """Length of an open axis of which nothing is known: networks halve images up to five times."""
-_Draw = Callable[[np.random.Generator, int], npt.NDArray[Any]]
+_Draw = Callable[["np.random.Generator", int], npt.NDArray[Any]]  # numpy loads it when it is used
 """Generates so many samples of one input."""
 
 

@@ -7,10 +7,11 @@ the machine down then slows both. `latencies` compares two models by medians, as
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from intact.limits import LATENCY_SECONDS
 
@@ -46,10 +47,10 @@ def latencies(
         seconds: For each of them.
     """
     blocks = list(blocks_in_turn((first, second), seconds=2 * seconds))
-    pairs = [(statistics.median(one), statistics.median(other)) for one, other in blocks]
-    one, other = (1e3 * statistics.median(column) for column in zip(*pairs, strict=True))
+    pairs = np.array([(np.median(one), np.median(other)) for one, other in blocks])
+    one, other = (1e3 * np.median(pairs, axis=0)).tolist()
     counts = (sum(len(a) for a, _ in blocks), sum(len(b) for _, b in blocks))
-    return Latency((one, other), statistics.median(a / b for a, b in pairs), counts)
+    return Latency((one, other), float(np.median(pairs[:, 0] / pairs[:, 1])), counts)
 
 
 def blocks_in_turn(

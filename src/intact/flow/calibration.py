@@ -340,4 +340,4 @@ def _classes(samples: Samples) -> int | None:
         labels = samples.labels()
     except DataError:  # references for a metric, or some samples lack theirs
         return None
-    return None if labels is None else len(np.unique(labels))
+    return None if labels is None else len(set(labels.ravel().tolist()))

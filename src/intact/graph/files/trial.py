@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import os
 import signal
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -74,6 +73,8 @@ _PROGRAM = "from intact.graph.files.trial import main; main()"
 
 
 def _survives_elsewhere(work: ProcessTask) -> bool:
+    import subprocess  # only where there is no fork
+
     # The interpreter finds the package where this one found it, however that was installed.
     places = [place or str(Path.cwd()) for place in sys.path]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}
