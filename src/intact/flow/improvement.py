@@ -13,7 +13,7 @@ from intact.data.progress import Progress, begin
 from intact.data.stream import Samples
 from intact.graph import Graph
 from intact.improve.passes import PASSES, Request, Stage
-from intact.limits import CHOSEN, OUTPUT_BYTES
+from intact.limits import CHOSEN
 from intact.plan.gains import Gain, Improvement
 from intact.results.figures import TriedPass
 from intact.results.job import Scaled
@@ -49,8 +49,10 @@ class Improver:
         """
         if scaled.choice is None or not self.requests:
             return scaled
-        # On so many samples as their outputs fit into memory.
-        best = now = scaled._replace(choice=scaled.choice.on(runs.first(_count(runs))))
+        judges, choice = runs.first(CHOSEN), scaled.choice
+        # Run anew only where it was chosen on fewer.
+        choice = choice if len(choice.runs) == len(judges) else choice.on(judges)
+        best = now = scaled._replace(choice=choice)
         tried: list[TriedPass] = []
         open_since = 0
         for number, request in enumerate(self.requests, 1):
@@ -96,13 +98,6 @@ class Improver:
             return again._replace(choice=again.choice.on(choice.runs))
         plan = run(best.plan, samples, report=gains.append, **arguments)
         return best._replace(plan=plan, choice=choice.changed(plan))
-
-
-def _count(runs: FloatRuns) -> int:
-    """Return how many samples outputs are compared on: as many as there is memory for."""
-    one = runs.first(1)
-    size = sum(array.nbytes for each in one.outputs() for array in each.values())
-    return max(min(CHOSEN, OUTPUT_BYTES * len(one) // max(size, 1)), 1)
 
 
 def _errors(scaled: Scaled) -> Errors:

@@ -141,7 +141,7 @@ def _round_all(
 
 
 def _round(site: RoundingSite, walk: Walk, stop: Stop, last: LastMoments) -> RoundedWeight | None:
-    found = site.choose(*site.moments(walk.points, stop, last))
+    found = site.choose(site.moments(walk.points, stop, last))
     if found is None or not found.is_better:
         return None
     return _as_integers(site, found)
