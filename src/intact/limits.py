@@ -55,6 +55,12 @@ HALF_DB = 3.0
 MOST_DB = 100.0
 """Where outputs are equal and have infinitely many."""
 
+# ---- Ranges --------------------------------------------------------------------------------------
+
+FLOAT16_ROOM = 2.0
+"""How many times what samples reach float16 has to hold: other samples, and what quantizing changes
+before it, move values, and beyond its range there is no number at all."""
+
 # ---- What a change must gain, dB -----------------------------------------------------------------
 
 TOLD_DB = 1.0

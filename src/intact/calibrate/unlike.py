@@ -27,6 +27,7 @@ from intact.config import TensorQuantConfig
 from intact.graph import is_constant
 from intact.graph.graph import IMPLICIT_SLOT
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points
+from intact.plan.float16 import with_float32_of
 from intact.plan.untie import RequantizeReason, breakable, codes_of, requantized
 
 _TRIED = 8
@@ -70,7 +71,9 @@ def broken_ties(
 
     def gains(chosen: Sequence[_Part], now: Choice) -> Choice | None:
         plan = apart([end for part in chosen for end in part])
-        found = choice.changed(assign(plan, statistics, choice.method))
+        found = choice.changed(
+            assign(with_float32_of(plan, choice.plan), statistics, choice.method)
+        )
         return found if now.is_worse_than(found) else None
 
     whole = gains(parts, choice) if parts else None

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, ClassVar
 import msgspec
 
 from intact.analyze.diagnose.sample_signs import blaming
-from intact.calibrate.assign import required_tensors
 from intact.calibrate.original import OriginalComparison
 from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.data.stream import AGAIN
 from intact.errors import UsageError
-from intact.flow.calibration import Calibration, Observation, OriginalCheck
+from intact.flow.calibration import Calibration, Observation, OriginalCheck, tensors_of
 from intact.flow.look import (
     PlanFindings,
     look_at_plan,
@@ -270,7 +269,7 @@ class Observe:
             None if calibration.data is None else Alternatives.of(job, has_table=given is not None)
             for job in jobs
         ]
-        needs = [name for job in jobs for name in required_tensors(job.plan, given)]
+        needs = [name for job in jobs for name in tensors_of(job.plan, given)]
         # In the same pass: a plan that is chosen later has its statistics then.
         needs += [name for each in others if each is not None for name in each.tensors]
         observed: Observation | None = None

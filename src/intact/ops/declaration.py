@@ -71,6 +71,7 @@ class OpSpec(msgspec.Struct, frozen=True):
         clamps: It limits each element, and does nothing else.
         adds: It adds or subtracts its operands, and does nothing else.
         converts: It gives the same numbers in another type.
+        places: It computes places, or counts on: neighbours need more digits than float16 has.
         decides: The result is another value, and no near one, where inputs change a little.
         keeps_sign: No result is negative where no data input is.
         moves_axes: The axes of the result are others than those of the first input, or hold other
@@ -92,6 +93,7 @@ class OpSpec(msgspec.Struct, frozen=True):
     clamps: bool = False
     adds: bool = False
     converts: bool = False
+    places: bool = False
     decides: bool = False
     keeps_sign: bool = False
     moves_axes: bool = False

@@ -204,7 +204,7 @@ for _name in ("ReduceLogSum", "ReduceLogSumExp"):
     _reduction(_name)
 
 
-class CumSum(Operator, kind=OpKind.REDUCE, roles=(DATA, SHAPE)):
+class CumSum(Operator, kind=OpKind.REDUCE, roles=(DATA, SHAPE), places=True):
     exclusive: int = 0
     reverse: int = 0
 
@@ -459,14 +459,14 @@ class Attention(
     kv_num_heads: int = 0
 
 
-class GridSample(Operator, kind=OpKind.OTHER, roles=(DATA, PARAMETER)):
+class GridSample(Operator, kind=OpKind.OTHER, roles=(DATA, PARAMETER), places=True):
     mode: str = "linear"
     padding_mode: str = "zeros"
     align_corners: int = 0
 
 
 declare("RotaryEmbedding", OpKind.OTHER, DATA, PARAMETER, PARAMETER, SHAPE)
-declare("RoiAlign", OpKind.OTHER, DATA, PARAMETER, SHAPE)
+declare("RoiAlign", OpKind.OTHER, DATA, PARAMETER, SHAPE, places=True)
 declare("MaxRoiPool", OpKind.OTHER, DATA, PARAMETER)
 declare("NonMaxSuppression", OpKind.OTHER, DATA, DATA, SHAPE, PARAMETER, PARAMETER, decides=True)
 

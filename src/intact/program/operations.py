@@ -21,6 +21,7 @@ import onnx_ir as ir
 from intact.numerics.dynamic import DynamicQuantizer
 from intact.ops.functions import Option, Unary
 from intact.program.float_operations import FloatOperation
+from intact.targets.float16 import Rounded
 
 Pads: TypeAlias = tuple[tuple[int, int], ...]
 """Elements before and after, by axis."""
@@ -372,6 +373,8 @@ class FloatNodes:
         functions: The functions of the model, which the nodes may call.
         reason: Why no operation stands for a node; "" if that was not tried, or there is none for
             its operator.
+        float16: Names of the nodes that compute in float16.
+        rounded: What the target's runtime rounds there.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -379,6 +382,8 @@ class FloatNodes:
     outputs: tuple[ir.Value, ...]
     functions: tuple[ir.Function, ...] = ()
     reason: str = ""
+    float16: frozenset[str] = frozenset()
+    rounded: Rounded = Rounded.VALUES
 
 
 Operation: TypeAlias = (

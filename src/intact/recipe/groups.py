@@ -328,11 +328,26 @@ class ActivationOptions(Options, kw_only=True):
         "Where scales of activations come from. static: from calibration. dynamic: the runtime "
         "computes them from the values while it runs; dense layers compute with integers then, all "
         "else with floats, and no data is needed. float: they are not quantized, which is for "
-        "--block and --cache-bits. Left out, float with --block, else static.",
+        "--block, --cache-bits and --float float16. Left out, float with --block, else static.",
     )
 
 
-class BlockOptions(ActivationOptions, WidthOptions, kw_only=True):
+class FloatOptions(Options, kw_only=True):
+    """The type of what stays float."""
+
+    section: ClassVar[str] = "What is quantized"
+
+    float_type: str | None = option(
+        Name("float32 or float16", ("float32", "float16")),
+        None,
+        "The type of what stays float. float16: Casts stand where it begins and ends, and nodes "
+        "whose values leave its range on the samples stay float32 (see docs/float16.md). With "
+        "--activations float there are no integers. Left out, float32.",
+        flag="--float",
+    )
+
+
+class BlockOptions(FloatOptions, ActivationOptions, WidthOptions, kw_only=True):
     """Options of weights in blocks and of quantized caches, as language models use them."""
 
     section: ClassVar[str] = "What is quantized"

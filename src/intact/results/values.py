@@ -93,6 +93,8 @@ def refuse_nothing_to_do(
     decisions = plan.decisions.values()
     if any(each.quantized or has_weights_only(each) or has_caches_only(each) for each in decisions):
         return
+    if plan.float16 is not None and plan.float16.nodes:
+        return
     refused = f"target {plan.target.name} quantizes no node of this model"
     deciding = deciding_inputs(plan.graph)
     if deciding:

@@ -89,7 +89,12 @@ def model_of_nodes(name: str, operation: FloatNodes) -> ir.Model:
     for value in graph.inputs:
         value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
     functions = [function.clone() for function in operation.functions]
-    return ir.Model(graph, ir_version=_IR_VERSION, functions=functions)
+    model = ir.Model(graph, ir_version=_IR_VERSION, functions=functions)
+    if operation.float16:
+        from intact.plan.float16 import compute  # which few plans need
+
+        compute(model, operation.float16, operation.rounded)
+    return model
 
 
 def _has_any_batch(owner: ir.Graph | ir.Function) -> bool:

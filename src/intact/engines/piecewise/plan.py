@@ -12,6 +12,7 @@ from intact.engines.piecewise.pieces import Cut, Piece
 from intact.engines.piecewise.streams import Quantizer, Reader, Stream, Streams, config_key
 from intact.plan import QuantPoint
 from intact.plan.quantized_graph import Codes
+from intact.targets.float16 import Rounded
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,15 @@ class Step:
         piece: The piece.
         variant: Bytes that are equal if two steps are the same function of their inputs.
         constants: The quantization points of constants in the piece.
+        float16: Its nodes that compute in float16.
+        rounded: What the target's runtime rounds there.
     """
 
     piece: Piece
     variant: bytes
     constants: Mapping[Reader, QuantPoint]
+    float16: frozenset[str] = frozenset()
+    rounded: Rounded = Rounded.VALUES
 
 
 @dataclass(frozen=True)
@@ -98,11 +103,16 @@ class _Resolver:
             # are hashed once so.
             if point.baked is not None:
                 parts.append(self._memo(IdentityKey(point.baked), partial(_digest_of, point.baked)))
+        float16, rounded = self._streams.float16, self._streams.rounded
+        if float16:
+            float16 &= {str(node.name) for node in piece.nodes}
+        if float16:
+            parts += (rounded.encode(), *(name.encode() for name in sorted(float16)))
         variant = _digest(*parts)
         inputs = b"".join([self.key(stream) for stream in piece.inputs])
         for name in piece.made:
             self.keys[name] = _digest(variant, name.encode(), inputs)
-        return Step(piece, variant, constants)
+        return Step(piece, variant, constants, float16, rounded)
 
     def key(self, stream: Stream) -> bytes:
         """Compute the key of a stream, and collect its quantizers."""

@@ -366,6 +366,10 @@ class PiecewiseSimulator:
                 for reader, point in step.constants.items()
             }
             model, names = piece_model(self.graph, step.piece, constants)
+            if step.float16:
+                from intact.plan.float16 import compute  # which few plans need
+
+                compute(model, step.float16, step.rounded)
             size = weight_bytes(model) + _SESSION_BYTES
             return (make_session(model, threads=1, shares_memory=True), names), size
 

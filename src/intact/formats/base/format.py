@@ -94,6 +94,7 @@ class Expressible(msgspec.Struct, frozen=True):
         open_sizes: Whether tensors may have sizes that are not known, besides the batch.
         mixes: Whether activations of several widths may meet.
         half_ends: Whether inputs and outputs may be float16.
+        float16: Whether float operators may compute in float16.
         several_scales: Whether a tensor may have scales of their own for some of its readers.
     """
 
@@ -110,6 +111,7 @@ class Expressible(msgspec.Struct, frozen=True):
     mixes: bool = True
     half_ends: bool = True
     several_scales: bool = True
+    float16: bool = False
 
     def __and__(self, other: Expressible) -> Expressible:
         """Combine two formats: what both express."""

@@ -402,6 +402,10 @@ class _Writer:
         # OpenVINO's reader knows no functions of a model's own.
         inline_functions(model)
         bare(model)
+        if self._plan.float16 is not None:
+            from intact.plan.float16 import as_written  # which few plans need
+
+            as_written(model, self._plan)
         if any(node.domain == DOMAIN for node in model.graph):
             model.opset_imports[DOMAIN] = 1
         return model
