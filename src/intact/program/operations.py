@@ -232,6 +232,31 @@ class Reduce:
 
 
 @dataclass(frozen=True)
+class ArgReduce:
+    """Input: data; the place of the largest element along an axis, or of the smallest (MIN).
+
+    Of equal elements it is the first. The result is whole numbers, also of codes.
+    """
+
+    kind: Reduction
+    axis: int
+    keep_dims: bool
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Input: data. Outputs: the ``count`` largest elements along an axis, sorted, and their places.
+
+    Of equal elements the first stands first. The smallest ones (``largest`` is false) are taken of
+    floats only.
+    """
+
+    axis: int
+    count: int
+    largest: bool = True
+
+
+@dataclass(frozen=True)
 class Concat:
     """Inputs: any number of operands."""
 
@@ -242,8 +267,8 @@ class Concat:
 class Pad:
     """Adds elements around every axis.
 
-    Codes get elements of the real value 0, whose code is the zero point; another value, and other
-    modes, are in float only.
+    Codes get the code that is next to ``value`` (`intact.program.forms.code_of`): of 0 the zero
+    point. Other modes are in float only.
     """
 
     pads: Pads
@@ -399,6 +424,8 @@ Operation: TypeAlias = (
     | Softmax
     | Pool
     | Reduce
+    | ArgReduce
+    | TopK
     | Concat
     | Pad
     | Reshape
@@ -433,6 +460,7 @@ MOVING = (
     SpaceToDepth,
     Split,
     Tile,
+    TopK,
     Transpose,
 )
-"""Operations that move codes and nothing else."""
+"""Operations of which results hold codes of the data and nothing else, beside places."""

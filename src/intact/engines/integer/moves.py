@@ -18,8 +18,8 @@ from intact.engines.integer.kernel import (
 )
 from intact.engines.integer.pointwise.conversions import recoder
 from intact.errors import DataError
-from intact.program import Array, Encoding, Step
-from intact.program.forms import dequantize_constant, has_blocks
+from intact.program import Array, Step
+from intact.program.forms import code_of, dequantize_constant, has_blocks
 from intact.program.operations import (
     Concat,
     DepthToSpace,
@@ -32,6 +32,7 @@ from intact.program.operations import (
     SpaceToDepth,
     Split,
     Tile,
+    TopK,
     Transpose,
 )
 
@@ -120,23 +121,18 @@ def _space_to_depth(operation: SpaceToDepth, array: Array) -> Array:
 
 @KERNELS.register(Pad)
 def _pad(step: Step, _: Overflows) -> Kernel:
-    """Return the kernel of Pad; the real number 0 is what surrounds codes and floats alike."""
+    """Return the kernel of Pad."""
     operation = operation_of(step, Pad)
     source = step.inputs[0].encoding if step.inputs[0] is not None else None
     target = step.outputs[0].encoding
     recode = recoder(step.arithmetic, source, target)
-    zero = _zero_of(target)
+    filler = code_of(operation.value, target)
 
     def pad(array: Array) -> Array:
-        # Recoded first, so that the pad is the output's zero point and no code of the input's
-        # scale.
-        return np.pad(recode(array), operation.pads, constant_values=zero)
+        # Recoded first, so that the pad is a code of the output and not of the input's scale.
+        return np.pad(recode(array), operation.pads, constant_values=filler)
 
     return kernel_of(step, pad)
-
-
-def _zero_of(encoding: Encoding | None) -> int:
-    return 0 if encoding is None else encoding.zero_point.item()
 
 
 @KERNELS.register(Concat)
@@ -167,6 +163,26 @@ def _split(step: Step, _: Overflows) -> Kernel:
         return tuple(recode(part) for recode, part in zip(recoders, parts, strict=True))
 
     return split
+
+
+@KERNELS.register(TopK)
+def _top(step: Step, _: Overflows) -> Kernel:
+    operation = operation_of(step, TopK)
+    source = None if step.inputs[0] is None else step.inputs[0].encoding
+    recode = recoder(step.arithmetic, source, step.outputs[0].encoding)
+    weave, kind = weaver(step), step.outputs[1].plain
+
+    def top(*activations: Array) -> tuple[Array, ...]:
+        (array,) = weave(activations)
+        axis = operation.axis
+        # Sorted by what is larger the smaller an element is, so that a stable order has the first
+        # of equal ones first; wide, as the lowest code has no magnitude of its own type.
+        falling = -array.astype(np.int64) if array.dtype.kind in "iu" else -array
+        order = np.argsort(falling, axis=axis, kind="stable")
+        places = order.take(range(operation.count), axis=axis)
+        return recode(np.take_along_axis(array, places, axis)), places.astype(kind)
+
+    return top
 
 
 @KERNELS.register(Lookup)

@@ -138,8 +138,8 @@ NODES = (
 )
 """Nodes of the float model that the engine runs as they are: ours are ONNX's operators."""
 POSITIONS = (
-    Spelling("ArgMax", "ARG_MAX", "ArgMax", "ArgMaxOptions"),
-    Spelling("ArgMin", "ARG_MIN", "ArgMin", "ArgMinOptions"),
+    Spelling(Reduction.MAX, "ARG_MAX", "ArgMax", "ArgMaxOptions"),
+    Spelling(Reduction.MIN, "ARG_MIN", "ArgMin", "ArgMinOptions"),
 )
 FUSED: Mapping[Fused, Bounds] = {
     Fused.NONE: Bounds(),
@@ -197,6 +197,7 @@ INT16_VERSIONS: Mapping[str, int] = MappingProxyType(
         "SUB": 5,
         "TANH": 3,
         "TILE": 1,
+        "TOPK_V2": 3,
         "TRANSPOSE": 4,
         "TRANSPOSE_CONV": 3,
         "UNPACK": 1,

@@ -27,12 +27,13 @@ from intact.program.operations import (
     FullyConnected,
     Lookup,
     Reshape,
+    TopK,
     Transpose,
 )
 from intact.program.passes.reordering import Order, flattened_columns, inverse, reorder
 from intact.program.program import Program, Step, Tensor
 
-_OTHER_AXES = (BatchMatMul, Flatten, FullyConnected, Lookup, Reshape, Transpose)
+_OTHER_AXES = (BatchMatMul, Flatten, FullyConnected, Lookup, Reshape, TopK, Transpose)
 """Operations whose result has axes of another meaning than what they read."""
 
 

@@ -15,10 +15,12 @@ from types import MappingProxyType
 import numpy as np
 
 from intact.errors import Unsupported
+from intact.formats.tflite.reader.schema import Element
 from intact.formats.tflite.spellings import (
     APPROXIMATION,
     FUNCTIONS,
     PAIRS,
+    POSITIONS,
     REDUCTIONS,
     Spelling,
     rows_by_ours,
@@ -29,17 +31,22 @@ from intact.formats.tflite.writer.builder import (
     FileBuilder,
     Options,
     add_bounded,
+    add_cast,
     add_clamp,
     bias_or_zeros,
     data_of,
+    element_of,
+    require_type,
+    type_of,
     weighted_inputs,
 )
-from intact.formats.tflite.writer.moves import add_transpose, version_of
+from intact.formats.tflite.writer.moves import add_reshape, add_transpose, version_of
 from intact.ops import functions
 from intact.ops.functions import Unary
 from intact.program import Array, Encoding, Step, Tensor
 from intact.program.arithmetic.functions import function_of_codes
 from intact.program.operations import (
+    ArgReduce,
     BatchMatMul,
     Dequantize,
     DynamicFullyConnected,
@@ -55,13 +62,10 @@ from intact.program.operations import (
 )
 from intact.targets import Functions
 
-_BOOL, _FLOAT32, _INT8, _INT32 = 6, 0, 9, 2
-"""``TensorType`` of the schema."""
-
-
-_FUNCTIONS, _PAIRS, _REDUCTIONS = (
+_FUNCTIONS, _PAIRS, _POSITIONS, _REDUCTIONS = (
     rows_by_ours(FUNCTIONS),
     rows_by_ours(PAIRS),
+    rows_by_ours(POSITIONS),
     rows_by_ours(REDUCTIONS),
 )
 
@@ -171,8 +175,7 @@ def _add_table(builder: FileBuilder, table: Array, data: Tensor, output: Tensor)
     """
     whole = builder.intermediate(f"{output.name}_code", data.shape, None, data, plain=np.int32)
     place = builder.intermediate(f"{output.name}_place", data.shape, None, data, plain=np.int32)
-    kinds = {"inDataType": _INT8, "outDataType": _INT32}
-    builder.operator("CAST", (data,), (whole,), Options("CastOptions", kinds))
+    add_cast(builder, data, whole)
     # Codes begin at -128, places in the table at 0.
     lowest = builder.integers(f"{output.name}_lowest", np.iinfo(np.int8).max + 1)
     builder.operator("ADD", (whole, lowest), (place,), Options("AddOptions"))
@@ -238,7 +241,7 @@ def _add_round(builder: FileBuilder, data: Tensor, output: Tensor) -> None:
     # Over an odd floor a half rounds up as well: the next float below it counts as more.
     limit = between("SUB", (half, between("MUL", (odd, step), "MulOptions")), "SubOptions")
     is_above = between("GREATER", (rest, limit), "GreaterOptions", kind=np.bool_)
-    kinds = {"inDataType": _BOOL, "outDataType": _FLOAT32}
+    kinds = {"inDataType": Element.BOOL, "outDataType": Element.FLOAT32}
     one = between("CAST", (is_above,), "CastOptions", kinds)
     builder.operator("ADD", (below, one), (output,), Options("AddOptions"))
 
@@ -284,6 +287,28 @@ def _write_reduce(operation: Reduce, step: Step, builder: FileBuilder) -> None:
     options = Options(kind.table, {"keepDims": operation.keep_dims})
     version = version_of(step.outputs[0])
     builder.operator(kind.code, (step.inputs[0], axes), step.outputs, options, version=version)
+
+
+@WRITERS.register(ArgReduce)
+def _write_arg_reduce(operation: ArgReduce, step: Step, builder: FileBuilder) -> None:
+    """Write ARG_MAX or ARG_MIN, which take the first of equal elements and drop the axis."""
+    data, result = data_of(step), step.outputs[0]
+    spelling = _POSITIONS[operation.kind]
+    require_type(data, spelling.onnx, "bool", "float32", "int8", "int32")
+    kind = type_of(result)
+    # Some runtimes have the operator, but not for this type of places.
+    builder.require(f"{spelling.code} {kind}")
+    found, shape = result, list(data.shape)
+    if operation.keep_dims:
+        del shape[operation.axis]
+        name = f"{result.name}_place"
+        found = builder.intermediate(name, tuple(shape), None, result, plain=kind)
+    axis = builder.integers(f"{step.name}/axis", operation.axis)
+    options = Options(spelling.table, {"outputType": element_of(kind)})
+    version = version_of(data)
+    builder.operator(spelling.code, (data, axis), (found,), options, version=version)
+    if operation.keep_dims:
+        add_reshape(builder, found, result)
 
 
 @WRITERS.register(FullyConnected)
