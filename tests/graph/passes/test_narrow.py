@@ -44,8 +44,10 @@ def test_a_value_is_cast_once_however_many_read_it() -> None:
     model = _model()
     narrow(model, {"curve", "sum"})
     casts = [
-        (str(n.inputs[0].name), n.outputs[0].dtype) for n in model.graph if n.op_type == "Cast"
-    ]  # type: ignore[union-attr]
+        (each.name if (each := n.inputs[0]) else None, n.outputs[0].dtype)
+        for n in model.graph
+        if n.op_type == "Cast"
+    ]
     scaled = next(n for n in model.graph if n.name == "scale").outputs[0].name
     # `scale` stays float32 and both others read it: one Cast; one back for each output.
     assert casts.count((str(scaled), ir.DataType.FLOAT16)) == 1

@@ -170,10 +170,10 @@ def _top(step: Step, _: Overflows) -> Kernel:
     operation = operation_of(step, TopK)
     source = None if step.inputs[0] is None else step.inputs[0].encoding
     recode = recoder(step.arithmetic, source, step.outputs[0].encoding)
-    weave, kind = weaver(step), step.outputs[1].plain
+    with_constants, kind = constants_inserter(step), step.outputs[1].plain
 
     def top(*activations: Array) -> tuple[Array, ...]:
-        (array,) = weave(activations)
+        (array,) = with_constants(activations)
         axis = operation.axis
         # Sorted by what is larger the smaller an element is, so that a stable order has the first
         # of equal ones first; wide, as the lowest code has no magnitude of its own type.
