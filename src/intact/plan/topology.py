@@ -157,7 +157,7 @@ def _decide_node(
         if (decision := decide_cache(node, target)) is not None:
             return decision
     rule = target.rule_for(node)
-    finds = rule is not None and rule.quantize and _finds_places(node, shapes)
+    finds = finds_places(node, shapes, target)
     refusal = _refusal(node, overrides, shapes, finds=finds) or _whole_refusal(node, target)
     if refusal:
         return Decision(False, refusal)
@@ -218,10 +218,19 @@ def _is_row(bias: ir.Value, channels: int | None) -> bool:
     return array.size == 1 or array.shape[-1] == channels
 
 
-def _finds_places(node: ir.Node, shapes: frozenset[str]) -> bool:
-    """Tell whether a node gives whole numbers that depend on data, as ArgMax does."""
+def finds_places(node: ir.Node, shapes: frozenset[str], target: Target) -> bool:
+    """Tell whether a target compares integers of data in a node that gives whole numbers.
+
+    Args:
+        node: The node, as ArgMax.
+        shapes: Names of values that are shapes or indices.
+        target: The hardware.
+    """
+    rule = target.rule_for(node)
+    if rule is None or not rule.quantize or Graph.is_float(node.outputs[0]):
+        return False
     reads = any(str(node.inputs[slot].name) not in shapes for slot in data_slots(node))  # type: ignore[union-attr]
-    return reads and facts(node).decides and not Graph.is_float(node.outputs[0])
+    return reads and facts(node).decides
 
 
 def _refusal(

@@ -144,9 +144,11 @@ def moves(b: FileBuilder) -> list[int]:
     apart = [_wide(b, (1, 4, 4), 0.001) for _ in range(4)]
     _op(b, "SPLIT", [b.ints(3, shape=()), x], halves, "SplitOptions", numSplits=2)
     _op(b, "SPLIT_V", [x, b.ints(3, 1), b.ints(1, shape=())], rows, "SplitVOptions", numSplits=2)
+    most, at = _wide(b, (1, 4, 4, 2), 0.001), b.tensor((1, 4, 4, 2), "int32", None)
+    _op(b, "TOPK_V2", [x, b.ints(2, shape=())], [most, at], "TopKV2Options")
     _op(b, "UNPACK", [x], apart, "UnpackOptions", axis=3, num=4)
     return [
-        *halves, *rows, *apart,
+        *halves, *rows, *apart, most, at,
         same("AVERAGE_POOL_2D", (1, 4, 4, 4), table="Pool2DOptions", **window),
         same("MAX_POOL_2D", (1, 4, 4, 4), table="Pool2DOptions", **window),
         same("REDUCE_MAX", (1, 4), b.ints(1, 2), table="ReducerOptions"),

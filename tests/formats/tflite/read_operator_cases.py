@@ -198,6 +198,39 @@ def positions(b: FileBuilder) -> list[int]:
     ]  # fmt: skip
 
 
+def selections(b: FileBuilder) -> list[int]:
+    """TOPK_V2 of codes and floats, CUMSUM forwards and backwards."""
+    q: dict[str, Any] = {"scale": 0.3, "zero": -5}
+    x = conv(b, image(b), (1, 4, 4, 6), stride=2)
+    most, at = b.tensor((1, 4, 4, 2), **q), b.tensor((1, 4, 4, 2), "int32", None)
+    b.op("TOPK_V2", [x, b.ints(2, shape=())], [most, at], "TopKV2Options", version=2)
+    floats = b.op("DEQUANTIZE", [x], b.tensor((1, 4, 4, 6), "float32"), "DequantizeOptions")
+    first, place = b.tensor((1, 4, 4, 1), "float32"), b.tensor((1, 4, 4, 1), "int32", None)
+    b.op("TOPK_V2", [floats, b.ints(1, shape=())], [first, place], "TopKV2Options")
+    sums = b.op("CUMSUM", [floats, b.ints(3, shape=())], b.tensor((1, 4, 4, 6), "float32"),
+                "CumsumOptions", exclusive=True)  # fmt: skip
+    back = b.op("CUMSUM", [floats, b.ints(1, shape=())], b.tensor((1, 4, 4, 6), "float32"),
+                "CumsumOptions", reverse=True)  # fmt: skip
+    return [most, at, first, place, sums, back]
+
+
+def elements_of_samples(b: FileBuilder) -> list[int]:
+    """GATHER_ND and SCATTER_ND of codes and floats, whose places name the sample."""
+    q: dict[str, Any] = {"scale": 0.05, "zero": 9}
+    x = b.input((1, 6, 3), **q)
+    places = b.ints(0, 5, 0, 0, 0, 5, shape=(3, 2))
+    taken = b.op("GATHER_ND", [x, places], b.tensor((3, 3), **q), "GatherNdOptions", version=2)
+    fed = b.input((1, 4, 3), "int32", scale=None)
+    one = b.op("GATHER_ND", [b.codes((3, 4, 3), **q), fed], b.tensor((1, 4), **q),
+               "GatherNdOptions", version=2)  # fmt: skip
+    put = b.op("SCATTER_ND", [b.ints(3, 0, 2, shape=(3, 1)), taken, b.ints(5, 3)],
+               b.tensor((5, 3), **q), "ScatterNdOptions")  # fmt: skip
+    floats = b.op("DEQUANTIZE", [taken], b.tensor((3, 3), "float32"), "DequantizeOptions")
+    added = b.op("SCATTER_ND", [b.ints(1, 0, 1, shape=(3, 1)), floats, b.ints(2, 3)],
+                 b.tensor((2, 3), "float32"), "ScatterNdOptions")  # fmt: skip
+    return [taken, one, put, added]
+
+
 def four_bits(b: FileBuilder) -> list[int]:
     """A dense layer whose weight has two codes in a byte."""
     x = b.input((1, 6), scale=0.05, zero=2)
@@ -374,6 +407,8 @@ CASES = {
         embedding,
         channel_means,
         positions,
+        selections,
+        elements_of_samples,
         four_bits,
         of_positives,
         computed_places,

@@ -66,6 +66,26 @@ def _sixteen_bits(b: FileBuilder) -> int:
     return b.op("LOGISTIC", [_image(b, "int16")], b.tensor(SHAPE, "int16", scale=1 / 32768))
 
 
+def _top_of_too_many(b: FileBuilder) -> int:
+    outputs = [b.tensor((1, 4, 4, 3), scale=0.05), b.tensor((1, 4, 4, 3), "int32", None)]
+    return b.op("TOPK_V2", [_image(b), b.ints(3, shape=())], outputs, "TopKV2Options")
+
+
+def _sums_of_codes(b: FileBuilder) -> int:
+    out = b.tensor(SHAPE, scale=0.05)
+    return b.op("CUMSUM", [_image(b), b.ints(1, shape=())], out, "CumsumOptions")
+
+
+def _place_outside(b: FileBuilder) -> int:
+    places = b.ints(0, -1, shape=(1, 2))
+    return b.op("GATHER_ND", [_image(b), places], b.tensor((1, 4, 2), scale=0.05))
+
+
+def _codes_added(b: FileBuilder) -> int:
+    places, out = b.ints(1, 1, shape=(2, 1)), b.tensor((3, 2), scale=0.05)
+    return b.op("SCATTER_ND", [places, b.input((2, 2), scale=0.05), b.ints(3, 2)], out)
+
+
 def _sparse_like(b: FileBuilder) -> int:
     from ai_edge_litert import schema_py_generated as schema
 
@@ -222,6 +242,10 @@ def _elsewhere(b: FileBuilder) -> int:
     ("make", "says"),
     [
         (_hybrid_uint8, "mixes float tensors with integer ones"),
+        (_top_of_too_many, "it takes 3 of [1, 4, 4, 2]"),
+        (_sums_of_codes, "it sums codes"),
+        (_place_outside, "an index lies outside its axis"),
+        (_codes_added, "it adds codes or conditions, as places are equal"),
         (_sparse_like, "a sparse tensor: its order of axes is []"),
         (_sparse(_set_indices(0, 2, 2, 9)), "an index of axis 1 lies outside it"),
         (_sparse(_set_indices(0, 2, 2)), "its segments do not fit its indices"),

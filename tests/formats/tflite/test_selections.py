@@ -12,6 +12,9 @@ import intact
 from intact.errors import ExportError
 from intact.formats.base.format import Io
 from intact.formats.registry import FORMATS
+from intact.formats.tflite.read import read_tflite
+from intact.formats.tflite.run import TfliteRuntime
+from intact.targets import load_target
 from tests.formats.tflite.files import operators_of
 from tests.models import ModelBuilder
 from tests.plans import planned
@@ -86,3 +89,23 @@ def test_micro_refuses_what_it_lacks_before_samples_are_read(form: str) -> None:
         intact.quantize(net(form), iter([]), target="tflite-micro")
     notes = [str(note) for note in intact.inspect(net(form), target="tflite-micro").notes]
     assert any("'select': TensorFlow Lite Micro" in note for note in notes)
+
+
+@pytest.mark.parametrize(("form", "attributes", "operators"), IN_CODES)
+def test_a_written_file_is_read_and_written_alike(
+    form: str, attributes: dict[str, Any], operators: list[str]
+) -> None:
+    made = intact.quantize(net(form, **attributes), DATA, target="tflite")
+    content = FORMATS["tflite"].writer.write(made.plan, Io.INT8).files["model.int8.tflite"]  # type: ignore[attr-defined]
+    plan = read_tflite(content, load_target("tflite"))
+    again = FORMATS["tflite"].writer.write(plan, Io.INT8).files["model.int8.tflite"]  # type: ignore[attr-defined]
+    # Places are int64 in ONNX and int32 in most files.
+    extra = {"CAST", "TRANSPOSE"}
+    found, wanted = (
+        [n for n in each if n not in extra] for each in (operators_of(again), operators)
+    )
+    assert found == wanted
+    codes = np.random.default_rng(1).integers(-128, 128, (2, 6, 6, 3)).astype(np.int8)
+    first, second = (TfliteRuntime(each).run({"x": codes})[0] for each in (content, again))
+    for one, other in zip(first.values(), second.values(), strict=True):
+        np.testing.assert_array_equal(one, other)

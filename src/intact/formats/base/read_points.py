@@ -38,7 +38,7 @@ from intact.plan import Codes, Decision, Direction, QuantizedGraph, TensorEnd
 from intact.plan.bounds import follow_data
 from intact.plan.schemes import unquantized
 from intact.plan.stored_weights import is_stored
-from intact.plan.topology import only_weights, sole_reader
+from intact.plan.topology import finds_places, only_weights, sole_reader
 from intact.targets import Target
 
 
@@ -293,7 +293,8 @@ def _float_slots(plan: QuantizedGraph, node: ir.Node) -> Iterator[ir.Value]:
 def _decision(plan: QuantizedGraph, node: ir.Node, shapes: frozenset[str]) -> Decision:
     if node.op_type in QUANTIZERS:
         return Decision(False, "turns the model's integers into numbers, or numbers into integers")
-    if all(str(output.name) in shapes for output in node.outputs):
+    finds = finds_places(node, shapes, plan.target)
+    if not finds and all(str(output.name) in shapes for output in node.outputs):
         return Decision(False, "computes shapes or indices only")
     spec = op_spec(node)
     outputs = [plan.output_config(node, slot) for slot, _ in enumerate(node.outputs)]

@@ -46,6 +46,7 @@ from intact.graph.states import State, set_states
 from intact.plan import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.bounds import follow_data
 from intact.plan.schemes import unquantized
+from intact.plan.topology import finds_places
 from intact.targets import Target
 
 _NARROW = 8
@@ -254,7 +255,8 @@ class _Configurer:
                 self._plan.configs[end] = inner
 
     def _decision(self, node: ir.Node) -> Decision:
-        if all(str(value.name) in self._shapes for value in node.outputs):
+        finds = finds_places(node, self._shapes, self._plan.target)
+        if not finds and all(str(value.name) in self._shapes for value in node.outputs):
             return Decision(False, "computes shapes or indices only")
         name = str(node.name)
         for slot, value in enumerate(node.inputs):

@@ -11,18 +11,18 @@ from intact.formats.base.foreign import (
     refuse_mixed_batch,
     with_open_batch,
 )
-from intact.formats.tflite.reader import moves, pointwise, products, slices, spatial
+from intact.formats.tflite.reader import moves, pointwise, products, selections, slices, spatial
 from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.common import READERS, require_one_kind
 from intact.formats.tflite.reader.file import Operator, TfliteFile
 from intact.formats.tflite.reader.schema import Element
 from intact.formats.tflite.spellings import INT16_VERSIONS
 
-_MODULES = (moves, pointwise, products, slices, spatial)
+_MODULES = (moves, pointwise, products, selections, slices, spatial)
 """Their readers are registered when they are imported."""
 
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE"})
-_MANY_OUTPUTS = frozenset({"SPLIT", "SPLIT_V", "UNPACK"})
+_MANY_OUTPUTS = frozenset({"SPLIT", "SPLIT_V", "TOPK_V2", "UNPACK"})
 
 
 def build_model(file: TfliteFile, *, wide: bool = False) -> ModelBuilder:

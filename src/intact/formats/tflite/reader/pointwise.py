@@ -31,13 +31,12 @@ from intact.formats.tflite.spellings import (
     FUNCTIONS,
     NODES,
     PAIRS,
-    POSITIONS,
     REDUCTIONS,
     rows_by_code,
 )
 
 _FUNCTIONS, _NODES, _PAIRS = rows_by_code(FUNCTIONS), rows_by_code(NODES), rows_by_code(PAIRS)
-_POSITIONS, _REDUCTIONS = rows_by_code(POSITIONS), rows_by_code(REDUCTIONS)
+_REDUCTIONS = rows_by_code(REDUCTIONS)
 _LARGEST_OPTION = 1e30
 
 
@@ -251,24 +250,3 @@ def reduction(builder: ModelBuilder, op: Operator) -> None:
     inputs: list[Input] = [builder.operand(index, layout), builder.integers(*places)]
     value = builder.node(_REDUCTIONS[op.name].onnx, inputs, {"keepdims": int(keep)})
     builder.write(op.outputs[0], value, output)
-
-
-@READERS.register(*_POSITIONS)
-def position(builder: ModelBuilder, op: Operator) -> None:
-    """Read ARG_MAX and ARG_MIN: the position of the first of equal elements."""
-    index, output = slot(op.inputs, 0), builder.tensor(op.outputs[0])
-    shape = builder.tensor(index).shape
-    axes = builder.list_of(slot(op.inputs, 1))
-    if len(axes) != 1:
-        raise Unsupported(f"its axes are {list(axes)}")
-    axis = axis_in(axes[0], len(shape))
-    refuse_mixed_batch(builder, axis == 0)
-    require_shape(builder, op.outputs[0], shape[:axis] + shape[axis + 1 :])
-    kind = DATA_TYPES[output.element]
-    attributes = {"axis": axis, "keepdims": 0}
-    value = builder.node(_POSITIONS[op.name].onnx, [builder.operand(index)], attributes)
-    value.type = ir.TensorType(ir.DataType.INT64)
-    if kind is not ir.DataType.INT64:
-        value = builder.node("Cast", [value], {"to": int(kind)})
-        value.type = ir.TensorType(kind)
-    builder.write(op.outputs[0], value)

@@ -172,6 +172,7 @@ OPTIONS: Mapping[str, Mapping[str, OptionField]] = MappingProxyType(
         "SPACE_TO_DEPTH": _BLOCK,
         "MIRROR_PAD": {"mode": OptionField(0, "<b")},
         "GELU": {"approximate": OptionField(0, "<?")},
+        "CUMSUM": {"exclusive": OptionField(0, "<?"), "reverse": OptionField(1, "<?")},
         "CALL_ONCE": {"init_subgraph_index": OptionField(0)},
         "VAR_HANDLE": {"container": OptionField(0, TEXT), "shared_name": OptionField(1, TEXT)},
     }
