@@ -1,4 +1,4 @@
-"""Topology: which nodes are quantized, with a reason for every node.
+"""Decides which nodes are quantized, with a reason for every node.
 
 Source: [tvm]. In topological order: an operator without an integer description stays float; one
 that also has a float description is quantized only if one of its sources is; all others are

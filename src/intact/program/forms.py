@@ -1,4 +1,4 @@
-"""Shapes, encodings and layouts of single tensors."""
+"""Tells the shapes, encodings and layouts of single tensors."""
 
 from __future__ import annotations
 

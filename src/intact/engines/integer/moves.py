@@ -1,4 +1,4 @@
-"""Kernels that move elements and leave them as they are, or bring them to the output's scale."""
+"""Makes the kernels that move elements, and rescale them where the output's scale differs."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from intact.engines.integer.kernel import (
     KERNELS,
     Kernel,
     Overflows,
+    constants_inserter,
     kernel_of,
     operation_of,
-    weaver,
 )
 from intact.engines.integer.pointwise.conversions import recoder
 from intact.errors import DataError
@@ -155,10 +155,10 @@ def _split(step: Step, _: Overflows) -> Kernel:
     source = step.inputs[0].encoding if step.inputs[0] is not None else None
     recoders = [recoder(step.arithmetic, source, output.encoding) for output in step.outputs]
     borders = np.cumsum(operation.sizes)[:-1]
-    weave = weaver(step)
+    with_constants = constants_inserter(step)
 
     def split(*activations: Array) -> tuple[Array, ...]:
-        (array,) = weave(activations)
+        (array,) = with_constants(activations)
         parts = np.split(array, borders, axis=operation.axis)
         return tuple(recode(part) for recode, part in zip(recoders, parts, strict=True))
 
@@ -170,10 +170,10 @@ def _top(step: Step, _: Overflows) -> Kernel:
     operation = operation_of(step, TopK)
     source = None if step.inputs[0] is None else step.inputs[0].encoding
     recode = recoder(step.arithmetic, source, step.outputs[0].encoding)
-    weave, kind = weaver(step), step.outputs[1].plain
+    with_constants, kind = constants_inserter(step), step.outputs[1].plain
 
     def top(*activations: Array) -> tuple[Array, ...]:
-        (array,) = weave(activations)
+        (array,) = with_constants(activations)
         axis = operation.axis
         # Sorted by what is larger the smaller an element is, so that a stable order has the first
         # of equal ones first; wide, as the lowest code has no magnitude of its own type.

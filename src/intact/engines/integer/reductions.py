@@ -1,4 +1,4 @@
-"""Kernels of Reduce: the mean, sum or an extreme over axes; and where an extreme is."""
+"""Makes the kernels of Reduce: the mean, sum or an extreme over axes, and where an extreme is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations that only move elements, written as copies from grid to grid of `moves`."""
+"""Writes operations that only move elements as C copies from grid to grid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How TFLite spells operators: tables that reader and writer follow, a row an operator.
+"""Lists how TFLite spells operators: tables that reader and writer follow, a row each.
 
 Versions of int16 kernels: ``op_version.cc`` of LiteRT; with each, 0 integers differ between its
 reference kernels (2.3.0) and the engine. Left out is what they refuse, and GELU, whose table

@@ -1,4 +1,4 @@
-"""Programs as ``.tflite``: full-integer files for LiteRT, TFLite Micro and what reads them."""
+"""Writes a program as ``.tflite``, for LiteRT, TFLite Micro and other readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Float nodes as the layers that files have for them, one operation a node."""
+"""Lowers float nodes to the layers that files have for them, one operation a node."""
 
 from __future__ import annotations
 

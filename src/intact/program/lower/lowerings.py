@@ -1,4 +1,4 @@
-"""The tables of lowerings; the end of a chain: what is fused behind an operation, its result."""
+"""Holds the tables of lowerings, and finishes a chain: what is fused, its result."""
 
 from __future__ import annotations
 

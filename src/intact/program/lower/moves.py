@@ -1,4 +1,4 @@
-"""Nodes that move, join, select and repeat values."""
+"""Lowers nodes that move, join, select and repeat values."""
 
 from __future__ import annotations
 

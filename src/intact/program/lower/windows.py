@@ -1,4 +1,4 @@
-"""Pools and reductions."""
+"""Lowers pools and reductions."""
 
 from __future__ import annotations
 

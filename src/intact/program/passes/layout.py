@@ -1,4 +1,4 @@
-"""Move transposes through a program until they meet and cancel.
+"""Moves transposes through a program until they meet and cancel.
 
 Lowering puts a transpose before and behind every spatial operation. This pass does not run a
 transpose where it stands: its result becomes a *view* of the stored tensor. An operation that works

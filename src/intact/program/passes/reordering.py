@@ -1,4 +1,4 @@
-"""Operations in another order of axes."""
+"""Rewrites operations for data whose axes lie in another order."""
 
 from __future__ import annotations
 

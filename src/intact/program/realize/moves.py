@@ -1,4 +1,4 @@
-"""Operations that move elements and leave them as they are."""
+"""Realizes operations that move elements and leave them as they are."""
 
 from __future__ import annotations
 

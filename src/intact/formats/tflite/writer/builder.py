@@ -1,4 +1,4 @@
-"""``FileBuilder``: a TFLite file under construction, and operators whose results are clamped."""
+"""Builds a TFLite file: tensors, operators, and those whose results are clamped."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class FileBuilder:
         lacking: Why what runs the file cannot take an operator, by its name in the schema.
 
     Attributes:
-        tensors: Those of the file, by name.
+        tensors: The tensors of the file, by name.
         operators: In order.
         makers: Which operator computes a tensor's values, by the tensor's name, not what moves
             them; `QUOTIENT` where that is a product with a reciprocal.

@@ -1,4 +1,4 @@
-"""Nodes of the float model that the engine runs as they are, and TFLite has operators for.
+"""Writes nodes of the float model for which TFLite has operators.
 
 Attention masks are made by them: a comparison, a Cast, a choice; maps of classes by ArgMax. What
 has an operator with the same operands is a row of `_OPERATORS`; `NODE_WRITERS` has what takes more.

@@ -1,4 +1,4 @@
-"""Operators that move elements and compute nothing."""
+"""Writes TFLite's operators that move elements and compute nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,10 @@
-"""Operators that compute element by element, over axes, or products of matrices."""
+"""Writes element-wise operators, reductions, dense layers and conversions as TFLite operators.
+
+One function per operation of the program, registered in `WRITERS`: `Elementwise` becomes ADD, MUL
+and so on, `FullyConnected` becomes FULLY_CONNECTED. What TFLite lacks is composed of what it has: a
+ceiling is ``NEG, FLOOR, NEG``, a function without an int8 kernel a look-up by GATHER. Windows and
+moves are in `spatial` and `moves`.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +72,7 @@ _FUNCTIONS, _PAIRS, _POSITIONS, _REDUCTIONS = (
 
 @WRITERS.register(Elementwise)
 def _write_elementwise(operation: Elementwise, step: Step, builder: FileBuilder) -> None:
-    """Write ADD and its like."""
+    """Write ADD, MUL and the other operators on two tensors."""
     kind = _PAIRS[operation.kind]
     if kind.code == "DIV" and step.outputs[0].dtype == np.int64:
         raise Unsupported("LiteRT divides floats and int32 only")
@@ -125,7 +131,7 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
 
 
 def _add_of_whole_numbers(builder: FileBuilder, kind: Unary, data: Tensor, output: Tensor) -> None:
-    """Add a function of int32 or int64, which is no code; LiteRT has the negative alone."""
+    """Add a function of plain int32 or int64, which are no codes; of these LiteRT has NEG alone."""
     if kind not in (functions.negative, functions.absolute):
         raise Unsupported(f"TFLite computes {kind} of floats and codes only")
     is_last, name = kind is functions.negative, f"{output.name}_negative"
@@ -149,7 +155,7 @@ def _options(spelling: Spelling[Unary], operation: Function) -> Options | None:
 
 
 def _is_looked_up(operation: Function, step: Step) -> bool:
-    """Whether the runtime has no kernel: none at all, none of codes, none for such an ELU."""
+    """Tell whether a table of codes stands in for the function, for one of three reasons."""
     # 1. The target computes by tables.
     if step.arithmetic.functions is Functions.TABLE:
         return True
@@ -200,7 +206,7 @@ def _between(
     fields: Mapping[str, int] = MappingProxyType({}),
     kind: type[np.generic] = np.float32,
 ) -> Tensor:
-    """Add an operator element by element on the way to floats, and return its result."""
+    """Add an operator whose result is intermediate, a step on the way to the output; return it."""
     name = f"{output.name}_{code.lower()}"
     result = builder.intermediate(name, output.shape, None, output, plain=kind)
     builder.operator(code, inputs, (result,), Options(table, fields) if table else None)
@@ -241,7 +247,7 @@ def _add_round(builder: FileBuilder, data: Tensor, output: Tensor) -> None:
 
 
 _ROUNDED = {functions.ceil: _add_ceil, functions.round_half_even: _add_round}
-"""Writes in floats what not every kind of kernels has: LiteRT's reference kernels have neither."""
+"""Roundings of floats that are composed, because LiteRT's reference kernels have neither."""
 
 
 @WRITERS.register(PRelu)
@@ -275,7 +281,7 @@ def _write_softmax(operation: Softmax, step: Step, builder: FileBuilder) -> None
 
 @WRITERS.register(Reduce)
 def _write_reduce(operation: Reduce, step: Step, builder: FileBuilder) -> None:
-    """Write MEAN and its like."""
+    """Write MEAN, SUM and the other reductions."""
     kind = _REDUCTIONS[operation.kind]
     axes = builder.integers(f"{step.name}/axes", operation.axes)
     options = Options(kind.table, {"keepDims": operation.keep_dims})
@@ -335,7 +341,7 @@ def _write_dynamic_quantize(_: DynamicQuantize, step: Step, builder: FileBuilder
 
 @WRITERS.register(DynamicFullyConnected)
 def _write_dynamic(operation: DynamicFullyConnected, step: Step, builder: FileBuilder) -> None:
-    """FULLY_CONNECTED of floats with integer weights, which quantizes each row while it runs."""
+    """Write FULLY_CONNECTED of floats with integer weights, which quantizes rows at run time."""
     codes, _, _, weight, bias = step.inputs
     data = None if codes is None else builder.quantized_inside.get(codes.name)
     if data is None or weight is None or weight.encoding is None:
@@ -378,7 +384,7 @@ _UNBOUNDED = {
     "POW": ("MINIMUM", "MAXIMUM"),
     QUOTIENT: ("MINIMUM", "MAXIMUM"),
 }
-"""Makers of floats that may be larger than int32 counts of any steps, and what clamps these."""
+"""Operators whose floats may exceed int32 when counted in steps, with the operators that clamp."""
 
 
 @WRITERS.register(Quantize)
@@ -394,8 +400,8 @@ def _within_codes(data: Tensor, encoding: Encoding, builder: FileBuilder) -> Ten
     """Clamp floats that may be any number to what codes reach; return others as they are.
 
     LiteRT's own kernels and TFLite Micro convert to int32 and add the zero point before they clamp:
-    what is larger, as a quotient by a code of 0 is, gets the code of the other end. What is no
-    number passes the MINIMUM, and the MAXIMUM makes it the lowest.
+    what is larger, as a quotient by a code of 0 is, gets the code of the other end. NaN passes the
+    MINIMUM, and the MAXIMUM makes it the lowest.
     """
     ends = {"MINIMUM": encoding.quant_max, "MAXIMUM": encoding.quant_min}
     for code in _UNBOUNDED.get(builder.makers.get(data.name, ""), ()):
@@ -403,7 +409,7 @@ def _within_codes(data: Tensor, encoding: Encoding, builder: FileBuilder) -> Ten
         end = ((ends[code] - encoding.zero_point) * encoding.scale).item()
         limit = np.asarray(end, np.float32)
         constant = builder.constant(f"{name}_limit", limit)
-        # The order decides what a comparison with what is no number gives: the second operand.
+        # The order decides what a comparison with NaN gives: the second operand.
         operands = (constant, data) if code == "MINIMUM" else (data, constant)
         data = builder.intermediate(name, data.shape, None, data)
         builder.operator(code, operands, (data,), Options("MaximumMinimumOptions"))
@@ -425,6 +431,7 @@ def _write_dequantize(_: Dequantize, step: Step, builder: FileBuilder) -> None:
 
 
 def _version(code: str, integer: int, step: Step) -> int:
+    """Return an operator's version: 1 for floats, else that of its integer kernel, 0 for none."""
     if step.outputs[0].encoding is None:
         return 1
     if not integer:

@@ -1,4 +1,4 @@
-"""Which scales, zero points and ranges TFLite's integer kernels need, and which steps have others.
+"""Checks which steps TFLite's integer kernels take: scales, zero points and ranges.
 
 The rules are those that LiteRT's reference and XNNPACK kernels check, or silently rely on
 (measured; see the tests that load such files).
@@ -100,7 +100,7 @@ def _about_multiplier(step: Step) -> Iterator[str]:
     if not scales or output is None:
         return
     factor = _multiplier(step.operation, scales, float(np.max(output.scale)))
-    # Not ``>=``, so that a quotient that is no number is refused too.
+    # Not ``>=``, so that a quotient that is NaN is refused too.
     if not factor < 1:
         yield (
             f"the scales of its inputs and output lie too far apart (by {factor:.3g} times): did "
