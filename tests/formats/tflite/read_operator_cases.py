@@ -198,6 +198,19 @@ def positions(b: FileBuilder) -> list[int]:
     ]  # fmt: skip
 
 
+def volume(b: FileBuilder) -> list[int]:
+    """CONV_3D of floats, quantized behind."""
+    x = b.input((1, 5, 6, 7, 3), "float32")
+    weight = b.tensor((2, 3, 2, 3, 4), "float32", data=b.random.standard_normal((2, 3, 2, 3, 4)))
+    bias, y = b.tensor((4,), "float32", data=[0, 1, 2, 3]), b.tensor((1, 3, 2, 7, 4), "float32")
+    fields = {"strideD": 2, "strideH": 3, "strideW": 1, "fusedActivationFunction": RELU}
+    fields |= {"dilationDFactor": 1, "dilationHFactor": 1, "dilationWFactor": 1}
+    y = b.op("CONV_3D", [x, weight, bias], y, "Conv3DOptions", padding=SAME, **fields)
+    y = b.op("MEAN", [y, b.ints(1)], b.tensor((1, 2, 7, 4), "float32"), "ReducerOptions")
+    y = b.op("QUANTIZE", [y], b.tensor((1, 2, 7, 4), scale=0.1, zero=3), "QuantizeOptions")
+    return [conv(b, y, (1, 2, 7, 2))]
+
+
 def selections(b: FileBuilder) -> list[int]:
     """TOPK_V2 of codes and floats, CUMSUM forwards and backwards."""
     q: dict[str, Any] = {"scale": 0.3, "zero": -5}
@@ -408,6 +421,7 @@ CASES = {
         channel_means,
         positions,
         selections,
+        volume,
         elements_of_samples,
         four_bits,
         of_positives,

@@ -23,6 +23,7 @@ from intact.formats.tflite.write import write_tflite
 from intact.plan import Overrides
 from intact.program.lower import lower
 from intact.program.passes.layout import IoLayout
+from tests.formats.tflite.files import operators_of
 from tests.models import ModelBuilder
 from tests.plans import calibrate, planned
 
@@ -95,6 +96,52 @@ def top(b: ModelBuilder, x: str, count: int, **attributes: Any) -> tuple[str, st
     node = helper.make_node("TopK", [x, b.ints(count)], ["most", "at"], name="top", **attributes)
     b.nodes.append(node)
     return "most", "at"
+
+
+def volume(**attributes: Any) -> onnx.ModelProto:
+    """A convolution over three axes, in front of what computes with integers."""
+    b = ModelBuilder(17)
+    x = b.input("x", ["batch", 3, 6, 5, 7])
+    y = b.node("Conv", x, b.weight(4, 3, 3, 2, 3), b.weight(4), name="volume", **attributes)
+    y = b.node("ReduceMean", b.node("Relu", y), axes=[2], keepdims=0)
+    b.outputs.append(helper.make_empty_tensor_value_info(b.node("Conv", y, b.weight(2, 4, 1, 1))))
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "is_padded"),
+    [
+        ({}, False),
+        ({"pads": [1, 0, 1, 1, 1, 1]}, False),
+        ({"pads": [1, 1, 1, 1, 1, 1], "strides": [2, 1, 2]}, True),
+        ({"dilations": [2, 1, 1]}, False),
+    ],
+)
+@pytest.mark.parametrize("target", ["tflite", "tflite-xnnpack"])
+def test_convolutions_over_three_axes_are_written_in_float(
+    target: str, attributes: dict[str, Any], is_padded: bool
+) -> None:
+    data = {"x": np.random.default_rng(0).normal(size=(8, 3, 6, 5, 7)).astype(np.float32)}
+    made = intact.quantize(volume(**attributes), data, target=target, io="float")
+    content = FORMATS["tflite"].writer.write(made.plan, Io.FLOAT).files["model.int8.tflite"]  # type: ignore[attr-defined]
+    before = ["PAD"] if is_padded else []
+    assert operators_of(content)[: len(before) + 2] == [*before, "CONV_3D", "QUANTIZE"]
+    assert not any(each.mismatches for each in intact.verify(made, data).outputs)
+
+
+@pytest.mark.parametrize("form", ["MaxPool", "ConvTranspose", "Conv of groups"])
+def test_other_windows_over_three_axes_are_refused_as_not_written(form: str) -> None:
+    b = ModelBuilder(17)
+    x = b.input("x", [1, 4, 4, 4, 4])
+    if form == "MaxPool":
+        y = b.node("MaxPool", b.node("Relu", x), kernel_shape=[2, 2, 2], name="odd")
+    elif form == "ConvTranspose":
+        y = b.node("ConvTranspose", x, b.weight(4, 2, 2, 2, 2), name="odd")
+    else:
+        y = b.node("Conv", x, b.weight(4, 2, 2, 2, 2), group=2, name="odd")
+    b.outputs.append(helper.make_empty_tensor_value_info(b.node("Relu", y)))
+    with pytest.raises(ExportError, match=r"cannot hold 'odd': intact writes (it for|no groups)"):
+        intact.quantize(b.build(), _unread(), target="tflite", io="float")
 
 
 FORMS: dict[str, Callable[[ModelBuilder, str], str | tuple[str, ...]]] = {

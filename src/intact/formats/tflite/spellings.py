@@ -141,6 +141,13 @@ POSITIONS = (
     Spelling(Reduction.MAX, "ARG_MAX", "ArgMax", "ArgMaxOptions"),
     Spelling(Reduction.MIN, "ARG_MIN", "ArgMin", "ArgMinOptions"),
 )
+SELECTIONS = (
+    Spelling("CumSum", "CUMSUM", "CumSum", "CumsumOptions", integer=0),
+    Spelling("GatherND", "GATHER_ND", "GatherND", "GatherNdOptions"),
+    Spelling("ScatterND", "SCATTER_ND", "ScatterND", "ScatterNdOptions"),
+    Spelling("TopK", "TOPK_V2", "TopK", "TopKV2Options"),
+)
+"""What finds, takes and puts elements, or sums them: ours are ONNX's operators."""
 FUSED: Mapping[Fused, Bounds] = {
     Fused.NONE: Bounds(),
     Fused.RELU: Bounds(0),

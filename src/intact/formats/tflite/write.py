@@ -40,7 +40,7 @@ _LACKING: dict[str, dict[str, Unsupported]] = {
         )
     },
     "micro": dict.fromkeys(
-        ("GELU", "POW", "REDUCE_PROD", "SCATTER_ND", "SIGN", "TOPK_V2"),
+        ("CONV_3D", "GELU", "POW", "REDUCE_PROD", "SCATTER_ND", "SIGN", "TOPK_V2"),
         Unsupported("TensorFlow Lite Micro has no operator for it", _CUT),
     )
     | dict.fromkeys(

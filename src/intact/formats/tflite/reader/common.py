@@ -14,7 +14,7 @@ from intact.formats.base.clamps import highest, is_clamped_only, mark
 from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.file import FileTensor, Operator
 from intact.formats.tflite.reader.schema import Element, Fused, Padding
-from intact.formats.tflite.reader.tensors import ChannelLayout, Operand
+from intact.formats.tflite.reader.tensors import ChannelLayout, Input, Operand
 from intact.formats.tflite.spellings import FUSED
 from intact.program.handlers import NamedHandlers
 
@@ -93,6 +93,13 @@ def add_activation(builder: ModelBuilder, value: Operand | ir.Value, activation:
     if activation == Fused.RELU:
         return builder.node("Relu", [value])
     return builder.node("Clip", [value, builder.number(bounds.low), builder.number(bounds.high)])
+
+
+def cast(builder: ModelBuilder, value: Input, kind: ir.DataType) -> ir.Value:
+    """Return a value in another type."""
+    result = builder.node("Cast", [value], {"to": int(kind)})
+    result.type = ir.TensorType(kind)
+    return result
 
 
 def finish(

@@ -12,6 +12,7 @@ from intact.formats.tflite.reader.builder import DATA_TYPES, ModelBuilder
 from intact.formats.tflite.reader.common import (
     READERS,
     add_activation,
+    cast,
     finish,
     require_broadcast,
     require_same_scale,
@@ -103,16 +104,13 @@ _PLAIN = {Element.FLOAT32, Element.INT32, Element.INT64, Element.BOOL}
 
 
 @READERS.register("CAST")
-def cast(builder: ModelBuilder, op: Operator) -> None:
+def read_cast(builder: ModelBuilder, op: Operator) -> None:
     """Read CAST between floats, indices and truth values."""
     layout, source = _source(builder, op)
     given, wanted = (builder.tensor(index).element for index in (slot(op.inputs, 0), op.outputs[0]))
     if not {given, wanted} <= _PLAIN:
         raise Unsupported(f"it makes {wanted.name.lower()} of {given.name.lower()}")
-    kind = DATA_TYPES[wanted]
-    value = builder.node("Cast", [source], {"to": int(kind)})
-    value.type = ir.TensorType(kind)
-    builder.write(op.outputs[0], value, layout)
+    builder.write(op.outputs[0], cast(builder, source, DATA_TYPES[wanted]), layout)
 
 
 @READERS.register("SQUARED_DIFFERENCE")

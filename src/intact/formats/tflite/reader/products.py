@@ -24,7 +24,8 @@ from intact.formats.tflite.reader.tensors import ChannelLayout, Operand
 from intact.graph.builder import Attribute
 
 _WINDOW = ("stride_h", "stride_w")
-_DILATION = ("dilation_h", "dilation_w")
+_AXES = ("d", "h", "w")
+"""How options call three spatial axes; two are the last of them."""
 _WIDE = 48
 """Bits of the sums that LiteRT's int16 kernels are made for, whose biases are int64."""
 
@@ -43,6 +44,17 @@ def convolution(builder: ModelBuilder, op: Operator) -> None:
     _window(builder, op, _weight(builder, slot(op.inputs, 1), (0, 3, 1, 2), 0), groups)
 
 
+@READERS.register("CONV_3D")
+def volume(builder: ModelBuilder, op: Operator) -> None:
+    """Read CONV_3D, which LiteRT computes in float, with a weight ``[*K, in, out]``."""
+    data, weight = builder.tensor(slot(op.inputs, 0)), builder.tensor(slot(op.inputs, 1))
+    require_rank(data, 5)
+    require_rank(weight, 5)
+    if builder.parameters(data.index) is not None or weight.shape[3] != data.shape[4]:
+        raise Unsupported(f"it is of codes, or its weight fits no {data.shape[4]} channels")
+    _window(builder, op, _weight(builder, slot(op.inputs, 1), (4, 3, 0, 1, 2), 0), 1)
+
+
 @READERS.register("DEPTHWISE_CONV_2D")
 def depthwise(builder: ModelBuilder, op: Operator) -> None:
     """Read DEPTHWISE_CONV_2D: a convolution with a group for each channel."""
@@ -57,11 +69,15 @@ def depthwise(builder: ModelBuilder, op: Operator) -> None:
 
 def _window(builder: ModelBuilder, op: Operator, weight: Operand, groups: int) -> None:
     data, output = builder.tensor(slot(op.inputs, 0)), builder.tensor(op.outputs[0])
-    strides, dilations = positive_options(op, *_WINDOW), positive_options(op, *_DILATION)
     kernel, channels = weight.shape[2:], weight.shape[0]
-    require_rank(output, 4)
-    sizes = output.shape[1:3]
-    pads = window_pads(op, data.shape[1:3], kernel, strides, dilations, sizes)
+    axes = _AXES[-len(kernel) :]
+    strides, dilations = (
+        positive_options(op, *(f"{name}_{axis}" for axis in axes))
+        for name in ("stride", "dilation")
+    )
+    require_rank(output, len(kernel) + 2)
+    sizes = output.shape[1:-1]
+    pads = window_pads(op, data.shape[1:-1], kernel, strides, dilations, sizes)
     require_shape(builder, op.outputs[0], (data.shape[0], *sizes, channels))
     source = builder.operand(slot(op.inputs, 0), ChannelLayout.FIRST)
     bias = _bias(builder, op, optional_slot(op, 2), source, weight, channels)

@@ -133,6 +133,12 @@ OPTIONS: Mapping[str, Mapping[str, OptionField]] = MappingProxyType(
             "dilation_w": OptionField(5, "<i", 1),
             "dilation_h": OptionField(6, "<i", 1),
         },
+        "CONV_3D": {
+            "padding": _PADDING,
+            "fused": OptionField(4, "<b"),
+            **{f"stride_{axis}": OptionField(1 + k) for k, axis in enumerate("dwh")},
+            **{f"dilation_{axis}": OptionField(5 + k, "<i", 1) for k, axis in enumerate("dwh")},
+        },
         "TRANSPOSE_CONV": {**_WINDOW, "fused": OptionField(3, "<b")},
         "FULLY_CONNECTED": {
             "fused": _FUSED,

@@ -10,13 +10,13 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.formats.base.foreign import axis_in, refuse_mixed_batch, require_elements, slot
 from intact.formats.tflite.reader.builder import DATA_TYPES, ModelBuilder
-from intact.formats.tflite.reader.common import READERS, require_same_scale, require_shape
+from intact.formats.tflite.reader.common import READERS, cast, require_same_scale, require_shape
 from intact.formats.tflite.reader.file import Operator
 from intact.formats.tflite.reader.schema import Element
 from intact.formats.tflite.reader.tensors import Array, ChannelLayout, Input, Operand, arranged
-from intact.formats.tflite.spellings import POSITIONS, rows_by_code
+from intact.formats.tflite.spellings import POSITIONS, SELECTIONS, rows_by_code
 
-_POSITIONS = rows_by_code(POSITIONS)
+_POSITIONS, _ROWS = rows_by_code(POSITIONS), rows_by_code(SELECTIONS)
 _SINCE_SUMS = 16
 """The opset in which ScatterND adds."""
 
@@ -36,8 +36,7 @@ def _write_places(
     kind = DATA_TYPES[builder.tensor(index).element]
     value.type = ir.TensorType(ir.DataType.INT64)
     if kind is not ir.DataType.INT64:
-        value = builder.node("Cast", [value], {"to": int(kind)})
-        value.type = ir.TensorType(kind)
+        value = cast(builder, value, kind)
     builder.write(index, value, layout)
 
 
@@ -68,7 +67,7 @@ def top(builder: ModelBuilder, op: Operator) -> None:
     layout = builder.layout_of(index)
     axis = arranged(range(len(shape)), layout).index(len(shape) - 1)
     inputs: list[Input] = [builder.operand(index, layout), builder.integers(count)]
-    values, places = builder.split("TopK", inputs, {"axis": axis}, 2)
+    values, places = builder.split(_ROWS[op.name].onnx, inputs, {"axis": axis}, 2)
     builder.write(op.outputs[0], values, layout)
     _write_places(builder, op.outputs[1], places, layout)
 
@@ -90,7 +89,7 @@ def cumulative_sum(builder: ModelBuilder, op: Operator) -> None:
     )
     inputs: list[Input] = [builder.operand(index, layout), place]
     attributes = {name: int(op.options[name]) for name in ("exclusive", "reverse")}
-    builder.write(op.outputs[0], builder.node("CumSum", inputs, attributes), layout)
+    builder.write(op.outputs[0], builder.node(_ROWS[op.name].onnx, inputs, attributes), layout)
 
 
 def _indices(builder: ModelBuilder, index: int, lengths: tuple[int, ...]) -> Input:
@@ -107,9 +106,7 @@ def _indices(builder: ModelBuilder, index: int, lengths: tuple[int, ...]) -> Inp
     value = builder.operand(index)
     if tensor.element is Element.INT64:
         return value
-    cast = builder.node("Cast", [value], {"to": int(ir.DataType.INT64)})
-    cast.type = ir.TensorType(ir.DataType.INT64)
-    return cast
+    return cast(builder, value, ir.DataType.INT64)
 
 
 @READERS.register("GATHER_ND")
@@ -125,7 +122,7 @@ def gather_nd(builder: ModelBuilder, op: Operator) -> None:
     # The first of a place's numbers chooses a sample.
     refuse_mixed_batch(builder, not builder.is_constant(index) or builder.is_constant(chosen))
     inputs: list[Input] = [builder.operand(index), _indices(builder, chosen, shape[:count])]
-    builder.write(op.outputs[0], builder.node("GatherND", inputs))
+    builder.write(op.outputs[0], builder.node(_ROWS[op.name].onnx, inputs))
 
 
 @READERS.register("SCATTER_ND")
@@ -159,7 +156,7 @@ def scatter_nd(builder: ModelBuilder, op: Operator) -> None:
         builder.opset = max(builder.opset, _SINCE_SUMS)
         attributes = {"reduction": "add"}
     inputs = [source, _indices(builder, chosen, shape[:count]), builder.operand(index)]
-    builder.write(op.outputs[0], builder.node("ScatterND", inputs, attributes))
+    builder.write(op.outputs[0], builder.node(_ROWS[op.name].onnx, inputs, attributes))
 
 
 def _are_apart(indices: Array) -> bool:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tflite.spellings import NODES, rows_by_ours
+from intact.formats.tflite.spellings import NODES, SELECTIONS, rows_by_ours
 from intact.formats.tflite.writer.builder import (
     WRITERS,
     FileBuilder,
@@ -31,6 +31,7 @@ from intact.program.lower.attributes import axis_of, constant_input
 from intact.program.lower.windows import axes_of
 from intact.program.operations import FloatNodes
 
+_SELECTIONS = rows_by_ours(SELECTIONS)
 _OPERATORS = rows_by_ours(NODES)
 """Their operands are the same, in the same order."""
 
@@ -242,7 +243,8 @@ def _gather_nd(node: _Node) -> None:
         raise Unsupported("it gathers by sample")
     count = node.operand(1).shape[-1]
     places = _places(node, 1, node.data.shape[:count])
-    node.add("GATHER_ND", (node.data, places), node.result, options="GatherNdOptions")
+    row = _SELECTIONS[node.node.op_type]
+    node.add(row.code, (node.data, places), node.result, options=row.table)
 
 
 @NODE_WRITERS.register("GatherElements")
@@ -282,7 +284,8 @@ def _scatter_nd(node: _Node) -> None:
         raise Unsupported("it writes some places twice")
     inputs = (node.number(places, np.int32), updates, node.number(lengths, np.int32))
     scattered = node.part(data.shape, type_of(data))
-    node.add("SCATTER_ND", inputs, scattered, options="ScatterNdOptions")
+    row = _SELECTIONS[node.node.op_type]
+    node.add(row.code, inputs, scattered, options=row.table)
     if reduction == "add":
         node.add("ADD", (data, scattered), result, options="AddOptions")
         return
@@ -311,7 +314,8 @@ def _cumulative_sum(node: _Node) -> None:
     """Write CumSum: CUMSUM."""
     axis = node.builder.integers(f"{node.node.name}/axis", int(node.constant(1).item()))
     fields = {name: node.whole(name) == 1 for name in ("exclusive", "reverse")}
-    node.add("CUMSUM", (node.data, axis), node.result, options="CumsumOptions", **fields)
+    row = _SELECTIONS[node.node.op_type]
+    node.add(row.code, (node.data, axis), node.result, options=row.table, **fields)
 
 
 _REDUCTIONS: Mapping[str, tuple[str, str, str]] = {

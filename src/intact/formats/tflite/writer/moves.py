@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from intact.errors import Unsupported
+from intact.formats.tflite.spellings import SELECTIONS, rows_by_code
 from intact.formats.tflite.writer.builder import (
     WRITERS,
     FileBuilder,
@@ -37,6 +38,8 @@ from intact.program.operations import (
 )
 
 _Bound: TypeAlias = int | None
+
+_TOP = rows_by_code(SELECTIONS)["TOPK_V2"]
 
 _FURTHEST = (1 << 31) - 1
 
@@ -137,7 +140,7 @@ def _write_top(operation: TopK, step: Step, builder: FileBuilder) -> None:
     The smallest elements are the largest of what is negated.
     """
     data, (values, places) = data_of(step), step.outputs
-    require_type(data, "TopK", "float32", "int8", "int16", "int32", "int64")
+    require_type(data, _TOP.onnx, "float32", "int8", "int16", "int32", "int64")
     order = list(range(len(data.shape)))
     order[operation.axis], order[-1] = order[-1], order[operation.axis]
     swaps, minus = order != sorted(order), Options("NegOptions")
@@ -161,8 +164,8 @@ def _write_top(operation: TopK, step: Step, builder: FileBuilder) -> None:
         found = like(values, "sorted", swapped=True)
     at = like(places, "int32", swapped=True, kind=np.int32)
     count = builder.integers(f"{step.name}/k", operation.count)
-    options, version = Options("TopKV2Options"), version_of(data)
-    builder.operator("TOPK_V2", (source, count), (found, at), options, version=version)
+    options, version = Options(_TOP.table), version_of(data)
+    builder.operator(_TOP.code, (source, count), (found, at), options, version=version)
     # 3. Both as they are asked for; what nobody reads has no value to stand for.
     if found is not values and values.value:
         if not operation.largest:

@@ -138,9 +138,8 @@ def _in_plane(write: Writer) -> Writer:
             write(operation, step, builder)
             return
         if len(data.shape) != 3:
-            raise Unsupported(
-                f"the kernels have one or two spatial axes, not {len(data.shape) - 2}"
-            )
+            count = len(data.shape) - 2
+            raise Unsupported(f"intact writes it for one or two spatial axes, not {count}")
         plane = builder.intermediate(
             f"{data.name}_plane", _with_row(data.shape), data.encoding, data
         )
@@ -189,6 +188,41 @@ _POOLS, _RESIZES = rows_by_ours(POOLS), rows_by_ours(RESIZES)
 
 
 @WRITERS.register(Convolution)
+def _write_any_convolution(operation: Convolution, step: Step, builder: FileBuilder) -> None:
+    """Write a convolution over one, two or, in float, three spatial axes."""
+    is_volume = len(data_of(step).shape) == 5 and step.outputs[0].encoding is None
+    (_write_volume if is_volume else _write_convolution)(operation, step, builder)
+
+
+_VOLUME = ("D", "H", "W")
+"""How options call three spatial axes."""
+
+
+def _write_volume(operation: Convolution, step: Step, builder: FileBuilder) -> None:
+    """Write CONV_3D, whose weight is ``[*K, in, out]``; LiteRT has it in float only."""
+    data, weight, bias = weighted_inputs(step)
+    if operation.groups != 1:
+        raise Unsupported("intact writes no groups of a convolution over three axes")
+    weights = constant_data(weight)
+    extent = extents(weights.shape[1:4], operation.dilations)
+    padding, data = add_padding(
+        builder, data, step.outputs[0], operation.pads, extent, operation.strides
+    )
+    fields = {f"stride{axis}": n for axis, n in zip(_VOLUME, operation.strides, strict=True)}
+    fields |= {
+        f"dilation{axis}Factor": n for axis, n in zip(_VOLUME, operation.dilations, strict=True)
+    }
+    kernel = builder.constant(f"{weight.name}_volume", weights.transpose(1, 2, 3, 4, 0))
+    add_bounded(
+        builder,
+        "CONV_3D",
+        (data, kernel, bias_or_zeros(builder, step, data, weight, bias)),
+        step.outputs[0],
+        operation.bounds,
+        options=Options("Conv3DOptions", {"padding": padding, **fields}),
+    )
+
+
 @_in_plane
 def _write_convolution(operation: Convolution, step: Step, builder: FileBuilder) -> None:
     """Write CONV_2D or DEPTHWISE_CONV_2D, behind a PAD where SAME and VALID are other pads."""
