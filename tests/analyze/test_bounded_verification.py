@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,13 +95,20 @@ def test_phases_are_named() -> None:
         "measuring the loss",
         "quantizing",
         "running what was made",
-        "reading the result",
         "loading both models",
         "evaluating",
         "timing both models",
-        "reading the result",
         "loading in the runtime",
         "reading samples",
         "comparing",
         "summing up",
     ]
+
+
+def test_a_folder_is_read_once_in_a_report(tmp_path: Path) -> None:
+    data, folder = demo.calibration_path(), tmp_path / "out"
+    api.quantize(demo.model_path(), data, samples=8, output=folder)
+    seen = Recorder()
+    api.report(folder, data, samples=4, leave_out=["accuracy"], progress=seen)
+    assert seen.phases[0] == "reading the result"
+    assert seen.phases.count("reading the result") == 1

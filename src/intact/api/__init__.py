@@ -11,9 +11,6 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     # Type checkers and editors read these; at run time `__getattr__` gives the names.
-    from intact.api._evaluate import evaluate, inspect_graph_statistic, quant_loss
-    from intact.api._execute import execute
-    from intact.api._inspect import convert_ranges, inspect
     from intact.api._make import (
         export,
         quantize,
@@ -23,7 +20,19 @@ if TYPE_CHECKING:
         search_strategy,
         train,
     )
-    from intact.api._tell import compare, diagnose, report, verify, verify_all
+    from intact.api._tell import (
+        compare,
+        convert_ranges,
+        diagnose,
+        evaluate,
+        execute,
+        inspect,
+        inspect_graph_statistic,
+        quant_loss,
+        report,
+        verify,
+        verify_all,
+    )
     from intact.api._torch import (
         deploy,
         enable_calibration,
@@ -38,15 +47,15 @@ if TYPE_CHECKING:
 HOMES = {
     "FoundStrategy": "intact.flow.search",
     "compare": "intact.api._tell",
-    "convert_ranges": "intact.api._inspect",
+    "convert_ranges": "intact.api._tell",
     "diagnose": "intact.api._tell",
-    "evaluate": "intact.api._evaluate",
-    "execute": "intact.api._execute",
+    "evaluate": "intact.api._tell",
+    "execute": "intact.api._tell",
     "export": "intact.api._make",
-    "inspect": "intact.api._inspect",
-    "inspect_graph_statistic": "intact.api._evaluate",
+    "inspect": "intact.api._tell",
+    "inspect_graph_statistic": "intact.api._tell",
     "load_result": "intact.results.sources",
-    "quant_loss": "intact.api._evaluate",
+    "quant_loss": "intact.api._tell",
     "quantize": "intact.api._make",
     "quantize_for": "intact.api._make",
     "read_quantized": "intact.api._make",

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING
 from intact.recipe.declare import public
 from intact.recipe.reports import (
     CompareOptions,
+    ConvertRangesOptions,
     DiagnoseOptions,
+    EdgeOptions,
+    EvaluateOptions,
+    ExecuteOptions,
+    InspectOptions,
+    LayerOptions,
     ReportOptions,
     VerifyAllOptions,
     VerifyOptions,
@@ -19,8 +25,91 @@ from intact.recipe.reports import (
 if TYPE_CHECKING:
     from intact.analyze.compare import Comparison
     from intact.analyze.diagnose.diagnosis import Diagnosis
+    from intact.analyze.errors import GraphStatistic, QuantLoss
+    from intact.analyze.evaluation.figures import Evaluation
     from intact.analyze.report.figures import Report
     from intact.formats.base.report import Verification
+    from intact.numerics.conversion import Quantization
+    from intact.plan.inspection import Inspection
+    from intact.results.execution import Run
+
+
+@public(InspectOptions)
+def inspect(options: InspectOptions) -> Inspection:
+    """Report which nodes will be quantized and why (not), without data.
+
+    Of a model that is quantized already, the scales and widths that it has are reported; of a
+    result's folder, its plan. Without a target a ``.tflite`` is taken for ``tflite``, a ``.tmfile``
+    for ``tengine``, a model with FakeQuantize for ``openvino``, and any other for ``onnxruntime``.
+
+    Raises:
+        IntactError: The model, the target or an override is wrong.
+    """
+    # Imported at the call, as each function here does: a verification loads no diagnosis.
+    from intact.flow.inspection import inspect as run
+
+    return run(options)
+
+
+@public(EvaluateOptions)
+def evaluate(options: EvaluateOptions) -> Evaluation:
+    """Run float and quantized model over data: accuracy, error, size, latency.
+
+    Raises:
+        IntactError: The folder or the data is wrong.
+    """
+    from intact.analyze.evaluation.result_evaluation import evaluate as run
+
+    return run(options)
+
+
+@public(LayerOptions)
+def quant_loss(options: LayerOptions) -> QuantLoss:
+    """Compare each layer of the quantized model with the float model's: cosine, SQNR, error.
+
+    Raises:
+        IntactError: The folder or the data is wrong.
+    """
+    from intact.analyze.evaluation.result_evaluation import quant_loss as run
+
+    return run(options)
+
+
+@public(EdgeOptions)
+def inspect_graph_statistic(options: EdgeOptions) -> GraphStatistic:
+    """Compare each edge before and after quantizing: mean, deviation, extremes, SQNR, cosine.
+
+    Raises:
+        IntactError: The folder or the data is wrong.
+    """
+    from intact.analyze.evaluation.result_evaluation import inspect_graph_statistic as run
+
+    return run(options)
+
+
+@public(ExecuteOptions)
+def execute(options: ExecuteOptions) -> Run:
+    """Run a model or a plan on data, by any executor.
+
+    Raises:
+        IntactError: The model or the data is wrong, or has no plan to be run by.
+    """
+    from intact.results.execution import execute as run
+
+    return run(options)
+
+
+@public(ConvertRangesOptions)
+def convert_ranges(options: ConvertRangesOptions) -> Quantization:
+    """Turn a scale and zero point into the range of the codes, or a range into those.
+
+    Raises:
+        UsageError: Both forms are given, or neither; or numbers that are impossible.
+        ConfigError: An end of the range is not finite, or the ends are crossed.
+    """
+    from intact.flow.inspection import convert_ranges as run
+
+    return run(options)
 
 
 @public(DiagnoseOptions)
@@ -30,7 +119,6 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     Raises:
         IntactError: The folder or the data is wrong.
     """
-    # Imported at the call, as each function here does: a verification loads no diagnosis.
     from intact.analyze.diagnose.result_diagnosis import diagnose as run
 
     return run(options)

@@ -97,7 +97,7 @@ class EvaluateOptions(LabelOptions, ClusterOptions, ComparisonOptions):
     )
     batch: int = option(
         Whole(least=1),
-        100,
+        EVALUATED_AT_ONCE,
         "Samples in one run, also for the latency, which takes some seconds: up to 25 runs.",
     )
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from intact.calibrate.original import Original
+from intact.data.progress import Progress, begin
 from intact.errors import UsageError
 from intact.formats.base.format import FloatSource, Io, QuantizedSource
 from intact.formats.registry import (
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FloatSource",
     "QuantizedSource",
+    "begin_reading",
     "default_target",
     "deployment_of",
     "float_graph",
@@ -53,6 +55,12 @@ def load_result(result: Result | str | Path) -> Result:
         PlanError: The folder is not one that ``quantize`` wrote.
     """
     return result if isinstance(result, Result) else Result.load(result)
+
+
+def begin_reading(result: object, progress: Progress | None) -> None:
+    """Say that a result is read, unless it is in memory."""
+    if not isinstance(result, Result):
+        begin(progress, "reading the result")
 
 
 def float_graph(model: Result | ModelSource) -> Graph:

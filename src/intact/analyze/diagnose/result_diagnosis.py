@@ -36,7 +36,7 @@ from intact.recipe.reports import DiagnoseOptions
 from intact.results.preprocessing import steps_for
 from intact.results.result import Result
 from intact.results.samples import open_for_result
-from intact.results.sources import load_result
+from intact.results.sources import begin_reading, load_result
 
 _OBSERVED = 32
 """Samples on which tensors are observed that only a remedy quantizes, or whose ranges are compared.
@@ -49,7 +49,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     Raises:
         IntactError: The folder or the data is wrong.
     """
-    begin(options.progress, "reading the result")
+    begin_reading(options.result, options.progress)
     loaded = load_result(options.result)
     if options.data is None:
         # Without data something is said nevertheless: inputs drawn from the histograms of the

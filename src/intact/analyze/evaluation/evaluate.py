@@ -26,7 +26,7 @@ from intact.errors import DataError, ExportError, UsageError
 from intact.formats.base.format import Deployed
 from intact.formats.registry import ONNX_QDQ
 from intact.graph import Graph
-from intact.limits import LITTLE_DB
+from intact.limits import EVALUATED_AT_ONCE, LITTLE_DB
 from intact.numerics.metrics import (
     AccuracyDifference,
     accuracy_difference,
@@ -50,7 +50,7 @@ def evaluate_result(
     samples: Samples,
     *,
     reference: Graph | None = None,
-    batch: int = 100,
+    batch: int = EVALUATED_AT_ONCE,
     threads: int = 0,
     metric: Metric | TextMetric | None = None,
     top_k: int = 5,

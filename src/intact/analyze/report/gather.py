@@ -43,7 +43,7 @@ from intact.results.folder import REPORT
 from intact.results.preprocessing import steps_for
 from intact.results.result import Result
 from intact.results.samples import open_for_result
-from intact.results.sources import load_result
+from intact.results.sources import begin_reading, load_result
 
 if TYPE_CHECKING:
     from intact.analyze.evaluation.figures import Evaluation
@@ -78,7 +78,7 @@ def report_with_page(options: ReportOptions) -> tuple[figures.Report, bytes]:
     check_tables(options)
     if isinstance(options.data, Iterator):
         raise UsageError("samples are read several times, an iterator gives once", remedy=AGAIN)
-    begin(options.progress, "reading the result")
+    begin_reading(options.result, options.progress)
     result = load_result(options.result)
     path = _path(options, result)
     parts = _Parts(options, result)

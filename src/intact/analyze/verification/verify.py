@@ -26,7 +26,13 @@ from intact.results.folder import results_in
 from intact.results.preprocessing import steps_for
 from intact.results.recipes import cluster_of, open_fed
 from intact.results.result import Result
-from intact.results.sources import default_target, load_result, names_deployed, target_of
+from intact.results.sources import (
+    begin_reading,
+    default_target,
+    load_result,
+    names_deployed,
+    target_of,
+)
 
 if TYPE_CHECKING:
     from intact.calibrate.shards import SampleMap
@@ -49,7 +55,7 @@ def verify(options: VerifyOptions) -> Verification:
             "--observed compares what was recorded, on this machine", remedy="leave out --cluster"
         )
     mapped = cluster_of(options)
-    begin(options.progress, "reading the result")
+    begin_reading(options.result, options.progress)
     subject = _subject(options.result, options.target)
     # Recorded tensors are of all samples that the device ran.
     samples = VERIFIED if options.samples is None and observed is None else options.samples
@@ -83,7 +89,7 @@ def verify_all(options: VerifyAllOptions) -> list[Verification]:
 def _verify_all(options: VerifyAllOptions, cluster: SampleMap | None) -> list[Verification]:
     kernels = options.kernels
     samples = VERIFIED if options.samples is None else options.samples
-    begin(options.progress, "reading the result")
+    begin_reading(options.result, options.progress)
     given = options.result
     inside = [] if isinstance(given, Result) else results_in(Path(given))
     subjects = [Subject.of_result(load_result(given))] if not inside else []

@@ -1,4 +1,4 @@
-"""Declares the public functions that need no data."""
+"""Tells without data what becomes of each node, and what a scale spans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from intact.plan import Note, NoteKind, Overrides, QuantizedGraph, build_plan
 from intact.plan.inspection import Inspection, inspect_plan
 from intact.plan.preparation import graphs_for
 from intact.program.forms import shape_of
-from intact.recipe.declare import public
 from intact.recipe.reports import ConvertRangesOptions, InspectOptions
 from intact.results.recipes import overrides_of, target_as_asked
 from intact.results.refusals import refuse_structure
@@ -20,13 +19,8 @@ from intact.results.sources import FloatSource, is_result, load_result, open_sou
 from intact.targets import full_range
 
 
-@public(InspectOptions)
 def inspect(options: InspectOptions) -> Inspection:
     """Report which nodes will be quantized and why (not), without data.
-
-    Of a model that is quantized already, the scales and widths that it has are reported; of a
-    result's folder, its plan. Without a target a ``.tflite`` is taken for ``tflite``, a ``.tmfile``
-    for ``tengine``, a model with FakeQuantize for ``openvino``, and any other for ``onnxruntime``.
 
     Raises:
         IntactError: The model, the target or an override is wrong.
@@ -90,7 +84,6 @@ def _with_refusal(plan: QuantizedGraph, overrides: Overrides | None) -> Quantize
     return plan.with_notes((Note(NoteKind.EXPORT, "", message),))
 
 
-@public(ConvertRangesOptions)
 def convert_ranges(options: ConvertRangesOptions) -> Quantization:
     """Turn a scale and zero point into the range of the codes, or a range into those.
 

@@ -1,4 +1,4 @@
-"""Compares the float and the quantized model: outputs, layers, edges."""
+"""Evaluates a result as a call asks for it: its outputs, its layers, its edges."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.analyze.evaluation.figures import Evaluation
 from intact.analyze.evaluation.text import TextMetric
 from intact.data.metric import Metric
-from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.limits import USUAL_DB
-from intact.recipe.declare import public
 from intact.recipe.reports import EdgeOptions, EvaluateOptions, LayerOptions
 from intact.results.recipes import cluster_of
 from intact.results.result import Result
 from intact.results.samples import open_for_result
-from intact.results.sources import float_graph, load_result
+from intact.results.sources import begin_reading, float_graph, load_result
 
 
-@public(EvaluateOptions)
 def evaluate(options: EvaluateOptions) -> Evaluation:
     """Run float and quantized model over data: accuracy, error, size, latency.
 
     Raises:
         IntactError: The folder or the data is wrong.
     """
-    begin(options.progress, "reading the result")
+    begin_reading(options.result, options.progress)
     # Before the result is read, so that a wrong name is told at once.
     named = TextMetric.named(options.metric)
     metric = named or (None if options.metric is None else Metric.of(options.metric))
@@ -55,7 +52,6 @@ def evaluate(options: EvaluateOptions) -> Evaluation:
     return found
 
 
-@public(LayerOptions)
 def quant_loss(options: LayerOptions) -> QuantLoss:
     """Compare each layer of the quantized model with the float model's: cosine, SQNR, error.
 
@@ -72,7 +68,6 @@ def quant_loss(options: LayerOptions) -> QuantLoss:
     )
 
 
-@public(EdgeOptions)
 def inspect_graph_statistic(options: EdgeOptions) -> GraphStatistic:
     """Compare each edge before and after quantizing: mean, deviation, extremes, SQNR, cosine.
 
