@@ -18,6 +18,7 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -25,6 +26,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact.calibrate.choice import FloatRuns
 from intact.calibrate.scales.bias import rescale_bias
 from intact.config import Granularity, PerBlock, QuantState, TensorQuantConfig
 from intact.data.stream import Samples
@@ -38,6 +40,7 @@ from intact.improve.refine.moments import LastMoments, Moments
 from intact.improve.refine.rounding_blocks import BlockTrial, LastInput, enough_samples
 from intact.improve.refine.walk import Array, Stop, Walk, bake
 from intact.improve.refine.weight_scales import is_free, zoom_scale
+from intact.limits import CHOSEN, TRIED_AT_ONCE
 from intact.numerics.metrics import decibels
 from intact.numerics.second_order import Levels, Turns, descend, squared_error
 from intact.ops.operators import Gemm
@@ -56,6 +59,8 @@ DAMPINGS = (1e-3, 1e-2, 1e-1, 1.0)
 """What is added to the diagonals of second moments, as shares of their mean."""
 _MANY = 1 << 24
 """Weights that are rounded at once if there are several trials, each 8 bytes several times over."""
+_JUDGES = 4
+"""Batches on which outputs tell whether a table is better."""
 OBSERVER = "second-order"
 """What chose the scale, as the plan calls it."""
 _DATA, _WEIGHT = 0, 1
@@ -99,9 +104,9 @@ def refine_rounding(
     walk = Walk(plan, samples, most=most, threads=threads, ends=False, together=together)
     tied = _tied_tables(plan, walk.points)
     moments, last = LastMoments(), LastInput()
+    tables: list[tuple[ir.Node, RoundingChoice]] = []
     for stop in walk:
-        table = tied.get(stop.node)
-        if stop.node in tied and table is None:
+        if stop.node in tied and tied[stop.node] is None:
             continue
         site = RoundingSite.of(plan, walk.points, stop.node)
         if site is None:
@@ -109,11 +114,36 @@ def refine_rounding(
         found = site.choose(site.moments(walk.points, stop, moments), last)
         if found is None:
             continue
+        if stop.node in tied and found.is_better:
+            tables.append((stop.node, found))
+            continue
         is_kept = found.is_better and _keep(plan, walk.points, site, found)
-        if is_kept and table is not None:
-            _copy_rounded(plan, walk.points, site.weight, table)
         report(Gain(str(stop.node.name), found.before, found.after, is_kept))
+    for layer, choice in tables:
+        plan, is_kept = _with_table(plan, layer, choice, samples.first(most))
+        report(Gain(str(layer.name), choice.before, choice.after, is_kept))
     return plan
+
+
+def _with_table(
+    plan: QuantizedGraph, layer: ir.Node, found: RoundingChoice, samples: Samples
+) -> tuple[QuantizedGraph, bool]:
+    """Give a table that is looked up too the integers of its layer, where the outputs gain.
+
+    The layer alone does not tell: what is looked up is the input of all layers.
+    """
+    tried = plan.copy()
+    points = Points.of(tried)
+    site, table = RoundingSite.of(tried, points, layer), _tied_tables(tried, points).get(layer)
+    if site is None or table is None or not _keep(tried, points, site, found):
+        return plan, False
+    _copy_rounded(tried, points, site.weight, table)
+    batches = islice(samples.real_batches(samples.batch_size(TRIED_AT_ONCE)), 2 * _JUDGES)
+    held_out = list(batches)[1::2]
+    runs = FloatRuns(plan.graph, held_out).first(CHOSEN)
+    before, after = runs.simulated(plan), runs.simulated(tried)
+    is_better = after.mean > before.mean and not after.loses(before)
+    return (tried, True) if is_better else (plan, False)
 
 
 def _tied_tables(plan: QuantizedGraph, points: Points) -> Mapping[ir.Node, QuantPoint | None]:
