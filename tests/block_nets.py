@@ -26,25 +26,21 @@ def dense_net(opset: int = 17) -> onnx.ModelProto:
     return b.build()
 
 
-def decoder(opset: int = 17, *, is_steep: bool = False) -> onnx.ModelProto:
+def decoder(opset: int = 17, *, beside: float = 0.0) -> onnx.ModelProto:
     """Look words up, one layer for each position, and multiply with the same table.
 
-    With ``is_steep`` only the signs of what is looked up matter, and scores have inputs that depend
-    on each other: the table is then best rounded for its products.
+    Where ``beside`` is given, an input ``x`` times that is in the place of the layer.
     """
     b = ModelBuilder(opset)
     table = b.constant(b.random.normal(0, 1, (WORDS, WIDTH)).astype(np.float32), "table")
     ids = b.input("ids", ["batch", "length"], onnx.TensorProto.INT64)
     b.node("Gather", table, ids, out="words", name="words")
-    if is_steep:
-        b.node("Mul", "words", b.constant(np.float32(30), "steep"), out="large", name="enlarge")
-        b.node("Tanh", "large", out="signs", name="signs")
-        mixed = b.random.normal(0, 1, (WIDTH, 4)) @ b.random.normal(0, 0.2, (4, WIDTH))
-        weight = b.constant(mixed.astype(np.float32), "mixed")
-        b.node("MatMul", "signs", weight, out="sum", name="layer")
-    else:
+    if not beside:
         b.node("MatMul", "words", b.weight(WIDTH, WIDTH), out="hidden", name="layer")
-        b.node("Add", "words", "hidden", out="sum", name="residual")
+    else:
+        factor = b.constant(np.array(beside, np.float32), "factor")
+        b.node("Mul", b.input("x", ["batch", "length", WIDTH]), factor, out="hidden", name="layer")
+    b.node("Add", "words", "hidden", out="sum", name="residual")
     b.node("Transpose", table, out="turned", name="turn", perm=[1, 0])
     b.node("MatMul", "sum", "turned", out="scores", name="head")
     b.output("scores")

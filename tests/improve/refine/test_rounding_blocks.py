@@ -24,7 +24,7 @@ from intact.improve.refine.walk import Walk
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
 from intact.targets import in_blocks, load_target
-from tests.block_nets import WORDS, decoder, dense_net
+from tests.block_nets import WIDTH, WORDS, decoder, dense_net
 from tests.plans import lost, planned
 from tests.texts import DECODER, saved, tiny_decoder
 
@@ -115,20 +115,24 @@ def test_the_preset_rounds_and_the_runtime_computes_it() -> None:
     assert not any(each.differs for each in compared)
 
 
-@pytest.mark.parametrize("is_steep", [False, True])
-def test_a_table_and_the_layer_that_multiplies_with_it_are_one(is_steep: bool) -> None:
+@pytest.mark.parametrize("beside", [0.0, 10.0])
+def test_a_table_and_the_layer_that_multiplies_with_it_are_one(beside: float) -> None:
     """Both are rounded for the products, where what is looked up does not lose more by that."""
-    plan = plan_of(decoder(is_steep=is_steep))
-    ids = np.random.default_rng(0).integers(0, WORDS, (64, 9))
-    better = refine_rounding(plan, open_samples({"ids": ids}, plan.graph), threads=1)
+
+    def feeds(count: int, seed: int) -> dict[str, npt.NDArray[Any]]:
+        ids = np.random.default_rng(seed).integers(0, WORDS, (count, 9))
+        x = mixed(count * 9, seed)["x"][:, :WIDTH].reshape(count, 9, WIDTH)
+        return {"ids": ids, "x": x} if beside else {"ids": ids}
+
+    plan = plan_of(decoder(beside=beside))
+    better = refine_rounding(plan, open_samples(feeds(64, 0), plan.graph), threads=1)
     layer, head, table = (
         TensorEnd.input(*each) for each in (("layer", 1), ("head", 1), ("words", 0))
     )
-    assert set(better.baked) == ({layer, head, table} if is_steep else {layer})
-    other = {"ids": np.random.default_rng(1).integers(0, WORDS, (16, 9))}
-    runs = FloatRuns(plan.graph, [(other, 16)], threads=1)
+    assert set(better.baked) == ({head, table} if beside else {layer})
+    runs = FloatRuns(plan.graph, [(feeds(16, 1), 16)], threads=1)
     assert runs.simulated(better).mean > runs.simulated(plan).mean + 0.5
-    if is_steep:
+    if beside:
         assert np.array_equal(better.baked[table], better.baked[head].T)
         scales = [np.asarray(better.configs[end].scale) for end in (table, head)]
         assert np.array_equal(scales[0], scales[1].T)
