@@ -15,7 +15,7 @@ Source: `intact.numerics.second_order`. The bias: [dfq], section 4.2, with means
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
@@ -32,19 +32,19 @@ from intact.config import Granularity, PerBlock, QuantState, TensorQuantConfig
 from intact.data.stream import Samples
 from intact.errors import Unsupported
 from intact.graph import bias_slot, output_channel_axis
-from intact.graph.tied_tables import tied_tables
 from intact.improve.layers import Doubles, Layer
 from intact.improve.presets import FEW_BITS
 from intact.improve.refine.kept import Made
 from intact.improve.refine.moments import LastMoments, Moments
 from intact.improve.refine.rounding_blocks import BlockTrial, LastInput, enough_samples
+from intact.improve.refine.tied import copy_rounded, tables_of_layers
 from intact.improve.refine.walk import Array, Stop, Walk, bake
 from intact.improve.refine.weight_scales import is_free, zoom_scale
 from intact.limits import CHOSEN, TRIED_AT_ONCE
 from intact.numerics.metrics import decibels
 from intact.numerics.second_order import Levels, Turns, descend, squared_error
 from intact.ops.operators import Gemm
-from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
+from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.lower.chains import Points
 from intact.targets.blocks import Blocks
@@ -102,7 +102,7 @@ def refine_rounding(
     most = most if enough is None else min(most, enough)
     together = enough is not None
     walk = Walk(plan, samples, most=most, threads=threads, ends=False, together=together)
-    tied = _tied_tables(plan, walk.points)
+    tied = tables_of_layers(plan, walk.points)
     moments, last = LastMoments(), LastInput()
     tables: list[tuple[ir.Node, RoundingChoice]] = []
     for stop in walk:
@@ -134,64 +134,16 @@ def _with_table(
     """
     tried = plan.copy()
     points = Points.of(tried)
-    site, table = RoundingSite.of(tried, points, layer), _tied_tables(tried, points).get(layer)
+    site, table = RoundingSite.of(tried, points, layer), tables_of_layers(tried, points).get(layer)
     if site is None or table is None or not _keep(tried, points, site, found):
         return plan, False
-    _copy_rounded(tried, points, site.weight, table)
+    copy_rounded(tried, points, site.weight, table)
     batches = islice(samples.real_batches(samples.batch_size(TRIED_AT_ONCE)), 2 * _JUDGES)
     held_out = list(batches)[1::2]
     runs = FloatRuns(plan.graph, held_out).first(CHOSEN)
     before, after = runs.simulated(plan), runs.simulated(tried)
     is_better = after.mean > before.mean and not after.loses(before)
     return (tried, True) if is_better else (plan, False)
-
-
-def _tied_tables(plan: QuantizedGraph, points: Points) -> Mapping[ir.Node, QuantPoint | None]:
-    """Find layers whose weight in blocks is that of a lookup: a file has them once.
-
-    With integers of its own such a layer would cost as much as the table once more.
-
-    Returns:
-        Where the table is quantized, by layer; None where it cannot have the same integers.
-    """
-    stored = {
-        node: point
-        for point in points.at_input.values()
-        if point.config.grid.block is not None and point.is_constant
-        for node, _ in point.readers
-    }
-    if not stored:
-        return {}  # comparing tables reads them from disk
-    found: dict[ir.Node, QuantPoint | None] = {}
-    taken: set[TensorEnd] = set()
-    for lookup, layer, is_turned in tied_tables(plan.graph):
-        if lookup not in stored or layer not in stored:
-            continue
-        table, weight = stored[lookup], stored[layer]
-        one, other = table.config.grid, weight.config.grid
-        is_alike = (
-            is_turned
-            and one.axis is not None
-            and (1 - one.axis, one.block) == (other.axis, other.block)
-            and table.config.bits == weight.config.bits
-        )
-        # One table can have the integers of one layer only, and of its readers all get them.
-        is_free = table.end not in taken and len(table.readers) == 1
-        found[layer] = table if is_alike and is_free else None
-        taken.add(table.end)
-    return found
-
-
-def _copy_rounded(
-    plan: QuantizedGraph, points: Points, weight: QuantPoint, table: QuantPoint
-) -> None:
-    """Give a table the integers and scales of the layer that multiplies with it, transposed."""
-    layer = weight.config
-    scale, offset = (None if a is None else np.asarray(a).T for a in (layer.scale, layer.offset))
-    table.config.set_params(np.asarray(scale, np.float32), offset)
-    table.config.observer = OBSERVER
-    values = layer.dequantize(plan.baked[weight.end])
-    bake(plan, points, table, QuantState.BAKED, np.ascontiguousarray(values.T))
 
 
 class RoundingChoice(msgspec.Struct, frozen=True):
