@@ -100,8 +100,19 @@ def refine_rounding(
     plan = plan.copy()
     enough = enough_samples(plan, Points.of(plan), samples)
     most = most if enough is None else min(most, enough)
-    together = enough is not None
-    walk = Walk(plan, samples, most=most, threads=threads, ends=False, together=together)
+    walk = Walk(plan, samples, most=most, threads=threads, ends=False, together=enough is not None)
+    tables = _round_layers(plan, walk, report)
+    del walk  # and the activations that it holds
+    for layer, choice in tables:
+        plan, is_kept = _with_table(plan, layer, choice, samples.first(most))
+        report(Gain(str(layer.name), choice.before, choice.after, is_kept))
+    return plan
+
+
+def _round_layers(
+    plan: QuantizedGraph, walk: Walk, report: Report
+) -> list[tuple[ir.Node, RoundingChoice]]:
+    """Round the layers of a plan in place; return what is found for those with a tied table."""
     tied = tables_of_layers(plan, walk.points)
     moments, last = LastMoments(), LastInput()
     tables: list[tuple[ir.Node, RoundingChoice]] = []
@@ -119,10 +130,7 @@ def refine_rounding(
             continue
         is_kept = found.is_better and _keep(plan, walk.points, site, found)
         report(Gain(str(stop.node.name), found.before, found.after, is_kept))
-    for layer, choice in tables:
-        plan, is_kept = _with_table(plan, layer, choice, samples.first(most))
-        report(Gain(str(layer.name), choice.before, choice.after, is_kept))
-    return plan
+    return tables
 
 
 def _with_table(
