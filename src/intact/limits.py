@@ -1,4 +1,4 @@
-"""The numbers that decide what a user sees: each with its reason, all in this place.
+"""Lists the numbers that decide what a user sees, each with its reason.
 
 From which noise a result is called lost, what a change must gain to be made or told, how much
 slower is slow, how long a command may take for it, how much memory. What is only a matter of how
@@ -54,6 +54,12 @@ HALF_DB = 3.0
 """What a processor's sums cost an output to be mentioned: then half of its noise is theirs."""
 MOST_DB = 100.0
 """Where outputs are equal and have infinitely many."""
+
+# ---- Ranges --------------------------------------------------------------------------------------
+
+FLOAT16_ROOM = 2.0
+"""How many times what samples reach float16 has to hold: other samples, and what quantizing changes
+before it, move values, and beyond its range there is no number at all."""
 
 # ---- What a change must gain, dB -----------------------------------------------------------------
 

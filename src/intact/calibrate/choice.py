@@ -1,4 +1,4 @@
-"""The choice among threshold methods, by what they do to the model's outputs.
+"""Chooses among threshold methods by what each does to the model's outputs.
 
 No method is best for every model: clipping rare values gains resolution for all others, and loses
 everything where the rare values are what the model looks for. So each method's plan is simulated

@@ -1,4 +1,4 @@
-"""Ties that cost more than they save: inputs of joins that are better requantized.
+"""Breaks ties that cost more than they save: inputs of joins are requantized instead.
 
 A step ``s`` costs each reader a noise of ``s^2 / 12``. A tensor of step ``a`` that a join ties to
 others of step ``b > a`` costs ``b^2`` for the join and for each other reader. With a scale of its
@@ -27,6 +27,7 @@ from intact.config import TensorQuantConfig
 from intact.graph import is_constant
 from intact.graph.graph import IMPLICIT_SLOT
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points
+from intact.plan.float16 import with_float32_of
 from intact.plan.untie import RequantizeReason, breakable, codes_of, requantized
 
 _TRIED = 8
@@ -62,7 +63,7 @@ def broken_ties(
 
     Args:
         untied: The result of `fully_untied`; not changed.
-        statistics: Those of the tensors that it and the tied plan quantize.
+        statistics: The statistics of the tensors that it and the tied plan quantize.
         choice: The tied plan with scales, and what it loses.
         apart: Makes it with some ties broken.
     """
@@ -70,7 +71,9 @@ def broken_ties(
 
     def gains(chosen: Sequence[_Part], now: Choice) -> Choice | None:
         plan = apart([end for part in chosen for end in part])
-        found = choice.changed(assign(plan, statistics, choice.method))
+        found = choice.changed(
+            assign(with_float32_of(plan, choice.plan), statistics, choice.method)
+        )
         return found if now.is_worse_than(found) else None
 
     whole = gains(parts, choice) if parts else None
@@ -107,7 +110,7 @@ def unlike(plan: QuantizedGraph, statistics: Statistics, method: Method) -> tupl
 
     Args:
         plan: Without scales, in which all ties are broken that may be; not changed.
-        statistics: Those of the tensors that it needs.
+        statistics: The statistics of the tensors that it needs.
         method: How scales follow from them.
     """
     plan = plan.copy()

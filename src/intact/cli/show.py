@@ -1,4 +1,4 @@
-"""What the commands print: tables for people, JSON for scripts."""
+"""Prints the results of commands: tables for people, JSON for scripts."""
 
 from __future__ import annotations
 
@@ -212,7 +212,8 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
         cache = f", {row.cache_bits}-bit cache" if row.cache_bits else ""
         running = ", quantized while running" if row.is_dynamic else ""
         integers = f"int{row.activation_bits}{running}{weight}"
-        computes = integers if row.quantized else f"float{weight}{cache}"
+        in_float = "float16" if row.is_float16 else "float"
+        computes = integers if row.quantized else f"{in_float}{weight}{cache}"
         reason = f"fused into {row.fused_into}" if row.fused_into else row.reason
         style = "" if row.quantized else "yellow"
         table.add_row(escape(row.node), escape(row.op_type), computes, escape(reason), style=style)

@@ -1,4 +1,7 @@
-"""The limits of the float32 simulation: the arithmetic of a plan that it does not reproduce."""
+"""Finds the arithmetic of a plan that the simulation in float32 cannot reproduce.
+
+Examples are an accumulator of 16 bits that wraps, and sums beyond 2**24.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,7 @@ from intact.targets import (
     Shift,
     ZeroPointOrder,
 )
+from intact.targets.float16 import Rounded
 
 
 def needs_integers(plan: QuantizedGraph) -> bool:
@@ -52,6 +56,12 @@ def limits_of_simulation(plan: QuantizedGraph) -> tuple[str, ...]:
             for field in _foreign_fields(plan, node):
                 fields.setdefault(field, {})[node.op_type] = None
     lines = [f"{field} ({', '.join(ops)})" for field, ops in fields.items()]
+    asked = plan.target.float16
+    if plan.float16 is not None and asked is not None and asked.rounded is Rounded.BY_KERNEL:
+        lines.append(
+            f"which values ONNX Runtime rounds to float16, where {len(plan.float16.nodes)} node(s) "
+            "run in one session: codes behind them may be next to those expected"
+        )
     joined = sums_left_alone(plan)
     if joined:
         lines.append(f"sums that wrap before floats are added: {first_names(joined)}")

@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions, made in one place."""
+"""Makes all sessions of ONNX Runtime, and runs them."""
 
 from __future__ import annotations
 

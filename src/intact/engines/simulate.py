@@ -1,4 +1,4 @@
-"""Simulated execution (SimQ of [tvm]): quantized arithmetic in float32, in one compiled session.
+"""Simulates a plan: quantized arithmetic in float32, in one session (SimQ of [tvm]).
 
 Scales, bounds and switches are inputs, so another calibration of the same structure needs no
 compilation. Weights are constants, already fake-quantized: as inputs they would lose ONNX Runtime's
@@ -98,8 +98,13 @@ class Simulator:
         results = editor.model.graph.outputs
         results.extend(value for value in shown.values() if not any(value is r for r in results))
         self._tensors = {name: str(value.name) for name, value in shown.items()}
+        model = editor.finish()
+        if plan.float16 is not None:
+            from intact.plan.float16 import as_computed  # which few plans need
+
+            as_computed(model, plan)
         self._session = make_session(
-            editor.finish(), threads=threads, optimization=optimization, fuses_quantizers=False
+            model, threads=threads, optimization=optimization, fuses_quantizers=False
         )
 
     def _add(self, editor: Editor, point: QuantPoint, teacher_forced: bool, switched: bool) -> None:

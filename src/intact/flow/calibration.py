@@ -1,4 +1,4 @@
-"""Calibration: samples are read and observed, and plans get their scales from that."""
+"""Observes samples, and gives plans their scales from that."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from intact.data.sources import has_image_steps
 from intact.data.stream import AGAIN, Samples
 from intact.errors import DataError, UsageError
 from intact.flow.look import CalibrationSamples
-from intact.graph import Graph
+from intact.graph import Graph, is_constant
 from intact.graph.files.tensors import weight_bytes
 from intact.limits import TRIED_AT_ONCE
-from intact.plan import Note, NoteKind
+from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
 from intact.recipe.groups import CalibrationOptions, SpeedOptions
 from intact.recipe.samples import LabelOptions
@@ -119,7 +119,7 @@ class Calibration:
     def recalibrate(self, job: Job, graph: Graph) -> Scaled:
         """Plan a job on a graph that a rewrite made, and give that plan its scales."""
         own = self.with_caches(job.on(graph))
-        observed = self.observe(graph, required_tensors(own.plan, self.given), job.methods)
+        observed = self.observe(graph, tensors_of(own.plan, self.given), job.methods)
         return self.give_scales(own, observed)
 
     def with_caches(self, job: Job) -> Job:
@@ -149,13 +149,15 @@ class Calibration:
         given = self.given
         options = self.options
         if observed is None:
-            plan = assign(job.plan, None, job.methods[0], given)
+            plan = assign(_in_range(job.plan, None), None, job.methods[0], given)
             plan.provenance = plan.provenance.observed(options.mask, options.method_options)
             return Scaled(plan, None, None, given)
         # Each target keeps the statistics of its own tensors, and those of the inputs.
         names = dict.fromkeys((*observed.samples.specs, *required_tensors(job.plan, given)))
         statistics = observed.statistics.only(names)
-        choice = choose(job.plan, statistics, job.methods, observed.runs, given)
+        # First: what is infinite in float16 would decide what is chosen.
+        in_range = _in_range(job.plan, observed.statistics)
+        choice = choose(in_range, statistics, job.methods, observed.runs, given)
         plan, fed = choice.plan, observed.samples.feeding
         provenance = plan.provenance.observed(options.mask, options.method_options)
         provenance = provenance.fed(fed.no_batch, fed.states, observed.shapes)
@@ -247,16 +249,16 @@ class Calibration:
 
 
 class Observation(NamedTuple):
-    """What a pass over the samples gave."""
+    """The result of a pass of the float model over the samples."""
 
     samples: Samples
-    """What was read, for further passes. Every result keeps the statistics of their inputs."""
+    """The samples, for further passes. Every result keeps the statistics of their inputs."""
     statistics: Statistics
     notes: tuple[Note, ...]
     first: Batch
     """The inputs of one sample."""
     shapes: Mapping[str, tuple[int, ...]]
-    """What most samples have where the model leaves it open."""
+    """The shapes that most samples have where the model leaves them open."""
     seen: CalibrationSamples
     """Some samples, to try plans on, and what is known of all."""
 
@@ -340,4 +342,24 @@ def _classes(samples: Samples) -> int | None:
         labels = samples.labels()
     except DataError:  # references for a metric, or some samples lack theirs
         return None
-    return None if labels is None else len(np.unique(labels))
+    return None if labels is None else len(set(labels.ravel().tolist()))
+
+
+def tensors_of(plan: QuantizedGraph, given: ScaleTable | None) -> tuple[str, ...]:
+    """Return the names of the tensors that are observed for a plan."""
+    needed = required_tensors(plan, given)
+    if plan.float16 is None:
+        return needed
+    graph = plan.graph
+    # All floats: what is kept in float later may be any of them.
+    floats = (str(v.name) for v in graph.values if graph.is_float(v) and not is_constant(v))
+    return tuple(dict.fromkeys((*needed, *floats)))
+
+
+def _in_range(plan: QuantizedGraph, statistics: Statistics | None) -> QuantizedGraph:
+    """Keep in float32 what float16 cannot hold."""
+    if plan.float16 is None:
+        return plan
+    from intact.calibrate.float16 import keep_within_range  # which few plans need
+
+    return keep_within_range(plan, statistics)

@@ -1,6 +1,4 @@
-"""Improvement passes in the flow: which run, what each gains on the model's outputs, and at what
-cost in time. A pass after which the outputs are not better is rolled back.
-"""
+"""Runs the improvement passes, and rolls back each after which the outputs are not better."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ from intact.graph import Graph
 from intact.improve.passes import PASSES, Request, Stage
 from intact.limits import CHOSEN
 from intact.plan.gains import Gain, Improvement
-from intact.results.figures import Tried
+from intact.results.figures import TriedPass
 from intact.results.job import Scaled
 
 Recalibrate = Callable[[Graph], Scaled]
@@ -55,7 +53,7 @@ class Improver:
         # Run anew only where it was chosen on fewer.
         choice = choice if len(choice.runs) == len(judges) else choice.on(judges)
         best = now = scaled._replace(choice=choice)
-        tried: list[Tried] = []
+        tried: list[TriedPass] = []
         open_since = 0
         for number, request in enumerate(self.requests, 1):
             start = time.perf_counter()
@@ -66,7 +64,7 @@ class Improver:
                 found = self._run(request, now, gains)
             before, after = _errors(now).mean, _errors(found).mean
             record = Improvement(str(request), before, after, found is not now, tuple(gains))
-            tried.append(Tried(record, time.perf_counter() - start))
+            tried.append(TriedPass(record, time.perf_counter() - start))
             now = found
             # A pass that prepares for another may lose by itself: both are judged together.
             if request.is_checked and PASSES[request.name].prepares and number < len(self.requests):

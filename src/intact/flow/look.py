@@ -1,4 +1,4 @@
-"""The last stage of a quantization: what is lost and odd is looked for, within a small budget."""
+"""Looks at a new result for what is lost and odd, within a small budget: the last stage."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from intact.calibrate.statistics import Statistics
 from intact.errors import IntactError
 from intact.limits import QUICK
 from intact.plan import QuantizedGraph
+from intact.plan.float16 import with_float32_of
 from intact.results.job import Job
 
 if TYPE_CHECKING:
@@ -95,10 +96,12 @@ def look_at_plan(
             method = msgspec.structs.replace(choice.method, activations=name, options={})
             # A method decides about all scales: given ones would hide what it does.
             tables = None
-        return assign(job.keeping((), graph), other or statistics, method, tables)
+        plan = with_float32_of(job.keeping((), graph), choice.plan)
+        return assign(plan, other or statistics, method, tables)
 
     def keeping(names: Sequence[str]) -> QuantizedGraph:
-        return assign(job.keeping(names, graph), statistics, choice.method, given)
+        plan = with_float32_of(job.keeping(names, graph), choice.plan)
+        return assign(plan, statistics, choice.method, given)
 
     def accepts(plan: QuantizedGraph) -> Mapping[str, str] | None:
         # A plan with floats may need another form of the file, which the remedy then names.

@@ -1,4 +1,4 @@
-"""Rounding of weights in blocks by the second moments of their inputs: codes and scales together.
+"""Rounds weights in blocks by the second moments of their inputs: codes and scales.
 
 A layer computes ``y = w x`` where the quantized model computes ``r z``, on inputs that the layers
 before have changed. Over samples that is off, but for a constant, by ``e H e + 2 e C`` for

@@ -1,4 +1,4 @@
-"""What an operator's declaration holds: its row of the op table, and the options of its nodes.
+"""Declares what an operator's declaration holds: its table row, the options of its nodes.
 
 Convolutions and pools share the options of a window, and how its pads follow from them. Source: the
 ONNX operator specification (AveragePool: output shapes, ``auto_pad``, ``ceil_mode``).
@@ -71,6 +71,7 @@ class OpSpec(msgspec.Struct, frozen=True):
         clamps: It limits each element, and does nothing else.
         adds: It adds or subtracts its operands, and does nothing else.
         converts: It gives the same numbers in another type.
+        places: It computes places, or counts on: neighbours need more digits than float16 has.
         decides: The result is another value, and no near one, where inputs change a little.
         keeps_sign: No result is negative where no data input is.
         moves_axes: The axes of the result are others than those of the first input, or hold other
@@ -92,6 +93,7 @@ class OpSpec(msgspec.Struct, frozen=True):
     clamps: bool = False
     adds: bool = False
     converts: bool = False
+    places: bool = False
     decides: bool = False
     keeps_sign: bool = False
     moves_axes: bool = False
@@ -220,7 +222,7 @@ class Window(Operator, abstract=True):
 
 
 class Pool(Window, abstract=True):
-    """What pools share: their lengths may be rounded up."""
+    """The options of all pools: their lengths may be rounded up."""
 
     ceil_mode: int = 0
 

@@ -1,4 +1,4 @@
-"""Building a plan: its passes in order, for float models and for imported quantized ones."""
+"""Builds a plan by its passes in order, for float models and for imported quantized ones."""
 
 from __future__ import annotations
 
@@ -42,7 +42,12 @@ def structured(plan: QuantizedGraph) -> QuantizedGraph:
     The only property of widths that decides here is whether grids are equal (``same_grid``).
     """
     own = untie(plan.with_notes(width_notes(plan)))
-    return tie(fuse(own, in_place=True), in_place=True)
+    tied = tie(fuse(own, in_place=True), in_place=True)
+    if tied.target.float16 is None or not tied.target.float16.asked:
+        return tied
+    from intact.plan.float16 import with_float16  # which few plans need
+
+    return with_float16(tied)
 
 
 _FLOAT = (QuantState.FP32, QuantState.SOI)

@@ -1,4 +1,4 @@
-"""Inspection: which nodes will be quantized, with how many bits, and why, without data."""
+"""Reports which nodes will be quantized, with how many bits, and why, without data."""
 
 from __future__ import annotations
 
@@ -34,6 +34,7 @@ class NodeReport:
         reason: Why it is quantized or not, and which inputs it requantizes, and why.
         is_dynamic: Whether its input is quantized while the model runs.
         cache_bits: Bits of what it appends to caches; None where they are floats, or it has none.
+        is_float16: Whether it computes in float16.
     """
 
     node: str
@@ -46,6 +47,7 @@ class NodeReport:
     block: int | None = None
     is_dynamic: bool = False
     cache_bits: int | None = None
+    is_float16: bool = False
 
     @property
     def computes(self) -> str:
@@ -125,10 +127,13 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
         activation_bits=_activation_bits(plan, node) if decision.quantized else None,
         weight_bits=weight_bits,
         fused_into=fused_into,
-        reason="; ".join((decision.reason, *_requantized_inputs(plan, node))),
+        reason="; ".join(
+            (decision.reason, *_requantized_inputs(plan, node), *_float32_reason(plan, node))
+        ),
         block=block,
         is_dynamic=any(is_dynamic(plan, node, slot) for slot in data_slots(node)),
         cache_bits=next((each.bits for each in cached if each and is_cached(each)), None),
+        is_float16=plan.float16 is not None and str(node.name) in plan.float16.nodes,
     )
 
 
@@ -144,6 +149,12 @@ def _requantized_inputs(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
         value, reason = node.inputs[slot], requantized(plan.input_config(node, slot))
         if value is not None and reason is not None:
             yield f"requantizes {str(value.name)!r}: {_WHY[reason]}"
+
+
+def _float32_reason(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
+    """Say why a float node stays float32 where float16 was asked for."""
+    if plan.float16 is not None and str(node.name) in plan.float16.float32:
+        yield f"float32: {plan.float16.float32[str(node.name)]}"
 
 
 def _activation_bits(plan: QuantizedGraph, node: ir.Node) -> int | None:

@@ -1,4 +1,4 @@
-"""``plan.json``: the plan as text to read and compare; loading it gives the same bits.
+"""Writes and reads ``plan.json``: the plan as text; loading it gives the same bits.
 
 Each config is one line, in graph order, so that ``diff`` can compare two plans.
 Scales are float32; JSON carries their shortest decimal form, which reads back to the same bits.
@@ -34,7 +34,14 @@ from intact.errors import IntactError, PlanError
 from intact.graph import Graph
 from intact.graph.files.regular import read_file
 from intact.plan.provenance import Provenance
-from intact.plan.quantized_graph import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
+from intact.plan.quantized_graph import (
+    Decision,
+    Float16Nodes,
+    Note,
+    NoteKind,
+    QuantizedGraph,
+    TensorEnd,
+)
 from intact.plan.schemes import unquantized
 from intact.targets import target_from_json, target_to_json
 
@@ -103,6 +110,7 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     decisions: list[_Decision]
     configs: list[_Record]
     scales: str = ""
+    float16: Float16Nodes | None = None
 
 
 class _Head(msgspec.Struct):
@@ -123,6 +131,7 @@ def plan_to_json(plan: QuantizedGraph) -> bytes:
         decisions=[_Decision(name, d.quantized, d.reason) for name, d in plan.decisions.items()],
         configs=_records(plan),
         scales=_scales_hash(plan),
+        float16=plan.float16,
     )
     return _one_line_each(file)
 
@@ -172,7 +181,7 @@ def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
         from intact.plan.baked_file import load_baked
 
         baked = load_baked(path.with_name(WEIGHTS), graph, configs, file.weights)
-    return QuantizedGraph(
+    plan = QuantizedGraph(
         graph=graph,
         target=target,
         configs=configs,
@@ -180,7 +189,13 @@ def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
         notes=tuple(Note(n.kind, n.node, n.message, n.remedy) for n in file.notes),
         provenance=file.provenance,
         baked=baked,
+        float16=file.float16,
     )
+    if plan.float16 is not None:
+        from intact.plan.float16 import refuse_others  # which few plans need
+
+        refuse_others(plan)
+    return plan
 
 
 def _read(path: Path) -> _PlanFile:
@@ -387,8 +402,8 @@ def _one_line_each(file: _PlanFile) -> bytes:
     fields = []
     for name in _PlanFile.__struct_fields__:
         value = getattr(file, name)
-        # Plans without blocks keep the bytes that they had before there were any.
-        if name == "scales" and not value:
+        # Plans without blocks and float16 keep the bytes that they had before there were any.
+        if name in {"scales", "float16"} and not value:
             continue
         if name in {"notes", "decisions", "configs"} and value:
             lines = b",\n  ".join(msgspec.json.encode(item) for item in value)

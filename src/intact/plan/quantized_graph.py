@@ -1,8 +1,8 @@
-"""``QuantizedGraph``: a normalized float graph, a target and the decision about each tensor end."""
+"""Declares the plan: a float graph, a target and the decision about each tensor end."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
@@ -95,6 +95,23 @@ class Decision(msgspec.Struct, frozen=True):
     reason: str
 
 
+class Float16Nodes(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The float nodes of a plan that compute in float16, and those that do not.
+
+    Attributes:
+        nodes: Names of those that do, in the order of the graph.
+        float32: Why others that ONNX has in float16 stay float32, by name.
+    """
+
+    nodes: tuple[str, ...] = ()
+    float32: dict[str, str] = {}
+
+    def without(self, reasons: Mapping[str, str]) -> Float16Nodes:
+        """Keep more nodes in float32, each with its reason."""
+        left = tuple(name for name in self.nodes if name not in reasons)
+        return Float16Nodes(left, {**self.float32, **reasons})
+
+
 class NoteKind(StrEnum):
     """What a note is about."""
 
@@ -139,6 +156,7 @@ class QuantizedGraph:
         baked: The integers of constants whose ends are BAKED or PASSIVE_BAKED, by the end that
             names their quantization point. They are used as they are, even if quantizing the
             float constant gives other integers. Copies share the arrays; nothing writes to them.
+        float16: Which float nodes compute in float16; None where float32 is all that floats are.
         preprocessing: The steps of its samples, as the TOML of a result's folder, for the files
             that are written; "" where they are not known. It is not stored.
     """
@@ -150,6 +168,7 @@ class QuantizedGraph:
     notes: tuple[Note, ...] = ()
     provenance: Provenance = field(default_factory=Provenance)
     baked: dict[TensorEnd, Codes] = field(default_factory=dict)
+    float16: Float16Nodes | None = None
     preprocessing: str = field(default="", compare=False)
 
     def __repr__(self) -> str:
@@ -246,11 +265,11 @@ class QuantizedGraph:
 def _zero_point(config: TensorQuantConfig) -> int | None:
     """Return the zero point as codes with a sign have it; None if unknown or not one alone."""
     params = config.params
-    found = np.unique([] if params is None else params.zero_point)
-    if found.size != 1:
+    codes = np.asarray([] if params is None else params.zero_point)
+    if not codes.size or codes.min() != codes.max():
         return None
     # Targets say it of codes with a sign: 128 of unsigned ones is their 0.
-    return int(found[0]) - (1 << (config.bits - 1) if config.quant_min >= 0 else 0)
+    return int(codes.min()) - (1 << (config.bits - 1) if config.quant_min >= 0 else 0)
 
 
 def quantizes(config: TensorQuantConfig) -> bool:

@@ -1,4 +1,4 @@
-"""A result in figures: terminal, notebook, ``--json``, report and comparison show these."""
+"""Counts a result in figures, which terminal, notebook, ``--json`` and report show."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SHOWN_NOTES = 5
 """Notes of the plan that a notebook shows."""
 
 
-class Tried(NamedTuple):
-    """What a pass did, and how long it took; seconds are not in the plan."""
+class TriedPass(NamedTuple):
+    """An improvement pass that ran, and how long it took; seconds are not in the plan."""
 
     improvement: Improvement
     seconds: float
 
     @property
-    def rolled_back(self) -> Tried:
+    def rolled_back(self) -> TriedPass:
         """The same for a pass that did not help."""
         return self._replace(improvement=msgspec.structs.replace(self.improvement, kept=False))
 
@@ -56,7 +56,7 @@ class PassFigures(msgspec.Struct, frozen=True):
     seconds: float
 
     @staticmethod
-    def of(tried: Tried) -> PassFigures:
+    def of(tried: TriedPass) -> PassFigures:
         """Return the figures of a pass."""
         made = tried.improvement
         return PassFigures(
@@ -89,6 +89,7 @@ class ResultFigures(msgspec.Struct, frozen=True, kw_only=True):
         nodes: Number of nodes.
         quantized_nodes: How many of them compute with integers.
         stored_nodes: Those that compute in float with weights stored as integers.
+        float16_nodes: Those that compute in float16.
         float_bytes: Size of the float model as it was given.
         quantized_bytes: Size of what is deployed.
         samples: That were observed.
@@ -112,6 +113,7 @@ class ResultFigures(msgspec.Struct, frozen=True, kw_only=True):
     float_bytes: int
     quantized_bytes: int
     samples: int
+    float16_nodes: int = 0
     notes: tuple[Note, ...] = ()
     improvements: tuple[PassFigures, ...] = ()
     verdict: Mapping[str, Any] | None = None
@@ -141,10 +143,12 @@ class ResultFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """How much computes with integers, and how large it is."""
+        """One sentence: how much computes with integers, and how large the files are."""
         left = self.nodes - self.quantized_nodes - self.stored_nodes
         kept = f", {self.stored_nodes} in float with stored weights" if self.stored_nodes else ""
-        why = f" ({left} float: see `intact inspect`)" if self.quantized_nodes < self.nodes else ""
+        half = f", {self.float16_nodes} of them float16" if self.float16_nodes else ""
+        has_floats = self.quantized_nodes < self.nodes
+        why = f" ({left} float{half}: see `intact inspect`)" if has_floats else ""
         return f"{self.counted} planned as integer for {self.target}{kept}{why}, {self.sizes}"
 
     def __str__(self) -> str:
@@ -195,6 +199,7 @@ def figures_of(result: Result) -> ResultFigures:
         nodes=len(decisions),
         quantized_nodes=plan.quantized_nodes,
         stored_nodes=sum(has_weights_only(decision) for decision in decisions),
+        float16_nodes=0 if plan.float16 is None else len(plan.float16.nodes),
         float_bytes=float_bytes,
         quantized_bytes=quantized_bytes,
         samples=0 if result.statistics is None else result.statistics.samples,

@@ -1,4 +1,4 @@
-"""Options as what they mean together: widths, steps, samples, scales, the recipe of a result."""
+"""Joins options to what they mean together: widths, steps, samples, scales."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from intact.recipe.options import COMMANDS
 from intact.recipe.samples import ArrayStepOptions, ImageStepOptions
 from intact.targets import Target, load_target
 from intact.targets.activations import Activations
-from intact.targets.advice import with_dynamic_activations
+from intact.targets.advice import with_dynamic_activations, with_float16
 
 if TYPE_CHECKING:
     from intact.calibrate.shards import SampleMap
@@ -60,10 +60,13 @@ def target_as_asked(target: Target, options: BlockOptions) -> Target:
         TargetError: It has no kernels for such activations.
     """
     target = _with_caches(target, options)
+    if options.float_type == "float16":
+        target = with_float16(target)
     kind = None if options.activations is None else Activations(options.activations)
     if options.block is None:
         is_float = kind is Activations.FLOAT
-        if options.zero_points or (is_float and options.cache_bits is None):
+        has_use = options.cache_bits is not None or options.float_type == "float16"
+        if options.zero_points or (is_float and not has_use):
             flag = "--zero-points" if options.zero_points else "--activations float"
             raise UsageError(
                 f"{flag} is for weights in blocks", remedy="give --block too, or leave it out"
@@ -71,6 +74,8 @@ def target_as_asked(target: Target, options: BlockOptions) -> Target:
         if is_float:
             from intact.targets.blockwise import in_float  # which few calls need
 
+            if options.cache_bits is None:
+                return in_float(target, "no integers were asked for")
             return in_float(target)
         return with_dynamic_activations(target) if kind is Activations.DYNAMIC else target
     overrides = overrides_of(options) or Overrides()

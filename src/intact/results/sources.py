@@ -1,4 +1,4 @@
-"""What the public functions are given: models, results and targets, named in several ways."""
+"""Opens what the public functions are given: models, results and targets."""
 
 from __future__ import annotations
 
@@ -96,6 +96,7 @@ def deployment_of(
     _refuse_dynamic(target, chosen)
     _refuse_blocks(target, chosen)
     _refuse_caches(target, chosen)
+    _refuse_float16(target, chosen)
     return Deployment(chosen, Io(io), layout, of_integers)
 
 
@@ -134,6 +135,17 @@ def _refuse_blocks(target: Target, chosen: Sequence[str]) -> None:
     raise UsageError(
         f"weights in blocks, which format {unable[0]} cannot hold",
         remedy=f"use --format {able}",
+    )
+
+
+def _refuse_float16(target: Target, chosen: Sequence[str]) -> None:
+    """Refuse formats whose float operators are float32, before anything is read."""
+    unable = [name for name in chosen if not FORMATS[name].writer.expressible.float16]
+    if target.float16 is None or not target.float16.asked or not unable:
+        return
+    able = " or ".join(name for name, row in described() if row.writer.expressible.float16)
+    raise UsageError(
+        f"--float float16, which format {unable[0]} cannot hold", remedy=f"use --format {able}"
     )
 
 

@@ -1,4 +1,4 @@
-"""Inputs of one number: fixing them, and finding those whose value decides what is computed."""
+"""Fixes inputs of one number, and finds those whose value decides what is computed."""
 
 from __future__ import annotations
 
@@ -92,6 +92,8 @@ def refuse_nothing_to_do(
     """
     decisions = plan.decisions.values()
     if any(each.quantized or has_weights_only(each) or has_caches_only(each) for each in decisions):
+        return
+    if plan.float16 is not None and plan.float16.nodes:
         return
     refused = f"target {plan.target.name} quantizes no node of this model"
     deciding = deciding_inputs(plan.graph)

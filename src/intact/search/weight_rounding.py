@@ -1,4 +1,4 @@
-"""Weights of few bits in a search: rounded by second moments before the first trial.
+"""Rounds weights of few bits for a search, before its first trial.
 
 Each weight is rounded once for each of its widths that are few, on the inputs that its layer gets
 where everything has the widest integers: what the layers before it lose in a candidate is not made

@@ -1,9 +1,12 @@
-"""Which target to name to users whose own does not fit: what the targets' files say decides."""
+"""Names the target that fits users whose own does not, by the targets' files."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
+from intact.errors import TargetError
 from intact.targets.activations import (
     Activations,
     has_dynamic,
@@ -79,6 +82,24 @@ def with_dynamic_activations(target: Target) -> Target:
         return with_activations(target, Activations.DYNAMIC)
     able = " or ".join(name for name in target_names() if has_dynamic(load_target(name)))
     raise lacks_dynamic(target, f"leave out --activations dynamic, or give --target {able}")
+
+
+def with_float16(target: Target) -> Target:
+    """Describe a target as it computes in float16 what stays float.
+
+    Raises:
+        TargetError: It does not; those that do are named.
+    """
+    if target.float16 is not None:
+        asked = msgspec.structs.replace(target.float16, asked=True)
+        return msgspec.structs.replace(target, float16=asked)
+    able = {name for name in target_names() if load_target(name).float16 is not None}
+    # Those that extend one of them are for cases of their own.
+    able = {name for name in able if load_target(name).extends not in able}
+    raise TargetError(
+        f"target {target.name} computes what stays float in float32 alone",
+        remedy=f"leave out --float float16, or give --target {' or '.join(sorted(able))}",
+    )
 
 
 def described_from(target: Target, fits: Callable[[Target], bool]) -> str:

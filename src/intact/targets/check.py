@@ -1,4 +1,4 @@
-"""Checks of a whole target for contradictions that types cannot exclude."""
+"""Checks a whole target for contradictions that types cannot exclude."""
 
 from __future__ import annotations
 
@@ -54,6 +54,7 @@ def check(target: Target, file: str) -> Target:
     _check_expand(target, file)
     _check_blocks(target, file)
     _check_cache(target, file)
+    _check_float16(target, file)
     if target.dynamic is not None and target.dynamic.rules:
         _check_dynamic(target, target.dynamic, file)
     return target
@@ -99,6 +100,17 @@ def _check_cache(target: Target, file: str) -> None:
             raise TargetError(f"{where}: bits is {list(form.bits)}", remedy=f"list some of {known}")
         if not form.reason.strip():
             raise TargetError(f"{where}: reason is empty", remedy="users are shown it")
+
+
+def _check_float16(target: Target, file: str) -> None:
+    found = target.float16
+    if found is None:
+        return
+    if found.float32:
+        check_ops(found.float32, file, "[float16] float32")
+    for key, text in (("source", found.source), ("reason", found.reason if found.float32 else "-")):
+        if not text.strip():
+            raise TargetError(f"{file}: [float16] {key} is empty", remedy="say it")
 
 
 def _check_expand(target: Target, file: str) -> None:

@@ -1,4 +1,4 @@
-"""``Target``: the complete description of a piece of hardware.
+"""Declares ``Target``: the complete description of a piece of hardware.
 
 It is a frozen value read from a TOML file. No other code names a target.
 """
@@ -18,6 +18,7 @@ from intact.targets.arithmetic import (
     TargetArithmetic,
 )
 from intact.targets.blocks import Blocks
+from intact.targets.float16 import Float16
 from intact.targets.rules import Fusion, OpRule, ScaleRule
 from intact.targets.scheme import BiasScheme, DType, SchemeOverride, TensorScheme
 
@@ -192,6 +193,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         calibration: Default methods.
         blocks: Weights in blocks that it can hold; None if it has none.
         cache: Caches of decoders that it can keep as codes; None if it keeps floats.
+        float16: How it computes what stays float in float16; None where it does not.
         cost: Relative cost by ``"Op.dtype"``, for instance ``"Conv.float32" = 3.3``.
     """
 
@@ -218,6 +220,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     calibration: Calibration = Calibration()
     blocks: Blocks | None = None
     cache: Caches | None = None
+    float16: Float16 | None = None
     cost: dict[str, float] = {}
 
     @property

@@ -1,4 +1,4 @@
-"""What a command would plan: whether its target takes it, and what its outputs would have.
+"""Predicts the result of a command without running it: if it works, and with which errors.
 
 A result holds the normalized model and the statistics of its calibration. So another call of
 `quantize` can be planned, written and simulated from it without its samples and passes.
@@ -20,6 +20,7 @@ from intact.calibrate.statistics import Statistics
 from intact.errors import IntactError
 from intact.graph import Graph
 from intact.plan import QuantizedGraph
+from intact.plan.float16 import with_float32_of
 from intact.plan.given_scales import ScaleTable
 from intact.plan.untie import RequantizeReason, requantized
 from intact.recipe.options import QuantizeOptions
@@ -48,7 +49,7 @@ _SCALES_ALONE = _OF_METHODS | {"scales"}
 
 
 class Trial(Protocol):
-    """What plans are simulated on."""
+    """The samples at hand, on which plans are simulated."""
 
     def decibels(self, plan: QuantizedGraph) -> float:
         """Simulate a plan with scales, and return the decibels of its worst output."""
@@ -196,7 +197,8 @@ class Rehearsal:
                 return None
             more = self._trial.observe(graph, missing)
             statistics = Statistics(more.model_hash, {**known, **more.tensors})
-        plan = assign(job.plan, statistics, self._method(job, values), given)
+        plan = with_float32_of(job.plan, self._result.plan)
+        plan = assign(plan, statistics, self._method(job, values), given)
         return replace(plan, provenance=self._result.plan.provenance)
 
     def _method(self, job: Job, values: Mapping[str, Any]) -> Method:

@@ -1,4 +1,4 @@
-"""Signs that calibration samples tell little, from the pass that counted them and kept some.
+"""Finds signs that calibration samples tell little, such as an input that is constant.
 
 Nothing is run for them but the float model on the kept samples, whose outputs the choice of a
 method needs anyway. An input may well be constant (a rate, a first state, a mask of ones): it is

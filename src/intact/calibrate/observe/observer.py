@@ -1,4 +1,4 @@
-"""Observers: the float model with its tensors as outputs, and the layout of a batch of them."""
+"""Runs the float model with all observed tensors as outputs, in batches of one size."""
 
 from __future__ import annotations
 

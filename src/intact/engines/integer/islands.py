@@ -1,4 +1,4 @@
-"""Nodes of the float model inside an integer program: run in ONNX Runtime, as they are."""
+"""Runs float nodes inside an integer program, in ONNX Runtime, as they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import onnx_ir as ir
 
-from intact.engines.integer.kernel import Kernel, operation_of, weaver
+from intact.engines.integer.kernel import Kernel, constants_inserter, operation_of
 from intact.engines.session import make_session, run_session
 from intact.errors import PlanError
 from intact.graph.graph import values_read_inside
@@ -34,8 +34,8 @@ def float_island(step: Step, threads: int = 0) -> Kernel:
         ModelError: The runtime rejects the nodes.
     """
     operation = operation_of(step, FloatNodes)
-    run, weave = compiled_nodes(step.name, operation, threads), weaver(step)
-    return lambda *activations: tuple(run(weave(activations)))
+    run, with_constants = compiled_nodes(step.name, operation, threads), constants_inserter(step)
+    return lambda *activations: tuple(run(with_constants(activations)))
 
 
 def compiled_nodes(
@@ -89,7 +89,12 @@ def model_of_nodes(name: str, operation: FloatNodes) -> ir.Model:
     for value in graph.inputs:
         value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
     functions = [function.clone() for function in operation.functions]
-    return ir.Model(graph, ir_version=_IR_VERSION, functions=functions)
+    model = ir.Model(graph, ir_version=_IR_VERSION, functions=functions)
+    if operation.float16:
+        from intact.plan.float16 import compute  # which few plans need
+
+        compute(model, operation.float16, operation.rounded)
+    return model
 
 
 def _has_any_batch(owner: ir.Graph | ir.Function) -> bool:

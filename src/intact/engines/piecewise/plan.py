@@ -1,4 +1,4 @@
-"""A plan for piecewise simulation: the variant of each piece and the quantizers between them."""
+"""Resolves a plan for `PiecewiseSimulator`: which piece, constants and quantizers it runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 
-from intact._memo import Forgetful, Itself, Memo
+from intact._memo import Forgetful, IdentityKey, Memo
 from intact.engines.piecewise.pieces import Cut, Piece
 from intact.engines.piecewise.streams import Quantizer, Reader, Stream, Streams, config_key
 from intact.plan import QuantPoint
 from intact.plan.quantized_graph import Codes
+from intact.targets.float16 import Rounded
 
 
 @dataclass(frozen=True)
@@ -22,11 +23,15 @@ class Step:
         piece: The piece.
         variant: Bytes that are equal if two steps are the same function of their inputs.
         constants: The quantization points of constants in the piece.
+        float16: Its nodes that compute in float16.
+        rounded: What the target's runtime rounds there.
     """
 
     piece: Piece
     variant: bytes
     constants: Mapping[Reader, QuantPoint]
+    float16: frozenset[str] = frozenset()
+    rounded: Rounded = Rounded.VALUES
 
 
 @dataclass(frozen=True)
@@ -34,7 +39,7 @@ class PiecewisePlan:
     """A plan resolved into steps, quantizers and cache keys.
 
     Attributes:
-        steps: In topological order.
+        steps: The steps, in topological order.
         outputs: Graph outputs by name.
         quantizers: The quantizer of each stream; a stream without one is the computed value.
         producers: The step that computes each value.
@@ -97,12 +102,17 @@ class _Resolver:
             # Remembered by the array itself: plans of a search share baked codes, whose megabytes
             # are hashed once so.
             if point.baked is not None:
-                parts.append(self._memo(Itself(point.baked), partial(_digest_of, point.baked)))
+                parts.append(self._memo(IdentityKey(point.baked), partial(_digest_of, point.baked)))
+        float16, rounded = self._streams.float16, self._streams.rounded
+        if float16:
+            float16 &= {str(node.name) for node in piece.nodes}
+        if float16:
+            parts += (rounded.encode(), *(name.encode() for name in sorted(float16)))
         variant = _digest(*parts)
         inputs = b"".join([self.key(stream) for stream in piece.inputs])
         for name in piece.made:
             self.keys[name] = _digest(variant, name.encode(), inputs)
-        return Step(piece, variant, constants)
+        return Step(piece, variant, constants, float16, rounded)
 
     def key(self, stream: Stream) -> bytes:
         """Compute the key of a stream, and collect its quantizers."""

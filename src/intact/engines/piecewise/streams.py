@@ -1,4 +1,4 @@
-"""Streams: the data that each reader of a plan gets, and their quantizers."""
+"""Derives the stream that each reader of a plan gets: a tensor, and its quantizer."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.plan.dynamic import DynamicPoint, dynamic_points, dynamic_quantizer
 from intact.plan.overflows import Overflows, WrappingSums
 from intact.plan.points import QuantPlace, quantization_places
+from intact.targets.float16 import Rounded
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -218,6 +219,8 @@ class Streams:
         ends: The end of each such reader.
         constants: The quantization point of a constant, by reader.
         cuts: Values that are cut without a quantizer.
+        float16: The nodes that compute in float16.
+        rounded: What the target's runtime rounds there.
     """
 
     at_output: dict[str, Quantizer] = field(default_factory=dict)
@@ -225,6 +228,8 @@ class Streams:
     ends: Mapping[Reader, str] = field(default_factory=dict)
     constants: dict[Reader, QuantPoint] = field(default_factory=dict)
     cuts: frozenset[str] = frozenset()
+    float16: frozenset[str] = frozenset()
+    rounded: Rounded = Rounded.VALUES
 
     @staticmethod
     def from_plan(
@@ -241,11 +246,13 @@ class Streams:
             overflows: Where the plan's sums may overflow.
             quantizer: Makes the quantizer of a config.
         """
-        configs = plan.configs
+        configs, asked = plan.configs, plan.target.float16
         streams = Streams(
             {value: quantizer(configs[end]) for value, end in layout.at_output.items()},
             {name: quantizer(configs[end]) for name, end in layout.at_end.items()},
             layout.ends,
+            float16=frozenset(() if plan.float16 is None else plan.float16.nodes),
+            rounded=Rounded.VALUES if asked is None else asked.rounded,
         )
         for point in layout.running:
             arithmetic = plan.arithmetic_of(point.readers[0][0])

@@ -1,4 +1,4 @@
-"""What a format is: how plans are written in it, read back, run and verified."""
+"""Declares what a format is: how it writes plans, reads them back, runs and verifies them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class WrittenFiles(msgspec.Struct, frozen=True):
 
 
 class Io(enum.StrEnum):
-    """What the ends of a written file hold, where its format leaves a choice."""
+    """The type of a written file's inputs and outputs, where its format leaves a choice."""
 
     INT8 = "int8"
     """Codes, as interpreters without float take them."""
@@ -94,6 +94,7 @@ class Expressible(msgspec.Struct, frozen=True):
         open_sizes: Whether tensors may have sizes that are not known, besides the batch.
         mixes: Whether activations of several widths may meet.
         half_ends: Whether inputs and outputs may be float16.
+        float16: Whether float operators may compute in float16.
         several_scales: Whether a tensor may have scales of their own for some of its readers.
     """
 
@@ -110,6 +111,7 @@ class Expressible(msgspec.Struct, frozen=True):
     mixes: bool = True
     half_ends: bool = True
     several_scales: bool = True
+    float16: bool = False
 
     def __and__(self, other: Expressible) -> Expressible:
         """Combine two formats: what both express."""

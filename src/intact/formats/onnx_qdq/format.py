@@ -1,4 +1,4 @@
-"""QDQ: ONNX with QuantizeLinear and DequantizeLinear."""
+"""Describes the format ``onnx_qdq``: ONNX with QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ class _Writer(Writer):
 
     files = _FILES
     optional = _FILES[1:]
-    expressible = Expressible(integer_bits=UP_TO_EIGHT_BITS, dynamic=True, blocks=True, caches=True)
+    expressible = Expressible(
+        integer_bits=UP_TO_EIGHT_BITS, dynamic=True, blocks=True, caches=True, float16=True
+    )
 
     def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
         return write_qdq(plan)

@@ -1,4 +1,4 @@
-"""A plan as ONNX with QuantizeLinear and DequantizeLinear.
+"""Writes a plan as ONNX with QuantizeLinear and DequantizeLinear.
 
 Pairs sit exactly at the plan's quantization points, so ONNX Runtime fuses
 ``DequantizeLinear -> op -> QuantizeLinear`` into its integer kernels. Weights and biases are
@@ -221,6 +221,10 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
         writer.result.notes += share_codes(writer.editor, plan, writer.result.stored)
         writer.result.notes += writer.block_notes()
     writer.result.model = bare(writer.editor.finish())
+    if plan.float16 is not None:
+        from intact.plan.float16 import as_written  # which few plans need
+
+        as_written(writer.result.model, plan)
     sign(writer.result.model, plan)
     return writer.result
 

@@ -1,4 +1,4 @@
-"""OpenVINO: ONNX with FakeQuantize, and its own files."""
+"""Describes the format ``openvino``: ONNX with FakeQuantize, and its own files."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Writer(Writer):
 
     files = _FILES
     optional = _FILES[1:]
-    expressible = Expressible(stored_bits=frozenset({4, 8, 32}), blocks=True)
+    expressible = Expressible(stored_bits=frozenset({4, 8, 32}), blocks=True, float16=True)
     shares_turned = False
 
     def write(self, plan: QuantizedGraph, _io: Io) -> Exported:

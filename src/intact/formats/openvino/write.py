@@ -1,4 +1,4 @@
-"""A plan as ONNX with FakeQuantize, which OpenVINO reads and runs with integers.
+"""Writes a plan as ONNX with FakeQuantize, which OpenVINO runs with integers.
 
 A FakeQuantize in domain ``org.openvinotoolkit`` sits at each quantization point of the plan.
 Weights are stored as the floats that their codes stand for: clamped to their range, and rounded to
@@ -402,6 +402,10 @@ class _Writer:
         # OpenVINO's reader knows no functions of a model's own.
         inline_functions(model)
         bare(model)
+        if self._plan.float16 is not None:
+            from intact.plan.float16 import as_written  # which few plans need
+
+            as_written(model, self._plan)
         if any(node.domain == DOMAIN for node in model.graph):
             model.opset_imports[DOMAIN] = 1
         return model

@@ -1,4 +1,4 @@
-"""TensorRT: QDQ by its rules, a calibration cache, and ranges of activations."""
+"""Describes the format ``tensorrt``: QDQ by its rules, a cache, ranges of activations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class _Writer(Writer):
 
     files = _FILES
     optional = (_DATA_FILE,)
-    expressible = Expressible(EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES)
+    expressible = Expressible(EIGHT_BITS, EIGHT_BITS, stored_bits=WHOLE_BYTES, float16=True)
 
     def write(self, plan: QuantizedGraph, _io: Io) -> Exported:
         # Before writing: the writer of pairs can express more than TensorRT computes.

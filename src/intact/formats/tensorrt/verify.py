@@ -1,4 +1,4 @@
-"""A model for TensorRT, without TensorRT: its rules, and what the model computes elsewhere.
+"""Checks a model for TensorRT without TensorRT: by its rules, and by running it elsewhere.
 
 TensorRT runs on NVIDIA's GPUs only. What can be checked without one are the rules of its documents.
 The model is ordinary ONNX, so ONNX Runtime shows what it computes: every operator in float as the
@@ -39,6 +39,7 @@ from intact.formats.tensorrt.write import (
 from intact.graph import Graph, constant_array, input_value, moves_values
 from intact.graph.traversal import nodes_of
 from intact.plan import QuantizedGraph
+from intact.plan.float16 import in_onnx_runtime
 from intact.plan.given_scales import ScaleTable
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
@@ -93,7 +94,7 @@ def tensor_name(quantizer: ir.Node, known: Collection[str]) -> str:
     """Name, in the float model, the activation that a Quantize reads.
 
     Where that is an output of the model, the Dequantize has its name; where a range is narrower
-    than its type, a Clip stands before the Quantize.
+    than its type, a Clip stands before the Quantize; behind what computes in float16, a Cast does.
 
     Args:
         quantizer: The Quantize.
@@ -101,9 +102,13 @@ def tensor_name(quantizer: ir.Node, known: Collection[str]) -> str:
     """
     value = input_value(quantizer, 0)
     maker = None if value is None else value.producer()
-    clipped = None if maker is None or maker.op_type != "Clip" else input_value(maker, 0)
+    before = []
+    while maker is not None and maker.op_type in ("Cast", "Clip"):
+        source = input_value(maker, 0)
+        before.append(source)
+        maker = None if source is None else source.producer()
     outputs = (use.node.outputs[0] for use in quantizer.outputs[0].uses())
-    candidates = [str(each.name) for each in (value, *outputs, clipped) if each is not None]
+    candidates = [str(each.name) for each in (value, *outputs, *before) if each is not None]
     return next((name for name in candidates if name in known), candidates[0] if candidates else "")
 
 
@@ -436,7 +441,8 @@ def verify_tensorrt(
     floats = frozenset(name for name, each in plan.decisions.items() if not each.quantized)
     rules = check_tensorrt(WrittenModel(exported.model, exported.tables, plan.graph, floats))
     runtime = QdqRuntime(exported.model, threads=threads, fuse=False)
-    reference = OutputsOfSimulation(plan, threads=threads)
+    # What runs here is ONNX Runtime, float16 included.
+    reference = OutputsOfSimulation(in_onnx_runtime(plan), threads=threads)
     found = compare(plan, _NO_RUNTIME, runtime.run, reference, batches)
     found.rules = rules
     found.no_engine = _OUTPUTS_OF

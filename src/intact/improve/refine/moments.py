@@ -1,4 +1,4 @@
-"""Second moments of what a layer multiplies its weights by, in float and quantized."""
+"""Sums the second moments of a layer's inputs, in float and quantized."""
 
 from __future__ import annotations
 

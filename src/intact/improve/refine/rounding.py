@@ -1,4 +1,4 @@
-"""Second-order rounding: weights rounded so that the results of layers change little.
+"""Rounds weights so that the results of layers change little: GPTQ over a whole plan.
 
 Layers are rounded in their order, each on the inputs that the quantized layers before give it: what
 those lose is made good as far as this layer can. Weight scales are chosen together with the
@@ -34,7 +34,7 @@ from intact.errors import Unsupported
 from intact.graph import bias_slot, output_channel_axis
 from intact.improve.layers import Doubles, Layer
 from intact.improve.presets import FEW_BITS
-from intact.improve.refine.kept import Made
+from intact.improve.refine.kept import LazySequence
 from intact.improve.refine.moments import LastMoments, Moments
 from intact.improve.refine.rounding_blocks import BlockTrial, LastInput, enough_samples
 from intact.improve.refine.tied import copy_rounded, tables_of_layers
@@ -86,7 +86,7 @@ def refine_rounding(
     ones, are not changed.
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         samples: The data; the first ``most`` samples are run.
         most: Maximum number of samples. Their activations are kept while needed, for both models;
             where all weights are in blocks, no more samples of text are run than tell enough.
@@ -245,7 +245,9 @@ class RoundingSite:
         if value is None or not stop.in_float or value not in stop.in_float[0]:
             return None
         numbers = range(len(stop.in_float))
-        pairs = Made(lambda at: (stop.in_float[at][value], stop.quantized[at][value]), numbers)
+        pairs = LazySequence(
+            lambda at: (stop.in_float[at][value], stop.quantized[at][value]), numbers
+        )
         end = points.at_input.get((str(self.layer.node.name), _DATA))
         # What is in blocks is judged by results, as there are few outputs to judge by.
         of_float = self.weight.config.grid.block is None

@@ -1,4 +1,4 @@
-"""Second-order rounding of layers with weights in blocks, of which decoders have hundreds.
+"""Rounds weights in blocks by second moments; decoders have hundreds of such layers.
 
 What follows from the moments of an input is computed once for all layers that read it. How strongly
 the moments are damped is tried on some outputs of a layer: fitted on half of the samples, judged on

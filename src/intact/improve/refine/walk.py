@@ -1,4 +1,9 @@
-"""Node-by-node execution of a plan, in float and quantized at the same time.
+"""Runs a plan node by node, in float and quantized at the same time.
+
+A pass iterates over the nodes, and sees for each the inputs of both models, batch by batch::
+
+    for stop in Walk(plan, samples, most=128):
+        ...  # stop.in_float, stop.quantized; scales of stop.node may be changed here
 
 A refinement may change the plan at each node, for example a weight's scale. Later nodes then run on
 the activations of the changed plan.
@@ -22,7 +27,7 @@ from intact.data.stream import Samples
 from intact.engines.integer.islands import compiled_nodes
 from intact.graph import IMPLICIT_SLOT, is_constant
 from intact.graph.graph import values_read_inside
-from intact.improve.refine.kept import Kept, Made, Shelf
+from intact.improve.refine.kept import KeptActivations, LazySequence, Shelf
 from intact.limits import WALKED_AT_ONCE
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.program.lower.chains import Points
@@ -103,9 +108,9 @@ class Walk:
         is_divided = len(batches) == 1 and limited.fixed_batch is None
         first = _halves(*batches[0]) if is_divided else [values for values, _ in batches]
         self._shelf = Shelf(samples.memory)
-        self._in_float = [Kept(self._shelf, values) for values in first]
+        self._in_float = [KeptActivations(self._shelf, values) for values in first]
         # As computed: quantized when it is read, with the scale that its end has by then.
-        self._quantized = [Kept(self._shelf, values) for values in first]
+        self._quantized = [KeptActivations(self._shelf, values) for values in first]
         self._readers = Counter(
             value for node in plan.graph.nodes for value in _read(node) if not is_constant(value)
         )
@@ -202,7 +207,9 @@ class Walk:
     def _each(self, make: Callable[[int], T]) -> Sequence[T]:
         """Return something of each batch: one at a time where memory is limited."""
         numbers = range(len(self._in_float))
-        return Made(make, numbers) if self._shelf.is_bounded else [make(at) for at in numbers]
+        return (
+            LazySequence(make, numbers) if self._shelf.is_bounded else [make(at) for at in numbers]
+        )
 
     @property
     def batches(self) -> int:
@@ -236,8 +243,8 @@ class Walk:
         """Compile nodes.
 
         Args:
-            nodes: In topological order.
-            constants: Those that are fed, by value.
+            nodes: The nodes, in topological order.
+            constants: The constants that are fed, by value.
             outputs: What is computed; the outputs of the last one if omitted.
         """
         inside = {value for node in nodes for value in node.outputs}

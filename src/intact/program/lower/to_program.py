@@ -1,4 +1,4 @@
-"""From a plan to a program: which operations run on which integers, in order.
+"""Lowers a plan to a program: which operations run on which integers, in order.
 
 Every chain of nodes that the plan fuses becomes one step, conversions stand where forms of a
 value differ, and what has no integer operation runs in float between a dequantize and a quantize,
@@ -7,6 +7,8 @@ them, which `intact.program.passes.layout` then moves and cancels.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -171,6 +173,10 @@ def _keep_as_float(builder: ProgramBuilder, node: ir.Node, reason: str = "") -> 
     results = [builder.tensor(value, None) for value in outputs]
     functions = tuple(builder.plan.graph.model.functions.values())
     operation = FloatNodes((node,), tuple(read), tuple(outputs), functions, reason)
+    narrowed, asked = builder.plan.float16, builder.plan.target.float16
+    if narrowed is not None and asked is not None and node.name in narrowed.nodes:
+        names = frozenset((str(node.name),))
+        operation = replace(operation, float16=names, rounded=asked.rounded)
     builder.emit((node,), operation, tuple(read.values()), results)
     for value, result in zip(outputs, results, strict=True):
         builder.set_result(value, result)

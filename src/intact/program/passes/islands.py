@@ -1,4 +1,4 @@
-"""Neighbouring float nodes as one step: one session runs them all."""
+"""Joins neighbouring float nodes to one step: one session runs them all."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
 from intact.program.operations import FloatNodes
 from intact.program.program import Program, Step, Tensor
+from intact.targets.float16 import Rounded
 
 
 def join_islands(program: Program) -> Program:
@@ -63,6 +64,9 @@ def _join(program: Program, run: list[Step]) -> list[Step]:
     nodes: list[ir.Node] = []
     reasons: dict[str, None] = {}
     functions: tuple[ir.Function, ...] = ()
+    narrowed = [each for step in run if isinstance(each := step.operation, FloatNodes)]
+    float16 = frozenset(name for each in narrowed for name in each.float16)
+    rounded = next((each.rounded for each in narrowed if each.float16), Rounded.VALUES)
     inputs: dict[ir.Value, Tensor] = {}
     outputs: dict[ir.Value, Tensor] = {}
     made: set[str] = set()
@@ -83,7 +87,15 @@ def _join(program: Program, run: list[Step]) -> list[Step]:
     return [
         Step(
             run[0].name,
-            FloatNodes(tuple(nodes), tuple(inputs), tuple(outputs), functions, "; ".join(reasons)),
+            FloatNodes(
+                tuple(nodes),
+                tuple(inputs),
+                tuple(outputs),
+                functions,
+                "; ".join(reasons),
+                float16,
+                rounded,
+            ),
             tuple(inputs.values()),
             tuple(outputs.values()),
             run[0].arithmetic,
