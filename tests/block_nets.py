@@ -26,13 +26,20 @@ def dense_net(opset: int = 17) -> onnx.ModelProto:
     return b.build()
 
 
-def decoder(opset: int = 17) -> onnx.ModelProto:
-    """Look words up, one layer for each position, and multiply with the same table."""
+def decoder(opset: int = 17, *, beside: float = 0.0) -> onnx.ModelProto:
+    """Look words up, one layer for each position, and multiply with the same table.
+
+    Where ``beside`` is given, an input ``x`` times that is in the place of the layer.
+    """
     b = ModelBuilder(opset)
     table = b.constant(b.random.normal(0, 1, (WORDS, WIDTH)).astype(np.float32), "table")
     ids = b.input("ids", ["batch", "length"], onnx.TensorProto.INT64)
     b.node("Gather", table, ids, out="words", name="words")
-    b.node("MatMul", "words", b.weight(WIDTH, WIDTH), out="hidden", name="layer")
+    if not beside:
+        b.node("MatMul", "words", b.weight(WIDTH, WIDTH), out="hidden", name="layer")
+    else:
+        factor = b.constant(np.array(beside, np.float32), "factor")
+        b.node("Mul", b.input("x", ["batch", "length", WIDTH]), factor, out="hidden", name="layer")
     b.node("Add", "words", "hidden", out="sum", name="residual")
     b.node("Transpose", table, out="turned", name="turn", perm=[1, 0])
     b.node("MatMul", "sum", "turned", out="scores", name="head")

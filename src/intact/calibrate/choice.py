@@ -32,6 +32,8 @@ from intact.data.batching import sample_count as batch_length
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.graph import Graph
+from intact.graph.caches import growing_inputs
+from intact.graph.files.tensors import weight_bytes
 from intact.graph.passes.random_ops import random_values
 from intact.limits import CHANCE_DB, CHOSEN, ENOUGH_DB, MOST_DB, OUTPUT_BYTES, SAFE_DB
 from intact.numerics.answers import are_classes
@@ -53,6 +55,8 @@ _MORE = 2
 """How many times as many are tried next: fewer would tell little more."""
 _ELEMENTS = 1 << 22
 """Elements of activations that a plan is simulated on where more samples are needed: 30 ms."""
+_SMALL = 1 << 26
+"""Bytes of weights of which another copy in memory does not matter."""
 _BYTES = 4
 """Bytes of a float."""
 _COMPARED = 1 << 20
@@ -216,8 +220,10 @@ class FloatRuns:
         self._model: Future[Run] = self._pool.submit(
             lambda: model or FloatModel(graph, threads=1).run
         )
-        names = {str(value.name) for value in graph.outputs}
-        self._compared = frozenset(names - set(random_values(graph.model)))
+        names = {str(value.name) for value in graph.outputs} - set(random_values(graph.model))
+        # What a decoder keeps for its next run is judged by what it makes of it.
+        results = names - set(growing_inputs(graph).values())
+        self._compared = frozenset(results or names)
         self._outputs: list[Future[_Arrays]] = []  # of the first batches: shared by all parts
 
     def __len__(self) -> int:
@@ -378,19 +384,21 @@ class Choice(msgspec.Struct, frozen=True):
         plan: The plan.
         method: The chosen method.
         errors: The errors of its outputs, simulated; none where there was nothing to compare.
-        simulator: The simulated plan, to look further.
         runs: The samples that it was chosen on.
+        simulator: The simulated plan, to look further; None where it is made again for that, as it
+            has a copy of the weights.
     """
 
     plan: QuantizedGraph
     method: Method
     errors: Errors
-    simulator: Simulator
     runs: FloatRuns
+    simulator: Simulator | None = None
 
     def on(self, runs: FloatRuns) -> Choice:
         """Measure the plan on other samples."""
-        (errors,) = runs.errors(lambda feeds: self.simulator.run(feeds, plan=self.plan)[0])
+        simulator = self.simulator or Simulator(self.plan, threads=1)
+        (errors,) = runs.errors(lambda feeds: simulator.run(feeds, plan=self.plan)[0])
         return msgspec.structs.replace(self, errors=errors, runs=runs)
 
     def is_worse_than(self, other: Choice) -> bool:
@@ -406,8 +414,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     def changed(self, plan: QuantizedGraph) -> Choice:
         """Measure another plan for the same model on the same samples."""
-        simulator = Simulator(plan, threads=1)
-        return msgspec.structs.replace(self, plan=plan, simulator=simulator).on(self.runs)
+        return msgspec.structs.replace(self, plan=plan, simulator=None).on(self.runs)
 
 
 def choose(
@@ -450,7 +457,9 @@ def choose(
     if min(found[best].decibels.values(), default=MOST_DB) < ENOUGH_DB:
         found |= trials.errors([at for at in range(len(methods)) if at not in found], used)
         best = _best(found, found[safe])
-    return Choice(trials.plan(best), methods[best], found[best], trials.simulator, used)
+    is_small = weight_bytes(plan.graph.model) <= _SMALL
+    simulator = trials.simulator if is_small else None
+    return Choice(trials.plan(best), methods[best], found[best], used, simulator)
 
 
 class _Trials:

@@ -15,7 +15,7 @@ that differs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -111,6 +111,10 @@ class Original(msgspec.Struct, frozen=True):
         with ThreadPoolExecutor(1) as pool:
             # Both at once: the session of the second is built while the first runs.
             running = pool.submit(_run, graph.model, sample, self.threads)
+            if (
+                weight_bytes(graph.model) > STREAM_FROM
+            ):  # one after the other: each maps the weights
+                wait([running])
             try:
                 expected = self._run(graph, sample)
             except ModelError as error:

@@ -10,7 +10,7 @@ import msgspec
 
 from intact.analyze.diagnose.evidence import Calibrated, Evidence
 from intact.analyze.diagnose.loss import Loss, explain, find_loss
-from intact.analyze.diagnose.registry import Inquiry
+from intact.analyze.diagnose.registry import Inquiry, tries_are_short
 from intact.analyze.verdict import Measured, Verdict, verdict
 from intact.calibrate.assign import assign
 from intact.calibrate.choice import FloatRuns
@@ -128,7 +128,7 @@ def look_at_plan(
     # The samples were judged before there was a plan.
     inquiry = Inquiry(evidence, seconds=QUICK, asked=("samples",), found=signs)
     findings = inquiry.ask()
-    if loss is not None:
+    if loss is not None and tries_are_short(evidence):
         loss, findings = explain(loss, findings, evidence, keeping, accepts)
         # Anew, because the findings now have their measured remedies.
         inquiry = Inquiry(evidence, seconds=QUICK, asked=inquiry.asked, found=findings)

@@ -13,17 +13,20 @@ import pytest
 
 import intact
 from intact.calibrate.assign import assign
+from intact.calibrate.choice import FloatRuns
 from intact.calibrate.method import Method
 from intact.config import QuantState
 from intact.data.sources import open_samples
 from intact.errors import UsageError
 from intact.improve.refine.kept import Shelf
 from intact.improve.refine.rounding import OBSERVER, refine_rounding
+from intact.improve.refine.walk import Walk
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.plan.gains import Gain
 from intact.targets import in_blocks, load_target
-from tests.block_nets import WORDS, decoder, dense_net
+from tests.block_nets import WIDTH, WORDS, decoder, dense_net
 from tests.plans import lost, planned
+from tests.texts import DECODER, saved, tiny_decoder
 
 Arrays = dict[str, npt.NDArray[np.float32]]
 LAYERS = ("first", "second", "third")
@@ -112,11 +115,55 @@ def test_the_preset_rounds_and_the_runtime_computes_it() -> None:
     assert not any(each.differs for each in compared)
 
 
-def test_a_table_and_the_layer_that_multiplies_with_it_stay_one() -> None:
-    plan = plan_of(decoder())
-    ids = np.random.default_rng(0).integers(0, WORDS, (64, 9))
-    better = refine_rounding(plan, open_samples({"ids": ids}, plan.graph), threads=1)
-    assert set(better.baked) == {TensorEnd.input("layer", 1)}
+@pytest.mark.parametrize("beside", [0.0, 10.0])
+def test_a_table_and_the_layer_that_multiplies_with_it_are_one(beside: float) -> None:
+    """Both are rounded for the products, where what is looked up does not lose more by that."""
+
+    def feeds(count: int, seed: int) -> dict[str, npt.NDArray[Any]]:
+        ids = np.random.default_rng(seed).integers(0, WORDS, (count, 9))
+        x = mixed(count * 9, seed)["x"][:, :WIDTH].reshape(count, 9, WIDTH)
+        return {"ids": ids, "x": x} if beside else {"ids": ids}
+
+    plan = plan_of(decoder(beside=beside))
+    better = refine_rounding(plan, open_samples(feeds(64, 0), plan.graph), threads=1)
+    layer, head, table = (
+        TensorEnd.input(*each) for each in (("layer", 1), ("head", 1), ("words", 0))
+    )
+    assert set(better.baked) == ({head, table} if beside else {layer})
+    runs = FloatRuns(plan.graph, [(feeds(16, 1), 16)], threads=1)
+    assert runs.simulated(better).mean > runs.simulated(plan).mean + 0.5
+    if beside:
+        assert np.array_equal(better.baked[table], better.baked[head].T)
+        scales = [np.asarray(better.configs[end].scale) for end in (table, head)]
+        assert np.array_equal(scales[0], scales[1].T)
+        assert not plan.baked
+
+
+def test_nodes_between_products_run_together_and_compute_the_same(tmp_path: Path) -> None:
+    """Attention of a decoder is one session, and what only it reads is never kept."""
+    plan = plan_of(onnx.load(saved(tiny_decoder(), tmp_path)))
+    ids = np.random.default_rng(0).integers(0, DECODER.vocabulary, (2, 6))
+    samples = open_samples([fed(plan, row[None]) for row in ids], plan.graph)
+    stops = []
+    for together in (False, True):
+        walk = Walk(plan, samples, most=2, threads=1, together=together)
+        stops.append({str(stop.node.name): [stop.in_float[0], stop.quantized[0]] for stop in walk})
+    apart, found = stops
+    products = {f"/model/layers.1/self_attn/{each}_proj/MatMul" for each in "qkvo"}
+    assert products < found.keys() < apart.keys()
+    assert len(found) < len(apart) / 3
+    for name, models in found.items():
+        for one, other in zip(models, apart[name], strict=True):
+            for value, array in one.items():
+                np.testing.assert_allclose(array, other[value], rtol=1e-4, atol=1e-5)
+
+
+def fed(plan: QuantizedGraph, ids: npt.NDArray[np.int64]) -> dict[str, npt.NDArray[Any]]:
+    """Inputs of a decoder whose caches are empty."""
+    given = {"input_ids": ids, "attention_mask": np.ones_like(ids)}
+    given["position_ids"] = np.arange(ids.shape[1])[None]
+    empty = np.zeros((1, DECODER.key_heads, 0, DECODER.head), np.float32)
+    return {str(value.name): given.get(str(value.name), empty) for value in plan.graph.inputs}
 
 
 def test_without_data_the_preset_asks_for_some() -> None:

@@ -20,6 +20,8 @@ from msgspec.structs import replace
 from intact.analyze.diagnose.evidence import Evidence
 from intact.analyze.diagnose.findings import Finding
 from intact.calibrate.choice import elements_of
+from intact.graph.files.tensors import weight_bytes
+from intact.limits import REMEDIES_SECONDS
 
 if TYPE_CHECKING:
     from intact.calibrate.statistics import Statistics
@@ -31,6 +33,10 @@ _SESSION = 0.15
 """Seconds to load a model whose quantizers can be switched, at least."""
 _WAYS = 30
 """Number of ways in which samples are prepared."""
+_PLANS = 500
+"""Plans that are run on a sample to tell what each layer costs."""
+_BYTES = 4
+"""Bytes of a float."""
 _SURE = 0.5
 """Part of the noise that a cause explains from which on no other is looked for."""
 
@@ -111,7 +117,7 @@ CHECKS: tuple[Check, ...] = (
         _OF_QUANTIZERS,
         frozenset({Need.PLAN, Need.LOSS}),
         "diagnosis:check_quantizers",
-        seconds=lambda elements: 3 * _SESSION + 500 * elements * PER_ELEMENT,
+        seconds=lambda elements: 3 * _SESSION + _PLANS * elements * PER_ELEMENT,
         sign="loss:is_lost",
         unless_sure=True,
     ),
@@ -261,7 +267,21 @@ class Inquiry:
             return False
         if check.seconds(_elements(self.evidence.statistics)) <= self._seconds:
             return True
-        return bool(check.sign) and bool(_function(check.sign)(self.evidence))
+        if not check.sign or (self._seconds < math.inf and not tries_are_short(self.evidence)):
+            return False
+        return bool(_function(check.sign)(self.evidence))
+
+
+def tries_are_short(evidence: Evidence) -> bool:
+    """Tell whether `quantize` has the time to measure what each layer of a plan costs.
+
+    That takes hundreds of runs. Of a decoder with 135 million weights, whose activations are not
+    observed, each takes a second: it is done where `diagnose` is asked for it.
+    """
+    if evidence.planned is None:
+        return True
+    weights = weight_bytes(evidence.planned.graph.model) // _BYTES
+    return _PLANS * max(weights, _elements(evidence.statistics)) * PER_ELEMENT <= REMEDIES_SECONDS
 
 
 def _function(name: str) -> Callable[[Evidence], Sequence[Finding]]:

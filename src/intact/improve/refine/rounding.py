@@ -15,9 +15,10 @@ Source: `intact.numerics.second_order`. The bias: [dfq], section 4.2, with means
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -25,23 +26,25 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact.calibrate.choice import FloatRuns
 from intact.calibrate.scales.bias import rescale_bias
 from intact.config import Granularity, PerBlock, QuantState, TensorQuantConfig
 from intact.data.stream import Samples
 from intact.errors import Unsupported
 from intact.graph import bias_slot, output_channel_axis
-from intact.graph.tied_tables import tied_tables
 from intact.improve.layers import Doubles, Layer
 from intact.improve.presets import FEW_BITS
 from intact.improve.refine.kept import LazySequence
 from intact.improve.refine.moments import LastMoments, Moments
 from intact.improve.refine.rounding_blocks import BlockTrial, LastInput, enough_samples
+from intact.improve.refine.tied import copy_rounded, tables_of_layers
 from intact.improve.refine.walk import Array, Stop, Walk, bake
 from intact.improve.refine.weight_scales import is_free, zoom_scale
+from intact.limits import CHOSEN, TRIED_AT_ONCE
 from intact.numerics.metrics import decibels
 from intact.numerics.second_order import Levels, Turns, descend, squared_error
 from intact.ops.operators import Gemm
-from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
+from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.lower.chains import Points
 from intact.targets.blocks import Blocks
@@ -56,6 +59,8 @@ DAMPINGS = (1e-3, 1e-2, 1e-1, 1.0)
 """What is added to the diagonals of second moments, as shares of their mean."""
 _MANY = 1 << 24
 """Weights that are rounded at once if there are several trials, each 8 bytes several times over."""
+_JUDGES = 4
+"""Batches on which outputs tell whether a table is better."""
 OBSERVER = "second-order"
 """What chose the scale, as the plan calls it."""
 _DATA, _WEIGHT = 0, 1
@@ -95,13 +100,24 @@ def refine_rounding(
     plan = plan.copy()
     enough = enough_samples(plan, Points.of(plan), samples)
     most = most if enough is None else min(most, enough)
-    together = enough is not None
-    walk = Walk(plan, samples, most=most, threads=threads, ends=False, together=together)
-    tied = _tied_tables(plan, walk.points)
+    walk = Walk(plan, samples, most=most, threads=threads, ends=False, together=enough is not None)
+    tables = _round_layers(plan, walk, report)
+    del walk  # and the activations that it holds
+    for layer, choice in tables:
+        plan, is_kept = _with_table(plan, layer, choice, samples.first(most))
+        report(Gain(str(layer.name), choice.before, choice.after, is_kept))
+    return plan
+
+
+def _round_layers(
+    plan: QuantizedGraph, walk: Walk, report: Report
+) -> list[tuple[ir.Node, RoundingChoice]]:
+    """Round the layers of a plan in place; return what is found for those with a tied table."""
+    tied = tables_of_layers(plan, walk.points)
     moments, last = LastMoments(), LastInput()
+    tables: list[tuple[ir.Node, RoundingChoice]] = []
     for stop in walk:
-        table = tied.get(stop.node)
-        if stop.node in tied and table is None:
+        if stop.node in tied and tied[stop.node] is None:
             continue
         site = RoundingSite.of(plan, walk.points, stop.node)
         if site is None:
@@ -109,59 +125,33 @@ def refine_rounding(
         found = site.choose(site.moments(walk.points, stop, moments), last)
         if found is None:
             continue
-        is_kept = found.is_better and _keep(plan, walk.points, site, found)
-        if is_kept and table is not None:
-            _copy_rounded(plan, walk.points, site.weight, table)
-        report(Gain(str(stop.node.name), found.before, found.after, is_kept))
-    return plan
-
-
-def _tied_tables(plan: QuantizedGraph, points: Points) -> Mapping[ir.Node, QuantPoint | None]:
-    """Find layers whose weight in blocks is that of a lookup: a file has them once.
-
-    With integers of its own such a layer would cost as much as the table once more.
-
-    Returns:
-        Where the table is quantized, by layer; None where it cannot have the same integers.
-    """
-    stored = {
-        node: point
-        for point in points.at_input.values()
-        if point.config.grid.block is not None and point.is_constant
-        for node, _ in point.readers
-    }
-    if not stored:
-        return {}  # comparing tables reads them from disk
-    found: dict[ir.Node, QuantPoint | None] = {}
-    taken: set[TensorEnd] = set()
-    for lookup, layer, is_turned in tied_tables(plan.graph):
-        if lookup not in stored or layer not in stored:
+        if stop.node in tied and found.is_better:
+            tables.append((stop.node, found))
             continue
-        table, weight = stored[lookup], stored[layer]
-        one, other = table.config.grid, weight.config.grid
-        is_alike = (
-            is_turned
-            and one.axis is not None
-            and (1 - one.axis, one.block) == (other.axis, other.block)
-            and table.config.bits == weight.config.bits
-        )
-        # One table can have the integers of one layer only, and of its readers all get them.
-        is_free = table.end not in taken and len(table.readers) == 1
-        found[layer] = table if is_alike and is_free else None
-        taken.add(table.end)
-    return found
+        is_kept = found.is_better and _keep(plan, walk.points, site, found)
+        report(Gain(str(stop.node.name), found.before, found.after, is_kept))
+    return tables
 
 
-def _copy_rounded(
-    plan: QuantizedGraph, points: Points, weight: QuantPoint, table: QuantPoint
-) -> None:
-    """Give a table the integers and scales of the layer that multiplies with it, transposed."""
-    layer = weight.config
-    scale, offset = (None if a is None else np.asarray(a).T for a in (layer.scale, layer.offset))
-    table.config.set_params(np.asarray(scale, np.float32), offset)
-    table.config.observer = OBSERVER
-    values = layer.dequantize(plan.baked[weight.end])
-    bake(plan, points, table, QuantState.BAKED, np.ascontiguousarray(values.T))
+def _with_table(
+    plan: QuantizedGraph, layer: ir.Node, found: RoundingChoice, samples: Samples
+) -> tuple[QuantizedGraph, bool]:
+    """Give a table that is looked up too the integers of its layer, where the outputs gain.
+
+    The layer alone does not tell: what is looked up is the input of all layers.
+    """
+    tried = plan.copy()
+    points = Points.of(tried)
+    site, table = RoundingSite.of(tried, points, layer), tables_of_layers(tried, points).get(layer)
+    if site is None or table is None or not _keep(tried, points, site, found):
+        return plan, False
+    copy_rounded(tried, points, site.weight, table)
+    batches = islice(samples.real_batches(samples.batch_size(TRIED_AT_ONCE)), 2 * _JUDGES)
+    held_out = list(batches)[1::2]
+    runs = FloatRuns(plan.graph, held_out).first(CHOSEN)
+    before, after = runs.simulated(plan), runs.simulated(tried)
+    is_better = after.mean > before.mean and not after.loses(before)
+    return (tried, True) if is_better else (plan, False)
 
 
 class RoundingChoice(msgspec.Struct, frozen=True):

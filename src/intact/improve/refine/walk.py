@@ -315,7 +315,12 @@ def bake(
     plan: QuantizedGraph, points: Points, point: QuantPoint, state: QuantState, values: Array
 ) -> None:
     """Keep the integers of a constant in a plan, and in its points for the nodes to come."""
-    codes = point.config.quantize(values.astype(np.float64))
+    if point.config.grid.block is None:
+        codes = point.config.quantize(values.astype(np.float64))
+    else:
+        # Of few bits: a decoder's would take as much memory as its weights in float.
+        kind = np.int8 if point.config.quant_min < 0 else np.uint8
+        codes = point.config.quantize(values.astype(np.float32, copy=False)).astype(kind)
     point.config.transition(state)
     plan.baked[point.end] = codes
     # Points are made once; without this, later readers would round the weight again.
