@@ -45,7 +45,7 @@ from intact.recipe.kinds import (
     target,
 )
 from intact.recipe.numbers import Count, Number, Numbers, TextOrNumber, Whole
-from intact.recipe.samples import ArrayStepOptions, ImageStepOptions, LabelOptions
+from intact.recipe.samples import ArrayStepOptions, DetectionOptions, ImageStepOptions, LabelOptions
 from intact.recipe.training import TrainCommand
 
 if TYPE_CHECKING:
@@ -251,7 +251,13 @@ class ExportCommand(OutputOptions, RecipeOptions, ExportOptions):
 
 
 class SearchOptions(
-    LabelOptions, ImageStepOptions, CalibrationOptions, GraphOptions, WidthOptions, FormatOptions
+    DetectionOptions,
+    LabelOptions,
+    ImageStepOptions,
+    CalibrationOptions,
+    GraphOptions,
+    WidthOptions,
+    FormatOptions,
 ):
     """The options of `search_strategy`."""
 
@@ -295,7 +301,7 @@ class SearchOptions(
             read=lower_name,
         ),
         None,
-        "What is scored: accuracy (needs labels), agreement, kl, sqnr, cosine, or a function of "
+        "What is scored: accuracy (needs labels), agreement, kl, sqnr, cosine, detections, or a function of "
         "yours (docs/metrics.md); left out, accuracy where there are labels, else agreement.",
     )
     figure: str = option(
