@@ -62,7 +62,9 @@ class Detections(NamedTuple):
 
     def at(self, chosen: npt.NDArray[np.intp] | npt.NDArray[np.bool_]) -> Detections:
         """Return some of them."""
-        return Detections(*(each[chosen] for each in self))
+        return Detections(
+            self.boxes[chosen], self.scores[chosen], self.classes[chosen], self.ignored[chosen]
+        )
 
 
 def iou(one: Doubles, other: Doubles, crowds: npt.NDArray[np.bool_] | None = None) -> Doubles:
@@ -126,8 +128,8 @@ def match(found: Sequence[Detections], truth: Sequence[Detections]) -> Matched:
     highest = max((int(t.classes.max()) for t in truth if len(t.classes)), default=-1)
     objects = np.zeros((len(truth), highest + 1), np.int64)
     parts: list[tuple[int, Detections, npt.NDArray[np.bool_], npt.NDArray[np.bool_]]] = []
-    for image, (have, want) in enumerate(zip(found, truth, strict=True)):
-        have = have.at(np.argsort(-have.scores, kind="stable")[:_MOST])
+    for image, (every, want) in enumerate(zip(found, truth, strict=True)):
+        have = every.at(np.argsort(-every.scores, kind="stable")[:_MOST])
         np.add.at(objects[image], want.classes[~want.ignored], 1)
         for kind in np.unique(have.classes):
             mine, theirs = have.at(have.classes == kind), want.at(want.classes == kind)
@@ -222,9 +224,9 @@ def kept(
         How many there are, and how many are found, int64 ``[images]`` each.
     """
     counts, hits = (np.zeros(len(wanted), np.int64) for _ in range(2))
-    for image, (have, want) in enumerate(zip(found, wanted, strict=True)):
-        want = want.at(np.flatnonzero(want.scores >= least))
-        want = want.at(np.argsort(-want.scores, kind="stable"))
+    for image, (have, every) in enumerate(zip(found, wanted, strict=True)):
+        order = np.argsort(-every.scores, kind="stable")
+        want = every.at(order[every.scores[order] >= least])
         counts[image] = len(want.scores)
         fits = want.classes[:, None] == have.classes[None, :]
         fits &= have.scores[None, :] >= want.scores[:, None] / 2
