@@ -2,10 +2,11 @@
 
     python benchmarks/drawn_detectors.py FOLDER [--nets rt_detr,one_to_one] [--seconds 120]
 
-Writes NAME.onnx to a folder, and to its sub-folders calibration/ and test/ images with labels. The nets are small, and their ends are those of well-known families:
+Writes NAME.onnx to a folder, and to its sub-folders calibration/ and test/ images with labels.
+The nets are small, and their ends are those of well-known families:
 
-- ``rt_detr``: two-stage choice of queries (TopK, GatherElements), decoder layers that read reference
-  points, deformable attention (GridSample), sigmoid and inverse sigmoid of boxes.
+- ``rt_detr``: two-stage choice of queries (TopK, GatherElements), decoder layers that read
+  reference points, deformable attention (GridSample), sigmoid and inverse sigmoid of boxes.
 - ``d_fine``: the same, with boxes refined as distributions: Softmax over bins of unlike widths, and
   their expectation.
 - ``one_to_one``: a convolutional net with one box for one object, chosen by TopK in the graph.
@@ -281,7 +282,9 @@ class QueryDetector(nn.Module):
         self.boxes = nn.ModuleList(_mlp(4 * BINS if refines else 4) for _ in range(LAYERS))
         self.refines = refines
         centres = _centres()
-        sizes = torch.cat([torch.full((g * g, 2), s) for g, s in zip(GRIDS, (0.25, 0.4))])
+        sizes = torch.cat(
+            [torch.full((g * g, 2), s) for g, s in zip(GRIDS, (0.25, 0.4), strict=True)]
+        )
         self.register_buffer("anchors", _logit(torch.cat([centres, sizes], 1)))
         # Fine in the middle and coarse at the ends, where few boxes need them.
         half = torch.tensor([0.03, 0.1, 0.25, 0.6])

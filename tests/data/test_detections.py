@@ -131,7 +131,7 @@ def test_nothing_to_compare_is_said() -> None:
     empty = {BOXES: [np.zeros((0, 4))], CLASSES: [np.zeros(0, int)]}
     with pytest.raises(DataError, match="no object in 1 image"):
         _compare(empty)
-    with pytest.raises(DataError, match="the float model has no score of 0.25"):
+    with pytest.raises(DataError, match=r"the float model has no score of 0\.25"):
         _compare({}, SCORES / 9)
     assert "another form" in _compare({**LABELS, BOXES: [CORNERS[:2] + 300]}).warnings[0]
 

@@ -8,7 +8,8 @@ from intact.analyze.errors import GraphStatistic, QuantLoss
 from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.analyze.evaluation.figures import Evaluation
 from intact.analyze.evaluation.text import TextMetric
-from intact.data.metric import DETECTIONS, Metric
+from intact.data.detections import metric_of
+from intact.data.metric import DETECTIONS
 from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.errors import UsageError
@@ -32,7 +33,7 @@ def evaluate(options: EvaluateOptions) -> Evaluation:
     # Before the result is read, so that a wrong name is told at once.
     named = TextMetric.named(options.metric)
     ends = (options.boxes, options.scores, options.classes)
-    metric = named or (None if options.metric is None else Metric.of(options.metric, ends))
+    metric = named or (None if options.metric is None else metric_of(options.metric, ends))
     if any(ends) and options.metric != DETECTIONS:
         raise UsageError(
             "--boxes, --scores and --classes are of --metric detections",

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from intact.data.images.boxes import BOXES, CLASSES, CROWDS, IDS, LISTED
 from intact.data.labels import Reference
-from intact.data.metric import DETECTIONS, Compared, Metric, Outputs
+from intact.data.metric import DETECTIONS, Compared, Metric, MetricFunction, Outputs
 from intact.errors import DataError, UsageError, nearest
 from intact.graph import Graph
 from intact.numerics.detections import (
@@ -46,6 +46,22 @@ _SURE = 0.99
 
 KEPT, ADDED, LIKE = "detections kept %", "detections added %", "mAP to float %"
 MEAN, HALF = "mAP %", "mAP at IoU 0.5 %"
+
+
+def metric_of(source: str | MetricFunction | Metric, outputs: Sequence[str | None] = ()) -> Metric:
+    """Make a metric from ``detections``, ``module:function`` or a function.
+
+    Args:
+        source: The metric.
+        outputs: For ``detections`` the names of outputs: boxes, scores, classes.
+
+    Raises:
+        UsageError: A text without a colon.
+        DataError: There is no such module or function.
+    """
+    if source == DETECTIONS:
+        return DetectionMetric.of_outputs(*(each or "" for each in outputs))
+    return Metric.of(source)
 
 
 class _Ends(NamedTuple):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar, NamedTuple, TypeAlias
@@ -61,12 +61,8 @@ class Metric:
     """Whether a model is scored against the float model's outputs."""
 
     @staticmethod
-    def of(source: str | MetricFunction | Metric, outputs: Sequence[str | None] = ()) -> Metric:
-        """Make a metric from ``module:function``, a function, or ``detections``.
-
-        Args:
-            source: The metric.
-            outputs: For ``detections`` the names of outputs: boxes, scores, classes.
+    def of(source: str | MetricFunction | Metric) -> Metric:
+        """Make a metric from ``module:function`` or from a function.
 
         Raises:
             UsageError: A text without a colon.
@@ -76,10 +72,6 @@ class Metric:
             return source
         if not isinstance(source, str):
             return Metric(getattr(source, "__name__", type(source).__name__), source)
-        if source == DETECTIONS:
-            from intact.data.detections import DetectionMetric  # which few need
-
-            return DetectionMetric.of_outputs(*(each or "" for each in outputs))
         if ":" not in source:
             raise UsageError(
                 f"--metric {source}: is not module:function",
@@ -106,7 +98,7 @@ class Metric:
             raise self._wrong("no figures by name" if not figures else "names that are not strings")
         return figures
 
-    def bound(self, graph: Graph) -> Metric:
+    def bound(self, graph: Graph) -> Metric:  # noqa: ARG002 - for those that ask the model
         """Return the metric for a model.
 
         Raises:
@@ -115,7 +107,10 @@ class Metric:
         return self
 
     def score(
-        self, outputs: Outputs, references: Mapping[str, Reference], in_float: Outputs | None = None
+        self,
+        outputs: Outputs,
+        references: Mapping[str, Reference],
+        in_float: Outputs | None = None,  # noqa: ARG002 - for those that compare
     ) -> dict[str, float]:
         """Compute the figures of a model by name; see `__call__`.
 

@@ -191,8 +191,8 @@ class LabelOptions(Options, kw_only=True):
     labels: str | Path | None = option(
         File("FILE.csv|FILE.json|FOLDER"),
         None,
-        "Lines of file,label; for --metric detections COCO's json or a folder of YOLO's text files. "
-        "Left out, sub-folders are the classes.",
+        "Lines of file,label; for --metric detections COCO's json or a folder of YOLO's text "
+        "files. Left out, sub-folders are the classes.",
     )
 
 

@@ -14,7 +14,8 @@ from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.unlike import broken_ties, fully_untied
 from intact.data.batching import Batch
-from intact.data.metric import DETECTIONS, Metric, MetricFunction
+from intact.data.detections import metric_of
+from intact.data.metric import DETECTIONS, MetricFunction
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.latency import latencies
@@ -380,7 +381,7 @@ def objective_of(
     is_kind = isinstance(objective, str) and ":" not in objective and objective != DETECTIONS
     return Objective.of(
         str(objective) if is_kind else "metric",
-        None if is_kind else Metric.of(objective, outputs),
+        None if is_kind else metric_of(objective, outputs),
         figure=figure,
         lower_is_better=lower_is_better,
     )

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from intact.calibrate.assign import Method
 from intact.calibrate.statistics import Statistics
 from intact.data.archive import map_npy
-from intact.data.detections import DetectionMetric
+from intact.data.detections import DetectionMetric, metric_of
 from intact.data.functions import import_function
 from intact.data.labels import Reference
 from intact.data.metric import DETECTIONS, Metric
@@ -283,7 +283,7 @@ def _store_objective(objective: Objective) -> _Objective:
 def _load_objective(stored: _Objective, graph: Graph) -> Objective:
     metric = None
     if stored.function == DETECTIONS:
-        metric = Metric.of(DETECTIONS, stored.outputs).bound(graph)
+        metric = metric_of(DETECTIONS, stored.outputs).bound(graph)
     elif stored.function:
         metric = Metric(stored.metric, import_function(stored.function, "--metric"))
     return Objective(stored.kind, metric, stored.figure, stored.lower_is_better)
