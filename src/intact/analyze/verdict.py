@@ -64,6 +64,8 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         agreement: Percent of the samples with the float model's best class; None without classes.
         decibels: Signal to quantization noise of the worst output; None where it has none.
         metrics: Figures of a metric by name, (float, quantized).
+        intervals: Ends of the 95 % intervals of their changes, by name, of those that have one, in
+            percent.
         wrong: What makes the float model's own answers doubtful; "" where nothing does.
         where: The node where most is lost; "" where that is not known.
         gain: What the first remedy regains, with its unit; "" where that is not known.
@@ -79,6 +81,7 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     agreement: float | None = None
     decibels: float | None = None
     metrics: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = msgspec.field(default_factory=dict)
     wrong: str = ""
     where: str = ""
     gain: str = ""
@@ -181,6 +184,9 @@ def _by_perplexity(found: Measured) -> _Judged | None:
 def _by_metrics(found: Measured) -> _Judged | None:
     if not found.metrics:
         return None
+    name, (before, after) = next(iter(found.metrics.items()))
+    if name in found.intervals:
+        return _by_interval(found, name, after - before)
     changes = ", ".join(
         f"{name} {before:.4g} -> {after:.4g}" for name, (before, after) in found.metrics.items()
     )
@@ -188,6 +194,17 @@ def _by_metrics(found: Measured) -> _Judged | None:
         Judgement.UNSURE,
         f"{changes} on {_samples(found)}: whether that is enough is yours to say",
     )
+
+
+def _by_interval(found: Measured, name: str, change: float) -> _Judged:
+    """Judge by the first figure of a metric, in percent, that has an interval."""
+    low, high = found.intervals[name]
+    told = f"{name} {change:+.2f} [{low:+.2f}, {high:+.2f}] on {_samples(found)}"
+    if low >= -TOLERATED:
+        return Judgement.GOOD, f"good to deploy: {told}"
+    if high < -TOLERATED:
+        return Judgement.LOSES, f"loses beyond chance: {told}"
+    return Judgement.UNSURE, f"cannot be told from {_samples(found)}: {told}; give more"
 
 
 def _by_agreement(found: Measured) -> _Judged | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import numpy.typing as npt
 from intact.data.functions import describe, import_function
 from intact.data.labels import Reference, join_samples
 from intact.errors import DataError, UsageError
+from intact.graph import Graph
 
 Outputs: TypeAlias = Mapping[str, npt.NDArray[Any] | list[npt.NDArray[Any]]]
 """By output name: an array ``[samples, ...]``, or a list of one array per sample if shapes differ.
@@ -25,7 +26,23 @@ MetricFunction: TypeAlias = Callable[
 ]
 """Computes one figure, or several by name, from outputs and references."""
 
+DETECTIONS = "detections"
+"""The metric that compares what detectors find (`intact.data.detections`)."""
 _BUILT_IN = "top-1 and top-5, agreement, SQNR and cosine are always reported"
+
+
+class Compared(NamedTuple):
+    """Figures of two models.
+
+    Attributes:
+        figures: By name, (float, quantized).
+        intervals: Ends of the 95 % intervals of the changes, by name, of those that have one.
+        warnings: What makes them doubtful.
+    """
+
+    figures: dict[str, tuple[float, float]]
+    intervals: dict[str, tuple[float, float]]
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -39,6 +56,9 @@ class Metric:
 
     name: str
     function: MetricFunction
+
+    needs_float: ClassVar[bool] = False
+    """Whether a model is scored against the float model's outputs."""
 
     @staticmethod
     def of(source: str | MetricFunction | Metric) -> Metric:
@@ -54,7 +74,8 @@ class Metric:
             return Metric(getattr(source, "__name__", type(source).__name__), source)
         if ":" not in source:
             raise UsageError(
-                f"--metric {source}: is not module:function", remedy=f"write one; {_BUILT_IN}"
+                f"--metric {source}: is not module:function",
+                remedy=f"write one, or detections; {_BUILT_IN}",
             )
         return Metric(source, import_function(source, "--metric"))
 
@@ -76,6 +97,46 @@ class Metric:
         if not figures or not all(isinstance(name, str) for name in figures):
             raise self._wrong("no figures by name" if not figures else "names that are not strings")
         return figures
+
+    def bound(self, graph: Graph) -> Metric:  # noqa: ARG002 - for those that ask the model
+        """Return the metric for a model.
+
+        Raises:
+            UsageError: It does not fit the model.
+        """
+        return self
+
+    def score(
+        self,
+        outputs: Outputs,
+        references: Mapping[str, Reference],
+        in_float: Outputs | None = None,  # noqa: ARG002 - for those that compare
+    ) -> dict[str, float]:
+        """Compute the figures of a model by name; see `__call__`.
+
+        Args:
+            outputs: Of the model.
+            references: What comes along with the samples.
+            in_float: The float model's outputs, where `needs_float`.
+        """
+        return self(outputs, references)
+
+    def compare(
+        self, in_float: Outputs, quantized: Outputs, references: Mapping[str, Reference]
+    ) -> Compared:
+        """Compute the figures of both models.
+
+        Raises:
+            DataError: As in `__call__`, or both have different names.
+        """
+        before, after = (self(outputs, references) for outputs in (in_float, quantized))
+        if before.keys() != after.keys():
+            odd = min(before.keys() ^ after.keys())
+            raise DataError(
+                f"metric {self.name}: gives {odd!r} for one of the two models only",
+                remedy="return the same names for every model",
+            )
+        return Compared({name: (figure, after[name]) for name, figure in before.items()}, {})
 
     def _figure(self, value: object, where: str) -> float:
         plain = value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value

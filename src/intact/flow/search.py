@@ -135,7 +135,10 @@ def search(options: SearchOptions) -> FoundStrategy:
     deployment = deployment_of(described, options.formats, options.io, options.layout)
     method = Method.of(described, options.method, options.weight_method, options.method_options)
     scored = objective_of(
-        options.objective, figure=options.figure, lower_is_better=options.lower_is_better
+        options.objective,
+        figure=options.figure,
+        lower_is_better=options.lower_is_better,
+        outputs=(options.boxes, options.scores, options.classes),
     )
     refuse_unknown(options.sampler, options.minimize)
     budget, path = _budget(options.budget), _path(options)

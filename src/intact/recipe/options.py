@@ -45,7 +45,7 @@ from intact.recipe.kinds import (
     target,
 )
 from intact.recipe.numbers import Count, Number, Numbers, TextOrNumber, Whole
-from intact.recipe.samples import ArrayStepOptions, ImageStepOptions, LabelOptions
+from intact.recipe.samples import ArrayStepOptions, DetectionOptions, ImageStepOptions, LabelOptions
 from intact.recipe.training import TrainCommand
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ class QuantizationOptions(
         "Compute with integers behind the last layers too, as far as the target does: the decoding "
         "of boxes, joins of unlike ranges, and states that are joined in one input, which stay "
         "float where that loses less; and the spectra that logarithms and roots read (see "
-        "docs/heads.md).",
+        "docs/detectors.md).",
     )
     allow_empty: bool = option(
         Flag(), False, "Accept a model of which the target quantizes nothing."
@@ -251,7 +251,13 @@ class ExportCommand(OutputOptions, RecipeOptions, ExportOptions):
 
 
 class SearchOptions(
-    LabelOptions, ImageStepOptions, CalibrationOptions, GraphOptions, WidthOptions, FormatOptions
+    DetectionOptions,
+    LabelOptions,
+    ImageStepOptions,
+    CalibrationOptions,
+    GraphOptions,
+    WidthOptions,
+    FormatOptions,
 ):
     """The options of `search_strategy`."""
 
@@ -295,8 +301,9 @@ class SearchOptions(
             read=lower_name,
         ),
         None,
-        "What is scored: accuracy (needs labels), agreement, kl, sqnr, cosine, or a function of "
-        "yours (docs/metrics.md); left out, accuracy where there are labels, else agreement.",
+        "What is scored: accuracy (needs labels), agreement, kl, sqnr, cosine, detections, or a "
+        "function of yours (docs/metrics.md); left out, accuracy where there are labels, else "
+        "agreement.",
     )
     figure: str = option(
         Text("the name of a figure", "NAME"),

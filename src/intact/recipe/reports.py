@@ -37,7 +37,7 @@ from intact.recipe.kinds import (
     target,
 )
 from intact.recipe.numbers import Count, Number, Whole
-from intact.recipe.samples import LabelOptions
+from intact.recipe.samples import DetectionOptions, LabelOptions
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -67,7 +67,7 @@ class InspectCommand(TerminalOptions, InspectOptions):
     """The command `inspect`."""
 
 
-class EvaluateOptions(LabelOptions, ClusterOptions, ComparisonOptions):
+class EvaluateOptions(DetectionOptions, LabelOptions, ClusterOptions, ComparisonOptions):
     """The options of `evaluate`."""
 
     result: Any = required(RESULT, "A folder that intact wrote.", in_python="A result will do too.")
@@ -82,14 +82,15 @@ class EvaluateOptions(LabelOptions, ClusterOptions, ComparisonOptions):
     )
     metric: str | MetricFunction | Metric | None = option(
         Given(
-            "MODULE:FUNCTION, perplexity, cosine, or a function",
+            "MODULE:FUNCTION, detections, perplexity, cosine, or a function",
             (),
-            "MODULE:FUNCTION|perplexity|cosine",
-            text="MODULE:FUNCTION, perplexity or cosine",
+            "MODULE:FUNCTION|detections|perplexity|cosine",
+            text="MODULE:FUNCTION, detections, perplexity or cosine",
         ),
         None,
         "Scores a model: function(outputs, references) -> number, or numbers by name. Of language "
-        "models perplexity or cosine are measured, whichever fits; a name demands it.",
+        "models perplexity or cosine are measured, whichever fits; a name demands it. detections: "
+        "boxes of a detector that are found again, and mAP with --labels (docs/detectors.md).",
     )
     samples: int | None = option(Count(), None, "Use at most so many samples; left out, all.")
     top_k: int = option(

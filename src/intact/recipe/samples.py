@@ -189,5 +189,29 @@ class LabelOptions(Options, kw_only=True):
     section: ClassVar[str] = IMAGE_SECTION
 
     labels: str | Path | None = option(
-        File("FILE.csv"), None, "Lines of file,label; left out, sub-folders are the classes."
+        File("FILE.csv|FILE.json|FOLDER"),
+        None,
+        "Lines of file,label; for --metric detections COCO's json or a folder of YOLO's text "
+        "files. Left out, sub-folders are the classes.",
+    )
+
+
+class DetectionOptions(Options, kw_only=True):
+    """Which outputs of a detector hold what."""
+
+    section: ClassVar[str] = "Detections"
+
+    boxes: str | None = option(
+        Name("the name of an output, perhaps with a form", metavar="OUTPUT[:FORM]"),
+        None,
+        "The output with boxes, alone or with scores in one; FORM is corners, centres, corners_yx "
+        "or corner_size. Left out, it is found where that is clear.",
+    )
+    scores: str | None = option(
+        Name("the name of an output", metavar="OUTPUT"), None, "The output with scores."
+    )
+    classes: str | None = option(
+        Name("the name of an output", metavar="OUTPUT"),
+        None,
+        "The output with class numbers, where scores are not by class.",
     )

@@ -14,7 +14,8 @@ from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.unlike import broken_ties, fully_untied
 from intact.data.batching import Batch
-from intact.data.metric import Metric, MetricFunction
+from intact.data.detections import metric_of
+from intact.data.metric import DETECTIONS, MetricFunction
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.latency import latencies
@@ -352,9 +353,19 @@ def choices(
 
 
 def objective_of(
-    objective: str | MetricFunction | None, *, figure: str = "", lower_is_better: bool = False
+    objective: str | MetricFunction | None,
+    *,
+    figure: str = "",
+    lower_is_better: bool = False,
+    outputs: Sequence[str | None] = (),
 ) -> Objective | None:
     """Return what is scored: a kind, or a function; None leaves it to the data.
+
+    Args:
+        objective: Its name, or the function.
+        figure: Which figure of a function that gives several.
+        lower_is_better: Whether it counts mistakes.
+        outputs: Names of a detector's outputs: boxes, scores, classes.
 
     Raises:
         UsageError: There is no such objective, or only metrics have figures and may count mistakes.
@@ -367,10 +378,10 @@ def objective_of(
                 remedy="name it with --objective MODULE:FUNCTION",
             )
         return None
-    is_kind = isinstance(objective, str) and ":" not in objective
+    is_kind = isinstance(objective, str) and ":" not in objective and objective != DETECTIONS
     return Objective.of(
         str(objective) if is_kind else "metric",
-        None if is_kind else Metric.of(objective),
+        None if is_kind else metric_of(objective, outputs),
         figure=figure,
         lower_is_better=lower_is_better,
     )

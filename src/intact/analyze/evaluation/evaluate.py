@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +17,7 @@ from intact.analyze.evaluation.run import Models, Pass, Scores, Watch, own_runti
 from intact.analyze.evaluation.text import PerplexityFigures, TextFigures, TextMetric, TextScores
 from intact.analyze.verdict import Measured, verdict
 from intact.data.batching import Batch, real_samples
-from intact.data.metric import Metric, OutputRecord
+from intact.data.metric import Compared, Metric
 from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.engines.exact_sums import EXACT
@@ -91,6 +91,8 @@ def evaluate_result(
             raise UsageError(f"{what} is {number}", remedy="give 1 or more")
     asked = metric if isinstance(metric, TextMetric) else None
     metric = None if isinstance(metric, TextMetric) else metric
+    if metric is not None:
+        metric = metric.bound(result.plan.graph)
     samples = replace(samples, keep_references=metric is not None)
     size = samples.batch_size(batch)
     graph = result.plan.graph if reference is None else reference
@@ -118,7 +120,10 @@ def evaluate_result(
     labels = _class_labels(samples, seen, scores, is_optional=metric is not None)
     if scored is not None and labels is not None and scores is not None:
         scored(scores[1], labels)
-    metrics = {} if metric is None else _figures(metric, seen.records, samples)
+    metrics = Compared({}, {})
+    if metric is not None:
+        in_float, quantized = (record.outputs() for record in seen.records)
+        metrics = metric.compare(in_float, quantized, samples.references())
     outputs = {n: OutputComparison(sums.sqnr_db, sums.cosine) for n, sums in seen.errors.items()}
     error = outputs[seen.output]
     evaluation = Evaluation(
@@ -134,12 +139,17 @@ def evaluate_result(
         speedup=None,
         runtime=runtime,
         outputs=outputs if len(outputs) > 1 else {},
-        metrics=metrics,
+        metrics=metrics.figures,
+        intervals=metrics.intervals,
         skipped=samples.skipped,
         codes=samples.codes,
         why_no_labels=samples.why_no_labels,
         # That outputs have little in common is no sign: two bits do that to a model that is right.
-        warnings=(*(() if scores is None else doubts_of(scores[0], labels)), *doubts),
+        warnings=(
+            *(() if scores is None else doubts_of(scores[0], labels)),
+            *metrics.warnings,
+            *doubts,
+        ),
         float_is_trained=reference is None and bool(result.plan.provenance.trained),
         remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
     )
@@ -217,6 +227,7 @@ def measured_by(found: Evaluation, *, doubts: int = 0) -> Measured:
         agreement=found.agreement,
         decibels=min(numbers, default=None),
         metrics=found.metrics,
+        intervals=found.intervals,
         wrong=next(iter(of_float), ""),
     )
 
@@ -280,20 +291,6 @@ def _without_float(found: Evaluation) -> Evaluation:
         why_no_float=_NO_FLOAT,
         verdict=None,
     )
-
-
-def _figures(
-    metric: Metric, records: Sequence[OutputRecord], samples: Samples
-) -> dict[str, tuple[float, float]]:
-    references = samples.references()
-    before, after = (metric(record.outputs(), references) for record in records)
-    if before.keys() != after.keys():
-        odd = min(before.keys() ^ after.keys())
-        raise DataError(
-            f"metric {metric.name}: gives {odd!r} for one of the two models only",
-            remedy="return the same names for every model",
-        )
-    return {name: (figure, after[name]) for name, figure in before.items()}
 
 
 def _class_labels(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -74,6 +75,7 @@ class Evaluation:
             a processor that saturates pairs of 8-bit products.
         outputs: Errors of every output by name, where there are several.
         metrics: Figures of the user's metric by name, (float, quantized).
+        intervals: Ends of the 95 % intervals of their changes, by name, where there are any.
         skipped: Files of a folder that were left out, with the reason.
         why_no_labels: Why a folder of images gives no labels.
         warnings: What makes the figures doubtful, a line each.
@@ -103,6 +105,7 @@ class Evaluation:
     latency_runs: tuple[int, int] = (0, 0)
     outputs: dict[str, OutputComparison] = field(default_factory=dict)
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
+    intervals: dict[str, tuple[float, float]] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()
     why_no_labels: str = ""
     warnings: tuple[str, ...] = ()
@@ -198,7 +201,9 @@ class Evaluation:
             faster = "" if self.speedup is None else times(self.speedup, "faster", "slower")
             yield "latency", f"{before:.2f} ms", f"{after:.2f} ms", faster
         for name, (before, after) in self.metrics.items():
-            yield name, f"{before:.4g}", f"{after:.4g}", f"{after - before:+.4g}"
+            low, high = self.intervals.get(name, (math.nan, math.nan))
+            interval = "" if math.isnan(low) else f" [{low:+.2f}, {high:+.2f}]"
+            yield name, f"{before:.4g}", f"{after:.4g}", f"{after - before:+.4g}{interval}"
 
 
 def _change(before: float, after: float) -> str:

@@ -8,8 +8,10 @@ from intact.analyze.errors import GraphStatistic, QuantLoss
 from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.analyze.evaluation.figures import Evaluation
 from intact.analyze.evaluation.text import TextMetric
-from intact.data.metric import Metric
+from intact.data.detections import metric_of
+from intact.data.metric import DETECTIONS
 from intact.data.stream import Samples
+from intact.errors import UsageError
 from intact.limits import USUAL_DB
 from intact.recipe.reports import EdgeOptions, EvaluateOptions, LayerOptions
 from intact.results.recipes import cluster_of
@@ -27,7 +29,13 @@ def evaluate(options: EvaluateOptions) -> Evaluation:
     begin_reading(options.result, options.progress)
     # Before the result is read, so that a wrong name is told at once.
     named = TextMetric.named(options.metric)
-    metric = named or (None if options.metric is None else Metric.of(options.metric))
+    ends = (options.boxes, options.scores, options.classes)
+    metric = named or (None if options.metric is None else metric_of(options.metric, ends))
+    if any(ends) and options.metric != DETECTIONS:
+        raise UsageError(
+            "--boxes, --scores and --classes are of --metric detections",
+            remedy="give --metric detections, or leave them out",
+        )
     loaded = load_result(options.result)
     samples = _open(options, loaded)
     with cluster_of(options) as cluster:

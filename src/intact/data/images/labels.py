@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from intact.data.images.boxes import FolderBoxes
 from intact.errors import DataError
 from intact.graph.files.regular import open_file
 
@@ -23,11 +24,13 @@ class FolderLabels(NamedTuple):
         numbers: The label of each file; None if there are none.
         classes: The class names in order; empty if the names are numbers.
         reason: Why there are no labels.
+        boxes: The objects of each file, where the labels are boxes.
     """
 
     numbers: list[int] | None
     classes: tuple[str, ...] = ()
     reason: str = ""
+    boxes: FolderBoxes | None = None
 
 
 def folder_labels(

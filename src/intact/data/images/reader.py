@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from intact.data.images.boxes import are_boxes, read_boxes
 from intact.data.images.decode import (
     BadImageError,
+    Placement,
     decode,
     is_picture,
     paste,
@@ -132,10 +134,16 @@ Batch = dict[str, npt.NDArray[Any]]
 
 
 class _DecodedBatch(NamedTuple):
-    """A decoded batch: pixels, positions of the images, and unreadable files with reasons."""
+    """A decoded batch: pixels, what lies where, and unreadable files with reasons.
+
+    Attributes:
+        values: Pixels.
+        made: The position of each file, the size of its image, and where that was put.
+        bad: Position, name and reason.
+    """
 
     values: npt.NDArray[Any]
-    positions: list[int]
+    made: list[tuple[int, Size, Placement]]
     bad: list[tuple[int, str, str]]
 
 
@@ -225,10 +233,12 @@ class ImageFolder:
         for position, file, reason in made.bad:
             self.bad.append(position)
             self.skipped.append(_line_of_skipped(self.folder, file, reason, self.skip_bad))
-        if made.positions:
+        if made.made:
             batch = {self.takes.name: made.values}
             if self._labels is not None and self.takes.name != LABELS:
-                batch[LABELS] = self._labels[made.positions]
+                batch[LABELS] = self._labels[[position for position, _, _ in made.made]]
+            if self.labels.boxes is not None:
+                batch |= self.labels.boxes.references(made.made)
             yield batch
 
     def _make(self, start: int) -> _DecodedBatch:
@@ -236,19 +246,20 @@ class ImageFolder:
         files = self.files[start : start + self._size]
         takes = self.takes
         canvas, gray = blank(takes, len(files)), takes.channels == 1
-        positions: list[int] = []
+        made: list[tuple[int, Size, Placement]] = []
         bad: list[tuple[int, str, str]] = []
         for offset, file in enumerate(files):
             try:
-                draw(decode(self._source(file), gray=gray), takes, canvas[len(positions)])
-                positions.append(start + offset)
+                image = decode(self._source(file), gray=gray)
+                placement = draw(image, takes, canvas[len(made)])
+                made.append((start + offset, Size(image.height, image.width), placement))
             except BadImageError as error:
                 name = f"image {start + offset}" if is_picture(file) else str(file)
                 bad.append((start + offset, name, str(error)))
                 # The pass ends with this error, so the rest need not be decoded.
                 if not self.skip_bad:
                     break
-        return _DecodedBatch(takes.finish(canvas[: len(positions)]), positions, bad)
+        return _DecodedBatch(takes.finish(canvas[: len(made)]), made, bad)
 
     def _source(self, file: str | Path | Image) -> Path | Image | bytes:
         return file if is_picture(file) else self.folder / str(file)
@@ -264,8 +275,11 @@ def blank(takes: ImageInput, count: int) -> npt.NDArray[Any]:
     return canvas
 
 
-def draw(image: Image, takes: ImageInput, canvas: npt.NDArray[Any]) -> None:
+def draw(image: Image, takes: ImageInput, canvas: npt.NDArray[Any]) -> Placement:
     """Resize a decoded image into an array, ``[rows, columns, C]`` in RGB order.
+
+    Returns:
+        Where it was put.
 
     Raises:
         BadImageError: It is too small to be cropped.
@@ -276,6 +290,7 @@ def draw(image: Image, takes: ImageInput, canvas: npt.NDArray[Any]) -> None:
     except ValueError as error:
         raise BadImageError(str(error)) from error
     paste(resized(image, placement.resized, Resampling(steps.resize)), placement, canvas)
+    return placement
 
 
 def open_folder(
@@ -295,7 +310,8 @@ def open_folder(
         preprocess: The preprocessing of each image.
         limit: Number of images, evenly spaced over the sorted files, so that a folder sorted by
             class has all classes.
-        labels: A CSV file of ``file,label``; None for the names of sub-folders.
+        labels: A CSV file of ``file,label``, COCO's json or a folder of YOLO's text files; None for
+            the names of sub-folders.
         skip_bad: Skip unreadable files and list them in ``skipped``.
 
     Raises:
@@ -319,6 +335,8 @@ def labelled_files(
     files = image_files(folder)
     if labels is None:
         known = folder_labels(folder, files, sub_folders(folder))
+    elif are_boxes(labels):
+        known = FolderLabels(None, reason=f"{labels} has boxes", boxes=read_boxes(labels, files))
     else:
         known = FolderLabels(csv_labels(labels, files))
     return spread_with_labels(files, known, limit)
@@ -329,7 +347,8 @@ def spread_with_labels(
 ) -> tuple[list[Item], FolderLabels]:
     """Select at most ``limit`` evenly spaced images, with their labels."""
     numbers = labels.numbers and evenly_spread(labels.numbers, limit)
-    return evenly_spread(files, limit), labels._replace(numbers=numbers)
+    boxes = labels.boxes and labels.boxes.at(evenly_spread(range(len(files)), limit))
+    return evenly_spread(files, limit), labels._replace(numbers=numbers, boxes=boxes)
 
 
 def open_images(

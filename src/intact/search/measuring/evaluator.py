@@ -55,6 +55,7 @@ class Scoring:
     _margins: list[Rows] = field(default_factory=list)
     _power: list[Power] = field(default_factory=list)
     _record: OutputRecord = field(default_factory=OutputRecord)
+    _float_record: OutputRecord = field(default_factory=OutputRecord)
     _is_comparable: bool = True
 
     def add(self, chunk: Chunk, outputs: Arrays) -> None:
@@ -77,6 +78,8 @@ class Scoring:
         if self.data.objective.needs_outputs:
             # A metric may take outputs of any shape, so they are kept as the model gives them.
             self._record.add(outputs, chunk.size, count)
+            if self.data.objective.needs_float:
+                self._float_record.add(chunk.outputs, chunk.count, count)
         elif kind.rows is not None:
             _refuse_other_shape(seen)
             self._rows.append(kind.rows(seen))
@@ -112,7 +115,8 @@ class Scoring:
             references = {
                 name: values[: self.done] for name, values in self.data.references.items()
             }
-            return objective.of_metric(self._record, references)
+            in_float = self._float_record if objective.needs_float else None
+            return objective.of_metric(self._record, references, in_float)
         if objective.kind == "sqnr":
             noise = self.noise
             return math.inf if noise == 0.0 else -10.0 * math.log10(noise)

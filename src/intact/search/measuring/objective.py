@@ -259,6 +259,11 @@ class Objective:
         return self.kind if self.metric is None else self.figure or self.metric.name
 
     @property
+    def needs_float(self) -> bool:
+        """Whether that needs the outputs of the float model too."""
+        return self.metric is not None and self.metric.needs_float
+
+    @property
     def needs_outputs(self) -> bool:
         """Whether the score needs the outputs of all samples together."""
         return self.metric is not None
@@ -272,15 +277,26 @@ class Objective:
         text = f"{self.shown(score):.{self.row.digits}f}"
         return f"{text} {self.unit}" if self.unit else text
 
-    def of_metric(self, record: OutputRecord, references: Mapping[str, Reference]) -> float:
+    def of_metric(
+        self,
+        record: OutputRecord,
+        references: Mapping[str, Reference],
+        in_float: OutputRecord | None = None,
+    ) -> float:
         """Compute the user's metric as a score.
+
+        Args:
+            record: The outputs of the model.
+            references: What comes along with the samples.
+            in_float: Those of the float model, where the metric needs them.
 
         Raises:
             DataError: The metric raises, gives no number or NaN, or has no such figure.
         """
         if self.metric is None:
             raise UsageError(f"objective {self.kind!r} has no metric")
-        figures = self.metric(record.outputs(), references)
+        reference = None if in_float is None else in_float.outputs()
+        figures = self.metric.score(record.outputs(), references, reference)
         name = self.figure or next(iter(figures))
         if name not in figures:
             raise DataError(

@@ -301,6 +301,9 @@ class TrialData:
         if chunk < 1:
             raise UsageError(f"chunks of {chunk} samples", remedy="give 1 or more")
         keeps = objective is not None and objective.metric is not None
+        if objective is not None and objective.metric is not None:
+            bound = objective.metric.bound(space.plan.graph)
+            objective = replace(objective, metric=bound)
         # References may be large (images); only a metric reads them.
         samples = replace(samples, keep_references=keeps)
         size = samples.batch_size(chunk)

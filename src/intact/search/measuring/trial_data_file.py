@@ -19,9 +19,10 @@ import numpy.typing as npt
 from intact.calibrate.assign import Method
 from intact.calibrate.statistics import Statistics
 from intact.data.archive import map_npy
+from intact.data.detections import DetectionMetric, metric_of
 from intact.data.functions import import_function
 from intact.data.labels import Reference
-from intact.data.metric import Metric
+from intact.data.metric import DETECTIONS, Metric
 from intact.errors import DataError, IntactError, UsageError
 from intact.graph import Graph
 from intact.graph.files.regular import read_file
@@ -68,6 +69,7 @@ class _Objective(msgspec.Struct, forbid_unknown_fields=True):
     function: str
     figure: str
     lower_is_better: bool
+    outputs: list[str] = []
 
 
 class _Array(msgspec.Struct, forbid_unknown_fields=True):
@@ -206,7 +208,7 @@ def _decode(document: _Document, folder: Path) -> TrialData:
         Space(build_plan(graph, target_from_json(document.target), overrides), overrides, groups),
         Statistics.load(folder / _STATISTICS),
         Method(method.activations, method.fallback, method.weights, method.options),
-        _load_objective(document.objective),
+        _load_objective(document.objective, graph),
         tuple(_chunks(document, folder)),
         {each.name: _load_reference(each, folder) for each in document.references},
         document.is_probability,
@@ -270,14 +272,19 @@ def _load_reference(stored: _Array, folder: Path) -> Reference:
 
 def _store_objective(objective: Objective) -> _Objective:
     metric = objective.metric
+    if isinstance(metric, DetectionMetric):
+        row = objective.kind, metric.name, metric.name, objective.figure, objective.lower_is_better
+        return _Objective(*row, [metric.boxes_with_form, metric.scores, metric.classes])
     source = "" if metric is None else _import_name(metric)
     name = "" if metric is None else metric.name
     return _Objective(objective.kind, name, source, objective.figure, objective.lower_is_better)
 
 
-def _load_objective(stored: _Objective) -> Objective:
+def _load_objective(stored: _Objective, graph: Graph) -> Objective:
     metric = None
-    if stored.function:
+    if stored.function == DETECTIONS:
+        metric = metric_of(DETECTIONS, stored.outputs).bound(graph)
+    elif stored.function:
         metric = Metric(stored.metric, import_function(stored.function, "--metric"))
     return Objective(stored.kind, metric, stored.figure, stored.lower_is_better)
 

@@ -1,0 +1,248 @@
+"""Detections of quantized detectors against the float model's, in the real runtimes.
+
+    python benchmarks/detectors.py FOLDER [--nets a,b] [--targets a,b] [--seconds 120] [--json]
+        [--peers ORT_PYTHON[,NNCF_PYTHON]] [--add MODEL.onnx:CALIBRATION.npz:TEST.npz[:BOXES]]
+
+The nets are those of `drawn_detectors.py`, trained into FOLDER where they are not there yet; others
+are added with the arrays of their samples. For each net and target: percent of the float model's
+detections that are found again (`--metric detections`), by default and with `--quantize-heads`, mAP
+on the labels, nodes that stay float because integers lose too much there with the first reason, and
+the time of one image against float in ONNX Runtime. Peers quantize the same models from the same
+samples, and run in ONNX Runtime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnxruntime as ort
+from rich.console import Console
+from rich.table import Table
+
+import intact
+from drawn_detectors import CLASSES, NETS, draw, write_all
+from intact.analyze.evaluation.evaluate import evaluate_result
+from intact.data.detections import KEPT, MEAN, DetectionMetric
+from intact.data.metric import Compared, OutputRecord
+from intact.data.sources import open_samples
+from intact.engines.latency import latencies
+from intact.engines.session import FloatModel
+from intact.errors import IntactError
+from intact.formats.base.format import Deployed
+from intact.formats.registry import runtime_of
+from intact.graph import Graph
+from intact.plan import NoteKind
+from intact.plan.topology import is_decoded
+from intact.results.result import Result
+from intact.results.sources import float_graph
+
+TARGETS = ("onnxruntime", "openvino", "tflite", "ncnn")
+PEERS = Path(__file__).parent / "peers"
+
+Arrays = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A detector with its samples."""
+
+    name: str
+    model: Path
+    calibration: Arrays
+    test: Arrays
+    boxes: str = ""
+
+
+@dataclass
+class Row:
+    """One detector on one target; figures in percent, milliseconds of one image."""
+
+    net: str
+    target: str
+    kept: float | None = None
+    low: float | None = None
+    undone: float | None = None
+    map_float: float | None = None
+    map_quantized: float | None = None
+    floats: int = 0
+    why: str = ""
+    milliseconds: float | None = None
+    milliseconds_float: float | None = None
+    said: str = ""
+
+
+def drawn_cases(folder: Path, names: list[str], seconds: float, count: int) -> Iterator[Case]:
+    """Yield the nets trained on drawn shapes."""
+    write_all(folder, names, seconds)
+    calibration, test = draw(64, 1), draw(count, 2)
+    labels = {
+        "labels.boxes": test.boxes,
+        "labels.classes": test.classes,
+        "labels.listed": np.full(count, len(CLASSES)),
+    }
+    for name in names:
+        yield Case(
+            name,
+            folder / f"{name}.onnx",
+            {"image": calibration.images},
+            {"image": test.images, **labels},
+        )
+
+
+def given_case(text: str) -> Case:
+    """Read a model with its samples: MODEL.onnx:CALIBRATION.npz:TEST.npz[:BOXES]."""
+    model, calibration, test, *boxes = text.split(":", 3)
+    arrays = [dict(np.load(each)) for each in (calibration, test)]
+    return Case(Path(model).stem, Path(model), *arrays, boxes=boxes[0] if boxes else "")
+
+
+def measure(case: Case, target: str, *, timed: bool) -> Row:
+    """Quantize a detector for a target, without and with the flag."""
+    row = Row(case.name, target)
+    for undo in (False, True):
+        try:
+            result = intact.quantize(
+                str(case.model), case.calibration, target=target, quantize_heads=undo
+            )
+            figures = detections(result, case)
+        except IntactError as error:
+            row.said = str(error)
+            continue
+        if undo:
+            row.undone = figures.figures[KEPT][1]
+            continue
+        row.kept = figures.figures[KEPT][1]
+        row.low = row.kept + min(0.0, figures.intervals[KEPT][0] - (row.kept - 100))
+        row.map_float, row.map_quantized = figures.figures.get(MEAN, (None, None))
+        decisions = result.plan.decisions.values()
+        row.floats = sum(is_decoded(each) for each in decisions)
+        notes = [str(each) for each in result.plan.notes if each.kind is NoteKind.HEAD]
+        row.why = notes[0] if notes else ""
+        if timed:
+            row.milliseconds_float, row.milliseconds = times_of(result, case)
+    return row
+
+
+def detections(result: Result, case: Case) -> Compared:
+    """Compare what was written, in its runtime, with the float model."""
+    graph = result.plan.graph
+    metric = DetectionMetric.of_outputs(case.boxes)
+    found = evaluate_result(
+        result, open_samples(case.test, graph), metric=metric, timed=False, batch=16
+    )
+    return Compared(found.metrics, found.intervals)
+
+
+def times_of(result: Result, case: Case) -> tuple[float, float]:
+    """Time one image: float in ONNX Runtime, quantized in what it is deployed to."""
+    one = {name: each[:1] for name, each in case.test.items() if not name.startswith("labels")}
+    ((name, exported),) = result.exports.items()
+    run = runtime_of(name).runner(Deployed(result.plan, exported, None, 1))
+    in_float = FloatModel(result.plan.graph, threads=1)
+    return latencies(lambda: in_float.run(one), lambda: run(one)).milliseconds
+
+
+def measure_peer(case: Case, name: str, python: str) -> Row:
+    """Quantize with a tool of others."""
+    row = Row(case.name, f"{name} (peer)")
+    method = {"ort": "minmax", "nncf": "fast"}[name]
+    with tempfile.TemporaryDirectory() as folder:
+        samples, output = Path(folder) / "samples.npy", Path(folder) / "peer.onnx"
+        np.save(samples, next(iter(case.calibration.values())))
+        command = [python, PEERS / f"{name}.py", case.model, samples, output, "W8A8", method]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False)
+        if ran.returncode:
+            row.said = (ran.stderr.strip().splitlines() or ["no message"])[-1][:200]
+            return row
+        try:
+            found = compared_files(case, output)
+        except Exception as error:  # whatever the runtime says of the file
+            row.said = str(error)[:200]
+            return row
+    row.kept = found.figures[KEPT][1]
+    row.map_float, row.map_quantized = found.figures.get(MEAN, (None, None))
+    return row
+
+
+def compared_files(case: Case, quantized: Path) -> Compared:
+    """Compare another file with the float model, both in ONNX Runtime."""
+    graph = float_graph(str(case.model))
+    records = [_record(onnx.load(path), case, graph) for path in (case.model, quantized)]
+    labels = {name: each for name, each in case.test.items() if name.startswith("labels")}
+    metric = DetectionMetric.of_outputs(case.boxes).bound(graph)
+    return metric.compare(records[0].outputs(), records[1].outputs(), labels)
+
+
+def _record(model: onnx.ModelProto, case: Case, graph: Graph) -> OutputRecord:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads, options.log_severity_level = 1, 3
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    names = [str(value.name) for value in graph.outputs]
+    inputs = {n: each for n, each in case.test.items() if not n.startswith("labels")}
+    record = OutputRecord()
+    for at in range(len(next(iter(inputs.values())))):
+        feeds: dict[str, npt.NDArray[Any]] = {n: each[at : at + 1] for n, each in inputs.items()}
+        record.add(dict(zip(names, session.run(names, feeds), strict=True)), 1, 1)
+    return record
+
+
+def show(rows: list[Row]) -> None:
+    """Print the table, then reasons and refusals."""
+    columns = "net", "target", "kept %", "all quantized", "mAP float", "mAP", "float nodes", "ms"
+    table = Table(*columns)
+    for row in rows:
+        figures = (row.kept, row.undone, row.map_float, row.map_quantized)
+        shown = ["-" if each is None else f"{each:.1f}" for each in figures]
+        spent = "-"
+        if row.milliseconds is not None:
+            spent = f"{row.milliseconds_float:.2f} -> {row.milliseconds:.2f}"
+        table.add_row(row.net, row.target, *shown, str(row.floats), spent)
+    Console(width=110).print(table)
+    for row in rows:
+        for text in filter(None, (row.why, row.said)):
+            print(f"{row.net}, {row.target}: {text}")
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--nets", default=",".join(NETS))
+    parser.add_argument("--targets", default=",".join(TARGETS))
+    parser.add_argument("--seconds", type=float, default=120, help="to train each net")
+    parser.add_argument("--images", type=int, default=96)
+    parser.add_argument("--add", action="append", default=[], help="a model with its samples")
+    parser.add_argument("--peers", default="", help="pythons with ONNX Runtime's tool and NNCF")
+    parser.add_argument("--no-times", action="store_true")
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    names = [name for name in given.nets.split(",") if name]
+    cases = [
+        *drawn_cases(given.folder, names, given.seconds, given.images),
+        *map(given_case, given.add),
+    ]
+    rows = []
+    for case in cases:
+        for target in given.targets.split(","):
+            rows.append(measure(case, target, timed=not given.no_times))
+            print(".", end="", file=sys.stderr, flush=True)
+        for name, python in zip(("ort", "nncf"), given.peers.split(","), strict=False):
+            rows += [measure_peer(case, name, python)] if python else []
+    print(json.dumps([asdict(row) for row in rows], indent=1)) if given.json else show(rows)
+
+
+if __name__ == "__main__":
+    main()

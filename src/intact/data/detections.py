@@ -1,0 +1,451 @@
+"""What detectors find, read from their outputs, and how much of it a quantized one finds again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.data.images.boxes import BOXES, CLASSES, CROWDS, IDS, LISTED
+from intact.data.labels import Reference
+from intact.data.metric import DETECTIONS, Compared, Metric, MetricFunction, Outputs
+from intact.errors import DataError, UsageError, nearest
+from intact.graph import Graph
+from intact.numerics.detections import (
+    Detections,
+    average_precisions,
+    draws,
+    interval,
+    kept,
+    match,
+    suppress,
+)
+
+CONFIDENT = 0.25
+"""Score from which on a detection is shown to users, as most detectors' own tools have it."""
+_LEAST = 0.001
+"""Scores below count for nothing in a mean average precision."""
+_OVERLAP = 0.7
+"""IoU from which on a place's box is left out beside a better one of its class."""
+_FORMS = {
+    "corners": "corners",
+    "xyxy": "corners",
+    "centres": "centres",
+    "cxcywh": "centres",
+    "corners_yx": "corners_yx",
+    "yxyx": "corners_yx",
+    "corner_size": "corner_size",
+    "xywh": "corner_size",
+}
+_WORDS = tuple(f":{form}" for form in _FORMS)
+_SURE = 0.99
+"""Share of boxes whose numbers are corners in order, if they are corners."""
+
+KEPT, ADDED, LIKE = "detections kept %", "detections added %", "mAP to float %"
+MEAN, HALF = "mAP %", "mAP at IoU 0.5 %"
+
+
+def metric_of(source: str | MetricFunction | Metric, outputs: Sequence[str | None] = ()) -> Metric:
+    """Make a metric from ``detections``, ``module:function`` or a function.
+
+    Args:
+        source: The metric.
+        outputs: For ``detections`` the names of outputs: boxes, scores, classes.
+
+    Raises:
+        UsageError: A text without a colon.
+        DataError: There is no such module or function.
+    """
+    if source == DETECTIONS:
+        return DetectionMetric.of_outputs(*(each or "" for each in outputs))
+    return Metric.of(source)
+
+
+class _Ends(NamedTuple):
+    """Names of outputs; none of scores where boxes and scores are joined."""
+
+    boxes: str
+    scores: str
+    classes: str
+
+
+@dataclass(frozen=True)
+class DetectionMetric(Metric):
+    """Detections of a quantized detector against the float model's, and against labels.
+
+    Attributes:
+        boxes: Name of the output with boxes, perhaps with ``:corners`` or ``:centres``; "" to find
+            it.
+        scores: Name of the output with scores; "" to find it, or where boxes have them.
+        classes: Name of the output with class numbers; "" to find it, or where scores are by class.
+        form: Of boxes; "" where their numbers tell.
+        size: Rows and columns of the model's input; None where it has no image.
+    """
+
+    boxes: str = ""
+    scores: str = ""
+    classes: str = ""
+    form: str = ""
+    size: tuple[int, int] | None = None
+
+    needs_float: ClassVar[bool] = True
+
+    @staticmethod
+    def of_outputs(boxes: str = "", scores: str = "", classes: str = "") -> DetectionMetric:
+        """Make it from names as a user gives them."""
+        return DetectionMetric(DETECTIONS, _uncallable, boxes, scores, classes)
+
+    def bound(self, graph: Graph) -> DetectionMetric:
+        """Return it with the outputs of a model.
+
+        Raises:
+            UsageError: There is no such output, or it cannot be told which hold boxes and scores.
+        """
+        boxes, scores, classes = self.boxes, self.scores, self.classes
+        # Names of outputs may have colons.
+        name, _, form = boxes.rpartition(":") if boxes.endswith(_WORDS) else (boxes, "", "")
+        names = [str(value.name) for value in graph.outputs]
+        for flag, each in (("--boxes", name), ("--scores", scores), ("--classes", classes)):
+            if each and each not in names:
+                raise UsageError(f"{flag} {each}: no such output", remedy=nearest(each, names))
+        ends = _ends_of(graph, name, scores, classes)
+        return replace(
+            self,
+            boxes=ends.boxes,
+            scores=ends.scores,
+            classes=ends.classes,
+            form=_FORMS.get(form, form),
+            size=_image_size(graph),
+        )
+
+    @property
+    def boxes_with_form(self) -> str:
+        """The option ``--boxes`` that says the same."""
+        return f"{self.boxes}:{self.form}" if self.form else self.boxes
+
+    def score(
+        self, outputs: Outputs, references: Mapping[str, Reference], in_float: Outputs | None = None
+    ) -> dict[str, float]:
+        """Score one model: mean average precision with labels, else against float."""
+        if in_float is None:
+            raise DataError(f"metric {self.name}: needs the float model's outputs")
+        found = self.compare(in_float, outputs, references)
+        return {name: after for name, (_, after) in found.figures.items()}
+
+    def compare(
+        self, in_float: Outputs, quantized: Outputs, references: Mapping[str, Reference]
+    ) -> Compared:
+        """Compare two models, with 95 % intervals of the changes by bootstrap over images.
+
+        Raises:
+            DataError: Outputs are no boxes and scores, labels are of another class list, or the
+                float model finds nothing.
+        """
+        reader = _Reader.of(self, in_float)
+        wanted, found = reader.read(in_float), reader.read(quantized)
+        count = len(wanted)
+        for key, each in references.items():
+            if key.startswith("labels.") and len(each) != count:
+                raise DataError(
+                    f"metric {self.name}: {count} arrays of output {self.boxes!r} for {len(each)} "
+                    "images: it has no axis for samples",
+                    remedy="run them one by one, with --batch 1",
+                )
+        weights = draws(count)
+        figures: dict[str, tuple[float, float]] = {}
+        intervals: dict[str, tuple[float, float]] = {}
+        warnings: tuple[str, ...] = ()
+        truth = self._truth(references, reader, wanted)
+        if truth is not None:
+            parts = [match(each, truth) for each in (wanted, found)]
+            before, after = (average_precisions(each)[0] for each in parts)
+            drawn = [average_precisions(each, weights) for each in parts]
+            for name, pick in ((MEAN, slice(None)), (HALF, slice(1))):
+                old, new = (100 * float(each[pick].mean()) for each in (before, after))
+                change = 100 * (drawn[1][:, pick].mean(axis=1) - drawn[0][:, pick].mean(axis=1))
+                figures[name], intervals[name] = (old, new), interval(change)
+            if figures[HALF][0] < 100 * _HARDLY:
+                warnings = (
+                    f"the float model has {figures[HALF][0]:.1f} % mAP at IoU 0.5: boxes may have "
+                    "another form (--boxes NAME:corners, :centres, :corners_yx, :corner_size), or "
+                    "labels another class list",
+                )
+        confident = [each.at(each.scores >= CONFIDENT) for each in wanted]
+        if not any(len(each.scores) for each in confident):
+            raise DataError(
+                f"metric {self.name}: the float model has no score of {CONFIDENT} or more on "
+                f"{count} image(s)",
+                remedy="give images with objects, prepared as for training, or name the outputs "
+                "with --boxes and --scores",
+            )
+        same = match(found, confident)
+        figures[LIKE] = 100.0, 100 * float(average_precisions(same)[0].mean())
+        intervals[LIKE] = interval(100 * average_precisions(same, weights).mean(axis=1) - 100)
+        for name, one, other in ((KEPT, found, wanted), (ADDED, wanted, found)):
+            counts, hits = kept(one, other, CONFIDENT)
+            missing = name == ADDED  # of what the quantized model has, what float has not
+            share = _share(hits[None], counts[None], missing=missing)
+            drawn_share = _share(weights * hits, weights * counts, missing=missing)
+            start = 0.0 if missing else 100.0
+            figures[name] = start, float(share[0])
+            intervals[name] = interval(drawn_share - start)
+        order = (MEAN, HALF, KEPT, ADDED, LIKE)
+        return Compared({n: figures[n] for n in order if n in figures}, intervals, warnings)
+
+    def _truth(
+        self, references: Mapping[str, Reference], reader: _Reader, wanted: Sequence[Detections]
+    ) -> list[Detections] | None:
+        """Return the objects of the labels, in the classes of the model; None without labels."""
+        boxes = references.get(BOXES)
+        if boxes is None:
+            return None
+        if CLASSES not in references:
+            raise DataError(
+                f"metric {self.name}: there are {BOXES} and no {CLASSES}",
+                remedy="give both, one array an image",
+            )
+        classes = references[CLASSES]
+        ids = references.get(IDS, classes)
+        listed = int(np.max(references[LISTED])) if LISTED in references else 0
+        highest = max((int(np.max(each)) for each in classes if np.size(each)), default=-1)
+        if highest < 0:
+            raise DataError(
+                f"metric {self.name}: the labels have no object in {len(wanted)} image(s)",
+                remedy="give images with objects, or leave --labels out",
+            )
+        known = reader.classes
+        if known is None:  # numbers in an output of their own: those that are seen
+            seen = [int(each.classes.max()) for each in wanted if len(each.classes)]
+            has_ids = bool(listed) and max(seen, default=0) >= listed
+        elif known == listed or (not listed and highest < known):
+            has_ids = False
+        else:
+            has_ids = 0 < listed < known and known > max(int(np.max(e)) for e in ids if len(e))
+            if not has_ids:
+                what = f"{listed} classes" if listed else f"a class {highest}"
+                raise DataError(
+                    f"metric {self.name}: the labels have {what}, the model {known}",
+                    remedy="give labels of the model's class list",
+                )
+        crowds = references.get(CROWDS)
+        return [
+            Detections.of(box, None, kind, None if crowds is None else crowds[at])
+            for at, (box, kind) in enumerate(zip(boxes, ids if has_ids else classes, strict=True))
+        ]
+
+
+_HARDLY = 0.01
+"""mAP at IoU 0.5 below which boxes or classes are likely to be misread."""
+
+
+def _uncallable(*_: object) -> float:
+    raise DataError("detections are compared with those of the float model")
+
+
+def _share(hits: npt.NDArray[Any], counts: npt.NDArray[Any], *, missing: bool) -> Any:
+    """Percent of hits, or of what is missing, over the images of each draw; NaN for none."""
+    total, found = counts.sum(axis=1), hits.sum(axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        part = np.where(total > 0, found / total, 1.0 if missing else np.nan)
+    return 100 * (1 - part if missing else part)
+
+
+def _image_size(graph: Graph) -> tuple[int, int] | None:
+    """Return rows and columns of the only input of rank 4; None where there is none."""
+    shapes = [value.shape for value in graph.inputs if value.shape is not None]
+    images = [shape for shape in shapes if len(shape) == 4]
+    if len(images) != 1:
+        return None
+    sizes = [each if isinstance(each, int) else 0 for each in images[0]]
+    rows, columns = sizes[1:3] if sizes[3] in (1, 3) and sizes[1] not in (1, 3) else sizes[2:4]
+    return (rows, columns) if rows and columns else None
+
+
+def _ends_of(graph: Graph, boxes: str, scores: str, classes: str) -> _Ends:
+    """Find what is not named, by shapes; by "box" in a name where these leave a choice."""
+    shapes = {
+        str(value.name): [each if isinstance(each, int) else None for each in value.shape or ()]
+        for value in graph.outputs
+    }
+    floats = [str(value.name) for value in graph.outputs if graph.is_float(value)]
+    unknown = UsageError(
+        "--metric detections: it cannot be told which of "
+        + ", ".join(f"{n} {['?' if d is None else d for d in shapes[n]]}" for n in shapes)
+        + " hold boxes and scores",
+        remedy="name them with --boxes and --scores (and --classes); one output that has both is "
+        "named with --boxes alone",
+    )
+    if not boxes:
+        fours = [n for n in floats if 4 in shapes[n][-2:] and n not in (scores, classes)]
+        named = [n for n in fours if "box" in n.lower()]
+        wide = [n for n in floats if len(shapes[n]) in (2, 3) and n not in (scores, classes)]
+        chosen = named if len(fours) > 1 else fours
+        if not fours and not scores and len(wide) == 1:
+            return _Ends(wide[0], "", "")
+        if len(chosen) != 1:
+            raise unknown
+        boxes = chosen[0]
+    elif not scores and 4 not in shapes[boxes][-2:]:
+        return _Ends(boxes, "", "")
+    rest = [n for n in shapes if n not in (boxes, scores, classes)]
+    flat = len(shapes[boxes]) - 1
+    if not scores:
+        ranked = [n for n in rest if n in floats and len(shapes[n]) in (flat, flat + 1)]
+        named = [n for n in ranked if "score" in n.lower() or "logit" in n.lower()]
+        chosen = named if len(ranked) > 1 else ranked
+        if len(chosen) != 1:
+            raise unknown
+        scores = chosen[0]
+        rest.remove(scores)
+    if not classes and len(shapes[scores]) == flat:
+        numbers = [n for n in rest if n not in floats] or [
+            n for n in rest if "class" in n.lower() or "label" in n.lower()
+        ]
+        classes = numbers[0] if len(numbers) == 1 else ""
+    return _Ends(boxes, scores, classes)
+
+
+class _Reader(NamedTuple):
+    """How outputs are read, which the float model's tell.
+
+    Attributes:
+        ends: Names.
+        form: Of boxes.
+        is_chosen: Whether joined rows are box, score and class.
+        is_logit: Whether scores become probabilities by Sigmoid.
+        factor: Of x and y, to pixels.
+        classes: Number of classes; None where class numbers are given.
+    """
+
+    ends: _Ends
+    form: str
+    is_chosen: bool
+    is_logit: bool
+    factor: tuple[float, float]
+    classes: int | None
+
+    @staticmethod
+    def of(metric: DetectionMetric, outputs: Outputs) -> _Reader:
+        name, form = metric.boxes, metric.form
+        ends = _Ends(name, metric.scores, metric.classes)
+        reader = _Reader(ends, form, False, False, (1.0, 1.0), None)
+        for each in filter(None, reader.ends):
+            if each not in outputs:
+                raise DataError(f"metric {metric.name}: the model has no output {each!r}")
+        if not metric.scores:
+            rows = [_places_first(each) for each in _by_image(outputs[name])]
+            if any(each.shape[1] < 5 for each in rows):
+                raise DataError(
+                    f"metric {metric.name}: rows of {name!r} have {rows[0].shape[1]} numbers, too "
+                    "few for a box and scores",
+                    remedy="name the outputs with --boxes and --scores",
+                )
+            width = rows[0].shape[1]
+            whole = all(np.allclose(each[:, 5], np.rint(each[:, 5])) for each in rows if width == 6)
+            reader = reader._replace(is_chosen=width == 6 and whole)
+        raw = [reader._raw(outputs, at) for at in range(len(_by_image(outputs[name])))]
+        everything = np.concatenate([scores.ravel() for _, scores, _ in raw])
+        widths = {scores.shape[1] for _, scores, kinds in raw if kinds is None}
+        boxes = np.concatenate([box for box, _, _ in raw])
+        is_logit = bool(everything.size) and bool(everything.min() < 0 or everything.max() > 1.001)
+        reader = reader._replace(classes=widths.pop() if widths else None, is_logit=is_logit)
+        if not form and len(boxes):
+            ordered = (boxes[:, 2:] >= boxes[:, :2]).all(axis=1).mean()
+            reader = reader._replace(form="corners" if ordered >= _SURE else "centres")
+        # Parts of the image: no box of pixels is that small.
+        if metric.size is not None and len(boxes) and np.quantile(np.abs(boxes), 0.99) <= 2:
+            rows_, columns = metric.size
+            reader = reader._replace(factor=(float(columns), float(rows_)))
+        return reader
+
+    def read(self, outputs: Outputs) -> list[Detections]:
+        """Read the detections of all images."""
+        return [self._one(outputs, at) for at in range(len(_by_image(outputs[self.ends.boxes])))]
+
+    def _raw(
+        self, outputs: Outputs, at: int
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any] | None]:
+        """Return boxes ``[n, 4]``, scores ``[n, classes]``, and classes ``[n]`` if they are given.
+
+        Where they are, scores are ``[n, 1]``.
+        """
+        boxes = _image(outputs[self.ends.boxes], at)
+        if not self.ends.scores:
+            rows = _places_first(boxes)
+            if self.is_chosen:
+                return rows[:, :4], rows[:, 4:5], rows[:, 5]
+            return rows[:, :4], rows[:, 4:], None
+        if boxes.size % 4:
+            raise DataError(
+                f"output {self.ends.boxes!r} has shape {list(boxes.shape)} an image: no boxes",
+                remedy="name the output with --boxes",
+            )
+        boxes = boxes.T if boxes.ndim == 2 and boxes.shape[1] != 4 == boxes.shape[0] else boxes
+        boxes = boxes.reshape(-1, 4)
+        scores = _image(outputs[self.ends.scores], at)
+        count = len(boxes)
+        scores = scores.reshape(count, -1) if scores.ndim < 2 else scores.reshape(scores.shape[-2:])
+        scores = scores if len(scores) == count else scores.T
+        if len(scores) != count:
+            raise DataError(
+                f"outputs {self.ends.boxes!r} and {self.ends.scores!r} have {count} boxes and "
+                f"{len(scores)} scores",
+                remedy="name the outputs with --boxes and --scores",
+            )
+        if not self.ends.classes:
+            return boxes, scores, None
+        kinds = _image(outputs[self.ends.classes], at)
+        # Rows of NonMaxSuppression: image, class, place.
+        kinds = kinds.reshape(count, -1)
+        return boxes, scores[:, :1], kinds[:, 1] if kinds.shape[1] == 3 else kinds[:, 0]
+
+    def _one(self, outputs: Outputs, at: int) -> Detections:
+        boxes, scores, kinds = self._raw(outputs, at)
+        boxes, scores = (np.nan_to_num(np.asarray(e, np.float64)) for e in (boxes, scores))
+        if self.is_logit:
+            scores = 1 / (1 + np.exp(-np.clip(scores, -50, 50)))
+        boxes = _corners(boxes, self.form) * np.tile(self.factor, 2)
+        if kinds is not None:
+            found = Detections.of(boxes, scores[:, 0], np.rint(kinds))
+            return found.at(found.scores >= _LEAST)
+        place, kind = np.nonzero(scores >= _LEAST)
+        found = Detections.of(boxes[place], scores[place, kind], kind)
+        return suppress(found, _OVERLAP)
+
+
+def _corners(boxes: npt.NDArray[Any], form: str) -> npt.NDArray[Any]:
+    if form == "corners_yx":
+        return boxes[:, [1, 0, 3, 2]]
+    if form == "corner_size":
+        return np.concatenate([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], axis=1)
+    if form == "centres":
+        half = boxes[:, 2:] / 2
+        return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], axis=1)
+    return boxes
+
+
+def _by_image(outputs: npt.NDArray[Any] | list[npt.NDArray[Any]]) -> Sequence[npt.NDArray[Any]]:
+    return outputs if isinstance(outputs, list) else [*outputs]
+
+
+def _image(outputs: npt.NDArray[Any] | list[npt.NDArray[Any]], at: int) -> npt.NDArray[Any]:
+    """Return an output of one image, without leading axes of 1."""
+    array = np.asarray(outputs[at])
+    while array.ndim > 2 and array.shape[0] == 1:
+        array = array[0]
+    return array
+
+
+def _places_first(joined: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return ``[places, numbers]``: a net has more places than numbers for each."""
+    while joined.ndim > 2 and joined.shape[0] == 1:
+        joined = joined[0]
+    if joined.ndim != 2:
+        raise DataError(
+            f"an output of shape {list(joined.shape)} an image is no list of boxes with scores",
+            remedy="name the outputs with --boxes and --scores",
+        )
+    return joined.T if joined.shape[0] < joined.shape[1] else joined
