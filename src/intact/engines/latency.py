@@ -16,6 +16,8 @@ import numpy as np
 from intact.limits import LATENCY_SECONDS
 
 _BLOCKS, _WARM_UP, _TIMED = 5, 2, 5
+_SHORT = 5e-3
+"""Seconds of a block of short runs, whose fastest or middle one tells little if they are few."""
 _ROUNDS = 16
 
 
@@ -90,10 +92,12 @@ def _block(
     """Return the seconds of a few runs, the first ones left out where there is time for others."""
     times: list[float] = []
     # At least one run however long it takes; the first ones warm caches and clock up the processor.
-    while not times or (len(times) < _WARM_UP + _TIMED and sum(times) < seconds):
+    spent = 0.0
+    while not times or (spent < seconds and (len(times) < _WARM_UP + _TIMED or spent < _SHORT)):
         start = clock()
         function()
         times.append(clock() - start)
+        spent += times[-1]
     return times[_WARM_UP:] or times[-1:]
 
 

@@ -23,6 +23,7 @@ from intact.placement.cache import KnownChoice, PieceTime, TimingCache, key_of
 from intact.placement.costs import Profile, correct, measured_costs, signature, table_costs
 from intact.placement.pieces import Costs, Pieces
 from intact.plan import QuantizedGraph
+from intact.plan.topology import has_weights_only
 
 _TOO_SHORT = 2e-5
 """Runs that take less are not timed: the call takes longer than the kernels."""
@@ -95,6 +96,8 @@ class _Solution(NamedTuple):
 @dataclass(frozen=True)
 class _Candidate:
     kept: Kept
+    names: tuple[str, ...]
+    """The nodes that stay float: of the pieces, and of what only stores its weights as integers."""
     run: Callable[[], object] = field(repr=False)
 
 
@@ -131,7 +134,7 @@ class FastestSearch:
     bound: float | None = None
     decibels: Callable[[QuantizedGraph], float] = lambda _: MOST_DB
     noise: Callable[[], Mapping[str, float]] | None = None
-    _plans: dict[bytes, QuantizedGraph] = field(default_factory=dict)
+    _plans: dict[tuple[str, ...], QuantizedGraph] = field(default_factory=dict)
     _measured_decibels: dict[bytes, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -139,6 +142,8 @@ class FastestSearch:
         self.seconds = min(max(self.seconds, PLACEMENT_SECONDS[0]), PLACEMENT_SECONDS[1])
         self._start = time.perf_counter()
         self._pieces = Pieces.of(self.plan)
+        decisions = self.plan.decisions.items()
+        self._stored = tuple(name for name, each in decisions if has_weights_only(each))
         self._none = np.zeros(len(self._pieces.names), np.bool_)
         self._machine = (
             "" if self.runtime is None else self.runtime.name(),
@@ -190,7 +195,7 @@ class FastestSearch:
     def _measure(self) -> KnownChoice | str:
         """Return the fastest of what was measured, or why nothing could be."""
         everything = ~self._none
-        integers, floats = self._candidate(self._none), self._candidate(everything)
+        integers, floats = self._candidate(self._none), self._candidate(everything, self._stored)
         if integers is None:
             return "the runtime does not run it"
         # Once before it is timed: the first run allocates what the later ones use.
@@ -202,6 +207,11 @@ class FastestSearch:
         if first < _TOO_SHORT:
             return f"it is too small to be timed ({1e6 * first:.0f} microseconds)"
         candidates = [integers] if floats is None else [integers, floats]
+        # Weights that only are stored make the file smaller, and may make it slower.
+        small = self._candidate(everything) if self._stored else None
+        if small is not None:
+            small.run()
+            candidates.append(small)
         last: _Solution | None = None
         for solution in self._solutions(first):
             last = solution
@@ -220,8 +230,7 @@ class FastestSearch:
         at = self._best(candidates, rounds, floats=floats is not None)
         in_float = 0.0 if floats is None else times[1]
         predicted = self._predict(last, candidates[at].kept, times[0], in_float)
-        names = self._pieces.nodes(candidates[at].kept)
-        return KnownChoice(names, (in_float, times[0], times[at]), predicted)
+        return KnownChoice(candidates[at].names, (in_float, times[0], times[at]), predicted)
 
     def _predict(
         self, last: _Solution | None, kept: Kept, integers: float, in_float: float
@@ -264,14 +273,16 @@ class FastestSearch:
         """
         times = lower_quartiles(rounds)
         # From all in integers on: a later one has to prove that leaving integers pays.
-        order = sorted(range(len(candidates)), key=lambda at: int(candidates[at].kept.sum()))
+        order = sorted(range(len(candidates)), key=lambda at: len(candidates[at].names))
         accepted = [at for at in order if self._is_accepted(candidates[at].kept)] or order[-1:]
         best = accepted[0]
         for at in accepted[1:]:
             wins = sum(each[at] < each[best] for each in rounds)
             if SAME_SPEED * times[at] < times[best] and wins >= _MOST_ROUNDS * len(rounds):
                 best = at
-        return 1 if floats and times[1] < times[best] else best
+        # Where only weights are stored as integers, chance makes it faster or slower.
+        same = SAME_SPEED if candidates[best].kept.all() else 1.0
+        return 1 if floats and same * times[1] < times[best] else best
 
     def _is_accepted(self, kept: Kept) -> bool:
         if self.bound is None or kept.all():
@@ -281,7 +292,7 @@ class FastestSearch:
     def _decibels(self, kept: Kept) -> float:
         key = kept.tobytes()
         if key not in self._measured_decibels:
-            self._measured_decibels[key] = self.decibels(self._plan(kept))
+            self._measured_decibels[key] = self.decibels(self._plan(self._pieces.nodes(kept)))
         return self._measured_decibels[key]
 
     def _add_note(self, found: Fastest, note: str = "") -> Fastest:
@@ -294,7 +305,8 @@ class FastestSearch:
     def _still_holds(self, known: KnownChoice) -> bool:
         """Tell whether a choice of before is one for this plan, whose scales may be others."""
         names = set(known.kept_float)
-        return names <= set(self._pieces.of_node) and self._is_accepted(self._pieces.mark(names))
+        own = set(self._pieces.of_node).union(self._stored)
+        return names <= own and self._is_accepted(self._pieces.mark(names))
 
     def _solutions(self, first: float) -> Iterator[_Solution]:
         """Yield placements of least cost."""
@@ -380,33 +392,33 @@ class FastestSearch:
                 kept[members] = True
                 yield _Solution(kept)
 
-    def _plan(self, kept: Kept) -> QuantizedGraph:
-        key = kept.tobytes()
-        if key not in self._plans:
-            names = self._pieces.nodes(kept)
-            self._plans[key] = self.planner(names) if names else self.plan
-        return self._plans[key]
+    def _plan(self, names: tuple[str, ...]) -> QuantizedGraph:
+        if names not in self._plans:
+            self._plans[names] = self.planner(names) if names else self.plan
+        return self._plans[names]
 
-    def _deploy(self, kept: Kept) -> Deployed:
-        plan = self._plan(kept)
+    def _deploy(self, names: tuple[str, ...]) -> Deployed:
+        plan = self._plan(names)
         return Deployed(plan, self.write(plan), None, self.threads)
 
-    def _candidate(self, kept: Kept) -> _Candidate | None:
-        """Load a placement; None where the format or its runtime has no such."""
+    def _candidate(self, kept: Kept, others: tuple[str, ...] = ()) -> _Candidate | None:
+        """Load a placement, with other nodes in float; None where format or runtime has no such."""
         if self.runtime is None:
             return None
+        names = self._pieces.nodes(kept) + others
         try:
-            run = self.runtime.runner(self._deploy(kept))
+            run = self.runtime.runner(self._deploy(names))
             run(dict(self.feeds))
         except IntactError:
             return None
-        return _Candidate(kept, lambda: run(dict(self.feeds)))
+        return _Candidate(kept, names, lambda: run(dict(self.feeds)))
 
     def _profile(self, kept: Kept, runs: int) -> Profile | None:
         if self.runtime is None or not self.runtime.is_profiled:
             return None
         try:
-            kernels = self.runtime.profile(self._deploy(kept), dict(self.feeds), runs)
+            deployed = self._deploy(self._pieces.nodes(kept))
+            kernels = self.runtime.profile(deployed, dict(self.feeds), runs)
         except IntactError:
             return None
         return Profile(kernels, self.plan)

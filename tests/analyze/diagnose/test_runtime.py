@@ -17,6 +17,7 @@ from intact.analyze.diagnose.deployed import products_in_float, runtime_of
 from intact.analyze.diagnose.evidence import Evidence
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.remedies import with_command
+from intact.analyze.diagnose.runtime import SHORTEST_SECONDS as SHORTEST
 from intact.analyze.diagnose.runtime import slow_sign, time_if_slower
 from intact.calibrate.choice import FloatRuns
 from intact.data.sources import open_samples
@@ -108,7 +109,7 @@ def test_slower_in_each_round_is_a_finding(result: Result, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    "last", [(0.004, 0.004), (0.004, 0.0041), (0.0001, 0.008)], ids=["even", "chance", "small"]
+    "last", [(0.004, 0.004), (0.004, 0.0041), (0.00001, 0.008)], ids=["even", "chance", "small"]
 )
 def test_once_as_fast_is_no_finding(
     last: tuple[float, float], result: Result, monkeypatch: pytest.MonkeyPatch
@@ -138,6 +139,30 @@ def test_a_little_slower_takes_more_rounds(
     assert (found is not None) is expected
 
 
+def test_runs_of_some_microseconds_are_compared(
+    result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime, "SHORTEST_SECONDS", SHORTEST)
+    timed(monkeypatch, *[(2.6e-5, 4.4e-5)] * 5)
+    found = time_if_slower(result.plan.graph, runtime_of(result), DATA)
+    assert found is not None
+    assert found.quantized == 4.4e-5
+
+
+def test_openvino_is_compared_with_the_float_model_in_openvino(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("openvino")
+    made = intact.quantize(net(), DATA, target="openvino")
+    in_float = runtime_of(made).load_float
+    assert in_float is not None
+    monkeypatch.setattr("intact.engines.session.make_session", None)  # ONNX Runtime is not asked
+    found = in_float(made.plan.graph)(DATA)
+    assert set(found) == {str(value.name) for value in made.plan.graph.outputs}
+    timed(monkeypatch, *[(0.004, 0.008)] * 5)
+    assert slow_sign(runtime_of(made), DATA, lambda: in_float(made.plan.graph), 1000.0)
+
+
 def test_what_runs_in_float_is_named_before_the_time(
     wide: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,7 +177,7 @@ def test_quantize_says_that_a_result_is_slower_and_what_mends_it(
     result: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed(monkeypatch, *[(0.004, 0.008)] * 5)
-    (found,) = slow_sign(runtime_of(result), DATA, lambda _: None, 1000.0)
+    (found,) = slow_sign(runtime_of(result), DATA, lambda: lambda _: None, 1000.0)
     assert found.cause == "slower_than_float"
     command = with_command(found, {"model": "m.onnx", "data": "d.npz"}).remedy
     assert command == "intact quantize m.onnx --data d.npz --fastest --output mended"
@@ -162,7 +187,7 @@ def test_nothing_is_timed_where_that_would_take_long(
     result: Result, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = timed(monkeypatch, *[(0.004, 0.008)] * 5)
-    assert slow_sign(runtime_of(result), DATA, lambda _: None, 1e-6) == []
+    assert slow_sign(runtime_of(result), DATA, lambda: lambda _: None, 1e-6) == []
     assert asked == []
 
 
@@ -183,7 +208,7 @@ def test_runs_of_any_length_are_timed_in_a_part_of_the_time(
         monkeypatch.setattr(f"time.{clock}", lambda: now[0])
     made = runtime_of(result)
     made = msgspec.structs.replace(made, load=lambda: taking(times * seconds))
-    found = slow_sign(made, DATA, taking(seconds), spent)
+    found = slow_sign(made, DATA, lambda: taking(seconds), spent)
     assert [each.cause for each in found] == ["slower_than_float"] * (times > 1.05)
     assert now[0] <= 0.2 * spent
 

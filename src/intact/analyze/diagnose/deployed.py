@@ -14,6 +14,7 @@ from intact.data.batching import Batch
 from intact.errors import IntactError
 from intact.formats.base.format import Deployed, Runtime
 from intact.formats.registry import FORMATS, ONNX_QDQ
+from intact.graph import Graph
 from intact.results.result import Result
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ def runtime_of(result: Result, in_float: dict[str, str] | None = None) -> Shown:
         name == ONNX_QDQ,
         run=deployed_run(result),
         load=_loader(result),
+        load_float=_float_loader(result),
         profile=_profiler(result),
         in_float=in_float or {},
     )
@@ -81,7 +83,7 @@ def _runtime_alone(result: Result) -> tuple[Runtime, Deployed] | None:
     """Return a runtime and what it runs on one thread; None where none runs it and float models."""
     name, exported = next(iter(result.exports.items()))
     runtime = FORMATS[name].runtime
-    if runtime is None or not runtime.runs_float:
+    if runtime is None or not runtime.runs_float or not runtime.can_run(exported):
         return None
     return runtime, Deployed(result.plan, exported, None, 1)
 
@@ -91,6 +93,13 @@ def _loader(result: Result) -> Callable[[], Callable[[Batch], Any]] | None:
     if found is None or not found[0].is_timed:
         return None
     return partial(found[0].runner, found[1])
+
+
+def _float_loader(result: Result) -> Callable[[Graph], Callable[[Batch], Any]] | None:
+    found = _runtime_alone(result)
+    if found is None:
+        return None
+    return lambda graph: found[0].float_runner(graph, 1)
 
 
 def _profiler(result: Result) -> Callable[[Batch, int], Sequence[KernelTime]] | None:

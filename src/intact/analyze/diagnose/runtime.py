@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
@@ -14,7 +15,6 @@ from intact.data.batching import Batch
 from intact.engines.cpu import on_this_processor
 from intact.engines.exact_sums import saturates_pairs
 from intact.engines.latency import blocks_in_turn
-from intact.engines.session import FloatModel
 from intact.errors import ExportError, IntactError
 from intact.graph import OPS, Graph, OpKind, data_slots, weight_slot
 from intact.limits import (
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 _USUAL_BITS = 8
 _ROUNDS = min(SLOWER)
 """How many times a model must be slower, at least; where there is time for five, each of them."""
-_LEAST_SECONDS = 2e-4
-"""Models that take less are not timed: the call takes as long as the kernels."""
+SHORTEST_SECONDS = 2e-5
+"""Models that take less are not timed: the call takes as long as the kernels, some 5e-6."""
 SPEED = 0.5
 """Severity of what costs nothing but time: what makes outputs wrong comes first."""
 _FEW = 8
@@ -67,6 +67,7 @@ class Runtime(msgspec.Struct, frozen=True):
         is_onnxruntime: Whether ONNX Runtime runs it.
         run: Runs it as applications do, on one thread; None where nothing here does.
         load: Loads it as applications do, to be timed; None where no runtime here runs both models.
+        load_float: Loads a float model in the same runtime, likewise; None where `load` is.
         profile: Times its kernels in some runs of a batch; None where the runtime does not tell.
         in_float: Layers that were planned for integers and are computed in float, with operators.
     """
@@ -75,8 +76,14 @@ class Runtime(msgspec.Struct, frozen=True):
     is_onnxruntime: bool
     run: Run | None = None
     load: Callable[[], Callable[[Batch], Any]] | None = None
+    load_float: Callable[[Graph], Callable[[Batch], Any]] | None = None
     profile: Callable[[Batch, int], Sequence[KernelTime]] | None = None
     in_float: Mapping[str, str] = {}
+
+    @property
+    def clock(self) -> Callable[[], float]:
+        """What tells the processor time of runs: others than ONNX Runtime use threads of theirs."""
+        return time.thread_time if self.is_onnxruntime else time.process_time
 
     def held_in_floats(self, plan: QuantizedGraph) -> tuple[str, ...]:
         """Return the layers whose sums no code wraps: floats hold them whatever their size."""
@@ -112,10 +119,15 @@ def check_little_slowness(evidence: Evidence) -> list[Finding]:
     """Time the result beside the float model for a small part of what making it took."""
     runtime, runs = evidence.runtime, evidence.runs
     is_other = runtime is None or evidence.plan.graph is not runs.graph
-    if runtime is None or is_other or not runtime.is_onnxruntime or evidence.spent is None:
+    if runtime is None or is_other or runtime.load_float is None or evidence.spent is None:
         return []
     feeds, _ = runs.batches[0]
-    return slow_sign(runtime, feeds, runs.run, evidence.spent)
+    if runtime.is_onnxruntime:
+        return slow_sign(runtime, feeds, lambda: runs.run, evidence.spent)  # loaded already
+    load = partial(runtime.load_float, runs.graph)
+    with contextlib.suppress(IntactError):  # a float model that the runtime refuses
+        return slow_sign(runtime, feeds, load, evidence.spent)
+    return []
 
 
 # ---- computed in float ------------------------------------------------------------------------
@@ -298,31 +310,39 @@ def slowness_findings(plan: QuantizedGraph, runtime: Runtime, feeds: Batch) -> l
 
 
 def slow_sign(
-    runtime: Runtime, feeds: Batch, in_float: Callable[[Batch], object], seconds: float
+    runtime: Runtime,
+    feeds: Batch,
+    load_float: Callable[[], Callable[[Batch], object]],
+    seconds: float,
 ) -> list[Finding]:
     """Find that a result is slower than float, in a small part of the time that making it took.
 
     Args:
         runtime: What was written.
         feeds: The inputs of a batch.
-        in_float: Runs the float model on one thread.
+        load_float: Loads the float model, to be run on one thread.
         seconds: What making the result took.
     """
     if runtime.load is None:
         return []
-    start = time.perf_counter()
+    most, start = LONG_RUNS_SHARE * seconds, time.perf_counter()
+    in_float = load_float()
+    loaded = time.perf_counter()
     in_float(feeds)
-    if 2 * _ROUNDS * (time.perf_counter() - start) > LONG_RUNS_SHARE * seconds:
-        return []  # the blocks would take longer
+    spent = time.perf_counter() - loaded
+    if 2 * (loaded - start) > most or 2 * _ROUNDS * spent > most:
+        return []  # loading the other one too, or the blocks, would take longer
     run = runtime.load()
+    loaded = time.perf_counter()
     run(feeds)
-    spent = time.perf_counter() - start
+    spent += time.perf_counter() - loaded
     little, most = (part * seconds - spent for part in (2 * SLOWNESS_SHARE, LONG_RUNS_SHARE))
     if most <= 0:
         return []
     blocks = _blocks_of_both(
         lambda: in_float(feeds),
         lambda: run(feeds),
+        runtime.clock,
         min(max(little, 0.0) / 2, SLOWNESS_SECONDS),
         most,
     )
@@ -360,32 +380,32 @@ def _time_both(
     graph: Graph, runtime: Runtime, feeds: Batch, longest: float = 0.0
 ) -> Iterator[tuple[list[float], ...]]:
     """Yield blocks of times of both models, in float first; the first run of each is not timed."""
-    if runtime.load is None:
+    if runtime.load is None or runtime.load_float is None:
         raise ExportError("no runtime here runs both models", remedy="measure on the hardware")
-    model, run = FloatModel(graph, threads=1), runtime.load()
-    model.run(feeds), run(feeds)
-    yield from _blocks_of_both(lambda: model.run(feeds), lambda: run(feeds), longest=longest)
+    in_float, run = runtime.load_float(graph), runtime.load()
+    in_float(feeds), run(feeds)
+    yield from _blocks_of_both(
+        lambda: in_float(feeds), lambda: run(feeds), runtime.clock, longest=longest
+    )
 
 
 def _blocks_of_both(
     in_float: Callable[[], object],
     quantized: Callable[[], object],
+    clock: Callable[[], float],
     seconds: float = SLOWNESS_SECONDS,
     longest: float = 0.0,
 ) -> Iterator[tuple[list[float], ...]]:
-    """Time both models in turn, each on one thread, whose own time is counted.
-
-    So whatever else the machine does is no alarm.
+    """Time both models in turn, each on one thread.
 
     Args:
         in_float: Runs the float model once.
         quantized: Runs the quantized one.
+        clock: Counts the time of that thread: whatever else the machine does is no alarm.
         seconds: Time for each of them, in all.
         longest: Time for both, where runs are long.
     """
-    return blocks_in_turn(
-        (in_float, quantized), seconds=2 * seconds, clock=time.thread_time, longest=longest
-    )
+    return blocks_in_turn((in_float, quantized), seconds=2 * seconds, clock=clock, longest=longest)
 
 
 def _always_slower(blocks: Iterable[tuple[list[float], ...]]) -> SlowerTimes | None:
@@ -395,7 +415,7 @@ def _always_slower(blocks: Iterable[tuple[list[float], ...]]) -> SlowerTimes | N
         # The fastest run of a block is least disturbed by others.
         pair = min(one), min(other)
         # Ends with the first block that is not slower: most results need one.
-        if min(pair) < _LEAST_SECONDS or pair[1] < min(SLOWER.values()) * pair[0]:
+        if min(pair) < SHORTEST_SECONDS or pair[1] < min(SLOWER.values()) * pair[0]:
             return None
         times.append(pair)
     wanted = min((each for rounds, each in SLOWER.items() if rounds <= len(times)), default=None)

@@ -191,12 +191,16 @@ def _time(
         is_open = all(_is_open(value) for value in result.plan.graph.inputs)
         one = real_samples(first, size, 1) if is_open else first
         evaluation.latency_batch = 1 if is_open else size
+        in_float: Callable[[Batch], object] = models.in_float.run
         try:
             run = runtime.runner(Deployed(result.plan, result.exports[name], None, threads))
+            if runtime.runs_float:
+                in_float = runtime.float_runner(models.graph, threads)
+                evaluation.float_runtime = runtime.name()
         except ExportError as error:
             evaluation.why_no_latency = str(error)
             return
-        found = latencies(lambda: models.in_float.run(one), lambda: run(one))
+        found = latencies(lambda: in_float(one), lambda: run(one))
     evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio
     evaluation.latency_runs = found.runs
 

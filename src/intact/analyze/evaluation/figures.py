@@ -73,6 +73,7 @@ class Evaluation:
             latency.
         runtime: What ran the quantized model, with the option that it needs to compute exactly on
             a processor that saturates pairs of 8-bit products.
+        float_runtime: What ran the float model to be timed, where that is not ONNX Runtime.
         outputs: Errors of every output by name, where there are several.
         metrics: Figures of the user's metric by name, (float, quantized).
         intervals: Ends of the 95 % intervals of their changes, by name, where there are any.
@@ -116,6 +117,7 @@ class Evaluation:
     why_no_latency: str = ""
     verdict: Verdict | None = None
     text: TextFigures | None = None
+    float_runtime: str = ""
 
     def __repr__(self) -> str:
         """Name the figures that matter most."""
@@ -153,7 +155,8 @@ class Evaluation:
         if EXACT in self.runtime:
             remedy = f": {self.remedy}" if self.remedy else ""
             lines.append(f"{SATURATES}; {EXACT} avoids that, and is slower{remedy}")
-        if self.latency_ms is not None and "ONNX Runtime" not in self.runtime:
+        in_its_own = self.float_runtime or "ONNX Runtime" in self.runtime
+        if self.latency_ms is not None and not in_its_own:
             lines.append("latency: float in ONNX Runtime, quantized in what it is deployed to")
         if self.codes:
             lines.append(f"{', '.join(self.codes)}: taken as codes, both models got their numbers")

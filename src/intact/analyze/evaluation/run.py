@@ -99,12 +99,14 @@ class Models:
         threads: Threads inside one operator; 0 lets the runtime choose.
 
     Attributes:
-        in_float: The float model.
+        graph: The float model.
+        in_float: Runs it.
         quantized: Runs a batch by the quantized one; the outputs by name.
         runtime: What runs it.
     """
 
     def __init__(self, graph: Graph, result: Result, threads: int) -> None:
+        self.graph = graph
         self.in_float = FloatModel(graph, threads=threads)
         self.runtime, self.quantized = _quantized_run(result, threads)
 

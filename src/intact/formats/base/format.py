@@ -392,7 +392,8 @@ class Runtime(Protocol):
         is_profiled: Whether it tells what each kernel takes: it has a `profile`.
         runs_numbers: Whether a runner gives what `run` gives, though with the application's
             options.
-        runs_float: Whether it runs the float model too, so that times of both compare.
+        runs_float: Whether it runs the float model too, so that times of both compare: it has a
+            `float_runner`.
     """
 
     packages: tuple[str, ...] = ()
@@ -436,6 +437,18 @@ class Runtime(Protocol):
     def runner(self, deployed: Deployed) -> Callable[[Feeds], Any]:
         """Load what was written as applications do, and return what runs a batch: for timing."""
         raise ExportError("its time here says nothing of the hardware")
+
+    def float_runner(self, graph: Graph, threads: int) -> Callable[[Feeds], Any]:
+        """Load a float model as applications do, and return what runs a batch: for timing.
+
+        Args:
+            graph: The float model.
+            threads: Number of threads; 0 lets the runtime choose.
+
+        Raises:
+            ExportError: It runs no float models, or refuses this one.
+        """
+        raise ExportError("it runs no float models")
 
     def profile(self, deployed: Deployed, feeds: Feeds, runs: int) -> list[Kernel]:
         """Return what its kernels take on a batch, in a number of runs."""

@@ -31,6 +31,7 @@ from intact.plan import QuantizedGraph
 if TYPE_CHECKING:
     from intact.formats.base.report import Verification
     from intact.formats.onnx_qdq.run import QdqRuntime
+    from intact.graph import Graph
 
 
 _FILES = (QDQ_FILE, f"{QDQ_FILE}.data")
@@ -107,6 +108,11 @@ class _Runtime(Runtime):
             written.model, threads=deployed.threads, exact=False, message=written.message
         )
         return lambda feeds: runtime.run(feeds)[0]
+
+    def float_runner(self, graph: Graph, threads: int) -> Callable[[Feeds], Feeds]:
+        from intact.engines.session import FloatModel
+
+        return FloatModel(graph, threads=threads).run
 
     def profile(self, deployed: Deployed, feeds: Feeds, runs: int) -> list[Kernel]:
         from intact.formats.onnx_qdq.executed import profile_kernels

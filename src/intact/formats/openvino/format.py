@@ -31,6 +31,7 @@ from intact.plan import Note, NoteKind, QuantizedGraph
 if TYPE_CHECKING:
     from intact.formats.base.report import Verification
     from intact.formats.openvino.run import OpenVinoRuntime
+    from intact.graph import Graph
 
 _FILES = (ONNX_FILE, XML_FILE, BIN_FILE, f"{ONNX_FILE}.data")
 
@@ -79,6 +80,7 @@ class _Runtime(Runtime):
     run_up_to = ANY_SIZE
     is_timed = True
     runs_numbers = True
+    runs_float = True
 
     def verify(self, deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
         from intact.formats.openvino.verify import verify_openvino
@@ -107,6 +109,12 @@ class _Runtime(Runtime):
 
     def runner(self, deployed: Deployed) -> Callable[[Feeds], Feeds]:
         runtime = self.load(deployed)
+        return lambda feeds: runtime.run(feeds)[0]
+
+    def float_runner(self, graph: Graph, threads: int) -> Callable[[Feeds], Feeds]:
+        from intact.formats.openvino.run import load_float
+
+        runtime = load_float(graph, threads=threads)
         return lambda feeds: runtime.run(feeds)[0]
 
     def name(self) -> str:

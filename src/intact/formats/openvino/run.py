@@ -15,6 +15,7 @@ from intact._extras import require
 from intact.errors import DataError, ExportError
 from intact.formats.openvino.intermediate import XML_FILE
 from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel
+from intact.graph import Graph
 
 _Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -149,6 +150,18 @@ def load_openvino(exported: OpenVinoModel, *, threads: int = 0) -> OpenVinoRunti
     with tempfile.TemporaryDirectory() as folder:
         exported.save(Path(folder))
         path = Path(folder) / (XML_FILE if exported.ir_files else ONNX_FILE)
+        return OpenVinoRuntime(path, threads=threads)
+
+
+def load_float(graph: Graph, *, threads: int = 0) -> OpenVinoRuntime:
+    """Compile a float model.
+
+    Raises:
+        ExportError: OpenVINO refuses it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / ONNX_FILE
+        graph.save(path)
         return OpenVinoRuntime(path, threads=threads)
 
 
