@@ -17,7 +17,9 @@ from intact.errors import PlanError, TargetError, UsageError
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.tensorrt.write import MODEL_FILE
 from intact.graph import load_model
+from intact.plan import QuantizedGraph
 from intact.plan.plan_file import load_plan, save_plan
+from intact.results.result import Result
 from tests.half import halved
 from tests.models import ModelBuilder
 
@@ -42,13 +44,13 @@ def _model() -> onnx.ModelProto:
 
 
 @pytest.fixture(scope="module", params=_TARGETS)
-def result(request: pytest.FixtureRequest) -> intact.Result:
+def result(request: pytest.FixtureRequest) -> Result:
     if request.param == "openvino":
         pytest.importorskip("openvino")
     return intact.quantize(_model(), _DATA, target=request.param, float_type="float16")
 
 
-def test_nodes_that_would_overflow_stay_float32_by_name(result: intact.Result) -> None:
+def test_nodes_that_would_overflow_stay_float32_by_name(result: Result) -> None:
     found = result.plan.float16
     assert found is not None
     assert set(found.nodes) == {"norm", "curve", "steep", "last"}
@@ -60,7 +62,7 @@ def test_nodes_that_would_overflow_stay_float32_by_name(result: intact.Result) -
     assert "tiny: stays float32" in notes
 
 
-def test_plan_is_read_back(result: intact.Result, tmp_path: Path) -> None:
+def test_plan_is_read_back(result: Result, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     save_plan(result.plan, path)
     assert load_plan(path, result.plan.graph).float16 == result.plan.float16
@@ -70,7 +72,7 @@ def test_plan_is_read_back(result: intact.Result, tmp_path: Path) -> None:
         load_plan(path, result.plan.graph)
 
 
-def test_simulators_agree(result: intact.Result) -> None:
+def test_simulators_agree(result: Result) -> None:
     plan, feeds = result.plan, {"x": _DATA}
     whole = Simulator(plan, threads=1).run(feeds)[0]
     pieces = PiecewiseSimulator(plan.graph)
@@ -84,13 +86,13 @@ def test_simulators_agree(result: intact.Result) -> None:
     assert 0 < np.abs(noise).max() < 0.5
 
 
-def _in_float32(result: intact.Result) -> intact.QuantizedGraph:
+def _in_float32(result: Result) -> QuantizedGraph:
     plan = result.plan.copy()
     plan.float16 = None
     return plan
 
 
-def test_verify_finds_the_codes_that_were_predicted(result: intact.Result) -> None:
+def test_verify_finds_the_codes_that_were_predicted(result: Result) -> None:
     found = intact.verify(result, _DATA)
     assert min(found.outputs_sqnr_db.values()) > 50
     assert not any(found.rules.values())
@@ -100,7 +102,7 @@ def test_verify_finds_the_codes_that_were_predicted(result: intact.Result) -> No
     assert sum(layer.mismatches for layer in found.simulation) <= 2
 
 
-def test_files_hold_float16_and_end_in_float32(result: intact.Result, tmp_path: Path) -> None:
+def test_files_hold_float16_and_end_in_float32(result: Result, tmp_path: Path) -> None:
     if result.plan.target.name != "tensorrt":
         pytest.skip("all have the same writer")
     result.save(tmp_path / "out")
