@@ -16,7 +16,7 @@ import pytest
 
 from intact import inspect
 from intact.cli import run
-from intact.cli.phases import OTHER, START, Phases, process_began
+from intact.cli.phases import LOADING, OTHER, START, Phases, process_began
 from intact.cli.printing import begun, observing
 from intact.demo import calibration_path, model_path
 from tests.models import ModelBuilder
@@ -48,6 +48,16 @@ def test_phases_follow_one_another_and_sum_to_the_whole_time() -> None:
     assert seconds == pytest.approx({START: 2, "reading": 3.5, "writing": 0.5, OTHER: 0.01})
     assert sum(seconds.values()) == pytest.approx(phases.elapsed)
     assert str(phases) == "6.0 s: start 2.0, reading 3.5, writing 0.5"
+
+
+def test_what_waits_for_packages_is_called_once_they_are_loaded() -> None:
+    called: list[int] = []
+    phases = Phases(0.0, loaded=lambda: called.append(1))
+    seen = []
+    for name in (LOADING, "reading", LOADING, OTHER):
+        phases.begin(name)
+        seen.append(len(called))
+    assert seen == [0, 1, 1, 1]
 
 
 def test_start_of_python_counts() -> None:

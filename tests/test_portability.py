@@ -119,9 +119,9 @@ def test_work_is_tried_in_another_process_where_none_can_be_forked(
     monkeypatch.delattr(os, "fork", raising=False)
     here = f"{__name__}:abort"
     assert trial.survives(os.abort)  # it is not done
-    assert trial.survives(os.abort, trial.Elsewhere(here, bytes, (0,)))
-    assert not trial.survives(os.abort, trial.Elsewhere(here, bytes, (1,)))
-    assert trial.survives(os.abort, trial.Elsewhere("no.such:thing", bytes))  # said when it is done
+    assert trial.survives(os.abort, trial.ProcessTask(here, bytes, (0,)))
+    assert not trial.survives(os.abort, trial.ProcessTask(here, bytes, (1,)))
+    assert trial.survives(os.abort, trial.ProcessTask("no.such:thing", bytes))  # not done
     old = ModelBuilder(9)
     x = old.node("Conv", old.input("x", ["n", 2, 8, 8]), old.weight(4, 2, 3, 3))
     old.output(old.node("Relu", x, out="y"))

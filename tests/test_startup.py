@@ -24,6 +24,10 @@ LOADED_BY_NO_COMMAND = frozenset(
     ["fast_sugiyama", "numba", "onnxscript", "optuna", "pandas", "ray", "scipy", "sympy", "torch"]
 )
 """Large packages that are installed and that a plain command does without."""
+PARTS_FOR_NOTHING = frozenset(
+    ["argparse", "html", "numpy.ma", "numpy.random", "statistics", "tarfile"]
+)
+"""What packages load by and by, and what takes long for the little that a command wants of it."""
 ROOMS_OF_OTHERS = (
     *("analyze.layers", "analyze.diagnose.diagnosis", "analyze.diagnose.preprocessing"),
     *("engines.integer", "engines.piecewise", "search", "flow.search"),
@@ -77,6 +81,7 @@ def test_quantize_loads_no_other_heavy_package(quantize_modules: frozenset[str])
     loaded = packages(quantize_modules)
     assert loaded >= LOADED_BY_QUANTIZE - {"google", "ml_dtypes"}
     assert loaded.isdisjoint(LOADED_BY_NO_COMMAND | {"rich"})  # nothing goes to a terminal
+    assert not quantize_modules & PARTS_FOR_NOTHING
 
 
 def test_quantize_loads_no_other_format_nor_verifier(quantize_modules: frozenset[str]) -> None:

@@ -19,6 +19,8 @@ from intact.api import HOMES as _API
 
 # onnx-ir needs sympy for arithmetic on symbolic dimensions alone, and sympy takes 0.3 s to load.
 defer("onnx_ir", ("sympy", "onnx_ir._symbolic_shapes"))
+# onnx imports what generates its own source (argparse, subprocess) and what unpacks archives.
+defer("onnx", ("onnx.gen_proto", "onnx.utils"))
 
 # The public names and the modules that hold them: those of intact.api, and these, which are also
 # imported below for type checkers. No module of the package may be called like a public name,

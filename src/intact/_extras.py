@@ -1,4 +1,4 @@
-"""Packages that only some commands need: whether they are there, and what installs them."""
+"""Tells whether optional packages (the extras of pip) are there, and what installs them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files that appear when they are complete: written beside their places, then renamed."""
+"""Writes files that appear only when they are complete: beside their places, then renamed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Imports that wait until they are needed: names of packages, modules of other packages."""
+"""Delays imports until they are needed, of names of a package or of modules of others."""
 
 from __future__ import annotations
 

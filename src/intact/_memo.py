@@ -1,4 +1,4 @@
-"""Remembering parts of what is computed for many plans of one graph."""
+"""Caches what is computed for many plans of one graph, as a search makes them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 Found = TypeVar("Found")
 
 
-class Itself:
+class IdentityKey:
     """A key for what never changes and has no hash: equal to that of the same object only.
 
     Args:
@@ -21,7 +21,7 @@ class Itself:
         self._thing = thing
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Itself) and self._thing is other._thing
+        return isinstance(other, IdentityKey) and self._thing is other._thing
 
     def __hash__(self) -> int:
         return id(self._thing)

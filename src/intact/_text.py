@@ -1,8 +1,7 @@
-"""Figures as text: tables of results, for `print`, for the command line and for notebooks."""
+"""Formats tables of figures as text, for `print`, for the command line and for notebooks."""
 
 from __future__ import annotations
 
-import html
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -40,23 +39,20 @@ class Figures(msgspec.Struct, frozen=True):
 
     def to_html(self) -> str:
         """Write a table for a notebook; nothing in it is read as HTML."""
-        head = "".join(map(_heading, self.headings))
+        import html  # with its 2,231 names of characters, which only notebooks need
+
+        def cell(text: str, tag: str = "td") -> str:
+            return f'<{tag} style="text-align: left">{html.escape(text)}</{tag}>'
+
+        head = "".join(cell(text, "th") for text in self.headings)
         rows = "".join(
-            f"<tr>{_heading(name)}{''.join(map(_cell, cells))}</tr>" for name, *cells in self.rows
+            f"<tr>{cell(name, 'th')}{''.join(map(cell, cells))}</tr>" for name, *cells in self.rows
         )
         lines = "".join(f"<div>{html.escape(line)}</div>" for line in self.lines)
         return (
             f"<div><b>{html.escape(self.title)}</b><table><thead><tr>{head}</tr></thead>"
             f"<tbody>{rows}</tbody></table>{lines}</div>"
         )
-
-
-def _heading(text: str) -> str:
-    return f'<th style="text-align: left">{html.escape(text)}</th>'
-
-
-def _cell(text: str) -> str:
-    return f'<td style="text-align: left">{html.escape(text)}</td>'
 
 
 def first_names(names: Sequence[str], most: int = 3) -> str:

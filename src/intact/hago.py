@@ -1,4 +1,4 @@
-"""The names of [tvm]'s demonstration, each a thin one over what is there.
+"""Offers the names of [tvm]'s demonstration, each a thin one over what is there.
 
 ::
 

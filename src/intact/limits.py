@@ -1,4 +1,4 @@
-"""The numbers that decide what a user sees: each with its reason, all in this place.
+"""Lists the numbers that decide what a user sees, each with its reason.
 
 From which noise a result is called lost, what a change must gain to be made or told, how much
 slower is slow, how long a command may take for it, how much memory. What is only a matter of how

@@ -18,7 +18,7 @@ import pytest
 import intact
 from intact.analyze.evaluation.evaluate import evaluate_result
 from intact.analyze.evaluation.run import Models, Pass, run_both
-from intact.analyze.evaluation.shards import _pass_of, _shard_pass
+from intact.analyze.evaluation.shards import _pass_of, _reply_of
 from intact.analyze.evaluation.text import CosineFigures, PerplexityFigures, TextScores
 from intact.data.sources import Reading, open_samples
 from intact.errors import UsageError
@@ -210,7 +210,7 @@ def test_shards_give_the_figures_of_the_whole(name: str, request: pytest.Fixture
         feeds = {key: np.concatenate([batch[key] for batch, _ in some]) for key in some[0][0]}
         shard = open_samples(feeds, graph)
         seen, _ = run_both(models, shard, 1, keeps_outputs=False, text=scores.anew())
-        parts.append(_pass_of(_shard_pass("here", seen), 1, scores))
+        parts.append(_pass_of(_reply_of("here", seen), 1, scores))
     parts[0].join(parts[1])
     assert parts[0].text is not None
     assert parts[0].text.figures() == whole.text

@@ -54,9 +54,9 @@ def test_no_output_is_further_off_than_rounding_to_nearest(
 ) -> None:
     weight, levels, x, z = case(seed, size, bits, rows=rows, zero_points=zero_points)
     cross, moments, damping = x.T @ z / len(x), z.T @ z / len(z), 1e-9
-    fit = BlockFit.of(cross, moments, damping)
+    fit = BlockFit.of(cross - moments, moments, damping)
     if fit is None:  # fewer samples than inputs
-        fit = BlockFit.of(cross, moments, 1e-2)
+        fit = BlockFit.of(cross - moments, moments, 1e-2)
         damping = 1e-2
     assert fit is not None
     found = round_blocks(weight, levels, fit, ZOOMS, half)
@@ -80,7 +80,7 @@ def test_no_output_is_further_off_than_rounding_to_nearest(
 
 def test_aims_are_the_best_real_numbers() -> None:
     weight, _, x, z = case(1, 16, 4)
-    fit = BlockFit.of(x.T @ z / len(x), z.T @ z / len(z), 1e-12)
+    fit = BlockFit.of((x - z).T @ z / len(x), z.T @ z / len(z), 1e-12)
     assert fit is not None
     found = fit.aims(weight, weight @ fit.drift)
     kept = np.delete(np.arange(weight.shape[1]), 3)

@@ -16,7 +16,7 @@ from intact.search.measuring.trial_data import TrialData
 from intact.search.pool import TrialPool, make_pool
 from intact.search.trial import Ask, Measured, State
 from intact.workers.job import WorkerError
-from intact.workers.pool import MOST_WORKERS, Here, cores
+from intact.workers.pool import MOST_WORKERS, InProcessLauncher, cores
 from intact.workers.processes import ProcessLauncher
 from intact.workers.ray_ import Connection, RayLauncher, pack, unpack
 from tests.search.evaluators import (
@@ -44,7 +44,7 @@ Make = Callable[[FakeTrialData], TrialPool]
 
 
 def inline(trial_data: FakeTrialData) -> TrialPool:
-    return TrialPool(Here(1), trial_data)
+    return TrialPool(InProcessLauncher(1), trial_data)
 
 
 def processes(trial_data: FakeTrialData) -> TrialPool:
@@ -157,9 +157,9 @@ def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 <= cores() <= (os.cpu_count() or 1)
     given: list[int] = []
 
-    def launcher(threads: int) -> Here:
+    def launcher(threads: int) -> InProcessLauncher:
         given.append(threads)
-        return Here(threads)
+        return InProcessLauncher(threads)
 
     monkeypatch.setattr(pools, "cores", lambda: 7)
     monkeypatch.setattr(pools, "ProcessLauncher", launcher)

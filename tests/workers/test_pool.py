@@ -20,7 +20,7 @@ from intact.workers.job import (
     decode_reply,
     encode,
 )
-from intact.workers.pool import Deliver, Here, Pool, Reply
+from intact.workers.pool import Deliver, InProcessLauncher, Pool, Reply
 from intact.workers.processes import ProcessLauncher
 from tests.workers.jobs import ALWAYS, ONCE, REFUSE, FakeJob
 
@@ -251,14 +251,18 @@ def test_an_interrupt_leaves_nothing_that_is_waited_for() -> None:
                 raise KeyboardInterrupt
             return message.upper()
 
-    with Pool(Here(), Interrupted(Path()), 1) as pool:
+    with Pool(InProcessLauncher(), Interrupted(Path()), 1) as pool:
         with pytest.raises(KeyboardInterrupt):
             done(pool, [b"a", b"stop"])
         assert done(pool, [b"b"]) == [b"B"]
 
 
-@pytest.mark.parametrize("launcher", [Here(1), ProcessLauncher(1)], ids=["here", "processes"])
-def test_a_job_is_opened_and_answers(launcher: Here | ProcessLauncher, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "launcher", [InProcessLauncher(1), ProcessLauncher(1)], ids=["here", "processes"]
+)
+def test_a_job_is_opened_and_answers(
+    launcher: InProcessLauncher | ProcessLauncher, tmp_path: Path
+) -> None:
     hellos = set()
 
     def message(item: bytes, hello: bytes) -> bytes:

@@ -1,4 +1,6 @@
-"""What differs between results of quantization: decisions, errors, cost and accuracy.
+"""Compares several results of quantization: decisions, errors, cost and accuracy.
+
+For example: ``conv3`` is int8 in one and float in the other, because its target has no kernel.
 
 Nodes are the same where name and operator are. Results of different float models, or of different
 targets, are compared in the nodes that they share.

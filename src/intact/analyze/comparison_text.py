@@ -1,4 +1,4 @@
-"""A comparison of results as tables of text, for the terminal, a page and a notebook."""
+"""Writes a comparison of results as tables of text, for terminal, page and notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What makes a float model's outputs doubtful: signs that it does not get data as it wants them."""
+"""Finds signs that a float model does not get the data that it was trained on."""
 
 from __future__ import annotations
 

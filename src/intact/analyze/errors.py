@@ -1,4 +1,4 @@
-"""Errors of each layer and edge of the quantized model against the float model.
+"""Measures the error of each layer and edge of the quantized against the float model.
 
 Both models run on the same samples, each on its own activations, so an error is accumulated up to
 its layer. Only sums are kept, no activations.
@@ -291,7 +291,7 @@ def inspect_graph_statistic(
 
 
 class _EdgeSums:
-    """What is summed of an edge."""
+    """Sums over the values of an edge in both models."""
 
     def __init__(self) -> None:
         self.before, self.after, self.errors = Moments(), Moments(), ChannelErrorSums()

@@ -1,4 +1,4 @@
-"""What each layer alone costs the outputs: the one measurement by which layers are compared.
+"""Measures what each layer costs the outputs if it alone is quantized.
 
 The float model runs with the quantized result of one layer at a time. Findings, the table of
 layers, the place where most is lost, the colours of graphs and the sets of nodes that are tried in
@@ -63,7 +63,7 @@ class LayerCosts(msgspec.Struct, frozen=True, dict=True):
 
     Attributes:
         samples: Number of samples.
-        layers: In topological order; those that were measured.
+        layers: The layers, in topological order; those that were measured.
     """
 
     samples: int
@@ -137,7 +137,7 @@ def layer_costs(
         plan: A plan with scales.
         runs: The samples; the first ones are used where layers are many.
         forced: Runs its layers by themselves; made where it is not given.
-        floats: The float model, with what they read; likewise.
+        floats: The float model with the tensors that layers read; made where it is not given.
         threads: Batches that run side by side; 0 takes all cores, four at most.
 
     Raises:

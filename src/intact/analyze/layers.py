@@ -1,4 +1,8 @@
-"""Errors of each layer, three ways: accumulated, by itself, and what it alone costs the outputs."""
+"""Measures the error of each layer in three ways.
+
+Accumulated: both models run from their inputs. By itself: the layer reads what the float model
+gives. Cost: what quantizing that layer alone does to the outputs of the model.
+"""
 
 from __future__ import annotations
 
@@ -105,8 +109,8 @@ class ModelErrors(msgspec.Struct, frozen=True):
 
     Attributes:
         samples: Number of samples.
-        outputs: Those of the model's outputs.
-        layers: In topological order.
+        outputs: The errors of the model's outputs.
+        layers: The layers, in topological order.
         samples_alone: Number of those on which layers alone are quantized.
     """
 
@@ -177,7 +181,7 @@ def model_errors(
 
 
 class _Sums:
-    """What is summed of a tensor in both models."""
+    """Sums over the values of a tensor in both models."""
 
     def __init__(self, place: ComparedPoint, bins: Bins | None) -> None:
         self.errors = ChannelErrorSums()
@@ -229,7 +233,7 @@ class _Scores:
 
 
 def _bounded(level: float) -> float:
-    """Return decibels of which only those without noise are no number."""
+    """Return decibels no lower than ``-MOST_DB``, which NaN becomes; infinity stays: no noise."""
     return -MOST_DB if math.isnan(level) else max(level, -MOST_DB)
 
 
@@ -247,7 +251,7 @@ def _bins(point: QuantPoint) -> Bins | None:
 
 
 class _Own:
-    """What is summed of a layer that is run by itself."""
+    """Sums over the values of a layer that is run by itself."""
 
     def __init__(self, place: ComparedPoint) -> None:
         self._all, self._weights = ChannelErrorSums(place.axis), ChannelErrorSums()

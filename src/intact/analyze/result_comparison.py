@@ -1,4 +1,9 @@
-"""Gathering what is compared between results: their plans, errors, costs and accuracies."""
+"""Carries out ``intact compare``: loads several results, runs them, and puts them side by side.
+
+What differs between the plans is computed in `compare`, and written as tables in
+`comparison_text`. Here the rest is measured: the errors of layers, accuracy on the same samples,
+latency and cost, with remarks where results are not comparable.
+"""
 
 from __future__ import annotations
 
@@ -82,6 +87,7 @@ def compare(options: CompareOptions) -> Comparison:
 
 
 def _runs_models(options: CompareOptions) -> bool:
+    """Tell whether the comparison needs samples, or is one of plans alone."""
     return options.errors or options.data is not None or options.latency
 
 

@@ -1,4 +1,4 @@
-"""Running the float and the quantized model on the same samples, each on its own activations."""
+"""Runs the float and the quantized model side by side, each on its own activations."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _Arrays: TypeAlias = Mapping["ComparedPoint", Array]
 
 
 class Accumulator(Protocol):
-    """What is summed of a tensor in both models."""
+    """Sums over the values of a tensor in both models."""
 
     def add(self, reference: Array, actual: Array, /) -> None:
         """Add some samples of both."""

@@ -1,4 +1,4 @@
-"""Each layer on the float model's activations, so that its error is seen by itself."""
+"""Runs each quantized layer on the float model's activations, to see its own error."""
 
 from __future__ import annotations
 

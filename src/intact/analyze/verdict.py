@@ -1,4 +1,4 @@
-"""One sentence on a result that can be acted on, made from the figures that were measured.
+"""Judges a result in one sentence that can be acted on, from the figures that were measured.
 
 Accuracy tells most, of texts their perplexity, then how often the answers are the float model's,
 then decibels. What few samples say counts by its interval.
@@ -27,7 +27,7 @@ _FIGURES = 2
 
 
 class Judgement(StrEnum):
-    """What a verdict comes to."""
+    """The outcome of a verdict."""
 
     GOOD = "good"
     LOSES = "loses"

@@ -1,4 +1,4 @@
-"""Compare the float and the quantized model: outputs, layers, edges."""
+"""Compares the float and the quantized model: outputs, layers, edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run a model, or a plan, on data."""
+"""Runs a model, or a plan, on data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions that need no data."""
+"""Declares the public functions that need no data."""
 
 from __future__ import annotations
 

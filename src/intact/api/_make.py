@@ -1,4 +1,7 @@
-"""The functions that make results: each carries out the options that it is declared with."""
+"""Declares the public functions that make results.
+
+Each carries out the options that it is declared with.
+"""
 
 from __future__ import annotations
 

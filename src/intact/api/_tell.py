@@ -1,4 +1,7 @@
-"""The functions that tell of results: each carries out the options that it is declared with."""
+"""Declares the public functions that report on results.
+
+Each carries out the options that it is declared with.
+"""
 
 from __future__ import annotations
 

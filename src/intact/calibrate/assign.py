@@ -1,4 +1,4 @@
-"""From statistics and a method to scales: the model is not run again."""
+"""Gives every tensor of a plan its scale, from statistics; the model is not run again."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ class Points(msgspec.Struct, frozen=True):
 
     Attributes:
         all: All of them.
-        activations: Those that are no weights or biases.
+        activations: The activations that are no weights or biases.
         weights: The constants that are weights.
     """
 
@@ -214,10 +214,10 @@ def _keep_own_scales(
     """Keep the own scale of each tensor that shares one, in place, where it is known.
 
     Args:
-        plan: With scales in effect.
+        plan: A plan with scales in effect.
         shared: The plan's ``shared_points``.
         given: A table, which holds own scales; what it has is taken from it.
-        statistics: Those of tensors that the table leaves out.
+        statistics: The statistics of tensors that the table leaves out.
         method: Chooses ranges.
         factors: How tensors come out at a Softmax (see `MaskConstants`).
         memo: The same as for `assign_own`.

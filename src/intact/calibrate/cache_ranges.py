@@ -1,4 +1,4 @@
-"""How large keys and values become in a decoder's caches.
+"""Chooses the ranges of a decoder's caches of keys and values.
 
 Keys are turned by a rotary embedding before they are kept. A key that calibration saw at one place
 may come at any other, where its numbers are others: observed numbers alone would clip it (9.3 % of

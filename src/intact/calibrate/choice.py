@@ -1,4 +1,4 @@
-"""The choice among threshold methods, by what they do to the model's outputs.
+"""Chooses among threshold methods by what each does to the model's outputs.
 
 No method is best for every model: clipping rare values gains resolution for all others, and loses
 everything where the rare values are what the model looks for. So each method's plan is simulated
@@ -33,7 +33,7 @@ from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.graph import Graph
 from intact.graph.passes.random_ops import random_values
-from intact.limits import CHANCE_DB, CHOSEN, ENOUGH_DB, MOST_DB, SAFE_DB
+from intact.limits import CHANCE_DB, CHOSEN, ENOUGH_DB, MOST_DB, OUTPUT_BYTES, SAFE_DB
 from intact.numerics.answers import are_classes
 from intact.plan import QuantizedGraph, quantization_points
 from intact.plan.given_scales import ScaleTable
@@ -53,6 +53,10 @@ _MORE = 2
 """How many times as many are tried next: fewer would tell little more."""
 _ELEMENTS = 1 << 22
 """Elements of activations that a plan is simulated on where more samples are needed: 30 ms."""
+_BYTES = 4
+"""Bytes of a float."""
+_COMPARED = 1 << 20
+"""Elements of an output that are compared at once, in double precision."""
 
 _Arrays = Mapping[str, npt.NDArray[Any]]
 Run = Callable[[Batch], _Arrays]
@@ -228,8 +232,28 @@ class FloatRuns:
     def first(self, samples: int) -> FloatRuns:
         """Return the first batches, with this many samples at least if there are so many.
 
-        The float model begins to run them.
+        Fewer where the outputs of so many would take more than `OUTPUT_BYTES`: a language model's
+        have a number for each word of its vocabulary at each position. The float model begins to
+        run them.
         """
+        size = self._output_bytes()
+        return self._part(min(samples, max(OUTPUT_BYTES // max(size, 1), 1)))
+
+    def _output_bytes(self) -> int:
+        """Count the bytes of the outputs for one sample."""
+        shapes = [value.shape for value in self.graph.outputs]
+        lengths = [[None] if shape is None else list(shape)[1:] for shape in shapes]
+        known = [[dim for dim in dims if isinstance(dim, int)] for dims in lengths]
+        if list(map(len, known)) == list(map(len, lengths)):
+            return _BYTES * sum(map(math.prod, known))
+        if not self._batches:
+            return 0
+        # Lengths that depend on the sample are known once one has run.
+        one = self._part(1)
+        return sum(each.nbytes for each in one.outputs()[0].values()) // max(len(one), 1)
+
+    def _part(self, samples: int) -> FloatRuns:
+        """Return the first batches, which the float model begins to run."""
         before = accumulate((count for _, count in self._batches), initial=0)
         # Shares the session, the threads and what was computed: the first batches of all are the
         # same.
@@ -321,15 +345,21 @@ def _powers(reference: npt.NDArray[Any], actual: npt.NDArray[Any], count: int) -
     rows = count if reference.ndim and len(reference) == count else 1
     if reference.shape != actual.shape:
         return Powers(np.zeros(rows), np.full(rows, np.nan), np.zeros(0, np.bool_))
-    finite = np.isfinite(reference)
+    powers, lost = np.zeros(rows), np.zeros(rows)
+    flat, other = reference.reshape(rows, -1), actual.reshape(rows, -1)
+    step = max(_COMPARED // max(rows, 1), 1)
     with np.errstate(invalid="ignore", over="ignore"):
-        signal = np.where(finite, reference, 0).astype(np.float64).reshape(rows, -1)
-        noise = np.where(finite, actual, 0).astype(np.float64).reshape(rows, -1) - signal
-        powers = np.square(signal).sum(axis=1), np.square(noise).sum(axis=1)
+        for start in range(0, flat.shape[1], step):
+            wanted, found = flat[:, start : start + step], other[:, start : start + step]
+            finite = np.isfinite(wanted)
+            signal = np.where(finite, wanted, 0).astype(np.float64)
+            noise = np.where(finite, found, 0).astype(np.float64) - signal
+            powers += np.square(signal).sum(axis=1)
+            lost += np.square(noise).sum(axis=1)
     # NaN where the float model has a number is the worst error there is, and has to compare as
     # such.
-    noise_power = np.nan_to_num(powers[1], nan=np.inf, posinf=np.inf)
-    return Powers(powers[0], noise_power, _agree(reference, actual, count))
+    noise_power = np.nan_to_num(lost, nan=np.inf, posinf=np.inf)
+    return Powers(powers, noise_power, _agree(reference, actual, count))
 
 
 def _agree(

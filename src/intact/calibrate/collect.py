@@ -1,4 +1,7 @@
-"""Collect statistics: stream samples, observe tensors, count. In one pass, or several."""
+"""Runs the float model over the samples and counts the values of its tensors.
+
+One pass does, or several where memory is limited or a method counts a second time.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +58,7 @@ _METHOD = _Reason("for this threshold method", "use kl_stepwise, which reads the
 
 
 class _Reader(ABC):
-    """What one thread reads of the batches that it runs."""
+    """The part of a pass that one thread does: it runs batches and counts their tensors."""
 
     def __init__(self, observer: Observer, padding: Padding | None) -> None:
         self._observer = observer
@@ -83,7 +86,7 @@ class _Reader(ABC):
 
 
 class Counter(_Reader):
-    """What one thread has counted: merged exactly with the others at the end."""
+    """The counts of one thread, which are merged exactly with the others at the end."""
 
     def __init__(self, observer: Observer, padding: Padding | None) -> None:
         super().__init__(observer, padding)

@@ -1,4 +1,4 @@
-"""``collect`` on a cluster: samples in shards, one worker for each, and what they found merged.
+"""Counts the values of tensors on a cluster: a shard of samples for each worker.
 
 Every count is an integer and every sum exact, so the statistics are the same, bit for bit, as those
 of one machine, whoever counts which shard and in whatever order. Images are decoded by the workers;
@@ -60,12 +60,12 @@ class Counted(msgspec.Struct, frozen=True):
     limit: int | None = None
 
 
-class _Asked(msgspec.Struct, frozen=True):
+class _Request(msgspec.Struct, frozen=True):
     tensors: tuple[str, ...]
     max_memory: int | None = None
 
 
-_decode_asked = msgspec.msgpack.Decoder(_Asked).decode
+_decode_asked = msgspec.msgpack.Decoder(_Request).decode
 _decode_counted = msgspec.msgpack.Decoder(Counted).decode
 
 
@@ -83,20 +83,20 @@ class CountingJob(NamedTuple):
     max_memory: int | None = None
 
     def save(self, folder: Path) -> None:
-        """Write it to a folder."""
+        """Write the job to a folder, from which workers `load` it."""
         self.graph.save(folder / _MODEL)
-        (folder / _JOB).write_bytes(encode(_Asked(tuple(self.tensors), self.max_memory)))
+        (folder / _JOB).write_bytes(encode(_Request(tuple(self.tensors), self.max_memory)))
 
     @classmethod
     def load(cls, folder: Path) -> CountingJob:
-        """Read it."""
+        """Read a job that `save` wrote."""
         asked = _decode_asked((folder / _JOB).read_bytes())
         graph = Graph.load(folder / _MODEL)
         mapped(graph.model)
         return cls(graph, asked.tensors, asked.max_memory)
 
     def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], Counted]:
-        """Make the session."""
+        """Make the session; return the function that counts a shard."""
         observer = (  # within a limit of memory, parts of the model are observed
             Observer(self.graph, self.tensors, takes_feeds=takes_feeds)
             if self.max_memory is None

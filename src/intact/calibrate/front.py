@@ -1,4 +1,4 @@
-"""What computes a spectrum in front of a net: all that only logarithms and roots read.
+"""Finds what computes a spectrum in front of a net: nodes that only logs and roots read.
 
 The numbers that a logarithm reads differ by factors of thousands, and each counts alike. A step of
 eight bits is as large as most of them, and nothing behind averages that away: the noise ``d`` of

@@ -1,4 +1,4 @@
-"""States in one input: parts of unlike ranges, which are read apart, updated and joined again.
+"""Finds inputs that join states of unlike ranges, such as the two states of an LSTM.
 
 A recurrent net that is written out takes a hidden state within 1 and a cell state up to some
 hundreds as one tensor. On one scale little is left of the first. And what updates the second,
@@ -86,7 +86,7 @@ class JoinedState(msgspec.Struct, frozen=True):
         """Find the large parts of inputs whose parts have unlike ranges.
 
         Args:
-            statistics: Those of the `tensors`.
+            statistics: The statistics of the `tensors`.
         """
         found: dict[ir.Value, Parts] = {}
         for each in self.inputs:

@@ -1,4 +1,4 @@
-"""How scales are derived: names of threshold methods, checked before samples are run."""
+"""Checks the names and options of threshold methods, before samples are run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Noise in the place of samples: images of which the first layers remember the likes.
+"""Draws images of noise to calibrate on where there are no samples.
 
 Natural images are smooth: the amplitude of a frequency falls with its inverse. Noise of that
 spectrum gets, for each channel, the mean with which the first BatchNormalizations behind the input

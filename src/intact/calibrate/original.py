@@ -1,4 +1,4 @@
-"""Whether the graph that is quantized computes what the given model does, on one sample.
+"""Checks that the normalized graph computes what the given model does, on one sample.
 
 Normalization folds, rewrites and converts opsets, with libraries of others: what it makes is not
 believed before both models gave the same. Usually that is one run of the given model, whose

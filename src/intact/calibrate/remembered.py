@@ -1,4 +1,4 @@
-"""Means and deviations of activations in training, as folded BatchNormalizations remember them."""
+"""Reads the means and deviations that BatchNormalizations remember of training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards of samples on the workers of a cluster: the map, and what its jobs have in common."""
+"""Sends shards of samples to the workers of a cluster, and collects their replies."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ class SampleJob(Protocol):
         """The float model, whose inputs the samples are."""
 
     def save(self, folder: Path) -> None:
-        """Write it to an empty folder."""
+        """Write the job to an empty folder."""
 
     @classmethod
     def load(cls, folder: Path) -> SampleJob:
-        """Read it; weights are mapped when it returns or is open, for the folder goes."""
+        """Read a job that `save` wrote; map its weights here or in `open`, for the folder goes."""
 
     def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], msgspec.Struct]:
         """Prepare to work; return what is done with the samples of a shard.

@@ -1,4 +1,4 @@
-"""``Statistics``: what one pass over the samples leaves behind, whatever will be asked of it.
+"""Declares ``Statistics``: what one pass over the samples leaves behind.
 
 They belong to the float model alone. Every count is an integer and every sum is exact, so
 merging is exact too: the order of the samples, the caller's batches and the number of workers
@@ -142,7 +142,7 @@ class Statistics(msgspec.Struct):
 
     Attributes:
         model_hash: Hash of the normalized float model.
-        tensors: By value name: those that were observed.
+        tensors: The tensors by value name: those that were observed.
     """
 
     model_hash: str

@@ -1,4 +1,4 @@
-"""Random inputs from the observed distributions, or from a plan, for checks without real data."""
+"""Draws random inputs for checks without data, as calibration saw them, or by type."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _PIECE = 64
 """Samples generated at a time."""
 _OPEN = 32
 """Length of an open axis of which nothing is known: networks halve images up to five times."""
-_Draw = Callable[[np.random.Generator, int], npt.NDArray[Any]]
+_Draw = Callable[["np.random.Generator", int], npt.NDArray[Any]]  # numpy loads it when it is used
 """Generates so many samples of one input."""
 
 
@@ -137,7 +137,7 @@ def synthetic_samples(
 
     Args:
         graph: The float model.
-        statistics: Those of its inputs.
+        statistics: The statistics of its inputs.
         count: How many samples.
         seen: How the samples of the calibration were fed, and in which shapes.
 

@@ -1,4 +1,4 @@
-"""What stands behind the last layers of a net: activations, joins, the decoding of boxes.
+"""Finds the nodes behind the last layers of a net: joins, and the decoding of boxes.
 
 These nodes cost little, and what they compute is what a user reads. Where they decode, eight bits
 may be too few: boxes of 0 to 640 pixels that are joined with scores of 0 to 1 on one scale leave
@@ -73,7 +73,7 @@ class Tail(msgspec.Struct, frozen=True):
         plan: The plan.
         nodes: All of it, in topological order.
         joins: The nodes of it that join computed values, and are quantized.
-        decoders: Those that decode: exponentials, expectations over bins, choices.
+        decoders: The nodes that decode: exponentials, expectations over bins, choices.
         parts: Names of the tensors to judge it by: those that reach the outputs as they are, joined
             with others or chosen from. An output of the graph that reads no tail is its own part.
     """
@@ -111,7 +111,7 @@ class Tail(msgspec.Struct, frozen=True):
         """Find the joins of unlike ranges, the worst first.
 
         Args:
-            statistics: Those of the `tensors`.
+            statistics: The statistics of the `tensors`.
         """
         found = []
         for node in self.joins:

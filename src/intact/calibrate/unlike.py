@@ -1,4 +1,4 @@
-"""Ties that cost more than they save: inputs of joins that are better requantized.
+"""Breaks ties that cost more than they save: inputs of joins are requantized instead.
 
 A step ``s`` costs each reader a noise of ``s^2 / 12``. A tensor of step ``a`` that a join ties to
 others of step ``b > a`` costs ``b^2`` for the join and for each other reader. With a scale of its
@@ -63,7 +63,7 @@ def broken_ties(
 
     Args:
         untied: The result of `fully_untied`; not changed.
-        statistics: Those of the tensors that it and the tied plan quantize.
+        statistics: The statistics of the tensors that it and the tied plan quantize.
         choice: The tied plan with scales, and what it loses.
         apart: Makes it with some ties broken.
     """
@@ -110,7 +110,7 @@ def unlike(plan: QuantizedGraph, statistics: Statistics, method: Method) -> tupl
 
     Args:
         plan: Without scales, in which all ties are broken that may be; not changed.
-        statistics: Those of the tensors that it needs.
+        statistics: The statistics of the tensors that it needs.
         method: How scales follow from them.
     """
     plan = plan.copy()

@@ -1,4 +1,4 @@
-"""The application: its commands in the order of the help."""
+"""Assembles the command line of its commands, in the order of the help."""
 
 from __future__ import annotations
 

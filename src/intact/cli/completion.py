@@ -1,4 +1,4 @@
-"""What shells complete: commands and flags by click, values by what the options take."""
+"""Answers shells that complete a command line: commands, flags, and values of options."""
 
 from __future__ import annotations
 

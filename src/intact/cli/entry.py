@@ -1,4 +1,4 @@
-"""One command line from start to exit code."""
+"""Runs one command line from start to exit code, and words whatever goes wrong."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def run(arguments: Sequence[str] | None = None, *, began: float | None = None) -
 
     Args:
         arguments: What stands behind ``intact``; None takes the process's own.
-        began: Since when its time counts, by ``time.perf_counter``; None for now.
+        began: When the process of this command alone began, by ``time.perf_counter``; None where
+            the process does other things too: its time counts from now.
 
     Returns:
         The exit code: 0 done; 1 the call was right, and what came of it is not good: a target, a
@@ -56,7 +57,10 @@ def run(arguments: Sequence[str] | None = None, *, began: float | None = None) -
         warnings.simplefilter("ignore")
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return _run(given, Phases(time.perf_counter() if began is None else began))
+        if began is None:
+            return _run(given, Phases(time.perf_counter()))
+        # What packages made stays until the end: the collector need not look at it again.
+        return _run(given, Phases(began, loaded=gc.freeze))
     except Exception as error:  # that nobody foresaw: the user gets a line, we the traceback
         # A package that is installed and broken raises in our imports: no mistake of ours.
         missing = explained(error) if isinstance(error, ImportError) else None

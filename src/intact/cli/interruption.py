@@ -1,4 +1,4 @@
-"""Ctrl-C at any time ends a command with one line.
+"""Ends a command with one line on Ctrl-C, whenever it comes.
 
 An interrupt in the middle of an import surfaces as whatever the package makes of it: an
 ImportError, a RuntimeError of a C extension, or nothing. So one that comes while a module loads

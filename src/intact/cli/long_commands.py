@@ -1,4 +1,4 @@
-"""Commands that name very many nodes, as a terminal shows them: the names in a recipe file."""
+"""Shortens commands that name very many nodes: the names go into a recipe file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text in the markup of rich, which is not loaded for it."""
+"""Escapes text for the markup of rich, which is not loaded for it."""
 
 from __future__ import annotations
 

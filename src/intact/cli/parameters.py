@@ -1,4 +1,4 @@
-"""Commands of the declared options: flags, help, and what a command line and a recipe give."""
+"""Makes commands of the declared options: flags, help, and values from a recipe file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMPLETE = "_INTACT_COMPLETE"
 _SENTENCE_END = re.compile(r"(?<=\.)\s(?=[A-Z`])")
 
 
-class Given(msgspec.Struct, Generic[O], frozen=True):
+class GivenOptions(msgspec.Struct, Generic[O], frozen=True):
     """What a command line and its recipe give.
 
     Attributes:
@@ -81,7 +81,7 @@ class Command(click.Command, Generic[O]):
         self,
         name: str,
         recipe: type[O],
-        run: Callable[[Given[O]], None],
+        run: Callable[[GivenOptions[O]], None],
         *,
         timed: bool = False,
     ) -> None:
@@ -127,7 +127,7 @@ class Command(click.Command, Generic[O]):
         if code is not None:
             raise code
 
-    def given(self, ctx: click.Context) -> Given[O]:
+    def given(self, ctx: click.Context) -> GivenOptions[O]:
         """Join what the flags and the recipe give; flags win.
 
         Raises:
@@ -151,7 +151,7 @@ class Command(click.Command, Generic[O]):
                     f"{each.kind.metavar if each.positional else each.flag} is missing",
                     remedy=f"see `{ctx.command_path} --help`",
                 )
-        return Given(self.recipe(**values), values)
+        return GivenOptions(self.recipe(**values), values)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options that people need first, or all under the headings of their groups."""

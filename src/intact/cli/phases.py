@@ -1,4 +1,4 @@
-"""Where the time of a command goes: its wall time since the process began, by phase."""
+"""Measures where the time of a command goes, by phase."""
 
 from __future__ import annotations
 
@@ -26,11 +26,18 @@ class Phases:
         began: When the first began, as the clock has it: the time until the first call of `begin`
             is that of `START`.
         clock: Gives the time in seconds.
+        loaded: Called when a phase follows `LOADING` for the first time.
     """
 
-    def __init__(self, began: float, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        began: float,
+        clock: Callable[[], float] = time.perf_counter,
+        loaded: Callable[[], object] | None = None,
+    ) -> None:
         self._began = self._since = began
         self._clock = clock
+        self._loaded = loaded
         self._name = START
         self._seconds: dict[str, float] = {}
 
@@ -40,6 +47,9 @@ class Phases:
         Args:
             name: What begins; what stands in parentheses behind it, say a file, does not count.
         """
+        if self._name == LOADING and self._loaded is not None:
+            self._loaded()
+            self._loaded = None
         now = self._clock()
         self._seconds[self._name] = self._seconds.get(self._name, 0.0) + now - self._since
         self._name, self._since = name.partition(" (")[0], now

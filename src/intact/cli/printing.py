@@ -1,4 +1,4 @@
-"""How the commands write: tables and lines for people, JSON for scripts, progress on stderr.
+"""Writes what commands say: tables and lines for people, JSON for scripts, progress on stderr.
 
 Lines are in the markup of rich. It takes 0.05 s to load, so that it is left out where it would show
 nothing: for lines and progress that do not go to a terminal.

@@ -1,4 +1,4 @@
-"""What the commands print: tables for people, JSON for scripts."""
+"""Prints the results of commands: tables for people, JSON for scripts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed of a comparison of results."""
+"""Prints the comparison of several results."""
 
 from __future__ import annotations
 

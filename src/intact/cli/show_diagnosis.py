@@ -1,4 +1,4 @@
-"""What is printed of a diagnosis."""
+"""Prints a diagnosis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is printed of layers and edges, quantized against float."""
+"""Prints the errors of layers and edges, quantized against float."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The notes of a plan: those that say the same of several nodes are one line."""
+"""Prints the notes of a plan; those that say the same of several nodes become one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``run`` prints, and what it shares with ``verify``."""
+"""Prints what ``run`` computed, and what it has in common with ``verify``."""
 
 from __future__ import annotations
 

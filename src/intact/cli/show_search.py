@@ -1,4 +1,4 @@
-"""What a search shows: where it stands while it runs, and what it found."""
+"""Prints a search: where it stands while it runs, and what it found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``train`` prints: a line an epoch, and what was kept."""
+"""Prints a training: a line an epoch, and what was kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``verify`` prints: one table for everything, and what stands out in each row."""
+"""Prints a verification: one table for everything, and what stands out in each row."""
 
 from __future__ import annotations
 

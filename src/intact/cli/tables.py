@@ -1,4 +1,4 @@
-"""Tables that stay readable on narrow terminals: no word is broken, and no number is cut.
+"""Draws tables that stay readable on narrow terminals: no word or number is cut.
 
 Text wraps at spaces. A word that is longer than its column, such as the name of a node, is
 shortened from the middle: both of its ends tell nodes apart. Where that leaves texts no room, each

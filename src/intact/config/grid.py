@@ -1,4 +1,7 @@
-"""The integer grid of a tensor: all of its quantization except scale and offset."""
+"""Declares the integer grid of a tensor: all of its quantization except scale and offset.
+
+A signed grid of 8 bits, for example, has the codes -128 to 127 and ties that round to even.
+"""
 
 from __future__ import annotations
 

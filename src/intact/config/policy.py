@@ -1,4 +1,4 @@
-"""The kind of quantization of a tensor, as a set of flags.
+"""Declares the kind of quantization of a tensor, as a set of flags.
 
 Seven of the properties are those of [ppq]. Most subsets are impossible; :meth:`QuantPolicy.check`
 gives the reason.

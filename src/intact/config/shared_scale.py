@@ -1,4 +1,4 @@
-"""Scale and offset that several configs share, as a union-find."""
+"""Lets several configs share scale and offset, as a union-find."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class SharedScale(OnGrid):
 
     @property
     def key(self) -> Hashable:
-        """What is equal for configs that quantize alike: grid, scale and offset."""
+        """A key that is equal for configs that quantize alike: of grid, scale and offset."""
         params = self.params
         if params is None:
             return (self.grid,)

@@ -1,4 +1,4 @@
-"""The twelve states of a tensor config, their meaning and the legal transitions.
+"""Declares the twelve states of a tensor config, their meaning and legal transitions.
 
 But for DYNAMIC the states are those of [ppq]. The transitions are those that occur in PPQ; here
 they are a table and checked.

@@ -1,4 +1,4 @@
-"""The quantization of one tensor end, after the *Tensor Quantization Config* of [ppq].
+"""Declares the quantization of one tensor end, the *Tensor Quantization Config* of [ppq].
 
 A config belongs to a (node, slot) and not to a tensor, because two consumers may quantize one
 tensor differently. Configs that share one scale form a union-find: each reads scale and offset from

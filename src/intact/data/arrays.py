@@ -1,4 +1,7 @@
-"""Arrays of other libraries as NumPy's. They are told by their methods: no library is imported."""
+"""Converts arrays of other libraries to NumPy's.
+
+A library is told by the methods of its arrays, so that none is imported for that.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splitting, joining and padding of batches."""
+"""Splits, joins and pads batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A few of the samples that calibration reads: those of the least checksums.
+"""Chooses a few of the samples that calibration reads: those of the least checksums.
 
 A checksum follows from what a sample holds, so the same samples are kept whatever their order and
 however they are batched, and they are as good as drawn at random. The number of samples need not be

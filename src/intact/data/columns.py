@@ -1,4 +1,4 @@
-"""Rows of a table, as datasets of Hugging Face have them: which columns a model takes."""
+"""Picks the columns that a model takes out of table rows, as Hugging Face's datasets have them."""
 
 from __future__ import annotations
 

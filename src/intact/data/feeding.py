@@ -1,4 +1,4 @@
-"""Samples of models whose inputs do not all have samples along axis 0: one feed a sample.
+"""Feeds models sample by sample where not all inputs have samples along axis 0.
 
 A feed is what a runtime takes for one run: all inputs by name, each in the model's own shape.
 States (``[2, 1, 128]``), scalars and inputs that are the same for all samples have no axis for

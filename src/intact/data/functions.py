@@ -1,4 +1,4 @@
-"""User functions, given as ``module:function`` on the command line."""
+"""Calls functions of the user, given as ``module:function`` on the command line."""
 
 from __future__ import annotations
 

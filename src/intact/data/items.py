@@ -1,4 +1,4 @@
-"""Items of a source, as training code has them, as batches of arrays by input name.
+"""Makes batches of the items of a dataset or loader, as training code has them.
 
 An item is a dict by input name, an array or image for a model with one input, or these with labels:
 ``(x, y)``, or ``(x1, x2, y)`` for two inputs. It is a batch or one sample: an array of the rank of
@@ -46,7 +46,7 @@ class PreparedBatch(dict[str, npt.NDArray[Any]]):
 
 
 class Holds(Enum):
-    """What the items of a source are."""
+    """The form of the items of a source."""
 
     BATCHES = "samples along axis 0, whatever their rank"
     WHOLE = "all samples, or but one; raw ones, for a transform, are all"

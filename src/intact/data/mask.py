@@ -1,4 +1,4 @@
-"""The mask of padded sequences."""
+"""Finds the real positions of padded sequences by their mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""User metrics: functions that score a model's outputs, for detection, text, ..."""
+"""Calls metrics of the user: functions that score outputs, for detection or text say."""
 
 from __future__ import annotations
 

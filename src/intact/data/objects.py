@@ -1,4 +1,4 @@
-"""The kinds of Python objects that hold samples: how each is recognized, and opened.
+"""Recognizes and opens the Python objects that hold samples: loaders, datasets, lists, arrays.
 
 They are told by what they can do, and no library is imported: a loader or dataset of PyTorch, a
 dataset of Hugging Face and one's own class are the same here.
@@ -114,7 +114,7 @@ class _NumberedItems(msgspec.Struct, frozen=True):
 
 
 class _FunctionItems(msgspec.Struct, frozen=True):
-    """What a function returns, each time that it is read."""
+    """Samples that a function returns, called each time that they are read."""
 
     function: Callable[[], Iterable[Any]]
 

@@ -1,4 +1,4 @@
-"""Preprocessing of data: image steps, then ``(values - mean) * scale``, perhaps by a name."""
+"""Declares preprocessing: image steps, then ``(values - mean) * scale``."""
 
 from __future__ import annotations
 

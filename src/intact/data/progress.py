@@ -1,4 +1,4 @@
-"""What a call tells while it runs: how far it came, and what it does now."""
+"""Tells a caller how far a call has come, and what it does now."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether shapes fit what a model takes, and what to do about arrays whose shape does not."""
+"""Checks whether an array's shape fits what a model takes, and says how to mend it."""
 
 from __future__ import annotations
 

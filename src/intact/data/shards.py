@@ -1,4 +1,4 @@
-"""Samples in shards, for workers: images as names of files, all others as batches that are sent.
+"""Cuts samples into shards for workers: file names of images, or batches of arrays.
 
 `BatchesHere` and `FilesThere` cut samples; a `ShardReader` opens the shards where they arrive. What
 is sent is msgpack: decoding runs no code.

@@ -1,4 +1,4 @@
-"""The inputs of a model, and the check of batches against them."""
+"""Checks batches against the inputs of a model: names, types and shapes."""
 
 from __future__ import annotations
 

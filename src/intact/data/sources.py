@@ -1,4 +1,4 @@
-"""Opening data: files, folders of images, functions, and the objects of `intact.data.objects`."""
+"""Opens data of any kind: files, folders of images, functions and Python objects."""
 
 from __future__ import annotations
 

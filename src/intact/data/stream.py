@@ -1,4 +1,4 @@
-"""Samples: a stream of calibration or evaluation data, checked against the model."""
+"""Declares `Samples`: a stream of calibration or evaluation data, checked when it is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What this machine's processor can do: integer results depend on it."""
+"""Detects what this machine's processor can do, since integer results depend on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact sums of 8-bit products in ONNX Runtime, on processors that saturate pairs of them.
+"""Makes ONNX Runtime's 8-bit sums exact on processors that saturate pairs of products.
 
 Before VNNI, x86 processors add two u8 * s8 products with saturation at 16 bits (``vpmaddubsw``).
 ONNX Runtime has an option that stores constant int8 weights as uint8 instead, whose kernels are

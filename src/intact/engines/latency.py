@@ -1,11 +1,17 @@
-"""How long two models take beside each other, measured in bounded time."""
+"""Times models against each other on a machine that also does other things, in bounded time.
+
+Models are run in turn, in blocks of a few runs each, and compared round by round: whatever slows
+the machine down then slows both. `latencies` compares two models by medians, as reports show them.
+`in_turn` and `lower_quartiles` rank several, which a placement chooses from.
+"""
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from intact.limits import LATENCY_SECONDS
 
@@ -41,10 +47,10 @@ def latencies(
         seconds: For each of them.
     """
     blocks = list(blocks_in_turn((first, second), seconds=2 * seconds))
-    pairs = [(statistics.median(one), statistics.median(other)) for one, other in blocks]
-    one, other = (1e3 * statistics.median(column) for column in zip(*pairs, strict=True))
+    pairs = np.array([(np.median(one), np.median(other)) for one, other in blocks])
+    one, other = (1e3 * np.median(pairs, axis=0)).tolist()
     counts = (sum(len(a) for a, _ in blocks), sum(len(b) for _, b in blocks))
-    return Latency((one, other), statistics.median(a / b for a, b in pairs), counts)
+    return Latency((one, other), float(np.median(pairs[:, 0] / pairs[:, 1])), counts)
 
 
 def blocks_in_turn(
@@ -61,9 +67,10 @@ def blocks_in_turn(
         runs: Each runs a model once, as for `latencies`.
         seconds: For all, in all; one round is timed however long it takes.
         rounds: At most, as there is time for.
-        clock: Seconds of the runs; None for the wall's, which tells the time that is left anyway.
-        longest: For all, in all, where runs are so long that the rounds take more than `seconds`: a
-            block is one run then.
+        clock: Tells the seconds of the runs; None for wall time. ``seconds`` is wall time in any
+            case.
+        longest: Seconds in all, instead of ``seconds`` where that is less, for runs so long that
+            each block is a single one.
     """
     clock = time.perf_counter if clock is None else clock
     share = seconds / rounds / max(len(runs), 1)

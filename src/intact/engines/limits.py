@@ -1,4 +1,7 @@
-"""The limits of the float32 simulation: the arithmetic of a plan that it does not reproduce."""
+"""Finds the arithmetic of a plan that the simulation in float32 cannot reproduce.
+
+Examples are an accumulator of 16 bits that wraps, and sums beyond 2**24.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantizers as nodes of an ONNX graph, whose scales, bounds and switches are inputs.
+"""Writes quantizers as nodes of an ONNX graph with scales, bounds and switches as inputs.
 
 Two forms compute the same numbers, bit for bit. QuantizeLinear and DequantizeLinear do where there
 are 256 codes and ties go to even: a MobileNetV2 takes 2 to 3 times as long as its float model then,

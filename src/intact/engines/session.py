@@ -1,4 +1,4 @@
-"""ONNX Runtime sessions, made in one place."""
+"""Makes all sessions of ONNX Runtime, and runs them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,13 @@ from intact.graph.files.tensors import weight_bytes
 _BYTES = 4
 """Bytes of a float."""
 
-# Half of what protobuf allows: the rest of the message has its size too.
-_LARGEST_MESSAGE = 1 << 30
+_LARGEST_MESSAGE = 1 << 28
 
-"""Weights beyond this stay in files that the runtime maps: protobuf messages end at 2 GiB."""
+"""Weights beyond this stay in files that the runtime maps.
+
+Handed over in a message they are in memory four times while a session is made, and twice while it
+lives: a float model and its simulation of 0.5 GB each took 4 GB.
+"""
 
 _LARGE_TENSOR = 1 << 25
 """Bytes of a tensor from which its memory is given back after use, as the system's allocator does.

@@ -1,4 +1,4 @@
-"""Simulated execution (SimQ of [tvm]): quantized arithmetic in float32, in one compiled session.
+"""Simulates a plan: quantized arithmetic in float32, in one session (SimQ of [tvm]).
 
 Scales, bounds and switches are inputs, so another calibration of the same structure needs no
 compilation. Weights are constants, already fake-quantized: as inputs they would lose ONNX Runtime's

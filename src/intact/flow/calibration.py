@@ -1,4 +1,4 @@
-"""Calibration: samples are read and observed, and plans get their scales from that."""
+"""Observes samples, and gives plans their scales from that."""
 
 from __future__ import annotations
 
@@ -250,16 +250,16 @@ class Calibration:
 
 
 class Observation(NamedTuple):
-    """What a pass over the samples gave."""
+    """The result of a pass of the float model over the samples."""
 
     samples: Samples
-    """What was read, for further passes. Every result keeps the statistics of their inputs."""
+    """The samples, for further passes. Every result keeps the statistics of their inputs."""
     statistics: Statistics
     notes: tuple[Note, ...]
     first: Batch
     """The inputs of one sample."""
     shapes: Mapping[str, tuple[int, ...]]
-    """What most samples have where the model leaves it open."""
+    """The shapes that most samples have where the model leaves them open."""
     seen: CalibrationSamples
     """Some samples, to try plans on, and what is known of all."""
 
@@ -343,7 +343,7 @@ def _classes(samples: Samples) -> int | None:
         labels = samples.labels()
     except DataError:  # references for a metric, or some samples lack theirs
         return None
-    return None if labels is None else len(np.unique(labels))
+    return None if labels is None else len(set(labels.ravel().tolist()))
 
 
 def tensors_of(plan: QuantizedGraph, given: ScaleTable | None) -> tuple[str, ...]:

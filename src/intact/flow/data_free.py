@@ -1,4 +1,4 @@
-"""Samples where there are none: drawn from what the model's BatchNormalizations remember."""
+"""Draws samples from what BatchNormalizations remember, where the user has none."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Improvement passes in the flow: which run, what each gains on the model's outputs, and at what
-cost in time. A pass after which the outputs are not better is rolled back.
-"""
+"""Runs the improvement passes, and rolls back each after which the outputs are not better."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ from intact.data.progress import Progress, begin
 from intact.data.stream import Samples
 from intact.graph import Graph
 from intact.improve.passes import PASSES, Request, Stage
-from intact.limits import CHOSEN, OUTPUT_BYTES
+from intact.limits import CHOSEN
 from intact.plan.gains import Gain, Improvement
-from intact.results.figures import Tried
+from intact.results.figures import TriedPass
 from intact.results.job import Scaled
 
 Recalibrate = Callable[[Graph], Scaled]
@@ -51,9 +49,11 @@ class Improver:
         """
         if scaled.choice is None or not self.requests:
             return scaled
-        # On so many samples as their outputs fit into memory.
-        best = now = scaled._replace(choice=scaled.choice.on(runs.first(_count(runs))))
-        tried: list[Tried] = []
+        judges, choice = runs.first(CHOSEN), scaled.choice
+        # Run anew only where it was chosen on fewer.
+        choice = choice if len(choice.runs) == len(judges) else choice.on(judges)
+        best = now = scaled._replace(choice=choice)
+        tried: list[TriedPass] = []
         open_since = 0
         for number, request in enumerate(self.requests, 1):
             start = time.perf_counter()
@@ -64,7 +64,7 @@ class Improver:
                 found = self._run(request, now, gains)
             before, after = _errors(now).mean, _errors(found).mean
             record = Improvement(str(request), before, after, found is not now, tuple(gains))
-            tried.append(Tried(record, time.perf_counter() - start))
+            tried.append(TriedPass(record, time.perf_counter() - start))
             now = found
             # A pass that prepares for another may lose by itself: both are judged together.
             if request.is_checked and PASSES[request.name].prepares and number < len(self.requests):
@@ -98,13 +98,6 @@ class Improver:
             return again._replace(choice=again.choice.on(choice.runs))
         plan = run(best.plan, samples, report=gains.append, **arguments)
         return best._replace(plan=plan, choice=choice.changed(plan))
-
-
-def _count(runs: FloatRuns) -> int:
-    """Return how many samples outputs are compared on: as many as there is memory for."""
-    one = runs.first(1)
-    size = sum(array.nbytes for each in one.outputs() for array in each.values())
-    return max(min(CHOSEN, OUTPUT_BYTES * len(one) // max(size, 1)), 1)
 
 
 def _errors(scaled: Scaled) -> Errors:

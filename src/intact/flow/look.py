@@ -1,4 +1,4 @@
-"""The last stage of a quantization: what is lost and odd is looked for, within a small budget."""
+"""Looks at a new result for what is lost and odd, within a small budget: the last stage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the options of a call to results, by the stages of `intact.flow.stages`."""
+"""Quantizes, imports and exports: carries the options of a call through the stages."""
 
 from __future__ import annotations
 

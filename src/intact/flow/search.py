@@ -1,4 +1,4 @@
-"""Search for the best strategy, and realize one of a log."""
+"""Searches for the best strategy, and makes the result of one from a log."""
 
 from __future__ import annotations
 
@@ -250,7 +250,7 @@ def _path(options: SearchOptions) -> Path | None:
 
 @dataclass(frozen=True)
 class _Outcome:
-    """What a course ended with; scores are those of trials: higher is better."""
+    """The end of a search; scores are those of trials: higher is better."""
 
     best: Trial
     float_score: float

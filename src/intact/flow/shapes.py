@@ -1,4 +1,4 @@
-"""The float model with the shapes that a user gives, or that the samples have."""
+"""Gives the float model the shapes that a user asks for, or that the samples have."""
 
 from __future__ import annotations
 

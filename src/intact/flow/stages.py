@@ -1,4 +1,4 @@
-"""The stages from a model to its results: each a value, whose ``run`` takes a job one step further.
+"""Declares the stages from a model to its results: each takes a job one step further.
 
 `SHARED` run once for all targets of a call, which share what is equal for them. `Observe` runs once
 for all targets of one graph. `OWN` run for each target by itself, one after the other, so that the
@@ -244,12 +244,12 @@ class Stage(ABC):
 
     @abstractmethod
     def run(self, state: TargetRun) -> TargetRun:
-        """Take it further."""
+        """Return the state with what this stage adds; the given one is not changed."""
 
 
 @dataclass(frozen=True)
 class Observe:
-    """The float model runs over the samples, once for all targets of a graph.
+    """Runs the float model over the samples, once for all targets of a graph.
 
     Attributes:
         calibration: How samples are read and observed.
@@ -305,7 +305,7 @@ class Scale(Stage):
 
 
 class PlacePrecision(Stage):
-    """What loses less in float, or requantized, is placed so."""
+    """Keeps in float, or requantizes, what loses less so."""
 
     def run(self, state: TargetRun) -> TargetRun:
         """Try it on the samples that the scales were chosen on."""
@@ -324,7 +324,7 @@ class PlacePrecision(Stage):
 
 
 class Compare(Stage):
-    """The graph computes what the given model does, on one sample."""
+    """Checks that the graph computes what the given model does, on one sample."""
 
     stops_all = True
 
@@ -334,7 +334,7 @@ class Compare(Stage):
 
 
 class KeepFastFloat(Stage):
-    """What is faster in float is kept there, where that is asked for."""
+    """Keeps in float what is faster there, where that is asked for (``--fastest``)."""
 
     def run(self, state: TargetRun) -> TargetRun:
         """Measure it, which takes as long as all before."""
@@ -390,7 +390,7 @@ class Improve(Stage):
 
 
 class MeasureLoss(Stage):
-    """What the plan loses is found, while its sessions are there."""
+    """Finds what the plan loses, while its sessions are still there."""
 
     def run(self, state: TargetRun) -> TargetRun:
         """Ask the quick checks."""
@@ -402,7 +402,7 @@ class MeasureLoss(Stage):
 
 
 class Write(Stage):
-    """The plan is lowered and written in the formats of the job."""
+    """Lowers the plan, and writes it in the formats of the job."""
 
     def run(self, state: TargetRun) -> TargetRun:
         """Write it, in memory."""
@@ -417,7 +417,7 @@ class Write(Stage):
 
 
 class FirstRun(Stage):
-    """What was written runs once, in its own runtime."""
+    """Runs what was written once, in its own runtime."""
 
     def run(self, state: TargetRun) -> TargetRun:
         """Run it; raises where its runtime refuses it or computes something else."""
@@ -427,7 +427,7 @@ class FirstRun(Stage):
 
 
 class Look(Stage):
-    """What the runtime makes of it is looked at."""
+    """Looks what the runtime makes of what was written."""
 
     def run(self, state: TargetRun) -> TargetRun:
         """Ask the checks that need the runtime."""

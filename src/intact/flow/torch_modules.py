@@ -1,4 +1,4 @@
-"""Modules of torch: in the place of models, made of results, and made into results."""
+"""Lets modules of torch stand in the place of models, and of results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Train a result: its plan as a module, the float model as the teacher, a result again."""
+"""Trains a result: its plan as a module, the float model as the teacher."""
 
 from __future__ import annotations
 

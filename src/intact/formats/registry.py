@@ -1,4 +1,4 @@
-"""The formats by name: those of this package, and those of others by entry point."""
+"""Lists the formats by name: those of this package, and those of others by entry point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading given scales: a table of any format, and what a float ONNX model carries itself.
+"""Reads scales that are given: a table of any format, or what a float ONNX model carries.
 
 ``GraphProto.quantization_annotation`` names, for a tensor, the initializers that hold its
 ``SCALE_TENSOR`` and ``ZERO_POINT_TENSOR`` (onnx.proto). As in QuantizeLinear the type of the zero

@@ -1,4 +1,4 @@
-"""Second names of inputs and outputs: what the file of another format calls its tensors."""
+"""Stores second names of inputs and outputs: what the file of another format calls them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ONNX graphs under construction."""
+"""Builds ONNX graphs, node by node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Caches of a decoder: what earlier runs computed, which a node appends to.
+"""Finds the caches of a decoder: the keys and values of earlier runs that a node appends to.
 
 Sources: ONNX Runtime's contributed operators GroupQueryAttention and RotaryEmbedding, the ONNX
 operator specification of RotaryEmbedding (opset 23), and how exporters write both out.

@@ -1,4 +1,4 @@
-"""Edits of a copied model: adding nodes, replacing values."""
+"""Edits a copy of a model: adds nodes, replaces values."""
 
 from __future__ import annotations
 

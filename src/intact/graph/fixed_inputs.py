@@ -1,4 +1,4 @@
-"""Inputs that a user fixes to a value: constants of the model, which data may still give.
+"""Fixes inputs to values of the user: they become constants, which data may still give.
 
 Their names and values are metadata of the model, so that they hold in a result's folder too.
 """
@@ -28,7 +28,7 @@ def fix_inputs(model: ir.Model, values: Mapping[str, Number]) -> ir.Model:
 
     Args:
         model: Not changed.
-        values: By input name.
+        values: The values by input name.
 
     Raises:
         UsageError: The model has no such input, or its input does not hold that one value.
@@ -131,7 +131,7 @@ def without_fixed(source: str, fixed: Arrays, items: Mapping[str, Any]) -> dict[
     Args:
         source: What to call the arrays in messages.
         fixed: From `fixed_inputs_of`.
-        items: By name.
+        items: The items by name.
 
     Raises:
         DataError: One holds another value.

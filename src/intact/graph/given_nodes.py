@@ -1,4 +1,4 @@
-"""What became of the nodes of the given model: passes fold, join and split them.
+"""Traces what became of the nodes of the given model: passes fold, join and split them.
 
 Users name nodes as their model does. A tensor that keeps its name keeps its values, so what lies
 between such tensors, in the given graph and in the one that was made of it, belongs together.

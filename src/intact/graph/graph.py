@@ -1,4 +1,4 @@
-"""`Graph`: a read-only view of a normalized model, with producers, consumers and constants."""
+"""Declares `Graph`: a read-only view of a normalized model, with producers and consumers."""
 
 from __future__ import annotations
 

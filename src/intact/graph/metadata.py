@@ -1,4 +1,4 @@
-"""What intact keeps in the metadata of a model, as JSON: it holds in a result's folder too."""
+"""Keeps JSON in the metadata of a model: it holds in a result's folder too."""
 
 from __future__ import annotations
 

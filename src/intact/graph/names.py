@@ -1,4 +1,4 @@
-"""Unique names for nodes, values and tensors."""
+"""Makes unique names for nodes, values and tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normalization: the canonical form of models."""
+"""Normalizes models: runs the passes that bring them to the canonical form."""
 
 from __future__ import annotations
 

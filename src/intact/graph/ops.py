@@ -1,4 +1,4 @@
-"""Properties of a node, from the op table and the node's constants."""
+"""Tells properties of a node from its operator's declaration and its constants."""
 
 from __future__ import annotations
 

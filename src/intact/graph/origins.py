@@ -1,4 +1,4 @@
-"""Origins: the tensors of a module that an exported model's constants were made of.
+"""Stores which tensors of a PyTorch module an exported model's constants were made of.
 
 Exporters transpose weights, join them and reorder their gates, and name the results themselves.
 What a constant's elements were in the module is metadata of the model, so that it holds in a

@@ -1,4 +1,8 @@
-"""States: inputs that a model of streams takes from its last run, and what they are at first."""
+"""Stores the states of a model of streams: inputs that it takes from its last run.
+
+A denoiser that is run on one frame after the other, for example, has an output ``h_out`` that is
+the input ``h`` of the next run.
+"""
 
 from __future__ import annotations
 

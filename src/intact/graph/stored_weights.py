@@ -1,4 +1,4 @@
-"""Constants that can be stored as integers for a node that computes in float."""
+"""Finds constants that can be stored as integers for a node that computes in float."""
 
 from __future__ import annotations
 

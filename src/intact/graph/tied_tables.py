@@ -1,4 +1,4 @@
-"""Tables that are looked up, and that layers multiply with too: tied weights.
+"""Finds tables that are looked up and that layers multiply with too: tied weights.
 
 A graph has two constants of such a table where the product reads it transposed.
 """

@@ -1,4 +1,4 @@
-"""Nodes and graphs of a model, bodies included.
+"""Iterates over the nodes and graphs of a model, bodies included.
 
 onnx-ir's iterators ask each node several questions; these are several times as fast, which shows
 where a model of 100,000 nodes is walked through dozens of times.

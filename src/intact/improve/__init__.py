@@ -1,11 +1,14 @@
 """Passes that improve accuracy: over float models (`rewrite`) and over plans (`refine`).
 
-Less loss: `passes.py` (the table of passes, what a user asks of them), `presets.py` (which run
-where nobody names them); `rewrite/` (float model to float model: equalization with `ties.py`, which
-channels share a factor; `absorb.py`, `smooth.py`; `gate.py` measures their blocks), `refine/` (plan
-with scales to plan: `walk.py` runs both models node by node; `ranges.py` with `block.py`, weight
-scales, `rounding.py` by second moments of `numerics/second_order.py`, `bias.py`), `layers.py`
-(weights as groups of matrices), `channels.py`, `learn/` (all that needs torch: training;
-`reconstruct.py` learns rounding and scales of `blocks.py`, run by `slices.py`; `operators/` are its
-rules).
+`passes.py`, `presets.py`
+    The table of passes; which of them run where the user names none.
+`rewrite/`
+    Float model to float model: `equalize.py` (with `ties.py`: which channels share a factor),
+    `absorb.py`, `smooth.py`; `gate.py` measures whether they gain.
+`refine/`
+    Plan with scales to plan: `ranges.py`, `weight_scales.py`, `rounding.py`, `bias.py`, each on
+    `walk.py`, which runs both models node by node.
+`learn/`
+    All that needs torch: training (`training.py`), and learning of rounding and scales block by
+    block (`reconstruct.py`). `operators/` has torch's rule for each operator.
 """

@@ -1,4 +1,4 @@
-"""The least and the largest value of each channel of activations, observed or remembered."""
+"""Finds the least and the largest value of each channel, observed or remembered."""
 
 from __future__ import annotations
 

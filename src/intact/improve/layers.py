@@ -1,4 +1,4 @@
-"""Layers with constant weights, seen as groups of matrix products."""
+"""Views layers with constant weights as groups of matrix products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The improvement passes: a table, and what a user asks of them: ``rounding{samples=128}``.
+"""Lists the improvement passes, and parses what a user asks of them: ``rounding{samples=128}``.
 
 A rewrite makes another float graph that computes the same, a refinement another plan. Neither
 changes what it is given. A pass measures each layer or block before and after, on samples that it
@@ -24,7 +24,7 @@ _REQUEST = re.compile(r"\s*([A-Za-z0-9-]+)\s*(?:\{([^{}]*)\})?\s*")
 
 
 class Stage(StrEnum):
-    """What a pass changes."""
+    """The object that a pass changes."""
 
     REWRITE = "float model"
     REFINE = "plan"

@@ -1,4 +1,4 @@
-"""Presets: which improvement passes run where nobody names them.
+"""Chooses the improvement passes that run where the user names none.
 
 Plain calibration is as good as float where weights have 8 bits and a scale a channel. What makes
 it lose is listed in `Weakness`; the table says what is done about each. A target's file may say
@@ -32,7 +32,7 @@ _LARGE = 1 << 22
 
 
 class Weakness(StrEnum):
-    """What makes plain calibration lose."""
+    """A property of a plan that makes plain calibration lose."""
 
     NONE = "nothing"
     FEW_WEIGHT_BITS = f"weights of {FEW_BITS} bits or fewer"
@@ -42,7 +42,7 @@ class Weakness(StrEnum):
 
 
 class Preset(StrEnum):
-    """How much is done."""
+    """A level of effort, as ``--preset`` names it."""
 
     FAST = "fast"
     BALANCED = "balanced"
@@ -120,7 +120,7 @@ class Choice(NamedTuple):
     """The passes for a plan.
 
     Attributes:
-        requests: In the order in which they run.
+        requests: The requests, in the order in which they run.
         notes: What the user should know of that.
     """
 

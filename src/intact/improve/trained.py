@@ -1,4 +1,4 @@
-"""What a training came to: plain figures, without torch."""
+"""Declares the outcome of a training, as plain figures without torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ LOG = ".train.jsonl"
 
 
 class Epoch(msgspec.Struct, frozen=True):
-    """What an epoch came to.
+    """The figures of an epoch.
 
     Attributes:
         number: From 1; 0 is the plan before training.
@@ -19,7 +19,7 @@ class Epoch(msgspec.Struct, frozen=True):
         held_out: Loss on the samples that are held out.
         accuracy: Percent of them that are right, or agree with the float model where there are no
             labels; None where no output scores classes.
-        seconds: That it took.
+        seconds: The seconds that it took.
     """
 
     number: int
@@ -46,7 +46,7 @@ class Epoch(msgspec.Struct, frozen=True):
 
 
 class Trained(msgspec.Struct):
-    """What training came to.
+    """The outcome of a training.
 
     Attributes:
         epochs: All of them, with the plan before training as the first.

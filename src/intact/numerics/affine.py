@@ -1,4 +1,4 @@
-"""Linear quantization: real = (code - zero_point) * scale.
+"""Quantizes linearly: real = (code - zero_point) * scale.
 
 The arithmetic is that of ONNX QuantizeLinear and DequantizeLinear: divide, round, and only then
 add the zero point, saturate. Scales are float32 because every runtime stores them so.

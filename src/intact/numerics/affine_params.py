@@ -1,4 +1,4 @@
-"""From a range of real values to scale and zero point, and back."""
+"""Converts a range of real values to scale and zero point, and back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a classifier's answers tell of its input: chance, one class for all, information.
+"""Measures what a classifier's answers tell of its input: chance, one class, information.
 
 A trained classifier that gets what it was trained on is sure of single samples and gives all
 classes over many: its answers have information on the sample. Any other contrast, brightness or

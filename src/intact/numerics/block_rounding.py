@@ -1,4 +1,4 @@
-"""Rounding of weights in blocks by the second moments of their inputs: codes and scales together.
+"""Rounds weights in blocks by the second moments of their inputs: codes and scales.
 
 A layer computes ``y = w x`` where the quantized model computes ``r z``, on inputs that the layers
 before have changed. Over samples that is off, but for a constant, by ``e H e + 2 e C`` for
@@ -52,11 +52,11 @@ class BlockFit:
     lower: Doubles
 
     @staticmethod
-    def of(cross: Doubles, moments: Doubles, damping: float) -> BlockFit | None:
+    def of(drift: Doubles, moments: Doubles, damping: float) -> BlockFit | None:
         """Prepare it; None where inputs vary so little that there is no inverse.
 
         Args:
-            cross: ``mean(x z)``.
+            drift: ``mean((x - z) z)``.
             moments: ``mean(z z)``, symmetric.
             damping: What is added to the diagonal, as a share of its mean: moments of few samples
                 are nearly singular, and errors that they seem to make good would be passed on
@@ -74,7 +74,7 @@ class BlockFit:
             return None
         # inv(H) = inv(L).T inv(L) for the turned H = L L.T; turned back that is upper triangular.
         upper = np.ascontiguousarray(inverse[::-1, ::-1])
-        return BlockFit(damped, cross - moments, Turns(order[None], upper[None]), lower)
+        return BlockFit(damped, drift, Turns(order[None], upper[None]), lower)
 
     def aims(self, weight: Doubles, pull: Doubles) -> Doubles:
         """Return the weights that are best in real numbers on the quantized inputs.

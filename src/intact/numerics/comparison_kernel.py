@@ -1,4 +1,4 @@
-"""The compiled loops that compare two tensors: sums of squares by channel, counts in equal bins."""
+"""Compares two tensors in compiled loops: sums of squares by channel, counts in bins."""
 
 from __future__ import annotations
 

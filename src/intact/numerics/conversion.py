@@ -1,4 +1,4 @@
-"""Scales in other forms: as the ends of a range, and as text of six decimals."""
+"""Converts scales to other forms: ends of a range, text of six decimals."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The distribution of one tensor's values: bins, exact extremes and moments."""
+"""Declares the distribution of a tensor's values: bins, exact extremes and moments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How unlike the values of two tensors are distributed."""
+"""Measures how unlike the values of two tensors are distributed."""
 
 from __future__ import annotations
 

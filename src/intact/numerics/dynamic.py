@@ -1,4 +1,4 @@
-"""Quantization whose scale follows from the values at hand, while a model runs.
+"""Quantizes by a scale that follows from the values at hand, while a model runs.
 
 Everything is computed in float32, as runtimes do: a scale is rounded before it divides, so codes
 differ from those of a scale in float64 where a value lies near a tie.
@@ -97,7 +97,7 @@ class DynamicQuantizer:
             scale = np.asarray(step, np.float32)
             if self.symmetric:
                 return QuantParams(scale, np.zeros(scale.shape, np.int64))
-            # 0 / 0 and inf / inf are no numbers: runtimes take the largest code then.
+            # 0 / 0 and inf / inf are NaN: runtimes take the largest code then.
             least, most = np.float32(self.quant_min), np.float32(self.quant_max)
             zero = least - low / scale
             if inverted:
@@ -114,7 +114,7 @@ class DynamicQuantizer:
     ) -> npt.NDArray[np.int32]:
         """Return the codes of values, by what :meth:`params` gave for them.
 
-        A quotient that is no number, as that of infinite values, has the smallest code, and 0 of
+        A quotient that is NaN, as that of infinite values, has the smallest code, and 0 of
         symmetric codes.
         """
         floats = np.asarray(values, np.float32)

@@ -1,4 +1,4 @@
-"""Sums of errors between two results, and moments of a tensor, from pieces that are not kept."""
+"""Sums errors between two results from pieces that are not kept."""
 
 from __future__ import annotations
 

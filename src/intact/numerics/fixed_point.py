@@ -1,4 +1,4 @@
-"""Multiplication by a real number with integers only: an int32 multiplier and a shift.
+"""Multiplies by a real number with integers only: an int32 multiplier and a shift.
 
 Vectorized: every argument broadcasts. The elementary steps are those of
 :mod:`intact.numerics.fixed_point_kernel`; what is made of real numbers beforehand is TFLite's

@@ -1,4 +1,4 @@
-"""Curved functions in fixed point, bit for bit as hardware without floats computes them.
+"""Computes curved functions in fixed point, bit for bit as hardware without floats.
 
 ``Qm`` is an int32 with ``m`` integer bits: its value is ``raw * 2**(m - 31)``. Arrays are int64
 that hold such values. One in Q0 is its largest number, ``1 - 2**-31``.

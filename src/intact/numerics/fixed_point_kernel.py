@@ -1,4 +1,4 @@
-"""Fixed-point arithmetic, element by element, and the compiled loops of requantization.
+"""Computes fixed-point arithmetic, and requantizes in compiled loops.
 
 The elementary functions are written with operators that NumPy arrays and compiled scalars share:
 called from Python they take int64 arrays, and the loops below compile the same definitions. The

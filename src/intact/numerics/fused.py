@@ -1,4 +1,4 @@
-"""Fused multiply-add in float32: product and sum with one rounding, as the instruction has it."""
+"""Multiplies and adds float32 numbers with one rounding, as fused instructions do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A histogram over the leading bits of float32, and the per-sample statistics of the same pass.
+"""Counts a tensor's values in a histogram over the leading bits of float32.
+
+The same pass gives statistics of each sample.
 
 A bin is the upper 16 bits of a value's bit pattern: sign, exponent and 7 bits of mantissa. The
 65,536 bins cover every float at 0.4-0.8 % relative resolution, so that there is no range to guess

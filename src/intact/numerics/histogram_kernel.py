@@ -1,4 +1,4 @@
-"""The compiled loops of :mod:`intact.numerics.histogram`."""
+"""Counts values in the compiled loops of :mod:`intact.numerics.histogram`."""
 
 from __future__ import annotations
 

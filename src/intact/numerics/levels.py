@@ -1,4 +1,4 @@
-"""Integer codes: how values are rounded to them, and which of them a range is chosen for."""
+"""Declares how values are rounded to codes, and which codes a range is chosen for."""
 
 from __future__ import annotations
 

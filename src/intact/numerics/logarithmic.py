@@ -1,4 +1,4 @@
-"""Logarithmic quantization: the codes are exponents, as on NNIE and in [mqbench].
+"""Quantizes logarithmically: the codes are exponents, as on NNIE and in [mqbench].
 
 Code 0 is 0; code ``k`` of ``1..quant_max`` stands for ``scale * 2**(k / steps_per_octave)``, and
 ``-k`` for its negative. Neighbouring levels differ by the same factor at every magnitude: with 16

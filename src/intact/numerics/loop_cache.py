@@ -1,4 +1,4 @@
-"""Whether numba may keep compiled loops on disk, and read them again.
+"""Decides whether numba may keep compiled loops on disk, and read them again.
 
 Its files are pickles, which run code when they are read. Beside this module lie Python's own, which
 whoever may write there could change as well. In another folder, which a variable of the environment

@@ -1,4 +1,4 @@
-"""Metrics: errors between two results, accuracy, agreement."""
+"""Computes errors between two results, accuracy and agreement."""
 
 from __future__ import annotations
 

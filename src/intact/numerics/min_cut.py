@@ -1,4 +1,4 @@
-"""The cheapest of all ways to give each of many things one of two labels."""
+"""Finds the cheapest of all ways to give each of many things one of two labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Codes of 2, 4 or 8 bits in bytes, the low bits first."""
+"""Packs codes of 2, 4 or 8 bits into bytes, the low bits first."""
 
 from __future__ import annotations
 

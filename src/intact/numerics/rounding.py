@@ -1,4 +1,4 @@
-"""Rounding a float to an integer, in the seven modes that hardware and toolchains use."""
+"""Rounds floats to integers, in the seven modes that hardware and toolchains use."""
 
 from __future__ import annotations
 

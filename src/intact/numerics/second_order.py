@@ -1,4 +1,4 @@
-"""Rounding of weights so that the result of the layer changes little, not each weight.
+"""Rounds weights so that the result of the layer changes little, not each weight (GPTQ).
 
 A layer computes ``y = w x``. Rounding ``w`` to ``w + d`` changes it by ``d x``, on average over the
 inputs by ``d H d`` squared, with their second moments ``H = mean(x x)``. So what rounding one
@@ -81,11 +81,11 @@ class Levels:
 
 @dataclass(frozen=True)
 class Turns:
-    """The order in which weights are rounded, and what each passes on.
+    """The order in which weights are rounded, and the share of its error that each passes on.
 
     Attributes:
-        order: The weights of each group, ``[groups, inputs]``.
-        upper: What they pass on, ``[groups, inputs, inputs]``, in that order: upper triangles.
+        order: Positions of the weights in the order of rounding, ``[groups, inputs]``.
+        upper: The factor ``U``, upper triangles ``[groups, inputs, inputs]``, in that order.
     """
 
     order: npt.NDArray[np.intp]
@@ -93,7 +93,7 @@ class Turns:
 
     @staticmethod
     def from_moments(moments: Doubles, damping: float) -> Turns:
-        """Derive them from second moments; the arguments are those of `round_in_turn`."""
+        """Derive order and factor from second moments; the arguments are as in `round_in_turn`."""
         # Stable, so that equal moments keep the order of the inputs on every machine.
         order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")
         return Turns(order, _factor(_reorder(moments, order), damping))

@@ -1,4 +1,4 @@
-"""SimQ: what integer hardware does to the data of one edge, in float32 and in one pass.
+"""Simulates integer hardware on the data of one edge, in float32 and one pass (SimQ).
 
 Source: HAGO [tvm], "Simulated Quantize", with its slip corrected: the value that is
 rounded is the clipped one. Added to it: zero points, one scale a channel, every rounding. The

@@ -1,4 +1,4 @@
-"""Fake quantization and its gradients in one pass each: what training does to every activation.
+"""Fake-quantizes activations and computes the gradients, in one pass each.
 
 The arithmetic forward is that of `intact.numerics.affine.fake_quantize`, bit for bit, but that NaN
 stays NaN. Sums are of float64 and in an order that is always the same: neither the number of

@@ -1,4 +1,4 @@
-"""Analytical clipping: the optimal threshold of a Laplace or a Gaussian distribution.
+"""Finds the optimal threshold of a Laplace or a Gaussian distribution (ACIQ).
 
 Source: R. Banner, Y. Nahshan, E. Hoffer, D. Soudry, "ACIQ: Analytical Clipping for Integer
 Quantization of neural networks", 2018 (arXiv 1810.05723), equations 5-12.

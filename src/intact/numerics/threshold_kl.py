@@ -1,4 +1,4 @@
-"""The threshold of least Kullback-Leibler divergence, searched in two ways.
+"""Finds the threshold of least Kullback-Leibler divergence, in two ways.
 
 `kl_range`: S. Migacz, "8-bit Inference with TensorRT", GTC 2017; HAGO [tvm] uses the same idea on
 8001 bins.

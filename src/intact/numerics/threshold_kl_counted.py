@@ -1,4 +1,4 @@
-"""KL as Tengine's tool computes it: its histogram, and its search in its float32 numbers.
+"""Finds the KL threshold as Tengine's tool does: its histogram, its float32 search.
 
 Tengine 1.5, ``tools/quantize``: ``histCount``, ``threshold_distribution`` [tengine]. `kl_stepwise`
 of `threshold_kl` searches alike, in exact shares of a histogram that one pass over the

@@ -1,4 +1,4 @@
-"""The range of least expected squared error, computed from the histogram in closed form.
+"""Finds the range of least expected squared error, from the histogram in closed form.
 
 Over a bin ``a..b`` of evenly spread mass, the expected squared error of codes of step 1 is
 ``(E(b) - E(a)) / (b - a)`` with ``E(u) = k/12 + (u - k)^3 / 3`` and ``k`` the nearest code to

@@ -1,4 +1,4 @@
-"""Ranges tied to powers of two: two methods of [tvm], and the powers that any method chooses from.
+"""Finds ranges tied to powers of two: two methods of [tvm], and powers for any method.
 
 ``max_range`` takes scale = threshold / 2^(bits - sign_bit) of the largest magnitude. The codes
 reach to 2^(bits - sign_bit) - 1, so the threshold itself is one step beyond them and saturates.

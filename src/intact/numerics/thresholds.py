@@ -1,4 +1,4 @@
-"""The methods that turn a distribution into a range: their table, and the simple ones.
+"""Lists the methods that turn a distribution into a range, and computes the simple ones.
 
 A method is imported when it is first used: the table is read without NumPy.
 """

@@ -1,4 +1,4 @@
-"""Ranges of weights, whose values are all at hand: per tensor or per channel."""
+"""Finds ranges of weights, whose values are all at hand: per tensor or per channel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an operator's declaration holds: its row of the op table, and the options of its nodes.
+"""Declares what an operator's declaration holds: its table row, the options of its nodes.
 
 Convolutions and pools share the options of a window, and how its pads follow from them. Source: the
 ONNX operator specification (AveragePool: output shapes, ``auto_pad``, ``ceil_mode``).
@@ -222,7 +222,7 @@ class Window(Operator, abstract=True):
 
 
 class Pool(Window, abstract=True):
-    """What pools share: their lengths may be rounded up."""
+    """The options of all pools: their lengths may be rounded up."""
 
     ceil_mode: int = 0
 

@@ -1,4 +1,4 @@
-"""Operators, each declared once: roles of inputs, options with ONNX's defaults, facts.
+"""Declares operators, each once: roles of inputs, options with ONNX's defaults, facts.
 
 One declaration per operator of the default ONNX domain. It lists which inputs are quantized tensors
 (data, weight, bias) and which are arguments (shapes, indices, parameters), and facts that passes,
@@ -182,7 +182,7 @@ declare("GlobalAveragePool", OpKind.POOL, DATA, keeps_sign=True)
 
 
 class Reduce(Operator, kind=OpKind.REDUCE, roles=(DATA, SHAPE), abstract=True):
-    """What reductions share; their axes are an attribute or an input."""
+    """The options of all reductions; their axes are an attribute or an input."""
 
     axes: Integers = ()
     keepdims: int = 1
@@ -229,7 +229,7 @@ class ArgMin(ArgMax):
 class Normalization(
     Operator, kind=OpKind.NORMALIZATION, roles=(DATA,), variadic=PARAMETER, abstract=True
 ):
-    """What normalizations share."""
+    """The inputs that all normalizations have."""
 
 
 class Stabilized(Normalization, abstract=True):
@@ -477,7 +477,7 @@ class Recurrent(
     roles=(DATA, PARAMETER, PARAMETER, PARAMETER, SHAPE, DATA),
     abstract=True,
 ):
-    """What layers share that hand their state from step to step."""
+    """The options of layers that hand their state from step to step."""
 
     direction: str = "forward"
     activations: tuple[str, ...] = ()

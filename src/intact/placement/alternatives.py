@@ -1,4 +1,7 @@
-"""Plans that may lose less than the target's rules give: ties broken, ends of the net in float.
+"""Tries plans that may lose less than the target's rules give, and keeps the better one.
+
+Three are tried: ties between tensors broken, decoding behind the last layers in float (`heads`),
+and spectra in front of the net in float (`spectra`).
 
 Each is tried on the samples that the scales were chosen on, and kept where it loses less.
 """
@@ -29,12 +32,12 @@ Rescale: TypeAlias = Callable[[Job], Scaled]
 
 
 class Alternatives(msgspec.Struct, frozen=True):
-    """What there is to try for a job.
+    """The plans to try for a job; None for each that its net gives no reason for.
 
     Attributes:
         untied: The plan with all ties broken that may be.
-        heads: What stands behind the last layers, and inputs that are read in parts.
-        spectra: What leads to logarithms and roots.
+        heads: The nodes behind the last layers, and inputs that are read in parts.
+        spectra: The nodes that lead to logarithms and roots.
     """
 
     untied: QuantizedGraph | None = None
@@ -43,7 +46,7 @@ class Alternatives(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(job: Job, *, has_table: bool) -> Alternatives:
-        """Look for them.
+        """Find what there is to try.
 
         Args:
             job: What is made.
@@ -81,12 +84,12 @@ class Alternatives(msgspec.Struct, frozen=True):
         threads: int,
         progress: Progress | None,
     ) -> tuple[Job, Scaled]:
-        """Try them one after the other.
+        """Try the alternatives one after the other; return the job and its plan that lost least.
 
         Args:
             job: What is made.
             scaled: Its plan with scales.
-            statistics: Those of the tensors that the plan needs, and of `tensors`.
+            statistics: The statistics of the tensors that the plan needs, and of `tensors`.
             rescale: Gives another plan its scales.
             threads: Threads of the runtime.
             progress: Is told what is done.

@@ -1,4 +1,4 @@
-"""What was measured before on this machine, in a file of the user's cache folder.
+"""Keeps measured times in a file of the user's cache folder.
 
 Keys are hashes of all that a time depends on: the runtime and its version, the processor, threads,
 operators and shapes. So times of another machine or version are never found, and need no care.
@@ -73,12 +73,12 @@ class TimingCache:
 
     @property
     def conversions(self) -> dict[str, tuple[Line, Line]]:
-        """What quantizing and dequantizing take, by key."""
+        """Times of quantizing and dequantizing a tensor, by key."""
         return self._content.conversions
 
     @property
     def choices(self) -> dict[str, KnownChoice]:
-        """What was chosen, by key."""
+        """Placements that were found to be fastest, by key."""
         return self._content.choices
 
     def save(self) -> str:

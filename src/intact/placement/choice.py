@@ -1,4 +1,4 @@
-"""The fastest placement of a plan: solved from measured costs, and measured as a whole."""
+"""Searches the fastest placement of a plan in int8 and float: solved, then measured."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class FastestSearch:
     """Looks for the fastest placement of one plan.
 
     Attributes:
-        plan: With scales, and as much in integers as can be.
+        plan: A plan with scales, and as much in integers as can be.
         planner: Makes plans that keep nodes in float.
         write: Writes a plan in the format.
         runtime: The runtime of the format, which measures; None where none is there that is timed.

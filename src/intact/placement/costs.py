@@ -1,4 +1,4 @@
-"""What pieces cost: from a runtime's profile of whole models, or from the target's cost table."""
+"""Finds what pieces cost: from a runtime's profile, or from the target's cost table."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class Profile:
 
     @property
     def quantize(self) -> Line:
-        """What quantizing takes."""
+        """The time of quantizing a tensor."""
         return _line(self._conversions[_QUANTIZE])
 
     @property
     def dequantize(self) -> Line:
-        """What dequantizing takes."""
+        """The time of dequantizing a tensor."""
         return _line(self._conversions[_DEQUANTIZE])
 
     def _node_of(self, kernel: Kernel) -> str:

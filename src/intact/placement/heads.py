@@ -1,4 +1,8 @@
-"""Which of the decoding behind a net's last layers stays float, because integers lose more there.
+"""Keeps the decoding behind a net's last layers in float where integers lose too much there.
+
+A detector joins boxes of 0 to 640 pixels with scores of 0 to 1 in one Concat, on one scale: with
+eight bits nothing is left of the scores. If keeping that Concat, and what leads to it, in float
+gains enough, the job says so and tells the user how to undo it.
 
 Boxes and scores that are joined share a scale where the target has one for a join; grids, squares,
 exponentials and expectations over bins need finer steps than eight bits have. Plans that keep
@@ -31,15 +35,16 @@ from intact.plan.topology import decoded
 from intact.results.job import Decide, Job
 
 UNDO = "--quantize-heads undoes it"
+"""The remedy in each note: these nodes are kept float without being asked."""
 
 
 class Heads(msgspec.Struct, frozen=True):
-    """A job, and what stands behind its last layers.
+    """A job, and the nodes of its net that may be better in float.
 
     Attributes:
-        job: What is made.
-        tail: What stands there; None for nothing.
-        state: The inputs that are read in parts; None where there are none.
+        job: The plan to be made, with all that it takes.
+        tail: The nodes behind the last layers; None if they are activations at most.
+        state: Inputs that are read in parts of unlike ranges; None where there are none.
     """
 
     job: Job
@@ -48,7 +53,7 @@ class Heads(msgspec.Struct, frozen=True):
 
     @staticmethod
     def of(job: Job) -> Heads | None:
-        """Find what there is to decide of a job; None for nothing."""
+        """Find the nodes of a job to decide about; None where there are none."""
         types = {node.op_type for node in job.plan.graph.nodes}
         tail = Tail.of(job.plan) if types & SIGNS_OF_DECODING else None
         state = JoinedState.of(job.plan)
@@ -63,12 +68,12 @@ class Heads(msgspec.Struct, frozen=True):
     def decide(
         self, choice: Choice, statistics: Statistics, given: ScaleTable | None, threads: int
     ) -> Job:
-        """Return the job with what loses less in float.
+        """Return the job that keeps in float what loses less there.
 
         Args:
             choice: The plan with its scales, as the target's rules have it.
-            statistics: Those of the tensors that the plan needs, and of the tail's.
-            given: Scales that need none.
+            statistics: The statistics of the tensors that the plan needs, and of `tensors`.
+            given: Scales that a table gives; None for none.
             threads: Threads of the runtime.
 
         Returns:
@@ -167,7 +172,7 @@ def is_held(job: Job, plan: QuantizedGraph) -> bool:
 
 
 def gains(before: Errors, after: Errors) -> dict[str, float]:
-    """Return what each part has gained, dB."""
+    """Return the decibels that each part of the outputs has gained."""
     was, has = before.decibels, after.decibels
     return {name: has[name] - was[name] for name in was if name in has}
 

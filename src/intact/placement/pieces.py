@@ -1,4 +1,8 @@
-"""The pieces of a plan that compute in one precision, and the placement of least cost."""
+"""Cuts a plan into pieces that are int8 or float as wholes, and solves for the cheapest.
+
+A conversion between the two costs time as well, so that a fast float layer between int8 layers may
+still be better in int8: a minimum cut finds the best of all placements.
+"""
 
 from __future__ import annotations
 

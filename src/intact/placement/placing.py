@@ -1,4 +1,4 @@
-"""The fastest placement for a job of calibration: the job that keeps more in float."""
+"""Finds what is faster in float, and returns the job that keeps it so."""
 
 from __future__ import annotations
 

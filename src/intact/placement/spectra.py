@@ -1,4 +1,4 @@
-"""Which spectra in front of a net stay float, because integers lose more there.
+"""Keeps spectra in front of a net in float where integers lose too much there.
 
 Plans that keep more and more of what leads to logarithms and roots in float are simulated on the
 samples that the scales were chosen on.
@@ -41,7 +41,7 @@ class Spectra(msgspec.Struct, frozen=True):
 
         Args:
             choice: The plan with its scales, as the target's rules have it.
-            statistics: Those of the tensors that the plan needs, and of the front's.
+            statistics: The statistics of the tensors that the plan needs, and of the front's.
             given: Scales that need none.
 
         Returns:

@@ -1,4 +1,4 @@
-"""The config of every tensor end, from the target's schemes, the op table and the topology."""
+"""Makes the config of every tensor end, from the target's schemes, operators and topology."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from intact.graph import (
     weight_scale_axis,
     weight_slot,
 )
-from intact.plan.overrides import Overrides, Resolved
+from intact.plan.overrides import Overrides, ResolvedOverrides
 from intact.plan.quantized_graph import (
     Decision,
     Direction,
@@ -246,7 +246,7 @@ def _check_width(place: str, bits: int, node: ir.Node, end: TensorEnd, target: T
 
 
 def _check_places(
-    resolved: Resolved,
+    resolved: ResolvedOverrides,
     graph: Graph,
     target: Target,
     configs: dict[TensorEnd, TensorQuantConfig],

@@ -1,4 +1,4 @@
-"""Arrays beside a plan: an ``.npz`` whose members are named by position, with a list of names.
+"""Writes and reads arrays beside a plan: an ``.npz`` with a list of names.
 
 A name in a zip archive could contain anything, and equal arrays give equal bytes. The plan has the
 hash of what it needs.

@@ -1,4 +1,4 @@
-"""``weights.npz``: integers of constants that cannot be computed from the float model."""
+"""Writes and reads ``weights.npz``: integers that do not follow from the float model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""BatchNormalizations: what each multiplies its channels by, and what that does to the error.
+"""Finds BatchNormalizations whose scales make quantization errors large.
 
 ``scale = gamma / sqrt(variance + epsilon)`` is huge where the variance is almost 0: the tensor in
 front is constant there, often because a Relu has died. What follows depends on where the

@@ -1,4 +1,4 @@
-"""``scales.npz``: scales and zero points of weights in blocks, of which there are millions.
+"""Writes and reads ``scales.npz``: scales and zero points of weights in blocks.
 
 As text they would take several times the bytes of the codes that they belong to.
 """

@@ -1,4 +1,4 @@
-"""Bounds of a Clip and values that a Pad puts in: passive, with the scale of the data.
+"""Gives bounds of a Clip and values of a Pad the scale of the data (passive parameters).
 
 They have no scale of their own: as codes they are the data's, [ppq]. Nothing is rounded to these
 codes, though. A runtime either compares codes on the grid of the result (a fused Clip, where data

@@ -1,4 +1,4 @@
-"""Building a plan: its passes in order, for float models and for imported quantized ones."""
+"""Builds a plan by its passes in order, for float models and for imported quantized ones."""
 
 from __future__ import annotations
 

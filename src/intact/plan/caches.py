@@ -1,4 +1,4 @@
-"""The configs of what is appended to a decoder's caches, which hold codes.
+"""Makes the configs of what a decoder appends to its caches, which hold codes.
 
 They are marked. Past and present keys and values have no configs: they are the same codes, of
 earlier runs and of this one. Everywhere but in the files they are the floats that these stand for.

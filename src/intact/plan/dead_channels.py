@@ -1,4 +1,4 @@
-"""Output channels whose weights are all 0: their min-max scale is 0, and only a bias is left."""
+"""Finds output channels whose weights are all 0: their min-max scale is 0."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ends whose data are quantized while the model runs, by a scale that their values give."""
+"""Lists the tensors that are quantized while the model runs, by a scale of their values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Fusion: tensor ends that do not exist on the hardware become OVERLAPPED."""
+"""Fuses: tensor ends inside a fused operator, which the hardware lacks, become OVERLAPPED.
+
+Of a convolution with its Relu, only the Relu's result exists as codes.
+"""
 
 from __future__ import annotations
 

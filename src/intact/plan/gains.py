@@ -1,4 +1,4 @@
-"""What improvement passes did, and what that gained: measured, and kept in the plan."""
+"""Declares what improvement passes did and gained: measured, and kept in the plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Given scales: from a table or a model's metadata, in place of calibration."""
+"""Declares tables of scales that are given in place of calibration."""
 
 from __future__ import annotations
 

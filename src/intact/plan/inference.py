@@ -1,4 +1,4 @@
-"""What every edge of a plan carries: scales and data types, inferred by functions of operators.
+"""Infers what every edge of a plan carries, scales and data types, operator by operator.
 
 Source: [tvm], "Scale Inference" and "Data Type Assignment". An operator that is not known here gets
 its functions with `infers_scale` and `infers_dtype`; [tvm] calls what is inferred for the quantizer
@@ -297,7 +297,7 @@ def infer_edges(plan: QuantizedGraph) -> dict[TensorEnd, EdgeTypes]:
     """Infer the types of every quantized edge, by the end that names its point.
 
     Args:
-        plan: With scales.
+        plan: A plan with scales.
 
     Raises:
         PlanError: An end has no scale yet.

@@ -1,4 +1,4 @@
-"""Inspection: which nodes will be quantized, with how many bits, and why, without data."""
+"""Reports which nodes will be quantized, with how many bits, and why, without data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of a plan that may leave their accumulator, and operators that do what they do there."""
+"""Finds sums of a plan that may leave their accumulator, and simulates what happens then."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact._memo import Forgetful, Itself, Memo
+from intact._memo import Forgetful, IdentityKey, Memo
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import (
     Graph,
@@ -81,7 +81,7 @@ class Overflows(NamedTuple):
     """The sums of a plan that may overflow, for any codes in its ranges.
 
     Attributes:
-        wrapping: Those that may overflow accumulators with wrap-around.
+        wrapping: The sums that may overflow accumulators with wrap-around.
         saturate: Sums of two products may exceed the target's pair width.
     """
 
@@ -140,7 +140,7 @@ class _Layer(NamedTuple):
         parts: list[Hashable] = [self.node.name, plan.keeps_runtime]
         for end in self.ends:
             config, codes = plan.configs[end], plan.baked.get(end)
-            parts += (config.key, quantizes(config), codes is not None and Itself(codes))
+            parts += (config.key, quantizes(config), codes is not None and IdentityKey(codes))
         return tuple(parts)
 
 

@@ -1,4 +1,4 @@
-"""The user's overrides of a target: nodes kept float, other bit-widths."""
+"""Declares the user's overrides of a target: nodes kept float, other bit-widths."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Overrides(msgspec.Struct, frozen=True):
     widths: Mapping[TensorEnd, int] = msgspec.field(default_factory=dict)
     apart: frozenset[TensorEnd] = frozenset()
 
-    def resolved(self, graph: Graph) -> Resolved:
+    def resolved(self, graph: Graph) -> ResolvedOverrides:
         """Return the overrides by the names that a graph has.
 
         A name is that of a node in the graph or in the given model, an operator type of either, a
@@ -60,7 +60,7 @@ class Overrides(msgspec.Struct, frozen=True):
                 bits[end], asked[end] = width, place
         self._check_widths()
         own = msgspec.structs.replace(self, keep_float=tuple(kept), bits=bits)
-        return Resolved(own, asked, names.notes())
+        return ResolvedOverrides(own, asked, names.notes())
 
     def _check_widths(self) -> None:
         widths = {
@@ -114,7 +114,7 @@ class Overrides(msgspec.Struct, frozen=True):
         return self.weight_bits if is_weight else self.activation_bits
 
 
-class Resolved(msgspec.Struct, frozen=True):
+class ResolvedOverrides(msgspec.Struct, frozen=True):
     """Overrides by the names of a graph.
 
     Attributes:

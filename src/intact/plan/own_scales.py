@@ -1,4 +1,6 @@
-"""Scales that tensors would have by themselves, where they share another's in the plan.
+"""Keeps the scales that tensors would have by themselves, where they share another's.
+
+Of a MaxPool, for example, input and output share a scale in the plan, and Tengine's table has two.
 
 A plan computes with one scale for ends that are tied or fused. Tengine's tables are written before
 that [tengine]: each tensor has the scale of its own range there, and who reads the table passes

@@ -1,4 +1,4 @@
-"""``plan.json``: the plan as text to read and compare; loading it gives the same bits.
+"""Writes and reads ``plan.json``: the plan as text; loading it gives the same bits.
 
 Each config is one line, in graph order, so that ``diff`` can compare two plans.
 Scales are float32; JSON carries their shortest decimal form, which reads back to the same bits.

@@ -1,4 +1,4 @@
-"""Quantization points: the places where data are quantized, derived from states and dominators.
+"""Lists the quantization points: the places where data are quantized.
 
 Executors and formats do not interpret configs; they read these points.
 """

@@ -1,4 +1,4 @@
-"""Graphs in the operators of targets."""
+"""Writes normalized graphs in the operators that targets have."""
 
 from __future__ import annotations
 

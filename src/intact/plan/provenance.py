@@ -1,4 +1,4 @@
-"""Provenance of a plan: the methods, files and passes that gave its scales and integers.
+"""Declares the provenance of a plan: what gave its scales and integers.
 
 Each stage (reading, calibrating, improving, searching, writing) returns the provenance with its own
 fields filled in; only the methods here fill them. The given options are in the result's

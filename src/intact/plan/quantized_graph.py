@@ -1,4 +1,4 @@
-"""``QuantizedGraph``: a normalized float graph, a target and the decision about each tensor end."""
+"""Declares the plan: a float graph, a target and the decision about each tensor end."""
 
 from __future__ import annotations
 
@@ -265,11 +265,11 @@ class QuantizedGraph:
 def _zero_point(config: TensorQuantConfig) -> int | None:
     """Return the zero point as codes with a sign have it; None if unknown or not one alone."""
     params = config.params
-    found = np.unique([] if params is None else params.zero_point)
-    if found.size != 1:
+    codes = np.asarray([] if params is None else params.zero_point)
+    if not codes.size or codes.min() != codes.max():
         return None
     # Targets say it of codes with a sign: 128 of unsigned ones is their 0.
-    return int(found[0]) - (1 << (config.bits - 1) if config.quant_min >= 0 else 0)
+    return int(codes.min()) - (1 << (config.bits - 1) if config.quant_min >= 0 else 0)
 
 
 def quantizes(config: TensorQuantConfig) -> bool:

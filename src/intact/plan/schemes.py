@@ -1,4 +1,4 @@
-"""Configs made from a target's tensor schemes."""
+"""Makes configs from a target's tensor schemes."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""Which activations have unsigned codes: where nothing is negative, and ties agree on it.
+"""Decides which activations get unsigned codes: those that are never negative.
 
-Where hardware ties an unsigned value to a signed one (a Concat of a Relu and a convolution), either
-all of it gets signs, or the value stays unsigned and the Concat reads it on the joint signed grid,
-by a second quantizer. With a scale ``u = T / 255`` of the unsigned codes the signed ones have
-``S >= T / 127``, so that ``S >= 2 u``: other readers then lose ``u^2 / 12`` instead of
-``S^2 / 12``, the Concat ``(S^2 + u^2) / 12`` instead of ``S^2 / 12``. That is less in sum wherever
-there are at most three such Concats for each other reader, whatever the ranges are, and more where
-there is none.
+The result of a Relu needs no negative codes: unsigned ones halve its step. But where hardware ties
+an unsigned value to a signed one (a Concat of a Relu and a convolution), either all of it gets
+signs, or the value stays unsigned and the Concat reads it on the joint signed grid, by a second
+quantizer. With a scale ``u = T / 255`` of the unsigned codes the signed ones have ``S >= T / 127``,
+so that ``S >= 2 u``: other readers then lose ``u^2 / 12`` instead of ``S^2 / 12``, the Concat
+``(S^2 + u^2) / 12`` instead of ``S^2 / 12``. That is less in sum wherever there are at most three
+such Concats for each other reader, whatever the ranges are, and more where there is none.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _JOINS_FOR_EACH = 3
 
 
 class Signs(msgspec.Struct, frozen=True):
-    """Which tensor ends have unsigned codes.
+    """The decision which tensor ends have unsigned codes.
 
     Attributes:
         values: Names of the values whose codes are unsigned.
@@ -50,7 +50,7 @@ def signs_of(graph: Graph, target: Target, decisions: Mapping[str, Decision]) ->
 
     Args:
         graph: A normalized graph.
-        target: Its ``unsigned`` section and its scale rules decide.
+        target: Its section ``[unsigned]`` and its scale rules decide.
         decisions: Which nodes are quantized, by name.
     """
     # Until nothing is lost any more: a value that gets a sign may be what another was tied to.
@@ -72,7 +72,7 @@ def signs_of(graph: Graph, target: Target, decisions: Mapping[str, Decision]) ->
 
 
 class _Ties(msgspec.Struct, frozen=True):
-    """The ties of a graph, and the values that would have unsigned codes."""
+    """The nodes of a graph that share one scale, and the values that would have unsigned codes."""
 
     graph: Graph
     target: Target
@@ -155,6 +155,7 @@ def _without_sign(graph: Graph, unsigned: Unsigned, signed: frozenset[str]) -> f
 
 
 def _is_never_negative(node: ir.Node, unsigned: Unsigned) -> bool:
+    """Tell whether a node gives no negative values by itself, as Relu does."""
     if node.domain != "" or node.op_type not in unsigned.after:
         return False
     if node.op_type != "Clip":
@@ -164,6 +165,7 @@ def _is_never_negative(node: ir.Node, unsigned: Unsigned) -> bool:
 
 
 def _passes_on(node: ir.Node, unsigned: Unsigned, found: set[str]) -> bool:
+    """Tell whether a node gives no negative values because it reads none, as MaxPool does."""
     if node.domain != "" or node.op_type not in unsigned.through:
         return False
     values = [node.inputs[slot] for slot in data_slots(node)]

@@ -1,4 +1,4 @@
-"""The configs of weights that float nodes have as integers: smaller files, arithmetic as it was.
+"""Makes the configs of weights that float nodes have as integers, for smaller files.
 
 They are marked, because no data flows there whose range calibration could see: such a scale follows
 from the constant alone.

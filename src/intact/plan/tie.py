@@ -1,4 +1,6 @@
-"""Ties: tensor ends that must share one scale because the hardware has one for them.
+"""Ties tensor ends that must share one scale because the hardware has one for them.
+
+A MaxPool gives the codes that it reads, for example, so its input and output have one scale.
 
 This is ``threshold_rectify`` of [tvm] with a union-find: tied ends have one dominator and read its
 scale; functions registered with `rectifies` compute its range. Ends with different grids (another

@@ -1,4 +1,4 @@
-"""Topology: which nodes are quantized, with a reason for every node.
+"""Decides which nodes are quantized, with a reason for every node.
 
 Source: [tvm]. In topological order: an operator without an integer description stays float; one
 that also has a float description is quantized only if one of its sources is; all others are
@@ -20,6 +20,7 @@ from intact.graph import (
     bias_slot,
     constant_array,
     data_slots,
+    facts,
     input_role,
     input_value,
     moves_values,
@@ -155,10 +156,11 @@ def _decide_node(
 
         if (decision := decide_cache(node, target)) is not None:
             return decision
-    refusal = _refusal(node, overrides, shapes) or _whole_refusal(node, target)
+    rule = target.rule_for(node)
+    finds = rule is not None and rule.quantize and _finds_places(node, shapes)
+    refusal = _refusal(node, overrides, shapes, finds=finds) or _whole_refusal(node, target)
     if refusal:
         return Decision(False, refusal)
-    rule = target.rule_for(node)
     if rule is None:
         return Decision(False, f"target {target.name} describes no integer {node.op_type}")
     if not rule.quantize:
@@ -216,18 +218,35 @@ def _is_row(bias: ir.Value, channels: int | None) -> bool:
     return array.size == 1 or array.shape[-1] == channels
 
 
-def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str:
+def _finds_places(node: ir.Node, shapes: frozenset[str]) -> bool:
+    """Tell whether a node gives whole numbers that depend on data, as ArgMax does."""
+    reads = any(str(node.inputs[slot].name) not in shapes for slot in data_slots(node))  # type: ignore[union-attr]
+    return reads and facts(node).decides and not Graph.is_float(node.outputs[0])
+
+
+def _refusal(
+    node: ir.Node, overrides: Overrides, shapes: frozenset[str], *, finds: bool = False
+) -> str:
+    """Return why a node is not for integers on any target, "" if it may be.
+
+    Args:
+        node: The node.
+        overrides: The user's.
+        shapes: Names of values that are shapes or indices.
+        finds: Its results are whole numbers by type, and the target makes them of integers.
+    """
     for name in (str(node.name), node.op_type):
         if name in overrides.keep_float:
             return f"{_ASKED}{name})"
     if op_spec(node) is None or WHOLE_KEY in node.metadata_props:
         return _unknown(node)
-    if all(str(output.name) in shapes for output in node.outputs):
+    if not finds and all(str(output.name) in shapes for output in node.outputs):
         return "computes shapes or indices only"
     weight = weight_slot(node)
     if weight is not None and _is_empty(node.inputs[weight]):
         return "its weight is empty"
-    values = [node.inputs[slot] for slot in data_slots(node)] + [node.outputs[0]]
+    values = [node.inputs[slot] for slot in data_slots(node)]
+    values += [] if finds else [node.outputs[0]]
     dtypes = {value.dtype for value in values if value is not None}
     # Doubles and integers that compute: their results are not those of float32, on which all scales
     # rest.

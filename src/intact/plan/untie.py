@@ -1,4 +1,4 @@
-"""Broken ties: inputs of joins that are requantized, because they keep a scale of their own.
+"""Breaks ties where a join does better with an input that keeps its own scale.
 
 A join such as Concat has one scale for all its inputs on many targets. What a function with a
 prescribed output scale computes (1/256 of a Sigmoid, 1/128 of a Tanh) cannot take the scale of the

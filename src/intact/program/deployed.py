@@ -1,4 +1,4 @@
-"""Plans lowered as formats for integer hardware write them, and as verification compares them."""
+"""Lowers plans as integer formats write them, and as verification compares them."""
 
 from __future__ import annotations
 

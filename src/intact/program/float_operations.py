@@ -1,4 +1,4 @@
-"""Operations on floats that formats with float layers write, and that the integer engine lacks.
+"""Declares float operations that formats write, and that the integer engine lacks.
 
 The engine runs such nodes as they are (`FloatNodes`); only `lower_nodes` makes these operations.
 Each is a class of its own, so that no kernel mistakes it for one that it has.

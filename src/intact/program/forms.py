@@ -1,4 +1,4 @@
-"""Shapes, encodings and layouts of single tensors."""
+"""Tells the shapes, encodings and layouts of single tensors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import PlanError
-from intact.numerics.affine import dequantize
+from intact.numerics.affine import dequantize, quantize
 from intact.plan import QuantPoint
 from intact.program.program import Encoding, Shape, Tensor
 
@@ -61,6 +61,21 @@ def encoding_of(point: QuantPoint) -> Encoding:
         config.rounding,
         config.grid.block,
     )
+
+
+def code_of(value: float, encoding: Encoding | None) -> int | float:
+    """Return the code next to a number, which saturates; the number itself among floats."""
+    if encoding is None:
+        return value
+    code = quantize(
+        np.asarray(value, np.float32),
+        encoding.scale.item(),
+        encoding.zero_point.item(),
+        encoding.quant_min,
+        encoding.quant_max,
+        rounding=encoding.rounding,
+    )
+    return int(code)
 
 
 def has_blocks(tensor: Tensor | None) -> bool:

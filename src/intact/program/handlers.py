@@ -1,4 +1,4 @@
-"""Tables of functions by the operation that they handle: kernels, lowerings, readers, writers."""
+"""Registers functions by the operation that they handle: kernels, readers, writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""What a step computes: one frozen dataclass an operation, its fields the operation's options.
+"""Declares the operations of a program: one frozen dataclass each, its fields their options.
+
+A `Step` of a program has one of these, with the tensors that it reads and writes; the integer
+engine has a kernel for each, and formats write it. ``Pool(PoolKind.MAX, (2, 2), (2, 2), ((0, 0),
+(0, 0)))`` is a MaxPool.
 
 Data of spatial operations has its channels last (``[batch, *spatial, channels]``), the layout of
 microcontroller and TFLite kernels, and the one in which a product over channels is one run of
@@ -47,7 +51,7 @@ class Binary(enum.StrEnum):
 
 
 class Reduction(enum.StrEnum):
-    """What axes are reduced to."""
+    """The number that the elements along axes are reduced to."""
 
     MEAN = "mean"
     SUM = "sum"
@@ -60,7 +64,7 @@ class Reduction(enum.StrEnum):
 
 
 class PadMode(enum.StrEnum):
-    """What pads hold."""
+    """The elements that pads hold."""
 
     CONSTANT = "constant"
     EDGE = "edge"
@@ -68,14 +72,14 @@ class PadMode(enum.StrEnum):
 
 
 class PoolKind(enum.StrEnum):
-    """What a window is reduced to."""
+    """The number that a window is reduced to."""
 
     AVERAGE = "average"
     MAX = "max"
 
 
 class ResizeMode(enum.StrEnum):
-    """How an element between samples is made."""
+    """The way in which an element between samples is computed."""
 
     NEAREST = "nearest"
     LINEAR = "linear"
@@ -228,6 +232,31 @@ class Reduce:
 
 
 @dataclass(frozen=True)
+class ArgReduce:
+    """Input: data; the place of the largest element along an axis, or of the smallest (MIN).
+
+    Of equal elements it is the first. The result is whole numbers, also of codes.
+    """
+
+    kind: Reduction
+    axis: int
+    keep_dims: bool
+
+
+@dataclass(frozen=True)
+class TopK:
+    """Input: data. Outputs: the ``count`` largest elements along an axis, sorted, and their places.
+
+    Of equal elements the first stands first. The smallest ones (``largest`` is false) are taken of
+    floats only.
+    """
+
+    axis: int
+    count: int
+    largest: bool = True
+
+
+@dataclass(frozen=True)
 class Concat:
     """Inputs: any number of operands."""
 
@@ -238,8 +267,8 @@ class Concat:
 class Pad:
     """Adds elements around every axis.
 
-    Codes get elements of the real value 0, whose code is the zero point; another value, and other
-    modes, are in float only.
+    Codes get the code that is next to ``value`` (`intact.program.forms.code_of`): of 0 the zero
+    point. Other modes are in float only.
     """
 
     pads: Pads
@@ -363,10 +392,10 @@ class FloatNodes:
     """Nodes of the float model, run in float as they are, in the model's own layout.
 
     Attributes:
-        nodes: In topological order.
+        nodes: The nodes, in topological order.
         inputs: The model's value that each input of the step stands for.
         outputs: The same for the outputs.
-        functions: Those of the model, which the nodes may call.
+        functions: The functions of the model, which the nodes may call.
         reason: Why no operation stands for a node; "" if that was not tried, or there is none for
             its operator.
         float16: Names of the nodes that compute in float16.
@@ -395,6 +424,8 @@ Operation: TypeAlias = (
     | Softmax
     | Pool
     | Reduce
+    | ArgReduce
+    | TopK
     | Concat
     | Pad
     | Reshape
@@ -429,6 +460,7 @@ MOVING = (
     SpaceToDepth,
     Split,
     Tile,
+    TopK,
     Transpose,
 )
-"""Operations that move codes and nothing else."""
+"""Operations of which results hold codes of the data and nothing else, beside places."""

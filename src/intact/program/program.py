@@ -1,4 +1,4 @@
-"""``Program``: a lowered plan, steps between tensors of codes.
+"""Declares ``Program``: a lowered plan, steps between tensors of codes.
 
 A plan has the configuration of each tensor end; a program has the operations, in order, and the
 integers that they compute with. The integer engine runs it, formats for integer hardware write it.
@@ -150,7 +150,7 @@ class Program:
     Attributes:
         inputs: What the caller feeds, by the model's input names.
         outputs: What the caller gets, by the model's output names.
-        steps: In topological order.
+        steps: The steps, in topological order.
         in_float: Nodes that the plan quantizes but that are computed in float, between a dequantize
             and a quantize, with the reason.
         float_ends: Inputs and outputs that stay floats where the others become integers: they are

@@ -1,4 +1,4 @@
-"""What cannot be expressed, collected so that one error reports all of it."""
+"""Collects what cannot be expressed, so that one error reports all of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The budget of a search: trials and time."""
+"""Declares the budget of a search: trials and time."""
 
 from __future__ import annotations
 

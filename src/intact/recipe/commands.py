@@ -1,4 +1,4 @@
-"""The commands: which has which flag, and the command line that gives one some options."""
+"""Lists which command has which flag, and writes command lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How an option is declared, and what is made of the declarations.
+"""Declares options, and makes recipes and function signatures of the declarations.
 
 An option is declared as a field of a frozen dataclass would be: its name and type as there, its
 kind, default and help in ``option``. A class that inherits from several groups is the recipe of a
@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import inspect
 import sys
-import textwrap
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -40,6 +39,8 @@ O = TypeVar("O", bound="Options")  # noqa: E741
 R = TypeVar("R")
 
 _LONGEST_VALUE = 80
+_WIDTH = 96
+"""Of a line of documentation, which stands in a function."""
 _KEYWORDS_FOLLOW = "_"
 """The name of the field of type ``dataclasses.KW_ONLY``."""
 _MISSING: Any = inspect.Parameter.empty
@@ -388,8 +389,18 @@ def _arguments(recipe: Any) -> Iterator[str]:
     for each in options_of(recipe).values():
         shown = shown_default(each)
         parts = [each.help, each.in_python, f"Default: {shown}." if shown else ""]
-        text = f"{each.name}: {' '.join(part for part in parts if part)}"
-        yield textwrap.fill(text, 96, initial_indent=" " * 4, subsequent_indent=" " * 8)
+        yield from _wrapped(f"{each.name}: {' '.join(part for part in parts if part)}")
+
+
+def _wrapped(text: str) -> Iterator[str]:
+    """Yield the lines of an argument; `textwrap` took 1 % of the time of a small model."""
+    line = "   "
+    for word in text.split():
+        if len(line) + len(word) >= _WIDTH:
+            yield line
+            line = " " * 7
+        line += f" {word}"
+    yield line
 
 
 def shown_default(each: Option) -> str:

@@ -1,4 +1,4 @@
-"""Recipe files: options as TOML, read for a command and written into its result.
+"""Reads and writes recipe files: options as TOML.
 
 ::
 

@@ -1,4 +1,9 @@
-"""The options that several commands share, in groups that concern one thing each."""
+"""Declares the options that several commands share, in groups of one subject each.
+
+A command's recipe inherits from the groups that it takes: one that inherits from `ThreadOptions`
+has ``--threads`` on the command line, ``threads=`` in Python and ``threads`` in a recipe file.
+Options of single commands are in `options`, `reports` and `training`.
+"""
 
 from __future__ import annotations
 
@@ -103,17 +108,17 @@ INPUT_VALUES = Pairs(Constant(), "a number, true or false", "sr=16000", "NAME=VA
 
 
 def lower_name(text: str) -> str:
-    """Give a name its one form; ``MODULE:FUNCTION`` stays as it is."""
+    """Return a name in lower case; ``MODULE:FUNCTION`` stays as it is."""
     return text if ":" in text else text.lower()
 
 
 def _op_type(text: str) -> str:
-    # An unknown type stays as it is: whoever expands refuses it, and knows more of why.
+    # An unknown type stays as it is: the pass that expands refuses it, with a better message.
     return next((name for name in EXPANDABLE if name.lower() == text.lower()), text)
 
 
 class TerminalOptions(Options, kw_only=True):
-    """What only the command line has, in every command."""
+    """Options that every command has on the command line, and no function in Python."""
 
     as_json: bool = option(
         Flag(), False, "Print JSON instead of a table.", flag="--json", recorded=False
@@ -121,7 +126,7 @@ class TerminalOptions(Options, kw_only=True):
 
 
 class RecipeOptions(TerminalOptions, kw_only=True):
-    """What only the command line has, in commands that read recipes."""
+    """Options that commands with recipe files have on the command line only."""
 
     recipe: str | Path | None = option(
         File("FILE.toml"),
@@ -132,7 +137,7 @@ class RecipeOptions(TerminalOptions, kw_only=True):
 
 
 class ThreadOptions(Options, kw_only=True):
-    """How much of the machine is used."""
+    """Options that say how much of the machine is used."""
 
     threads: int = option(
         Whole(least=0), 0, "Threads of the runtime; 0 takes all cores.", recorded=False
@@ -140,7 +145,7 @@ class ThreadOptions(Options, kw_only=True):
 
 
 class ClusterOptions(Options, kw_only=True):
-    """Who runs the model on the samples."""
+    """Options that hand the runs over samples to workers of a cluster."""
 
     section: ClassVar[str] = "On a cluster (see docs/cluster.md)"
 
@@ -161,7 +166,7 @@ class ClusterOptions(Options, kw_only=True):
 
 
 class ProgressOptions(Options, kw_only=True):
-    """What only Python has."""
+    """The callback for progress, which only calls from Python have."""
 
     progress: Callable[[int, int | None], None] | None = option(
         PROGRESS,
@@ -174,7 +179,7 @@ class ProgressOptions(Options, kw_only=True):
 
 
 class LimitOptions(Options, kw_only=True):
-    """What small files may unpack to."""
+    """The limits on what small files may unpack to."""
 
     raise_limits: int = option(
         Whole(least=1),
@@ -186,14 +191,14 @@ class LimitOptions(Options, kw_only=True):
     )
 
     def in_force(self) -> AbstractContextManager[None]:
-        """Raise the limits."""
+        """Raise the limits while the context is open."""
         from intact.graph.files.limits import raised_limits
 
         return raised_limits(self.raise_limits)
 
 
 class FormatOptions(LimitOptions, kw_only=True):
-    """What is written, and where."""
+    """Options that say which formats are written, how, and into which folder."""
 
     section: ClassVar[str] = "Output"
 
@@ -226,7 +231,7 @@ class FormatOptions(LimitOptions, kw_only=True):
 
 
 class OutputOptions(FormatOptions, kw_only=True):
-    """What commands write, which have no memory to keep it in."""
+    """`FormatOptions` for the command line, which needs a folder: it keeps no result in memory."""
 
     output: str | Path = required(
         File("FOLDER", "the path of a folder"),
@@ -246,7 +251,7 @@ class OutputOptions(FormatOptions, kw_only=True):
 
 
 class MethodOptions(Options, kw_only=True):
-    """How scales follow from what calibration observes."""
+    """Options that say how scales follow from what calibration observes."""
 
     section: ClassVar[str] = "Calibration"
 
@@ -279,11 +284,11 @@ class CalibrationOptions(
     ProgressOptions,
     kw_only=True,
 ):
-    """All that leads from samples to scales."""
+    """All options of calibration, from samples to scales."""
 
 
 class WidthOptions(Options, kw_only=True):
-    """Nodes that stay float, other bit-widths."""
+    """Options that keep nodes in float and set bit-widths."""
 
     section: ClassVar[str] = "What is quantized"
 
@@ -313,7 +318,7 @@ class WidthOptions(Options, kw_only=True):
 
 
 class ActivationOptions(Options, kw_only=True):
-    """Where the scales of activations come from."""
+    """The choice of static, dynamic or float activations."""
 
     section: ClassVar[str] = "What is quantized"
 
@@ -343,7 +348,7 @@ class FloatOptions(Options, kw_only=True):
 
 
 class BlockOptions(FloatOptions, ActivationOptions, WidthOptions, kw_only=True):
-    """Weights in blocks."""
+    """Options of weights in blocks and of quantized caches, as language models use them."""
 
     section: ClassVar[str] = "What is quantized"
 
@@ -372,7 +377,7 @@ class BlockOptions(FloatOptions, ActivationOptions, WidthOptions, kw_only=True):
 
 
 class GraphOptions(Options, kw_only=True):
-    """What is done to the float model first."""
+    """Options that change the float model before it is quantized."""
 
     section: ClassVar[str] = "What is quantized"
 
@@ -407,7 +412,7 @@ class GraphOptions(Options, kw_only=True):
 
 
 class SpeedOptions(Options, kw_only=True):
-    """Precision where it pays."""
+    """Options that keep in float what is faster there."""
 
     section: ClassVar[str] = "Speed"
 
@@ -449,7 +454,7 @@ class ComparisonOptions(
     ProgressOptions,
     kw_only=True,
 ):
-    """What the commands share that run a result on samples."""
+    """The options of commands that run a result on samples."""
 
     headings: ClassVar[Mapping[str, str]] = {
         group.section: f"{group.section} (left out, as for the calibration)"
@@ -457,6 +462,6 @@ class ComparisonOptions(
     }
 
 
-# Errors of a flag's option need the flag before any recipe is made.
+# Read now: an error names an option by its flag, perhaps before any recipe is made.
 for _group in (FormatOptions, MethodOptions):  # flags that are not called like their options
     options_of(_group)

@@ -1,4 +1,4 @@
-"""The kinds of values that options take: from the text of a flag, from a recipe, from Python.
+"""Declares the kinds of values that options take, from flags, recipes and Python.
 
 ``parse`` reads the text behind a flag. ``check`` takes what Python or a recipe gives and returns it
 in one form, so that an option has one type whoever gave it. Both raise ``Unfit`` with what to give

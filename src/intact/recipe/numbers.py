@@ -1,4 +1,4 @@
-"""The kinds of options that are numbers, and those that give values or shapes by name."""
+"""Declares the kinds of options that are numbers, or values and shapes by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every option of every command: its name, type, default, help and check.
+"""Declares every option of every command: its name, type, default, help and check.
 
 The command line, the signatures of the public functions, recipe files and what a result's
 ``recipe.toml`` records all follow from these declarations and those of `intact.recipe.groups`. The

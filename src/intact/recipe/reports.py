@@ -1,4 +1,4 @@
-"""The options of the commands that report on models and run them."""
+"""Declares the options of the commands that report on models and run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The groups of options that say how samples are read, fed, and prepared."""
+"""Declares the options that say how samples are read, fed and prepared."""
 
 from __future__ import annotations
 

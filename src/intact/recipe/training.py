@@ -1,4 +1,4 @@
-"""The options of the command that trains."""
+"""Declares the options of the command that trains."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What lies beside a decoder that runs it: ``genai_config.json`` of ONNX Runtime's generative API,
-and the files of its tokenizer.
+"""Copies what lies beside a decoder that runs it: ``genai_config.json``, the tokenizer.
+
+The configuration is that of ONNX Runtime's generative API.
 
 A result has copies of them, and the configuration names the model that was written. It needs no
 more: the runtime takes the types and sizes of caches from the model (onnxruntime-genai 0.18, run
@@ -70,7 +71,7 @@ class Companions(msgspec.Struct, frozen=True):
         return tuple(Note(NoteKind.EXPORT, "", f"left out: {each}") for each in self.left)
 
     def write(self, folder: Path, deployed: str) -> None:
-        """Write them into a result's folder.
+        """Write the files into a result's folder.
 
         Args:
             folder: The folder.

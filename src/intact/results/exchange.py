@@ -1,4 +1,4 @@
-"""A folder takes another's place in one step, whatever kills the process.
+"""Exchanges a folder for another in one step, whatever kills the process.
 
 A result is written into a staging folder beside the one that it is for::
 

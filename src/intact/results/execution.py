@@ -1,4 +1,4 @@
-"""Run a model, or a plan, by any executor: in float, simulated, or on the hardware's integers."""
+"""Runs a model, or a plan, by any executor: float, simulated, or on integers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 
 class Executor(enum.StrEnum):
-    """What computes."""
+    """An executor: how a model or a plan is computed."""
 
     INTEGER = "integer"
     """The integer engine: the bits of the target."""

@@ -1,4 +1,4 @@
-"""A result in figures: terminal, notebook, ``--json``, report and comparison show these."""
+"""Counts a result in figures, which terminal, notebook, ``--json`` and report show."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _SHOWN_NOTES = 5
 """Notes of the plan that a notebook shows."""
 
 
-class Tried(NamedTuple):
-    """What a pass did, and how long it took; seconds are not in the plan."""
+class TriedPass(NamedTuple):
+    """An improvement pass that ran, and how long it took; seconds are not in the plan."""
 
     improvement: Improvement
     seconds: float
 
     @property
-    def rolled_back(self) -> Tried:
+    def rolled_back(self) -> TriedPass:
         """The same for a pass that did not help."""
         return self._replace(improvement=msgspec.structs.replace(self.improvement, kept=False))
 
@@ -56,7 +56,7 @@ class PassFigures(msgspec.Struct, frozen=True):
     seconds: float
 
     @staticmethod
-    def of(tried: Tried) -> PassFigures:
+    def of(tried: TriedPass) -> PassFigures:
         """Return the figures of a pass."""
         made = tried.improvement
         return PassFigures(
@@ -143,7 +143,7 @@ class ResultFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sentence(self) -> str:
-        """How much computes with integers, and how large it is."""
+        """One sentence: how much computes with integers, and how large the files are."""
         left = self.nodes - self.quantized_nodes - self.stored_nodes
         kept = f", {self.stored_nodes} in float with stored weights" if self.stored_nodes else ""
         half = f", {self.float16_nodes} of them float16" if self.float16_nodes else ""

@@ -1,4 +1,4 @@
-"""Whatever was written is run once, by its own runtime, before it is called a result.
+"""Runs whatever was written once, in its own runtime, before it is called a result.
 
 A format writes what its runtime should take. Whether it does, the runtime knows: a file that it
 refuses, or that computes something else, is an error here and not a surprise on the device. One

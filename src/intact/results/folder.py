@@ -1,4 +1,4 @@
-"""The files of a result's folder: their names, whose they are, and what may be written there.
+"""Lists the files of a result's folder: names, owners, and what may be written there.
 
 ::
 

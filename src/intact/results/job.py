@@ -1,4 +1,4 @@
-"""What is made for one target: a plan, how it gets its scales, what is written of it."""
+"""Declares what is made for one target: a plan, how it gets its scales, what is written."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from intact.plan import (
 from intact.plan.build import complete
 from intact.plan.given_scales import ScaleTable
 from intact.plan.provenance import CHANNELS_LAST
-from intact.results.figures import Tried
+from intact.results.figures import TriedPass
 from intact.results.result import Result
 from intact.targets import Target
 
@@ -116,10 +116,10 @@ class Scaled(NamedTuple):
     statistics: Statistics | None
     choice: Choice | None
     given: ScaleTable | None = None
-    tried: tuple[Tried, ...] = ()
+    tried: tuple[TriedPass, ...] = ()
 
 
-class Kept(NamedTuple):
+class KeptFloat(NamedTuple):
     """Nodes that a planner keeps in float beside those that are asked for.
 
     Attributes:
@@ -146,7 +146,7 @@ class Planner(msgspec.Struct, frozen=True):
     source: Graph | QuantizedGraph
     target: Target
     overrides: Overrides | None
-    kept: tuple[Kept, ...] = ()
+    kept: tuple[KeptFloat, ...] = ()
     apart: frozenset[TensorEnd] = frozenset()
     caches: CacheRanges | None = None
 
@@ -263,7 +263,7 @@ class Job(msgspec.Struct, frozen=True):
             note: Says so.
             decide: Gives their decisions other reasons; None leaves those of the planner.
         """
-        kept = (*self.planner.kept, Kept(tuple(names), decide))
+        kept = (*self.planner.kept, KeptFloat(tuple(names), decide))
         changed = self._replanned(msgspec.structs.replace(self.planner, kept=kept))
         return msgspec.structs.replace(changed, plan=changed.plan.with_notes((note,)))
 

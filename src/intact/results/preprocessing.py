@@ -1,4 +1,7 @@
-"""What is done to the samples that a result is run on: as for its calibration, or as given."""
+"""Chooses the preprocessing for samples that a result is run on.
+
+It is that of the calibration, unless the call gives another.
+"""
 
 from __future__ import annotations
 

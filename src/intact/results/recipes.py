@@ -1,4 +1,4 @@
-"""Options as what they mean together: widths, steps, samples, scales, the recipe of a result."""
+"""Joins options to what they mean together: widths, steps, samples, scales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused: by one of several targets, or by a format before there are samples."""
+"""Collects what targets refuse, and asks formats before there are samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a call asks of its targets, refused before a model or samples are read where it is wrong."""
+"""Checks what a call asks of its targets, before a model or samples are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A result: a quantized model with all that led to it, in memory and as a folder."""
+"""Declares a result: a quantized model with all that led to it, in memory or as a folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from intact.graph.files.save import given_bytes
 from intact.plan import QuantizedGraph, load_plan, save_plan
 from intact.recipe.file import RECIPE
 from intact.results.exchange import replacing
-from intact.results.figures import ResultFigures, Tried, figures_of
+from intact.results.figures import ResultFigures, TriedPass, figures_of
 from intact.results.folder import (
     ALWAYS,
     COMPANIONS,
@@ -85,7 +85,7 @@ class Result:
     loss: Loss | None = None
     verdict: Verdict | None = None
     findings: tuple[Finding, ...] = ()
-    improvements: tuple[Tried, ...] = ()
+    improvements: tuple[TriedPass, ...] = ()
     fastest: Fastest | None = None
     trained: Trained | None = None
 

@@ -1,4 +1,4 @@
-"""Samples that a result is run on or trained on: prepared as for its calibration, or as given."""
+"""Opens samples that a result is run or trained on, prepared as for its calibration."""
 
 from __future__ import annotations
 

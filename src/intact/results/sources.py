@@ -1,4 +1,4 @@
-"""What the public functions are given: models, results and targets, named in several ways."""
+"""Opens what the public functions are given: models, results and targets."""
 
 from __future__ import annotations
 

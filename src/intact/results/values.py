@@ -1,4 +1,4 @@
-"""Inputs of one number: fixing them, and finding those whose value decides what is computed."""
+"""Fixes inputs of one number, and finds those whose value decides what is computed."""
 
 from __future__ import annotations
 

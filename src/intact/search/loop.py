@@ -1,4 +1,4 @@
-"""The search loop: ask the sampler, measure, log, tell the sampler."""
+"""Runs the search loop: ask the sampler, measure, log, tell the sampler."""
 
 from __future__ import annotations
 

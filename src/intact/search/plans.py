@@ -1,4 +1,4 @@
-"""Plans of candidates, fast: what candidates have in common is computed once.
+"""Makes the plans of candidates fast: what they have in common is computed once.
 
 Annotating, fusing and tying are shared by all candidates for which they give the same result
 (`structures.py`). The range of an activation and the scale of a weight depend only on the tensor
@@ -16,7 +16,7 @@ from typing import NamedTuple
 from intact._memo import Memo
 from intact.calibrate.assign import Method, assign_own
 from intact.calibrate.scales.masked import MaskConstants
-from intact.calibrate.scales.ranges import Found, range_of, weight_threshold
+from intact.calibrate.scales.ranges import ChosenRange, range_of, weight_threshold
 from intact.calibrate.scales.roles import is_fixed, is_parameter
 from intact.calibrate.statistics import Statistics
 from intact.config import TensorQuantConfig
@@ -221,7 +221,7 @@ class Planner:
         place = ("range", name, root.grid, self._method.activations)
         return self._memo(place, partial(self._range, measured, root)).threshold
 
-    def _range(self, measured: _ThresholdTensor, root: TensorQuantConfig) -> Found:
+    def _range(self, measured: _ThresholdTensor, root: TensorQuantConfig) -> ChosenRange:
         factors = self._memo("factors", lambda: MaskConstants.of(self.space.plan.graph).factors)
         return range_of(measured.point(root), self._statistics, self._method, factors)
 

@@ -1,4 +1,4 @@
-"""The pool that measures the candidates of a search: in this process, in others, or on Ray."""
+"""Measures the candidates of a search in this process, in others, or on Ray."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from intact.search.measuring.trial_data import TrialData
 from intact.search.space import Candidate
 from intact.search.trial import Ask, Measured, State
 from intact.workers.job import Job, LostError, Opened
-from intact.workers.pool import Here, Launcher, Pool, cores
+from intact.workers.pool import InProcessLauncher, Launcher, Pool, cores
 from intact.workers.processes import ProcessLauncher
 from intact.workers.ray_ import Connection, RayLauncher
 
@@ -217,6 +217,6 @@ def make_pool(
         connection = Connection(address, "a distributed search")
         return TrialPool(RayLauncher(connection), job, workers, connection)
     if workers == 1:
-        return TrialPool(Here(threads), job)
+        return TrialPool(InProcessLauncher(threads), job)
     # `max(1, workers)`, because the pool itself refuses 0 with a message.
     return TrialPool(ProcessLauncher(max(1, (threads or cores()) // max(1, workers))), job, workers)

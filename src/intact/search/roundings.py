@@ -1,4 +1,4 @@
-"""Weights of few bits that were rounded beforehand: once for each layer and width.
+"""Holds weights of few bits that were rounded beforehand, once for each width.
 
 All candidates share them, also in workers. They lie in a file beside the log: a logged strategy
 names those that it has.

@@ -1,4 +1,4 @@
-"""What a search needs before its first trial: the choices, the observed float model, the cost."""
+"""Prepares a search: the choices, the observed float model, the cost."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Setup:
         samples: What the float model was observed on, and trials are run on.
         deployment: What is written of the best.
         preprocess: Kept in the result.
-        shapes: Those of most samples, where the model leaves them open.
+        shapes: The shapes of most samples, where the model leaves them open.
         threads: Number of threads in all; 0 takes all cores.
         notes: What the comparison of the graph with the given model found.
         rounding: How weights of few bits are rounded.
@@ -215,11 +215,11 @@ class Setup:
 
 
 class Observation(Protocol):
-    """What a pass of the float model over the samples gave."""
+    """The result of a pass of the float model over the samples."""
 
     @property
     def samples(self) -> Samples:
-        """What was read, for further passes."""
+        """The samples, for further passes."""
 
     @property
     def statistics(self) -> Statistics:

@@ -1,4 +1,4 @@
-"""The search space: for each group of tensor ends, the bit-widths to choose from.
+"""Declares the search space: for each group of tensor ends, the widths to choose from.
 
 Source: [tvm], "Workflow Overview" and "Hardware Description". The widths of an edge go from the
     widest type that all operators at it declare down to 4 bits. Ends with tied scales and ends of

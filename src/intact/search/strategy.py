@@ -1,4 +1,4 @@
-"""A strategy: which nodes and edges are quantized, with how many bits and which thresholds.
+"""Declares a strategy: which nodes and edges are quantized, with which bits and thresholds.
 
 Source: [tvm], "Log Format". A plan with scales converts to a strategy, and the strategy to the same
 plan again, bit for bit and without data: from its scales, or where it has none from its thresholds
@@ -89,7 +89,7 @@ def checked_params(
     """Check scale and zero point of an end that owns a scale.
 
     Args:
-        plan: With or without scales.
+        plan: A plan, with or without scales.
         end: The tensor end.
         number: The scale, positive.
         zero_point: Shaped like it; None for zeros.
@@ -231,7 +231,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Extract the strategy of a plan.
 
         Args:
-            plan: With scales, made from a float model.
+            plan: A plan with scales, made from a float model.
             thresholds: What the methods gave (`Planner.thresholds`); None for those of the scales.
             rounded: The rounded weights that are put into the plan (`Roundings.named`).
             outline: That of this plan or another of its structure; None where there is none yet.

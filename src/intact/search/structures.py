@@ -1,4 +1,4 @@
-"""Structures of candidates: plans without scales that serve all candidates for which they hold.
+"""Shares plans without scales between the candidates for which they hold.
 
 Annotating, fusing and tying compare grids. A structure records what they asked: it serves every
 candidate for which the answers are the same, with other widths.

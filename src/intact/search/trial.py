@@ -1,4 +1,4 @@
-"""Requests, results and goal of a search, and the interface of samplers."""
+"""Declares the requests, results and goal of a search, and the interface of samplers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class State(StrEnum):
 
 
 class Executor(StrEnum):
-    """What computed a result."""
+    """The executor that computed a result."""
 
     SIMULATE = "simulate"
     """The float32 simulation: the same numbers as the hardware where float32 is provably exact."""

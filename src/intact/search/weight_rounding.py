@@ -1,4 +1,4 @@
-"""Weights of few bits in a search: rounded by second moments before the first trial.
+"""Rounds weights of few bits for a search, before its first trial.
 
 Each weight is rounded once for each of its widths that are few, on the inputs that its layer gets
 where everything has the widest integers: what the layers before it lose in a candidate is not made
@@ -141,7 +141,7 @@ def _round_all(
 
 
 def _round(site: RoundingSite, walk: Walk, stop: Stop, last: LastMoments) -> RoundedWeight | None:
-    found = site.choose(*site.moments(walk.points, stop, last))
+    found = site.choose(site.moments(walk.points, stop, last))
     if found is None or not found.is_better:
         return None
     return _as_integers(site, found)

@@ -1,4 +1,10 @@
-"""Targets whose activations are quantized while the model runs."""
+"""Makes the dynamic variant of a target: activations get their scales while the model runs.
+
+With ``--activations dynamic`` there is no calibration: a dense layer takes the scale of its input
+from the values at hand, multiplies integers and gives floats, and everything else computes with
+floats. Which operators do so stands in the section ``[dynamic]`` of the target's file; here it is
+laid over the rest of the target.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +43,7 @@ def with_activations(target: Target, activations: Activations) -> Target:
 
 
 def lacks_dynamic(target: Target, remedy: str) -> TargetError:
-    """Return the error of a target that quantizes no activations while they run."""
+    """Return the error of a target whose file has no section ``[dynamic]``."""
     return TargetError(
         f"target {target.name} describes no activations that are quantized while running",
         remedy=remedy,
@@ -69,7 +75,7 @@ def dynamic_target(target: Target, dynamic: Dynamic) -> Target:
 
 
 def with_overrides(target: Target, dynamic: Dynamic) -> Target:
-    """Describe a target by the arithmetic of what quantizes its input while it runs."""
+    """Add the section's overrides of the arithmetic to those of the target."""
     overrides = (*target.arithmetic.overrides, *dynamic.overrides)
     return msgspec.structs.replace(
         target, arithmetic=msgspec.structs.replace(target.arithmetic, overrides=overrides)
@@ -77,7 +83,7 @@ def with_overrides(target: Target, dynamic: Dynamic) -> Target:
 
 
 def _in_float(target: Target, dynamic: Dynamic) -> tuple[OpRule, ...]:
-    """Return the rules of what stays float, and of what would need scales of calibration."""
+    """Return the target's rules with every operator in float that would need calibration."""
     replaced = [(rule.ops, rule.when) for rule in dynamic.rules]
     return tuple(
         OpRule(ops=rule.ops, when=rule.when, quantize=False, reason=dynamic.reason)

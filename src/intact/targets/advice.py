@@ -1,4 +1,4 @@
-"""Which target to name to users whose own does not fit: what the targets' files say decides."""
+"""Names the target that fits users whose own does not, by the targets' files."""
 
 from __future__ import annotations
 

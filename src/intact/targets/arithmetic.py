@@ -1,4 +1,4 @@
-"""The arithmetic of a target, from the integers of inputs to those of the output.
+"""Declares the arithmetic of a target, from the integers of inputs to those of the output.
 
 Where hardware computes in one of several ways, each way is a type of its own with the options that
 it has, told apart by ``kind`` in a file: an option of another way cannot be written. The integer
@@ -283,7 +283,7 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         reciprocal_scale: A float is quantized by multiplication with the float32 reciprocal of the
             scale, not by division by the scale. A float result of products is scaled by the
             reciprocal of the product of both reciprocals.
-        nan_is_highest: What is no number (0 / 0) gets the highest code where a float is quantized;
+        nan_is_highest: NaN (0 / 0) gets the highest code where a float is quantized;
             otherwise the lowest.
         unsigned_inputs: Convolutions require unsigned codes. Signed codes are stored as unsigned
             ones by the operator that produces them, also through operators that only move codes.

@@ -1,4 +1,4 @@
-"""Weights in blocks, as a target can hold them: neighbours with a scale of their own."""
+"""Declares weights in blocks, as a target can hold them."""
 
 from __future__ import annotations
 

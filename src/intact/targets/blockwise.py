@@ -1,4 +1,4 @@
-"""Targets whose weights are stored in blocks.
+"""Makes the variant of a target whose weights are stored in blocks.
 
 Products of matrices and tables that are looked up then read weights that are stored as integers,
 each block of neighbours with a scale of its own. Products compute with floats, or quantize their

@@ -1,4 +1,4 @@
-"""Caches of decoders as codes: what a target can keep keys and values in."""
+"""Tells in which widths a target can keep keys and values of decoders as codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of a whole target for contradictions that types cannot exclude."""
+"""Checks a whole target for contradictions that types cannot exclude."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of schemes, rules, fusions and arithmetic of a target."""
+"""Checks schemes, rules, fusions and arithmetic of a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of raw tables to a ``Target``, and of msgspec's errors to messages about the file.
+"""Converts raw tables to a ``Target``, and errors of msgspec to messages about the file.
 
 msgspec reports a JSON path (``$.op[3].weight.bits``). The user wrote TOML, perhaps with rules from
 another file, so messages name the table and, in a list, the operators of the entry.

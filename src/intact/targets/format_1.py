@@ -1,4 +1,7 @@
-"""Target files of format 1, upgraded when they are read.
+"""Upgrades target files of format 1 when they are read.
+
+For example ``requantize = "float32"`` with ``scales_in_turn = true`` becomes ``requantize = { kind
+= "float_in_turn", ... }``.
 
 There the arithmetic was one flat list of fields, and an override changed some of them: which way
 of computing an option belonged to followed from combinations. Format 2 has the same options, each

@@ -1,4 +1,4 @@
-"""Finding, reading and checking target files.
+"""Finds, reads and checks target files.
 
 Files are untrusted: their size is limited, and they can extend only shipped targets and files in
 the same folder. An error is one line with file, key and remedy.

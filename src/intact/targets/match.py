@@ -1,4 +1,4 @@
-"""Matching of nodes to the conditions of rules."""
+"""Matches nodes to the conditions of rules."""
 
 from __future__ import annotations
 

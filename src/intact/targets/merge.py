@@ -1,4 +1,4 @@
-"""Merging of a target file over the one that it extends.
+"""Merges a target file over the one that it extends.
 
 Tables are merged key by key; values and plain lists are replaced, and so are tables that name their
 ``kind``: they are complete, as options of one kind mean nothing in another. In lists of rules an

@@ -1,4 +1,4 @@
-"""Rules of a target for operators: conditions, rules and fusions."""
+"""Declares a target's rules for operators: conditions, rules and fusions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``Target``: the complete description of a piece of hardware.
+"""Declares ``Target``: the complete description of a piece of hardware.
 
 It is a frozen value read from a TOML file. No other code names a target.
 """

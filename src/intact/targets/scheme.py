@@ -1,4 +1,4 @@
-"""Data types and how a target quantizes activations, weights and biases."""
+"""Declares data types, and how a target quantizes activations, weights and biases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Formatting of file contents in messages: shortened, with control characters escaped."""
+"""Formats file contents in messages: shortened, with control characters escaped."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Temporary folders that go even where their process is killed: others remove what it left.
+"""Makes temporary folders that go even where their process is killed.
+
+Others remove what it left.
 
 A folder is locked by the process that made it, and a lock ends with its process, however that ends.
 """

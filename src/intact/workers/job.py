@@ -1,4 +1,4 @@
-"""The protocol of work that may be done elsewhere, and what travels: replies and errors.
+"""Declares the protocol of work that may be done elsewhere, its replies and its errors.
 
 Whoever has work makes a `Job`. It is saved into a folder, where the folder is read it is loaded
 again, and each worker opens it once. Then a worker answers messages, one after the other. Whoever

@@ -1,4 +1,4 @@
-"""A pool: workers that have opened one job, and tasks that are theirs until they are done.
+"""Gives tasks to workers that have opened one job, and does lost ones again.
 
 Whoever iterates over the results gives out the tasks, so samples are read no faster than they are
 worked on, and nothing else in this program waits. What a lost worker had is done again by others.
@@ -67,7 +67,7 @@ class Launcher(Protocol):
         """Remove what ``open`` made; called once, also without ``open``."""
 
 
-class Here:
+class InProcessLauncher:
     """Launches workers that are this process: a message is answered when it is sent.
 
     Args:

@@ -1,4 +1,4 @@
-"""Workers as processes of this machine; both sides of the pipe.
+"""Runs workers as processes of this machine; both sides of the pipe.
 
 A worker reads messages on standard input and writes replies to standard output. It is a program and
 not a forked copy of the user's: a script that searches at its top level needs no

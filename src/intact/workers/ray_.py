@@ -1,4 +1,4 @@
-"""Workers as actors of Ray, on this machine or on others, and the connection to its cluster.
+"""Runs workers as actors of Ray, on this machine or on others.
 
 intact must be installed on every node. Nodes share no disk: the files of a job are sent through
 Ray's object store. The module is not called ``ray``: Ray is.

@@ -1,4 +1,4 @@
-"""Functions in threads of this process, for what releases the interpreter: runtimes, decoders."""
+"""Runs functions in threads of this process, where the interpreter is released."""
 
 from __future__ import annotations
 

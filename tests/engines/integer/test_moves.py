@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from intact.engines.integer import IntegerEngine
 from intact.formats.tflite.write import program_to_tflite
-from intact.program import Array, Encoding
+from intact.program import Array, Encoding, Program, Shape, Step, Tensor
 from intact.program.operations import (
+    ArgReduce,
     Concat,
     DepthToSpace,
     Expand,
     Gather,
     Operation,
     Pad,
+    Reduction,
     Reshape,
     Slice,
     SpaceToDepth,
     Split,
     Tile,
+    TopK,
     Transpose,
 )
 from tests.engines.integer.hardware import (
@@ -110,10 +114,92 @@ def test_pads_hold_the_zero_point() -> None:
     np.testing.assert_array_equal(ours, micro(model, DATA))
 
 
+WIDE = Encoding(np.asarray(0.5, np.float32), np.asarray(0), -(1 << 15), (1 << 15) - 1)
+
+
+@pytest.mark.parametrize("encoding", [ENCODING, WIDE])
+@pytest.mark.parametrize(
+    "value",
+    [0.74, 0.75, -1.25, 1e9, -np.inf],  # nearer to a code, two ties, beyond the codes
+)
+def test_pads_with_a_number_hold_its_code(value: float, encoding: Encoding) -> None:
+    operation = Pad(((0, 0), (1, 2), (3, 0), (0, 0)), value=value)
+    ends: list[End] = [(DATA.shape, encoding)]
+    program = one_step(operation, DOUBLE, ends, [((2, 7, 9, 8), encoding)])
+    data = DATA.astype(encoding.dtype)
+    ours = computed(program, data)
+    steps = np.clip(value / 0.5, -1e6, 1e6)
+    nearest = int(
+        np.round(steps) if encoding is WIDE else np.trunc(steps + np.copysign(0.5, steps))
+    )
+    code = min(max(nearest + int(encoding.zero_point), encoding.quant_min), encoding.quant_max)
+    assert set(ours[:, 0].reshape(-1).tolist()) == {code}
+    model = program_to_tflite(program)
+    for kernels in (REFERENCE, XNNPACK):
+        np.testing.assert_array_equal(ours, litert(model, data, kernels=kernels))
+    if encoding is ENCODING:
+        np.testing.assert_array_equal(ours, micro(model, data))
+
+
+def _with_places(operation: Operation, shape: Shape, results: list[Tensor]) -> Program:
+    data = Tensor("in0", shape, ENCODING, value="in0")
+    step = Step("step", operation, (data,), tuple(results), DOUBLE)
+    return Program({"in0": data}, {each.name: each for each in results}, (step,))
+
+
+# So long that the extremes are there several times.
+MANY = random_codes((3, 520, 2), ENCODING, seed=9)
+
+
+@pytest.mark.parametrize("kind", [Reduction.MAX, Reduction.MIN])
+@pytest.mark.parametrize("codes", [MANY, as_int8([[[-3], [-3], [-128]]]), as_int8([[[5]]])])
+@pytest.mark.parametrize("axis", [0, 1, 2])
+def test_places_are_those_of_the_first_extreme(kind: Reduction, codes: Array, axis: int) -> None:
+    shape = codes.shape[:axis] + codes.shape[axis + 1 :]
+    place = Tensor("out0", shape, value="out0", plain=np.dtype(np.int64))
+    program = _with_places(ArgReduce(kind, axis, keep_dims=False), codes.shape, [place])
+    ours = computed(program, codes)
+    extreme = codes.max(axis, keepdims=True) if kind == "max" else codes.min(axis, keepdims=True)
+    np.testing.assert_array_equal(ours, (codes == extreme).argmax(axis))
+    model = program_to_tflite(program)
+    for kernels in (REFERENCE, XNNPACK):
+        theirs = litert(model, codes, kernels=kernels)
+        assert theirs.dtype == ours.dtype
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("codes", "axis", "count"), [(MANY, 1, 520), (MANY, -1, 1), (MANY, 0, 3), (as_int8([7]), 0, 1)]
+)
+def test_the_largest_come_first_and_of_equal_ones_the_first(
+    codes: Array, axis: int, count: int
+) -> None:
+    axis %= codes.ndim
+    shape = (*codes.shape[:axis], count, *codes.shape[axis + 1 :])
+    values = Tensor("values", shape, ENCODING, value="values")
+    places = Tensor("places", shape, value="places", plain=np.dtype(np.int64))
+    operation = TopK(axis, count)
+    for outputs in ([values, places], [places, values]):  # which of them the runtime gives first
+        program = _with_places(operation, codes.shape, [values, places])
+        program = replace(program, outputs={each.name: each for each in outputs})
+        ours = IntegerEngine(program).run({"in0": codes}).outputs
+        taken = np.take_along_axis(codes, ours["places"], axis)
+        np.testing.assert_array_equal(ours["values"], taken)
+        np.testing.assert_array_equal(
+            np.flip(np.sort(codes, axis), axis).take(range(count), axis), taken
+        )
+        model = program_to_tflite(program)
+        for kernels in (REFERENCE, XNNPACK):
+            theirs = litert(model, codes, kernels=kernels)
+            np.testing.assert_array_equal(ours[outputs[0].name], theirs)
+
+
 def test_a_pad_between_scales_pads_with_the_output_zero_point() -> None:
     ends: list[End] = [((2,), int8(0.5))]
     ours = run_step(Pad(((1, 1),)), AFTER, ends, ((4,), int8(1.0, 7)), as_int8([4, -4]))
     assert ours.tolist() == [7, 9, 5, 7]
+    ours = run_step(Pad(((1, 1),), value=3.0), AFTER, ends, ((4,), int8(1.0, 7)), as_int8([4, -4]))
+    assert ours.tolist() == [10, 9, 5, 10]
 
 
 def test_concat_brings_each_operand_to_the_scale_of_the_output() -> None:

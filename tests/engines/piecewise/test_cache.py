@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from intact.engines.piecewise.simulator import Checkpoints, Compiled
+from intact.engines.piecewise.simulator import Checkpoints, CompiledCache
 
 
 def array(size: int = 4) -> np.ndarray:
@@ -73,7 +73,7 @@ def test_what_a_search_left_behind_goes() -> None:
 
 
 def test_the_latest_compiled_stay() -> None:
-    compiled: Compiled[str] = Compiled(25)
+    compiled: CompiledCache[str] = CompiledCache(25)
     made = []
 
     def get(key: str) -> str:
@@ -86,6 +86,6 @@ def test_the_latest_compiled_stay() -> None:
     assert [get(key) for key in "abacab"] == list("ABACAB")
     assert made == ["a", "b", "c", "b"]
     assert (compiled.made, compiled.size) == (4, 20)
-    alone: Compiled[str] = Compiled(0)
+    alone: CompiledCache[str] = CompiledCache(0)
     assert alone.get("x", lambda: ("X", 10)) == "X"
     assert alone.get("x", lambda: ("never", 10)) == "X"

@@ -45,6 +45,9 @@ def moves() -> dict[str, Program]:
         "concat": move(ops.Concat(3), [data, (None, 4, 6, 1), data], [(None, 4, 6, 7)]),
         "concat_rows": move(ops.Concat(1), [data, (None, 2, 6, 3)], [(None, 6, 6, 3)]),
         "pad": move(ops.Pad(((0, 0), (1, 2), (0, 3), (2, 0))), [data], [(None, 7, 9, 5)]),
+        "pad_with": move(
+            ops.Pad(((0, 0), (0, 1), (2, 0), (0, 0)), value=-0.4), [data], [(None, 5, 8, 3)]
+        ),
         "tile": move(ops.Tile((1, 2, 1, 3)), [data], [(None, 8, 6, 9)]),
         "expand": move(ops.Expand((-1, 4, 5)), [(None, 1, 5)], [(None, 4, 5)]),
         "expand_ends": move(

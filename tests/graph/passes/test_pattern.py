@@ -14,7 +14,16 @@ from intact.engines.session import FloatModel
 from intact.graph import normalize
 from intact.graph.builder import GraphBuilder
 from intact.graph.passes.joins import JOINS, join
-from intact.graph.passes.pattern import Found, Pattern, behind, constant, either, op, search, value
+from intact.graph.passes.pattern import (
+    Bindings,
+    Pattern,
+    behind,
+    constant,
+    either,
+    op,
+    search,
+    value,
+)
 from tests.models import ModelBuilder
 
 Formula: TypeAlias = str | float | tuple["str | Formula", ...]
@@ -181,7 +190,7 @@ def test_a_value_is_seen_behind_what_hands_it_on() -> None:
     assert found.node(data).op_type == "Squeeze"
     with pytest.raises(KeyError):
         found.array(data)
-    assert Found().get(data) is None
+    assert Bindings().get(data) is None
 
 
 def test_joined_operators_share_constants_and_keep_odd_names() -> None:

@@ -155,9 +155,9 @@ def test_what_layers_read_in_common_is_counted_once(monkeypatch: pytest.MonkeyPa
     plan = calibrate(planned(b.build(), "onnxruntime", Overrides(weight_bits=4)), feeds)
     counted, count = list[Layer](), Moments.of
 
-    def counting(layer: Layer, batches: Sequence[tuple[Any, Any]]) -> Moments:
+    def counting(layer: Layer, batches: Sequence[tuple[Any, Any]], **options: bool) -> Moments:
         counted.append(layer)
-        return count(layer, batches)
+        return count(layer, batches, **options)
 
     monkeypatch.setattr(Moments, "of", counting)
     better = refined(plan, feeds)

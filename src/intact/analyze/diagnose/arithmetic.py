@@ -1,4 +1,4 @@
-"""What outputs lose by a target's sums: those that leave the accumulator, pairs that saturate.
+"""Finds outputs that lose by integer sums: overflowing accumulators, saturating pairs.
 
 The quantizers are judged by a simulation with exact sums, which sees neither. Bounds that need no
 data tell whether a sum may be lost; only then the integer engine runs, on the samples of the

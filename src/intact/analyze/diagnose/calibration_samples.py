@@ -1,4 +1,4 @@
-"""Too few calibration samples, or unlike ones: their statistics against those of other samples.
+"""Finds calibration samples that were too few, or unlike the data, by their ranges.
 
 Of alike samples, one among ``n + 1`` is beyond the range of the other ``n`` at one end. What lies
 beyond is cut to the range; where that costs more than rounding does, there were too few samples, or

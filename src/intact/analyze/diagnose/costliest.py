@@ -1,4 +1,4 @@
-"""Where most is lost, by what each layer alone costs, and what may be kept in float for it."""
+"""Names the layer that costs an output most, and what may stay in float for it."""
 
 from __future__ import annotations
 

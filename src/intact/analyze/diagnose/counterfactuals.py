@@ -1,4 +1,4 @@
-"""What an output would lose if one tensor were quantized otherwise: causes are weighed by it.
+"""Measures what a cause explains: what an output would lose without it.
 
 The float model runs with that activation or weight alone quantized, first as the plan does it, then
 without what a cause names (a range that cuts off, one scale for all channels, a power of two). What

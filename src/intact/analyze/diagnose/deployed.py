@@ -1,4 +1,4 @@
-"""The runtime of a result, as the checks of `intact.analyze.diagnose` see it."""
+"""Describes the runtime of a result for the checks: its times, its float nodes, its runs."""
 
 from __future__ import annotations
 

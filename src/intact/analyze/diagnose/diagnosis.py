@@ -1,4 +1,4 @@
-"""What is wrong with a result: all findings, worst first."""
+"""Runs the checks for what is wrong with a result, and sorts the findings, worst first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""What checks look at, and what several of them measure: each is measured once."""
+"""Holds what checks look at, and measures what several of them need, each once.
+
+A check gets an `Evidence`: samples, statistics, the plan, the runtime, as far as there are. Costly
+measurements, such as the noise of each layer, are properties that are computed when first asked
+for.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +43,7 @@ leaves each as it was. With a method, scales that were given are left out."""
 
 
 class Calibrated(msgspec.Struct, frozen=True):
-    """What only the pass of a calibration knows of its samples.
+    """Facts about the samples of a calibration, which only its pass over them knows.
 
     Attributes:
         inputs: Names of the inputs.
@@ -55,7 +60,7 @@ class Calibrated(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class Evidence:
-    """What there is to look at.
+    """The samples, plan and runtime that checks look at, and measurements of them.
 
     Attributes:
         runs: The samples that are tried, and what the float model computes for them.
@@ -107,7 +112,7 @@ class Evidence:
         runtime: Runtime | None = None,
         spent: float | None = None,
     ) -> Evidence:
-        """Return the evidence without simulators, which hold weights; and with what was written."""
+        """Return the evidence after writing: with the runtime, without simulators of the plan."""
         return replace(
             self, planned=plan or self.plan, known=self.errors, runtime=runtime, spent=spent
         )

@@ -1,4 +1,8 @@
-"""What a diagnosis says: findings, each with cause, evidence, remedy and gain."""
+"""Declares what a diagnosis says: findings, each with cause, evidence, remedy and gain.
+
+For example the cause ``clipping``, the evidence that 2 % of a tensor's values lie out of its range,
+and the remedy ``--method minmax``, which gains 6 dB.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a plan loses too much of, where, and what keeping nodes in float would regain.
+"""Says which output loses too much, where, and what keeping nodes in float would regain.
 
 The layers that cost most alone are kept in float in plans of their own, which are simulated: the
 gain is measured.

@@ -1,4 +1,4 @@
-"""The noise that quantizers cause in an output, each alone and in groups.
+"""Measures the noise that quantizers cause in an output, by groups, then one by one.
 
 Noises of several nearly add, so that what costs little together needs no further look: groups are
 narrowed down to those that cost most.

@@ -1,4 +1,6 @@
-"""Other ways to prepare the same data: what a user may have meant, as maps of the model's input.
+"""Lists other ways to prepare the same data, one of which a user may have meant.
+
+Pixels in 0..1 instead of 0..255, for example, BGR instead of RGB, or channels last.
 
 All are affine for each channel, with the channels perhaps in the other order, or in another layout.
 They start from the data before the given steps, which are undone: data in a file may be pixels,
@@ -61,7 +63,7 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def inverse(self) -> Steps:
-        """What undoes mean and scale."""
+        """The steps that undo mean and scale."""
         return Steps(-self.mean * self.scale, 1 / self.scale)
 
     def apply(self, values: npt.NDArray[Any], axis: int) -> Floats:

@@ -1,4 +1,4 @@
-"""Wrong preprocessing, found by preparing the same samples in other ways.
+"""Finds wrong preprocessing by preparing the same samples in other ways.
 
 The float model is run on a few samples as they are and as they might have been meant. Three judges
 tell which is better: the labels; what BatchNormalizations remember of the training data; and how

@@ -1,4 +1,4 @@
-"""Where an output is lost: by clipping or rounding activations, or by weights.
+"""Finds out why an output loses: by clipping, by rounding, or by weights.
 
 Each activation is quantized alone, with weights in the simulation as they are, on a few samples.
 What an output then loses beyond what the weights cost is the noise of that quantizer; noises of

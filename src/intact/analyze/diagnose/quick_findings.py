@@ -1,4 +1,4 @@
-"""What is looked for at the end of every quantization, because it costs little.
+"""Runs the few checks that every quantization ends with, because they cost little.
 
 Signs of wrong preprocessing, on the few samples that methods were tried on: one class for all of
 them, first layers far from what BatchNormalizations remember, or steps that leave numbers far from
@@ -51,7 +51,7 @@ _POOR = 0.2
 
 
 def check_numbers(evidence: Evidence) -> list[Finding]:
-    """Say that the float model itself gives no numbers."""
+    """Say that the float model itself gives NaN or infinities."""
     runs = evidence.runs
     text = "look at the samples and the float model: `intact run --float`"
     return [

@@ -1,4 +1,4 @@
-"""Every check for what may be wrong: the causes that it finds, what it needs, and what it costs.
+"""Lists every check for what may be wrong: its causes, what it needs, what it costs.
 
 `quantize` asks them at its end within a small budget, and `diagnose` without one. A check is asked
 as soon as all that it needs is there, and once. One that costs more than the budget is asked where
@@ -36,7 +36,7 @@ _SURE = 0.5
 
 
 class Need(StrEnum):
-    """What a check needs."""
+    """Something that a check needs, which not every command has."""
 
     STATISTICS = "statistics"
     CALIBRATION = "the samples of the calibration"

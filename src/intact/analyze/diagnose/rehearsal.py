@@ -1,4 +1,4 @@
-"""What a command would plan: whether its target takes it, and what its outputs would have.
+"""Predicts the result of a command without running it: if it works, and with which errors.
 
 A result holds the normalized model and the statistics of its calibration. So another call of
 `quantize` can be planned, written and simulated from it without its samples and passes.
@@ -49,7 +49,7 @@ _SCALES_ALONE = _OF_METHODS | {"scales"}
 
 
 class Trial(Protocol):
-    """What plans are simulated on."""
+    """The samples at hand, on which plans are simulated."""
 
     def decibels(self, plan: QuantizedGraph) -> float:
         """Simulate a plan with scales, and return the decibels of its worst output."""

@@ -1,4 +1,4 @@
-"""Remedies of findings: commands that make a result with other options, and what they gain."""
+"""Turns remedies of findings into commands, runs them, and measures what they gain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Diagnosis of a result: its samples are opened, and remedies become commands."""
+"""Carries out ``intact diagnose``: opens the samples, and words remedies as commands."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""What a runtime makes of what was written: layers in float, sums that saturate, int8 slower than
-float.
-"""
+"""Finds what a runtime makes of a model: layers in float, saturating sums, slow int8."""
 
 from __future__ import annotations
 
@@ -55,7 +53,7 @@ FASTEST = {"fastest": True}
 
 
 class KernelTime(NamedTuple):
-    """What one kernel takes, in seconds, by the operator that the runtime made."""
+    """The time of one kernel in seconds, with the operator that the runtime made."""
 
     op_type: str
     seconds: float

@@ -1,4 +1,4 @@
-"""Signs that calibration samples tell little, from the pass that counted them and kept some.
+"""Finds signs that calibration samples tell little, such as an input that is constant.
 
 Nothing is run for them but the float model on the kept samples, whose outputs the choice of a
 method needs anyway. An input may well be constant (a rate, a first state, a mask of ones): it is
@@ -230,12 +230,14 @@ def _noise(kept: Arrays) -> Finding | None:
 
 def _scores(kept: Arrays, runs: FloatRuns) -> npt.NDArray[np.floating] | None:
     """Return the first output of a classifier, ``[samples, classes]``; None of other models."""
-    few = runs.first(_FEW)  # which the choice of a method runs anyway
-    name, first = next(iter(next(iter(few.outputs()), {}).items()), ("", np.zeros(0)))
+    # One tells whether these are classes.
+    one = next(iter(runs.first(1).outputs()), {})
+    name, first = next(iter(one.items()), ("", np.zeros(0)))
     # Texts have scores of every token, and an encoder gives back as much as it gets.
     is_open = first.ndim == 2 and first.shape[1] > 1 and first.dtype.kind == "f"
     if not is_open or any(array[:1].size == first.shape[1] for array in kept.values()):
         return None
+    few = runs.first(_FEW)  # which the choice of a method runs anyway
     ran = zip(few.outputs(), few.batches, strict=True)
     parts = [_samples({name: each[name]}, sample_count(feeds), n) for each, (feeds, n) in ran]
     scores = _join(parts).get(name)  # none where batches differ in their number, as detections do

@@ -1,7 +1,10 @@
-"""Findings from a plan and the statistics of its calibration, which `quantize` has for little.
+"""Finds what a plan and its calibration statistics show without running the quantized model.
 
-`quantize` names them at its end, and `diagnose` behind what it measures: both ask here, so that a
-diagnosis leaves out nothing that `quantize` has said.
+For example: "2.1 % of the values that calibration saw of tensor 'conv3' lie outside of -4 to 4".
+Three things are looked for: clipped tensors, weights whose bias forces them to a coarse scale, and
+BatchNormalizations whose largest scale costs all channels a bit. `quantize` tells them at its end,
+and `diagnose` after what it measures: both ask here, so that neither leaves out what the other
+says.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ if TYPE_CHECKING:
 
 
 _BIT = 4.0
-"""Times the noise power that one bit less makes."""
+"""Factor of the noise power for one bit less."""
 
 Replan = Callable[[str | None], QuantizedGraph]
 """Makes the plan of a method of activations, without scales that were given; of None the plan that
@@ -37,22 +40,22 @@ is looked at."""
 
 
 def check_plan(evidence: Evidence) -> list[Finding]:
-    """Find what plan and statistics tell of a plan."""
+    """Ask `static_findings` about the plan of a diagnosis."""
 
-    def by(name: str | None) -> QuantizedGraph:
+    def replan(name: str | None) -> QuantizedGraph:
         if evidence.replan is None:
             raise PlanError("the plan cannot be made again")
         return evidence.replan(name, None)
 
-    return static_findings(evidence.plan, evidence.statistics, evidence.plan_runs, by)
+    return static_findings(evidence.plan, evidence.statistics, evidence.plan_runs, replan)
 
 
 def static_findings(
     plan: QuantizedGraph, statistics: Statistics | None, runs: FloatRuns, replan: Replan
 ) -> list[Finding]:
-    """Find clipped tensors, biases that their weights make room for, and odd BatchNormalizations.
+    """Find clipped tensors, weights with scales widened for a bias, and odd BatchNormalizations.
 
-    That values are clipped is said where a wider range is better: that is tried.
+    A clipped tensor is reported only where a wider range is better, which is tried.
 
     Args:
         plan: A plan with scales.

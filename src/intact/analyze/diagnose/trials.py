@@ -1,4 +1,4 @@
-"""Runs of the float model on a few samples, prepared in several ways."""
+"""Runs the float model on a few samples that are prepared in several ways."""
 
 from __future__ import annotations
 

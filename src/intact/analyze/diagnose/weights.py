@@ -1,4 +1,4 @@
-"""What is wrong with weights that cost an output most.
+"""Finds what is wrong with the weights that cost an output most.
 
 Each is quantized alone in the float model, in groups that are narrowed down. Of the causes that fit
 the one that costs most, that is named without which most of its noise is gone.

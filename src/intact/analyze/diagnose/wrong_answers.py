@@ -1,4 +1,4 @@
-"""Answers that are wrong however the samples are prepared: guessed, of one class, far too sure."""
+"""Finds answers that are wrong however samples are prepared: guessed, or of one class."""
 
 from __future__ import annotations
 

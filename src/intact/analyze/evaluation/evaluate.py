@@ -1,4 +1,4 @@
-"""What quantization cost and what it bought: accuracy, error, size and latency of both models."""
+"""Carries out ``intact evaluate``: accuracy, error, size and latency of both models."""
 
 from __future__ import annotations
 

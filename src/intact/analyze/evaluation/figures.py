@@ -1,4 +1,4 @@
-"""The figures of an evaluation, and the table that shows them."""
+"""Declares the figures of an evaluation, and writes the table that shows them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What two decoders write: tokens a second, and which tokens differ along the float text."""
+"""Lets two decoders write text, and compares their tokens and their speed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pass of both models over samples, and what it leaves of their outputs."""
+"""Runs the float and the quantized model over samples, and keeps what they are scored by."""
 
 from __future__ import annotations
 

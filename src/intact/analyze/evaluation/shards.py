@@ -1,7 +1,9 @@
-"""The pass of `evaluate` on a cluster: both models on shards of the samples, merged in their order.
+"""Runs the models of `evaluate` on a cluster, and merges what its workers found.
 
-Shards are whole batches, the same as on one machine. What a worker sends back of them are exact
-sums, and the outputs that figures are made of here: the scores, or all for a metric.
+The samples are cut into shards, each some whole batches, the same batches as on one machine. A
+worker runs the float and the quantized model on a shard and replies with exact sums of errors, and
+with the outputs that accuracy is computed from here: the class scores, or all outputs for a user's
+metric. Replies are merged in the order of the shards.
 """
 
 from __future__ import annotations
@@ -37,8 +39,8 @@ class _Outputs(msgspec.Struct, frozen=True, array_like=True):
     count: int
 
 
-class _ShardPass(msgspec.Struct, frozen=True):
-    """What a worker found in a shard; pairs are of the float and the quantized model."""
+class _Reply(msgspec.Struct, frozen=True):
+    """A `Pass` over one shard as a message; pairs are of the float and the quantized model."""
 
     runtime: str
     samples: int
@@ -50,8 +52,8 @@ class _ShardPass(msgspec.Struct, frozen=True):
     sees_what_follows: bool
 
 
-_decode_asked = msgspec.msgpack.Decoder(tuple[int, bool, str]).decode
-_decode_seen = msgspec.msgpack.Decoder(_ShardPass).decode
+_decode_job = msgspec.msgpack.Decoder(tuple[int, bool, str]).decode
+_decode_reply = msgspec.msgpack.Decoder(_Reply).decode
 
 
 class EvaluationJob(NamedTuple):
@@ -77,7 +79,7 @@ class EvaluationJob(NamedTuple):
         return self.result.plan.graph
 
     def save(self, folder: Path) -> None:
-        """Write it to a folder."""
+        """Write the job to a folder, from which workers `load` it."""
         # The metric is enough: the rest follows from the model.
         text = "" if self.text is None else self.text.metric.value
         replace(self.result).save(folder / _RESULT)  # a copy: it stays where it is
@@ -87,27 +89,27 @@ class EvaluationJob(NamedTuple):
 
     @classmethod
     def load(cls, folder: Path) -> EvaluationJob:
-        """Read it."""
+        """Read a job that `save` wrote."""
         has_reference = (folder / _FLOAT).is_file()
         result = Result.load(folder / _RESULT)
         reference = Graph.load(folder / _FLOAT) if has_reference else None
-        size, keeps_outputs, metric = _decode_asked((folder / _JOB).read_bytes())
+        size, keeps_outputs, metric = _decode_job((folder / _JOB).read_bytes())
         graph = result.plan.graph if reference is None else reference
         text = TextScores.of(graph, TextMetric.named(metric)) if metric else None
         return cls(result, reference, size, keeps_outputs, text)
 
-    def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _ShardPass]:
-        """Load both models."""
-        del takes_feeds
+    def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Reply]:
+        """Load both models; return the function that runs them on a shard."""
+        del takes_feeds  # the samples know it themselves
         reference = self.graph if self.reference is None else self.reference
         models = Models(reference, self.result, threads)
 
-        def run_shard(samples: Samples) -> _ShardPass:
+        def run_shard(samples: Samples) -> _Reply:
             # Each part counts for itself; the parts are joined where they come together.
             text = None if self.text is None else self.text.anew()
             keeps = self.keeps_outputs
             found, _ = run_both(models, samples, self.size, keeps_outputs=keeps, text=text)
-            return _shard_pass(models.runtime, found)
+            return _reply_of(models.runtime, found)
 
         return run_shard
 
@@ -133,22 +135,24 @@ def run_both_on(
     """
     first: Batch = {}
     replies = cluster.replies_in_order(samples, job.size, job, threads=threads, first=first)
-    seen = [_decode_seen(reply) for reply in replies]
+    seen = [_decode_reply(reply) for reply in replies]
     # Workers may have different processors, and so different runtimes; all are named.
     runtimes = sorted({each.runtime for each in seen})
     return (
-        reduce(_join, (_pass_of(each, job.size, job.text) for each in seen)),
+        reduce(_joined, (_pass_of(each, job.size, job.text) for each in seen)),
         first,
         " and ".join(runtimes),
     )
 
 
-def _join(one: Pass, more: Pass) -> Pass:
+def _joined(one: Pass, more: Pass) -> Pass:
+    """Add the sums of the second to the first, and return that: the form that `reduce` takes."""
     one.join(more)
     return one
 
 
-def _pass_of(seen: _ShardPass, size: int, text: TextScores | None) -> Pass:
+def _pass_of(seen: _Reply, size: int, text: TextScores | None) -> Pass:
+    """Read a reply, the inverse of `_reply_of`."""
     found = Pass.of(tuple(seen.errors), keeps_outputs=bool(seen.outputs))
     if seen.text is not None and text is not None:
         found.text, found.sees_what_follows = text.anew(), seen.sees_what_follows
@@ -164,9 +168,10 @@ def _pass_of(seen: _ShardPass, size: int, text: TextScores | None) -> Pass:
     return found
 
 
-def _shard_pass(runtime: str, found: Pass) -> _ShardPass:
+def _reply_of(runtime: str, found: Pass) -> _Reply:
+    """Write a pass as a message, with sums and arrays as bytes."""
     scores = found.scores()
-    return _ShardPass(
+    return _Reply(
         runtime,
         found.samples,
         found.shape,
@@ -182,6 +187,7 @@ def _shard_pass(runtime: str, found: Pass) -> _ShardPass:
 
 
 def _sendable(outputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
+    """Return arrays as messages hold them; strings and objects are refused."""
     for name, array in outputs.items():
         if array.dtype.kind not in "biuf":
             raise DataError(

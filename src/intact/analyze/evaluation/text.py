@@ -1,4 +1,4 @@
-"""What quantization costs a language model: perplexity and tokens of decoders, cosines of encoders.
+"""Scores language models, float and quantized: perplexity, tokens, cosines of sentences.
 
 Both models run on the same tokens. What is kept of a window is a row of sums, and of a sentence its
 two vectors: never the scores of a vocabulary.

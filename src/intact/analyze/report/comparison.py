@@ -1,4 +1,4 @@
-"""The page of a comparison: the graphs of the results side by side, and what differs."""
+"""Writes the page of a comparison: the graphs of results side by side, and what differs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report says: plain figures, which become the JSON in its page and that of ``--json``.
+"""Declares the figures of a report, which become the JSON in its page and of ``--json``.
 
 Numbers that are not finite become null in JSON. A signal to noise ratio of null is infinite: the
 same bits. What is not known is left out.

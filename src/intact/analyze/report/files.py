@@ -1,4 +1,4 @@
-"""The files of a report beside its page: CSV, and node data for Model Explorer."""
+"""Writes the files of a report beside its page: CSV, and node data for Model Explorer."""
 
 from __future__ import annotations
 

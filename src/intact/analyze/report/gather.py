@@ -1,4 +1,4 @@
-"""The report of a result: what its folder holds and what is measured of it, on one page."""
+"""Carries out ``intact report``: gathers what is known of a result, and writes its page."""
 
 from __future__ import annotations
 

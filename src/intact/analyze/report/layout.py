@@ -1,4 +1,4 @@
-"""Where the nodes of a graph are drawn: in layers, from top to bottom.
+"""Computes where the nodes of a graph are drawn: in layers, from top to bottom.
 
 Positions are computed when the report is written, by fast-sugiyama (Rust): a page that opens has
 nothing to compute, and compared graphs can be given one layout.

@@ -1,4 +1,4 @@
-"""What a report says of searching and training: from the logs that lie beside a result."""
+"""Reads the logs of a search or a training beside a result, for its report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Figures of nodes in the format of Model Explorer's custom node data: a file a figure.
+"""Writes figures of nodes as Model Explorer's custom node data: a file a figure.
 
 Source: ``GraphNodeData`` of the package ai-edge-model-explorer: values by node, and thresholds with
 the colour of the values up to each. Keys are names of nodes, as the viewer's adapter for ONNX has
@@ -46,8 +46,8 @@ class Figure(msgspec.Struct, frozen=True):
     """A figure of nodes.
 
     Attributes:
-        title: As the viewer shows it.
-        of: Gives that of a node; None where it has none.
+        title: The title in the viewer.
+        of: Returns the figure of a node; None where it has none.
         thresholds: The largest value of each band, with its colours of ground and text.
     """
 

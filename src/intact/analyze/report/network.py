@@ -1,4 +1,4 @@
-"""The network of a report: each node with its configurations, distributions, weights and errors."""
+"""Gathers the figures of each node for a report: configurations, weights, errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The graph of a report in figures: nodes with their places, errors, ends and tensors."""
+"""Declares the figures of a report's graph: nodes, places, errors, tensors."""
 
 from __future__ import annotations
 
@@ -196,7 +196,7 @@ class Network(_Figures, frozen=True):
     Attributes:
         width: The drawing's width, in pixels.
         height: The drawing's height.
-        nodes: In topological order, after the model's inputs and before its outputs.
+        nodes: The nodes, in topological order, after the model's inputs and before its outputs.
         edges: Between them.
         tensors: That are quantized or were observed.
     """

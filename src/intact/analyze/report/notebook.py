@@ -1,4 +1,4 @@
-"""The page of a report as an object that notebooks show."""
+"""Shows the page of a report in a notebook."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a report: one file of HTML, in which styles, scripts and figures are inlined.
+"""Writes the page of a report: one file of HTML, with styles, scripts and figures inlined.
 
 Nothing is fetched: a policy in the page forbids every request, and every script but its own;
 pictures are part of it. What a model's names say is only ever text: figures are JSON in which no

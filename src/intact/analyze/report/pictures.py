@@ -1,4 +1,4 @@
-"""Pictures of the data: what the model gets, and the samples whose answers quantizing changes."""
+"""Makes the pictures of a report: what the model gets, and where answers change."""
 
 from __future__ import annotations
 

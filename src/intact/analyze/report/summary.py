@@ -1,4 +1,4 @@
-"""With what a report opens: the result in a few figures, worded as the terminal words them."""
+"""Writes the summary that a report opens with, in the words of the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a plan's nodes as a table: a row a node, as records and as CSV."""
+"""Writes the figures of a plan's nodes as a table, a row a node, and as CSV."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was deployed against its plan, in the runtime that fits."""
+"""Compares a deployed model with its plan, in the runtime that fits its format."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""`verify` on a cluster: shards of the samples are compared by workers, and what was found merged.
+"""Runs `verify` on a cluster, and merges what its workers found.
 
-Counts are integers and sums exact, so it is the same as on one machine.
+A worker compares the runtime with the plan on a shard of the samples. It replies with counts, which
+are integers, and with exact sums, so the merged verification is the same as that of one machine.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ class _Reply(msgspec.Struct, frozen=True):
     sums: tuple[SavedSums, ...]
 
 
-_decode_asked = msgspec.msgpack.Decoder(_Request).decode
-_decode_found = msgspec.msgpack.Decoder(_Reply).decode
+_decode_job = msgspec.msgpack.Decoder(_Request).decode
+_decode_reply = msgspec.msgpack.Decoder(_Reply).decode
 
 
 class VerificationJob(NamedTuple):
@@ -70,7 +71,7 @@ class VerificationJob(NamedTuple):
         return self.subject.plan.graph
 
     def save(self, folder: Path) -> None:
-        """Write it to a folder."""
+        """Write the job to a folder, from which workers `load` it."""
         subject, file = self.subject, ""
         if subject.result is not None:
             replace(subject.result).save(folder / _RESULT)  # a copy: it stays where it is
@@ -82,8 +83,8 @@ class VerificationJob(NamedTuple):
 
     @classmethod
     def load(cls, folder: Path) -> VerificationJob:
-        """Read it."""
-        asked = _decode_asked((folder / _JOB).read_bytes())
+        """Read a job that `save` wrote."""
+        asked = _decode_job((folder / _JOB).read_bytes())
         subject = (
             Subject.of_file(folder / asked.file, asked.target)
             if asked.file
@@ -96,8 +97,8 @@ class VerificationJob(NamedTuple):
         return cls(subject, asked.deployed, asked.kernels, asked.size)
 
     def open(self, threads: int, *, takes_feeds: bool) -> Callable[[Samples], _Reply]:
-        """Choose what verifies."""
-        del takes_feeds
+        """Choose the verifier of the format; return the function that runs it on a shard."""
+        del takes_feeds  # the samples know it themselves
         plan, exported = self.subject.plan, self.subject.exports[self.deployed]
         _, verify = choose_format(self.subject.exports, self.deployed)
 
@@ -149,7 +150,7 @@ def _refuse_others(one: Verification, other: Verification) -> None:
 
 
 def _verification_of(reply: bytes) -> Verification:
-    message = _decode_found(reply)
+    message = _decode_reply(reply)
     found = message.verification
     for output, sums in zip(found.summed, message.sums, strict=True):
         output.sums = ErrorSums.of(sums)

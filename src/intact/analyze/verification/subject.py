@@ -1,4 +1,4 @@
-"""What is verified: a result or a file of others, in which format, and in which batches."""
+"""Opens what ``intact verify`` is given: a result, or a file that others made."""
 
 from __future__ import annotations
 

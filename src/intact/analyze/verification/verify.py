@@ -1,4 +1,4 @@
-"""From the options of a call to verifications: of one format, or of all in a folder."""
+"""Carries out ``intact verify``: for one format, or for all in a folder."""
 
 from __future__ import annotations
 

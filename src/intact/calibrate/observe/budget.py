@@ -1,4 +1,4 @@
-"""How tensors are observed within some memory: by how many threads, in which groups."""
+"""Divides the memory of a calibration: into how many threads, and groups of tensors."""
 
 from __future__ import annotations
 

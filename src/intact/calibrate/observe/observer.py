@@ -1,11 +1,10 @@
-"""Observers: the float model with its tensors as outputs, and the layout of a batch of them."""
+"""Runs the float model with all observed tensors as outputs, in batches of one size."""
 
 from __future__ import annotations
 
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -222,9 +221,13 @@ class Observer:
         self._gathers = gathers
         inputs = {str(value.name) for value in graph.inputs}
         self._computed = tuple(name for name in self.tensors if name not in inputs)
-        self._session = session or make_session(model_of_outputs(graph, self._computed), threads=1)
-        run = partial(run_session, self._session)
-        self.layout = layout or find_layout(graph, self.tensors, run, takes_feeds=takes_feeds)
+        # Inputs are observed without a run, and a session has copies of all weights.
+        if session is None and self._computed:
+            session = make_session(model_of_outputs(graph, self._computed), threads=1)
+        self._session = session
+        self.layout = layout or find_layout(
+            graph, self.tensors, self._computes, takes_feeds=takes_feeds
+        )
         # An arena for each thread: bound outputs are written while another thread counts its own.
         self._local = threading.local()
 
@@ -246,7 +249,7 @@ class Observer:
         arena = self._arena()
         if arena is not None:
             return arena.run(batch, count)
-        arrays = run_session(self._session, batch, self._computed) if self._computed else []
+        arrays = self._computes(batch, self._computed)
         found = batch | dict(zip(self._computed, arrays, strict=True))
         axes = {name: self.layout.sample_axis(name, found[name].shape) for name in self.tensors}
         rows = [_rows(found[name], axes[name], self.batch_size, count) for name in self.tensors]
@@ -254,6 +257,9 @@ class Observer:
         values = np.concatenate([row.ravel() for row in rows])
         shapes = tuple(self.layout.sample_shape(n, found[n].shape) for n in self.tensors)
         return Observed(values, np.cumsum(sizes) - sizes, sizes // count, count, shapes)
+
+    def _computes(self, batch: Batch, names: Sequence[str]) -> list[npt.NDArray[Any]]:
+        return run_session(self._session, batch, names) if self._session and names else []
 
     def add(self, batch: Batch, count: int) -> Observed | None:
         """Run one batch and gather what is observed, in the calling thread.
@@ -310,7 +316,7 @@ class _Arena:
 
     def __init__(
         self,
-        session: ort.InferenceSession,
+        session: ort.InferenceSession | None,
         computed: Sequence[str],
         tensors: Sequence[str],
         layout: BatchLayout,
@@ -337,8 +343,9 @@ class _Arena:
         ]
         copied = {name for name, _ in self._copied}
         self._buffers = {n: np.empty(shapes[n], np.float32) for n in copied & set(computed)}
-        self._is_run = bool(computed)
         self._bindings = []
+        if session is None or not computed:
+            return
         for slot in range(self._batches):
             binding = session.io_binding()
             for position, (name, shape) in enumerate(shapes.items()):
@@ -373,10 +380,11 @@ class _Arena:
         return Observed(self._values, self._starts, self._elements, samples, self._shapes)
 
     def _fill(self, batch: Batch, count: int) -> None:
-        slot, binding = self._slot, self._bindings[self._slot]
-        for name, array in batch.items():
-            binding.bind_cpu_input(name, array)
-        if self._is_run:
+        slot = self._slot
+        if self._session is not None and self._bindings:
+            binding = self._bindings[slot]
+            for name, array in batch.items():
+                binding.bind_cpu_input(name, array)
             run_bound(self._session, binding)
         for name, position in self._copied:
             array = self._buffers[name] if name in self._buffers else batch[name]

@@ -1,4 +1,4 @@
-"""Padded positions of sequences, left out of what is counted."""
+"""Leaves padded positions of sequences out of what is counted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Passive biases: scale s_w * s_x, and the repair of those that would overflow."""
+"""Gives biases their scale ``s_w * s_x``, and repairs those that would overflow."""
 
 from __future__ import annotations
 

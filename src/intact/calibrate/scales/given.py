@@ -1,4 +1,4 @@
-"""What a table of given scales means for a plan: scale and offset of the groups that it names."""
+"""Applies a table of given scales to the groups of configs that it names."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def prescribe(
     the product of those of input and weight.
 
     Args:
-        points: Those of the plan.
+        points: The points of the plan.
         table: The table.
         kept: Tensors whose own scale the plan keeps, also where another's is in effect.
 

@@ -1,4 +1,4 @@
-"""Constants of masks, such as -1e9: they switch positions off and set no range.
+"""Leaves mask constants such as -1e9 out of ranges: they only switch positions off.
 
 What is added to scores in front of a Softmax may hold -10000, -65504, -1e9, -3.4e38 or -inf where
 attention is forbidden; so may what a maximum is taken of, or a Relu. A range that held them would

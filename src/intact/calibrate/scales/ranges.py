@@ -1,4 +1,4 @@
-"""The range of one tensor and the scale that holds it: both follow from tensor and grid alone."""
+"""Chooses the range of one tensor, and the scale that holds it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from intact.plan.tie import THRESHOLD_RECTIFY, Follows, Range
 from intact.targets import Blocks, ScalePrecision, ScaleType
 
 
-class Found(NamedTuple):
+class ChosenRange(NamedTuple):
     """The range of a tensor, and what is to be noted of it.
 
     Attributes:
@@ -54,12 +54,12 @@ def range_of(
     method: Method,
     factors: Mapping[str, float],
     intervals: Mapping[str, Interval] = MappingProxyType({}),
-) -> Found:
+) -> ChosenRange:
     """Return the range of an activation, or of a constant that is none of a layer's parameters.
 
     Args:
         point: Where it is quantized.
-        statistics: Those of its tensor, unless that is constant.
+        statistics: The statistics of its tensor, unless that is constant.
         method: Chooses the range.
         factors: How tensors come out at a Softmax (see `MaskConstants`).
         intervals: From `relevant_ranges`.
@@ -77,7 +77,7 @@ def range_of(
         kept = masks.of_values(name, values, 0)
         levels = point.config.levels
         low, high = kept.widened(kept.distribution.minimum, kept.distribution.maximum, levels)
-        return Found(low, high, False, masks, _threshold(low, high, levels, "minmax"))
+        return ChosenRange(low, high, False, masks, _threshold(low, high, levels, "minmax"))
     _refuse_empty(statistics[name].samples, point)
     kept = masks.of_statistics(name, statistics[name], 0)
     distribution = kept.distribution
@@ -92,7 +92,7 @@ def range_of(
         key: value for key, value in method.options.items() if key in METHODS[chosen].options
     }
     low, high = kept.widened(*estimate_range(distribution, levels, chosen, **options), levels)
-    return Found(low, high, is_fallen, masks, _threshold(low, high, levels, chosen))
+    return ChosenRange(low, high, is_fallen, masks, _threshold(low, high, levels, chosen))
 
 
 def _refuse_empty(count: int, point: QuantPoint) -> None:
@@ -257,7 +257,7 @@ def store_scales(points: Iterable[QuantPoint], precision: ScalePrecision) -> lis
     all its values have one.
 
     Args:
-        points: Those of a plan; each has its scale.
+        points: The points of a plan; each has its scale.
         precision: The precision of the target's arithmetic.
 
     Returns:

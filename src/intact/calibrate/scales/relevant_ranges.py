@@ -1,7 +1,7 @@
-"""What the readers of a tensor tell apart: beyond it, all values are one to them.
+"""Narrows the range of a tensor to the values that its readers can tell apart.
 
-A maximum with -0.4 makes -0.4 of all that is below, so no code has to tell -2 from -3 in front of
-it. Behind a LeakyRelu of slope 0.2 that goes for all below -2.
+A Max with -0.4 makes -0.4 of everything below, so a tensor that only this Max reads needs no codes
+below -0.4. Where a LeakyRelu of slope 0.2 stands before the Max, its input needs none below -2.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _hull(intervals: Sequence[Interval]) -> Interval:
 
 
 def _before(node: ir.Node, behind: Interval) -> Interval:
-    """Return what a node tells apart of what it reads, where so much is told apart behind it."""
+    """Return the interval that counts in a node's inputs, from that of its output."""
     if node.domain != "":
         return _ALL
     low, high = behind
@@ -99,6 +99,7 @@ def _before(node: ir.Node, behind: Interval) -> Interval:
 
 
 def _unscaled(interval: Interval, slope: float) -> Interval:
+    """Return the inputs for which a LeakyRelu gives an interval."""
     low, high = (each / slope if each < 0 else each for each in interval)
     return low, high
 

@@ -1,4 +1,4 @@
-"""What a quantization point asks of a calibration."""
+"""Tells what each quantization point asks of a calibration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commands that make results: ``quantize``, ``import``, ``search``, ``train``, ``export``."""
+"""Declares the commands that make results: quantize, import, search, train, export."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from intact.cli.parameters import Command, Given
+from intact.cli.parameters import Command, GivenOptions
 from intact.cli.phases import LOADING, current
 from intact.errors import SearchError, UsageError
 from intact.recipe.options import (
@@ -33,7 +33,7 @@ _LATER = ("accuracy", "verification")
 """Parts of a report that only the command `report` measures."""
 
 
-def _quantize(given: Given[QuantizeCommand]) -> None:
+def _quantize(given: GivenOptions[QuantizeCommand]) -> None:
     """Quantize a float model for a target, or for several.
 
     Of several, one that cannot take the model leaves no folder, and ends with 1; the others are
@@ -61,7 +61,7 @@ def _quantize(given: Given[QuantizeCommand]) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _import(given: Given[ImportCommand]) -> None:
+def _import(given: GivenOptions[ImportCommand]) -> None:
     """Read a model that others quantized (ONNX, TFLite, Tengine); its scales stay as they are.
 
     With --data, nodes that it left in float are quantized too where the target can.
@@ -77,7 +77,7 @@ def _import(given: Given[ImportCommand]) -> None:
     _write_reports(result, options, quiet=options.as_json)
 
 
-def _search(given: Given[SearchCommand]) -> None:
+def _search(given: GivenOptions[SearchCommand]) -> None:
     """Search for the best strategy: which tensors are quantized, and with how many bits.
 
     Ctrl-C ends the search and keeps the best that was found.
@@ -112,7 +112,7 @@ def _search(given: Given[SearchCommand]) -> None:
     _write_reports(found.result, options, quiet=options.as_json)
 
 
-def _replay(given: Given[SearchCommand]) -> None:
+def _replay(given: GivenOptions[SearchCommand]) -> None:
     """Realize a strategy of a log."""
     from intact import api
     from intact.cli import show
@@ -126,7 +126,7 @@ def _replay(given: Given[SearchCommand]) -> None:
     _write_reports(result, options, quiet=options.as_json)
 
 
-def _train(given: Given[TrainCommand]) -> None:
+def _train(given: GivenOptions[TrainCommand]) -> None:
     """Train a result with the arithmetic of its target, so that less is lost; needs torch.
 
     The float model is the teacher: labels are not needed, and used where there are some. A training
@@ -144,7 +144,7 @@ def _train(given: Given[TrainCommand]) -> None:
     _write_reports(result, options, quiet=options.as_json)
 
 
-def _export(given: Given[ExportCommand]) -> None:
+def _export(given: GivenOptions[ExportCommand]) -> None:
     """Write the plan of a result in other formats; nothing is calibrated again.
 
     Example: intact export out/ --format tflite --output tflite/

@@ -1,10 +1,10 @@
-"""The commands about what ships with intact: ``targets`` and ``demo``."""
+"""Declares the commands about what ships with intact: ``targets`` and ``demo``."""
 
 from __future__ import annotations
 
 import click
 
-from intact.cli.parameters import COMPLETE, Command, Given
+from intact.cli.parameters import COMPLETE, Command, GivenOptions
 from intact.recipe.declare import options_of
 from intact.recipe.reports import DemoCommand, ShowTargetCommand
 
@@ -21,7 +21,7 @@ def list_targets(ctx: click.Context, as_json: bool) -> None:
         show.targets([load_target(name) for name in target_names()], as_json=as_json)
 
 
-def _show_target(given: Given[ShowTargetCommand]) -> None:
+def _show_target(given: GivenOptions[ShowTargetCommand]) -> None:
     """Print a target: its file, or with --json all fields of it."""
     from intact.cli import show
     from intact.targets import load_target, target_source
@@ -30,7 +30,7 @@ def _show_target(given: Given[ShowTargetCommand]) -> None:
     show.target(load_target(name), target_source(name), as_json=given.options.as_json)
 
 
-def _demo(given: Given[DemoCommand]) -> None:
+def _demo(given: GivenOptions[DemoCommand]) -> None:
     """Quantize the small model that ships with intact and compare both versions of it."""
     from intact import api
     from intact.cli import show

@@ -1,4 +1,4 @@
-"""The commands that tell of models and results, and run them."""
+"""Declares the commands that report on models and results, and run them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from intact.cli.parameters import Command, Given
+from intact.cli.parameters import Command, GivenOptions
 from intact.cli.phases import LOADING, current
 from intact.errors import ModelError, OutputError, UsageError
 from intact.recipe.reports import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from intact.formats.base.report import Verification
 
 
-def _inspect(given: Given[InspectCommand]) -> None:
+def _inspect(given: GivenOptions[InspectCommand]) -> None:
     """List what will be integer and what float, with reasons; needs no data."""
     found = given.call("inspect", InspectOptions)
     from intact.cli import show
@@ -47,7 +47,7 @@ def _inspect(given: Given[InspectCommand]) -> None:
     show.inspection(found, as_json=given.options.as_json)
 
 
-def _evaluate(given: Given[EvaluateCommand]) -> None:
+def _evaluate(given: GivenOptions[EvaluateCommand]) -> None:
     """Compare float and quantized model: accuracy, error, size, latency.
 
     A folder with a result for each target is evaluated one by one; what is wrong with one of them
@@ -71,7 +71,7 @@ def _evaluate(given: Given[EvaluateCommand]) -> None:
     show.evaluation(found, as_json=options.as_json)
 
 
-def _evaluate_several(given: Given[EvaluateCommand], folders: Sequence[Path]) -> None:
+def _evaluate_several(given: GivenOptions[EvaluateCommand], folders: Sequence[Path]) -> None:
     """Evaluate the result of each target."""
     from intact.cli import show
     from intact.results.refusals import Refusals
@@ -88,7 +88,7 @@ def _evaluate_several(given: Given[EvaluateCommand], folders: Sequence[Path]) ->
         raise click.exceptions.Exit(1)
 
 
-def _compare_layers(given: Given[EvaluateCommand]) -> None:
+def _compare_layers(given: GivenOptions[EvaluateCommand]) -> None:
     """Compare layers or edges instead of outputs."""
     from intact.cli import show_layers
 
@@ -110,7 +110,7 @@ def _compare_layers(given: Given[EvaluateCommand]) -> None:
     show_layers.layers(found, as_json=options.as_json)
 
 
-def _diagnose(given: Given[DiagnoseCommand]) -> None:
+def _diagnose(given: GivenOptions[DiagnoseCommand]) -> None:
     """Say why a result loses accuracy: cause, evidence and a command that may mend it.
 
     Looked for are wrong preprocessing, unlike calibration samples, clipping, rounding, outliers,
@@ -126,7 +126,7 @@ def _diagnose(given: Given[DiagnoseCommand]) -> None:
     show_diagnosis.diagnosis(found, folder, as_json=options.as_json, was_tried=was_tried)
 
 
-def _compare(given: Given[CompareCommand]) -> None:
+def _compare(given: GivenOptions[CompareCommand]) -> None:
     """Compare results: what differs in decisions, errors, cost and accuracy.
 
     Results may be of different targets and float models: then what they share is compared, and
@@ -142,7 +142,7 @@ def _compare(given: Given[CompareCommand]) -> None:
     )
 
 
-def _report(given: Given[ReportCommand]) -> None:
+def _report(given: GivenOptions[ReportCommand]) -> None:
     """Write the report of a result: one page that opens from disk, with graph, errors and causes.
 
     It shows the network with the error of each layer, distributions with thresholds, weights by
@@ -158,7 +158,7 @@ def _report(given: Given[ReportCommand]) -> None:
     show.report(found, page, as_json=options.as_json)
 
 
-def _run(given: Given[RunCommand]) -> None:
+def _run(given: GivenOptions[RunCommand]) -> None:
     """Run a model on data by one of its executors and write the outputs.
 
     Arrays are keyed by input and output names. Data in the integer type of an input is taken as
@@ -200,7 +200,7 @@ def _run(given: Given[RunCommand]) -> None:
     show_runs.run(found, output, as_json=options.as_json)
 
 
-def _verify(given: Given[VerifyCommand]) -> None:
+def _verify(given: GivenOptions[VerifyCommand]) -> None:
     """Compare what was deployed with the integers of its plan, layer by layer.
 
     Every format of every target in the folder is compared, in its own runtime, and gets a row.
@@ -261,7 +261,7 @@ def _is_tflite_file(path: Path) -> bool:
     return True
 
 
-def _convert_ranges(given: Given[ConvertRangesCommand]) -> None:
+def _convert_ranges(given: GivenOptions[ConvertRangesCommand]) -> None:
     """Turn a scale and zero point into the range of the codes, or a range into those.
 
     The ends of a FakeQuantize give back the scale and zero point that they were made of.

@@ -1,4 +1,4 @@
-"""Decoding, orientation and geometry of images; the only module that uses Pillow."""
+"""Decodes, turns and resizes images; the only module that uses Pillow."""
 
 from __future__ import annotations
 

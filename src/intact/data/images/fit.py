@@ -1,4 +1,4 @@
-"""Matching image steps to a model: its image input, size, channels and layout."""
+"""Matches the image steps to a model's input: size, channels and layout."""
 
 from __future__ import annotations
 

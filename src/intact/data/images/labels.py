@@ -1,4 +1,4 @@
-"""Class numbers of images, from the names of sub-folders or from a CSV file."""
+"""Reads class numbers of images from the names of sub-folders, or from a CSV file."""
 
 from __future__ import annotations
 

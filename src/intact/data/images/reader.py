@@ -1,4 +1,4 @@
-"""Images as batches, decoded ahead in threads: those of a folder, or a list of them."""
+"""Reads a folder or list of images as batches, decoded ahead in threads."""
 
 from __future__ import annotations
 

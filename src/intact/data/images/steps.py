@@ -1,4 +1,4 @@
-"""The preprocessing steps of images, as a checked value."""
+"""Declares the preprocessing steps of images: size, crop, channel order, layout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small pictures of what a model gets, as files that a page holds.
+"""Makes small pictures of what a model gets, as files that a page holds.
 
 Arrays are brought back to pixels: by the steps that made them, as far as these are known, and else
 by their range. What is shown is therefore what the model sees, with its crop, its borders and its

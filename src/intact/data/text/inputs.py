@@ -1,4 +1,4 @@
-"""The inputs of models that take token ids: which is what, and what a row of tokens fills in.
+"""Fills the inputs of language models from a row of tokens: ids, mask, positions, caches.
 
 Names are those that exporters of language models give; a cache is told by its shape.
 """

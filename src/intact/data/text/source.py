@@ -1,4 +1,4 @@
-"""Text, or tokens, as a source of samples.
+"""Makes samples of a text, or of tokens.
 
 A model that scores the next token gets windows that follow one another in the whole text, each of
 as many tokens. Every other model gets one line a sample, with the tokens that its tokenizer puts

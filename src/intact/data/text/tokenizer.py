@@ -1,4 +1,4 @@
-"""Tokenizers: the file that comes with a model, one of the package `tokenizers`, or a function."""
+"""Loads the tokenizer of a model: its file, one of the package `tokenizers`, or a function."""
 
 from __future__ import annotations
 

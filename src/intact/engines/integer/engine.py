@@ -1,4 +1,4 @@
-"""The integer engine runs a program on the integers that the hardware computes with.
+"""Runs a program on the integers that the hardware computes with.
 
 Every kernel is composed from the step's ``Arithmetic``; none asks for a target's name.
 """

@@ -1,4 +1,4 @@
-"""Nodes of the float model inside an integer program: run in ONNX Runtime, as they are."""
+"""Runs float nodes inside an integer program, in ONNX Runtime, as they are."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import onnx_ir as ir
 
-from intact.engines.integer.kernel import Kernel, operation_of, weaver
+from intact.engines.integer.kernel import Kernel, constants_inserter, operation_of
 from intact.engines.session import make_session, run_session
 from intact.errors import PlanError
 from intact.graph.graph import values_read_inside
@@ -34,8 +34,8 @@ def float_island(step: Step, threads: int = 0) -> Kernel:
         ModelError: The runtime rejects the nodes.
     """
     operation = operation_of(step, FloatNodes)
-    run, weave = compiled_nodes(step.name, operation, threads), weaver(step)
-    return lambda *activations: tuple(run(weave(activations)))
+    run, with_constants = compiled_nodes(step.name, operation, threads), constants_inserter(step)
+    return lambda *activations: tuple(run(with_constants(activations)))
 
 
 def compiled_nodes(

@@ -1,4 +1,9 @@
-"""Kernels of the integer engine: types, the table, and what their preparation shares."""
+"""Defines what a kernel of the integer engine is, and the table in which kernels are registered.
+
+A kernel is made in two stages. ``prepare(step, overflows)`` is called once: it computes what
+depends on constants alone (tables, multipliers) and returns the kernel. The kernel takes the
+integers of the step's activations and returns those of its outputs, and is called for every batch.
+"""
 
 from __future__ import annotations
 
@@ -62,24 +67,24 @@ Compute: TypeAlias = Callable[..., Array]
 
 def kernel_of(step: Step, compute: Compute) -> Kernel:
     """Return the kernel of a step with one output, from a function of all its inputs."""
-    weave = weaver(step)
+    with_constants = constants_inserter(step)
 
     def kernel(*activations: Array) -> tuple[Array, ...]:
-        return (compute(*weave(activations)),)
+        return (compute(*with_constants(activations)),)
 
     return kernel
 
 
-def weaver(step: Step) -> Callable[[Sequence[Array]], list[Array]]:
-    """Make the function that merges arrays of activations and the step's constants by slot."""
+def constants_inserter(step: Step) -> Callable[[Sequence[Array]], list[Array]]:
+    """Make the function that puts the step's constants between activations, in input order."""
     present = [tensor for tensor in step.inputs if tensor is not None]
 
-    def weave(activations: Sequence[Array]) -> list[Array]:
+    def with_constants(activations: Sequence[Array]) -> list[Array]:
         # Constants as they are, with no copy: kernels do not write to what they are given.
         arrays = iter(activations)
         return [next(arrays) if tensor.data is None else tensor.data for tensor in present]
 
-    return weave
+    return with_constants
 
 
 def operation_of(step: Step, kind: type[OperationT]) -> OperationT:

@@ -1,4 +1,4 @@
-"""Kernels that move elements and leave them as they are, or bring them to the output's scale."""
+"""Makes the kernels that move elements, and rescale them where the output's scale differs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from intact.engines.integer.kernel import (
     KERNELS,
     Kernel,
     Overflows,
+    constants_inserter,
     kernel_of,
     operation_of,
-    weaver,
 )
 from intact.engines.integer.pointwise.conversions import recoder
 from intact.errors import DataError
-from intact.program import Array, Encoding, Step
-from intact.program.forms import dequantize_constant, has_blocks
+from intact.program import Array, Step
+from intact.program.forms import code_of, dequantize_constant, has_blocks
 from intact.program.operations import (
     Concat,
     DepthToSpace,
@@ -32,6 +32,7 @@ from intact.program.operations import (
     SpaceToDepth,
     Split,
     Tile,
+    TopK,
     Transpose,
 )
 
@@ -120,23 +121,18 @@ def _space_to_depth(operation: SpaceToDepth, array: Array) -> Array:
 
 @KERNELS.register(Pad)
 def _pad(step: Step, _: Overflows) -> Kernel:
-    """Return the kernel of Pad; the real number 0 is what surrounds codes and floats alike."""
+    """Return the kernel of Pad."""
     operation = operation_of(step, Pad)
     source = step.inputs[0].encoding if step.inputs[0] is not None else None
     target = step.outputs[0].encoding
     recode = recoder(step.arithmetic, source, target)
-    zero = _zero_of(target)
+    filler = code_of(operation.value, target)
 
     def pad(array: Array) -> Array:
-        # Recoded first, so that the pad is the output's zero point and no code of the input's
-        # scale.
-        return np.pad(recode(array), operation.pads, constant_values=zero)
+        # Recoded first, so that the pad is a code of the output and not of the input's scale.
+        return np.pad(recode(array), operation.pads, constant_values=filler)
 
     return kernel_of(step, pad)
-
-
-def _zero_of(encoding: Encoding | None) -> int:
-    return 0 if encoding is None else encoding.zero_point.item()
 
 
 @KERNELS.register(Concat)
@@ -159,14 +155,34 @@ def _split(step: Step, _: Overflows) -> Kernel:
     source = step.inputs[0].encoding if step.inputs[0] is not None else None
     recoders = [recoder(step.arithmetic, source, output.encoding) for output in step.outputs]
     borders = np.cumsum(operation.sizes)[:-1]
-    weave = weaver(step)
+    with_constants = constants_inserter(step)
 
     def split(*activations: Array) -> tuple[Array, ...]:
-        (array,) = weave(activations)
+        (array,) = with_constants(activations)
         parts = np.split(array, borders, axis=operation.axis)
         return tuple(recode(part) for recode, part in zip(recoders, parts, strict=True))
 
     return split
+
+
+@KERNELS.register(TopK)
+def _top(step: Step, _: Overflows) -> Kernel:
+    operation = operation_of(step, TopK)
+    source = None if step.inputs[0] is None else step.inputs[0].encoding
+    recode = recoder(step.arithmetic, source, step.outputs[0].encoding)
+    with_constants, kind = constants_inserter(step), step.outputs[1].plain
+
+    def top(*activations: Array) -> tuple[Array, ...]:
+        (array,) = with_constants(activations)
+        axis = operation.axis
+        # Sorted by what is larger the smaller an element is, so that a stable order has the first
+        # of equal ones first; wide, as the lowest code has no magnitude of its own type.
+        falling = -array.astype(np.int64) if array.dtype.kind in "iu" else -array
+        order = np.argsort(falling, axis=axis, kind="stable")
+        places = order.take(range(operation.count), axis=axis)
+        return recode(np.take_along_axis(array, places, axis)), places.astype(kind)
+
+    return top
 
 
 @KERNELS.register(Lookup)

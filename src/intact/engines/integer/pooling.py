@@ -1,4 +1,4 @@
-"""Kernels of pools: one element of each window."""
+"""Makes the kernels of pools."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels of Reduce: the mean, sum or an extreme over axes."""
+"""Makes the kernels of Reduce: the mean, sum or an extreme over axes, and where an extreme is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from intact.program.arithmetic.requantize import (
     real_multiplier,
     real_type,
 )
-from intact.program.operations import Bounds, Reduce, Reduction
+from intact.program.operations import ArgReduce, Bounds, Reduce, Reduction
 from intact.targets import (
     Arithmetic,
     Float,
@@ -38,6 +38,19 @@ from intact.targets import (
     Shift,
     ZeroPointOrder,
 )
+
+
+@KERNELS.register(ArgReduce)
+def _arg_reduce(step: Step, _: Overflows) -> Kernel:
+    operation, kind = operation_of(step, ArgReduce), step.outputs[0].plain
+    find = np.argmax if operation.kind is Reduction.MAX else np.argmin
+
+    def place(array: Array) -> Array:
+        # Both take the first of equal elements.
+        found = find(array, axis=operation.axis, keepdims=operation.keep_dims)
+        return np.asarray(found, kind)
+
+    return kernel_of(step, place)
 
 
 @KERNELS.register(Reduce)

@@ -1,4 +1,8 @@
-"""Kernels of Resize: one axis after the other, since the weights of an element are products."""
+"""Makes the kernels of Resize.
+
+One axis is resized after the other, because the weight of an element is the product of its weights
+along the axes.
+"""
 
 from __future__ import annotations
 

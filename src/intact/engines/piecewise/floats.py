@@ -1,4 +1,12 @@
-"""The float model in pieces, run again behind what is replaced: tensors or constants."""
+"""Runs a float model again with some tensors or constants replaced, computing only what changes.
+
+To measure what quantizing one layer costs, the model runs once on a batch, and then for each layer
+only from that layer's result on::
+
+    pieces = FloatPieces(graph, ["conv1", "conv2"])
+    known = pieces.values(feeds)  # one whole run
+    outputs = pieces.run(known, {"conv2": quantized_conv2})  # what is behind conv2
+"""
 
 from __future__ import annotations
 
@@ -19,7 +27,7 @@ from intact.graph.ops import constant_array
 Array = npt.NDArray[Any]
 
 _MOST_BYTES = 1 << 28
-"""Of a batch's tensors between pieces, those that are kept: what is larger is computed again."""
+"""Bytes of a batch's tensors between pieces that are kept; the largest are computed again."""
 
 
 class FloatPieces:
@@ -42,7 +50,7 @@ class FloatPieces:
         self._reads = Counter((*reads, *self._outputs))
 
     def exchanged(self, constants: Mapping[Reader, Array]) -> FloatPieces:
-        """Return the model with other constants, for the nodes and slots that read them."""
+        """Return the model with other constants, by the nodes and slots that read them."""
         # Shares pieces and sessions but for those with other constants, which are compiled anew.
         found = copy.copy(self)
         found._sessions = list(self._sessions)

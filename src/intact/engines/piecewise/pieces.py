@@ -1,4 +1,4 @@
-"""Splitting a graph into pieces wherever data are quantized between two nodes."""
+"""Splits a graph into pieces wherever a tensor is quantized between two nodes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Cut:
     """A graph split into pieces.
 
     Attributes:
-        pieces: In topological order.
+        pieces: The pieces, in topological order.
         outputs: Graph outputs by name.
         checkpoints: Values from which a run can resume: the graph's articulation points (or its
             narrowest places, if it has none) and its outputs.

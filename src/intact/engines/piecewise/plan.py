@@ -1,4 +1,4 @@
-"""A plan for piecewise simulation: the variant of each piece and the quantizers between them."""
+"""Resolves a plan for `PiecewiseSimulator`: which piece, constants and quantizers it runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import blake2b
 
-from intact._memo import Forgetful, Itself, Memo
+from intact._memo import Forgetful, IdentityKey, Memo
 from intact.engines.piecewise.pieces import Cut, Piece
 from intact.engines.piecewise.streams import Quantizer, Reader, Stream, Streams, config_key
 from intact.plan import QuantPoint
@@ -39,7 +39,7 @@ class PiecewisePlan:
     """A plan resolved into steps, quantizers and cache keys.
 
     Attributes:
-        steps: In topological order.
+        steps: The steps, in topological order.
         outputs: Graph outputs by name.
         quantizers: The quantizer of each stream; a stream without one is the computed value.
         producers: The step that computes each value.
@@ -102,7 +102,7 @@ class _Resolver:
             # Remembered by the array itself: plans of a search share baked codes, whose megabytes
             # are hashed once so.
             if point.baked is not None:
-                parts.append(self._memo(Itself(point.baked), partial(_digest_of, point.baked)))
+                parts.append(self._memo(IdentityKey(point.baked), partial(_digest_of, point.baked)))
         float16, rounded = self._streams.float16, self._streams.rounded
         if float16:
             float16 &= {str(node.name) for node in piece.nodes}

@@ -1,4 +1,14 @@
-"""Simulation of many plans of one graph, in pieces that they share."""
+"""Simulates many quantization plans of one float graph, and computes what they share only once.
+
+A search tries hundreds of plans that differ in a few bit-widths. So the graph is cut into pieces
+wherever some tensor is quantized, each piece is an ONNX Runtime session, and quantizers run in
+between. A plan with ``conv7`` at 4 instead of 8 bits then compiles one small session anew, and
+starts from the cached activations in front of ``conv7``.
+
+`PiecewiseSimulator` runs plans. `Flow` hands tensors from piece to piece within one run.
+`Checkpoints` caches activations, `CompiledCache` caches sessions and quantizers, both within a
+size.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +39,10 @@ Array = npt.NDArray[Any]
 
 
 class Flow:
-    """Provides each step with the streams that it reads.
+    """Hands each step of a run the streams that it reads, and frees them after their last reader.
+
+    A `Stream` is a tensor as one reader gets it: as computed, or behind its quantizer. The computed
+    tensor itself is the stream without an end.
 
     Args:
         prepared: The plan that is run.
@@ -42,6 +55,7 @@ class Flow:
     ) -> None:
         self._quantizers = prepared.quantizers
         self._computed: dict[str, Array] = dict(given)
+        # Values that nobody else holds, which a quantizer may overwrite.
         self._ours: set[str] = set()
         self._streams: dict[Stream, Array] = {}
         reads = [stream for step in steps for stream in step.piece.inputs]
@@ -167,9 +181,10 @@ class Checkpoints:
 
 
 Made = TypeVar("Made")
+"""The kind of object that a cache holds: sessions, quantizers, cuts of the graph."""
 
 
-class Compiled(Generic[Made]):
+class CompiledCache(Generic[Made]):
     """A least-recently-used cache of compiled objects, with a size limit; thread-safe.
 
     Args:
@@ -257,11 +272,11 @@ class PiecewiseSimulator:
             if is_constant(value) and value.const_value is not None
         }
         self._memo = Memo()
-        self._cuts: Compiled[Cut] = Compiled(_CUTS)
-        self._sessions: Compiled[tuple[ort.InferenceSession, tuple[str, ...]]] = Compiled(
+        self._cuts: CompiledCache[Cut] = CompiledCache(_CUTS)
+        self._sessions: CompiledCache[tuple[ort.InferenceSession, tuple[str, ...]]] = CompiledCache(
             session_bytes
         )
-        self._quantizers: Compiled[Quantizer] = Compiled(_QUANTIZERS)
+        self._quantizers: CompiledCache[Quantizer] = CompiledCache(_QUANTIZERS)
         self._checkpoints = Checkpoints(cache_bytes)
         self._lock = Lock()
         self.steps_run = 0

@@ -1,4 +1,4 @@
-"""Streams: the data that each reader of a plan gets, and their quantizers."""
+"""Derives the stream that each reader of a plan gets: a tensor, and its quantizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers with weights in blocks, each from the runtime's own inputs, against floats.
+"""Compares layers with weights in blocks with the engine, each from the runtime's own inputs.
 
 What such a layer computes is in floats on both sides, whose sums may be taken in another order.
 """

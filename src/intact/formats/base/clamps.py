@@ -1,4 +1,4 @@
-"""Activations that a quantized model has in its zero points only, as nodes of its float model.
+"""Restores activations that a quantized model keeps in its zero points only.
 
 Codes that begin at 0 clamp what lies below, so quantizers leave out the Relu or Clip there: ONNX
 Runtime's does, and TOCO did. Without its codes such a model computes something else. Where

@@ -1,4 +1,4 @@
-"""Counting where two results differ, batch by batch, without keeping them."""
+"""Counts where two results differ, batch by batch, without keeping them."""
 
 from __future__ import annotations
 
@@ -334,7 +334,7 @@ def differences(deployed: npt.NDArray[Any], expected: npt.NDArray[Any]) -> tuple
     if deployed.dtype.kind == "f" or expected.dtype.kind == "f":
         first, second = deployed.astype(np.float64), expected.astype(np.float64)
         equal = (first == second) | (np.isnan(first) & np.isnan(second))
-        # An infinity less itself is no number, and was found equal before.
+        # An infinity less itself is NaN, and was found equal before.
         with np.errstate(invalid="ignore"):
             apart = np.where(equal, 0.0, np.abs(first - second))
         apart = np.where(np.isnan(apart), math.inf, apart)

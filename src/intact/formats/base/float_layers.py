@@ -1,4 +1,4 @@
-"""Layers that give floats, each computed from the runtime's own inputs and compared with those."""
+"""Compares layers that give floats with the engine, each from the runtime's own inputs."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class FloatComparison:
             apart = np.abs(deployed.astype(np.float64) - expected)[~same].max()
             difference = float(apart) if np.isfinite(apart) else math.inf
         self._join(difference, float(reach))
-        # Written with `not`, so that a difference that is no number counts; the terms cost a
+        # Written with `not`, so that a difference that is NaN counts; the terms cost a
         # product, and are asked for last.
         if not difference <= _ROUNDING * reach and not difference <= _ROUNDING * terms():
             self.differs = True

@@ -1,4 +1,4 @@
-"""Model files of others: what all readers do alike.
+"""Reads model files of others: what all such readers do alike.
 
 A binary file is decoded within what its size explains. Its operators become nodes of a float graph,
 whose batch is left open if nothing mixes samples; what cannot be read is listed, all of it; and the

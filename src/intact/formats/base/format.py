@@ -1,4 +1,4 @@
-"""What a format is: how plans are written in it, read back, run and verified."""
+"""Declares what a format is: how it writes plans, reads them back, runs and verifies them."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class WrittenFiles(msgspec.Struct, frozen=True):
 
 
 class Io(enum.StrEnum):
-    """What the ends of a written file hold, where its format leaves a choice."""
+    """The type of a written file's inputs and outputs, where its format leaves a choice."""
 
     INT8 = "int8"
     """Codes, as interpreters without float take them."""

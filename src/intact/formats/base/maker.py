@@ -1,4 +1,4 @@
-"""Who made a file: what written models say of themselves, the same for the same plan."""
+"""Names the maker of a written file, the same for the same plan."""
 
 from __future__ import annotations
 

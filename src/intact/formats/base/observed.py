@@ -1,4 +1,4 @@
-"""Tensors recorded on a device against the integer engine, by name."""
+"""Compares tensors that were recorded on a device with the integer engine, by name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from intact.program.lower import lower
 from intact.program.passes.reordering import inverse
 
 _FAR = 2.0**40
-"""Steps beyond any code, for what is no number."""
+"""Steps beyond any code, for NaN."""
 
 
 class RecordedNames(NamedTuple):

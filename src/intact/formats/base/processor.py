@@ -1,4 +1,4 @@
-"""What the kernels for one processor compute otherwise than a target describes."""
+"""Finds where the kernels for one processor compute otherwise than the target says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From the points of a quantized ONNX model to the configs and decisions of a plan.
+"""Makes a plan of the quantization points that a reader found in an ONNX model.
 
 Shared by the formats that keep a model's float operators and put quantizers between them.
 """

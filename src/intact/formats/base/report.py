@@ -1,4 +1,4 @@
-"""What a verification found: plain values, which become JSON as they are."""
+"""Declares what a verification found: plain values, which become JSON as they are."""
 
 from __future__ import annotations
 

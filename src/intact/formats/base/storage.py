@@ -1,4 +1,4 @@
-"""What a file gives to the codes of constants, and weights that float nodes have as integers.
+"""Decides which constants a file holds as codes, and how float nodes read these.
 
 Language models often compute their logits with the table of their embeddings (tied weights). A plan
 has two constants of it where the product reads it transposed: where that takes more than the plan

@@ -1,4 +1,4 @@
-"""The loop of every verification: what a runtime computes, beside what the plan says.
+"""Runs every verification: what a runtime computes, beside what the plan says.
 
 Layer by layer means teacher-forced: each step of the engine reads the runtime's own integers, so a
 difference is that layer's and no other's. End to end is counted apart, because a rare difference
@@ -44,7 +44,7 @@ Run: TypeAlias = Callable[[Feeds], tuple[Arrays, Shown]]
 
 
 class Reference(Protocol[_Shown_contra]):
-    """What a runtime is compared with."""
+    """The side that a runtime is compared with."""
 
     @property
     def layers(self) -> list[LayerComparison]:
@@ -139,7 +139,7 @@ class EngineBeside:
 
     Args:
         program: What was deployed, lowered.
-        tensors: Those that the runtime shows; none where it shows its outputs alone.
+        tensors: The tensors that the runtime shows; none where it shows its outputs alone.
         given: Floats that the runtime shows as well: they are what steps read, and are not
             compared, as a runtime is free to compute floats in another order.
         threads: Threads of float islands; 0 lets their runtime choose.

@@ -1,12 +1,12 @@
-"""Operations that only move elements, written as copies from grid to grid of `moves`."""
+"""Writes operations that only move elements as C copies from grid to grid."""
 
 from __future__ import annotations
 
 from intact.errors import Unsupported
 from intact.formats.c.layer import WRITERS, Layer, encoding_of
 from intact.formats.c.moves import MOVES, Move, moves_of
-from intact.formats.c.requantization import zero_point
 from intact.program import Tensor
+from intact.program.forms import code_of
 from intact.program.operations import Gather, Pad
 from intact.program.passes.whole_inputs import is_whole
 
@@ -19,7 +19,7 @@ def write_moves(layer: Layer) -> None:
     _same_codes(layer)
     if isinstance(layer.step.operation, Pad):
         # All of it, before the data is copied in: the frame is in as many pieces as there are axes.
-        _fill(layer, layer.output)
+        _fill(layer, layer.output, layer.step.operation.value)
     for move in moves_of(layer.step, layer.all_shapes):
         source, target = layer.input(move.source), layer.step.outputs[move.target]
         # C has no arrays of no elements to point to.
@@ -37,8 +37,8 @@ def _same_codes(layer: Layer) -> None:
             )
 
 
-def _fill(layer: Layer, output: Tensor) -> None:
-    code, size = zero_point(encoding_of(output)), layer.size(output)
+def _fill(layer: Layer, output: Tensor, value: float) -> None:
+    code, size = int(code_of(value, encoding_of(output))), layer.size(output)
     layer.call_function("memset", layer.pointer(output), code, size)
 
 

@@ -1,4 +1,4 @@
-"""Operations on pairs of elements, and functions: tables of one code, softmax."""
+"""Writes sums, products, functions and softmax as calls of C kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes into a program and comes out of it, as parameters of a C function."""
+"""Writes the parameters of the C function that runs a model: its inputs and outputs."""
 
 from __future__ import annotations
 

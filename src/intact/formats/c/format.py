@@ -1,4 +1,4 @@
-"""C99 programs for processors without floats."""
+"""Describes the format ``c``: C99 programs for processors without floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C source under construction, and one layer of it."""
+"""Collects the C source under construction; `Layer` is one step of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels' sources: those that a program uses, completed and in an order that compiles."""
+"""Collects the C kernels that a program uses, completed and in an order that compiles."""
 
 from __future__ import annotations
 

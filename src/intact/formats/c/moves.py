@@ -1,4 +1,4 @@
-"""Operations that only move elements: copies between grids of strides."""
+"""Takes operations that only move elements apart into copies between grids of strides."""
 
 from __future__ import annotations
 

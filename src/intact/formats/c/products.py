@@ -1,4 +1,4 @@
-"""Operations that sum products: convolutions, fully connected layers, matrix products."""
+"""Writes convolutions, dense layers and matrix products as calls of C kernels."""
 
 from __future__ import annotations
 

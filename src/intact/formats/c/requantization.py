@@ -1,4 +1,4 @@
-"""How accumulators become codes, as text that kernels are completed with."""
+"""Writes how accumulators become codes, as text that C kernels are completed with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A written C program, compiled with the machine's compiler, and compared with the integer engine.
+"""Compiles a written C program, runs it, and compares it with the integer engine.
 
 It shows its outputs only.
 """

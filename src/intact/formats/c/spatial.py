@@ -1,4 +1,9 @@
-"""Pools, reductions and resizing."""
+"""Writes pools, reductions and resizing as calls of C kernels.
+
+Each writer fills a struct of parameters (lengths, strides, a fixed-point multiplier) and adds one
+call, such as ``average_pool_even(&params, input, output)``. What the kernel cannot compute is
+refused with a remedy.
+"""
 
 from __future__ import annotations
 
@@ -75,7 +80,10 @@ def write_pool(layer: Layer) -> None:
 
 
 def _mean_of_window(layer: Layer, operation: Pool, encoding: Encoding) -> dict[str, int]:
-    """Return whether the zero point stays inside the sums; that shows in ties."""
+    """Return the fields of an average: whether the zero point is added before or after rounding.
+
+    The two differ in ties only. A maximum has no such fields.
+    """
     if operation.kind is PoolKind.MAX:
         return {}
     zero = zero_point(encoding)
@@ -176,7 +184,7 @@ def _divided(layer: Layer, shift: int, count: int) -> tuple[dict[str, int], str,
 
 
 _BITS = 10
-"""Bits of a weight, in TFLite's integer kernel."""
+"""Fractional bits of an interpolation weight, in TFLite's integer kernel."""
 
 
 @WRITERS.register(Resize)
@@ -222,7 +230,7 @@ def write_resize(layer: Layer) -> None:
 
 
 def _nearest(operation: Resize, length: int, size: int) -> npt.NDArray[np.int32]:
-    """Return which element each output takes, computed in float32 as TFLite does, ``[size]``."""
+    """Return the input element that each output takes, ``[size]``, in float32 as TFLite does."""
     if operation.align_corners and size > 1:
         step = np.float32(length - 1) / np.float32(size - 1)
     else:
@@ -237,7 +245,10 @@ def _nearest(operation: Resize, length: int, size: int) -> npt.NDArray[np.int32]
 
 
 def _linear(operation: Resize, length: int, size: int) -> npt.NDArray[np.int32]:
-    """Return two elements and the second's weight, ``[size, 3]``, in integers as TFLite does."""
+    """Return for each output two input elements and the second's weight, ``[size, 3]``.
+
+    In integers, as TFLite does.
+    """
     one = 1 << _BITS
     spans = (length - 1, size - 1) if operation.align_corners and size > 1 else (length, size)
     step = (one * spans[0] + spans[1] // 2) // max(spans[1], 1)

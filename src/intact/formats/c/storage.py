@@ -1,4 +1,4 @@
-"""Where the tensors of a program lie: with the caller, in the arena, or inside one another."""
+"""Decides where the tensors of a C program lie: with the caller, in the arena, in each other."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ _IN_PLACE = (*ELEMENTWISE, Softmax)
 
 
 @dataclass(frozen=True)
-class Spot:
+class Location:
     """Where a tensor starts: so many elements into another one, its root (which may be itself)."""
 
     root: str
@@ -153,7 +153,7 @@ class Places:
     arena: Arena
     buffers: tuple[Buffer, ...]
     copies: tuple[str, ...]
-    _spots: Mapping[str, Spot]
+    _spots: Mapping[str, Location]
     _callers: Mapping[str, str]
 
     def pointer(self, name: str) -> str:
@@ -204,13 +204,13 @@ def plan_places(
 
 class _Planner:
     def __init__(self, program: Program, shapes: Mapping[str, Lengths]) -> None:
-        self.spots: dict[str, Spot] = {}
+        self.spots: dict[str, Location] = {}
         self._steps = program.steps
         self._shapes = shapes
         self._last: dict[str, int] = {}
         self._first: dict[str, int] = {}
         for tensor in program.inputs.values():
-            self.spots[tensor.name] = Spot(tensor.name)
+            self.spots[tensor.name] = Location(tensor.name)
 
     def size(self, name: str) -> int:
         return math.prod(self._shapes[name])
@@ -225,13 +225,13 @@ class _Planner:
             for tensor in step.activations:
                 self._last[self.spots[tensor.name].root] = index
             for slot, tensor in enumerate(step.outputs):
-                self.spots[tensor.name] = self._view(step, slot) or Spot(tensor.name)
+                self.spots[tensor.name] = self._view(step, slot) or Location(tensor.name)
                 root = self.spots[tensor.name].root
                 # A view lengthens the life of what it lies in.
                 self._first.setdefault(root, index)
                 self._last[root] = index
 
-    def _view(self, step: Step, slot: int) -> Spot | None:
+    def _view(self, step: Step, slot: int) -> Location | None:
         source = step.inputs[0] if step.inputs else None
         if source is None or source.is_constant:
             return None
@@ -239,7 +239,7 @@ class _Planner:
         if start is None:
             return None
         spot = self.spots[source.name]
-        return Spot(spot.root, spot.start + start)
+        return Location(spot.root, spot.start + start)
 
     def keep(self, names: set[str]) -> None:
         """Let what is copied to the caller live to the end."""
@@ -279,7 +279,7 @@ class _Planner:
     def _join(self, name: str, root: str) -> None:
         for each, spot in self.spots.items():
             if spot.root == name:
-                self.spots[each] = Spot(root, spot.start)
+                self.spots[each] = Location(root, spot.start)
         self._last[root] = self._last[name]
 
     def buffers(self, callers: set[str]) -> tuple[Buffer, ...]:

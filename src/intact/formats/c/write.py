@@ -1,4 +1,4 @@
-"""A program as self-contained C99 for microcontrollers.
+"""Writes a program as self-contained C99 for microcontrollers.
 
 Constants follow CMSIS-NN's conventions: weights ``[out, height, width, in]`` (depthwise
 ``[1, height, width, out]``), int32 biases, int32 Q31 multipliers and shifts that are positive to

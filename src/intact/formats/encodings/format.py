@@ -1,4 +1,4 @@
-"""A plan as encodings: the JSON tables of scales that AIMET writes and Qualcomm's converters read.
+"""Describes the format ``encodings``: AIMET's JSON tables of scales, for Qualcomm's tools.
 
 The versions 0.6.1, 1.0.0 and 2.0.0 of AIMET's Encoding Format Specification, a file each. In the
 first two, offsets are those of unsigned integers and not positive: ``real = (q + offset) * scale``

@@ -1,4 +1,4 @@
-"""Reading encodings: JSON tables of scales that AIMET writes and Qualcomm's converters read.
+"""Reads encodings: JSON tables of scales that AIMET writes and Qualcomm's converters read.
 
 Three forms, by the major number of ``version`` (AIMET's Encoding Format Specification; a file
 without a version has the first form, as SNPE's ``--quantization_overrides`` allows):

@@ -1,4 +1,4 @@
-"""Writing encodings: the scales of a plan as JSON, in each version that converters read.
+"""Writes encodings: the scales of a plan as JSON, in each version that converters read.
 
 One table of scales is spelled three times. Tools differ in which version they take, and a converter
 that does not know one refuses it.

@@ -1,4 +1,4 @@
-"""Dense layers with weights in blocks: ncnn's ``Gemm``, which computes them with floats.
+"""Writes dense layers with weights in blocks as ncnn's ``Gemm``, which computes floats.
 
 In the ``.bin`` such a layer has the codes, row by row as a stream of bits with sign, then the bias
 behind a tag, and the reciprocals of the scales of blocks.

@@ -1,4 +1,4 @@
-"""``NcnnBuilder``: an ncnn model under construction."""
+"""Collects the layers of an ncnn model under construction."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class NcnnBuilder:
     value are that one blob: ncnn's int8 layers read and write floats, and its axes are the model's.
 
     Attributes:
-        layers: In order.
+        layers: The layers, in order.
         blobs: Name of each blob, by the value's name.
         products: Convolutions and dense layers, by name of the node.
         entries: Rows of the calibration table.

@@ -1,4 +1,4 @@
-"""Functions of one blob, element by element, and operations on two."""
+"""Writes functions, and operations on two tensors, as ncnn layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ncnn in the table of formats."""
+"""Describes the format ``ncnn``: its files, runtime and verification."""
 
 from __future__ import annotations
 

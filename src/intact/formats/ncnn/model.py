@@ -1,4 +1,4 @@
-"""A written model of ncnn, with names and shapes as ncnn reads them.
+"""Declares a written model of ncnn, with names and shapes as ncnn reads them.
 
 Names are words of printable ASCII that end at a space. ncnn computes one sample at a time: its
 blobs lack the batch, which is axis 0 of the ONNX model. What is left has one to four axes, in the

@@ -1,4 +1,4 @@
-"""Operations that only move values: shapes, orders, parts."""
+"""Writes operations that only move values as ncnn layers: Reshape, Permute, Crop and so on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions, dense layers, products of activations, pools, reductions and resizing.
+"""Writes convolutions, dense layers, pools, reductions and resizing as ncnn layers.
 
 In the ``.bin`` a layer with weights has a tag of these, the weights as int8 codes or floats, the
 bias, and where the weights are codes the reciprocals of their scales (one an output channel) and of

@@ -1,4 +1,6 @@
-"""LSTM, GRU and RNN, whose samples ONNX has on the second axis, and ncnn on none.
+"""Writes LSTM, GRU and RNN as ncnn layers.
+
+ONNX has their samples on the second axis, and ncnn on none.
 
 What brings the samples in front of the steps, and back, is left out: ncnn's blobs hold one sample,
 ``[T, I]`` and ``[T, directions * H]``.

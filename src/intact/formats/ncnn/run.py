@@ -1,4 +1,4 @@
-"""A written model in ncnn, with its blobs on request, and against the integer engine.
+"""Runs a written model in ncnn, and compares it with the integer engine.
 
 ncnn's int8 layers take floats and return floats. Of each layer two things are compared, both
 computed by the engine from the runtime's own floats in front of the layer: the codes of its input,

@@ -1,4 +1,4 @@
-"""ncnn's calibration table, as ``ncnn2table`` writes it and ``ncnn2int8`` reads it.
+"""Writes and reads ncnn's calibration table, as ``ncnn2table`` and ``ncnn2int8`` do.
 
 First a line ``NAME_param_0 s0 s1 ...`` for the weights of each layer, then a line ``NAME s`` for
 its input: reciprocals of scales (127 / absmax), ``%f``, separated by spaces. A ``#`` in front of a

@@ -1,4 +1,4 @@
-"""Programs as ``.param``, ``.bin`` and calibration table of ncnn.
+"""Writes a program as ``.param``, ``.bin`` and calibration table of ncnn.
 
 The model is written for one sample at a time, as ncnn computes it: the batch is left out.
 """

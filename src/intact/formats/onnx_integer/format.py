@@ -1,4 +1,4 @@
-"""ONNX of plain integer operators."""
+"""Describes the format ``onnx_integer``: ONNX of plain integer operators."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An integer ONNX model in ONNX Runtime, and against the integer engine: no difference is allowed.
+"""Runs an integer ONNX model in ONNX Runtime; no difference to the engine is allowed.
 
 A second model gives every value too, so that each layer is computed from the runtime's own
 integers. The outputs are those of the model as it was written.

@@ -1,4 +1,4 @@
-"""A graph of integer operations as an ONNX model: ConvInteger, MatMulInteger and plain operators.
+"""Writes a graph of integer operations as ONNX: ConvInteger, MatMulInteger and plain ones.
 
 Needs opset 18, IR 10. Every value has its type and shape; an open batch stays open.
 """

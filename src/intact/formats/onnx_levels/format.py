@@ -1,4 +1,4 @@
-"""ONNX in float, on the levels of the plan."""
+"""Describes the format ``onnx_levels``: ONNX in float, on the levels of the plan."""
 
 from __future__ import annotations
 

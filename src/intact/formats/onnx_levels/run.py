@@ -1,4 +1,4 @@
-"""A written model in ONNX Runtime, in float, and against the simulation of its plan by levels."""
+"""Runs a model of levels in ONNX Runtime, against the simulation of its plan."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan as plain ONNX in float: each quantizer moves its tensor to the levels of the plan.
+"""Writes a plan as plain float ONNX: each quantizer moves its tensor to the plan's levels.
 
 Sums and functions between are those of the float model, so the file computes what the simulation
 computes, in any runtime of ONNX. No other format holds logarithmic levels: QuantizeLinear and

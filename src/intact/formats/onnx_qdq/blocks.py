@@ -1,4 +1,4 @@
-"""Weights in blocks as ONNX Runtime has them: MatMulNBits, GatherBlockQuantized, DequantizeLinear.
+"""Writes weights in blocks for ONNX Runtime: MatMulNBits, GatherBlockQuantized.
 
 The first two are operators of ONNX Runtime (domain ``com.microsoft``). Their codes have no sign:
 without zero points they are counted from the middle of their width. A row of N has its blocks one

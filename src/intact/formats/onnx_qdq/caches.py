@@ -1,4 +1,4 @@
-"""Caches of decoders that hold codes: written, and given and taken as the floats of the plan.
+"""Writes caches of decoders that hold codes; runs give and take floats.
 
 ONNX Runtime's GroupQueryAttention keeps codes itself: 8 bits as int8, 4 bits as bytes of two, each
 8 more than the code, the even channel in the low half. Its scales are ``[1]`` or ``[1, heads, 1,

@@ -1,4 +1,4 @@
-"""Functions that have no integer kernel in ONNX Runtime, or a slow one, as operators that have.
+"""Rewrites HardSwish and AveragePool of a written model as operators with integer kernels.
 
 A HardSwish between pairs runs as four passes over floats: DequantizeLinear, HardSigmoid, Mul,
 QuantizeLinear. But its gate ``clip((x + 3) / 6, 0, 1)`` is an Add whose quantizer saturates: the

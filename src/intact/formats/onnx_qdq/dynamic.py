@@ -1,4 +1,4 @@
-"""Dense layers of activations that are quantized while running, as ONNX has them.
+"""Writes dense layers whose activations are quantized while running, as ONNX has them.
 
 ``DynamicQuantizeLinear -> MatMulInteger -> Cast -> Mul (-> Add)``, with one DynamicQuantizeLinear
 for all readers of a value. ONNX Runtime makes one kernel of them, or one for each layer where

@@ -1,4 +1,4 @@
-"""What ONNX Runtime makes of a written model: the graph that it rewrites it to, and its times.
+"""Reads what ONNX Runtime makes of a written model: its rewritten graph, and its times.
 
 Both are read from files that the runtime writes itself.
 """

@@ -1,4 +1,4 @@
-"""QDQ: ONNX with QuantizeLinear and DequantizeLinear."""
+"""Describes the format ``onnx_qdq``: ONNX with QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which opset a plan needs in ONNX, and the model converted to it."""
+"""Finds the opset that a plan needs in ONNX, and converts the model to it."""
 
 from __future__ import annotations
 

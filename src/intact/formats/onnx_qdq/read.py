@@ -1,4 +1,4 @@
-"""A quantized ONNX model as a plan that keeps what it says: scales, types and integers.
+"""Reads a quantized ONNX model as a plan that keeps its scales, types and integers.
 
 Both forms of ONNX Runtime are read: pairs of QuantizeLinear and DequantizeLinear (QDQ), as other
 quantizers and exporters write them too, and operators on codes (QOperator). Fake quantizers of one

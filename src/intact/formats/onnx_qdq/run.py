@@ -1,4 +1,4 @@
-"""A written QDQ model in ONNX Runtime, as its users run it, with its integers on request."""
+"""Runs a written QDQ model in ONNX Runtime, as its users do, with its integers on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One copy of the codes of a table that is looked up and multiplied with.
+"""Stores the codes of a table once where it is looked up and multiplied with too.
 
 Language models often compute their logits with the table of their embeddings (tied weights). A
 plan has two constants of it where the product reads it transposed. Where both have the same codes,

@@ -1,4 +1,4 @@
-"""What ONNX Runtime would compute otherwise than the plan says, kept as it is planned.
+"""Keeps ONNX Runtime from computing otherwise than the plan says.
 
 Its optimizer looks for patterns between DequantizeLinear and QuantizeLinear. Measured with
 onnxruntime 1.32 over 60 kinds of nodes:

@@ -1,4 +1,4 @@
-"""A written QDQ model in ONNX Runtime against the integer engine, and against the simulation.
+"""Compares a QDQ model in ONNX Runtime with the integer engine, and with the simulation.
 
 The weights of float nodes, and the rows looked up, are compared with the plan.
 """
@@ -313,7 +313,7 @@ class _SimulatedLayers:
         }
         _, simulated = self._simulator.run(feeds | values, observe=self.ends)
         for end, array in simulated.items():
-            # What is no number has the lowest code in the runtime, as in the engine (`to_codes`).
+            # NaN has the lowest code in the runtime, as in the engine (`to_codes`).
             numbers = np.where(np.isnan(array), -np.inf, array)
             codes = self._plan.configs[end].quantize(numbers)
             self._found[end].add(integers[end], codes)

@@ -1,4 +1,4 @@
-"""A plan as ONNX with QuantizeLinear and DequantizeLinear.
+"""Writes a plan as ONNX with QuantizeLinear and DequantizeLinear.
 
 Pairs sit exactly at the plan's quantization points, so ONNX Runtime fuses
 ``DequantizeLinear -> op -> QuantizeLinear`` into its integer kernels. Weights and biases are

@@ -1,4 +1,4 @@
-"""Weights in blocks as OpenVINO has them: codes, a zero point and a scale a group.
+"""Writes weights in blocks for OpenVINO: codes, a zero point and a scale a group.
 
 ``Constant [rows, groups, size] -> Convert -> Subtract -> Multiply -> Reshape [rows, numbers]``, in
 half precision where the scales are, which OpenVINO's kernels read as one compressed weight: the

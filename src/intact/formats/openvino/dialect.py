@@ -1,4 +1,4 @@
-"""Where OpenVINO reads an operator of ONNX otherwise: written so that both mean the same.
+"""Writes operators of ONNX that OpenVINO reads otherwise so that both mean the same.
 
 Measured with openvino 2026.4.1: it reduces all axes where those of ReduceL1, ReduceLogSum and
 ReduceLogSumExp are an attribute, and it keeps the last window of a pool with ``ceil_mode`` that

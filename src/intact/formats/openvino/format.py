@@ -1,4 +1,4 @@
-"""OpenVINO: ONNX with FakeQuantize, and its own files."""
+"""Describes the format ``openvino``: ONNX with FakeQuantize, and its own files."""
 
 from __future__ import annotations
 

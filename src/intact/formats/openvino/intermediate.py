@@ -1,4 +1,4 @@
-"""OpenVINO's own files, ``.xml`` and ``.bin``, made of the ONNX model by OpenVINO itself.
+"""Makes OpenVINO's own files, ``.xml`` and ``.bin``, of the ONNX model.
 
 Weights become int8 there: ``bin`` is a quarter of the ONNX model. Codes that fit 4 bits stand two a
 byte, behind a Convert to 8 bits that OpenVINO computes when it loads the model. Compiled, both

@@ -1,4 +1,4 @@
-"""OpenVINO in a process of its own, where it computes as on an older processor.
+"""Runs OpenVINO in a process of its own, where it computes as on an older processor.
 
 oneDNN, which computes OpenVINO's integer layers, reads ``ONEDNN_MAX_CPU_ISA`` once, when it is
 loaded. Models and arrays are files of a temporary folder; lines of text say which is next. Run as a

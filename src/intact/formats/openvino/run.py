@@ -1,4 +1,4 @@
-"""OpenVINO's CPU plugin: runs a model, shows what lies inside, tells in which precision it ran."""
+"""Runs a model in OpenVINO's CPU plugin, shows its tensors, and tells their precision."""
 
 from __future__ import annotations
 

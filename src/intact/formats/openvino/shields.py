@@ -1,4 +1,4 @@
-"""Floats that OpenVINO gets wrong, and the node behind them that prevents it.
+"""Prevents what OpenVINO computes wrong, by a node behind each place that is at risk.
 
 1. Several nodes read a result of integers: some would be multiplied twice.
 

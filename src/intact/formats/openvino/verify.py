@@ -1,4 +1,4 @@
-"""A written model in OpenVINO against the integer engine."""
+"""Compares a written model in OpenVINO with the integer engine."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class View:
     """Which tensors are compared, and how OpenVINO shows them.
 
     Attributes:
-        tensors: Those of the program, by name.
+        tensors: The tensors of the program, by name.
         names: What OpenVINO calls them, by the same.
         groups: For each compiled model the tensors that it returns: none, as its users run it; all
             that change nothing; the others one by one.

@@ -1,4 +1,4 @@
-"""A plan as ONNX with FakeQuantize, which OpenVINO reads and runs with integers.
+"""Writes a plan as ONNX with FakeQuantize, which OpenVINO runs with integers.
 
 A FakeQuantize in domain ``org.openvinotoolkit`` sits at each quantization point of the plan.
 Weights are stored as the floats that their codes stand for: clamped to their range, and rounded to

@@ -1,4 +1,4 @@
-"""Tengine: the model in integers, and the tables of its scales."""
+"""Describes the formats of Tengine: the model in integers, the tables of its scales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Tengine's tables of scales, which its quantization tool writes and reads [tengine].
+r"""Writes and reads Tengine's tables of scales, as its quantization tool does [tengine].
 
 ``table_<method>.scale`` has a line ``"%s %f %d\n"`` for each activation: name, scale, zero point.
 ``scale_weight.txt`` and ``scale_bias.txt`` have for each weight and bias its name, a space, and

@@ -1,4 +1,4 @@
-"""Checks of Tengine's files without Tengine, which has no package to install.
+"""Checks Tengine's files without Tengine, which has no package to install.
 
 Each line of the tables is compared with the plan. The model file is read back, and the integer
 engine runs what it holds beside the plan, layer by layer, with the arithmetic of Tengine's kernels.

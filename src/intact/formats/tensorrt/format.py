@@ -1,4 +1,4 @@
-"""TensorRT: QDQ by its rules, a calibration cache, and ranges of activations."""
+"""Describes the format ``tensorrt``: QDQ by its rules, a cache, ranges of activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading TensorRT's tables of ranges: scales that take the place of calibrating.
+"""Reads TensorRT's tables of ranges: scales that take the place of calibrating.
 
 A calibration cache holds scales as the bits of a float32. Tensors that TensorRT named itself
 (``(Unnamed Layer* 3) [Constant]_output``) are none of the model's and are left out and counted, as

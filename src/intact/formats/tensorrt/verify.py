@@ -1,4 +1,4 @@
-"""A model for TensorRT, without TensorRT: its rules, and what the model computes elsewhere.
+"""Checks a model for TensorRT without TensorRT: by its rules, and by running it elsewhere.
 
 TensorRT runs on NVIDIA's GPUs only. What can be checked without one are the rules of its documents.
 The model is ordinary ONNX, so ONNX Runtime shows what it computes: every operator in float as the

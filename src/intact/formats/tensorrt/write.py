@@ -1,4 +1,4 @@
-"""A plan as TensorRT takes it: the model with Quantize layers, a calibration cache, ranges.
+"""Writes a plan as TensorRT takes it: Quantize layers, a calibration cache, ranges.
 
 The model quantizes explicitly. Its weights are floats with a pair of Quantize and Dequantize behind
 them: TensorRT 8 asks for FP32 weights (developer guide, "Quantized Weights") and refuses int8

@@ -1,4 +1,4 @@
-"""Weights in blocks in a ``.tflite``: as the file holds them, and what layers compute with them.
+"""Writes weights in blocks into a ``.tflite``, and compares what their layers compute.
 
 LiteRT multiplies the codes of rows with those of blocks and adds up floats, in another order than
 the engine.

@@ -1,4 +1,4 @@
-"""A written ``.tflite`` in LiteRT, addressed by the names and layouts of its program."""
+"""Runs a written ``.tflite`` in LiteRT by the names and layouts of its program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TFLite: full-integer files."""
+"""Describes the format ``tflite``: full-integer files."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def _narrow_ends(program: Program) -> Iterator[Note]:
 
 
 class Interpreter(enum.StrEnum):
-    """What runs a ``.tflite``, as ``--kernels`` names it."""
+    """A program that runs a ``.tflite``, as ``--kernels`` names it."""
 
     REF = "ref"
     OPTIMIZED = "optimized"

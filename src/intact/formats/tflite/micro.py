@@ -1,4 +1,4 @@
-"""A ``.tflite`` in the interpreter of TensorFlow Lite Micro, which shows its outputs only."""
+"""Runs a ``.tflite`` in TensorFlow Lite Micro, which shows its outputs only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Read ``.tflite`` files of other converters as plans that keep their scales and integers.
+"""Reads ``.tflite`` files of other converters as plans that keep scales and integers.
 
 Source: the TFLite schema and LiteRT's documentation of its quantization specification.
 """

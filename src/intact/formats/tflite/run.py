@@ -1,4 +1,4 @@
-"""A ``.tflite`` file in LiteRT, with its intermediate tensors on request."""
+"""Runs a ``.tflite`` file in LiteRT, with its intermediate tensors on request."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class TfliteRuntime:
 
     Attributes:
         inputs: By the names of the signature, or of the tensors where there is none.
-        outputs: By names of the same kind.
+        outputs: The outputs by names of the same kind.
 
     Raises:
         MissingExtraError: ai-edge-litert is not installed.

@@ -1,4 +1,4 @@
-"""How TFLite spells operators: tables that reader and writer follow, a row an operator.
+"""Lists how TFLite spells operators: tables that reader and writer follow, a row each.
 
 Versions of int16 kernels: ``op_version.cc`` of LiteRT; with each, 0 integers differ between its
 reference kernels (2.3.0) and the engine. Left out is what they refuse, and GELU, whose table
@@ -138,8 +138,8 @@ NODES = (
 )
 """Nodes of the float model that the engine runs as they are: ours are ONNX's operators."""
 POSITIONS = (
-    Spelling("ArgMax", "ARG_MAX", "ArgMax", "ArgMaxOptions"),
-    Spelling("ArgMin", "ARG_MIN", "ArgMin", "ArgMinOptions"),
+    Spelling(Reduction.MAX, "ARG_MAX", "ArgMax", "ArgMaxOptions"),
+    Spelling(Reduction.MIN, "ARG_MIN", "ArgMin", "ArgMinOptions"),
 )
 FUSED: Mapping[Fused, Bounds] = {
     Fused.NONE: Bounds(),
@@ -197,6 +197,7 @@ INT16_VERSIONS: Mapping[str, int] = MappingProxyType(
         "SUB": 5,
         "TANH": 3,
         "TILE": 1,
+        "TOPK_V2": 3,
         "TRANSPOSE": 4,
         "TRANSPOSE_CONV": 3,
         "UNPACK": 1,

@@ -1,4 +1,4 @@
-"""A ``.tflite`` file in LiteRT against the integer engine.
+"""Compares a ``.tflite`` file in LiteRT with the integer engine.
 
 The reference kernels show every tensor, so each layer is computed from the runtime's own integers.
 The others fuse and overwrite what lies between operators: each step of the plan is written as a

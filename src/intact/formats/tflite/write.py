@@ -1,4 +1,4 @@
-"""Programs as ``.tflite``: full-integer files for LiteRT, TFLite Micro and what reads them."""
+"""Writes a program as ``.tflite``, for LiteRT, TFLite Micro and other readers."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from intact.formats.tflite.writer import floats, moves, operators, spatial
 from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, add_rescaled
 from intact.formats.tflite.writer.flatbuffer import serialize
 from intact.formats.tflite.writer.rules import (
+    WEIGHTED,
     moves_codes,
     shape_text,
     unsupported_of,
@@ -32,16 +33,21 @@ _KEEP_FLOAT = "keep them float with --keep-float"
 _CUT = "cut them from the model, and compute them apart"
 _FIX = "calibrate on samples of one shape, or give the sizes with --input-shape"
 
-_LACKING: dict[str, dict[str, str]] = {
-    "ref": {"FULLY_CONNECTED blocks": "LiteRT's reference kernels compute nonsense from blocks"},
+_LACKING: dict[str, dict[str, Unsupported]] = {
+    "ref": {
+        "FULLY_CONNECTED blocks": Unsupported(
+            "LiteRT's reference kernels compute nonsense from blocks"
+        )
+    },
     "micro": dict.fromkeys(
         ("GELU", "POW", "REDUCE_PROD", "SCATTER_ND", "SIGN", "TOPK_V2"),
-        "TensorFlow Lite Micro has no operator for it",
+        Unsupported("TensorFlow Lite Micro has no operator for it", _CUT),
     )
-    | dict.fromkeys(("FULLY_CONNECTED blocks",), "TensorFlow Lite Micro has no weights in blocks")
     | dict.fromkeys(
-        ("ARG_MAX int64", "ARG_MIN int64"), "TensorFlow Lite Micro gives places as int32 only"
-    ),
+        ("ARG_MAX int64", "ARG_MIN int64"),
+        Unsupported("TensorFlow Lite Micro gives places as int32 only", _CUT),
+    )
+    | {"FULLY_CONNECTED blocks": Unsupported("TensorFlow Lite Micro has no weights in blocks")},
 }
 """Operators of the schema that kernels lack, of those that are written, and how that is said; some
 only of one result.
@@ -123,7 +129,7 @@ def program_to_tflite(
 def _build(
     program: Program, target: Target | None, *, with_scales: bool = True
 ) -> tuple[FileBuilder, UnsupportedNodes]:
-    """Build a file; without scales, of codes only the shapes are looked at."""
+    """Build a file; without scales, of those that codes have nothing is refused."""
     names = (tensor.name for tensor in program.tensors())
     # Asked of the target, because other runtimes take such a file.
     lacking = _LACKING.get(target.kernels, {}) if target else {}
@@ -140,12 +146,14 @@ def _build(
     # Open axes of an input would be reported again for every step behind it.
     for step in () if unsupported else program.steps:
         instead = _CUT if _is_in_float(step) else ""
-        # Before scales are known, a step of codes can only be refused for its shapes.
+        # Before scales are known, no step of codes is refused for them.
         has_codes = not (with_scales or _is_in_float(step))
         reasons = dict.fromkeys(unsupported_shapes(step) if has_codes else unsupported_of(step))
         for reason in reasons:
             unsupported.add(repr(step.name), Unsupported(reason, instead))
-        if not reasons and not has_codes:
+        # Weights take long to write, and nothing of theirs is refused for what it is.
+        is_left = has_codes and isinstance(step.operation, WEIGHTED)
+        if not reasons and not is_left:
             try:
                 _write(step, builder)
             except Unsupported as found:

@@ -1,4 +1,4 @@
-"""TVM: a Relax module as TVMScript, and its arrays."""
+"""Describes the format ``tvm``: a Relax module as TVMScript, and its arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Relax module compiled for this machine's processor, run, and compared with the integer engine.
+"""Builds a Relax module for this machine, runs it, and compares it with the integer engine.
 
 No difference is allowed. A second module gives every value too, so that each layer is computed from
 the runtime's own integers. The outputs are those of the module as it was written.

@@ -1,4 +1,4 @@
-"""A graph of integer operations as a Relax module in TVMScript, and its arrays.
+"""Writes a graph of integer operations as a Relax module in TVMScript, and its arrays.
 
 The text says what is computed for one sample; the arrays are parameters of ``main`` behind its
 inputs, in the order of the file (``num_input`` tells where they begin).

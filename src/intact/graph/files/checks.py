@@ -1,4 +1,4 @@
-"""Checks of a parsed model, before any library that is not ours looks at it.
+"""Checks a parsed model before any library that is not ours looks at it.
 
 Protobuf and onnx-ir accept much that crashes compiled code, or that lets it read other files.
 """

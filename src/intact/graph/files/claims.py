@@ -1,4 +1,4 @@
-"""What a model file says of shapes: which of it is a fact, and which a claim of its exporter.
+"""Separates what a model file says of shapes into facts and claims, which may be wrong.
 
 The shapes of a model's own inputs are facts: they define what it takes. Those of all other tensors
 follow from them, and exporters are known to write them wrongly: an output of shape

@@ -1,4 +1,4 @@
-"""External weight files: checked, then memory-mapped.
+"""Maps external weight files into memory, after checking where they lie.
 
 The model file names their location and may be malicious: nothing outside the model's folder is
 read, and nothing beyond the end of a file.

@@ -1,4 +1,4 @@
-"""Model files of training frameworks: what they are, and how an ONNX model is made of them.
+"""Refuses model files of training frameworks, and says how an ONNX model is made of them.
 
 None of them is opened: some are programs (pickles), others need the framework.
 """

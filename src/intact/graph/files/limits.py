@@ -1,4 +1,4 @@
-"""How much a file may unpack to: a few bytes can stand for any number of values, nodes or turns.
+"""Limits how much a file may unpack to: few bytes can stand for any number of values.
 
 The limits are far above what honest files need. ``--raise-limits`` multiplies all of them.
 """

@@ -1,4 +1,4 @@
-"""Reading and checking ONNX models; a bad file gives one error with its cause."""
+"""Reads and checks ONNX models; a bad file gives one error with its cause."""
 
 from __future__ import annotations
 

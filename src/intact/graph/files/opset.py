@@ -1,4 +1,6 @@
-"""Conversion to newer opsets, for models older than the op table and formats that need newer types.
+"""Converts models to newer opsets, and repairs what the converter gets wrong.
+
+Models older than the op table are converted, and those whose format needs newer types.
 
 It uses `onnx.version_converter` and repairs what it gets wrong, found by running models of all
 opsets before and after conversion: the sampling positions of Resize are lost, Hardmax on a
@@ -18,7 +20,7 @@ from intact.errors import ModelError
 from intact.graph.files.claims import forget_claims
 from intact.graph.files.save import weights_as_inputs
 from intact.graph.files.tensors import own_tensors
-from intact.graph.files.trial import Elsewhere, survives
+from intact.graph.files.trial import ProcessTask, survives
 from intact.graph.given_nodes import GivenNodes
 from intact.graph.ops import input_value
 from intact.graph.passes import library
@@ -95,7 +97,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     proto, absent = weights_as_inputs(model, larger_than=_READ_BY_CONVERTER)
     axes = _along_last_axis(proto) if before < SINGLE_AXIS else {}
     ports = {value.name for value in model.graph.inputs}
-    other = Elsewhere(f"{__name__}:attempt_bytes", proto.SerializeToString, (opset,))
+    other = ProcessTask(f"{__name__}:attempt_bytes", proto.SerializeToString, (opset,))
     if not survives(lambda: _attempt(proto, opset), other):
         raise ModelError(
             f"cannot be converted to opset {opset}: ONNX's converter crashes on it, which it does "

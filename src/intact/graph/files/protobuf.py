@@ -1,4 +1,4 @@
-"""Large weights in protobuf files: skipped when reading, streamed when writing.
+"""Skips large weights in protobuf files when reading, and streams them when writing.
 
 The protobuf library holds a whole model in memory, several copies of it while it parses or writes.
 The format is simple enough to skip the weights: a message is a sequence of fields, each a tag

@@ -1,4 +1,4 @@
-"""Suppression of log messages of onnxscript and onnx-ir, which would mix with intact's output."""
+"""Suppresses log messages of onnxscript and onnx-ir, which would mix with intact's output."""
 
 from __future__ import annotations
 

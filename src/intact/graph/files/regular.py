@@ -1,4 +1,4 @@
-"""Opening files that users name: a pipe may never end, and a device never does."""
+"""Opens files that users name: a pipe may never end, and a device never does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing ONNX models: weights are streamed, and files appear only when complete."""
+"""Writes ONNX models: weights are streamed, and files appear only when complete."""
 
 from __future__ import annotations
 

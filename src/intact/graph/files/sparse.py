@@ -1,4 +1,4 @@
-"""Sparse tensors, written out: a few bytes of them can claim any number of values."""
+"""Writes sparse tensors out as dense ones: a few bytes can claim any number of values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All tensors of a model: initializers and attributes, including bodies and functions."""
+"""Finds all tensors of a model: initializers and attributes, in bodies and functions too."""
 
 from __future__ import annotations
 

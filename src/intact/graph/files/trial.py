@@ -1,4 +1,4 @@
-"""Trying compiled code in a child process, where a file may make it abort.
+"""Tries compiled code in a child process, where a file may make it abort.
 
 onnx 1.22 stops the whole process where a Slice reads a tensor that its own inference gave a
 negative size, such as what is left of an image of 4 pixels behind a window of 7.
@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import os
 import signal
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 
-class Elsewhere(NamedTuple):
+class ProcessTask(NamedTuple):
     """Some work as a process of its own can do it, where this one cannot be forked.
 
     Attributes:
@@ -32,7 +31,7 @@ class Elsewhere(NamedTuple):
     numbers: tuple[int, ...] = ()
 
 
-def survives(work: Callable[[], object], elsewhere: Elsewhere | None = None) -> bool:
+def survives(work: Callable[[], object], elsewhere: ProcessTask | None = None) -> bool:
     """Tell whether some work can be done without ending the process.
 
     It is done in a forked copy of this process, which costs some 20 ms of the processor and the
@@ -73,7 +72,9 @@ _FORKS = sys.platform not in ("win32", "darwin") and hasattr(os, "fork")
 _PROGRAM = "from intact.graph.files.trial import main; main()"
 
 
-def _survives_elsewhere(work: Elsewhere) -> bool:
+def _survives_elsewhere(work: ProcessTask) -> bool:
+    import subprocess  # only where there is no fork
+
     # The interpreter finds the package where this one found it, however that was installed.
     places = [place or str(Path.cwd()) for place in sys.path]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(places)}

@@ -1,4 +1,7 @@
-"""Canonical operators: fewer forms of the same, so that later passes know one each."""
+"""Rewrites operators to canonical ones, so that later passes know one form each.
+
+A Sum of two inputs becomes an Add, for example, and a division by a constant a Mul.
+"""
 
 from __future__ import annotations
 

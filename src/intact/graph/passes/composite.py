@@ -1,4 +1,4 @@
-"""What the expansions of composite operators write: simpler operators, and their lengths."""
+"""Writes the simpler operators that expansions put in the place of one node."""
 
 from __future__ import annotations
 

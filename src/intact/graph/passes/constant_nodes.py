@@ -1,4 +1,4 @@
-"""Constant nodes computed by ONNX Runtime, which says what a model means.
+"""Computes constant nodes by ONNX Runtime, which says what a model means.
 
 onnxscript folds with the reference functions of the onnx package. Of pools, normalizations and
 functions along an axis these give other shapes or values than the runtimes: a GlobalMaxPool of

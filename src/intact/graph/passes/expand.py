@@ -1,4 +1,7 @@
-"""Decomposition of operators into simpler ones, for hardware that has only these."""
+"""Expands operators into simpler ones, for hardware that has only these.
+
+A LayerNormalization, for example, becomes means, differences and products.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention as products, sums, Softmax and moves.
+"""Expands Attention into products, sums, Softmax and moves.
 
 Sources: the ONNX operator specification, Attention (opsets 23 to 25); ONNX Runtime's contributed
 operators MultiHeadAttention and GroupQueryAttention.
@@ -234,7 +234,7 @@ def _add_bias(
 
 @dataclass(frozen=True)
 class _Attended:
-    """What attention gives: products of queries and keys, weights, and the weighted values."""
+    """The results of attention: products of queries and keys, weights, and the weighted values."""
 
     scores: ir.Value
     weights: ir.Value

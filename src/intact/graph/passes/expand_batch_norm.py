@@ -1,4 +1,4 @@
-"""A BatchNormalization that no layer in front takes, for hardware without the operator.
+"""Expands a BatchNormalization that could not be folded into the layer in front.
 
 It is folded into the layers behind where that is exact, and else becomes Mul and Add.
 """

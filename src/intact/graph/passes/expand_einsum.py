@@ -1,4 +1,6 @@
-"""Einsum as Transpose, Reshape, MatMul, Mul and ReduceSum.
+"""Expands Einsum into Transpose, Reshape, MatMul, Mul and ReduceSum.
+
+``bij,bjk->bik`` is a MatMul, for example, and ``ij->ji`` a Transpose.
 
 Letters of both operands and of the result are leading axes of a MatMul, those of both operands
 alone are summed by it; what only one operand has and the result has not is summed beforehand.

@@ -1,4 +1,4 @@
-"""RotaryEmbedding as simpler operators, and the same within a GroupQueryAttention.
+"""Expands RotaryEmbedding into simpler operators, also within a GroupQueryAttention.
 
 Where caches are to hold codes, a GroupQueryAttention does not rotate itself: what it appends to its
 caches is a value of the graph then, which can be observed and quantized. ONNX Runtime computes both

@@ -1,4 +1,4 @@
-"""Folding of BatchNormalization and per-channel factors and offsets into the linear node before."""
+"""Folds BatchNormalization and per-channel factors and offsets into the layer before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dense layers as one plain Gemm: MatMul and Add are fused, alpha and beta are folded.
+"""Brings dense layers to one plain Gemm: MatMul and Add are fused, alpha and beta folded.
 
 Weights of MatMul that are matrices in all but their shape become matrices, and large ones that are
 transposed become weights.
@@ -17,7 +17,7 @@ from intact.graph.ops import (
     output_channel_axis,
     weight_slot,
 )
-from intact.graph.passes.pattern import Found, constant, op, value
+from intact.graph.passes.pattern import Bindings, constant, op, value
 from intact.graph.passes.replace import replace_constant, replace_value
 from intact.ops.operators import Gemm, Transpose
 
@@ -105,7 +105,7 @@ _PRODUCT = op("MatMul", _DATA, _WEIGHT)
 _SUM = _PRODUCT.sole + _BIAS
 
 
-def _adds_row(found: Found) -> bool:
+def _adds_row(found: Bindings) -> bool:
     channels = found.array(_WEIGHT).shape[1]
     return found.array(_BIAS).shape in {(channels,), (1, channels)}
 

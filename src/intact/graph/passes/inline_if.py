@@ -1,4 +1,4 @@
-"""Inlining of If nodes whose condition is known: the branch that runs takes the node's place."""
+"""Inlines If nodes whose condition is known: the branch that runs takes the node's place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fixing the shapes of a model's inputs, where it leaves them open."""
+"""Fixes the shapes of a model's inputs, where it leaves them open."""
 
 from __future__ import annotations
 

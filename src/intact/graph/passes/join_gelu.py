@@ -1,4 +1,6 @@
-"""Gelu approximated by Tanh: ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))``.
+"""Recognizes Gelu approximated by Tanh, however it is multiplied out.
+
+The formula is ``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x^3)))``.
 
 It is multiplied out in as many ways as there are libraries: both sides of its Tanh are compared as
 polynomials.

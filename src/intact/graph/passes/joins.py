@@ -1,4 +1,6 @@
-"""Operators that exporters write out as several, joined for targets that have them as one.
+"""Joins operators that exporters write out as several, for targets that have them as one.
+
+``x * Sigmoid(x)``, for example, is Swish.
 
 One row of ``JOINS`` for each operator; each rule says in its docstring what is found, and what of.
 """
@@ -24,7 +26,7 @@ from intact.graph.passes.join_gelu import approximations
 from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.pattern import (
     CLOSE,
-    Found,
+    Bindings,
     Pattern,
     behind,
     constant,
@@ -152,10 +154,10 @@ def _remove_unread(graph: ir.Graph) -> None:
             graph.remove(node, safe=True)
 
 
-def _rule(pattern: Pattern) -> Callable[[Callable[[Found, ir.Node], Match]], Finder]:
+def _rule(pattern: Pattern) -> Callable[[Callable[[Bindings, ir.Node], Match]], Finder]:
     """Decorate what makes a `Match` of what a pattern finds, and of its last node."""
 
-    def rule(made_of: Callable[[Found, ir.Node], Match]) -> Finder:
+    def rule(made_of: Callable[[Bindings, ir.Node], Match]) -> Finder:
         def find(graph: Graph) -> Iterator[Match]:
             for found in search(graph.nodes, pattern):
                 yield made_of(found, found.node(pattern))
@@ -194,7 +196,7 @@ _CLIPPED = op("Clip", _X + 3.0, 0.0, 6.0)
         _part(_X, 1 / 6) * _CLIPPED,
     )
 )
-def _hard_swish(found: Found, last: ir.Node) -> Match:
+def _hard_swish(found: Bindings, last: ir.Node) -> Match:
     """``x * clip(x + 3, 0, 6) / 6``, of any of the three a sixth -> ``HardSwish(x)``."""
     return Match(found.value(_X), last)
 
@@ -211,7 +213,7 @@ _TWICE = (op("Erf", _part(_X, math.sqrt(0.5))).sole + 1.0).sole
         _X * (_TWICE * 0.5).sole,
     )
 )
-def _gelu(found: Found, last: ir.Node) -> Match:
+def _gelu(found: Bindings, last: ir.Node) -> Match:
     """``x * (1 + erf(x / sqrt 2)) / 2``, of any of the three the half -> ``Gelu(x)``.
 
     So exporters write it below opset 20.
@@ -275,7 +277,7 @@ _POWERS = op("Exp", _X - _kept("ReduceMax", _X))
 
 
 @_rule(_POWERS / _kept("ReduceSum", _POWERS))
-def _softmax(found: Found, last: ir.Node) -> Match:
+def _softmax(found: Bindings, last: ir.Node) -> Match:
     """``exp(x - max(x)) / sum(exp(x - max(x)))`` -> ``Softmax(x)``, along the last axis."""
     return Match(found.value(_X), last, attributes={"axis": -1})
 
@@ -288,7 +290,7 @@ _REDUCTIONS = frozenset({"ReduceMean", "ReduceSum"})
 _VIEWS = frozenset({"Expand", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
-def _along(found: Found) -> tuple[int, int]:
+def _along(found: Bindings) -> tuple[int, int]:
     """Return the axis that all reductions of a match run over, and its length.
 
     The length is 0 where it is not known, or the axes are several.
@@ -300,10 +302,10 @@ def _along(found: Found) -> tuple[int, int]:
     return axis or 0, length if isinstance(length, int) else 0
 
 
-def _is_along(row: Pattern) -> Callable[[Found], bool]:
+def _is_along(row: Pattern) -> Callable[[Bindings], bool]:
     """Tell whether a constant has a number for each place along the axis, or one for all."""
 
-    def is_so(found: Found) -> bool:
+    def is_so(found: Bindings) -> bool:
         array, rank, (axis, length) = found.array(row), _rank(found.value(_X)), _along(found)
         if array.dtype != np.float32 or array.ndim > rank:
             return False
@@ -343,17 +345,17 @@ def _mean(data: Pattern) -> Pattern:
     """Return the pattern of a mean over one axis, also as a sum times ``1 / n``."""
     total, part = _reduction("ReduceSum", data), constant()
 
-    def is_share(found: Found) -> bool:
+    def is_share(found: Bindings) -> bool:
         _, length = _along(found)
         return length > 0 and is_near(found.array(part), 1.0 / length)
 
     return either(_reduction("ReduceMean", data), (_view(total) * part).given(is_share))
 
 
-def _has_axis(kept: Pattern) -> Callable[[Found], bool]:
+def _has_axis(kept: Pattern) -> Callable[[Bindings], bool]:
     """Tell whether a value has the lengths of the data, with 1 along the axis of the means."""
 
-    def is_so(found: Found) -> bool:
+    def is_so(found: Bindings) -> bool:
         own, (axis, _) = found.value(kept).shape, _along(found)
         wanted = [1 if k == axis else n for k, n in enumerate(found.value(_X).shape or ())]
         if own is None or len(own) != len(wanted):
@@ -386,7 +388,7 @@ def _by_moments() -> Pattern:
 
 
 @_rule(either(_affine(_by_mean()), _affine(_by_moments())))
-def _layer_norm(found: Found, last: ir.Node) -> Match:
+def _layer_norm(found: Bindings, last: ir.Node) -> Match:
     """Two forms, with scale and bias along the axis where they follow -> ``LayerNormalization(x)``.
 
     1. ``(x - mean) / sqrt(mean((x - mean)^2) + epsilon)``, along the last axis.

@@ -1,4 +1,4 @@
-"""Lengths that are known: as constants, and in shapes where ONNX shape inference stops.
+"""Finds lengths that are known where ONNX shape inference stops, as constants and in shapes.
 
 Exports compute the target of a Reshape from the shape of another tensor: Shape, Gather or Slice,
 Concat. Often all of it is known but the batch, or at least how many axes there are. What is said

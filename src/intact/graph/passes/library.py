@@ -1,4 +1,4 @@
-"""Passes of onnx-ir and onnxscript: constants, shapes, folding, a few safe rewrite rules.
+"""Runs passes of onnx-ir and onnxscript: constants, shapes, folding, safe rewrite rules.
 
 onnxscript is imported inside functions: importing it takes about 0.2 s.
 """
@@ -17,7 +17,7 @@ from intact.errors import ModelError
 from intact.graph.files.quiet import quiet
 from intact.graph.files.save import weights_as_inputs
 from intact.graph.files.tensors import own_tensors
-from intact.graph.files.trial import Elsewhere, survives
+from intact.graph.files.trial import ProcessTask, survives
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.constant_nodes import fold_in_runtime, is_computed_by_runtime
 from intact.graph.passes.lengths import learn_shapes
@@ -163,7 +163,7 @@ def _without_weights(model: ir.Model) -> bytes:
 def _try_first(
     work: Callable[[], object], model: ir.Model, elsewhere: Callable[[bytes], None]
 ) -> None:
-    other = Elsewhere(f"{__name__}:{elsewhere.__name__}", lambda: _without_weights(model))
+    other = ProcessTask(f"{__name__}:{elsewhere.__name__}", lambda: _without_weights(model))
     if not survives(work, other):
         raise ModelError(
             "the model makes a tensor of a negative size, which a Slice reads: a window or a "

@@ -1,4 +1,4 @@
-"""Unique names for nodes and values, preserved through library passes.
+"""Gives nodes and values unique names, and preserves them through library passes.
 
 Names are keys of plans, statistics and reports, so the model's own names come first: a generated
 name never takes one of them. Library passes make up names and may reuse existing ones;

@@ -1,4 +1,4 @@
-"""Removal of no-ops: Identity, Dropout at inference, x + 0, x * 1, Cast to the same type, bounds
+"""Removes no-ops: Identity, Dropout at inference, x + 0, x * 1, Cast to the same type, bounds
 at infinity, and axes that a Slice takes whole.
 """
 

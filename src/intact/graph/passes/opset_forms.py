@@ -1,4 +1,4 @@
-"""Operators whose meaning depends on the opset, written so that they mean the same in every opset.
+"""Rewrites operators whose meaning depends on the opset so that it does not.
 
 A written model may need a newer opset than the given one, for types of a few bits: what is planned
 on one form must not become another form then.

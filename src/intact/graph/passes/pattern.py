@@ -1,4 +1,4 @@
-"""Patterns: formulas as trees of operators, and where a graph has them.
+"""Finds formulas in a graph: a pattern is a tree of operators.
 
 A pattern stands for one value, and the same object for the same value wherever it is read:
 
@@ -31,7 +31,7 @@ CLOSE = 1e-4
 """Relative tolerance for the constants of formulas."""
 
 
-class Found(dict["Pattern", ir.Value | None]):
+class Bindings(dict["Pattern", ir.Value | None]):
     """The values of the patterns in a match; None for an input that is left out."""
 
     def value(self, pattern: Pattern) -> ir.Value:
@@ -66,16 +66,16 @@ class Pattern:
         op_types: The operators that compute it; empty where any may.
     """
 
-    ways: Callable[[ir.Value | None, Found], Iterator[Found]]
+    ways: Callable[[ir.Value | None, Bindings], Iterator[Bindings]]
     op_types: frozenset[str] = frozenset()
 
-    def at(self, node: ir.Node) -> Found | None:
+    def at(self, node: ir.Node) -> Bindings | None:
         """Return the first match whose value is the first output of a node."""
         if node.op_type not in self.op_types or not node.outputs:
             return None
-        return next(self.matches(node.outputs[0], Found()), None)
+        return next(self.matches(node.outputs[0], Bindings()), None)
 
-    def matches(self, value: ir.Value | None, found: Found) -> Iterator[Found]:
+    def matches(self, value: ir.Value | None, found: Bindings) -> Iterator[Bindings]:
         """Yield the same as ``ways`` with the value; one that was found before has to be the same.
 
         What is found already does not change.
@@ -83,7 +83,7 @@ class Pattern:
         if self not in found:
             # A new mapping for each way: a way that fails later leaves nothing behind in the
             # others.
-            yield from (Found({**each, self: value}) for each in self.ways(value, found))
+            yield from (Bindings({**each, self: value}) for each in self.ways(value, found))
         elif found[self] is value:
             yield found
 
@@ -91,7 +91,7 @@ class Pattern:
     def sole(self) -> Pattern:
         """The value where one input of one node reads it, and it is no graph output."""
 
-        def ways(value: ir.Value | None, found: Found) -> Iterator[Found]:
+        def ways(value: ir.Value | None, found: Bindings) -> Iterator[Bindings]:
             if value is not None and has_one_reader(value):
                 yield from self.matches(value, found)
 
@@ -100,17 +100,17 @@ class Pattern:
     def where(self, is_so: Callable[[ir.Node], bool]) -> Pattern:
         """Return the value of nodes of which something else is so."""
 
-        def ways(value: ir.Value | None, found: Found) -> Iterator[Found]:
+        def ways(value: ir.Value | None, found: Bindings) -> Iterator[Bindings]:
             node = None if value is None else value.producer()
             if node is not None and node.op_type in self.op_types and is_so(node):
                 yield from self.ways(value, found)
 
         return Pattern(ways, self.op_types)
 
-    def given(self, is_so: Callable[[Found], bool]) -> Pattern:
+    def given(self, is_so: Callable[[Bindings], bool]) -> Pattern:
         """Return the value of matches of which something else is so."""
 
-        def ways(value: ir.Value | None, found: Found) -> Iterator[Found]:
+        def ways(value: ir.Value | None, found: Bindings) -> Iterator[Bindings]:
             yield from filter(is_so, self.ways(value, found))
 
         return Pattern(ways, self.op_types)
@@ -142,7 +142,7 @@ def constant(
 ) -> Pattern:
     """Return the pattern of a constant, or of an input that may be left out."""
 
-    def ways(value: ir.Value | None, found: Found) -> Iterator[Found]:
+    def ways(value: ir.Value | None, found: Bindings) -> Iterator[Bindings]:
         # A large constant is not read where nothing is asked of it.
         array = None if is_so is None else constant_array(value)
         fits = is_constant(value) if is_so is None else array is not None and is_so(array)
@@ -164,7 +164,7 @@ def op(types: str | Iterable[str], *inputs: Operand) -> Pattern:
     # Equal operands have one order; the other would find every match twice.
     is_pair = len(patterns) == 2 and patterns[0] is not patterns[1]
 
-    def ways(value: ir.Value | None, found: Found) -> Iterator[Found]:
+    def ways(value: ir.Value | None, found: Bindings) -> Iterator[Bindings]:
         node = None if value is None else value.producer()
         if node is None or node.domain != "" or node.op_type not in op_types:
             return
@@ -188,8 +188,8 @@ def _may_be(pattern: Pattern, value: ir.Value | None) -> bool:
 
 
 def _all_match(
-    patterns: Sequence[Pattern], values: Sequence[ir.Value | None], found: Found
-) -> Iterator[Found]:
+    patterns: Sequence[Pattern], values: Sequence[ir.Value | None], found: Bindings
+) -> Iterator[Bindings]:
     if not patterns:
         yield found
         return
@@ -200,7 +200,7 @@ def _all_match(
 def either(*patterns: Pattern) -> Pattern:
     """Return the pattern of whatever matches of several, tried in their order."""
 
-    def ways(value: ir.Value | None, found: Found) -> Iterator[Found]:
+    def ways(value: ir.Value | None, found: Bindings) -> Iterator[Bindings]:
         for each in patterns:
             yield from each.matches(value, found)
 
@@ -210,7 +210,7 @@ def either(*patterns: Pattern) -> Pattern:
 def behind(is_passed: Callable[[ir.Node], bool], pattern: Pattern) -> Pattern:
     """Return the pattern of a value behind any number of nodes that hand on their first input."""
 
-    def ways(value: ir.Value | None, found: Found) -> Iterator[Found]:
+    def ways(value: ir.Value | None, found: Bindings) -> Iterator[Bindings]:
         while value is not None and (node := value.producer()) is not None and is_passed(node):
             value = input_value(node, 0)
         yield from pattern.matches(value, found)
@@ -233,12 +233,12 @@ def has_one_reader(value: ir.Value) -> bool:
     return len(value.uses()) == 1 and not value.is_graph_output()
 
 
-def search(nodes: Sequence[ir.Node], pattern: Pattern) -> list[Found]:
+def search(nodes: Sequence[ir.Node], pattern: Pattern) -> list[Bindings]:
     """Find a pattern in sorted nodes, in their order.
 
     Where a part of a match is one itself, as with an optional last operator, only the whole counts.
     """
-    results, inside = list[Found](), set[ir.Value | None]()
+    results, inside = list[Bindings](), set[ir.Value | None]()
     # From the end, so that the longest form is found before the parts of it.
     for node in reversed(nodes):
         found = pattern.at(node) if inside.isdisjoint(node.outputs) else None

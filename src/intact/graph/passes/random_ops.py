@@ -1,4 +1,4 @@
-"""Operators that draw random numbers: what depends on them is another number in each run."""
+"""Finds operators that draw random numbers: what depends on them differs in each run."""
 
 from __future__ import annotations
 

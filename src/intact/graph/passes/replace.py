@@ -1,4 +1,4 @@
-"""Small edits that several passes use."""
+"""Replaces values and constants of a graph: small edits that several passes use."""
 
 from __future__ import annotations
 

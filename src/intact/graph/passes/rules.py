@@ -1,4 +1,4 @@
-"""The rewrite rules of onnxscript that normalization uses, two of them narrowed.
+"""Lists the rewrite rules of onnxscript that normalization uses, two of them narrowed.
 
 Not used are rules that need a newer opset (Slice pairs to Split), that match 1 + 1e-9 as 1 (no-op
 rules have a tolerance; see `no_ops`), that can change results (Cast of Cast, Clip of Clip with

@@ -1,4 +1,4 @@
-"""ONNX shape inference on a model of onnx-ir.
+"""Runs ONNX shape inference on a model of onnx-ir.
 
 onnx-ir's own pass makes a second model of the answer, and looks each weight up in a list: the time
 of a model with 100,000 weights was minutes. Here types and shapes are read out of the answer.

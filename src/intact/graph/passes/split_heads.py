@@ -1,4 +1,4 @@
-"""Queries, keys and values that one layer computes, taken apart before their heads are.
+"""Takes queries, keys and values that one layer computes apart, before their heads are.
 
 Exporters reshape ``[batch, length, 3 * heads * width]`` to five axes, move the third to the front
 and slice it. Runtimes with four axes, or with the batch in front, hold the same as slices of the

@@ -1,4 +1,4 @@
-"""Inference of element types behind unknown operators, where ONNX shape inference stops."""
+"""Infers element types behind unknown operators, where ONNX shape inference stops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of float16 and bfloat16 models to float32; the stored numbers do not change.
+"""Converts float16 and bfloat16 models to float32; the stored numbers do not change.
 
 Quantization starts from float32, and CPUs have few half-precision kernels. A float16 model keeps
 its float16 inputs and outputs, with Casts. NumPy has no bfloat16, so bfloat16 inputs and outputs

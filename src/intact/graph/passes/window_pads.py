@@ -1,4 +1,4 @@
-"""Windows of which the runtime is to find the pads, with explicit pads.
+"""Writes pads that the runtime would have to find, of pools and convolutions, explicitly.
 
 These are pools that round their output length up (``ceil_mode``), and pools and transposed
 convolutions that pad by themselves (``auto_pad``, ``output_shape``), which not every runtime

@@ -1,4 +1,4 @@
-"""Changes to images that leave what they show: more to train on than there is."""
+"""Changes images without changing what they show: more to train on than there is."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def augment_images(
     """Change the images of a batch.
 
     Args:
-        inputs: By name; those of four axes are images with their channels second.
+        inputs: The inputs by name; those of four axes are images with their channels second.
         names: Names of the changes, in their order.
         random: The source of random numbers.
     """

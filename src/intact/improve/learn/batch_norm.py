@@ -1,4 +1,4 @@
-"""BatchNormalization during training, where the deployed layer has it folded into its weights.
+"""Computes BatchNormalization during training, where the deployed layer has it folded.
 
 The strategies are those of MQBench (Li et al. 2021, "MQBench", section on folding BN), which
 numbers them 0 to 4. ``ratio`` is ``gamma / deviation``::

@@ -1,4 +1,4 @@
-"""Samples in the order of training: shuffled anew for each epoch, some held out to judge by."""
+"""Serves samples in the order of training: shuffled for each epoch, some held out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The codes that a target's own arithmetic gives for a module's parameters of this moment."""
+"""Compares a module's fake-quantized values with the codes of the target's own arithmetic."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class TargetBits:
 
         Args:
             module: Its parameters are written into a plan first, if they changed.
-            inputs: By name.
+            inputs: The inputs by name.
 
         Returns:
             The integers of activations, int64 on the device of the inputs, by quantization point.

@@ -1,4 +1,4 @@
-"""Learning one block: the rounding of its weights, the scales of its activations, its biases."""
+"""Learns one block: the rounding of weights, scales of activations, biases."""
 
 from __future__ import annotations
 

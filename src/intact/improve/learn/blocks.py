@@ -1,4 +1,7 @@
-"""Cutting a program into blocks, at tensors that everything behind them goes through."""
+"""Cuts a network into blocks, at tensors that everything behind them goes through.
+
+A residual network is cut behind its Adds, for example: no other tensor reaches later layers there.
+"""
 
 from __future__ import annotations
 

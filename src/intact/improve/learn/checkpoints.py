@@ -1,4 +1,4 @@
-"""The state of a training on disk: tensors and plain values, of which reading runs nothing."""
+"""Saves the state of a training on disk: tensors and plain values, no code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The constants of a graph as parameters and buffers of a module."""
+"""Holds the constants of a graph as parameters and buffers of a module."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Constants(nn.Module):
             points in names.
 
     Args:
-        arrays: By the name in the graph.
+        arrays: The arrays by the name in the graph.
         learned: Those that are trained.
         same: Earlier ones of which these are copies that stay equal.
     """

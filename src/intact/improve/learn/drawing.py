@@ -1,4 +1,4 @@
-"""Images drawn so that activations have the statistics that BatchNormalizations remember.
+"""Draws images whose activations have the statistics that BatchNormalizations remember.
 
 Gradient descent on the input, not on weights: what is learned are the pixels. A step compares the
 mean and the deviation of each channel, over all images, with those that are remembered.

@@ -1,4 +1,4 @@
-"""The first batch of data, to export a module with."""
+"""Takes the first batch of the data, to export a module with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a ``torch.nn.Module`` to an ONNX model that tells where its weights were."""
+"""Exports a ``torch.nn.Module`` to an ONNX model that tells where its weights were."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fake quantization with the gradients of quantization-aware training.
+"""Fake-quantizes with the gradients of quantization-aware training.
 
 Forward, a value becomes ``scale * clip(round(value / scale), low, high)``, where ``low`` and
 ``high`` are the ends of the codes less the zero point. Backward, rounding is taken for the identity
@@ -79,8 +79,8 @@ _PLAIN = frozenset([Tensor, nn.Parameter])
 _COMPILED = frozenset([torch.float32, torch.float64])
 
 
-class _How(NamedTuple):
-    """What of `fake_quantize` is no tensor."""
+class _Settings(NamedTuple):
+    """The arguments of `fake_quantize` that are no tensors."""
 
     rounding: Rounding
     within: bool
@@ -97,7 +97,7 @@ class _FakeQuantize(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, value: Tensor, scale: Tensor, low: Tensor, high: Tensor, how: _How
+        ctx: Any, value: Tensor, scale: Tensor, low: Tensor, high: Tensor, how: _Settings
     ) -> Tensor:
         learns = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
         marks = ctx.needs_input_grad[0] and not learns
@@ -133,7 +133,7 @@ class _FakeQuantize(torch.autograd.Function):
 
 
 def _codes(
-    value: Tensor, scale: Tensor, low: Tensor, high: Tensor, how: _How
+    value: Tensor, scale: Tensor, low: Tensor, high: Tensor, how: _Settings
 ) -> tuple[Tensor, Tensor]:
     """Return quotients, and what they are rounded and clipped to."""
     steps = (value.to(how.divided_in) / scale.to(how.divided_in)).to(value.dtype)
@@ -141,7 +141,7 @@ def _codes(
 
 
 def _derivatives(
-    steps: Tensor, codes: Tensor, low: Tensor, high: Tensor, how: _How, *, learns: bool
+    steps: Tensor, codes: Tensor, low: Tensor, high: Tensor, how: _Settings, *, learns: bool
 ) -> tuple[Tensor, ...]:
     """Return the derivative by value, 0 or 1, and if asked for that by scale."""
     inside = (steps > low - how.reach) & (steps < high + how.reach)
@@ -164,7 +164,9 @@ def _gradients(
 # ---- compiled loops ------------------------------------------------------------------------------
 
 
-def _bounds(value: Tensor, scale: Tensor, low: Tensor, high: Tensor, how: _How) -> Bounds | None:
+def _bounds(
+    value: Tensor, scale: Tensor, low: Tensor, high: Tensor, how: _Settings
+) -> Bounds | None:
     """Describe the grid to compiled loops; None if they do not take the tensors."""
     # Compilers must see operations, not arrays.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
@@ -282,7 +284,7 @@ def fake_quantize(
     Returns:
         Of the value's shape, dtype and order in memory.
     """
-    how = _How(rounding, within, reach, divided_in or value.dtype)
+    how = _Settings(rounding, within, reach, divided_in or value.dtype)
     result: Tensor = _FakeQuantize.apply(value, scale, low, high, how)
     return result
 

@@ -1,4 +1,4 @@
-"""What a module has learned, by the names that the float model had for it."""
+"""Returns what a module has learned, by the names that the float model had for it."""
 
 from __future__ import annotations
 

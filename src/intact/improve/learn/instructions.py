@@ -1,4 +1,4 @@
-"""A plan as instructions in order: what the interpreter of a module does in a forward pass.
+"""Compiles a plan into the instructions that a module runs in a forward pass.
 
 Values are known by keys: a tensor by its name, what a quantizer makes of it by the name of the
 quantization point. Instructions hold names only, no tensors and no modules, so that one list serves
@@ -101,7 +101,7 @@ class Program:
     """What a module runs.
 
     Attributes:
-        instructions: In order.
+        instructions: The instructions, in order.
         unused: By instruction, the keys that nothing reads afterwards.
         outputs: The keys of the graph's outputs.
     """
@@ -119,7 +119,7 @@ def compile_plan(
     """Compile a plan.
 
     Args:
-        plan: With scales.
+        plan: A plan with scales.
         normed: Names of layers whose BatchNormalization is kept.
         rule: Gives what computes a node.
     """

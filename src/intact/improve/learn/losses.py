@@ -1,4 +1,4 @@
-"""What training makes small: the distance to the float model, and to labels."""
+"""Computes what training makes small: the distance to the float model, and to labels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``QuantizedModule``: a ``torch.nn.Module`` that computes a plan, to be trained.
+"""Declares ``QuantizedModule``: a ``torch.nn.Module`` that computes a plan, to be trained.
 
 An interpreter: it runs the nodes of the plan's graph by the rules of
 `intact.improve.learn.operators`, with a fake quantizer at each quantization point of the plan.
@@ -81,7 +81,7 @@ class QuantizedModule(nn.Module):
     codes that the target's own arithmetic gives, those of the integer engine (`arithmetic`).
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         learning: What quantizers learn, or its name; see `Learning`.
         batch_norm: What becomes of folded BatchNormalizations, or its name; see `Folding`.
         in_logarithms: Whether the parameters of scales are logarithms, see `Quantizer`.

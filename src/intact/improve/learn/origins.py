@@ -1,5 +1,8 @@
 """Finds out which of a module's tensors the constants of its export are made of.
 
+An exporter may write ``linear.weight`` transposed, or three of them joined: what was trained in
+ONNX then has to find its way back.
+
 The exported model is normalized once more, with a number of its own for each element of the
 module's tensors: what comes out shows where each element went.
 """
@@ -21,7 +24,7 @@ _ONE = 0x3F800000
 """The bits of the float32 1.0: those above it are larger numbers, up to 2.0**64 here."""
 _MOST_BITS = 29
 _SPARSE, _FEWEST_BITS = 6, 8
-"""One of 2**6 numbers at most marks an element, so that sums and products of marks are none."""
+"""One of 2**6 numbers at most marks an element: a sum or product of marks is hardly ever a mark."""
 _FACTOR = 0x9E3779B1
 """Odd, so that multiples are different modulo a power of two, and scattered."""
 _NEUTRAL = frozenset({"Clip", "Pad"})

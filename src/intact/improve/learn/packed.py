@@ -1,4 +1,4 @@
-"""A plan that can be copied and pickled with a module."""
+"""Packs a plan so that it can be copied and pickled with a module."""
 
 from __future__ import annotations
 

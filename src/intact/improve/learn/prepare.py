@@ -1,4 +1,4 @@
-"""Modules that are prepared first, then calibrated in one's own loop, then trained."""
+"""Prepares modules that are calibrated in the user's own loop, then trained."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantizers: modules that quantize a tensor as a configuration of a plan says, and may learn how.
+"""Declares the modules that quantize a tensor as a plan says, and may learn the scale.
 
 What is learned is the scale itself, from the plan's on (Esser et al. 2020, "Learned Step Size
 Quantization"), so that optimizers and their rates do to it what they do to any quantizer of that

@@ -1,4 +1,4 @@
-"""Block-wise reconstruction: a quantized network learns the float one's results block by block.
+"""Reconstructs block by block: a quantized network learns the float one's results.
 
 Blocks are learned in their order, each on the inputs that the quantized blocks before it give. What
 is learned is the rounding of weights, the scales of activations and biases in integers; the float
@@ -87,7 +87,7 @@ def reconstruct(
     weights that several nodes read. Plans of quantized models that were read are not changed.
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         samples: The data; fewer than two samples change nothing. Their progress counts steps.
         options: How.
         report: Takes what each block gained.

@@ -1,4 +1,4 @@
-"""Gradient checkpointing: less is kept for the backward pass, which computes the rest again."""
+"""Keeps less for the backward pass, which computes the rest again: gradient checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,13 @@
-"""Running parts of a plan, in float or quantized, with weights that are being learned."""
+"""Runs blocks of a network in torch, in float or fake-quantized, while their weights are learned.
+
+Block-wise reconstruction (`reconstruct`) learns the rounding of weights one block after the other.
+For that it needs the results of a block three ways: in float (`FLOAT`), quantized as the plan says
+(`QUANTIZED`), and with the weights and biases that are being learned in the place of the plan's (a
+`Mode` of its own). `Slices` has the instructions of the whole plan and runs any block of them::
+
+    wanted = slices.run(block, float_inputs, FLOAT)
+    found = slices.run(block, quantized_inputs, QUANTIZED)
+"""
 
 from __future__ import annotations
 
@@ -36,7 +45,7 @@ from intact.plan.given_scales import GIVEN
 from intact.program.operations import FloatNodes
 
 Mix: TypeAlias = Callable[[Tensor, Tensor], Tensor]
-"""Makes of the quantized and the float tensor what a learning block goes on with."""
+"""Mixes a quantized and a float activation into the one that a learning block goes on with."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +55,11 @@ class Mode:
     Attributes:
         weights: Whether constants are quantized.
         activations: Whether activations are.
-        softened: Weights that are being learned, by the key that their quantizer writes.
-        biases: Biases likewise, by name.
-        mix: What quantizers of activations do while a block learns; None for quantizing.
+        softened: Weights that are being learned, whose rounding is not yet hard, by the key that
+            their quantizer writes.
+        biases: Biases that are being learned, by name.
+        mix: Combines quantized and float activations while a block learns, as QDrop does; None
+            takes the quantized ones.
     """
 
     weights: bool = True
@@ -83,21 +94,22 @@ class Profile:
 
 
 class Slices:
-    """A plan in parts.
+    """A plan as torch instructions, of which any block can be run by itself.
 
     Args:
-        plan: With scales and without integers of its own, see `without_integers`.
-        rounded: What the integers that it had stand for, by the name of the constant.
+        plan: A plan with scales and without integers of its own, see `without_integers`.
+        rounded: The real numbers of the integers that the plan had for constants, by name.
         device: Where it is computed.
 
     Attributes:
         plan: The plan.
         steps: Its instructions.
         in_float: The constants of the float model by name.
-        values: Those that the quantized model has: quantized they are its integers.
+        values: The constants that the quantized model starts from: those of the float model, and
+            ``rounded`` where there are any.
         rounded: Names of constants of which the plan had integers.
-        quantizers: By key.
-        given: The keys of those whose scale a user gave.
+        quantizers: The modules that fake-quantize, by key.
+        given: The keys of quantizers whose scale a user gave.
     """
 
     def __init__(
@@ -211,7 +223,7 @@ class Slices:
         return False
 
     def profile(self, values: Values) -> Profile:
-        """Run all steps on some samples in float, to know sizes.
+        """Run all steps on some samples in float, to know the shapes and costs of their results.
 
         Args:
             values: The inputs by name.
@@ -264,7 +276,10 @@ _ANY = 20
 
 
 def rule_for(graph: Graph) -> Callable[[ir.Node], Apply]:
-    """Return what gives each node of a graph a way to compute it."""
+    """Return the function that makes a torch function of a node.
+
+    An operator without a rule in torch is run by ONNX Runtime, and passes no gradient.
+    """
 
     def rule(node: ir.Node) -> Apply:
         try:
@@ -276,6 +291,7 @@ def rule_for(graph: Graph) -> Callable[[ir.Node], Apply]:
 
 
 def _outside(graph: Graph, node: ir.Node) -> Apply:
+    """Make a torch function that runs a node in ONNX Runtime."""
     inside = [value for value in values_read_inside(node) if value.graph is node.graph]
     slots = [*node.inputs, *inside]
     read = list(dict.fromkeys(value for value in slots if value is not None))

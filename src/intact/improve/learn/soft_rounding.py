@@ -1,4 +1,4 @@
-"""Learned rounding of weights: each weight goes up or down as its layer's result wants it.
+"""Learns to round weights up or down, as the result of their layer wants it.
 
 Source: Nagel et al. 2020, "Up or Down? Adaptive Rounding for Post-Training Quantization"
 (AdaRound), equations 21 to 24. A weight is ``scale * clip(low + h(V), quant_min, quant_max)`` with

@@ -1,4 +1,4 @@
-"""Activations between blocks, of the float and of the quantized model, for all samples."""
+"""Keeps the activations between blocks, float and quantized, for all samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The float model as a teacher: what the outputs should be."""
+"""Runs the float model as a teacher: what the outputs should be."""
 
 from __future__ import annotations
 

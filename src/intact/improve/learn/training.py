@@ -1,4 +1,4 @@
-"""The training of a plan: the float model is the teacher, labels help where there are any."""
+"""Trains a plan: the float model is the teacher, labels help where there are any."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ class Trainer:
         self._optimizer.zero_grad(set_to_none=True)
         loss = self._loss_of(inputs, batch.labels)
         value = float(loss.detach())
-        # A step by what is no number would spoil every parameter, and nobody could tell any more
+        # A step by NaN would spoil every parameter, and nobody could tell any more
         # where it came from.
         if math.isfinite(value):
             loss.backward()

@@ -1,4 +1,4 @@
-"""From the constants of a graph back to the tensors of the module that was exported."""
+"""Puts the constants of a graph back into the tensors of the module that was exported."""
 
 from __future__ import annotations
 

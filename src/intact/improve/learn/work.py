@@ -1,4 +1,4 @@
-"""How long each block is reconstructed: work is counted, and divided between blocks."""
+"""Divides the time for reconstruction between blocks, by counted work."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ class Work:
     """What is to be done.
 
     Attributes:
-        blocks: In order.
+        blocks: The blocks, in order.
         paces: How long each learns.
         by_sample: Keys of tensors whose first axis is that of samples.
         largest_step: Multiply-adds of the dearest step.

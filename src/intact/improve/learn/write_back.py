@@ -1,4 +1,4 @@
-"""From a trained module to a plan: weights, biases and scales go back where they came from."""
+"""Writes a trained module back into a plan: weights, biases and scales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bias correction: rounding weights and activations shifts the mean of results; biases undo it.
+"""Corrects biases for the shift that rounding weights and activations gives results.
 
 Empirical, on samples: the shift of each channel is the mean difference between the float and the
 quantized result. Layers are corrected in their order, each on the inputs that the corrected layers
@@ -47,7 +47,7 @@ def refine_bias(
     or rounded, is not changed. One sample changes nothing.
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         samples: The data; the first ``most`` samples are run.
         most: Maximum number of samples. Their activations are kept while needed, for both models.
         threads: Threads inside one operator; 0 lets the runtime choose.
@@ -86,7 +86,7 @@ def correct_expected_bias(
     """Correct integer biases by what folded BatchNormalizations say of the layers' inputs.
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         samples: Not read: the arguments are those of every pass.
         threads: Not used.
         report: Not called: nothing is measured here.
@@ -192,7 +192,7 @@ class _Differences:
         return _Differences(*(a + b for a, b in pairs))
 
     def is_finite(self) -> bool:
-        """Tell whether nothing is infinite or no number."""
+        """Tell whether nothing is infinite or NaN."""
         return bool(np.isfinite(self.squares).all() and np.isfinite(self.signal).all())
 
     @property

@@ -1,4 +1,4 @@
-"""The nodes behind a quantized tensor, up to where their result is quantized next."""
+"""Finds the nodes behind a quantized tensor, up to where their result is quantized next."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Block:
     """A reader of a tensor and the nodes behind it, up to the next quantized result.
 
     Attributes:
-        nodes: In their order; each reads the one before.
+        nodes: The nodes, in their order; each reads the one before.
         value: The tensor.
         run: Computes the result of the last node.
         fed: What the nodes read in the quantized model but for the tensor, for each batch.

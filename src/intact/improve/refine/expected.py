@@ -1,4 +1,4 @@
-"""Mean and variance of activations, from the BatchNormalizations that were folded into layers."""
+"""Computes mean and variance of activations from folded BatchNormalizations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Activations that wait for their readers: in memory as far as that is allowed, then on disk."""
+"""Keeps activations that wait for their readers: in memory, beyond a limit on disk."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Shelf:
             self._held -= kept.nbytes
 
 
-class Kept(MutableMapping[ir.Value, Array]):
+class KeptActivations(MutableMapping[ir.Value, Array]):
     """The activations of one batch, on a shelf."""
 
     def __init__(self, shelf: Shelf, arrays: dict[ir.Value, Array]) -> None:
@@ -96,7 +96,7 @@ class Kept(MutableMapping[ir.Value, Array]):
         return len(self._kept)
 
 
-class Made(Sequence[T], Generic[T]):
+class LazySequence(Sequence[T], Generic[T]):
     """Items that are made each time they are asked for, so that one at a time takes memory.
 
     Args:
@@ -111,12 +111,12 @@ class Made(Sequence[T], Generic[T]):
     def __getitem__(self, at: int) -> T: ...
 
     @overload
-    def __getitem__(self, at: slice) -> Made[T]: ...
+    def __getitem__(self, at: slice) -> LazySequence[T]: ...
 
-    def __getitem__(self, at: int | slice) -> T | Made[T]:
+    def __getitem__(self, at: int | slice) -> T | LazySequence[T]:
         """Make an item, or choose some."""
         if isinstance(at, slice):
-            return Made(self._make, self._numbers[at])
+            return LazySequence(self._make, self._numbers[at])
         return self._make(self._numbers[at])
 
     def __len__(self) -> int:

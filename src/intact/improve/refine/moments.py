@@ -1,10 +1,12 @@
-"""Second moments of what a layer multiplies its weights by, in float and quantized."""
+"""Sums the second moments of a layer's inputs, in float and quantized."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -34,7 +36,12 @@ class LastMoments:
     _found: tuple[Moments, Moments] | None = None
 
     def of(
-        self, layer: Layer, end: QuantPoint | None, pairs: Sequence[tuple[Array, Array]]
+        self,
+        layer: Layer,
+        end: QuantPoint | None,
+        pairs: Sequence[tuple[Array, Array]],
+        *,
+        of_float: bool = True,
     ) -> tuple[Moments, Moments]:
         """Return moments of every other batch, and of those between.
 
@@ -42,6 +49,7 @@ class LastMoments:
             layer: The layer.
             end: Where its own input is quantized; None where the producer's result is.
             pairs: Batches of its input, in float and quantized.
+            of_float: See `Moments.of`.
 
         Raises:
             Unsupported: The windows of the layer are not known.
@@ -55,12 +63,15 @@ class LastMoments:
             *(() if layer.is_dense else (integers(node, name) for name in _GEOMETRY)),
             node.attributes.get_string("auto_pad"),
         )
-        key = (node.inputs[0], end, *geometry)
+        key = (node.inputs[0], end, of_float, *geometry)
         # Only of the last layer: queries, keys and values follow one another, and moments are
         # large.
         if self._found is None or key != self._key:
-            self._found = Moments.of(layer, pairs[::2]), Moments.of(layer, pairs[1::2])
-            self._key = key
+            count = partial(Moments.of, layer, of_float=of_float)
+            # Each by a thread: a product of matrices is one thread's work.
+            with ThreadPoolExecutor(2) as pool:
+                fit, held_out = pool.map(count, (pairs[::2], pairs[1::2]))
+            self._found, self._key = (fit, held_out), key
         return self._found
 
 
@@ -77,7 +88,7 @@ class Moments:
         count: How many products are summed.
         x: Sum of x, ``[groups, inputs * taps]``.
         z: Sum of z.
-        xx: Sum of x by x, ``[groups, inputs * taps, inputs * taps]``.
+        xx: Sum of x by x, ``[groups, inputs * taps, inputs * taps]``; None where it is left out.
         xz: Sum of x by z.
         zz: Sum of z by z.
     """
@@ -85,22 +96,30 @@ class Moments:
     count: int
     x: Doubles
     z: Doubles
-    xx: Doubles
+    xx: Doubles | None
     xz: Doubles
     zz: Doubles
 
     @staticmethod
-    def of(layer: Layer, batches: Sequence[tuple[Array, Array]]) -> Moments:
+    def of(
+        layer: Layer, batches: Sequence[tuple[Array, Array]], *, of_float: bool = True
+    ) -> Moments:
         """Count batches of the layer's input, in float and quantized.
+
+        Args:
+            layer: The layer.
+            batches: Its input.
+            of_float: Whether x by x is summed, which only a judge of results needs.
 
         Raises:
             Unsupported: The windows of the layer are not known.
         """
         groups, _, inputs, taps = layer.view(layer.weight).shape
         wide = inputs * taps
-        sums, squares = ((groups, wide), 2), ((groups, wide, wide), 3)
-        x_sum, z_sum, *rest = (np.zeros(shape) for shape, n in (sums, squares) for _ in range(n))
-        found = Moments(0, x_sum, z_sum, *rest)
+        x_sum, z_sum = np.zeros((2, groups, wide))
+        cross, moments = np.zeros((2, groups, wide, wide))
+        own = np.zeros_like(cross) if of_float else None
+        found = Moments(0, x_sum, z_sum, own, cross, moments)
         rows = max(_ROWS_PER_INPUT * wide, _FEWEST_ROWS) // max(len(batches), 1) + 1
         for in_float, quantized in batches:
             x, z = (unfold_inputs(layer, array, rows) for array in (in_float, quantized))
@@ -111,24 +130,38 @@ class Moments:
             turned = z.transpose(0, 2, 1)
             # Whoever reads the sums asks `is_finite`.
             with np.errstate(over="ignore", invalid="ignore"):
-                found.xx += x @ x.transpose(0, 2, 1)
+                if own is not None:
+                    own += x @ x.transpose(0, 2, 1)
                 found.xz += x @ turned
                 found.zz += z @ turned
         return found
 
     def __add__(self, other: Moments) -> Moments:
         """Return the sums over both sets of samples."""
-        mine, others = vars(self).values(), vars(other).values()
-        return Moments(*(a + b for a, b in zip(mine, others, strict=True)))
+        xx = None if self.xx is None or other.xx is None else self.xx + other.xx
+        sums = self.x + other.x, self.z + other.z, xx, self.xz + other.xz, self.zz + other.zz
+        return Moments(self.count + other.count, *sums)
 
     def is_finite(self) -> bool:
         """Tell whether no sum is infinite or none at all."""
-        return all(np.isfinite(each).all() for each in (self.xx, self.xz, self.zz))
+        counted = (each for each in (self.xx, self.xz, self.zz) if each is not None)
+        return all(np.isfinite(each).all() for each in counted)
+
+    def of_quantized(self) -> tuple[Doubles, Doubles]:
+        """Return the means of x by z and z by z."""
+        count = max(self.count, 1)
+        return self.xz / count, self.zz / count
 
     def means(self, *, centred: bool) -> tuple[Doubles, Doubles, Doubles]:
-        """Return the means of x by x, x by z and z by z; centred, without those of x and z."""
+        """Return the means of x by x, x by z and z by z; centred, without those of x and z.
+
+        Raises:
+            ValueError: x by x was left out.
+        """
+        if self.xx is None:
+            raise ValueError("x by x was left out")
         count = max(self.count, 1)
-        found = self.xx / count, self.xz / count, self.zz / count
+        found = self.xx / count, *self.of_quantized()
         if not centred:
             return found
         x, z = self.x / count, self.z / count

@@ -1,4 +1,4 @@
-"""Ranges of activations by the error of what is computed from them.
+"""Chooses ranges of activations by the error of what is computed from them.
 
 A narrower range has finer steps and clips more. Which of both costs more is not seen in the tensor
 itself: a rare large value may be what the next layer looks for, or what it hardly weighs. So a few
@@ -57,7 +57,7 @@ def refine_ranges(
     last of them is read. Bias scales follow.
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         samples: The data; the first ``most`` samples are run. With fewer than two nothing changes.
         most: Maximum number of samples. Their activations are kept while needed, for both models.
         threads: Threads inside one operator; 0 lets the runtime choose.

@@ -1,4 +1,4 @@
-"""Second-order rounding: weights rounded so that the results of layers change little.
+"""Rounds weights so that the results of layers change little: GPTQ over a whole plan.
 
 Layers are rounded in their order, each on the inputs that the quantized layers before give it: what
 those lose is made good as far as this layer can. Weight scales are chosen together with the
@@ -15,10 +15,10 @@ Source: `intact.numerics.second_order`. The bias: [dfq], section 4.2, with means
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -33,15 +33,15 @@ from intact.graph import bias_slot, output_channel_axis
 from intact.graph.tied_tables import tied_tables
 from intact.improve.layers import Doubles, Layer
 from intact.improve.presets import FEW_BITS
-from intact.improve.refine.kept import Made
+from intact.improve.refine.kept import LazySequence
 from intact.improve.refine.moments import LastMoments, Moments
 from intact.improve.refine.rounding_blocks import BlockTrial, LastInput, enough_samples
-from intact.improve.refine.walk import Stop, Walk, bake
+from intact.improve.refine.walk import Array, Stop, Walk, bake
 from intact.improve.refine.weight_scales import is_free, zoom_scale
 from intact.numerics.metrics import decibels
 from intact.numerics.second_order import Levels, Turns, descend, squared_error
 from intact.ops.operators import Gemm
-from intact.plan import QuantizedGraph, QuantPoint
+from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.plan.gains import Gain, Report, unreported
 from intact.program.lower.chains import Points
 from intact.targets.blocks import Blocks
@@ -81,7 +81,7 @@ def refine_rounding(
     ones, are not changed.
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         samples: The data; the first ``most`` samples are run.
         most: Maximum number of samples. Their activations are kept while needed, for both models;
             where all weights are in blocks, no more samples of text are run than tell enough.
@@ -95,36 +95,73 @@ def refine_rounding(
     plan = plan.copy()
     enough = enough_samples(plan, Points.of(plan), samples)
     most = most if enough is None else min(most, enough)
-    walk = Walk(plan, samples, most=most, threads=threads, ends=False)
+    together = enough is not None
+    walk = Walk(plan, samples, most=most, threads=threads, ends=False, together=together)
+    tied = _tied_tables(plan, walk.points)
     moments, last = LastMoments(), LastInput()
-    tied = _tied_layers(plan, walk.points)
     for stop in walk:
-        site = None if stop.node in tied else RoundingSite.of(plan, walk.points, stop.node)
-        found = (
-            None if site is None else site.choose(*site.moments(walk.points, stop, moments), last)
-        )
-        if site is None or found is None:
+        table = tied.get(stop.node)
+        if stop.node in tied and table is None:
+            continue
+        site = RoundingSite.of(plan, walk.points, stop.node)
+        if site is None:
+            continue
+        found = site.choose(site.moments(walk.points, stop, moments), last)
+        if found is None:
             continue
         is_kept = found.is_better and _keep(plan, walk.points, site, found)
+        if is_kept and table is not None:
+            _copy_rounded(plan, walk.points, site.weight, table)
         report(Gain(str(stop.node.name), found.before, found.after, is_kept))
     return plan
 
 
-def _tied_layers(plan: QuantizedGraph, points: Points) -> frozenset[ir.Node]:
-    """List layers whose weight in blocks is that of a lookup: a file has them once.
+def _tied_tables(plan: QuantizedGraph, points: Points) -> Mapping[ir.Node, QuantPoint | None]:
+    """Find layers whose weight in blocks is that of a lookup: a file has them once.
 
     With integers of its own such a layer would cost as much as the table once more.
+
+    Returns:
+        Where the table is quantized, by layer; None where it cannot have the same integers.
     """
     stored = {
-        node
+        node: point
         for point in points.at_input.values()
         if point.config.grid.block is not None and point.is_constant
         for node, _ in point.readers
     }
     if not stored:
-        return frozenset()  # comparing tables reads them from disk
-    pairs = tied_tables(plan.graph)
-    return frozenset(layer for lookup, layer, _ in pairs if {lookup, layer} <= stored)
+        return {}  # comparing tables reads them from disk
+    found: dict[ir.Node, QuantPoint | None] = {}
+    taken: set[TensorEnd] = set()
+    for lookup, layer, is_turned in tied_tables(plan.graph):
+        if lookup not in stored or layer not in stored:
+            continue
+        table, weight = stored[lookup], stored[layer]
+        one, other = table.config.grid, weight.config.grid
+        is_alike = (
+            is_turned
+            and one.axis is not None
+            and (1 - one.axis, one.block) == (other.axis, other.block)
+            and table.config.bits == weight.config.bits
+        )
+        # One table can have the integers of one layer only, and of its readers all get them.
+        is_free = table.end not in taken and len(table.readers) == 1
+        found[layer] = table if is_alike and is_free else None
+        taken.add(table.end)
+    return found
+
+
+def _copy_rounded(
+    plan: QuantizedGraph, points: Points, weight: QuantPoint, table: QuantPoint
+) -> None:
+    """Give a table the integers and scales of the layer that multiplies with it, transposed."""
+    layer = weight.config
+    scale, offset = (None if a is None else np.asarray(a).T for a in (layer.scale, layer.offset))
+    table.config.set_params(np.asarray(scale, np.float32), offset)
+    table.config.observer = OBSERVER
+    values = layer.dequantize(plan.baked[weight.end])
+    bake(plan, points, table, QuantState.BAKED, np.ascontiguousarray(values.T))
 
 
 class RoundingChoice(msgspec.Struct, frozen=True):
@@ -132,7 +169,8 @@ class RoundingChoice(msgspec.Struct, frozen=True):
 
     Attributes:
         scale: The weight's scale, ``[]``, ``[channels]`` or that of each block.
-        weight: The numbers that its integers stand for, shaped as it is stored.
+        weight: The numbers that its integers stand for, shaped as it is stored; in single
+            precision where they are in blocks.
         shift: What its bias moves by, shaped like it, so that the means of results stay; None
             where the bias is not changed.
         before: Signal to noise of the layer's result on held-out samples by the plan, dB.
@@ -140,7 +178,7 @@ class RoundingChoice(msgspec.Struct, frozen=True):
     """
 
     scale: Scales
-    weight: Doubles
+    weight: npt.NDArray[np.floating]
     shift: Doubles | None
     before: float
     after: float
@@ -149,6 +187,20 @@ class RoundingChoice(msgspec.Struct, frozen=True):
     def is_better(self) -> bool:
         """Whether it is better than rounding to nearest with the plan's scale."""
         return self.after > self.before
+
+
+class InputsSeen(NamedTuple):
+    """The inputs of a layer.
+
+    Attributes:
+        fit: Moments of the samples that decide what is tried.
+        held_out: Moments of those that decide what is best.
+        judges: These themselves, in float and quantized.
+    """
+
+    fit: Moments
+    held_out: Moments
+    judges: Sequence[tuple[Array, Array]]
 
 
 @dataclass(frozen=True)
@@ -188,9 +240,7 @@ class RoundingSite:
         own_bias = bias if is_own and is_whole and is_added else None
         return RoundingSite(layer, weight, own_bias, plan.target.blocks)
 
-    def moments(
-        self, points: Points, stop: Stop, last: LastMoments
-    ) -> tuple[Moments | None, Moments | None]:
+    def moments(self, points: Points, stop: Stop, last: LastMoments) -> InputsSeen | None:
         """Count its inputs: of the samples that it is fitted on, and of the others.
 
         Args:
@@ -199,37 +249,41 @@ class RoundingSite:
             last: What was counted last.
 
         Returns:
-            Twice None where the windows of the layer are not known.
+            None where the windows of the layer are not known.
         """
         value = self.layer.node.inputs[_DATA]
         if value is None or not stop.in_float or value not in stop.in_float[0]:
-            return None, None
+            return None
         numbers = range(len(stop.in_float))
-        pairs = Made(lambda at: (stop.in_float[at][value], stop.quantized[at][value]), numbers)
+        pairs = LazySequence(
+            lambda at: (stop.in_float[at][value], stop.quantized[at][value]), numbers
+        )
         end = points.at_input.get((str(self.layer.node.name), _DATA))
+        # What is in blocks is judged by results, as there are few outputs to judge by.
+        of_float = self.weight.config.grid.block is None
         try:
-            return last.of(self.layer, end, pairs)
+            return InputsSeen(*last.of(self.layer, end, pairs, of_float=of_float), pairs[1::2])
         except Unsupported:
-            return None, None
+            return None
 
     def choose(
-        self, fit: Moments | None, held_out: Moments | None, last: LastInput | None = None
+        self, seen: InputsSeen | None, last: LastInput | None = None
     ) -> RoundingChoice | None:
         """Choose scale and integers; None where nothing could be tried.
 
         Args:
-            fit: Moments of the samples that decide what is tried.
-            held_out: Moments of those that decide what is best.
+            seen: Its inputs.
             last: What layers before have found out of the same input.
         """
-        if fit is None or held_out is None:
+        if seen is None:
             return None
+        fit, held_out = seen.fit, seen.held_out
         if not (fit.count and held_out.count and fit.is_finite() and held_out.is_finite()):
             return None
         config = self.weight.config
         if config.grid.block is not None:
             shared = (last or LastInput()).of(fit, held_out)
-            tried = BlockTrial.of(self.layer, config, self.blocks, shared).best()
+            tried = BlockTrial.of(self.layer, config, self.blocks, shared, seen.judges).best()
             if tried is None:
                 return None
             scale, rounded, before, after = tried

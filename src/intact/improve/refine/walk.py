@@ -1,4 +1,9 @@
-"""Node-by-node execution of a plan, in float and quantized at the same time.
+"""Runs a plan node by node, in float and quantized at the same time.
+
+A pass iterates over the nodes, and sees for each the inputs of both models, batch by batch::
+
+    for stop in Walk(plan, samples, most=128):
+        ...  # stop.in_float, stop.quantized; scales of stop.node may be changed here
 
 A refinement may change the plan at each node, for example a weight's scale. Later nodes then run on
 the activations of the changed plan.
@@ -20,9 +25,9 @@ import onnx_ir as ir
 from intact.config import QuantState
 from intact.data.stream import Samples
 from intact.engines.integer.islands import compiled_nodes
-from intact.graph import is_constant
+from intact.graph import IMPLICIT_SLOT, is_constant
 from intact.graph.graph import values_read_inside
-from intact.improve.refine.kept import Kept, Made, Shelf
+from intact.improve.refine.kept import KeptActivations, LazySequence, Shelf
 from intact.limits import WALKED_AT_ONCE
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.program.lower.chains import Points
@@ -72,6 +77,9 @@ class Walk:
         constants: Whether constants are quantized; else the quantized model has those in float.
         ends: Whether results are computed that no node reads. Those of a language model are its
             largest.
+        together: Run nodes that no quantizer touches together, as far as they can be, and do not
+            stop there: what only they read is not kept. Between two products of a decoder that
+            is its attention.
     """
 
     def __init__(
@@ -84,8 +92,9 @@ class Walk:
         before: Callable[[ir.Node], None] | None = None,
         constants: bool = True,
         ends: bool = True,
+        together: bool = False,
     ) -> None:
-        self._computes_ends = ends
+        self._computes_ends, self._runs_together = ends, together
         self._plan, self._threads, self._before = plan, threads, before
         self._quantizes_constants = constants
         self.points = Points.of(plan)
@@ -99,46 +108,96 @@ class Walk:
         is_divided = len(batches) == 1 and limited.fixed_batch is None
         first = _halves(*batches[0]) if is_divided else [values for values, _ in batches]
         self._shelf = Shelf(samples.memory)
-        self._in_float = [Kept(self._shelf, values) for values in first]
+        self._in_float = [KeptActivations(self._shelf, values) for values in first]
         # As computed: quantized when it is read, with the scale that its end has by then.
-        self._quantized = [Kept(self._shelf, values) for values in first]
+        self._quantized = [KeptActivations(self._shelf, values) for values in first]
         self._readers = Counter(
             value for node in plan.graph.nodes for value in _read(node) if not is_constant(value)
         )
 
     def __iter__(self) -> Iterator[Stop]:
         """Yield each node; the quantized model continues with the plan as changed by the caller."""
-        nodes = list(self._plan.graph.nodes)
-        for done, node in enumerate(nodes):
+        count, done = len(self._plan.graph.nodes), 0
+        for part in self._parts():
             if self._progress is not None:
-                self._progress(done, len(nodes))
-            if self._before is not None:
-                self._before(node)
-            constants = self.constants(node)
-            run = self.runner((node,), constants)
-            floats = {v: v.const_value.numpy() for v in constants if v.const_value is not None}
-            in_float, quantized = self._read_by(node, floats, constants)
-            if not self._computes_ends and not any(self._readers[v] for v in _outputs(node)):
-                yield Stop(node, run, in_float, quantized, [])
-                self._forget(node)
+                self._progress(done, count)
+            done += len(part)
+            if len(part) > 1:
+                self._pass(part)
+            else:
+                yield from self._stop_at(part[0])
+            self._forget(part)
+
+    def _stop_at(self, node: ir.Node) -> Iterator[Stop]:
+        """Yield a node, and go on with the plan as changed by the caller."""
+        if self._before is not None:
+            self._before(node)
+        constants = self.constants(node)
+        run = self.runner((node,), constants)
+        floats = {v: v.const_value.numpy() for v in constants if v.const_value is not None}
+        in_float, quantized = self._read_by(node, floats, constants)
+        outputs = _outputs(node)
+        if not self._computes_ends and not any(self._readers[value] for value in outputs):
+            yield Stop(node, run, in_float, quantized, [])
+            return
+        for values, arrays in zip(self._in_float, in_float, strict=True):
+            values.update(zip(outputs, run(arrays), strict=True))
+        results = self._each(partial(self._results, outputs))
+        yield Stop(node, run, in_float, quantized, results)
+        # Read again, because the caller may have changed scales or integers at this stop.
+        constants = self.constants(node)
+        for values, before in zip(self._quantized, quantized, strict=True):
+            values.update(zip(outputs, run(before | constants), strict=True))
+
+    def _parts(self) -> Iterator[tuple[ir.Node, ...]]:
+        """Yield the nodes in an order in which they can run, one by one or several together."""
+        waiting: list[ir.Node] = []
+        made: set[ir.Value] = set()
+        for node in self._plan.graph.nodes:
+            if self._runs_together and not self._is_touched(node):
+                waiting.append(node)
+                made.update(node.outputs)
                 continue
-            outputs = _outputs(node)
-            for values, arrays in zip(self._in_float, in_float, strict=True):
-                values.update(zip(outputs, run(arrays), strict=True))
-            results = self._each(partial(self._results, outputs))
-            yield Stop(node, run, in_float, quantized, results)
-            # Read again, because the caller may have changed scales or integers at this stop.
-            constants = self.constants(node)
-            for values, before in zip(self._quantized, quantized, strict=True):
-                values.update(zip(outputs, run(before | constants), strict=True))
-            self._forget(node)
+            # A product that does not need what waits goes first: queries, keys and values follow
+            # one another.
+            if waiting and any(value in made for value in _read(node)):
+                yield tuple(waiting)
+                waiting, made = [], set()
+            yield (node,)
+        if waiting:
+            yield tuple(waiting)
+
+    def _is_touched(self, node: ir.Node) -> bool:
+        """Tell whether a quantizer is at an input or output of a node."""
+        name = str(node.name)
+        slots = (*range(len(node.inputs)), IMPLICIT_SLOT)
+        return any((name, slot) in self.points.at_input for slot in slots) or any(
+            value in self.points.at_output for value in (*node.inputs, *node.outputs) if value
+        )
+
+    def _pass(self, part: tuple[ir.Node, ...]) -> None:
+        """Run nodes that quantize nothing, in both models."""
+        inside = Counter(value for node in part for value in _read(node))
+        outputs = [
+            value
+            for node in part
+            for value in _outputs(node)
+            if self._readers[value] > inside[value]
+            or (self._computes_ends and value.is_graph_output())
+        ]
+        if not outputs:
+            return
+        run = self.runner(part, {}, outputs)
+        for kept in (self._in_float, self._quantized):
+            for values in kept:
+                values.update(zip(outputs, run(_select_read(part, values)), strict=True))
 
     def _read_by(
         self, node: ir.Node, floats: Arrays, constants: Arrays
     ) -> tuple[Sequence[Arrays], Sequence[Arrays]]:
         """Return what a node reads in either model, for each batch."""
         return (
-            self._each(lambda at: _select_read(node, self._in_float[at]) | floats),
+            self._each(lambda at: _select_read((node,), self._in_float[at]) | floats),
             self._each(lambda at: self._inputs(node, self._quantized[at]) | constants),
         )
 
@@ -148,7 +207,9 @@ class Walk:
     def _each(self, make: Callable[[int], T]) -> Sequence[T]:
         """Return something of each batch: one at a time where memory is limited."""
         numbers = range(len(self._in_float))
-        return Made(make, numbers) if self._shelf.is_bounded else [make(at) for at in numbers]
+        return (
+            LazySequence(make, numbers) if self._shelf.is_bounded else [make(at) for at in numbers]
+        )
 
     @property
     def batches(self) -> int:
@@ -173,12 +234,18 @@ class Walk:
         known = [] if value is None else [values[value] for values in self._quantized]
         return [self._at_input(node, slot, array) for array in known]
 
-    def runner(self, nodes: Sequence[ir.Node], constants: Arrays) -> Run:
-        """Compile nodes; what is computed are the outputs of the last one.
+    def runner(
+        self,
+        nodes: Sequence[ir.Node],
+        constants: Arrays,
+        outputs: Sequence[ir.Value] | None = None,
+    ) -> Run:
+        """Compile nodes.
 
         Args:
-            nodes: In topological order.
-            constants: Those that are fed, by value.
+            nodes: The nodes, in topological order.
+            constants: The constants that are fed, by value.
+            outputs: What is computed; the outputs of the last one if omitted.
         """
         inside = {value for node in nodes for value in node.outputs}
         read = [
@@ -186,7 +253,7 @@ class Walk:
             for value in dict.fromkeys(value for node in nodes for value in _read(node))
             if value not in inside and (not is_constant(value) or value in constants)
         ]
-        outputs = _outputs(nodes[-1])
+        outputs = _outputs(nodes[-1]) if outputs is None else outputs
         functions = tuple(self._plan.graph.model.functions.values())
         operation = FloatNodes(tuple(nodes), tuple(read), tuple(outputs), functions)
         run = compiled_nodes(str(nodes[-1].name), operation, self._threads)
@@ -206,7 +273,7 @@ class Walk:
 
     def _inputs(self, node: ir.Node, values: Mapping[ir.Value, Array]) -> Arrays:
         """Collect a node's inputs in the quantized model."""
-        found = _select_read(node, values)
+        found = _select_read((node,), values)
         found = {value: self._at_output(value, array) for value, array in found.items()}
         for slot, value in enumerate(node.inputs):
             point = self.points.at_input.get((str(node.name), slot))
@@ -224,9 +291,10 @@ class Walk:
         point = self.points.at_output.get(value)
         return array if point is None else point.config.fake_quantize(array, inplace=False)
 
-    def _forget(self, node: ir.Node) -> None:
-        self._readers.subtract(value for value in _read(node) if not is_constant(value))
-        for value in (*_read(node), *_outputs(node)):
+    def _forget(self, part: Sequence[ir.Node]) -> None:
+        for node in part:
+            self._readers.subtract(value for value in _read(node) if not is_constant(value))
+        for value in dict.fromkeys(v for node in part for v in (*_read(node), *_outputs(node))):
             if self._readers[value] <= 0:
                 for values in (*self._in_float, *self._quantized):
                     values.pop(value, None)
@@ -263,9 +331,11 @@ def _read(node: ir.Node) -> list[ir.Value]:
     return list(dict.fromkeys(values))
 
 
-def _select_read(node: ir.Node, values: Mapping[ir.Value, Array]) -> Arrays:
-    """Select the values that a node reads."""
-    return {value: values[value] for value in _read(node) if not is_constant(value)}
+def _select_read(nodes: Sequence[ir.Node], values: Mapping[ir.Value, Array]) -> Arrays:
+    """Select the values that nodes read and do not make."""
+    inside = {value for node in nodes for value in node.outputs}
+    read = dict.fromkeys(value for node in nodes for value in _read(node))
+    return {v: values[v] for v in read if v not in inside and not is_constant(v)}
 
 
 def _outputs(node: ir.Node) -> list[ir.Value]:

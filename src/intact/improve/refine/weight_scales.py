@@ -1,4 +1,4 @@
-"""Search of the weight scale of each output channel, for the best cosine of the layer's result.
+"""Searches the weight scale of each output channel with the best cosine of its result.
 
 Source: Tengine's EQ (``tools/quantize/algorithm/quant_eq.cpp``): the min-max scale of each channel
 is multiplied by ``1.3 / 200 * (s + 1)`` for s = 0, 20 ... 180, and the one with the best cosine
@@ -52,7 +52,7 @@ def refine_weight_scales(
     and logarithmic ones, are not changed. Bias scales follow.
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         samples: The data; the first ``most`` samples are run.
         most: Maximum number of samples. Their activations are kept while needed, for both models.
         threads: Threads inside one operator; 0 lets the runtime choose.

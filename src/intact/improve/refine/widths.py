@@ -1,4 +1,4 @@
-"""Wider codes for the weights in blocks that lose most for their size.
+"""Gives wider codes to the weights in blocks that lose most for their size.
 
 What a weight alone costs is measured: the float model runs with that weight quantized, and the
 noise of its first output is compared with the bytes that wider codes would add. The weights with
@@ -51,7 +51,7 @@ def widen(
     A table that a layer multiplies with too is one weight, since a file has it once.
 
     Args:
-        plan: With scales; not changed.
+        plan: A plan with scales; it is not changed.
         samples: The data; the first ``most`` samples are run.
         growth: By how many percent all weights in blocks may grow together.
         most: Maximum number of samples.

@@ -1,4 +1,4 @@
-"""High-bias absorption: what a Relu always lets through moves into the next layer's bias.
+"""Moves what a Relu always lets through into the next layer's bias: bias absorption.
 
 Where a channel never falls below c > 0, a Relu does nothing to c: the layer's bias gives it up, and
 the biases of the layers behind take it over, times their weights. The range of the activation

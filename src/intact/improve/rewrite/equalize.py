@@ -1,4 +1,4 @@
-"""Cross-layer equalization of weights.
+"""Equalizes the weights of neighbouring layers, channel by channel.
 
 If a channel has large weights in one layer and small ones in the next, a positive factor moves
 magnitude from one to the other; the result of both together does not change. Which channels have

@@ -1,4 +1,4 @@
-"""Whether a rewritten float model loses less when it is quantized: of a block, and of all.
+"""Measures whether a rewritten float model loses less when it is quantized.
 
 A rewrite does not change what a model computes, but what is lost when it is quantized. That is
 measured: the nodes that a rewrite touches are cut out of the graph as it was and as it is, both are

@@ -1,4 +1,4 @@
-"""Magnitude moved from channels of activations into the weights behind them.
+"""Moves magnitude from channels of activations into the weights behind them (SmoothQuant).
 
 Where one channel of an activation is much larger than the others, a scale for all of them is too
 coarse for those. Divided by a factor for each channel, and the weights that read it multiplied by

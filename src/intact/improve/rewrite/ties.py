@@ -1,4 +1,4 @@
-"""Which channels of layers can only be scaled together, so that no result changes.
+"""Finds which channels of layers must be scaled together, so that no result changes.
 
 Every tensor between layers has one factor a channel. Operators that commute with positive factors
 pass them on; an Add needs the same factor on both sides, and a Concat passes slices. What does not
@@ -56,7 +56,7 @@ class Ties:
     """The factors of a graph's channels.
 
     Attributes:
-        layers: In topological order.
+        layers: The layers, in topological order.
         into: The factor of each input channel of a layer, by node; those of ``-1`` are 1.
         out: The same of its output channels.
         tensors: What lies between layers.

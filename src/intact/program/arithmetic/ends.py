@@ -1,4 +1,4 @@
-"""Grids given to hardware by the ends of their range: FakeQuantize, as OpenVINO computes it.
+"""Quantizes by the ends of a range, as OpenVINO computes FakeQuantize.
 
 A number becomes ``round(number * codes / (high - low) - low * codes / (high - low))`` codes above
 the lowest, with the multiplication and the addition fused, in float32 throughout. The offset need

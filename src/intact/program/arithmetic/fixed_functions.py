@@ -1,4 +1,4 @@
-"""Functions of one 8-bit operand in fixed point, as kernels without floats compute them."""
+"""Computes functions of 8-bit codes in fixed point, as kernels without floats do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions of one operand: the codes that a target gives for codes."""
+"""Computes the codes that a target gives for a function of codes, such as Sigmoid."""
 
 from __future__ import annotations
 

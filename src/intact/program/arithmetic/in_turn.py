@@ -1,4 +1,4 @@
-"""From accumulators to codes one float operation after another, as plain C code writes it.
+"""Requantizes by one float operation after another, as plain C code does.
 
 ``round(((float(sum) * s_x) * s_w) / s_y)`` rounds after each operation, where a precomputed factor
 ``s_x * s_w / s_y`` rounds three times before it meets the sum: the two differ in the last bit, and
@@ -40,7 +40,7 @@ def requantizer(
 
     Args:
         arithmetic: How: by one factor, or with `FloatInTurn` by one scale after another.
-        scales: Those of the operands, each ``[]`` or ``[channels]`` (the last axis).
+        scales: The scales of the operands, each ``[]`` or ``[channels]`` (the last axis).
         output: The encoding of the result.
         bounds: Real numbers that the result is clamped to.
         bias: The same as for :class:`Requantizer`.

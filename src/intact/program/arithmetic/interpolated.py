@@ -1,4 +1,4 @@
-"""Functions of 16-bit codes as TFLite computes them: tables of few values, and lines between.
+"""Computes functions of 16-bit codes by tables and interpolation, as TFLite does.
 
 Sources: LiteRT's ``kernels/internal/common.h`` (``LUTPopulate``, ``LUTLookup``),
 ``reference/integer_ops/logistic.h``, ``tanh.h`` and ``reference/softmax.h``; every code of some
@@ -50,7 +50,7 @@ def table_of(
 
     Args:
         function: A function of reals of ``kind``.
-        scales: Those of the argument and of the result, whose zero point is 0.
+        scales: The scales of the argument and of the result, whose zero point is 0.
         zero: Zero point of the argument.
         kind: Float type of the computation.
     """

@@ -1,4 +1,4 @@
-"""The real numbers that codes stand for, and back: what kernels that compute in floats share."""
+"""Converts codes to real numbers and back, as kernels that compute in floats do."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def to_codes(
 ) -> Array:
     """Return the codes of real numbers: divide by the scale, round, clamp; all in their floats.
 
-    The zero point is added before or after rounding as the arithmetic says. What is no number
+    The zero point is added before or after rounding as the arithmetic says. NaN
     becomes the lowest code, as in ONNX Runtime's vector code, or the highest where the arithmetic
     says so; on hardware it may become anything.
 
@@ -135,7 +135,7 @@ def _quantize(
         limits: Smallest and largest code.
         rounding: A mode of ``ROUNDING_CODES``.
         reciprocal: Multiply by the factor, not divide.
-        of_nan: The code of what is no number.
+        of_nan: The code of NaN.
         codes: Written.
     """
     low, high = limits

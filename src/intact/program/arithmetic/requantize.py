@@ -1,4 +1,4 @@
-"""From accumulators to codes of the output, as a step's arithmetic says."""
+"""Requantizes: from accumulators to codes of the output, as a target rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attributes of nodes: windows, axes and bounds, checked."""
+"""Reads attributes of nodes when they are lowered: windows, axes and bounds, checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program under construction: steps, and the forms in which each value of the model exists."""
+"""Builds a program: its steps, and the forms in which each value of the model exists."""
 
 from __future__ import annotations
 

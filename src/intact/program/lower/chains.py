@@ -1,4 +1,7 @@
-"""Which nodes the hardware computes as one operation."""
+"""Finds chains of nodes that the hardware computes as one operation.
+
+A convolution and the Relu behind it are a chain, for example.
+"""
 
 from __future__ import annotations
 

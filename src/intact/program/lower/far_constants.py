@@ -1,4 +1,4 @@
-"""Constants far out of the range of the codes that they become: moved to where they saturate too.
+"""Moves constants far out of the range of their codes to where they saturate too.
 
 A mask is -1e9, -3.4e38 or -inf; what chooses between it and scores may compute in float and hand
 its result to integers. Runtimes convert by rounding to int32 first, where such a quotient wraps.
@@ -29,7 +29,7 @@ def move_far_constants(plan: QuantizedGraph, points: Points) -> QuantizedGraph:
     them is quantized by the plan: it saturates as before.
 
     Args:
-        plan: With scales; it is not changed, and returned where nothing is to do.
+        plan: A plan with scales; it is not changed, and returned where nothing is to do.
         points: Its quantization points.
     """
     spans = _Spans(plan, points)

@@ -1,4 +1,4 @@
-"""Float nodes as the layers that files have for them, one operation a node."""
+"""Lowers float nodes to the layers that files have for them, one operation a node."""
 
 from __future__ import annotations
 
@@ -90,9 +90,7 @@ def _pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     if options.mode not in list(PadMode):
         raise Unsupported(f"its mode is {options.mode}")
     pads = moves.pads_of(node, len(data.shape))
-    filled = constant_input(node, 2)
-    value = options.value if filled is None else float(filled.item())
-    _emit(builder, node, Pad(pads, PadMode(options.mode), value), data)
+    _emit(builder, node, Pad(pads, PadMode(options.mode), moves.pad_value(node)), data)
 
 
 @FLOAT_LOWERINGS.register("Flatten")

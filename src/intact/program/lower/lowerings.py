@@ -1,4 +1,4 @@
-"""The tables of lowerings; the end of a chain: what is fused behind an operation, its result."""
+"""Holds the tables of lowerings, and finishes a chain: what is fused, its result."""
 
 from __future__ import annotations
 
@@ -198,8 +198,9 @@ def finish_move(
 ) -> None:
     """Add the step of a node that moves values: its results keep the encoding of its inputs.
 
-    Where the plan gives them another, a requantization of its own follows. What the model leaves
-    out of several outputs is not computed for anyone, and has no name.
+    Where the plan gives them another, a requantization of its own follows. Whole numbers among
+    them, as places, have none. What the model leaves out of several outputs is not computed for
+    anyone, and has no name.
 
     Raises:
         Unsupported: Something is fused behind it.
@@ -212,7 +213,8 @@ def finish_move(
     results = []
     for value in chain[0].outputs:
         result = builder.result(value)
-        if encoding is None or not encoding.same_as(result.encoding):
+        is_moved = result.plain.kind == "f"
+        if is_moved and (encoding is None or not encoding.same_as(result.encoding)):
             result = replace(result, encoding=encoding, end=None)
         if channels_last:
             result = permute(result, moved_last(len(result.shape)))

@@ -1,4 +1,4 @@
-"""Nodes that move, join, select and repeat values."""
+"""Lowers nodes that move, join, select and repeat values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.graph import input_value, is_constant, moves_values
+from intact.graph import input_value, is_constant
 from intact.ops import operators
 from intact.program.forms import has_blocks, shape_of
 from intact.program.lower.attributes import axis_of, constant_input, integers
@@ -80,17 +80,15 @@ def concat(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 
 @LOWERINGS.register("Pad")
 def pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
-    """Pad with zeros, or with elements of the data."""
+    """Pad with a number, or with elements of the data."""
     node = chain[0]
     mode = operators.Pad.of(node).mode
-    if not moves_values(node):
-        raise Unsupported("it pads with another number than 0")
     data = builder.read(node, 0)
     pads = pads_of(node, len(data.shape))
     if min(min(pair) for pair in pads) < 0:
         raise Unsupported("its pads are negative")
     if mode == "constant":
-        finish_move(builder, chain, Pad(pads), (data,))
+        finish_move(builder, chain, Pad(pads, value=pad_value(node)), (data,))
     else:
         _repeat_elements(builder, chain, data, pads, mode)
 
@@ -125,6 +123,19 @@ def _repeat_elements(
         builder.emit(chain, gather, (data,), (part,))
         data = part
     finish_move(builder, chain, gathers[-1], (data,))
+
+
+def pad_value(node: ir.Node) -> float:
+    """Read the number that a Pad surrounds its data with.
+
+    Raises:
+        Unsupported: It is computed, or no number.
+    """
+    given = constant_input(node, 2)
+    value = operators.Pad.of(node).value if given is None else float(given.item())
+    if np.isnan(value):
+        raise Unsupported("it pads with what is no number")
+    return value
 
 
 def pads_of(node: ir.Node, rank: int) -> Pads:

@@ -1,4 +1,4 @@
-"""Element by element: binary operations, functions and what chains stand for one of them."""
+"""Lowers element-wise nodes: binary operations, functions, and chains that are one."""
 
 from __future__ import annotations
 

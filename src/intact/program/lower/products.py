@@ -1,4 +1,4 @@
-"""Products with weights, and of two activations."""
+"""Lowers layers with weights, and products of two activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recurrent operators in float, step by step: what runtimes without such an operator compute.
+"""Lowers recurrent operators in float, step by step, for runtimes without them.
 
 Weights stay the integers that the plan stores. The products with the data of all steps are one
 dense layer; every step adds the product with the state before it. States go in and come out as

@@ -1,4 +1,4 @@
-"""From a plan to a program: which operations run on which integers, in order.
+"""Lowers a plan to a program: which operations run on which integers, in order.
 
 Every chain of nodes that the plan fuses becomes one step, conversions stand where forms of a
 value differ, and what has no integer operation runs in float between a dequantize and a quantize,

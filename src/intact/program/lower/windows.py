@@ -1,4 +1,4 @@
-"""Pools and reductions."""
+"""Lowers pools and reductions."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.ops import operators
-from intact.program.lower.attributes import integers, window_pads
+from intact.program.lower.attributes import axis_of, constant_input, integers, window_pads
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import LOWERINGS, finish, finish_move, fused_bounds
-from intact.program.operations import Pads, Pool, PoolKind, Reduce, Reduction
+from intact.program.operations import ArgReduce, Pads, Pool, PoolKind, Reduce, Reduction, TopK
 from intact.program.program import Shape
 
 _REDUCTIONS = {
@@ -70,6 +70,35 @@ def axes_of(node: ir.Node, rank: int) -> tuple[int, ...]:
             raise Unsupported("it reduces no axis")
         axes = tuple(range(rank))
     return tuple(sorted(axis % rank for axis in axes))
+
+
+_POSITIONS = {"ArgMax": Reduction.MAX, "ArgMin": Reduction.MIN}
+
+
+@LOWERINGS.register(*_POSITIONS)
+def position(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """ArgMax and ArgMin: of codes as of the numbers that they stand for."""
+    node = chain[0]
+    options, data = operators.ArgMax.of(node), builder.read(node, 0)
+    if options.select_last_index:
+        raise Unsupported("it takes the last of equal elements")
+    axis = axis_of(node, len(data.shape))
+    operation = ArgReduce(_POSITIONS[node.op_type], axis, options.keepdims == 1)
+    finish_move(builder, chain, operation, (data,))
+
+
+@LOWERINGS.register("TopK")
+def top(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """TopK of a constant number of elements."""
+    node = chain[0]
+    options, count = operators.TopK.of(node), constant_input(node, 1)
+    if count is None or count.size != 1:
+        raise Unsupported("its number of elements is computed")
+    data = builder.read(node, 0)
+    if not options.largest and data.encoding is not None:
+        raise Unsupported("there is no integer operation for the smallest elements")
+    operation = TopK(axis_of(node, len(data.shape)), int(count.item()), options.largest == 1)
+    finish_move(builder, chain, operation, (data,))
 
 
 _GLOBAL_POOLS = {"GlobalAveragePool": Reduction.MEAN, "GlobalMaxPool": Reduction.MAX}

@@ -1,4 +1,4 @@
-"""Other codes for the same numbers: signed or unsigned ones, and those that hardware prescribes."""
+"""Changes codes without changing their numbers: signed, unsigned, or as prescribed."""
 
 from __future__ import annotations
 

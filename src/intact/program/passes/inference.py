@@ -1,5 +1,7 @@
-"""Shapes of results from those of operands: where a model folds the batch into other axes, its own
-shapes leave these open."""
+"""Infers shapes of results from those of operands.
+
+A model that folds its batch into other axes leaves these open itself.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leaving out the quantize at the inputs and the dequantize at the outputs."""
+"""Leaves out the quantize at the inputs and the dequantize at the outputs."""
 
 from __future__ import annotations
 

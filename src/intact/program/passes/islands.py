@@ -1,4 +1,4 @@
-"""Neighbouring float nodes as one step: one session runs them all."""
+"""Joins neighbouring float nodes to one step: one session runs them all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Move transposes through a program until they meet and cancel.
+"""Moves transposes through a program until they meet and cancel.
 
 Lowering puts a transpose before and behind every spatial operation. This pass does not run a
 transpose where it stands: its result becomes a *view* of the stored tensor. An operation that works
@@ -27,12 +27,13 @@ from intact.program.operations import (
     FullyConnected,
     Lookup,
     Reshape,
+    TopK,
     Transpose,
 )
 from intact.program.passes.reordering import Order, flattened_columns, inverse, reorder
 from intact.program.program import Program, Step, Tensor
 
-_OTHER_AXES = (BatchMatMul, Flatten, FullyConnected, Lookup, Reshape, Transpose)
+_OTHER_AXES = (BatchMatMul, Flatten, FullyConnected, Lookup, Reshape, TopK, Transpose)
 """Operations whose result has axes of another meaning than what they read."""
 
 

@@ -1,4 +1,4 @@
-"""Operations in another order of axes."""
+"""Rewrites operations for data whose axes lie in another order."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from intact.program.forms import permute
 from intact.program.handlers import Handlers
 from intact.program.operations import (
     ELEMENTWISE,
+    ArgReduce,
     Concat,
     Expand,
     FullyConnected,
@@ -23,6 +24,7 @@ from intact.program.operations import (
     Softmax,
     Split,
     Tile,
+    TopK,
 )
 from intact.program.program import Shape, Step, Tensor
 
@@ -69,8 +71,11 @@ def reorder(step: Step, order: Order) -> ReorderedStep | None:
     if operation is None:
         return None
     after = order
-    if isinstance(step.operation, Reduce) and not step.operation.keep_dims:
-        after = _order_of_rest(order, step.operation.axes)
+    match step.operation:
+        case Reduce(axes=axes, keep_dims=False):
+            after = _order_of_rest(order, axes)
+        case ArgReduce(axis=axis, keep_dims=False):
+            after = _order_of_rest(order, (axis,))
     if any(len(tensor.shape) != len(after) for tensor in step.outputs):
         return None  # a constant of higher rank, which adds axes
     inputs = step.inputs
@@ -141,15 +146,15 @@ def _concat(operation: Concat, order: Order) -> Operation | None:
     return Concat(order[operation.axis])
 
 
-@_RENUMBER.register(Split)
-def _split(operation: Split, order: Order) -> Operation | None:
+@_RENUMBER.register(ArgReduce, Split)
+def _along(operation: ArgReduce | Split, order: Order) -> Operation | None:
     return replace(operation, axis=order[operation.axis])
 
 
-@_RENUMBER.register(Softmax)
-def _softmax(operation: Softmax, order: Order) -> Operation | None:
+@_RENUMBER.register(Softmax, TopK)
+def _along_last(operation: Softmax | TopK, order: Order) -> Operation | None:
     axis = order[operation.axis]
-    # Softmax kernels run along the last axis: moved elsewhere it would need a transpose of its own.
+    # Such kernels run along the last axis: moved elsewhere it would need a transpose of its own.
     return replace(operation, axis=axis) if axis == len(order) - 1 else None
 
 

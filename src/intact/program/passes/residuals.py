@@ -1,4 +1,4 @@
-"""Residuals whose memory a convolution cannot take for its result."""
+"""Marks convolutions that cannot write their result over their residual."""
 
 from __future__ import annotations
 

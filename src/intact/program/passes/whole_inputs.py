@@ -1,4 +1,4 @@
-"""Inputs of whole numbers, as token ids and masks are, read without float nodes.
+"""Lets operations read whole-number inputs, as token ids are, without float nodes.
 
 Exports give such an input another shape or type before a table is looked up by it, or before it
 becomes a float. Its numbers stay in their order, so that a format may read the input itself.

@@ -1,4 +1,4 @@
-"""Graphs of integer operations under construction, with types that hold every value."""
+"""Builds graphs of integer operations, with types that hold every value."""
 
 from __future__ import annotations
 

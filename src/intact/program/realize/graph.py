@@ -1,4 +1,4 @@
-"""A graph of integer operations: few, plain, and the same for every format that writes it."""
+"""Declares graphs of integer operations: few, plain, the same for every format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operations that move elements and leave them as they are."""
+"""Realizes operations that move elements and leave them as they are."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, cast
 import numpy as np
 
 from intact.program import operations as ops
+from intact.program.forms import code_of
 from intact.program.program import Shape
 from intact.program.realize.builder import broadcast
 from intact.program.realize.graph import Op, Order, Value
 from intact.program.realize.pointwise import recode
-from intact.program.realize.requantize import zero_point
 from intact.program.realize.step import REALIZERS, StepBuilder, known, open_product, plain
 
 
@@ -126,17 +126,18 @@ def concat(step: StepBuilder) -> None:
 
 @REALIZERS.register(ops.Pad)
 def pad(step: StepBuilder) -> None:
-    """Realize a Pad with the real number 0."""
+    """Realize a Pad with a number."""
     operation, order = cast(ops.Pad, step.operation), step.order(0)
     source, output = step.encoding(step.tensor(0)), step.encoding(step.output)
     data = recode(step, step.read(0, order), source, output)
-    pads, zero = _by_place(operation.pads, order), zero_point(output)
+    pads = _by_place(operation.pads, order)
+    filler = int(code_of(operation.value, step.encoding(step.output)))
     shape = tuple(
         length if pair == (0, 0) else known(length) + sum(pair)
         for length, pair in zip(data.shape, pads, strict=True)
     )
-    ends = min(data.low, zero), max(data.high, zero)
-    padded = step.builder.emit(Op.PAD, [data], data.dtype, shape, ends, pads=pads, number=zero)
+    ends = min(data.low, filler), max(data.high, filler)
+    padded = step.builder.emit(Op.PAD, [data], data.dtype, shape, ends, pads=pads, number=filler)
     step.set_result(padded, order)
 
 

@@ -1,4 +1,4 @@
-"""Operations on each element: sums, products, extremes, functions, other scales."""
+"""Realizes operations on each element: sums, products, functions, other scales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions, dense layers and matrix products."""
+"""Realizes convolutions, dense layers and matrix products."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a program to a graph of integer operations."""
+"""Realizes a program as a graph of plain integer operations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from intact.program.program import Encoding, Program, Step, Tensor
 from intact.program.realize import moves, pointwise, products, softmax, spatial
 from intact.program.realize.builder import IntegerBuilder
 from intact.program.realize.graph import IntegerGraph, Op, Place, Value
-from intact.program.realize.step import REALIZERS, Held, StepBuilder, Tensors, plain
+from intact.program.realize.step import REALIZERS, ArrangedValue, StepBuilder, Tensors, plain
 from intact.program.unsupported import UnsupportedNodes
 from intact.targets import Arithmetic, ZeroPointOrder
 
@@ -31,7 +31,7 @@ _REGISTERED = (moves, pointwise, products, softmax, spatial)
 def quantize(
     builder: IntegerBuilder, floats: Value, encoding: Encoding, arithmetic: Arithmetic
 ) -> Value:
-    """Return floats as codes; what is no number becomes the code that the arithmetic says."""
+    """Return floats as codes; NaN becomes the code that the arithmetic says."""
     scale, zero = np.float32(encoding.scale.item()), int(encoding.zero_point.item())
     if arithmetic.reciprocal_scale:
         steps = _float(builder, Op.MUL, floats, np.float32(1) / scale)
@@ -123,7 +123,7 @@ def realize(program: Program, reasons: Mapping[str, str] | None = None) -> Integ
     names = {name: builder.names.fresh(name) for name in (*program.inputs, *program.outputs)}
     inputs = tuple(_input(names[name], tensor) for name, tensor in program.inputs.items())
     for value, tensor in zip(inputs, program.inputs.values(), strict=True):
-        tensors.held[tensor.name] = Held(value, plain(len(value.shape)))
+        tensors.held[tensor.name] = ArrangedValue(value, plain(len(value.shape)))
     ends = {tensor.name for tensor in program.outputs.values()}
     starts = {tensor.name for tensor in program.inputs.values()}
     for step in program.steps:
@@ -197,7 +197,7 @@ def _assume(step: Step, builder: IntegerBuilder, tensors: Tensors) -> None:
     """Give results to a step that was refused, so that those behind it are looked at too."""
     for tensor in step.outputs:
         value = _input(builder.names.fresh(tensor.name), tensor)
-        tensors.held[tensor.name] = Held(value, plain(len(tensor.shape)))
+        tensors.held[tensor.name] = ArrangedValue(value, plain(len(tensor.shape)))
 
 
 def integer_program(plan: QuantizedGraph, *, float_ends: bool = False) -> Program:

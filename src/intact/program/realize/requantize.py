@@ -1,4 +1,4 @@
-"""From sums to codes with integers: roundings, fixed-point multiplications, shifts.
+"""Realizes requantization: roundings, fixed-point multiplications, shifts.
 
 Every rounding is a floored quotient of a number that something is added to before. Formulas are
 those of :mod:`intact.numerics.fixed_point_kernel`, which the integer engine runs.

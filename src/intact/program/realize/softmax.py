@@ -1,4 +1,4 @@
-"""Softmax along one axis, in fixed point throughout (TFLite's reference kernel).
+"""Realizes Softmax along one axis, in fixed point (TFLite's reference kernel).
 
 Exponentials of differences to the largest code are a table; their sum lies between a power of two
 and so many times it, so that its bits are counted by comparing it with the few powers there are.

@@ -1,4 +1,4 @@
-"""Windows, reductions and resizing: operations over spatial axes."""
+"""Realizes windows, reductions and resizing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One step while it is realized: its operands with the axes wanted, and its results.
+"""Gives a step that is realized its operands, with the axes wanted, and takes its results.
 
 Transposes of the program move nothing here: each tensor remembers which of its axes lies where, and
 a node is added only where an operation needs another order.
@@ -20,7 +20,7 @@ from intact.program.realize.graph import Op, Order, Value
 
 
 @dataclass(frozen=True)
-class Held:
+class ArrangedValue:
     """A tensor's value, and how its axes lie."""
 
     value: Value
@@ -31,7 +31,7 @@ class Tensors:
     """Where the program's tensors are."""
 
     def __init__(self) -> None:
-        self.held: dict[str, Held] = {}
+        self.held: dict[str, ArrangedValue] = {}
         self._turned: dict[tuple[str, Order], Value] = {}
 
     def transpose(self, builder: IntegerBuilder, name: str, order: Order) -> Value:
@@ -142,7 +142,7 @@ class StepBuilder:
     def set_result(self, value: Value, order: Order | None = None, slot: int = 0) -> None:
         """Set a result."""
         order = plain(len(value.shape)) if order is None else order
-        self._tensors.held[self.outputs[slot].name] = Held(value, order)
+        self._tensors.held[self.outputs[slot].name] = ArrangedValue(value, order)
 
 
 Realizer: TypeAlias = Callable[[StepBuilder], None]

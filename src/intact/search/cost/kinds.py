@@ -1,4 +1,4 @@
-"""The kinds of cost by name: size, bit-operations, the target's costs, latency."""
+"""Computes the costs of candidates by name: size, bit-operations, target, latency."""
 
 from __future__ import annotations
 

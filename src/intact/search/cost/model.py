@@ -1,4 +1,4 @@
-"""The cost of a candidate: a sum of tables, each over the choices of a few groups.
+"""Sums the cost of a candidate from tables, each over the choices of a few groups.
 
 Samplers read the tables, because an integer program needs the cost of each choice beforehand. For a
 measured cost the tables are only an estimate.

@@ -1,4 +1,4 @@
-"""How the choices of groups decide about nodes and tensors, for cost tables over a few groups.
+"""Tells how the choices of groups decide about nodes and tensors, for cost tables.
 
 A node stays float where one of its owning groups has the choice `FLOAT`. The effect on other nodes
 (on some targets an Add behind a float convolution stays float too) is not in the tables: it would

@@ -1,4 +1,4 @@
-"""One line of the log of a search: the format of [tvm] with an additional part.
+"""Encodes one line of the log of a search: the format of [tvm] with an additional part.
 
 Source: [tvm], "Log Format": ``version``, ``strategy`` and ``results`` follow it. ``search`` is
 added, so that a search can be continued. ``log.schema.json`` is the same as a JSON schema.

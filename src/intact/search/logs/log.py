@@ -1,4 +1,4 @@
-"""The log of a search: JSON lines, each on the disk before the next trial starts.
+"""Writes and reads the log of a search: each trial is on the disk before the next.
 
 An interrupted search continues from its log, and any logged strategy can be made a plan again.
 ``docs/search-log.md`` describes the format.

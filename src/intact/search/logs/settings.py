@@ -1,4 +1,4 @@
-"""The settings of a search: they must be the same to continue it from its log."""
+"""Records the settings of a search: they must be the same to continue it from its log."""
 
 from __future__ import annotations
 

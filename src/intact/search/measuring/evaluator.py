@@ -1,4 +1,4 @@
-"""Measuring candidates: plan, run, score, and stop early."""
+"""Measures candidates: plan, run, score, and stop early."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a candidate answers on samples that were not run, told from the float model's margins.
+"""Estimates a candidate's answers on samples that were not run, by the float model's.
 
 The margin of a sample is the score of its right class less that of the best other class, in logits.
 The float model's are known for all samples, a candidate's for the first ones. On those, the margins

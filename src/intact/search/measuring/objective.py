@@ -1,4 +1,4 @@
-"""Objectives: the score of a candidate, one number, higher is better."""
+"""Scores candidates: an objective gives one number, higher is better."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Early stopping: a trial ends once its score can no longer reach the required one (its bar).
+"""Stops a trial once its score can no longer reach the required one (its bar).
 
 Where it is enough to know whether it is reached, a trial ends once that is foreseen (`foresee`).
 

@@ -1,4 +1,4 @@
-"""``TrialData``: everything that trials need: search space, statistics, samples, float outputs."""
+"""Holds what trials need: search space, statistics, samples, float outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Trial data in a folder, for worker processes on this machine and on others.
+"""Writes trial data into a folder, for worker processes.
 
 Nothing is pickled. ``model.onnx`` is the normalized model and ``statistics.npz`` the statistics.
 The samples and float outputs of all chunks are concatenated in ``NUMBER.npy`` files, which are

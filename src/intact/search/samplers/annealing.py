@@ -1,4 +1,4 @@
-"""Simulated annealing over the widths.
+"""Searches widths by simulated annealing.
 
 Source: [tvm], "Search": temperature from .5 to .0005, times .99 a trial; a move changes
 10 % of the groups by up to 2 bits. There the energy is the accuracy; here it follows from the goal:

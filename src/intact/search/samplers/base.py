@@ -1,4 +1,4 @@
-"""The base class of samplers: a search written as a generator.
+"""Lets a sampler be written as a generator that asks for trials.
 
 The generator yields requests (`Ask`) and receives their trials. So the state of a sampler is the
 position in its own loops, and its decisions depend only on the seed and the trials.

@@ -1,4 +1,4 @@
-"""Greedy search: lower the width of one group after the other as far as the score allows.
+"""Searches greedily: lowers the width of one group after the other, as the score allows.
 
 Source: [tvm], "Search": start at the default (the most bits), visit the edges in topological order,
     lower the bits of one until the accuracy falls below the best, then freeze it. What "falls

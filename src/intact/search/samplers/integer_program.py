@@ -1,4 +1,4 @@
-"""The choice of widths as an integer program, solved by HiGHS.
+"""Solves the choice of widths as an integer program, by HiGHS.
 
 There is one binary variable for each choice of a group, and each group takes one choice: a
 multiple-choice knapsack. The noise of a candidate is taken as the sum of the noises that its

@@ -1,4 +1,4 @@
-"""Optuna's samplers: TPE for one objective, NSGA-II for the Pareto front of score and cost.
+"""Searches by Optuna's samplers: TPE for one objective, NSGA-II for the Pareto front.
 
 Extra ``search``: optuna from 4.2 on, including 5. Only the interface that both have is used:
 ``ask`` with fixed distributions, ``tell``, ``enqueue_trial``. Limits are passed as values and not

@@ -1,4 +1,4 @@
-"""Probes of the sensitivity search: candidates on all samples, single changes on few."""
+"""Probes groups for the sensitivity search: single changes on few samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random search: a uniformly random choice for each group.
+"""Searches at random: a uniformly random choice for each group.
 
 Source: [tvm], "Search". A candidate that its cost rules out is drawn again, without a trial. Where
     nearly all are ruled out (with every sixth group float, a candidate costs more than the

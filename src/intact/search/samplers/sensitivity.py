@@ -1,4 +1,4 @@
-"""Sensitivity search: measure the noise of each group alone, then solve an integer program.
+"""Searches by sensitivity: measures each group alone, then solves an integer program.
 
 1. Measure each group alone at its narrowest width, on few samples: the noise that it adds to the
    model's outputs (`NoiseModel` has the formula for other widths, and says why noises add).

@@ -1,4 +1,4 @@
-"""Kernels from floats to codes, from codes to floats, and from codes to other codes."""
+"""Makes the kernels between floats and codes, and between codes of two scales."""
 
 from __future__ import annotations
 

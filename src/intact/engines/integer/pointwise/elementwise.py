@@ -1,4 +1,8 @@
-"""Kernels of two operands: each code pair of 8-bit operands is computed once, then looked up."""
+"""Makes the kernels of two operands: Add, Mul, Div, Max and so on.
+
+Two operands of 8 bits have 65,536 pairs of codes. So each pair is computed once, and looked up from
+then on.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Functions of one operand. For up to 16 bits each is a table, made when the step is prepared."""
+"""Makes the integer engine's kernels for functions of one operand: Sigmoid, Tanh, Gelu, PRelu.
+
+Of 8 or 16 bits there are few codes, so a function is computed once for each of them, when the step
+is prepared, and is a table look-up from then on.
+"""
 
 from __future__ import annotations
 

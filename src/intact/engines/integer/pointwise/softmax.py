@@ -1,4 +1,4 @@
-"""Softmax and its logarithm, along one axis.
+"""Makes the kernels of Softmax and its logarithm, along one axis.
 
 Only differences to the row's largest code matter, so exponentials are a table with an entry for
 each. Rows are worked off in blocks, to bound what the wide intermediate results take.

@@ -1,4 +1,4 @@
-"""Convolutions: matrix products of windows, or compiled loops where a product would be too thin."""
+"""Makes the kernels of convolutions: products of matrices, or loops for depthwise ones."""
 
 from __future__ import annotations
 

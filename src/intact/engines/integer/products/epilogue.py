@@ -1,4 +1,4 @@
-"""From exact products to a step's output: bias, the accumulator's width, the output's codes."""
+"""Turns exact sums into output codes: bias, the accumulator's width, requantization."""
 
 from __future__ import annotations
 
@@ -245,7 +245,7 @@ class Epilogue:
 
     Args:
         step: Its output and arithmetic.
-        scales: Those of data and weight, each ``[]`` or ``[channels]``.
+        scales: The scales of data and weight, each ``[]`` or ``[channels]``.
         bounds: The ends of the fused activation.
         constant: Added to the products, int64 ``[channels]``: bias codes and what corrects zero
             points.

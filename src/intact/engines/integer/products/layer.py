@@ -1,4 +1,4 @@
-"""A layer of products: data, weights and bias as integers, and pairs of products that saturate."""
+"""Prepares the integers of a layer: data, weights, bias, and pairs that saturate."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ class Layer:
         largest_value: No code less its zero point has a larger magnitude.
         weights: Codes less their zero points, int64 ``[O, ...]``, as the tensor has them.
         raw_weights: The codes themselves.
-        scales: Those of data and weight.
+        scales: The scales of data and weight.
         bias: Codes, int64 ``[O]``; zeros where there is none or it is in float.
         float_bias: Bias in float, which is added to what the sums stand for.
         saturating: How pairs of products saturate; None where they do not.

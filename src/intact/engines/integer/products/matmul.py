@@ -1,4 +1,4 @@
-"""Products of matrices: dense layers and products of two activations.
+"""Makes the kernels of dense layers, and of products of two activations.
 
 The data of a dense layer may be quantized while it runs, with scales of its own.
 """

@@ -1,4 +1,4 @@
-"""Where the windows of a convolution lie, for one, two or three spatial axes alike."""
+"""Computes where the windows of a convolution lie, for one, two or three axes alike."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def spatial_lengths(step: Step, shape: tuple[int, ...], axes: int, channels: int
         step: Whose data it is, for the message.
         shape: The shape of the data.
         axes: Spatial axes that the weight has.
-        channels: Those that it takes.
+        channels: The channels that it takes.
 
     Raises:
         DataError: The data has other axes or channels.

@@ -1,4 +1,4 @@
-"""Weights in blocks of quantized models: MatMulNBits, GatherBlockQuantized, DequantizeLinear.
+"""Reads weights in blocks: MatMulNBits, GatherBlockQuantized, DequantizeLinear.
 
 They become float products, and lookups, of constants whose numbers the codes stand for; the codes
 are noted. ONNX Runtime's own quantizer, Olive, its generative builder and others write such files.

@@ -1,4 +1,4 @@
-"""Layers of models whose activations are quantized anew for each input, as float operators.
+"""Reads layers whose activations are quantized anew for each input, as float operators.
 
 ONNX Runtime's ``quantize_dynamic`` writes ``DynamicQuantizeLinear -> MatMulInteger -> Cast ->
 Mul``, with the product of both scales as the second factor. Each becomes a MatMul of floats and a

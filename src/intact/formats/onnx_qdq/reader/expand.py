@@ -1,4 +1,4 @@
-"""Taking operators on codes apart into pairs around a float operator: one form to read."""
+"""Expands operators on codes, such as QLinearConv, to pairs around a float operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a fake quantizer gives: numbers by name, from its inputs or its attributes."""
+"""Collects the numbers that a fake quantizer gives, from its inputs or attributes."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ class Operator(msgspec.Struct, frozen=True):
     power_of_two: bool = False
 
 
-class Given(msgspec.Struct, frozen=True):
-    """What a node gives, by the names of its row."""
+class GivenNumbers(msgspec.Struct, frozen=True):
+    """The numbers that a node gives, by the names of its row."""
 
     node: ir.Node
     operator: Operator

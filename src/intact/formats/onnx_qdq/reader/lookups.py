@@ -1,8 +1,14 @@
-"""A Gather that looks codes up in a table: the table becomes numbers before it instead.
+"""Moves the DequantizeLinear of a quantized embedding from behind its Gather to the table.
 
-ONNX Runtime's quantizer leaves an embedding as integers, which a DequantizeLinear or an operator on
-codes reads. With one scale a pair stands behind the Gather then, so that what read its codes still
-does. Scales of rows, which are looked up as the codes are, and of columns belong to the table.
+ONNX Runtime's quantizer leaves an embedding as integers::
+
+    Gather(table int8) -> DequantizeLinear                          as it is written
+    DequantizeLinear(table) -> Gather -> QuantizeLinear -> ...      one scale for the table
+    DequantizeLinear(table) -> Gather                               a scale for each row or column
+
+So the reader finds a float lookup with a quantized table, as everywhere else. With one scale a
+QuantizeLinear behind the Gather gives the same codes again, so that what read them still does.
+Scales of rows are looked up beside the codes, and become those of the table.
 """
 
 from __future__ import annotations
@@ -28,7 +34,7 @@ _CODES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
 def lift_lookups(model: ir.Model) -> None:
-    """Let every Gather whose codes are read as numbers look numbers up, in place.
+    """Let every Gather of codes that stand for numbers look up the numbers instead, in place.
 
     Raises:
         ModelError: What its codes stand for cannot be told; the reader is named.
@@ -61,7 +67,7 @@ def _looks_codes_up(node: ir.Node) -> bool:
 
 @dataclass(frozen=True)
 class _Grid:
-    """What the codes stand for, as a reader of them says.
+    """Scale and zero point of the codes, as a node that reads them says.
 
     Attributes:
         reader: A DequantizeLinear, or an operator on codes.
@@ -81,7 +87,7 @@ class _Grid:
 
 
 def _grids(codes: ir.Value) -> Iterator[_Grid]:
-    """Yield what readers say of codes, also of those that are only moved before."""
+    """Yield the scales that readers give codes, also behind nodes that only move them."""
     waiting = [codes]
     while waiting:
         for reader, slot in waiting.pop().uses():
@@ -116,12 +122,12 @@ class _Lookup:
         self._axis = integer_attribute(node, "axis", 0) % max(len(table.shape), 1)
 
     def lift(self, grid: _Grid) -> None:
-        """Look numbers up, and quantize what was found to the codes that it has."""
+        """Look numbers up, and quantize the result to the same codes (one scale)."""
         scale, zero_point = grid.scale, grid.zero_point
         if zero_point is None:
             kind = np.int8 if self._table.dtype is ir.DataType.INT8 else np.uint8
             zero_point = self._constant("zero_point", np.zeros((), kind))
-        numbers = self._found([scale, zero_point], [])
+        numbers = self._gather_numbers([scale, zero_point], [])
         codes = self._node.outputs[0]
         again = self._insert("QuantizeLinear", [numbers, scale, zero_point], [], codes)
         codes.type = codes.type or ir.TensorType(self._table.dtype or ir.DataType.UINT8)
@@ -141,13 +147,13 @@ class _Lookup:
             )
         axis = self._axis_in_table(integer_attribute(reader, "axis", 1))
         parts = (grid.scale, grid.zero_point)
-        parameters = [None if part is None else self._of_table(part, axis) for part in parts]
+        parameters = [None if part is None else self._for_table(part, axis) for part in parts]
         if axis is None or None in parameters[: 1 + (parts[1] is not None)]:
             raise unreadable(
                 reader, "its scales are neither those of the rows nor of the columns", ONLY_KNOWN
             )
         attributes = [ir.AttrInt64("axis", axis)]
-        numbers = self._found(parameters, attributes, reader.outputs[0])
+        numbers = self._gather_numbers(parameters, attributes, reader.outputs[0])
         replace_value(reader.outputs[0], numbers)
         self._graph.remove(reader, safe=True)
         # Other readers may still take the codes.
@@ -155,7 +161,7 @@ class _Lookup:
             self._graph.remove(self._node, safe=True)
 
     def _axis_in_table(self, axis: int) -> int | None:
-        """Return which axis of the table an axis of what is found is; None of several indices."""
+        """Return the table's axis that an axis of the result comes from; None for several."""
         found = self._indices.shape
         if found is None or self._table.shape is None:
             return None
@@ -167,8 +173,8 @@ class _Lookup:
             return axis - count + 1
         return self._axis if count == 1 else None
 
-    def _of_table(self, value: ir.Value, axis: int | None) -> ir.Value | None:
-        """Return scales or zero points of the whole table; None where they are another's."""
+    def _for_table(self, value: ir.Value, axis: int | None) -> ir.Value | None:
+        """Return scales or zero points of the whole table; None where they are not the table's."""
         # Scales of columns are constants that the lookup leaves alone; those of rows are looked up
         # as the rows are.
         if axis != self._axis:
@@ -180,13 +186,13 @@ class _Lookup:
         is_alike = input_value(maker, 1) is self._indices and is_constant(whole)
         return whole if is_alike else None
 
-    def _found(
+    def _gather_numbers(
         self,
         parameters: list[ir.Value | None],
         attributes: list[ir.Attr],
         like: ir.Value | None = None,
     ) -> ir.Value:
-        """Dequantize the table, and look its numbers up."""
+        """Add a DequantizeLinear of the table and a Gather of its result; return that."""
         inputs = [self._table, *parameters]
         numbers = self._insert("DequantizeLinear", inputs, attributes, self._table)
         attributes = list(self._node.attributes.values())

@@ -1,4 +1,4 @@
-"""Scale, zero point and type of a QuantizeLinear or DequantizeLinear node, as numbers.
+"""Reads scale, zero point and type of a QuantizeLinear or DequantizeLinear node.
 
 The type that holds the codes of a config needs an opset of its own.
 """

@@ -1,4 +1,4 @@
-"""Operators in which training tools write a fake quantizer, and how their numbers are read.
+"""Lists the operators in which training tools write a fake quantizer, and reads them.
 
 One operator stands for quantizing and dequantizing: `FAMILIES` has one row for each, with the names
 of its inputs. What is no input is looked for among the attributes. A grid is said as scale and
@@ -24,7 +24,7 @@ import onnx_ir as ir
 
 from intact.errors import ModelError
 from intact.formats.onnx_qdq.reader.given import (
-    Given,
+    GivenNumbers,
     Grid,
     Operator,
     broadcast_axis,
@@ -50,7 +50,7 @@ _OFF = 0.01
 _ROUNDINGS = frozenset({"ROUND", "HALF_EVEN"})
 
 
-def affine(given: Given) -> Grid:
+def affine(given: GivenNumbers) -> Grid:
     """Read scale, zero point and range, as MQBench takes them to OpenVINO."""
     scale, zero_point = given.array("scale"), given.array("zero_point", 0)
     low, high = given.whole("quant_min"), given.whole("quant_max")
@@ -83,7 +83,7 @@ def affine(given: Given) -> Grid:
     return Grid(_float32(positive), _int64(given, codes), low, high, axis, tuple(changes))
 
 
-def bit_width(given: Given) -> Grid:
+def bit_width(given: GivenNumbers) -> Grid:
     """Read scale, zero point and bit width of QONNX."""
     bits = given.whole("bit_width")
     signed, narrow = given.whole("signed", 1), given.whole("narrow", 0)
@@ -112,13 +112,13 @@ def _float32(scale: npt.NDArray[np.float64]) -> npt.NDArray[np.float32]:
         return scale.astype(np.float32)
 
 
-def _int64(given: Given, codes: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
+def _int64(given: GivenNumbers, codes: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     if not np.isfinite(codes).all():
         raise unreadable_quantizer(given.node, "its zero point is not finite")
     return codes.astype(np.int64)
 
 
-def ends(given: Given) -> Grid:
+def ends(given: GivenNumbers) -> Grid:
     """Read the lowest and highest number and the levels of OpenVINO's FakeQuantize."""
     node = given.node
     if len(node.inputs) != 5:
@@ -146,7 +146,7 @@ def ends(given: Given) -> Grid:
     return Grid(*params, quant_min, quant_min + levels - 1, axis, holds_fewer=True)
 
 
-def _finite(given: Given, name: str) -> Ends:
+def _finite(given: GivenNumbers, name: str) -> Ends:
     found = _float32(given.array(name))
     if found.size == 0 or not np.isfinite(found).all():
         raise unreadable_quantizer(given.node, "its range is not finite float32")
@@ -184,7 +184,7 @@ class Family(msgspec.Struct, frozen=True):
     domains: tuple[str, ...]
     operators: Mapping[str, Operator]
     refused: Mapping[str, str]
-    grid: Callable[[Given], Grid]
+    grid: Callable[[GivenNumbers], Grid]
     target: str = "onnxruntime"
 
 
@@ -229,7 +229,7 @@ def read_quantizer(node: ir.Node) -> Grid:
         raise unreadable_quantizer(
             node, f"it has {len(node.inputs)} inputs and {len(node.outputs)} outputs"
         )
-    grid = family.grid(Given(node, family.operators[name]))
+    grid = family.grid(GivenNumbers(node, family.operators[name]))
     count = grid.scale.size
     if count == 0 or grid.zero_point.size not in (1, count):
         reason = f"it has {count} scales and {grid.zero_point.size} zero points"

@@ -1,4 +1,4 @@
-"""Taking QuantizeLinear and DequantizeLinear out of a model, and noting where they were.
+"""Takes QuantizeLinear and DequantizeLinear out of a model, and notes where they were.
 
 What is left is a float model; what is noted are *points*: the ends of one tensor that the pairs
 quantized, with their scales. Where a plan has no end for a pair (a tensor quantized twice in a row,

@@ -1,4 +1,4 @@
-"""Fake quantizers of training tools as pairs of QuantizeLinear and DequantizeLinear.
+"""Turns fake quantizers of training tools into pairs of Quantize- and DequantizeLinear.
 
 The pairs have the attributes ``quant_min`` and ``quant_max`` where the codes do not fill their
 type, as MQBench's own exports of opset 13 have them. A Clip of the codes between two of a pair,

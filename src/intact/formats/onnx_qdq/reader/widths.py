@@ -1,4 +1,6 @@
-"""The range of codes where QuantizeLinear does not say it: from weights, or from the user.
+"""Finds the range of codes where QuantizeLinear does not say it.
+
+It follows from the weights, or from what the user says.
 
 MQBench's exports of opset 13 have the attributes ``quant_min`` and ``quant_max``, but the tool that
 simplifies them before they are saved leaves out what ONNX does not know: a file of 4 or 7 bits then

@@ -1,4 +1,7 @@
-"""The bytes of a file as tensors and nodes, and these as bytes; equal ones give equal bytes."""
+"""Decodes the bytes of a ``.tmfile`` into tensors and nodes, and encodes them.
+
+Equal tensors and nodes give equal bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a ``.tmfile`` holds: the tensors and nodes of its one graph.
+"""Declares what a ``.tmfile`` of version 2 holds: the tensors and nodes of its one graph.
 
-Reading makes it of bytes, writing makes bytes of it, by the tables of version 2 here.
+`codec` makes these classes of bytes, and bytes of them, by the tables of structs here.
 
 A file is a header, then structs and lists in any order, each led to by an offset from the start of
 the file; offset 0 stands for nothing. Numbers are little-endian, structs lie on multiples of four
@@ -210,7 +210,7 @@ class TmFile:
         source: How messages call the file.
         layout: Where the channels are, of the file or of the model that it was converted from.
         tensors: By number.
-        nodes: In the order of execution; constants and inputs have nodes too.
+        nodes: The nodes, in the order of execution; constants and inputs have nodes too.
         inputs: Numbers of the nodes whose outputs are the inputs of the model.
         outputs: Numbers of the nodes whose outputs are those of the model.
     """
@@ -232,11 +232,14 @@ _KEY = "intact.inside"
 
 
 def mark_inside(node: ir.Node) -> None:
-    """Note that what a node computes is no tensor of the file; the node is changed."""
+    """Mark a node of the ONNX graph as added by the reader: the file has no tensor for its result.
+
+    A Flatten before a dense layer, for example. The node is changed.
+    """
     node.metadata_props[_KEY] = "1"
 
 
 def is_inside(value: ir.Value) -> bool:
-    """Tell whether a value is no tensor of the file that the model was read from."""
+    """Tell whether a value comes from a node that `mark_inside` marked."""
     node = value.producer()
     return node is not None and _KEY in node.metadata_props

@@ -1,4 +1,4 @@
-"""A ``.tmfile`` under construction: tensors and nodes for the steps of a program.
+"""Builds a ``.tmfile``: tensors and nodes for the steps of a program.
 
 A file holds each value of the model once, with its axes in the model's order and with one scale.
 The steps of a program without nodes of the model (quantizing, requantizing, transposes around

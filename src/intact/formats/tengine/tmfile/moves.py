@@ -1,4 +1,4 @@
-"""How Tengine spells operators that move elements: each is read, and then written."""
+"""Reads and writes the operators of a ``.tmfile`` that move elements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The float ONNX graph of a file under construction."""
+"""Builds the float ONNX graph of a ``.tmfile`` that is read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators of a ``.tmfile``: their numbers, their options, what the numbers in those mean.
+"""Lists the operators of a ``.tmfile``: their numbers, options, and what these mean.
 
 Source: Tengine's public header ``tm2_format.h`` and its operator prototypes.
 """
@@ -36,7 +36,7 @@ class Flavor(enum.IntEnum):
 
 
 class Activation(enum.IntEnum):
-    """What Convolution applies to its sums."""
+    """The activation that Convolution applies to its sums."""
 
     NONE = -1
     RELU = 0

@@ -1,4 +1,4 @@
-"""How Tengine spells functions and operators on two tensors: each is read, and then written."""
+"""Reads and writes the functions of a ``.tmfile``, and its operators on two tensors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How Tengine spells pools and reductions: each is read, and then written."""
+"""Reads and writes the pools and reductions of a ``.tmfile``."""
 
 from __future__ import annotations
 

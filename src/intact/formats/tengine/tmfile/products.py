@@ -1,4 +1,8 @@
-"""How Tengine spells convolutions, dense layers, normalization: each is read, and then written."""
+"""Reads and writes the layers with weights of a ``.tmfile``: convolutions, dense layers, Scale.
+
+For each there is first the reader, which adds nodes to a float ONNX graph, then the writer, which
+adds one node to the file. BatchNormalization, which is one of these once folded, is here too.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +75,7 @@ def _read_convolution(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(Convolution)
 def _write_convolution(operation: Convolution, step: Step, builder: TmFileBuilder) -> None:
-    """Write one of images; bounds go into the Convolution if its activation can be that."""
+    """Write a convolution of images; bounds become its own activation where it has such a one."""
     builder.image_shape(step)
     if step.inputs[RESIDUAL_SLOT:]:
         raise Unsupported("a tensor is added to its sums")
@@ -137,7 +141,7 @@ def _read_deconvolution(builder: OnnxBuilder, node: FileNode) -> None:
 def _write_transposed_convolution(
     operation: TransposedConvolution, step: Step, builder: TmFileBuilder
 ) -> None:
-    """Write one of images, in float."""
+    """Write a transposed convolution of images, in float."""
     builder.refuse_elements(Element.INT8, Element.UINT8)
     builder.image_shape(step)
     if 1 in operation.strides:
@@ -228,7 +232,7 @@ def _read_fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
 
 @WRITERS.register(FullyConnected)
 def _write_fully_connected(_: FullyConnected, step: Step, builder: TmFileBuilder) -> None:
-    """Write a layer of rows."""
+    """Write a dense layer, whose input is a matrix."""
     rank = len(builder.shape(builder.value(step)))
     weight = builder.constant(step, 1)
     if rank != 2:
@@ -300,7 +304,7 @@ def _read_batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
 def _write_batch_normalization(
     operation: BatchNormalization, step: Step, builder: TmFileBuilder
 ) -> None:
-    """Write one that no convolution holds, in float."""
+    """Write a normalization that was not folded into a convolution, in float."""
     builder.refuse_elements(Element.INT8, Element.UINT8)
     rank = len(builder.shape(builder.value(step)))
     if rank not in (3, 4):
@@ -338,7 +342,7 @@ def _add_weighted(
     attributes: dict[str, Attribute],
     channels: int,
 ) -> None:
-    """Add a convolution and what is applied to its sums."""
+    """Add a convolution to the ONNX graph, and its fused activation behind it."""
     bias = [builder.store(slot(node.inputs, 2), (channels,))] if len(node.inputs) > 2 else []
     inputs = [value, builder.store(slot(node.inputs, 1)), *bias]
     activation = node.options["activation"]

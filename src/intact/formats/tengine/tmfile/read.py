@@ -1,4 +1,4 @@
-"""Tengine's model files as float models, and the scales and codes of quantized ones.
+"""Reads a ``.tmfile`` as a float model, with the scales and codes of a quantized one.
 
 Source: see `file`.
 """

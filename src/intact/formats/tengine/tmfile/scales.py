@@ -1,4 +1,4 @@
-"""The numbers of a file: float32, or the codes and scales of a program.
+"""Stores the numbers of a ``.tmfile``: float32, or the codes and scales of a program.
 
 The tool's min-max scale of an output channel whose weights are all 0 is 0, hence also the bias's,
 and the codes of both are 0: what the bias adds is lost [tengine]. A plan gives the channel some

@@ -1,4 +1,4 @@
-"""Models as ``.tmfile`` of version 2: a plan in integers, or a model in float.
+"""Writes a ``.tmfile`` of version 2: a plan in integers, or a model in float.
 
 Source: [tengine], and see `file`. Tengine's quantization tool writes activations in int8 or
 uint8 with one scale each, weights with scales along their first axis, and biases in int32.

@@ -1,4 +1,4 @@
-"""The float model of a TFLite file under construction: its activations, inputs and outputs."""
+"""Builds the float model of a ``.tflite`` that is read."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ModelBuilder(TensorBuilder):
         alias: Tensors that are one with another, whose name they share.
 
     Attributes:
-        activations: Those that exist so far, by number.
+        activations: The activations that exist so far, by number.
         shapes: The lengths that the file has for a value.
 
     Raises:

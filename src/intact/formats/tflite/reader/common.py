@@ -1,4 +1,4 @@
-"""The table of readers, and what they share: slots, fused activations, checks of shapes."""
+"""Holds the table of TFLite's operator readers, and what they share."""
 
 from __future__ import annotations
 

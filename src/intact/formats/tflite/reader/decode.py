@@ -1,4 +1,10 @@
-"""From the bytes of a file to its tensors and operators, with every reference checked."""
+"""Decodes the bytes of a ``.tflite`` file into tensors and operators, and checks every reference.
+
+A flatbuffer is made of tables whose fields are numbered slots: ``root.tables(2, ...)`` is the list
+``Model.subgraphs``. Slots are those of ``schema.fbs``; a comment names the field where it is read.
+`Wire` is the file, `Table` one table of it. A file is hostile input: every position is checked, and
+what is decoded is charged against the size of the file.
+"""
 
 from __future__ import annotations
 
@@ -196,6 +202,8 @@ def open_tflite(source: str | Path | bytes) -> TfliteFile:
 
 
 def _decode(wire: Wire) -> TfliteFile:
+    # Slots of Model: version 0, operator_codes 1, subgraphs 2, description 3, buffers 4,
+    # signature_defs 7. Of SubGraph: tensors 0, inputs 1, outputs 2, operators 3.
     root = wire.root(IDENTIFIER)
     version = root.integer(0, "<I")
     if version != VERSION:
@@ -206,7 +214,7 @@ def _decode(wire: Wire) -> TfliteFile:
     graph = graphs[0]
     buffers = root.tables(4, _MOST_ENTRIES)
     codes = [_code(table) for table in root.tables(1, _MOST_ENTRIES)]
-    tensors, operators = _part(wire, graph, buffers, codes)
+    tensors, operators = _subgraph(wire, graph, buffers, codes)
     file = TfliteFile(
         wire.source,
         len(wire.data),
@@ -227,11 +235,11 @@ def _decode(wire: Wire) -> TfliteFile:
             if not 0 < number < len(graphs):
                 raise wire.damaged(f"operator {op.index} calls subgraph {number} of {len(graphs)}")
             if number not in others:
-                others[number] = _part(wire, graphs[number], buffers, codes)
+                others[number] = _subgraph(wire, graphs[number], buffers, codes)
     return without_variables(file, others)
 
 
-def _part(wire: Wire, graph: Table, buffers: list[Table], codes: list[str]) -> Part:
+def _subgraph(wire: Wire, graph: Table, buffers: list[Table], codes: list[str]) -> Part:
     """Read the tensors and operators of a subgraph."""
     tensors = tuple(
         _tensor(wire, index, table, buffers)
@@ -246,14 +254,17 @@ def _part(wire: Wire, graph: Table, buffers: list[Table], codes: list[str]) -> P
 
 def _signature(wire: Wire, root: Table, tensors: int) -> Signature:
     """Return the names of the first signature of the main graph."""
+    # Slots of SignatureDef: inputs 0, outputs 1, subgraph_index 4.
     for table in root.tables(7, _MOST_ENTRIES):
         # The number of the subgraph: only the main one is read.
         if table.integer(4, "<I") == 0:
-            return Signature(_called(wire, table, 0, tensors), _called(wire, table, 1, tensors))
+            inputs = _signature_names(wire, table, 0, tensors)
+            return Signature(inputs, _signature_names(wire, table, 1, tensors))
     return Signature()
 
 
-def _called(wire: Wire, signature: Table, slot: int, tensors: int) -> dict[str, int]:
+def _signature_names(wire: Wire, signature: Table, slot: int, tensors: int) -> dict[str, int]:
+    """Return the number of the tensor that each name stands for."""
     names = {}
     for table in signature.tables(slot, _MOST_ENTRIES):
         name, number = table.text(0), table.integer(1, "<I")
@@ -264,6 +275,8 @@ def _called(wire: Wire, signature: Table, slot: int, tensors: int) -> dict[str, 
 
 
 def _tensor(wire: Wire, index: int, table: Table, buffers: list[Table]) -> FileTensor:
+    # Slots of Tensor: shape 0, type 1, buffer 2, name 3, quantization 4, is_variable 5, sparsity 6,
+    # shape_signature 7, external_buffer 10.
     shape = _lengths(table, 0)
     signature = _lengths(table, 7) or shape
     code = table.integer(1, "<b")
@@ -297,6 +310,8 @@ _WIDTHS: Mapping[int, npt.DTypeLike] = {1: np.int32, 2: np.uint16, 3: np.uint8}
 
 
 def _sparsity(wire: Wire, table: Table | None) -> Sparsity | None:
+    # Slots of SparsityParameters: traversal_order 0, block_map 1, dim_metadata 2. Of
+    # DimensionMetadata: format 0, dense_size 1, array_segments 2 and 3, array_indices 4 and 5.
     if table is None:
         return None
     levels = []
@@ -335,6 +350,7 @@ def _data(wire: Wire, buffer: Table) -> memoryview | None:
 
 
 def _lengths(table: Table, slot: int) -> tuple[int, ...]:
+    """Return a shape; ``()`` where the field is absent."""
     array = table.array(slot, np.int32)
     if array is None:
         return ()
@@ -344,6 +360,7 @@ def _lengths(table: Table, slot: int) -> tuple[int, ...]:
 
 
 def _oddity(table: Table, shape: tuple[int, ...], code: int, element: Element | None) -> str:
+    """Say why a tensor cannot be read; "" if it can."""
     if element is None:
         return f"its element type is {code}"
     if any(length <= 0 for length in shape) or math.prod(shape) > MOST_ELEMENTS:
@@ -356,6 +373,8 @@ def _oddity(table: Table, shape: tuple[int, ...], code: int, element: Element | 
 
 
 def _quantization(table: Table | None) -> Quantization | None:
+    # Slots of QuantizationParameters: scale 2, zero_point 3, details_type 4,
+    # quantized_dimension 6.
     if table is None:
         return None
     scale, zero_point = table.array(2, np.float32), table.array(3, np.int64)
@@ -371,6 +390,8 @@ def _quantization(table: Table | None) -> Quantization | None:
 
 
 def _code(table: Table) -> str:
+    """Return the name of an operator code, ``CONV_2D`` say."""
+    # Slots of OperatorCode: deprecated_builtin_code 0, custom_code 1, builtin_code 3.
     old, new = table.integer(0, "<b"), table.integer(3, "<i")
     # Files from before version 3a have the old field alone.
     code = new if old == _NEWEST_CODES else max(old, new)
@@ -380,6 +401,7 @@ def _code(table: Table) -> str:
 
 
 def _operator(wire: Wire, index: int, table: Table, codes: list[str], tensors: int) -> Operator:
+    # Slots of Operator: opcode_index 0, inputs 1, outputs 2, builtin_options 4.
     code = table.integer(0, "<I")
     if code >= len(codes):
         raise wire.damaged(f"operator {index} is of kind {code} of {len(codes)}")

@@ -1,4 +1,4 @@
-"""What a ``.tflite`` file holds: tensors, operators and buffers of its main graph, checked.
+"""Declares what a ``.tflite`` file holds: tensors, operators, buffers of its main graph.
 
 Only the structure is judged here; whether an operator can be read is for `operators` to say.
 

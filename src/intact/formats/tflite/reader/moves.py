@@ -1,4 +1,4 @@
-"""Operators that give their input another shape or order."""
+"""Reads TFLite's operators that give their input another shape or order."""
 
 from __future__ import annotations
 

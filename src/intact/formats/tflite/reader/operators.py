@@ -1,4 +1,4 @@
-"""From the operators of a file to a float graph, or an error that lists the unsupported ones."""
+"""Makes a float graph of a TFLite file's operators, or lists the unsupported ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators element by element, along the channels, and reductions."""
+"""Reads TFLite's element-wise operators, its softmax and normalizations, its reductions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators with weights, and the product of two activations."""
+"""Reads TFLite's layers with weights, and its product of two activations."""
 
 from __future__ import annotations
 

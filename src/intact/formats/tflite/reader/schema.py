@@ -1,4 +1,4 @@
-"""Which slot of which table holds what, as the TFLite schema numbers them.
+"""Lists which slot of which table of a ``.tflite`` holds what, as its schema numbers them.
 
 Source: ``schema.fbs`` of LiteRT, version 3; the numbers never change meaning. Only what reading
 needs is listed.

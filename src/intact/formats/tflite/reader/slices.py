@@ -1,4 +1,4 @@
-"""Operators that take tensors apart and put them together along an axis."""
+"""Reads TFLite's operators that split and join tensors along an axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators on images without weights: pools, resizing, depth and space."""
+"""Reads TFLite's operators on images without weights: pools, resizing, depth and space."""
 
 from __future__ import annotations
 

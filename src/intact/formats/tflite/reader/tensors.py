@@ -1,4 +1,4 @@
-"""Operands, layouts and constants of the float graph that is made of a file.
+"""Keeps the tensors of a ``.tflite`` as values of the float graph, in one or two layouts.
 
 TFLite keeps channels last; the float graph has them first wherever an operator is spatial. A
 tensor exists in the layouts that its readers need; the other one is made on demand.

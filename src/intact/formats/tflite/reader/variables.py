@@ -1,4 +1,4 @@
-"""Resource variables: what a model of streams keeps from one run to the next.
+"""Turns TFLite's resource variables, which keep state between runs, into inputs and outputs.
 
 A graph has no such memory here. What READ_VARIABLE gives becomes an input, what ASSIGN_VARIABLE is
 given an output, and the constants of the subgraph that CALL_ONCE runs are the first values.

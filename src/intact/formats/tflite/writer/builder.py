@@ -1,4 +1,4 @@
-"""``FileBuilder``: a TFLite file under construction, and operators whose results are clamped."""
+"""Builds a TFLite file: tensors, operators, and those whose results are clamped."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from intact.errors import Unsupported
+from intact.formats.tflite.reader.schema import Element
 from intact.formats.tflite.spellings import FUSED, int16_version
 from intact.program import Array, Encoding, Shape, Step, Tensor
 from intact.program.handlers import Handlers
@@ -61,7 +62,7 @@ class FileBuilder:
         lacking: Why what runs the file cannot take an operator, by its name in the schema.
 
     Attributes:
-        tensors: Those of the file, by name.
+        tensors: The tensors of the file, by name.
         operators: In order.
         makers: Which operator computes a tensor's values, by the tensor's name, not what moves
             them; `QUOTIENT` where that is a product with a reciprocal.
@@ -75,7 +76,7 @@ class FileBuilder:
         self,
         reserved: Iterable[str] = (),
         open_lengths: Mapping[str, int] | None = None,
-        lacking: Mapping[str, str] | None = None,
+        lacking: Mapping[str, Unsupported] | None = None,
     ) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
@@ -107,7 +108,8 @@ class FileBuilder:
     def require(self, code: str) -> None:
         """Refuse an operator, or a form of it, that kernels lack; raises `Unsupported`."""
         if code in self._lacking:
-            raise Unsupported(self._lacking[code])
+            reason = self._lacking[code]
+            raise Unsupported(reason.reason, reason.remedy)
 
     def operator(
         self,
@@ -242,6 +244,38 @@ def in_file(tensor: Tensor) -> Tensor:
         return tensor
     data = None if tensor.data is None else tensor.data.astype(np.float32)
     return replace(tensor, data=data, plain=np.dtype(np.float32))
+
+
+def type_of(tensor: Tensor) -> np.dtype[Any]:
+    """Return the type of a tensor's elements in the file."""
+    held = in_file(tensor)
+    return held.dtype if held.data is None else held.data.dtype
+
+
+def require_type(tensor: Tensor, what: str, *names: str) -> None:
+    """Refuse a tensor of another type than kernels take.
+
+    Args:
+        tensor: What they read.
+        what: The operator, as messages call it.
+        names: Types by NumPy's names.
+    """
+    if type_of(tensor).name not in names:
+        raise Unsupported(f"{tensor.name!r} is {type_of(tensor)}, which no kernel of {what} takes")
+
+
+def element_of(kind: np.dtype[Any]) -> int:
+    """Return the number that the schema has for a type."""
+    return Element[kind.name.upper()]
+
+
+def add_cast(builder: FileBuilder, source: Tensor, result: Tensor) -> None:
+    """Add a CAST to the type of the result."""
+    kinds = {
+        "inDataType": element_of(type_of(source)),
+        "outDataType": element_of(type_of(result)),
+    }
+    builder.operator("CAST", (source,), (result,), Options("CastOptions", kinds))
 
 
 QUOTIENT = "a quotient"

@@ -1,4 +1,4 @@
-"""From a builder to the bytes of a file, by the object interface of the schema's Python module."""
+"""Serializes a TFLite file by the object interface of the schema's Python module."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def serialize(
 
     Args:
         builder: The operators in the order in which they run.
-        inputs: By the name that the signature gives them.
-        outputs: By the name that the signature gives them.
+        inputs: The inputs by the name that the signature gives them.
+        outputs: The outputs by the name that the signature gives them.
         description: Free text in the file's head.
         metadata: Texts by name.
 

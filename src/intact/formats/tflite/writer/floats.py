@@ -1,4 +1,4 @@
-"""Nodes of the float model that the engine runs as they are, and TFLite has operators for.
+"""Writes nodes of the float model for which TFLite has operators.
 
 Attention masks are made by them: a comparison, a Cast, a choice; maps of classes by ArgMax. What
 has an operator with the same operands is a row of `_OPERATORS`; `NODE_WRITERS` has what takes more.
@@ -14,30 +14,30 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tflite.spellings import NODES, POSITIONS, rows_by_ours
-from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options, in_file
-from intact.formats.tflite.writer.moves import add_reshape, add_transpose
+from intact.formats.tflite.spellings import NODES, rows_by_ours
+from intact.formats.tflite.writer.builder import (
+    WRITERS,
+    FileBuilder,
+    Options,
+    add_cast,
+    type_of,
+)
+from intact.formats.tflite.writer.moves import add_transpose
 from intact.graph import constant_array, is_constant
 from intact.program import Array, Shape, Step, Tensor
 from intact.program.forms import moved_last, plain_type, shape_of
 from intact.program.handlers import NamedHandlers
 from intact.program.lower.attributes import axis_of, constant_input
-from intact.program.lower.moves import pads_of
 from intact.program.lower.windows import axes_of
 from intact.program.operations import FloatNodes
 
-_OPERATORS, _POSITIONS = rows_by_ours(NODES), rows_by_ours(POSITIONS)
-"""Operands of the first are the same, in the same order."""
+_OPERATORS = rows_by_ours(NODES)
+"""Their operands are the same, in the same order."""
 
-_TYPES = {np.dtype(np.float32): 0, np.dtype(np.int32): 2, np.dtype(np.int64): 4, np.dtype(bool): 6}
-"""``TensorType`` of the schema, of what these operators take."""
+_TYPES = ("bool", "float32", "int32", "int64")
+"""What these operators take."""
 
-_CAST_TYPES = {
-    **_TYPES,
-    np.dtype(np.uint8): 3,
-    np.dtype(np.int16): 7,
-    np.dtype(np.int8): 9,
-}
+_CAST_TYPES = (*_TYPES, "int8", "int16", "uint8")
 """The same for Cast: images are often fed as uint8."""
 
 
@@ -91,14 +91,14 @@ class _Node:
     def part(self, shape: Shape, kind: np.dtype[Any] | None = None) -> Tensor:
         """Return a new tensor on the way to the result."""
         like = next(each for each in self.results if each is not None)
-        plain = (kind or _type(self.data)).type
+        plain = (kind or type_of(self.data)).type
         return self.builder.intermediate(f"{like.name}_part", shape, None, like, plain=plain)
 
     def between(
         self, code: str, *inputs: Tensor, options: str = "", shape: Shape | None = None
     ) -> Tensor:
         """Add an operator whose result is of its first input's type, and of its shape if none."""
-        result = self.part(inputs[0].shape if shape is None else shape, _type(inputs[0]))
+        result = self.part(inputs[0].shape if shape is None else shape, type_of(inputs[0]))
         self.add(code, inputs, result, options=options)
         return result
 
@@ -122,7 +122,7 @@ class _Node:
         order = _exchanged(len(tensor.shape), axis)
         if order == tuple(range(len(order))):
             return tensor
-        result = self.part(tuple(tensor.shape[k] for k in order), _type(tensor))
+        result = self.part(tuple(tensor.shape[k] for k in order), type_of(tensor))
         add_transpose(self.builder, tensor, result, order)
         return result
 
@@ -164,8 +164,8 @@ def _write_nodes(operation: FloatNodes, step: Step, builder: FileBuilder) -> Non
         known.update(zip(node.outputs, made, strict=True))
         types = _CAST_TYPES if node.op_type == "Cast" else _TYPES
         for tensor in (*operands, *made):
-            if tensor is not None and _type(tensor) not in types:
-                raise Unsupported(f"{tensor.name!r} is {_type(tensor)}, not for {node.op_type}")
+            if tensor is not None and type_of(tensor).name not in types:
+                raise Unsupported(f"{tensor.name!r} is {type_of(tensor)}, not for {node.op_type}")
         if is_row:
             _write_row(_Node(node, operands, made, builder))
         else:
@@ -174,9 +174,11 @@ def _write_nodes(operation: FloatNodes, step: Step, builder: FileBuilder) -> Non
 
 def _write_row(node: _Node) -> None:
     spelling = _OPERATORS[node.node.op_type]
-    options = Options(spelling.table)
     if node.node.op_type == "Cast":
-        options = _cast(_type(node.data), _type(node.result))
+        _refuse_cast(type_of(node.data), type_of(node.result))
+        add_cast(node.builder, node.data, node.result)
+        return
+    options = Options(spelling.table)
     node.builder.operator(spelling.code, node.operands, (node.result,), options)
 
 
@@ -193,18 +195,13 @@ def _operand(
     return builder.constant(str(value.name), array)
 
 
-def _type(tensor: Tensor) -> np.dtype[Any]:
-    tensor = in_file(tensor)
-    return tensor.dtype if tensor.data is None else tensor.data.dtype
-
-
 def _between(value: ir.Value, like: Tensor, builder: FileBuilder) -> Tensor:
     kind = plain_type(value).type
     return builder.intermediate(str(value.name), shape_of(value), None, like, plain=kind)
 
 
-def _cast(before: np.dtype[Any], after: np.dtype[Any]) -> Options:
-    """Return the options of a Cast between types that runtimes convert alike.
+def _refuse_cast(before: np.dtype[Any], after: np.dtype[Any]) -> None:
+    """Refuse a Cast between types that runtimes do not convert alike.
 
     Floats are cut off towards 0, and large integers to their low bits; what a float too large
     becomes ONNX leaves open for 32 and 64 bits as well.
@@ -214,68 +211,6 @@ def _cast(before: np.dtype[Any], after: np.dtype[Any]) -> Options:
     """
     if before.kind == "f" and after.kind in "iu" and after.itemsize < np.dtype(np.int32).itemsize:
         raise Unsupported(f"it casts {before} to {after}")
-    types = {"inDataType": _CAST_TYPES[before], "outDataType": _CAST_TYPES[after]}
-    return Options("CastOptions", types)
-
-
-# ---- positions -----------------------------------------------------------------------------------
-
-
-@NODE_WRITERS.register(*_POSITIONS)
-def _position(node: _Node) -> None:
-    """Write ArgMax and ArgMin: of equal elements the first."""
-    data, result = node.data, node.result
-    if node.whole("select_last_index"):
-        raise Unsupported("it takes the last of equal elements, TFLite the first")
-    axis = axis_of(node.node, len(data.shape), 0)
-    spelling = _POSITIONS[node.node.op_type]
-    shape = data.shape[:axis] + data.shape[axis + 1 :]
-    keeps = node.whole("keepdims", 1) == 1
-    found = node.part(shape, _type(result)) if keeps else result
-    at = node.builder.integers(f"{node.node.name}/axis", axis)
-    kind = _TYPES[_type(result)]
-    # Some runtimes have the operator, but not for this type of positions.
-    node.builder.require(f"{spelling.code} {_type(result)}")
-    node.add(spelling.code, (data, at), found, options=spelling.table, outputType=kind)
-    if keeps:
-        add_reshape(node.builder, found, result)
-
-
-@NODE_WRITERS.register("TopK")
-def _top(node: _Node) -> None:
-    """Write TopK: TOPK_V2 along the last axis; the least are the largest of what is negated."""
-    count = int(node.constant(1).item())
-    rank = len(node.data.shape)
-    axis = axis_of(node.node, rank, -1)
-    is_largest = node.whole("largest", 1) == 1
-    data = node.last(node.data, axis)
-    if not is_largest:
-        data = node.between("NEG", data, options="NegOptions")
-    shape = (*data.shape[:-1], count)
-    values, places = node.part(shape, _type(data)), node.part(shape, np.dtype(np.int32))
-    number = node.builder.integers(f"{node.node.name}/k", count)
-    node.add("TOPK_V2", (data, number), values, places, options="TopKV2Options")
-    wanted, at = (*node.results, None)[:2]
-    if wanted is not None:
-        if not is_largest:
-            values = node.between("NEG", values, options="NegOptions")
-        _back(node, values, wanted, axis)
-    if at is not None:
-        moved = node.last(places, axis)
-        kinds = {"inDataType": _TYPES[_type(moved)], "outDataType": _TYPES[_type(at)]}
-        node.add("CAST", (moved,), at, options="CastOptions", **kinds)
-
-
-def _back(node: _Node, tensor: Tensor, result: Tensor, axis: int) -> None:
-    """Make a tensor whose axis was brought to the end the result."""
-    order = _exchanged(len(tensor.shape), axis)
-    add_transpose(node.builder, tensor, result, order)
-
-
-def _exchanged(rank: int, axis: int) -> tuple[int, ...]:
-    order = list(range(rank))
-    order[axis], order[-1] = order[-1], order[axis]
-    return tuple(order)
 
 
 # ---- elements at computed places -----------------------------------------------------------------
@@ -292,11 +227,11 @@ def _places(node: _Node, slot: int, lengths: Sequence[int | None]) -> Tensor:
     if None in lengths:
         raise Unsupported("it takes elements of an axis of unknown length")
     indices = node.operand(slot)
-    sizes = np.array(lengths, _type(indices))
+    sizes = np.array(lengths, type_of(indices))
     if indices.data is not None:
         # NumPy's remainder has the divisor's sign, so that -1 becomes the last place.
         return node.number(np.mod(indices.data, sizes), np.int32)
-    sizes_of = node.number(sizes if sizes.size > 1 else sizes.reshape(()), _type(indices))
+    sizes_of = node.number(sizes if sizes.size > 1 else sizes.reshape(()), type_of(indices))
     return node.between("FLOOR_MOD", indices, sizes_of, options="FloorModOptions")
 
 
@@ -321,7 +256,7 @@ def _gather_elements(node: _Node) -> None:
         raise Unsupported("its data has more rows than its indices")
     places = node.last(_places(node, 1, data.shape[axis : axis + 1]), axis)
     rows = node.last(data, axis)
-    gathered = node.part(places.shape, _type(data))
+    gathered = node.part(places.shape, type_of(data))
     # GATHER takes rows with indices of their own only where all axes in front are a batch.
     fields = {"axis": rank - 1, "batchDims": rank - 1}
     node.add("GATHER", (rows, places), gathered, options="GatherOptions", **fields)
@@ -346,7 +281,7 @@ def _scatter_nd(node: _Node) -> None:
     if reduction == "none" and written.max(initial=0) > 1:
         raise Unsupported("it writes some places twice")
     inputs = (node.number(places, np.int32), updates, node.number(lengths, np.int32))
-    scattered = node.part(data.shape, _type(data))
+    scattered = node.part(data.shape, type_of(data))
     node.add("SCATTER_ND", inputs, scattered, options="ScatterNdOptions")
     if reduction == "add":
         node.add("ADD", (data, scattered), result, options="AddOptions")
@@ -354,6 +289,18 @@ def _scatter_nd(node: _Node) -> None:
     mask = node.number(written > 0, np.bool_)
     # Chosen and not added, since what is replaced may be infinite.
     node.add("SELECT_V2", (mask, scattered, data), result, options="SelectV2Options")
+
+
+def _back(node: _Node, tensor: Tensor, result: Tensor, axis: int) -> None:
+    """Make a tensor whose axis was brought to the end the result."""
+    order = _exchanged(len(tensor.shape), axis)
+    add_transpose(node.builder, tensor, result, order)
+
+
+def _exchanged(rank: int, axis: int) -> tuple[int, ...]:
+    order = list(range(rank))
+    order[axis], order[-1] = order[-1], order[axis]
+    return tuple(order)
 
 
 # ---- along axes ----------------------------------------------------------------------------------
@@ -388,7 +335,7 @@ def _reduction(node: _Node) -> None:
     at = node.builder.integers(f"{node.node.name}/axes", axes)
     if before:
         data = node.between(before, data, options=_TABLES[before])
-    reduced = node.part(result.shape, _type(data)) if after else result
+    reduced = node.part(result.shape, type_of(data)) if after else result
     keeps = node.whole("keepdims", 1) == 1
     node.add(code, (data, at), reduced, options="ReducerOptions", keepDims=keeps)
     if after:
@@ -439,26 +386,10 @@ def _modulo(node: _Node) -> None:
     if not node.whole("fmod"):
         node.add("FLOOR_MOD", (data, divisor), node.result, options="FloorModOptions")
         return
-    if _type(data).kind != "f":
+    if type_of(data).kind != "f":
         raise Unsupported("its integers keep the dividend's sign")
     sign = node.between("SIGN", data)
     magnitudes = [node.between("ABS", each, options="AbsOptions") for each in (data, divisor)]
     shape = node.result.shape
     rest = node.between("FLOOR_MOD", *magnitudes, options="FloorModOptions", shape=shape)
     node.add("MUL", (sign, rest), node.result, options="MulOptions")
-
-
-@NODE_WRITERS.register("Pad")
-def _pad(node: _Node) -> None:
-    """Pad with a number: PADV2."""
-    mode = node.node.attributes.get_string("mode", "constant") or "constant"
-    if mode != "constant":
-        raise Unsupported(f"its mode is {mode}")
-    pads = pads_of(node.node, len(node.data.shape))
-    if min(map(min, pads), default=0) < 0:
-        raise Unsupported("its pads are negative")
-    given = constant_input(node.node, 2)
-    value = node.node.attributes.get_float("value", 0.0) if given is None else given.item()
-    filler = node.number(np.array([value]), _type(node.data))
-    sides = node.number(np.array(pads), np.int32)
-    node.add("PADV2", (node.data, sides, filler), node.result, options="PadV2Options")

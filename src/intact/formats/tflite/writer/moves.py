@@ -1,17 +1,25 @@
-"""Operators that move elements and compute nothing."""
+"""Writes TFLite's operators that move elements and compute nothing."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options, data_of
+from intact.formats.tflite.writer.builder import (
+    WRITERS,
+    FileBuilder,
+    Options,
+    add_cast,
+    data_of,
+    require_type,
+    type_of,
+)
 from intact.program import Shape, Step, Tensor
-from intact.program.forms import has_blocks
+from intact.program.forms import code_of, has_blocks
 from intact.program.operations import (
     Concat,
     DepthToSpace,
@@ -24,6 +32,7 @@ from intact.program.operations import (
     SpaceToDepth,
     Split,
     Tile,
+    TopK,
     Transpose,
 )
 
@@ -105,14 +114,67 @@ def _write_concat(operation: Concat, step: Step, builder: FileBuilder) -> None:
 
 @WRITERS.register(Pad)
 def _write_pad(operation: Pad, step: Step, builder: FileBuilder) -> None:
-    """Write PAD, which fills with the zero point, that is with real 0."""
+    """Write PAD, which fills with the zero point, that is with real 0; PADV2 fills with another."""
     if any(min(pair) < 0 for pair in operation.pads):
         raise Unsupported(f"negative pads {operation.pads}: TFLite cannot cut with a PAD")
     pads = builder.constant(f"{step.name}/pads", np.asarray(operation.pads, np.int32))
-    version = version_of(step.outputs[0])
-    builder.operator(
-        "PAD", (step.inputs[0], pads), step.outputs, Options("PadOptions"), version=version
-    )
+    data, output = data_of(step), step.outputs[0]
+    version = version_of(output)
+    if not operation.value:
+        options = Options("PadOptions")
+        builder.operator("PAD", (data, pads), (output,), options, version=version)
+        return
+    code = np.array([code_of(operation.value, output.encoding)], type_of(data))
+    filler = builder.constant(f"{step.name}/value", code, output.encoding)
+    options = Options("PadV2Options")
+    builder.operator("PADV2", (data, pads, filler), (output,), options, version=version)
+
+
+@WRITERS.register(TopK)
+def _write_top(operation: TopK, step: Step, builder: FileBuilder) -> None:
+    """Write TOPK_V2, which sorts along the last axis, to which another is brought first.
+
+    The smallest elements are the largest of what is negated.
+    """
+    data, (values, places) = data_of(step), step.outputs
+    require_type(data, "TopK", "float32", "int8", "int16", "int32", "int64")
+    order = list(range(len(data.shape)))
+    order[operation.axis], order[-1] = order[-1], order[operation.axis]
+    swaps, minus = order != sorted(order), Options("NegOptions")
+
+    def like(tensor: Tensor, name: str, *, swapped: bool = False, kind: Any = None) -> Tensor:
+        shape = tuple(tensor.shape[axis] for axis in order) if swapped else tensor.shape
+        name, kind = f"{tensor.name}_{name}", tensor.plain if kind is None else kind
+        return builder.intermediate(name, shape, tensor.encoding, tensor, plain=kind)
+
+    # 1. What is sorted.
+    source = data
+    if swaps:
+        source = like(data, "swapped", swapped=True)
+        add_transpose(builder, data, source, order)
+    if not operation.largest:
+        source, before = like(source, "negative"), source
+        builder.operator("NEG", (before,), (source,), minus)
+    # 2. Both results, as the kernel gives them.
+    found = values
+    if swaps or not operation.largest:
+        found = like(values, "sorted", swapped=True)
+    at = like(places, "int32", swapped=True, kind=np.int32)
+    count = builder.integers(f"{step.name}/k", operation.count)
+    options, version = Options("TopKV2Options"), version_of(data)
+    builder.operator("TOPK_V2", (source, count), (found, at), options, version=version)
+    # 3. Both as they are asked for; what nobody reads has no value to stand for.
+    if found is not values and values.value:
+        if not operation.largest:
+            negative, found = found, like(found, "negative") if swaps else values
+            builder.operator("NEG", (negative,), (found,), minus)
+        if swaps:
+            add_transpose(builder, found, values, order)
+    if places.value:
+        if swaps:
+            swapped, at = at, like(places, "place", kind=np.int32)
+            add_transpose(builder, swapped, at, order)
+        add_cast(builder, at, places)
 
 
 @WRITERS.register(Slice)
@@ -186,8 +248,7 @@ def _add_embedding(builder: FileBuilder, table: Tensor, indices: Tensor, output:
         whole = builder.intermediate(
             f"{indices.name}_int32", indices.shape, None, indices, plain=np.int32
         )
-        types = {"inDataType": 4, "outDataType": 2}  # of int64 and int32
-        builder.operator("CAST", (indices,), (whole,), Options("CastOptions", types))
+        add_cast(builder, indices, whole)
         indices = whole
     is_open, count = None in indices.shape, math.prod(builder.lengths(indices))
     shape: Shape = (None,) if is_open else (count,)

@@ -1,4 +1,10 @@
-"""Operators that compute element by element, over axes, or products of matrices."""
+"""Writes element-wise operators, reductions, dense layers and conversions as TFLite operators.
+
+One function per operation of the program, registered in `WRITERS`: `Elementwise` becomes ADD, MUL
+and so on, `FullyConnected` becomes FULLY_CONNECTED. What TFLite lacks is composed of what it has: a
+ceiling is ``NEG, FLOOR, NEG``, a function without an int8 kernel a look-up by GATHER. Windows and
+moves are in `spatial` and `moves`.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +15,12 @@ from types import MappingProxyType
 import numpy as np
 
 from intact.errors import Unsupported
+from intact.formats.tflite.reader.schema import Element
 from intact.formats.tflite.spellings import (
     APPROXIMATION,
     FUNCTIONS,
     PAIRS,
+    POSITIONS,
     REDUCTIONS,
     Spelling,
     rows_by_ours,
@@ -23,17 +31,22 @@ from intact.formats.tflite.writer.builder import (
     FileBuilder,
     Options,
     add_bounded,
+    add_cast,
     add_clamp,
     bias_or_zeros,
     data_of,
+    element_of,
+    require_type,
+    type_of,
     weighted_inputs,
 )
-from intact.formats.tflite.writer.moves import add_transpose, version_of
+from intact.formats.tflite.writer.moves import add_reshape, add_transpose, version_of
 from intact.ops import functions
 from intact.ops.functions import Unary
 from intact.program import Array, Encoding, Step, Tensor
 from intact.program.arithmetic.functions import function_of_codes
 from intact.program.operations import (
+    ArgReduce,
     BatchMatMul,
     Dequantize,
     DynamicFullyConnected,
@@ -49,20 +62,17 @@ from intact.program.operations import (
 )
 from intact.targets import Functions
 
-_BOOL, _FLOAT32, _INT8, _INT32 = 6, 0, 9, 2
-"""``TensorType`` of the schema."""
-
-
-_FUNCTIONS, _PAIRS, _REDUCTIONS = (
+_FUNCTIONS, _PAIRS, _POSITIONS, _REDUCTIONS = (
     rows_by_ours(FUNCTIONS),
     rows_by_ours(PAIRS),
+    rows_by_ours(POSITIONS),
     rows_by_ours(REDUCTIONS),
 )
 
 
 @WRITERS.register(Elementwise)
 def _write_elementwise(operation: Elementwise, step: Step, builder: FileBuilder) -> None:
-    """Write ADD and its like."""
+    """Write ADD, MUL and the other operators on two tensors."""
     kind = _PAIRS[operation.kind]
     if kind.code == "DIV" and step.outputs[0].dtype == np.int64:
         raise Unsupported("LiteRT divides floats and int32 only")
@@ -121,7 +131,7 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
 
 
 def _add_of_whole_numbers(builder: FileBuilder, kind: Unary, data: Tensor, output: Tensor) -> None:
-    """Add a function of int32 or int64, which is no code; LiteRT has the negative alone."""
+    """Add a function of plain int32 or int64, which are no codes; of these LiteRT has NEG alone."""
     if kind not in (functions.negative, functions.absolute):
         raise Unsupported(f"TFLite computes {kind} of floats and codes only")
     is_last, name = kind is functions.negative, f"{output.name}_negative"
@@ -145,7 +155,7 @@ def _options(spelling: Spelling[Unary], operation: Function) -> Options | None:
 
 
 def _is_looked_up(operation: Function, step: Step) -> bool:
-    """Whether the runtime has no kernel: none at all, none of codes, none for such an ELU."""
+    """Tell whether a table of codes stands in for the function, for one of three reasons."""
     # 1. The target computes by tables.
     if step.arithmetic.functions is Functions.TABLE:
         return True
@@ -165,8 +175,7 @@ def _add_table(builder: FileBuilder, table: Array, data: Tensor, output: Tensor)
     """
     whole = builder.intermediate(f"{output.name}_code", data.shape, None, data, plain=np.int32)
     place = builder.intermediate(f"{output.name}_place", data.shape, None, data, plain=np.int32)
-    kinds = {"inDataType": _INT8, "outDataType": _INT32}
-    builder.operator("CAST", (data,), (whole,), Options("CastOptions", kinds))
+    add_cast(builder, data, whole)
     # Codes begin at -128, places in the table at 0.
     lowest = builder.integers(f"{output.name}_lowest", np.iinfo(np.int8).max + 1)
     builder.operator("ADD", (whole, lowest), (place,), Options("AddOptions"))
@@ -197,7 +206,7 @@ def _between(
     fields: Mapping[str, int] = MappingProxyType({}),
     kind: type[np.generic] = np.float32,
 ) -> Tensor:
-    """Add an operator element by element on the way to floats, and return its result."""
+    """Add an operator whose result is intermediate, a step on the way to the output; return it."""
     name = f"{output.name}_{code.lower()}"
     result = builder.intermediate(name, output.shape, None, output, plain=kind)
     builder.operator(code, inputs, (result,), Options(table, fields) if table else None)
@@ -232,13 +241,13 @@ def _add_round(builder: FileBuilder, data: Tensor, output: Tensor) -> None:
     # Over an odd floor a half rounds up as well: the next float below it counts as more.
     limit = between("SUB", (half, between("MUL", (odd, step), "MulOptions")), "SubOptions")
     is_above = between("GREATER", (rest, limit), "GreaterOptions", kind=np.bool_)
-    kinds = {"inDataType": _BOOL, "outDataType": _FLOAT32}
+    kinds = {"inDataType": Element.BOOL, "outDataType": Element.FLOAT32}
     one = between("CAST", (is_above,), "CastOptions", kinds)
     builder.operator("ADD", (below, one), (output,), Options("AddOptions"))
 
 
 _ROUNDED = {functions.ceil: _add_ceil, functions.round_half_even: _add_round}
-"""Writes in floats what not every kind of kernels has: LiteRT's reference kernels have neither."""
+"""Roundings of floats that are composed, because LiteRT's reference kernels have neither."""
 
 
 @WRITERS.register(PRelu)
@@ -272,12 +281,34 @@ def _write_softmax(operation: Softmax, step: Step, builder: FileBuilder) -> None
 
 @WRITERS.register(Reduce)
 def _write_reduce(operation: Reduce, step: Step, builder: FileBuilder) -> None:
-    """Write MEAN and its like."""
+    """Write MEAN, SUM and the other reductions."""
     kind = _REDUCTIONS[operation.kind]
     axes = builder.integers(f"{step.name}/axes", operation.axes)
     options = Options(kind.table, {"keepDims": operation.keep_dims})
     version = version_of(step.outputs[0])
     builder.operator(kind.code, (step.inputs[0], axes), step.outputs, options, version=version)
+
+
+@WRITERS.register(ArgReduce)
+def _write_arg_reduce(operation: ArgReduce, step: Step, builder: FileBuilder) -> None:
+    """Write ARG_MAX or ARG_MIN, which take the first of equal elements and drop the axis."""
+    data, result = data_of(step), step.outputs[0]
+    spelling = _POSITIONS[operation.kind]
+    require_type(data, spelling.onnx, "bool", "float32", "int8", "int32")
+    kind = type_of(result)
+    # Some runtimes have the operator, but not for this type of places.
+    builder.require(f"{spelling.code} {kind}")
+    found, shape = result, list(data.shape)
+    if operation.keep_dims:
+        del shape[operation.axis]
+        name = f"{result.name}_place"
+        found = builder.intermediate(name, tuple(shape), None, result, plain=kind)
+    axis = builder.integers(f"{step.name}/axis", operation.axis)
+    options = Options(spelling.table, {"outputType": element_of(kind)})
+    version = version_of(data)
+    builder.operator(spelling.code, (data, axis), (found,), options, version=version)
+    if operation.keep_dims:
+        add_reshape(builder, found, result)
 
 
 @WRITERS.register(FullyConnected)
@@ -310,7 +341,7 @@ def _write_dynamic_quantize(_: DynamicQuantize, step: Step, builder: FileBuilder
 
 @WRITERS.register(DynamicFullyConnected)
 def _write_dynamic(operation: DynamicFullyConnected, step: Step, builder: FileBuilder) -> None:
-    """FULLY_CONNECTED of floats with integer weights, which quantizes each row while it runs."""
+    """Write FULLY_CONNECTED of floats with integer weights, which quantizes rows at run time."""
     codes, _, _, weight, bias = step.inputs
     data = None if codes is None else builder.quantized_inside.get(codes.name)
     if data is None or weight is None or weight.encoding is None:
@@ -353,7 +384,7 @@ _UNBOUNDED = {
     "POW": ("MINIMUM", "MAXIMUM"),
     QUOTIENT: ("MINIMUM", "MAXIMUM"),
 }
-"""Makers of floats that may be larger than int32 counts of any steps, and what clamps these."""
+"""Operators whose floats may exceed int32 when counted in steps, with the operators that clamp."""
 
 
 @WRITERS.register(Quantize)
@@ -369,8 +400,8 @@ def _within_codes(data: Tensor, encoding: Encoding, builder: FileBuilder) -> Ten
     """Clamp floats that may be any number to what codes reach; return others as they are.
 
     LiteRT's own kernels and TFLite Micro convert to int32 and add the zero point before they clamp:
-    what is larger, as a quotient by a code of 0 is, gets the code of the other end. What is no
-    number passes the MINIMUM, and the MAXIMUM makes it the lowest.
+    what is larger, as a quotient by a code of 0 is, gets the code of the other end. NaN passes the
+    MINIMUM, and the MAXIMUM makes it the lowest.
     """
     ends = {"MINIMUM": encoding.quant_max, "MAXIMUM": encoding.quant_min}
     for code in _UNBOUNDED.get(builder.makers.get(data.name, ""), ()):
@@ -378,7 +409,7 @@ def _within_codes(data: Tensor, encoding: Encoding, builder: FileBuilder) -> Ten
         end = ((ends[code] - encoding.zero_point) * encoding.scale).item()
         limit = np.asarray(end, np.float32)
         constant = builder.constant(f"{name}_limit", limit)
-        # The order decides what a comparison with what is no number gives: the second operand.
+        # The order decides what a comparison with NaN gives: the second operand.
         operands = (constant, data) if code == "MINIMUM" else (data, constant)
         data = builder.intermediate(name, data.shape, None, data)
         builder.operator(code, operands, (data,), Options("MaximumMinimumOptions"))
@@ -400,6 +431,7 @@ def _write_dequantize(_: Dequantize, step: Step, builder: FileBuilder) -> None:
 
 
 def _version(code: str, integer: int, step: Step) -> int:
+    """Return an operator's version: 1 for floats, else that of its integer kernel, 0 for none."""
     if step.outputs[0].encoding is None:
         return 1
     if not integer:

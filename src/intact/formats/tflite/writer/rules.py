@@ -1,4 +1,4 @@
-"""Which scales, zero points and ranges TFLite's integer kernels need, and which steps have others.
+"""Checks which steps TFLite's integer kernels take: scales, zero points and ranges.
 
 The rules are those that LiteRT's reference and XNNPACK kernels check, or silently rely on
 (measured; see the tests that load such files).
@@ -17,6 +17,7 @@ from intact.program import Encoding, Step, Tensor
 from intact.program.operations import (
     MOVING,
     RESIDUAL_SLOT,
+    ArgReduce,
     BatchMatMul,
     Binary,
     Convolution,
@@ -99,7 +100,7 @@ def _about_multiplier(step: Step) -> Iterator[str]:
     if not scales or output is None:
         return
     factor = _multiplier(step.operation, scales, float(np.max(output.scale)))
-    # Not ``>=``, so that a quotient that is no number is refused too.
+    # Not ``>=``, so that a quotient that is NaN is refused too.
     if not factor < 1:
         yield (
             f"the scales of its inputs and output lie too far apart (by {factor:.3g} times): did "
@@ -168,9 +169,10 @@ def _wide_fixed_scale(operation: Operation) -> tuple[float, int] | None:
 
 
 def _about_same_scale(step: Step) -> Iterator[str]:
-    ends = [tensor for tensor in (*step.inputs, *step.outputs) if tensor is not None]
+    tensors = (*step.inputs, *step.outputs)
+    ends = [tensor for tensor in tensors if tensor is not None and not _is_index(tensor)]
     first = step.outputs[0]
-    if moves_codes(step.operation) and all(_same(first, each) for each in step.outputs):
+    if moves_codes(step.operation) and all(_same(first, t) for t in ends if t in step.outputs):
         return  # the writer rescales the inputs first
     others = [tensor.name for tensor in ends if not _same(first, tensor)]
     if others:
@@ -216,7 +218,8 @@ def unsupported_of(step: Step) -> Iterator[str]:
     yield from unsupported_shapes(step)
     for tensor in dict.fromkeys((*step.activations, *step.outputs)):
         yield from _about_activation(tensor)
-    if isinstance(step.operation, Quantize | Dequantize):
+    # They take any scale: the last compares codes of one, and gives none.
+    if isinstance(step.operation, Quantize | Dequantize | ArgReduce):
         return
     carried = [each for each in (*step.activations, *step.outputs) if not _is_index(each)]
     if len({tensor.encoding is None for tensor in carried}) > 1:

@@ -1,4 +1,4 @@
-"""Operators over windows: convolutions, pools and resizes.
+"""Writes TFLite's operators over windows: convolutions, pools and resizes.
 
 TFLite has them for two spatial axes. Data of one spatial axis gets a row axis of length 1 first.
 """

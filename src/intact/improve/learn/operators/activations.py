@@ -1,4 +1,4 @@
-"""Functions of one operand, element by element or along an axis: torch's own where it has one."""
+"""Computes functions of one operand in torch, element by element or along an axis."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that compute element by element: arithmetic, comparisons, logic, conversions."""
+"""Computes element-wise operators in torch: arithmetic, comparisons, conversions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators that take or put elements by indices, make indices, or make tensors of a shape."""
+"""Computes operators that take or put elements by indices in torch."""
 
 from __future__ import annotations
 

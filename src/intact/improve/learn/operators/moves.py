@@ -1,4 +1,4 @@
-"""Operators that reorder, repeat, cut or join elements by whole axes."""
+"""Computes operators that reorder, repeat, cut or join elements in torch."""
 
 from __future__ import annotations
 

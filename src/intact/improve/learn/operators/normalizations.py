@@ -1,4 +1,4 @@
-"""Normalizations by stored or computed statistics."""
+"""Computes normalizations in torch, by stored or computed statistics."""
 
 from __future__ import annotations
 

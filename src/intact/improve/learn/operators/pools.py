@@ -1,4 +1,4 @@
-"""Pools: windows or whole spatial axes, reduced."""
+"""Computes pools in torch: windows or whole spatial axes, reduced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions, products of matrices, and attention, which is made of them."""
+"""Computes convolutions, products of matrices and attention in torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN, step by step.
+"""Computes LSTM, GRU and RNN in torch, step by step.
 
 Shapes: steps ``T``, batch ``N``, features ``C``, hidden size ``H``, directions ``D``; gates in
 ONNX's order, ``iofc`` and ``zrh``.

@@ -1,4 +1,4 @@
-"""Operators that reduce or accumulate along axes, or look for places along one."""
+"""Computes reductions, sums along an axis, and places of extremes in torch."""
 
 from __future__ import annotations
 

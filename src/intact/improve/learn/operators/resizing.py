@@ -1,4 +1,4 @@
-"""Resize and GridSample: interpolation between pixels.
+"""Computes Resize and GridSample in torch: interpolation between pixels.
 
 Every axis is resized by itself: each place of the result is a weighted sum of a few places of the
 data. Places and weights are computed in float32 as in ONNX Runtime, whose choice of the nearest

@@ -1,4 +1,4 @@
-"""The table of rules: how torch computes each ONNX operator, so that gradients flow through it."""
+"""Registers how torch computes each ONNX operator, so that gradients flow through it."""
 
 from __future__ import annotations
 
