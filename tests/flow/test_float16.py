@@ -11,6 +11,7 @@ import pytest
 
 import intact
 from intact.engines.piecewise import PiecewiseSimulator
+from intact.engines.session import make_session, run_session
 from intact.engines.simulate import Simulator
 from intact.errors import PlanError, TargetError, UsageError
 from intact.formats.onnx_qdq.write import write_qdq
@@ -19,6 +20,7 @@ from intact.graph import load_model
 from intact.plan import QuantizedGraph
 from intact.plan.plan_file import load_plan, save_plan
 from intact.results.result import Result
+from tests.half import halved
 from tests.models import ModelBuilder
 
 _WIDTH = 16
@@ -111,6 +113,23 @@ def test_files_hold_float16_and_end_in_float32(result: Result, tmp_path: Path) -
     scales = [n.inputs[1] for n in model.graph if n.op_type == "QuantizeLinear"]
     assert {scale.dtype for scale in scales if scale is not None} == {ir.DataType.FLOAT}
     assert {node.is_float16 for node in intact.inspect(tmp_path / "out").nodes} == {True, False}
+
+
+@pytest.mark.parametrize("activations", ["static", "float"])
+def test_a_float16_model_stays_one(activations: str) -> None:
+    """Its ends are float16, and no value goes to float32 and back between two nodes."""
+    b = ModelBuilder()
+    y = b.node("Tanh", b.input("x", ["batch", 8]), name="curve")
+    y = b.node("Sigmoid", b.node("MatMul", y, b.weight(8, 8), name="product"), name="gate")
+    b.output(y, ["batch", 8])
+    data = np.random.default_rng(3).normal(size=(8, 8)).astype(np.float16)
+    result = intact.quantize(halved(b.build()), data, float_type="float16", activations=activations)
+    model = write_qdq(result.plan).model
+    ends = (*model.graph.inputs, *model.graph.outputs)
+    assert {value.dtype for value in ends} == {ir.DataType.FLOAT16}
+    assert result.plan.float16.nodes[-1] == "gate"  # type: ignore[union-attr]
+    (out,) = run_session(make_session(model, threads=1), {"x": data}, [str(ends[1].name)])
+    assert out.dtype == np.float16
 
 
 def test_values_are_rounded_where_kernels_store_float16() -> None:

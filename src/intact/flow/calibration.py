@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import onnx_ir as ir
 
 from intact.analyze.diagnose.evidence import Calibrated
 from intact.calibrate.assign import assign, required_tensors
@@ -350,10 +351,9 @@ def tensors_of(plan: QuantizedGraph, given: ScaleTable | None) -> tuple[str, ...
     needed = required_tensors(plan, given)
     if plan.float16 is None:
         return needed
-    graph = plan.graph
-    # All floats: what is kept in float later may be any of them.
-    floats = (str(v.name) for v in graph.values if graph.is_float(v) and not is_constant(v))
-    return tuple(dict.fromkeys((*needed, *floats)))
+    # All of them: what is kept in float later may be any. Not float16 ends, which hold no more.
+    values = (v for v in plan.graph.values if v.dtype is ir.DataType.FLOAT and not is_constant(v))
+    return tuple(dict.fromkeys((*needed, *(str(value.name) for value in values))))
 
 
 def _in_range(plan: QuantizedGraph, statistics: Statistics | None) -> QuantizedGraph:

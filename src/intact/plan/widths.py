@@ -37,6 +37,7 @@ def width_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
 
 def _notes_of_widened(plan: QuantizedGraph) -> tuple[Note, ...]:
     """Make the note that the float parts of a half-precision model compute in float32."""
+    is_narrow = plan.target.float16 is not None and plan.target.float16.asked
     graph, wide = plan.graph, "its {} inputs and outputs are float32"
     stays = [v for v in (*graph.inputs, *graph.outputs) if v.dtype is ir.DataType.FLOAT16]
     ports = {
@@ -44,7 +45,8 @@ def _notes_of_widened(plan: QuantizedGraph) -> tuple[Note, ...]:
         "BFLOAT16": wide.format("bfloat16"),
     }
     notes = [
-        f"the model is {name.lower()}: it computes in float32 where it stays float, {ports[name]}"
+        f"the model is {name.lower()}: "
+        f"{'' if is_narrow else 'it computes in float32 where it stays float, '}{ports[name]}"
         for name in graph.widened
         if name in ports
     ]

@@ -44,13 +44,13 @@ def test_a_value_is_cast_once_however_many_read_it() -> None:
     model = _model()
     narrow(model, {"curve", "sum"})
     casts = [
-        (each.name if (each := n.inputs[0]) else None, n.outputs[0].dtype)
-        for n in model.graph
-        if n.op_type == "Cast"
+        (node.inputs[0].name, node.outputs[0].dtype)
+        for node in model.graph
+        if node.op_type == "Cast" and node.inputs[0] is not None
     ]
     scaled = next(n for n in model.graph if n.name == "scale").outputs[0].name
     # `scale` stays float32 and both others read it: one Cast; one back for each output.
-    assert casts.count((str(scaled), ir.DataType.FLOAT16)) == 1
+    assert casts.count((scaled, ir.DataType.FLOAT16)) == 1
     assert len(casts) == 3
     kinds = {n.name: n.outputs[0].dtype for n in model.graph if n.op_type != "Cast"}
     assert kinds["scale"] == kinds["negative"] == ir.DataType.FLOAT

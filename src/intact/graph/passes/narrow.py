@@ -125,6 +125,8 @@ class _Narrower:
         graphs = graphs_of(model)
         self._names = Names(name for graph in graphs for name in _taken(graph))
         self._made: dict[ir.Value, ir.Value] = {}
+        outputs = model.graph.outputs
+        self._halves = {v.name for v in outputs if v.dtype is ir.DataType.FLOAT16}
 
     def narrow(self) -> None:
         """Change types, and put Casts where float32 begins and ends."""
@@ -159,8 +161,12 @@ class _Narrower:
 
     def _narrowed(self, value: ir.Value) -> ir.Value:
         if value not in self._made:
+            producer = value.producer()
+            source = None if producer is None else producer.inputs[0] if producer.inputs else None
             if is_constant(value):
                 self._made[value] = self._constant(value, ir.DataType.FLOAT16)
+            elif source is not None and _is_cast(producer) and source.dtype is ir.DataType.FLOAT16:
+                self._made[value] = source  # an input that was float16 in the given model
             else:
                 self._made[value] = self._cast(value, ir.DataType.FLOAT16)
         return self._made[value]
@@ -168,12 +174,33 @@ class _Narrower:
     def _widen_for_others(self, value: ir.Value) -> None:
         """Make a value float16, and cast it back for readers that take float32."""
         value.type = ir.TensorType(ir.DataType.FLOAT16)
-        others = [use for use in value.uses() if use.idx not in self._inputs_of(use.node)]
-        is_output = value.is_graph_output()
+        self._take_out_casts(value)
+        # A Cast reads any type.
+        others = [
+            use
+            for use in value.uses()
+            if use.idx not in self._inputs_of(use.node) and not _is_cast(use.node)
+        ]
+        is_output = value.is_graph_output() and value.name not in self._halves
         if not others and not is_output:
             return
         wide = self._cast(value, ir.DataType.FLOAT)
         self._replace(value, wide, others, is_output=is_output)
+
+    def _take_out_casts(self, value: ir.Value) -> None:
+        """Take out Casts to float16, which change nothing any more."""
+        for use in tuple(value.uses()):
+            cast = use.node
+            if not (_is_cast(cast) and Cast.of(cast).to == ir.DataType.FLOAT16):
+                continue
+            result = cast.outputs[0]
+            if result.is_graph_output() and value.is_graph_output():
+                continue  # each keeps its name
+            name, is_output = result.name, result.is_graph_output()
+            result.replace_all_uses_with(value, replace_graph_outputs=True)
+            self._graph.remove(cast, safe=True)
+            if is_output:
+                value.name = name
 
     def _rounded(self, value: ir.Value) -> ir.Value:
         if value not in self._made:
@@ -247,6 +274,10 @@ class _Narrower:
                 value.uses() or value.is_graph_output() or value.is_graph_input()
             ):
                 del self._graph.initializers[name]
+
+
+def _is_cast(node: ir.Node | None) -> bool:
+    return node is not None and node.domain == "" and node.op_type == Cast.name
 
 
 def _taken(graph: ir.Graph) -> list[str | None]:
