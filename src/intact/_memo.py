@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 Found = TypeVar("Found")
+
+_REMEMBERING = threading.Lock()
+"""One for all: it is held for an instant, and memos are copied and sent to other processes."""
 
 
 class IdentityKey:
@@ -30,7 +34,7 @@ class IdentityKey:
 class Memo:
     """What was computed before; of one graph, target, method and set of statistics.
 
-    What is remembered is shared and must not be changed.
+    What is remembered is shared and must not be changed. Threads may share one.
 
     Args:
         most: Parts that are kept; the oldest are forgotten. None keeps all.
@@ -51,9 +55,11 @@ class Memo:
         except KeyError:
             # Two threads may compute the same: both get what came first, so that equal parts stay
             # one object.
-            found = self._known.setdefault(key, compute())
-            if self._most is not None and len(self._known) > self._most:
-                del self._known[next(iter(self._known))]
+            computed = compute()
+            with _REMEMBERING:
+                found = self._known.setdefault(key, computed)
+                if self._most is not None and len(self._known) > self._most:
+                    del self._known[next(iter(self._known))]
         return found
 
 
