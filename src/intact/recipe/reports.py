@@ -98,7 +98,7 @@ class EvaluateOptions(LabelOptions, ClusterOptions, ComparisonOptions):
     batch: int = option(
         Whole(least=1),
         100,
-        "Samples in one run, also for the latency, which takes some seconds: up to 25 runs.",
+        "Samples in one run. The latency is of one sample, where the model takes one.",
     )
 
 
