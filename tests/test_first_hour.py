@@ -89,6 +89,12 @@ MISTAKES = {
     "text": (f"{QUANTIZE} own_data.py", "write its samples with numpy.savez, or give a function"),
     "typed": (f"{QUANTIZE} goood.npy", "did you mean 'good.npy'?"),
     "url": (f"{QUANTIZE} https://a.b/c.npz", "it is a URL: download it first"),
+    "url-data": (f"{QUANTIZE} https://a.b/c.npz", "https://a.b/c.npz: no such file"),
+    "url-slashes": (
+        "quantize https://a.b/c.onnx --data good.npy --output made",
+        "'https://a.b/c.onnx' does not exist",
+    ),
+    "command": ("frobnicate", ", ...; see `intact --help`"),
     "url-model": ("quantize https://a.b/c.onnx --data good.npy --output made", "it is a URL: down"),
     "model": ("inspect nett.onnx", "did you mean 'net.onnx'?"),
     "raises": (f"{QUANTIZE} own_data:samples", "(own_data.py:5, in helper)"),

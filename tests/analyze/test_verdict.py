@@ -18,8 +18,8 @@ FLOAT_COMMAND = "intact quantize model.onnx --data d --keep-float conv --output 
         ((0.1, -0.4, 0.6), Judgement.GOOD, "good to deploy: accuracy +0.10 points"),
         ((-0.5, -0.9, -0.1), Judgement.GOOD, "less than 1 lost"),
         ((-1.0, -1.7, -0.3), Judgement.LOSES, "loses 1.0 points of accuracy"),
-        ((-1.0, -2.58, 0.59), Judgement.UNSURE, "within chance; give about 760 samples"),
-        ((-0.33, -1.25, 0.59), Judgement.UNSURE, "within chance; give about 570 samples"),
+        ((-1.0, -2.58, 0.59), Judgement.UNSURE, "within chance; evaluate it on about 760 samples"),
+        ((-0.33, -1.25, 0.59), Judgement.UNSURE, "within chance; evaluate it on about 570 samples"),
         ((0.0, -28.0, 28.0), Judgement.UNSURE, "cannot be told from 300 samples"),
     ],
 )
@@ -76,7 +76,7 @@ def test_without_labels_answers_and_decibels_are_judged(
 
 def test_as_many_samples_as_are_advised_suffice() -> None:
     few = verdict(Measured(samples=8, agreement=100.0, decibels=20.0))
-    (number,) = re.findall(r"give about (\d+) samples", few.sentence)
+    (number,) = re.findall(r"evaluate it on about (\d+) samples", few.sentence)
     many = verdict(Measured(samples=int(number), agreement=100.0, decibels=20.0))
     assert many.judgement is Judgement.GOOD
 

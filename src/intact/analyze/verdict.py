@@ -160,8 +160,8 @@ def _by_accuracy(found: Measured) -> _Judged | None:
     wanted = max(TOLERATED + points, -points)
     needed = found.samples * ((high - low) / 2 / wanted) ** 2
     told = (
-        f"cannot be told from {_samples(found)}: {change} {interval} is within chance; give "
-        f"{_about(needed)}"
+        f"cannot be told from {_samples(found)}: {change} {interval} is within chance; "
+        f"evaluate it on {_about(needed)}"
     )
     return Judgement.UNSURE, told
 
@@ -229,7 +229,7 @@ def _by_agreement(found: Measured) -> _Judged | None:
     # With so many samples half of the interval is as wide as the share that may disagree.
     needed = 1.96**2 * share * (1 - share) / (1 - share) ** 2
     more = max(needed, 2 * found.samples)
-    return Judgement.UNSURE, f"{told}; give {_about(more)}, with labels if there are any"
+    return Judgement.UNSURE, f"{told}; evaluate it on {_about(more)}, with labels if there are any"
 
 
 def _by_decibels(found: Measured) -> _Judged | None:

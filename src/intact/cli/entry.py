@@ -95,7 +95,9 @@ def _run(given: Sequence[str], phases: Phases) -> int:
     except click.ClickException as error:
         where: click.Context | None = getattr(error, "ctx", None)
         command = where.command_path if where else "intact"
-        said = error.format_message().rstrip(".")
+        said = error.format_message()
+        if not said.endswith("..."):  # a list that goes on keeps its dots
+            said = said.rstrip(".")
         if isinstance(error, click.NoSuchOption):
             said = _of_others(error.option_name) or said
         return _complain(f"{said}; see `{command} --help`", WRONG_USE)

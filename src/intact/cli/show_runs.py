@@ -90,6 +90,8 @@ def classes(found: Mapping[str, Run], *, as_json: bool) -> None:
 def _ranked(found: Run) -> list[list[tuple[int, float]]]:
     """List the best classes and their scores of each sample; none where no output has classes."""
     scores = next(iter(found.outputs.values()))
+    if scores.ndim == 3 and len(found.outputs) > 1:  # of a detector: one score for each place
+        return []
     while scores.ndim > 2 and scores.shape[-1] == 1:  # of global pooling
         scores = scores[..., 0]
     if scores.ndim != 2 or scores.shape[1] < 2 or scores.dtype.kind not in "fiu":

@@ -32,7 +32,7 @@ from intact.data.signature import InputSpec, input_specs
 from intact.data.stream import Samples
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
-from intact.graph.files.regular import is_url, open_file, remedy_for_absent
+from intact.graph.files.regular import as_typed, is_url, open_file, remedy_for_absent
 
 _NPZ, _NPY, _PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # the first bytes of the files
 
@@ -91,7 +91,7 @@ def load_arrays(path: Path, flag: str = "--data") -> npt.NDArray[Any] | dict[str
             start = file.read(len(_NPY))
     except FileNotFoundError as error:
         remedy = remedy_for_absent(path, f"check {flag}")
-        raise DataError(f"{path}: no such file", remedy=remedy) from error
+        raise DataError(f"{as_typed(path)}: no such file", remedy=remedy) from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: cannot be read ({reason})") from error

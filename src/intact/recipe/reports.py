@@ -99,7 +99,7 @@ class EvaluateOptions(DetectionOptions, LabelOptions, ClusterOptions, Comparison
     batch: int = option(
         Whole(least=1),
         EVALUATED_AT_ONCE,
-        "Samples in one run, also for the latency, which takes some seconds: up to 25 runs.",
+        "Samples in one run. The latency is of one sample, where the model takes one.",
     )
 
 

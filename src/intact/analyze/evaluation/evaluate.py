@@ -65,7 +65,7 @@ def evaluate_result(
         result: What quantization gave.
         samples: Evaluation data, with ``labels`` if there are any.
         reference: The float model to compare with; None for the result's own.
-        batch: Samples in one run, also for the latency.
+        batch: Samples in one run; the latency is of one sample where the model takes one.
         threads: Threads inside one operator; 0 lets the runtime choose.
         metric: Scores all outputs of each model after the pass. Only then are they all kept in
             memory, with what comes along with the samples; else that is the first output alone,
@@ -167,7 +167,9 @@ def evaluate_result(
 def _time(
     evaluation: Evaluation, models: Models, result: Result, first: Batch, threads: int
 ) -> None:
-    """Time both models, the quantized one in what it is deployed to; other runtimes by one sample.
+    """Time both models by one sample, the quantized one in what it is deployed to.
+
+    Devices run one sample at a time; a batch that the model fixes is run as it is.
 
     Args:
         evaluation: Gets the times, or why there are none.
@@ -177,20 +179,18 @@ def _time(
         threads: Number of threads of the runtimes.
     """
     name = next(iter(result.exports))
+    size = evaluation.latency_batch
+    is_open = all(_is_open(value) for value in result.plan.graph.inputs)
+    one = real_samples(first, size, 1) if is_open else first
     if name == ONNX_QDQ:
         # In turn, so that a machine that slows down does so for both.
-        found = latencies(lambda: models.in_float.run(first), lambda: models.quantized(first))
+        found = latencies(lambda: models.in_float.run(one), lambda: models.quantized(one))
     else:
         runtime = own_runtime(result)
         if runtime is None:
             ran = evaluation.runtime
             evaluation.why_no_latency = f"it is deployed as {name}, and was run by the {ran}"
             return
-        size = evaluation.latency_batch
-        # By one sample where the model takes it: devices run one at a time.
-        is_open = all(_is_open(value) for value in result.plan.graph.inputs)
-        one = real_samples(first, size, 1) if is_open else first
-        evaluation.latency_batch = 1 if is_open else size
         in_float: Callable[[Batch], object] = models.in_float.run
         try:
             run = runtime.runner(Deployed(result.plan, result.exports[name], None, threads))
@@ -201,6 +201,7 @@ def _time(
             evaluation.why_no_latency = str(error)
             return
         found = latencies(lambda: in_float(one), lambda: run(one))
+    evaluation.latency_batch = 1 if is_open else size
     evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio
     evaluation.latency_runs = found.runs
 

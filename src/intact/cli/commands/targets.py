@@ -58,6 +58,8 @@ def _complete(context: click.Context, shell: str) -> None:
     click.echo(script(context.find_root().command, COMPLETE, shell))
 
 
-COMPLETION = click.command("completion")(_complete)
+COMPLETION = click.command(
+    "completion", short_help="Print what makes a shell complete commands and names."
+)(_complete)
 SHOW = Command("show", ShowTargetCommand, _show_target)
 DEMO = Command("demo", DemoCommand, _demo)

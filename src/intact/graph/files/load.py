@@ -16,7 +16,7 @@ from intact.graph.files.foreign import refuse_foreign
 from intact.graph.files.opset import modernize
 from intact.graph.files.protobuf import Span, read_without_weights
 from intact.graph.files.quiet import quiet
-from intact.graph.files.regular import read_file, remedy_for_absent
+from intact.graph.files.regular import as_typed, read_file, remedy_for_absent
 from intact.graph.files.sparse import dense_initializers
 from intact.graph.files.tensors import own_tensors
 from intact.graph.passes.library import sort_nodes
@@ -103,7 +103,8 @@ def _read(path: Path, where: str) -> tuple[onnx.ModelProto, _Weights]:
         data = read_file(path)
     except FileNotFoundError:
         remedy = remedy_for_absent(path, "check the path")
-        raise ModelError(f"{where} does not exist", remedy=remedy) from None
+        shown = where.replace(str(path), as_typed(path))
+        raise ModelError(f"{shown} does not exist", remedy=remedy) from None
     except IsADirectoryError:
         raise ModelError(f"{where} is a folder", remedy="name the .onnx file inside it") from None
     except OSError as error:

@@ -28,6 +28,12 @@ def is_url(path: Path) -> bool:
     return _URL.match(str(path)) is not None
 
 
+def as_typed(path: Path) -> str:
+    """Write a path for a message; a URL with both slashes, of which `Path` leaves one."""
+    text = str(path)
+    return text.replace(":/", "://", 1) if is_url(path) and "://" not in text else text
+
+
 def remedy_for_absent(path: Path, otherwise: str) -> str:
     """Say what to do about a path that is not there.
 
