@@ -25,7 +25,7 @@ CENTRES = np.concatenate(
     [(CORNERS[:, :2] + CORNERS[:, 2:]) / 2, CORNERS[:, 2:] - CORNERS[:, :2]], 1
 )
 CHOSEN = np.concatenate([CORNERS, SCORES.max(1)[:, None], SCORES.argmax(1)[:, None]], 1)
-LABELS = {BOXES: [CORNERS[:2]], CLASSES: [np.array([0, 1])], LISTED: np.array([2])}
+LABELS: dict[str, Any] = {BOXES: [CORNERS[:2]], CLASSES: [np.array([0, 1])], LISTED: np.array([2])}
 
 
 def graph_of(**outputs: Sequence[int]) -> Graph:

@@ -45,6 +45,8 @@ _TABLES = {
     "SPACE_TO_DEPTH": "SpaceToDepthOptions",
     "MIRROR_PAD": "MirrorPadOptions",
     "GELU": "GeluOptions",
+    "CONV_3D": "Conv3DOptions",
+    "CUMSUM": "CumsumOptions",
     "CALL_ONCE": "CallOnceOptions",
     "VAR_HANDLE": "VarHandleOptions",
 }
@@ -52,6 +54,7 @@ _FIELDS = {
     "fused": "FusedActivationFunction",
     "filter_w": "FilterWidth",
     "filter_h": "FilterHeight",
+    "dilation_d": "DilationDFactor",
     "dilation_w": "DilationWFactor",
     "dilation_h": "DilationHFactor",
 }

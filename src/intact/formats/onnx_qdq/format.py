@@ -110,9 +110,9 @@ class _Runtime(Runtime):
         return lambda feeds: runtime.run(feeds)[0]
 
     def float_runner(self, graph: Graph, threads: int) -> Callable[[Feeds], Feeds]:
-        from intact.engines.session import FloatModel
+        from intact.formats.onnx_qdq.run import float_runner
 
-        return FloatModel(graph, threads=threads).run
+        return float_runner(graph, threads)
 
     def profile(self, deployed: Deployed, feeds: Feeds, runs: int) -> list[Kernel]:
         from intact.formats.onnx_qdq.executed import profile_kernels

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,6 +21,7 @@ from intact.plan import TensorEnd
 
 if TYPE_CHECKING:
     from intact.formats.onnx_qdq.caches import CacheFloats
+    from intact.graph import Graph
 
 RUNTIME = f"ONNX Runtime {ort.__version__}"
 
@@ -29,6 +30,13 @@ _Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 _CODES = (ir.DataType.INT8, ir.DataType.UINT8)
 _ERRORS = 3
 """The level of messages that are printed, and above."""
+
+
+def float_runner(graph: Graph, threads: int) -> Callable[[Mapping[str, Any]], _Arrays]:
+    """Compile the float model, and return the function that runs it."""
+    from intact.engines.session import FloatModel  # what runs a written model has no need of it
+
+    return FloatModel(graph, threads=threads).run
 
 
 class QdqRuntime:
