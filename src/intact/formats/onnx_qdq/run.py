@@ -32,7 +32,7 @@ _ERRORS = 3
 """The level of messages that are printed, and above."""
 
 
-def float_runner(graph: Graph, threads: int) -> Callable[[Mapping[str, Any]], _Arrays]:
+def float_runner(graph: Graph, threads: int) -> Callable[[_Arrays], _Arrays]:
     """Compile the float model, and return the function that runs it."""
     from intact.engines.session import FloatModel  # what runs a written model has no need of it
 
