@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from intact import api, demo
-from intact.api import _evaluate
+from intact.analyze.evaluation import result_evaluation
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.cpu import detect_cpu
@@ -102,7 +102,7 @@ def test_evaluate_and_verify_do_to_the_samples_what_calibration_did(
         return SimpleNamespace(sqnr_db=100.0)
 
     monkeypatch.setattr("intact.formats.onnx_qdq.verify.verify_qdq", verified)
-    monkeypatch.setattr(_evaluate, "evaluate_result", evaluated)
+    monkeypatch.setattr(result_evaluation, "evaluate_result", evaluated)
     api.verify(result, images)
     api.evaluate(result, images)
     assert len(seen) == 2
