@@ -116,6 +116,13 @@ LATENCY_SECONDS = 4.0
 PLACEMENT_SECONDS = (3.0, 120.0)
 """For timing what is faster in float, at least and at most."""
 
+# ---- Detections ----------------------------------------------------------------------------------
+
+CONFIDENT = 0.25
+"""Score from which on a detection is one that users see, as most detectors' own tools have it."""
+HARDLY_FOUND = 0.01
+"""mAP at IoU 0.5 of the float model below which boxes or classes are likely to be misread."""
+
 # ---- Memory, bytes -------------------------------------------------------------------------------
 
 SEARCH_SAMPLES_BYTES = 4 << 30

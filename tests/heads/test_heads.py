@@ -14,6 +14,7 @@ import pytest
 import intact
 from intact.formats.base.format import Deployed
 from intact.formats.registry import runtime_of
+from intact.placement.heads import Heads
 from intact.plan import NoteKind
 from intact.results.result import Result
 from tests.heads.matching import matched
@@ -70,6 +71,16 @@ def test_an_expectation_over_bins_is_no_layer(name: str, target: str) -> None:
     result = quantized(name, target)
     assert share(name, result) >= MATCHED
     assert not result.plan.decisions["expectation"].quantized
+
+
+def test_a_join_behind_a_choice_stays_float_by_rule(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Boxes and scores share a scale there, and no simulation can tell what that loses."""
+    monkeypatch.setattr(Heads, "_measured", lambda *_: ((), None))
+    result = quantized("yolo_v10", "tflite")
+    assert result.plan.decisions["top"].quantized
+    assert not result.plan.decisions["Concat_detections"].quantized
+    (note,) = _notes(result)
+    assert "behind a choice of the best" in note
 
 
 def test_the_flag_undoes_it() -> None:

@@ -50,6 +50,15 @@ def test_what_is_chosen_from_is_judged(name: str) -> None:
     assert {makers[part] for part in tail.parts} <= {"Mul", "Sub", "Add", "Sigmoid"}
 
 
+@pytest.mark.parametrize(("name", "kept"), [("yolo_v10", True), ("yolo_v10_dense", False)])
+def test_only_behind_a_choice_is_nothing_measured(name: str, kept: bool) -> None:
+    tail = Tail.of(planned(FAMILIES[name].build()))
+    assert tail is not None
+    joins = [node for node in tail.joins if node.name == "Concat_detections"]
+    assert tail.unmeasured(joins) == (("Concat_detections",) if kept else ())
+    assert tail.unmeasured([]) == ()
+
+
 def test_candidates_are_nested() -> None:
     tail = Tail.of(planned(nets.yolo_v8()))
     assert tail is not None

@@ -144,6 +144,21 @@ class Tail(msgspec.Struct, frozen=True):
                 seen.add(names)
                 yield names
 
+    def unmeasured(self, unlike: Iterable[ir.Node]) -> tuple[str, ...]:
+        """Return names of quantized nodes that no comparison can judge, and that lose by rule.
+
+        Those are joins of unlike ranges of what was chosen, with all that reads them. A choice that
+        changes with the last bit puts other rows in other places, so that nothing behind it can
+        be compared with the float model.
+
+        Args:
+            unlike: The joins of unlike ranges.
+        """
+        chosen = _chosen(self.nodes)
+        kept = self.behind([node for node in unlike if node in chosen])
+        names = tuple(str(node.name) for node in kept if self.plan.is_quantized(node))
+        return names if is_cheap(self.plan, kept) else ()
+
     def behind(self, first: Collection[ir.Node]) -> list[ir.Node]:
         """Return nodes with all that reads them."""
         found: dict[ir.Node, None] = {}
@@ -222,11 +237,7 @@ def _parts(graph: Graph, nodes: Sequence[ir.Node]) -> Iterator[str]:
 
     Those that are joined are taken as the join reads them, which may requantize them.
     """
-    tail = set(nodes)
-    chosen: set[ir.Node] = set()
-    for node in nodes:
-        if facts(node).decides or any(_producer(value) in chosen for value in node.inputs):
-            chosen.add(node)
+    tail, chosen = set(nodes), _chosen(nodes)
     found: dict[ir.Value, None] = {}
     joined = {value for node in nodes if node.op_type == "Concat" for value in node.inputs}
     open_values = list(graph.outputs)
@@ -249,6 +260,15 @@ def _parts(graph: Graph, nodes: Sequence[ir.Node]) -> Iterator[str]:
         elif graph.is_float(value) and not is_constant(value):
             found[value] = None
     return (str(value.name) for value in graph.values if value in found)
+
+
+def _chosen(nodes: Iterable[ir.Node]) -> set[ir.Node]:
+    """Find the nodes that choose, and those that read what was chosen."""
+    chosen: set[ir.Node] = set()
+    for node in nodes:
+        if facts(node).decides or any(_producer(value) in chosen for value in node.inputs):
+            chosen.add(node)
+    return chosen
 
 
 def _is_whole(value: ir.Value, tail: Collection[ir.Node]) -> bool:

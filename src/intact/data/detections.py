@@ -14,6 +14,7 @@ from intact.data.labels import Reference
 from intact.data.metric import DETECTIONS, Compared, Metric, MetricFunction, Outputs
 from intact.errors import DataError, UsageError, nearest
 from intact.graph import Graph
+from intact.limits import CONFIDENT, HARDLY_FOUND
 from intact.numerics.detections import (
     Detections,
     average_precisions,
@@ -24,8 +25,6 @@ from intact.numerics.detections import (
     suppress,
 )
 
-CONFIDENT = 0.25
-"""Score from which on a detection is shown to users, as most detectors' own tools have it."""
 _LEAST = 0.001
 """Scores below count for nothing in a mean average precision."""
 _OVERLAP = 0.7
@@ -154,25 +153,21 @@ class DetectionMetric(Metric):
                     "images: it has no axis for samples",
                     remedy="run them one by one, with --batch 1",
                 )
+        truth = self._truth(references, reader, wanted)
+        labelled = Compared({}, {}) if truth is None else _against_labels(wanted, found, truth)
+        agreeing = self._against_float(wanted, found)
+        return Compared(
+            {**labelled.figures, **agreeing.figures},
+            {**labelled.intervals, **agreeing.intervals},
+            labelled.warnings,
+        )
+
+    def _against_float(self, wanted: Sequence[Detections], found: Sequence[Detections]) -> Compared:
+        """Compare detections with those of the float model, which are taken for the truth."""
+        count = len(wanted)
         weights = draws(count)
         figures: dict[str, tuple[float, float]] = {}
         intervals: dict[str, tuple[float, float]] = {}
-        warnings: tuple[str, ...] = ()
-        truth = self._truth(references, reader, wanted)
-        if truth is not None:
-            parts = [match(each, truth) for each in (wanted, found)]
-            before, after = (average_precisions(each)[0] for each in parts)
-            drawn = [average_precisions(each, weights) for each in parts]
-            for name, pick in ((MEAN, slice(None)), (HALF, slice(1))):
-                old, new = (100 * float(each[pick].mean()) for each in (before, after))
-                change = 100 * (drawn[1][:, pick].mean(axis=1) - drawn[0][:, pick].mean(axis=1))
-                figures[name], intervals[name] = (old, new), interval(change)
-            if figures[HALF][0] < 100 * _HARDLY:
-                warnings = (
-                    f"the float model has {figures[HALF][0]:.1f} % mAP at IoU 0.5: boxes may have "
-                    "another form (--boxes NAME:corners, :centres, :corners_yx, :corner_size), or "
-                    "labels another class list",
-                )
         confident = [each.at(each.scores >= CONFIDENT) for each in wanted]
         if not any(len(each.scores) for each in confident):
             raise DataError(
@@ -181,9 +176,6 @@ class DetectionMetric(Metric):
                 remedy="give images with objects, prepared as for training, or name the outputs "
                 "with --boxes and --scores",
             )
-        same = match(found, confident)
-        figures[LIKE] = 100.0, 100 * float(average_precisions(same)[0].mean())
-        intervals[LIKE] = interval(100 * average_precisions(same, weights).mean(axis=1) - 100)
         for name, one, other in ((KEPT, found, wanted), (ADDED, wanted, found)):
             counts, hits = kept(one, other, CONFIDENT)
             missing = name == ADDED  # of what the quantized model has, what float has not
@@ -192,8 +184,10 @@ class DetectionMetric(Metric):
             start = 0.0 if missing else 100.0
             figures[name] = start, float(share[0])
             intervals[name] = interval(drawn_share - start)
-        order = (MEAN, HALF, KEPT, ADDED, LIKE)
-        return Compared({n: figures[n] for n in order if n in figures}, intervals, warnings)
+        same = match(found, confident)
+        figures[LIKE] = 100.0, 100 * float(average_precisions(same)[0].mean())
+        intervals[LIKE] = interval(100 * average_precisions(same, weights).mean(axis=1) - 100)
+        return Compared(figures, intervals)
 
     def _truth(
         self, references: Mapping[str, Reference], reader: _Reader, wanted: Sequence[Detections]
@@ -237,8 +231,33 @@ class DetectionMetric(Metric):
         ]
 
 
-_HARDLY = 0.01
-"""mAP at IoU 0.5 below which boxes or classes are likely to be misread."""
+def _against_labels(
+    wanted: Sequence[Detections], found: Sequence[Detections], truth: Sequence[Detections]
+) -> Compared:
+    """Compute the mean average precisions of both models, and doubt those of a float model near 0.
+
+    Args:
+        wanted: What the float model finds, by image.
+        found: What the quantized model finds.
+        truth: The objects of the labels, in the classes of the model.
+    """
+    weights = draws(len(wanted))
+    figures: dict[str, tuple[float, float]] = {}
+    intervals: dict[str, tuple[float, float]] = {}
+    parts = [match(each, truth) for each in (wanted, found)]
+    before, after = (average_precisions(each)[0] for each in parts)
+    drawn = [average_precisions(each, weights) for each in parts]
+    for name, pick in ((MEAN, slice(None)), (HALF, slice(1))):
+        old, new = (100 * float(each[pick].mean()) for each in (before, after))
+        change = 100 * (drawn[1][:, pick].mean(axis=1) - drawn[0][:, pick].mean(axis=1))
+        figures[name], intervals[name] = (old, new), interval(change)
+    if figures[HALF][0] >= 100 * HARDLY_FOUND:
+        return Compared(figures, intervals)
+    doubt = (
+        f"the float model has {figures[HALF][0]:.1f} % mAP at IoU 0.5: boxes may have another form "
+        "(--boxes NAME:corners, :centres, :corners_yx, :corner_size), or labels another class list"
+    )
+    return Compared(figures, intervals, (doubt,))
 
 
 def _uncallable(*_: object) -> float:

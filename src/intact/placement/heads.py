@@ -77,14 +77,36 @@ class Heads(msgspec.Struct, frozen=True):
             threads: Threads of the runtime.
 
         Returns:
-            The job itself where nothing gains 1 dB on some part without a loss on another, or where
-            the target's formats cannot hold it.
+            The job itself where nothing gains 1 dB on some part without a loss on another, and
+            nothing of unlike ranges is joined behind a choice; or where the target's formats cannot
+            hold it.
         """
-        job, tail = self.job, self.tail
-        joins = [] if tail is None else tail.unlike(statistics)
+        joins = [] if self.tail is None else self.tail.unlike(statistics)
+        found, note = self._measured(joins, choice, statistics, given, threads)
+        job = self.job if note is None else self.job.in_float(found, note, decoded)
+        nodes = [join.node for join in joins]
+        others = () if self.tail is None else self.tail.unmeasured(nodes)
+        others = tuple(name for name in others if name not in found)
+        if not others:
+            return job
+        plan = plan_in_float(job, others, statistics, choice.method, given, decoded)
+        if plan is None or not is_held(job, plan):
+            return job
+        return job.in_float(others, _note_unmeasured(others, joins), decoded)
+
+    def _measured(
+        self,
+        joins: list[Join],
+        choice: Choice,
+        statistics: Statistics,
+        given: ScaleTable | None,
+        threads: int,
+    ) -> tuple[tuple[str, ...], Note | None]:
+        """Find the nodes that gain in float, as simulations show, and the note that says so."""
+        job = self.job
         candidates = list(self._candidates(statistics, joins))
         if not candidates:
-            return job
+            return (), None
         judge = _Judge(job.plan.graph, self._parts, choice.runs, threads)
         first = best = judge.errors(choice.plan)
         found: tuple[str, ...] = ()
@@ -99,9 +121,7 @@ class Heads(msgspec.Struct, frozen=True):
                 # After the first find each further step must gain more: candidates are compared on
                 # the same few samples, and the best of many looks better than it is.
                 found, best, least = names, errors, SAFE_DB
-        if not found:
-            return job
-        return job.in_float(found, _note(found, joins, first, best), decoded)
+        return found, _note(found, joins, first, best) if found else None
 
     def _candidates(
         self, statistics: Statistics, joins: Sequence[Join]
@@ -175,6 +195,14 @@ def gains(before: Errors, after: Errors) -> dict[str, float]:
     """Return the decibels that each part of the outputs has gained."""
     was, has = before.decibels, after.decibels
     return {name: has[name] - was[name] for name in was if name in has}
+
+
+def _note_unmeasured(names: tuple[str, ...], unlike: list[Join]) -> Note:
+    """Say in one line what stays float by rule."""
+    join = next(join for join in unlike if str(join.node.name) in names)
+    more = f" and {len(names) - 1} node(s) behind it stay" if len(names) > 1 else " stays"
+    message = f"{join}, behind a choice of the best, where no loss can be measured: it{more} float"
+    return Note(NoteKind.HEAD, str(join.node.name), message, UNDO)
 
 
 def _note(names: tuple[str, ...], unlike: list[Join], before: Errors, after: Errors) -> Note:

@@ -9,6 +9,8 @@ import numpy.typing as npt
 import pytest
 from scipy.special import softmax
 
+import intact
+from intact.data.detections import DetectionMetric
 from intact.data.metric import Metric, OutputRecord
 from intact.errors import DataError, UsageError
 from intact.numerics.metrics import agreement, cosine, top_k
@@ -22,6 +24,7 @@ from intact.search.measuring.objective import (
     float_pairs,
     has_classes,
 )
+from tests.heads import nets
 
 
 def seen(
@@ -213,3 +216,20 @@ def test_contradictions_are_refused() -> None:
 def test_accuracy_without_labels_is_refused() -> None:
     with pytest.raises(DataError, match="no labels"):
         rows("accuracy", seen([[1, 2]], [[1, 2]]))
+
+
+def test_detections_are_scored_against_the_float_model() -> None:
+    """The outputs with boxes and scores are found in the graph, and float's finds are the truth."""
+    found = intact.search_strategy(
+        nets.yolo_v8(),
+        nets.images(8),
+        objective="detections",
+        budget="1trials",
+        preset="fast",
+    )
+    assert found.float_score == 100
+    assert 50 < found.score <= 100
+    assert found.objective.needs_float
+    metric = found.objective.metric
+    assert isinstance(metric, DetectionMetric)
+    assert metric.boxes == "detections"

@@ -124,7 +124,7 @@ class _Coco(msgspec.Struct):
 def _read_coco(path: Path, files: Sequence[str]) -> FolderBoxes:
     """Read COCO's json: boxes are left, top, width and height in pixels."""
     try:
-        coco = msgspec.json.decode(_read(path, _LARGEST_FILE), type=_Coco)
+        coco = msgspec.json.decode(read_label_file(path, _LARGEST_FILE), type=_Coco)
     except (msgspec.DecodeError, RecursionError) as error:
         raise DataError(
             f"{path}: is no COCO annotations of boxes ({error})",
@@ -183,7 +183,7 @@ def _read_yolo(folder: Path, files: Sequence[str]) -> FolderBoxes:
 
 def _yolo_objects(path: Path | None) -> Objects:
     rows: list[tuple[float, ...]] = []
-    text = "" if path is None else _read(path, _LARGEST_TEXT).decode("utf-8", "replace")
+    text = "" if path is None else read_label_file(path, _LARGEST_TEXT).decode("utf-8", "replace")
     for number, line in enumerate(text.splitlines(), 1):
         parts = line.split()
         if not parts:
@@ -213,7 +213,16 @@ def _refuse_odd(where: str, box: Sequence[float]) -> None:
         )
 
 
-def _read(path: Path, most: int) -> bytes:
+def read_label_file(path: Path, most: int) -> bytes:
+    """Read a whole file of labels.
+
+    Args:
+        path: The file.
+        most: Bytes that it may have.
+
+    Raises:
+        DataError: It cannot be read, or is larger.
+    """
     try:
         with open_file(path) as file:
             data = file.read(most + 1)
@@ -221,5 +230,7 @@ def _read(path: Path, most: int) -> bytes:
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: cannot be read ({reason})", remedy="check --labels") from error
     if len(data) > most:
-        raise DataError(f"{path}: larger than {most >> 20} MiB", remedy="give a part of it")
+        raise DataError(
+            f"{path}: larger than {most >> 20} MiB", remedy="give the labels of these images alone"
+        )
     return data

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from intact.data.images.boxes import FolderBoxes
+from intact.data.images.boxes import FolderBoxes, read_label_file
 from intact.errors import DataError
-from intact.graph.files.regular import open_file
 
 _LARGEST_FILE = 1 << 26
 _MOST_DIGITS = 9
@@ -119,14 +118,7 @@ def csv_labels(path: Path, files: Sequence[str]) -> list[int]:
 
 
 def _text(path: Path, label: str) -> str:
-    try:
-        with open_file(path) as file:
-            data = file.read(_LARGEST_FILE + 1)
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{label}: cannot be read ({reason})", remedy="check --labels") from error
-    if len(data) > _LARGEST_FILE:
-        raise DataError(f"{label}: larger than 64 MiB", remedy="give a CSV of file,label")
+    data = read_label_file(path, _LARGEST_FILE)
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
