@@ -38,7 +38,7 @@ from intact.graph.passes.lengths import fold_lengths
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import drop_whole_axes, remove_no_ops
 from intact.graph.passes.opset_forms import depends_on_opset, write_opset_forms
-from intact.graph.passes.split_heads import split_heads
+from intact.graph.passes.split_heads import split_heads, transpose_heads
 from intact.graph.passes.types import ask_runtime, infer_types
 from intact.graph.passes.widen import widen_floats
 from intact.graph.passes.window_pads import write_pads
@@ -181,7 +181,8 @@ def _simplify(model: ir.Model) -> None:
             changed |= filled > 0
             changed |= drop_whole_axes(model) > 0
             changed |= remove_no_ops(model) > 0
-            changed |= split_heads(model) > 0  # transpositions behind may be joined
+            # Transpositions behind may be joined.
+            changed |= split_heads(model) + transpose_heads(model) > 0
             library.remove_unused(model)
             if not changed:
                 break
