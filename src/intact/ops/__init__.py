@@ -9,7 +9,7 @@ from __future__ import annotations
 
 EXPANDABLE = (
     *("Attention", "BatchNormalization", "Col2Im", "Div", "Einsum", "GroupNormalization"),
-    *("GroupQueryAttention", "HardSigmoid", "InstanceNormalization", "LayerNormalization"),
+    *("GroupQueryAttention", "HardSigmoid", "If", "InstanceNormalization", "LayerNormalization"),
     *(
         "LpNormalization",
         "MeanVarianceNormalization",

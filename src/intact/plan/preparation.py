@@ -49,6 +49,11 @@ def graphs_for(graph: Graph, targets: Iterable[Target], apart: Collection[str] =
 def _prepare(
     graph: Graph, joined: tuple[str, ...], expanded: tuple[str, ...], keeps_codes: bool
 ) -> Graph:
+    if "If" in expanded:
+        from intact.graph.passes.expand import expand
+
+        # Before all else: what the branches compute is joined and expanded too.
+        graph = expand(graph, ["If"])
     present = {node.op_type for node in graph.nodes}
     for name in joined:
         if present & _MARKERS[name]:

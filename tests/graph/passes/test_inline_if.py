@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
 from intact.graph import normalize
+from intact.graph.passes.expand import expand
 from intact.graph.passes.inline_if import inline_ifs
 from tests.graph.test_normalize import assert_same_results
 from tests.models import ModelBuilder, run_model
@@ -109,8 +110,12 @@ def test_results_stay_with_random_nested_ifs(data: st.DataObject, flag: bool) ->
     assert all(n.inputs[0] is not None and n.inputs[0].const_value is None for n in known)
     result = ir.to_proto(graph.model)
     onnx.checker.check_model(result)
+    chosen = expand(graph, ["If"])
+    assert all(node.op_type != "If" for node in chosen.nodes)
     for name, array in run_model(source, feeds, results).items():
         np.testing.assert_array_equal(run_model(result, feeds, results)[name], array)
+        found = run_model(ir.to_proto(chosen.model), feeds, results)[name]
+        np.testing.assert_array_equal(found, array)
 
 
 def _model(*nodes: onnx.NodeProto, outputs: Sequence[str] = ("y",)) -> onnx.ModelProto:
@@ -191,3 +196,15 @@ def test_an_unknown_condition_stays() -> None:
     builder.output("y")
     model = ir.from_proto(builder.build())
     assert inline_ifs(model) == 0
+
+
+@pytest.mark.parametrize("shape", [["batch", 4], ["batch", 3, 1]])
+def test_branches_of_other_shapes_are_not_chosen_between(shape: list[int | str]) -> None:
+    b = ModelBuilder(17)
+    x, z = b.input("x", ["batch", 3]), b.input("z", shape)
+    b.input("flag", [], TensorProto.BOOL)
+    bodies = [([_node("Relu", x, "first")], ["first"]), ([_node("Relu", z, "second")], ["second"])]
+    b.nodes.append(if_node("flag", bodies, ["y"]))
+    b.output("y", None)
+    (node,) = expand(normalize(b.build()), ["If"]).nodes
+    assert node.op_type == "If"

@@ -95,12 +95,12 @@ def test_copies_between_ports_stay() -> None:
     assert seven.is_graph_output()
 
 
-def guarded(mask: Any, *, axis: int = -1, scale: Any = F(0.5), other: bool = False) -> ModelBuilder:
+def guarded(mask: Any, *, axis: int = -1, scale: float = 0.5, other: bool = False) -> ModelBuilder:
     """An attention as torch's exporter writes it: a Softmax that is NaN becomes 0."""
     b = ModelBuilder(17)
     x = b.input("x", [2, 3, 4])
     scores = b.node("MatMul", x, b.node("Transpose", x, perm=[0, 2, 1]))
-    scores = b.node("Add", b.node("Mul", scores, b.constant(scale)), b.constant(mask))
+    scores = b.node("Add", b.node("Mul", scores, b.constant(F(scale))), b.constant(mask))
     attention = b.node("Softmax", scores, axis=axis)
     checked = b.node("Neg", attention) if other else attention
     b.node("Where", b.node("IsNaN", checked), b.constant(F(0)), attention, out="y")
@@ -122,7 +122,7 @@ def test_guards_behind_rows_that_keep_something_go(mask: Any) -> None:
     [
         guarded(np.where(np.arange(3)[:, None] == 1, F(-np.inf), F(0)) + np.zeros((3, 3), F)),
         guarded(CAUSAL, axis=1),
-        guarded(CAUSAL, scale=F(np.inf)),
+        guarded(CAUSAL, scale=np.inf),
         guarded(F(np.nan)),
         guarded(F(-np.inf)),
         guarded(F(1), other=True),

@@ -26,6 +26,7 @@ from intact.graph.passes.expand_batch_norm import expand_batch_norm
 from intact.graph.passes.expand_einsum import expand_einsum
 from intact.graph.passes.expand_rotation import expand_rotation
 from intact.graph.passes.fold_linear import fold_scales
+from intact.graph.passes.inline_if import choose_results
 from intact.graph.passes.library import remove_unused
 from intact.ops.operators import LayerNormalization
 
@@ -407,6 +408,7 @@ EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
     "GroupNormalization": _instances,
     "GroupQueryAttention": expand_grouped_attention,
     "HardSigmoid": _hard_sigmoid,
+    "If": choose_results,
     "InstanceNormalization": _instances,
     "LayerNormalization": _layer_norm,
     "LpNormalization": _unit_length,

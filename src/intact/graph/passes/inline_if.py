@@ -1,4 +1,8 @@
-"""Inlines If nodes whose condition is known: the branch that runs takes the node's place."""
+"""Inlines the branches of If nodes.
+
+Where the condition is known, the branch that runs takes the node's place. For runtimes without
+branches both are computed, and a Where chooses between their results.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,9 @@ from typing import cast
 
 import onnx_ir as ir
 
+from intact.errors import Unsupported
+from intact.graph.edit import Editor
+from intact.graph.metadata import PART_KEY
 from intact.graph.names import Names
 from intact.graph.ops import constant_array, input_value
 from intact.graph.traversal import graphs_of, nodes_of
@@ -31,6 +38,36 @@ def inline_ifs(model: ir.Model) -> int:
         branch = node.attributes["then_branch" if _condition(node) else "else_branch"].as_graph()
         _inline(node, branch, used, names)
     return len(chosen)
+
+
+def choose_results(editor: Editor, node: ir.Node) -> None:
+    """Compute both branches of an If, and choose between their results.
+
+    Raises:
+        Unsupported: Their results do not have the same known shapes.
+    """
+    branches = [node.attributes[name].as_graph() for name in ("then_branch", "else_branch")]
+    condition = input_value(node, 0)
+    pairs = list(zip(*(branch.outputs for branch in branches), strict=True))
+    asked = None if condition is None else condition.shape
+    if condition is None or asked is None or any(length != 1 for length in asked):
+        raise Unsupported("its condition has an unknown shape")
+    for first, second in pairs:
+        # A Where would broadcast the smaller one, to the axes of the condition too.
+        shape = first.shape
+        if shape is None or shape != second.shape or len(shape) < len(asked):
+            raise Unsupported("its branches may give different shapes")
+    used = Counter(value.name for graph in graphs_of(editor.model) for value in _values(graph))
+    chosen = [_move(node, branch, used, editor.names) for branch in branches]
+    results = []
+    for first, second, written in zip(*chosen, node.outputs, strict=True):
+        shape, dtype = first.shape, written.dtype or ir.DataType.FLOAT
+        inputs = (condition, first, second)
+        results.append(editor.node("Where", inputs, str(node.name), dtype=dtype, shape=shape))
+        maker = results[-1].producer()
+        if maker is not None:  # none of the If's own: what was in it is to be normalized
+            maker.metadata_props[PART_KEY] = ""
+    editor.put_results_in_place(node, results)
 
 
 def _ifs(graph: ir.Graph) -> Iterator[ir.Node]:
@@ -62,6 +99,23 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 def _inline(node: ir.Node, branch: ir.Graph, used: Counter[str | None], names: Names) -> None:
     """Move the content of a branch in front of an If, and remove the If."""
     parent = cast("ir.Graph", node.graph)
+    copies = [
+        _copy(node, source, written, names)
+        for source, written in zip(_move(node, branch, used, names), node.outputs, strict=True)
+        if written.uses() or written.is_graph_output()
+    ]
+    parent.insert_before(node, copies)
+    parent.remove(node, safe=True)
+    for attribute in node.attributes.values():
+        # Else the branch that is gone would still count as a reader.
+        _release(attribute.as_graph())
+
+
+def _move(
+    node: ir.Node, branch: ir.Graph, used: Counter[str | None], names: Names
+) -> list[ir.Value]:
+    """Move the content of a branch in front of an If; return its results."""
+    parent = cast("ir.Graph", node.graph)
     results, moved = list(branch.outputs), list(branch)
     constants = list(branch.initializers.values())
     branch.outputs.clear()
@@ -71,16 +125,8 @@ def _inline(node: ir.Node, branch: ir.Graph, used: Counter[str | None], names: N
     _rename([*constants, *(value for each in moved for value in each.outputs)], used, names)
     for value in constants:
         parent.register_initializer(value)
-    copies = [
-        _copy(node, source, written, names)
-        for source, written in zip(results, node.outputs, strict=True)
-        if written.uses() or written.is_graph_output()
-    ]
-    parent.insert_before(node, [*moved, *copies])
-    parent.remove(node, safe=True)
-    for attribute in node.attributes.values():
-        # Else the branch that is gone would still count as a reader.
-        _release(attribute.as_graph())
+    parent.insert_before(node, moved)
+    return results
 
 
 def _rename(values: Iterable[ir.Value], used: Counter[str | None], names: Names) -> None:

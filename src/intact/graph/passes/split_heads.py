@@ -1,8 +1,8 @@
-"""Writes the heads of attentions as runtimes with four axes, or with the batch in front, hold them.
+"""Writes heads of attentions as runtimes with four axes, or with the batch in front, hold them.
 
-1. Exporters reshape ``[batch, length, 3 * heads * width]`` to five axes, move the third to the front
-   and slice it: queries, keys and values become slices of the last axis, each with its own reshape
-   and transposition.
+1. Exporters reshape ``[batch, length, 3 * heads * width]`` to five axes, move the third to the
+   front and slice it: queries, keys and values become slices of the last axis, each with its own
+   reshape and transposition.
 2. torch's exporter joins batch and heads, ``[batch * heads, length, width]``, to transpose the last
    two axes, and parts them again: they are transposed where they are.
 """
@@ -60,10 +60,10 @@ def transpose_heads(model: ir.Model) -> int:
     Returns:
         The number of transpositions that were changed.
     """
-    return sum(_transpose_apart(model.graph, node) for node in tuple(model.graph))
+    return sum(map(_transpose_apart, tuple(model.graph)))
 
 
-def _transpose_apart(graph: ir.Graph, node: ir.Node) -> bool:
+def _transpose_apart(node: ir.Node) -> bool:
     """Change ``Reshape([n * h, l, w]), Transpose, Reshape([n, h, w, l])`` of ``[n, h, l, w]``."""
     if node.domain != "" or node.op_type != "Reshape":
         return False
