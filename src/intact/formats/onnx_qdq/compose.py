@@ -1,7 +1,7 @@
 """Rewrites HardSwish and AveragePool of a written model as operators with integer kernels.
 
-A HardSwish between pairs runs as four passes over floats: DequantizeLinear, HardSigmoid, Mul,
-QuantizeLinear. But its gate ``clip((x + 3) / 6, 0, 1)`` is an Add whose quantizer saturates: the
+A HardSwish between pairs runs as four passes over floats: DequantizeLinear, its gate, Mul,
+QuantizeLinear. But that gate ``clip((x + 3) / 6, 0, 1)`` is an Add whose quantizer saturates: the
 codes of ``x + 3`` in steps of 6/255 from 0 to 255 are those of the gate in steps of 1/255. So the
 sum is quantized with the one scale and dequantized with the other, and ONNX Runtime fuses
 QLinearAdd and QLinearMul around them (1.32: 2.6 times as fast).

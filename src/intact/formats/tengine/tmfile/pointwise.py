@@ -48,7 +48,7 @@ class Spelling:
         function: The function.
         name: Tengine's name of the operator.
         without_kernel: Elements for which Tengine has no kernel.
-        options: Tengine's names of options, with ours.
+        renamed: Our names of options that Tengine calls otherwise, with its names.
         constants: Options that are always the same; Tengine's kernels leave them aside.
         is_written: It is; otherwise it is only read.
         of_one_image: Its kernels take the lengths of one image, whatever the tensor has.
@@ -57,10 +57,15 @@ class Spelling:
     function: Unary
     name: str
     without_kernel: tuple[Element, ...] = ()
-    options: Mapping[str, str] = field(default_factory=dict)
+    renamed: Mapping[str, str] = field(default_factory=dict)
     constants: Mapping[str, float] = field(default_factory=dict)
     is_written: bool = True
     of_one_image: bool = False
+
+    @property
+    def options(self) -> Mapping[str, str]:
+        """Tengine's names of options, with ours."""
+        return {self.renamed.get(ours, ours): ours for ours in self.function.defaults}
 
 
 class Pair(NamedTuple):
@@ -91,11 +96,9 @@ SPELLINGS = (
     Spelling(functions.sigmoid, "Sigmoid"),
     Spelling(functions.sigmoid, "Logistic", is_written=False),
     Spelling(functions.tanh, "Tanh", _NO_INT8),
-    Spelling(functions.leaky_relu, "ReLu", options={"negative_slope": "alpha"}),
-    Spelling(functions.elu, "Elu", _NO_INT8, options={"alpha": "alpha"}),
-    Spelling(
-        functions.hard_sigmoid, "HardSigmoid", _NO_INT8, options={"alpha": "alpha", "beta": "beta"}
-    ),
+    Spelling(functions.leaky_relu, "ReLu", renamed={"alpha": "negative_slope"}),
+    Spelling(functions.elu, "Elu", _NO_INT8),
+    Spelling(functions.hard_sigmoid, "HardSigmoid", _NO_INT8),
     Spelling(functions.hard_swish, "HardSwish", _NO_INT8, constants={"alpha": 1 / 6, "beta": 0.5}),
     Spelling(functions.mish, "Mish", _NO_INT8, of_one_image=True),
     Spelling(functions.softplus, "Softplus", (Element.INT8, Element.UINT8), of_one_image=True),
