@@ -214,7 +214,7 @@ def _write_function(operation: Function, step: Step, builder: TmFileBuilder) -> 
         _clamp(step, builder)
         return
     if kind not in WRITTEN:
-        raise Unsupported(f"Tengine has no {builder.operator(step)}")
+        raise builder.not_written(step)
     spelling = WRITTEN[kind]
     value = builder.value(step)
     builder.refuse_elements(*spelling.without_kernel)
@@ -270,7 +270,7 @@ def _write_elementwise(operation: Elementwise, step: Step, builder: TmFileBuilde
     """Write two tensors, the second of which may be a constant or spread over the first."""
     pair = next((each for each in PAIRS if each.kind is operation.kind), None)
     if pair is None:
-        raise Unsupported(f"Tengine has no {builder.operator(step)}")
+        raise builder.not_written(step)
     tensors = [tensor for tensor in step.inputs if tensor is not None]
     shapes = [
         builder.shape(tensor.value) if tensor.data is None else tensor.data.shape
@@ -374,7 +374,7 @@ def _spread_shape(shape: Shape, over: Shape) -> Shape:
 
 @WRITERS.register(FloatNodes)
 def _write_float_nodes(operation: FloatNodes, step: Step, builder: TmFileBuilder) -> None:
-    raise Unsupported(operation.reason or f"Tengine has no {builder.operator(step)}")
+    raise Unsupported(operation.reason) if operation.reason else builder.not_written(step)
 
 
 def _clamp(step: Step, builder: TmFileBuilder) -> None:
