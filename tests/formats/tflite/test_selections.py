@@ -95,7 +95,7 @@ def test_micro_gives_places_that_the_model_has_as_int64(keeps: int) -> None:
     assert in_file.dtype == np.int32
     # Those who run it get what the model gives.
     deployed = Deployed(made.plan, made.exports["tflite"])
-    (places,) = FORMATS["tflite"].runtime.run(deployed, DATA).values()
+    (places,) = FORMATS["tflite"].runtime.run(deployed, DATA).values()  # type: ignore[union-attr]
     assert places.dtype == np.int64
 
 
