@@ -170,6 +170,7 @@ FORMS: dict[str, Callable[[ModelBuilder, str], str | tuple[str, ...]]] = {
         "GatherElements", x, b.constant(np.arange(480).reshape(2, 8, 5, 6) % 8 - 4), axis=2
     ),
     "GatherND": lambda b, x: b.node("GatherND", x, b.constant(np.array([[0, -1], [1, 2]]))),
+    "IsNaN": lambda b, x: b.node("IsNaN", b.node("Sqrt", x)),
     "LRN": lambda b, x: b.node("LRN", x, size=3, alpha=0.3, beta=0.6, bias=1.5),
     "Mod": lambda b, x: b.node("Mod", x, b.scalar(1.5), fmod=1),
     "Mod of integers": lambda b, x: b.node(

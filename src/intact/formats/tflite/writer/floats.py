@@ -308,6 +308,12 @@ def _exchanged(rank: int, axis: int) -> tuple[int, ...]:
 # ---- along axes ----------------------------------------------------------------------------------
 
 
+@NODE_WRITERS.register("IsNaN")
+def _is_nan(node: _Node) -> None:
+    """Write IsNaN: only NaN is not equal to itself."""
+    node.add("NOT_EQUAL", (node.data, node.data), node.result, options="NotEqualOptions")
+
+
 @NODE_WRITERS.register("CumSum")
 def _cumulative_sum(node: _Node) -> None:
     """Write CumSum: CUMSUM."""
